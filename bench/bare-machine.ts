@@ -15,7 +15,8 @@ import { GuestAgent } from '../src/host/guest/guest-agent.ts';
 import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { createOverlay, overlayPaths } from '../src/host/vm/overlay.ts';
 import { identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
-import { type Accelerator, NODES, qemuArguments, vmSockets } from '../src/host/vm/qemu-command.ts';
+import { NODES, qemuArguments } from '../src/host/vm/qemu-command.ts';
+import { type Accelerator, vmSockets } from '../src/host/vm/vm-spec.ts';
 import { newId } from '../src/lib/ids.ts';
 import type { SshTarget } from './ssh.ts';
 

@@ -1,7 +1,7 @@
-/** What a benchmark is, what it gives, and how that is shown. */
+/** The types of a benchmark and its figures, their statistics, and the table on stdout. */
 import type { Installation } from './installation.ts';
 
-/** One line of the output, exactly these fields. Always a ratio of two medians taken in the same run. */
+/** One JSON line of the output, with exactly these fields: the ratio of two medians from the same run. */
 export interface Figure {
   readonly bench: string;
   readonly figure: string;
@@ -18,7 +18,7 @@ export interface Figure {
   readonly runs: number;
 }
 
-/** A figure with what only people read: the spread of both sides, and a remark. */
+/** A figure with the values of both sides and a remark for the table. */
 export interface Measured {
   readonly figure: Figure;
   readonly values: readonly number[];
@@ -26,13 +26,13 @@ export interface Measured {
   readonly remark: string;
 }
 
-/** For a benchmark that needs no installation. */
+/** The context of a benchmark that needs no installation. */
 export interface HostContext {
-  /** Folder for what the benchmark makes, on the file system of the data folder; removed at the end. */
+  /** Scratch folder on the data folder's file system; removed at the end. */
   readonly scratch_dir: string;
   /** A built guest image: vmlinuz, initrd.img, rootfs.img. */
   readonly image_dir: string;
-  /** Measured rounds; a round before them is thrown away. */
+  /** Measured rounds; one more before them is discarded. */
   readonly runs: number;
   readonly signal: AbortSignal;
   readonly say: (line: string) => void;
@@ -55,7 +55,7 @@ export function median(values: readonly number[]): number {
   return (upper + lower) / 2;
 }
 
-/** The value that a share `q` of them does not exceed: of the nearest rank. */
+/** The nearest-rank quantile. */
 export function quantile(values: readonly number[], q: number): number {
   const sorted = values.toSorted((a, b) => a - b);
   return sorted[Math.max(0, Math.ceil(sorted.length * q) - 1)] ?? Number.NaN;
@@ -85,10 +85,12 @@ function rounded(value: number): number {
   return value < 100 ? Math.round(value * 1000) / 1000 : Math.round(value);
 }
 
+export function spread(values: readonly number[]): string {
+  return `${rounded(Math.min(...values))}–${rounded(Math.max(...values))}`;
+}
+
 /** The table for people. */
 export function table(all: readonly Measured[]): string {
-  const spread = (values: readonly number[]) =>
-    `${rounded(Math.min(...values))}–${rounded(Math.max(...values))}`;
   const rows = all.map(({ figure: f, values, beside_values }) => [
     `${f.bench}/${f.figure}`,
     `${f.value} ${f.unit}`,

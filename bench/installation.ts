@@ -14,8 +14,8 @@ import { removeEgressRules } from '../src/host/vm/egress.ts';
 import { dataFolderId } from '../src/host/vm/egress-rules.ts';
 import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { commandLineOf, identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
-import type { Accelerator } from '../src/host/vm/qemu-command.ts';
 import { findOrphans } from '../src/host/vm/qemu-process.ts';
+import type { Accelerator } from '../src/host/vm/vm-spec.ts';
 import { backoffMs, pause } from '../src/lib/backoff.ts';
 import { Api, unlogged } from './api.ts';
 

@@ -1,4 +1,5 @@
 /** Load over HTTP/1.1: so many connections, one request at a time on each, for a fixed time. */
+import { randomUUID } from 'node:crypto';
 import { Pool } from 'undici';
 import { present } from '../src/lib/assert.ts';
 import { quantile } from './figure.ts';
@@ -12,6 +13,8 @@ export interface Target {
     readonly headers: Record<string, string>;
   }[];
   readonly body?: string;
+  /** Each request carries a new Idempotency-Key, as our own client sends it. */
+  readonly idempotent?: boolean;
   /** What every answer must be; another one ends the measurement. */
   readonly status: number;
 }
@@ -29,11 +32,13 @@ export async function load(
   duration_ms: number,
   signal: AbortSignal,
 ): Promise<Load> {
-  const { origin, method, requests, body = null, status } = target;
+  const { origin, method, requests, body = null, idempotent = false, status } = target;
   let sent = 0;
   const pool = new Pool(origin, { connections, pipelining: 1 });
   const once = async () => {
-    const { path, headers } = present(requests[sent++ % requests.length], 'a request');
+    const request = present(requests[sent++ % requests.length], 'a request');
+    const { path } = request;
+    const headers = idempotent ? { ...request.headers, 'idempotency-key': randomUUID() } : request.headers;
     const answer = await pool.request({ path, method, headers, body });
     if (answer.statusCode === status) return answer.body.dump();
     throw new Error(`${method} ${path}: ${answer.statusCode} ${await answer.body.text()}`);

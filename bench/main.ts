@@ -1,8 +1,9 @@
 /**
- * npm run bench -- [NAME…] [--runs N] [--accel auto|kvm|tcg] [--dir DIR]: the figures, each a ratio of two things
- * measured in turn in this run. A table, and a JSON line per figure, on stdout; progress on stderr.
+ * npm run bench -- [NAME…] [--runs N] [--accel auto|kvm|tcg] [--dir DIR]: runs benchmarks. Each figure is the ratio of
+ * two sides measured in turn in this run. It prints a table and a JSON line for each figure to stdout, progress to
+ * stderr, and writes the results of complete benchmarks into bench/README.md.
  *
- * Whatever happens, Ctrl-C included, nothing of it stays: processes end, then the folder goes.
+ * At the end, also after a failure or Ctrl-C, all processes end and the folder is removed.
  */
 import { mkdir, mkdtemp, realpath, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -23,6 +24,7 @@ import { Installation } from './installation.ts';
 import { manyBench } from './many.ts';
 import { memoryBench } from './memory.ts';
 import { requestsBench } from './requests.ts';
+import { describeRun, MIN_RUNS, writeResults } from './results.ts';
 import { s3Bench } from './s3.ts';
 import { s3backerBench } from './s3backer.ts';
 import { startBench } from './start.ts';
@@ -59,9 +61,9 @@ function usage(): string {
   return [
     'usage: npm run bench -- [NAME…] [--runs N] [--accel auto|kvm|tcg] [--dir DIR]',
     ...BENCHES.map(({ name, summary }) => `  ${name.padEnd(10)} ${summary}`),
-    '  --runs N     measured rounds of each figure (5); one more before them is thrown away',
+    '  --runs N     measured rounds of each figure (5); one more before them is discarded',
     '  --accel A    as BERTH_ACCEL (auto)',
-    '  --dir DIR    where the temporary installation lies (the system’s folder for temporary files)',
+    '  --dir DIR    folder for the temporary installation (default: the system’s)',
   ].join('\n');
 }
 
@@ -96,7 +98,7 @@ function say(line: string): void {
   process.stderr.write(`${line}\n`);
 }
 
-/** What was measured is in `results` as it comes, and so is told too when a later benchmark fails. */
+/** Adds to `results` after each benchmark, so that a later failure does not hide them. */
 async function measure(options: Options, results: Measured[], signal: AbortSignal): Promise<void> {
   const given = readEnv()['BERTH_TEST_IMAGE_DIR'];
   const image_dir = given ?? (await currentGuestImage(join(PROJECT_DIR, '.cache', 'images', 'debian-12')));
@@ -116,16 +118,21 @@ async function measure(options: Options, results: Measured[], signal: AbortSigna
     return installation.end();
   });
   say(`accelerator: ${installation.accelerator}`);
+  const about = await describeRun(PROJECT_DIR, installation.accel, options.runs);
+  const names = BENCHES.map(({ name }) => name);
   for (const bench of options.benches) {
     say(`== ${bench.name}: ${bench.summary}`);
     const scratch_dir = join(dir, bench.name);
     await mkdir(scratch_dir, { mode: 0o700 });
     const { runs } = options;
-    results.push(...(await bench.run({ installation, scratch_dir, image_dir, runs, signal, say })));
+    const rows = await bench.run({ installation, scratch_dir, image_dir, runs, signal, say });
+    results.push(...rows);
+    if (rows.length > 0 && runs >= MIN_RUNS)
+      await writeResults(PROJECT_DIR, { name: bench.name, about, rows }, names);
   }
 }
 
-/** The exit code. */
+/** @returns the exit code */
 async function main(args: readonly string[]): Promise<number> {
   const stop = new AbortController();
   for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {

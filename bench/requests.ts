@@ -1,9 +1,9 @@
 /**
  * What a request costs: an authenticated `GET /v1/instances/:id/vm` and `POST /v1/api-keys`, beside a bare handler with
  * one select and one insert (bare-server.ts) on the same database, at 1, 16 and 64 connections. Both servers are
- * processes of their own, the load comes from this one. Reads ask for 64 instances in turn, with 64 API keys: Berth looks
- * up equal things that are asked for at once together. All keys are of one organisation, which is the hardest case for
- * the write: one chain of audit entries, one set of people to be told.
+ * processes of their own, the load comes from this one. Writes carry an Idempotency-Key, as our client sends it. Reads ask
+ * for 64 instances in turn, with 64 API keys. All keys belong to one organisation, which is the hardest case for the
+ * write: one chain of audit entries, one set of people to notify.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -50,7 +50,7 @@ async function cases({ installation }: BenchContext, bare: string): Promise<read
   }
   const bare_writes = writes.map(({ headers }) => ({ path: '/rows', headers }));
   const read = { method: 'GET', status: 200 } as const;
-  const write = { method: 'POST', status: 201, body: BODY } as const;
+  const write = { method: 'POST', status: 201, body: BODY, idempotent: true } as const;
   return [
     {
       name: 'read',

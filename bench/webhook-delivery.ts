@@ -1,8 +1,7 @@
-/** Webhook delivery as the control plane runs it, in the benchmark's own process: outbox, fan-out, senders, a database. */
+/** Webhook delivery as the control plane runs it, in the benchmark's process: outbox, fan-out, senders, a database. */
 import { randomBytes } from 'node:crypto';
 import { sql } from 'kysely';
 import { pathsIn } from '../src/config/paths.ts';
-import { migrateJobs } from '../src/db/jobs.ts';
 import { migrate } from '../src/db/migrate.ts';
 import { NotifyHub } from '../src/db/notify.ts';
 import { type Db, openPool, transaction } from '../src/db/pool.ts';
@@ -14,18 +13,17 @@ import { createLog, type Log } from '../src/lib/log.ts';
 import { Sealer } from '../src/lib/seal.ts';
 import { dispatchEvents } from '../src/tasks/dispatch-events.ts';
 import { runTasks } from '../src/tasks/run-tasks.ts';
-import { runDeliveries } from '../src/webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../src/webhooks/fan-out.ts';
 import { Outbound } from '../src/webhooks/outbound/outbound.ts';
+import { runSenders } from '../src/webhooks/senders.ts';
 import { newSecret } from '../src/webhooks/sign.ts';
 import { insertWebhook } from '../src/webhooks/store.ts';
 
-/** What an event of a VM weighs, about. */
+/** About the size of a VM's event. */
 const DATA = { vm: { note: 'x'.repeat(600) } };
 
 export class Delivery {
   readonly db: Db;
-  readonly #url: string;
   readonly #postgres: EmbeddedPostgres;
   readonly #hub: NotifyHub;
   readonly #outbound = new Outbound({ allow_cidrs: [{ address: '127.0.0.0', prefix: 8 }] });
@@ -36,16 +34,14 @@ export class Delivery {
 
   private constructor(postgres: EmbeddedPostgres) {
     this.#postgres = postgres;
-    this.#url = postgres.database_url;
-    this.db = openPool(this.#url, () => undefined);
-    this.#hub = new NotifyHub(this.#url, this.#log);
+    this.db = openPool(postgres.database_url, () => undefined);
+    this.#hub = new NotifyHub(postgres.database_url, this.#log);
     this.#hub.start();
   }
 
   static async open(data_dir: string): Promise<Delivery> {
     const postgres = await startEmbeddedPostgres(pathsIn(data_dir), { say: () => undefined });
     await migrate(postgres.database_url);
-    await migrateJobs(postgres.database_url);
     return new Delivery(postgres);
   }
 
@@ -59,7 +55,6 @@ export class Delivery {
       run: () => dispatchEvents(this.db, [fanOutToWebhooks]),
     };
     const parts = {
-      url: this.#url,
       db: this.db,
       hub: this.#hub,
       log: this.#log,
@@ -68,7 +63,7 @@ export class Delivery {
     };
     this.#running = Promise.all([
       runTasks([events], this.#hub, this.#log, stop.signal),
-      runDeliveries(parts, stop.signal),
+      runSenders(parts, stop.signal),
     ]);
   }
 
@@ -114,14 +109,14 @@ export class Delivery {
     });
   }
 
-  /** Gives what waits in the outbox to webhooks, without a sender. */
+  /** Fans the outbox out, without senders. */
   async fanOut(): Promise<void> {
     await dispatchEvents(this.db, [fanOutToWebhooks]);
   }
 
-  /** What the database would tidy up by itself, some time or other beside the next figure, of hundreds of thousands of events. */
+  /** Autovacuum would do it at some time during the next figures. */
   async tidy(): Promise<void> {
-    for (const table of ['events', 'webhook_deliveries', 'webhook_batches']) {
+    for (const table of ['events', 'webhook_deliveries', 'webhook_attempts']) {
       await sql`vacuum (analyze) ${sql.table(table)}`.execute(this.db);
     }
   }

@@ -1,4 +1,4 @@
-/** What bad receivers cost the good: the delay of 200 good ones, alone and beside some that hang, dribble or are gone. */
+/** The delay of 200 good receivers, alone and beside bad ones: some hang, some dribble, some are gone. */
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -9,7 +9,7 @@ import type { ReceiverProcess } from './webhook-parties.ts';
 
 export const GOOD = 200;
 const BAD_OF_EACH = 3;
-/** Every so often an event, which goes to every receiver. */
+/** Each event goes to every receiver. */
 const EVENTS = 20;
 const EVERY_MS = 1_000;
 
@@ -65,7 +65,7 @@ interface Bad extends AsyncDisposable {
   readonly origins: readonly string[];
 }
 
-/** Some that take a request and say nothing, some that answer a byte a second, some that nobody answers for. */
+/** Some do not answer, some answer a byte a second, some refuse the connection. */
 async function badReceivers(): Promise<Bad> {
   const dribble: RequestListener = (_, response) => {
     response.writeHead(200);

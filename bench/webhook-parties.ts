@@ -1,4 +1,4 @@
-/** The other processes of the webhook benchmark, spoken to: the receiver's, and that of the loop beside it. */
+/** The other processes of the webhook benchmark: the receiver, and the loop of posts beside it. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -24,7 +24,7 @@ export class ReceiverProcess {
     return new ReceiverProcess(child, message.origins);
   }
 
-  /** Counts what comes while and after `send` runs; resolves when so many requests have come. */
+  /** Runs `send` and resolves when so many requests have come. */
   async count(
     expect: number,
     delays: boolean,
@@ -48,7 +48,7 @@ export type Loop = Omit<BareLoop, 'dispatcher' | 'answered'>;
 export interface ToLoop {
   readonly id: number;
   readonly loop: Loop;
-  /** With connections of its own, closed after it. */
+  /** On new connections, closed afterwards. */
   readonly anew: boolean;
 }
 export interface FromLoop {
@@ -74,7 +74,7 @@ export class LoopProcess {
     });
   }
 
-  /** How long after its beginning each of its posts was answered, in milliseconds. */
+  /** The time from the loop's beginning to each answer, in milliseconds. */
   post(loop: Loop, anew = false): Promise<readonly number[]> {
     const asked = Promise.withResolvers<readonly number[]>();
     const id = this.#id++;

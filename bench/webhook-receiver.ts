@@ -1,14 +1,13 @@
 /**
- * The receiver of the webhook benchmark, a process of its own: it takes what either sender sends, on as many addresses
- * of 127.0.0.0/8 as there are endpoints, and counts. Spoken to by messages: `expect` starts a count, `expects`
- * answers at once, and `counted` comes when it is full.
+ * The receiver of the webhook benchmark, a process. It listens on one address of 127.0.0.0/8 for each endpoint and counts
+ * requests. The message `expect` starts a count; it answers `expects` at once, and `counted` when all have come.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
 export type ToReceiver =
   | { readonly listen: number }
-  /** `delays`: the body's `timestamp` is read, and how long ago that was is kept. */
+  /** `delays`: keeps the time from the body's `timestamp` to its receipt. */
   | { readonly expect: number; readonly delays: boolean };
 
 export type FromReceiver =
@@ -16,7 +15,7 @@ export type FromReceiver =
   | { readonly expects: number }
   | {
       readonly counted: number;
-      /** Since the epoch, of the last one. */
+      /** Of the last request, since the epoch. */
       readonly last_ms: number;
       readonly delays_ms: readonly number[];
       /** Different values of webhook-id; 0 for a sender that gives none. */

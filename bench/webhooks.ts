@@ -1,12 +1,12 @@
 /**
- * Webhook delivery beside a loop that only posts: same receiver, same size of headers and body; receiver and loop are
- * processes of their own. Then the delay from an event's commit to its receipt, and the memory that a backlog takes.
+ * Webhook deliveries a second beside a loop of posts with the same receiver and the same size of headers and body; the
+ * receiver and the loop are processes. Then the delay from an event to its receipt, and the memory of a backlog.
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { FAST } from '../src/webhooks/lanes.ts';
+import { PARALLEL } from '../src/webhooks/sender.ts';
 import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 import { Delivery } from './webhook-delivery.ts';
 import { fairness, GOOD } from './webhook-fairness.ts';
@@ -14,7 +14,7 @@ import { LoopProcess, ReceiverProcess } from './webhook-parties.ts';
 
 const NAME = 'webhooks';
 const ENDPOINTS = [1, 10, 100] as const;
-/** Of one round, over all endpoints. */
+/** In one round, over all endpoints. */
 const DELIVERIES = 5_000;
 const BACKLOG = 100_000;
 const BACKLOG_ENDPOINTS = 10;
@@ -55,7 +55,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   cleanup.defer(() => bare.end());
   const stage: Stage = { ...context, delivery, receiver, bare };
   const results: Measured[] = [];
-  // In a heap that no other figure has grown.
+  // First: no other figure has grown the heap.
   const waiting = await backlogs(stage);
   await delivery.tidy();
   await warmUp(stage);
@@ -69,20 +69,20 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   return results;
 }
 
-/** As many posts of the loop as one of the backlogs: what sends those is compiled by now. */
+/** The loop posts as many as a backlog has: the code of the senders is compiled by now. */
 async function warmUp({ bare, receiver, signal }: Stage): Promise<void> {
   const origins = receiver.origins.slice(0, BACKLOG_ENDPOINTS);
-  const in_flight = FAST.parallel.first * BACKLOG_ENDPOINTS;
+  const in_flight = PARALLEL.fast.in_order * BACKLOG_ENDPOINTS;
   const loop = { origins, requests: BACKLOG, in_flight, headers: HEADERS, body: BODY };
   await receiver.count(BACKLOG, false, signal, async () => void (await bare.post(loop)));
 }
 
-/** Deliveries a second, and posts a second of the loop with as many under way at a time. */
+/** Deliveries a second, and posts a second of the loop with as many in flight. */
 async function throughput(stage: Stage, endpoints: number): Promise<Measured> {
   const { delivery, receiver, bare, runs, signal, say } = stage;
   const origins = receiver.origins.slice(0, endpoints);
   const org_id = await delivery.organisation(origins);
-  const in_flight = FAST.parallel.first * endpoints;
+  const in_flight = PARALLEL.fast.in_order * endpoints;
   const loop = { origins, requests: DELIVERIES, in_flight, headers: HEADERS, body: BODY };
   const values: number[] = [];
   const beside_values: number[] = [];
@@ -114,7 +114,7 @@ async function throughput(stage: Stage, endpoints: number): Promise<Measured> {
   });
 }
 
-/** `send` says when the clock starts: once the events are committed, or with the first post. */
+/** `send` starts the clock: after the commit of the events, or before the first post. */
 async function perSecond(
   { receiver, signal }: Stage,
   send: (begun: () => void) => Promise<void>,
@@ -127,7 +127,7 @@ async function perSecond(
   return { per_second: (DELIVERIES * 1000) / (last_ms - began_ms), ids };
 }
 
-/** One event, its receipt, the next: from the event's own timestamp, which its transaction began with. */
+/** One event at a time, from the event's timestamp, the beginning of its transaction. */
 async function idleDelay(stage: Stage): Promise<Measured[]> {
   const { delivery, receiver, bare, runs, signal, say } = stage;
   const origins = receiver.origins.slice(0, 1);
@@ -182,8 +182,8 @@ function percentiles(
 }
 
 /**
- * A steady stream of events to one endpoint, in a transaction each tick; beside it the loop at the same pace. Both delays
- * are of each event or post: from its tick's beginning, and from when the loop's process was told of it.
+ * A steady stream of events to one endpoint, one transaction each tick, beside the loop at the same pace. The delay of an
+ * event is from the beginning of its tick; that of a post from the message to the loop's process.
  */
 async function delayUnderLoad(stage: Stage, rate_per_second: number): Promise<Measured[]> {
   const { delivery, receiver, bare, runs, signal, say } = stage;
@@ -198,7 +198,13 @@ async function delayUnderLoad(stage: Stage, rate_per_second: number): Promise<Me
       paced(ticks, () => delivery.happen(org_id, a_tick)),
     );
     const posts_ms: number[] = [];
-    const loop = { origins, requests: a_tick, in_flight: FAST.parallel.first, headers: HEADERS, body: BODY };
+    const loop = {
+      origins,
+      requests: a_tick,
+      in_flight: PARALLEL.fast.in_order,
+      headers: HEADERS,
+      body: BODY,
+    };
     const post = async () => void posts_ms.push(...(await bare.post(loop)));
     await receiver.count(a_tick * ticks, false, signal, () => paced(ticks, post));
     say(`at ${a_tick * (1000 / LOAD_TICK_MS)} a second: ${JSON.stringify(percentilesOf(delays_ms))}`);
@@ -209,7 +215,7 @@ async function delayUnderLoad(stage: Stage, rate_per_second: number): Promise<Me
   return percentiles('half_load_delay', delays, posts, `the loop, ${a_tick} posts every ${LOAD_TICK_MS} ms`);
 }
 
-/** Starts one after the other at the pace's times; one that takes longer than its tick delays none. */
+/** Starts `work` at each tick; one that takes longer than its tick does not delay the next. */
 async function paced(ticks: number, work: () => Promise<void>): Promise<void> {
   const began_ms = performance.now();
   const all: Promise<void>[] = [];
@@ -222,7 +228,7 @@ async function paced(ticks: number, work: () => Promise<void>): Promise<void> {
 
 const MIB = 1024 * 1024;
 
-/** Memory that grew with what waits would be more for the backlog twice as long; the first also takes a process to its size. */
+/** Compares a backlog with one twice as long: constant memory needs no more for it. The first one warms the process up. */
 async function backlogs(stage: Stage): Promise<Measured> {
   const single = await backlog(stage, BACKLOG);
   const double = await backlog(stage, 2 * BACKLOG);
@@ -248,7 +254,7 @@ async function backlog(stage: Stage, deliveries: number): Promise<Drained> {
   const { delivery, receiver, signal, say } = stage;
   const origins = receiver.origins.slice(0, BACKLOG_ENDPOINTS);
   const org_id = await delivery.organisation(origins);
-  // A few at a time: what making them takes is not to be in the figure.
+  // In small transactions: large ones would need memory that the figure would include.
   for (let made = 0; made < deliveries; made += AT_ONCE * BACKLOG_ENDPOINTS)
     await delivery.happen(org_id, AT_ONCE);
   await delivery.fanOut();

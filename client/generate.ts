@@ -1,7 +1,7 @@
 /**
  * Writes `client/src/generated.ts` from `openapi/v1.json`: a type for each schema, and for each operation its method,
- * path, input and answer. Knows exactly the JSON Schema that our document uses, and fails on anything else rather than
- * guess (docs/adr/0020-client.md).
+ * path, input and answer. It supports exactly the JSON Schema that our document uses, and fails on anything else
+ * (docs/adr/0020-client.md).
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,6 +14,7 @@ interface Schema {
   readonly items?: Schema;
   readonly required?: readonly string[];
   readonly properties?: Readonly<Record<string, Schema>>;
+  readonly patternProperties?: Readonly<Record<string, Schema>>;
   readonly additionalProperties?: boolean | Schema;
   readonly description?: string;
 }
@@ -80,7 +81,7 @@ function typeOf(schema: Schema, indent: string): string {
 }
 
 function objectOf(schema: Schema, indent: string): string {
-  const { properties = {}, required = [], additionalProperties } = schema;
+  const { properties = {}, required = [], patternProperties = {}, additionalProperties } = schema;
   const deeper = `${indent}  `;
   const lines = Object.entries(properties).map(([name, each]) => {
     const optional = !required.includes(name);
@@ -88,8 +89,9 @@ function objectOf(schema: Schema, indent: string): string {
     const line = `${deeper}${key(name)}${optional ? '?' : ''}: ${type}${optional ? ' | undefined' : ''};\n`;
     return comment(each.description, deeper) + line;
   });
-  if (typeof additionalProperties === 'object' && lines.length === 0) {
-    return `Record<string, ${typeOf(additionalProperties, indent)}>`;
+  const [of_any_key = additionalProperties] = Object.values(patternProperties);
+  if (typeof of_any_key === 'object' && lines.length === 0) {
+    return `Record<string, ${typeOf(of_any_key, indent)}>`;
   }
   if (additionalProperties === true) lines.push(`${deeper}[more: string]: unknown;\n`);
   if (lines.length === 0) return 'Record<string, never>';
@@ -116,7 +118,7 @@ function inputOf(parameters: readonly Parameter[], body: Operation['requestBody'
   return parts.length === 0 ? 'Record<string, never>' : `{ ${parts.join('; ')} }`;
 }
 
-/** What the good answers have in common: a body, or none. */
+/** The type of the successes: their body, text, or nothing. */
 function answerOf(responses: Operation['responses']): string {
   const good = Object.entries(responses).filter(([status]) => status.startsWith('2'));
   return union(

@@ -1,4 +1,4 @@
-/** The program: its roles, and nothing else. `start` runs all of them on this machine. */
+/** The program's entry: runs one role. `start` runs all roles of this machine. */
 import { join } from 'node:path';
 import { readEnv } from './config/env.ts';
 import { pathsIn } from './config/paths.ts';
@@ -26,7 +26,7 @@ async function run(role: Role): Promise<number> {
   const destination = logDestination(log_file);
   const log = createLog(role, config.log_level, destination);
   const say = sayOnStdout;
-  // Each role loads what it needs, and nothing of the others.
+  // Each role loads only its own modules.
   switch (role) {
     case 'start':
       return start({

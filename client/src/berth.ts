@@ -124,7 +124,7 @@ export class Berth {
     return new VmHandle(this.#transport, id);
   }
 
-  /** Lets this session do what needs a recent password, for five minutes. */
+  /** Allows this session the actions that need a recent password, for five minutes. */
   async sudo(
     password: string,
     options?: CallOptions,
@@ -133,7 +133,7 @@ export class Berth {
     return { expires_at, cookie: this.#transport.sudo_cookie ?? '' };
   }
 
-  /** Goes on with a grant that `sudo` gave. */
+  /** Continues with a grant from `sudo`. */
   useSudo(cookie: string): void {
     this.#transport.sudo_cookie = cookie;
   }
@@ -154,7 +154,7 @@ export class Berth {
     }
   }
 
-  /** `notification` with a notification, `unread` with the count, `reset` where some were missed. */
+  /** `notification` with a notification, `unread` with the count, `reset` if some were missed. */
   notifications(options: StreamOptions = {}): AsyncGenerator<StreamFrame, void, undefined> {
     return stream(this.#transport, 'streamNotifications', {}, options);
   }
@@ -221,7 +221,7 @@ export class Instances {
     return this.#transport.call('restartVm', { path: { id } }, options);
   }
 
-  /** Memory and disk into object storage; `startVm` goes on from there. */
+  /** Saves memory and disk in object storage; `startVm` continues from there. */
   suspendVm(id: string, options?: CallOptions) {
     return this.#transport.call('suspendVm', { path: { id } }, options);
   }

@@ -1,4 +1,4 @@
-/** What a call can fail with. A program reads `code`; `message` is for people. */
+/** The failures of a call. A program reads `code`; `message` is for people. */
 import type { ErrorBody, Vm } from './generated.ts';
 
 export type ErrorCode = ErrorBody['error']['code'];
@@ -13,7 +13,7 @@ export interface BerthErrorParts {
   readonly retry_after_seconds?: number | null;
 }
 
-/** The server refused or failed. `UNEXPECTED`: what answered does not speak Berth's API. */
+/** The server refused or failed. `UNEXPECTED`: the answer is not from Berth's API. */
 export class BerthError extends Error {
   override readonly name = 'BerthError';
   readonly status: number;
@@ -38,7 +38,7 @@ export class BerthConnectionError extends Error {
   override readonly name = 'BerthConnectionError';
 }
 
-/** A VM did not get where it was waited for: it failed, was stopped meanwhile, or the time was over. */
+/** A VM did not reach the awaited state: it failed, was stopped, or the wait timed out. */
 export class VmWaitError extends Error {
   override readonly name = 'VmWaitError';
   /** As it was last seen. */

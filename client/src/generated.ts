@@ -6,7 +6,7 @@ export type ErrorBody = {
     /** For people; programs read the code */
     message: string;
     request_id: string;
-    /** Where it helps: what is wrong with which field */
+    /** The fields that are wrong, if the error is about fields */
     details?: Array<{
       field: string;
       issue: string;
@@ -27,9 +27,9 @@ export type AddMfaFactorResponse = {
   id: string;
   type: 'totp';
   name: string;
-  /** Base32, shown this once */
+  /** Base32, shown only once */
   secret: string;
-  /** The same as a QR code holds it */
+  /** The secret as the URL for a QR code */
   otpauth_url: string;
 } | {
   id: string;
@@ -50,11 +50,11 @@ export type ApiKey = {
   name: string;
   scope: string;
   service_account_id: string | null;
-  /** Where it may be used from; empty: everywhere */
+  /** The networks that it may be used from; empty: everywhere */
   allowed_cidrs: Array<string>;
-  /** How the key begins */
+  /** The first characters of the key */
   prefix: string;
-  /** How the key ends */
+  /** The last characters of the key */
   last4: string;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
@@ -96,15 +96,15 @@ export type ChangeInstanceRequest = {
   name?: string | undefined;
   labels?: Record<string, string> | undefined;
   idle_timeout_seconds?: number | null | undefined;
-  /** A connection to the SSH port of the stopped VM starts it and is held until sshd answers */
+  /** A connection to the SSH port of a stopped VM starts the VM and waits until sshd answers */
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
-  /** Changes while the VM is stopped; the next start has it */
+  /** Can be changed while the VM is stopped; applies from the next start */
   cpus?: number | undefined;
-  /** Changes while the VM is stopped; the next start has it */
+  /** Can be changed while the VM is stopped; applies from the next start */
   memory_mib?: number | undefined;
-  /** Only upwards. Changes while the VM is stopped; the next start has it, its root file system too */
+  /** Can only grow. Can be changed while the VM is stopped; applies from the next start, which also grows the root file system */
   disk_gib?: number | undefined;
 };
 
@@ -127,7 +127,7 @@ export type ChangePasswordRequest = {
 };
 
 export type ChangeWebhookRequest = {
-  /** https; http only to networks that the operator excepts */
+  /** https; http only to networks that the operator allows */
   url?: string | undefined;
   /** Types of events, or `*` for all */
   events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
@@ -154,12 +154,12 @@ export type ConnectionDetails = {
   host_keys: Array<HostKey>;
   known_hosts: Array<string>;
   command: string;
-  /** How many keys the instance lets in */
+  /** How many keys may log in */
   allowed_keys: number;
 };
 
 export type ConsoleTicket = {
-  /** Shown this once; good for one connection */
+  /** Shown only once; valid for one connection */
   ticket: string;
   /** RFC 3339, UTC, milliseconds */
   expires_at: string;
@@ -173,11 +173,11 @@ export type CreateApiKeyRequest = {
   name: string;
   /** `resource:action` separated by spaces, or `*` */
   scope: string;
-  /** Absent: it does not expire, or with the API key that makes it, which it cannot outlive */
+  /** Absent: it does not expire, or it expires with the API key that creates it, which it cannot outlive */
   expires_in_seconds?: number | undefined;
-  /** The service account that holds it; absent: the caller does */
+  /** The service account that holds the key; absent: the caller holds it */
   service_account_id?: string | undefined;
-  /** Addresses or networks that it may be used from; empty or absent: everywhere, or wherever the API key that makes it may be */
+  /** Addresses or networks that it may be used from; empty or absent: everywhere, or those of the API key that creates it */
   allowed_cidrs?: Array<string> | undefined;
 };
 
@@ -186,11 +186,11 @@ export type CreateApiKeyResponse = {
   name: string;
   scope: string;
   service_account_id: string | null;
-  /** Where it may be used from; empty: everywhere */
+  /** The networks that it may be used from; empty: everywhere */
   allowed_cidrs: Array<string>;
-  /** How the key begins */
+  /** The first characters of the key */
   prefix: string;
-  /** How the key ends */
+  /** The last characters of the key */
   last4: string;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
@@ -198,7 +198,7 @@ export type CreateApiKeyResponse = {
   expires_at: string | null;
   previous_expires_at: string | null;
   created_by_key: string | null;
-  /** The plain key, shown this once */
+  /** The plain key, shown only once */
   key: string;
 };
 
@@ -211,11 +211,11 @@ export type CreateInstanceRequest = {
   disk_gib?: number | undefined;
   labels?: Record<string, string> | undefined;
   idle_timeout_seconds?: number | null | undefined;
-  /** A connection to the SSH port of the stopped VM starts it and is held until sshd answers */
+  /** A connection to the SSH port of a stopped VM starts the VM and waits until sshd answers */
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
-  /** A script that root runs once at the first boot, with /bin/sh unless its first line names another; at most 64 KiB in UTF-8. Its output is in the console log. It is not shown again, and not run in a fork */
+  /** A script that root runs once, at the first boot, with /bin/sh unless its first line names another interpreter; at most 64 KiB in UTF-8. Its output is in the console log. The API never shows it, and a fork does not run it */
   user_data?: string | undefined;
 };
 
@@ -235,7 +235,7 @@ export type CreateServiceAccountRequest = {
 };
 
 export type CreateWebhookRequest = {
-  /** https; http only to networks that the operator excepts */
+  /** https; http only to networks that the operator allows */
   url: string;
   /** Types of events, or `*` for all */
   events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
@@ -258,18 +258,18 @@ export type CreateWebhookResponse = {
   created_at: string;
   /** RFC 3339, UTC, milliseconds */
   updated_at: string;
-  /** The secret that signs, shown this once */
+  /** The signing secret, shown only once */
   secret: string;
 };
 
 export type Disk = {
   size_bytes: number;
-  /** The durable generation; 0 before the first flush */
+  /** The newest durable generation; 0 before the first flush */
   generation: number;
   durable_at: string | null;
-  /** Written by the guest and not durable yet; at most 5 s old. After the death of a VM, until a flush has looked: the most that it can be */
+  /** Bytes that the guest has written and that are not durable yet; at most 5 s old. After a VM has died, an upper bound until the next flush */
   dirty_bytes: number;
-  /** Of the objects that this disk is made of, all its generations together; what a fork shares counts for each */
+  /** The size of the stored objects of this disk, of all its generations; objects that a fork shares count for both */
   stored_bytes: number;
 };
 
@@ -280,7 +280,7 @@ export type Event = {
   type: EventType;
   /** RFC 3339, UTC, milliseconds */
   timestamp: string;
-  /** The resource as the API shows it, and these */
+  /** The resource as the API shows it, with these fields */
   data: {
     org_id: string;
     actor: string;
@@ -292,7 +292,7 @@ export type Event = {
 export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
 
 export type ExecRequest = {
-  /** The program, by path or by name, and its arguments; no shell reads them */
+  /** The program, by path or by name, and its arguments; no shell interprets them */
   command: Array<string>;
   /** At most 1 MiB in UTF-8 */
   stdin?: string | undefined;
@@ -305,7 +305,7 @@ export type ExecResult = {
   stdout: string;
   /** As UTF-8; the first MiB */
   stderr: string;
-  /** stdout or stderr went on */
+  /** stdout or stderr was longer */
   truncated: boolean;
 };
 
@@ -329,18 +329,18 @@ export type Generation = {
   generation: number;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
-  /** What the flush that made it uploaded */
+  /** The bytes that its flush uploaded */
   bytes: number;
   consistency: 'filesystem' | 'crash' | 'offline';
   name: string | null;
-  /** Kept whatever generations_keep says */
+  /** Kept regardless of `generations_keep` */
   pinned: boolean;
 };
 
 export type GenerationsKeep = {
-  /** The newest so many */
+  /** How many of the newest generations are kept */
   last: number;
-  /** Of older ones the newest of each day (UTC), for so many days */
+  /** Of older generations, the newest of each day (UTC) is kept for this many days */
   daily_days: number;
 };
 
@@ -352,11 +352,11 @@ export type HostKey = {
 
 export type Image = {
   id: string;
-  /** The version that new disks are made over; null while no host has stored one */
+  /** The version that new disks are based on; null: no host has stored one yet */
   current: string | null;
-  /** Of its root file system: the least that a disk may have */
+  /** The size of its root file system, which is the minimum size of a disk */
   size_bytes: number | null;
-  /** All that disks are based on or may be, by the hashes of their root file systems */
+  /** All versions that disks are or can be based on: hashes of root file systems */
   versions: Array<string>;
 };
 
@@ -389,7 +389,7 @@ export type Invitation = {
   role: 'owner' | 'admin' | 'member' | 'billing';
   /** RFC 3339, UTC, milliseconds */
   expires_at: string;
-  /** With the token, for the inviter to pass on; only where the server sends no mail, and shown this once */
+  /** The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once */
   accept_url?: string | undefined;
 };
 
@@ -544,7 +544,7 @@ export type LoginRequest = {
 };
 
 export type MarkAllNotificationsRequest = {
-  /** The id of the newest notification, or the time, up to which (inclusive) */
+  /** The last notification to mark, by its id, or the last time */
   before?: string | undefined;
 };
 
@@ -557,7 +557,7 @@ export type MarkNotificationRequest = {
 };
 
 export type Member = {
-  /** The user's */
+  /** The id of the user */
   id: string;
   email: string;
   name: string;
@@ -569,11 +569,11 @@ export type Member = {
 export type MetricsSample = {
   /** RFC 3339, UTC, milliseconds */
   at: string;
-  /** Of the VM's process: its cpus, disk and network */
+  /** The CPU time of the VM's process: of its CPUs, disk and network */
   cpu_seconds: number;
   cpu_share: number | null;
   memory: {
-    /** What it takes of the host */
+    /** The memory that it uses on the host */
     host_bytes: number;
     used_bytes: number | null;
     total_bytes: number | null;
@@ -607,9 +607,9 @@ export type Notification = {
   title: string;
   body: string;
   resource: NotificationResource | null;
-  /** For programs: what it is about */
+  /** For programs: the subject */
   data: Record<string, unknown>;
-  /** Repeats within an hour on one resource, while unread */
+  /** How often it was raised for the resource within an hour, while unread */
   count: number;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
@@ -638,7 +638,7 @@ export type NotificationPreferences = {
     'org.invited': boolean;
     'org.role_changed': boolean;
   };
-  /** Those that cannot be muted */
+  /** The kinds that cannot be muted */
   always: Array<'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.added' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed'>;
 };
 
@@ -677,13 +677,13 @@ export type PasskeyOptionsResponse = {
 };
 
 export type PingWebhookResponse = {
-  /** The webhook-id that it will have */
+  /** The `webhook-id` of the ping */
   event_id: string;
 };
 
 export type QuotaUse = {
   limit: number | null;
-  /** Whether the operator has set it for this organisation */
+  /** `set`: the operator has set it for this organisation */
   source: 'default' | 'set';
   used: number;
 };
@@ -728,19 +728,19 @@ export type RestoreRequest = {
 };
 
 export type RotateApiKeyRequest = {
-  /** For how long the key before goes on */
+  /** For how long the previous secret keeps working */
   grace_seconds?: number | undefined;
 };
 
 export type RotateWebhookSecretRequest = {
-  /** For how long the secret before signs too */
+  /** For how long the previous secret signs too */
   grace_seconds?: number | undefined;
 };
 
 export type ServiceAccount = {
   id: string;
   name: string;
-  /** The most that a key of it can do */
+  /** The largest scope that its keys can have */
   scope: string;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
@@ -816,7 +816,7 @@ export type User = {
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
   mfa_enabled: boolean;
-  /** Until it is, the account holds no API or SSH keys and accepts no invitation */
+  /** While false, the account can have no API or SSH keys and accept no invitation */
   email_confirmed: boolean;
 };
 
@@ -839,7 +839,7 @@ export type VerifyMfaFactorRequest = {
 };
 
 export type VerifyMfaFactorResponse = {
-  /** Shown this once, each good for one login. Null when the account has some already; those stay good */
+  /** Shown only once; each is valid for one login. null: the account already has codes, which stay valid */
   recovery_codes: Array<string> | null;
 };
 
@@ -847,7 +847,7 @@ export type Vm = {
   id: string | null;
   instance_id: string;
   state: VmState;
-  /** Counts starts, not soft reboots */
+  /** Counts starts; a soft reboot is not one */
   boot: number;
   host_id: string | null;
   started_at: string | null;
@@ -859,7 +859,7 @@ export type Vm = {
 export type VmMetrics = {
   now: MetricsSample;
   interval_seconds: number;
-  /** Of the last hour, oldest first */
+  /** The last hour, oldest first */
   samples: Array<MetricsSample>;
 };
 
@@ -902,7 +902,7 @@ export type WebhookAttempt = {
 
 export type WebhookDelivery = {
   id: string;
-  /** The webhook-id of each attempt */
+  /** The `webhook-id` of each attempt */
   event_id: string;
   event_type: string | null;
   instance_id: string | null;
@@ -916,7 +916,7 @@ export type WebhookDelivery = {
 };
 
 export interface Operations {
-  /** Make an account, where sign-ups are open or with an invitation */
+  /** Create an account; needs open sign-ups or an invitation */
   register: {
     input: { body: RegisterRequest };
     answer: SessionResponse;
@@ -926,7 +926,7 @@ export interface Operations {
     input: { body: LoginRequest };
     answer: SessionResponse;
   };
-  /** A new session token, by the cookie __Host-berth_refresh, which is replaced */
+  /** Get a new session token with the cookie __Host-berth_refresh, which is replaced */
   refresh: {
     input: { body?: EmptyRequest | undefined };
     answer: RefreshResponse;
@@ -941,22 +941,22 @@ export interface Operations {
     input: { body: ChangePasswordRequest };
     answer: undefined;
   };
-  /** Send a reset token to the address, if it has an account */
+  /** Mail a reset token to the address, if it has an account */
   requestPasswordReset: {
     input: { body: RequestPasswordResetRequest };
     answer: undefined;
   };
-  /** Set a new password by the token of the mail; every session ends */
+  /** Set a new password with the mailed token; every session ends */
   confirmPasswordReset: {
     input: { body: ConfirmPasswordResetRequest };
     answer: undefined;
   };
-  /** Re-enter the password; destructive routes are open to this session for five minutes */
+  /** Re-enter the password, which allows this session destructive calls for five minutes */
   grantSudo: {
     input: { body: SudoGrantRequest };
     answer: SudoGrantResponse;
   };
-  /** The caller's sessions */
+  /** List the caller's sessions */
   listSessions: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListSessionsResponse;
@@ -966,7 +966,7 @@ export interface Operations {
     input: { path: { id: string } };
     answer: undefined;
   };
-  /** The caller */
+  /** Get the caller's account */
   getMe: {
     input: Record<string, never>;
     answer: User;
@@ -976,27 +976,27 @@ export interface Operations {
     input: { body?: ChangeMeRequest | undefined };
     answer: User;
   };
-  /** Delete the account, with the organisations that are its alone */
+  /** Delete the account and the organisations that only it belongs to */
   deleteMe: {
     input: Record<string, never>;
     answer: undefined;
   };
-  /** Change the address; it holds once the token sent there is confirmed */
+  /** Change the address; it takes effect when the token sent there is confirmed */
   changeEmail: {
     input: { body: ChangeEmailRequest };
     answer: undefined;
   };
-  /** Confirm an address, the first or a new one, by the token sent there */
+  /** Confirm the first or a new address with the token sent there */
   confirmEmail: {
     input: { body: ConfirmEmailRequest };
     answer: undefined;
   };
-  /** The caller's SSH keys; to an API key those that grant access in its organisation */
+  /** List the caller's SSH keys; for an API key, those that grant access in its organisation */
   listSshKeys: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListSshKeysResponse;
   };
-  /** Register an SSH key; one that an API key registers belongs to that API key’s organisation */
+  /** Register an SSH key; one that an API key registers belongs to the API key's organisation */
   addSshKey: {
     input: { body: AddSshKeyRequest };
     answer: SshKey;
@@ -1006,27 +1006,27 @@ export interface Operations {
     input: { path: { id: string } };
     answer: undefined;
   };
-  /** The caller's second factors */
+  /** List the caller's second factors */
   listMfaFactors: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListMfaFactorsResponse;
   };
-  /** Add a second factor, to be confirmed within the hour */
+  /** Add a second factor; confirm it within the hour */
   addMfaFactor: {
     input: { body: AddMfaFactorRequest };
     answer: AddMfaFactorResponse;
   };
-  /** Confirm a second factor by a code of it, or by what the browser made of its options */
+  /** Confirm a second factor with its code, or with the browser's answer to its options */
   verifyMfaFactor: {
     input: { path: { id: string }; body: VerifyMfaFactorRequest };
     answer: VerifyMfaFactorResponse;
   };
-  /** Remove a second factor; the recovery codes go with the last one */
+  /** Remove a second factor; with the last one the recovery codes are removed */
   removeMfaFactor: {
     input: { path: { id: string } };
     answer: undefined;
   };
-  /** What the browser needs to log in with a passkey, alone or after the password */
+  /** Get the options for a login with a passkey, alone or after the password */
   passkeyOptions: {
     input: { body?: PasskeyOptionsRequest | undefined };
     answer: PasskeyOptionsResponse;
@@ -1036,42 +1036,42 @@ export interface Operations {
     input: { body: LoginByPasskeyRequest };
     answer: SessionResponse;
   };
-  /** Make an API key */
+  /** Create an API key */
   createApiKey: {
     input: { body: CreateApiKeyRequest };
     answer: CreateApiKeyResponse;
   };
-  /** The caller's API keys; for owners and administrators also those of service accounts */
+  /** List the caller's API keys; for owners and admins, also those of service accounts */
   listApiKeys: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; service_account_id?: string | undefined } | undefined };
     answer: ListApiKeysResponse;
   };
-  /** One API key, without the key */
+  /** Get an API key, without the key itself */
   getApiKey: {
     input: { path: { id: string } };
     answer: ApiKey;
   };
-  /** Revoke an API key, at once */
+  /** Revoke an API key at once */
   revokeApiKey: {
     input: { path: { id: string }; query?: { descendants?: 'true' | 'false' | undefined } | undefined };
     answer: undefined;
   };
-  /** Give an API key a new secret under the same id */
+  /** Rotate an API key: give it a new secret under the same id */
   rotateApiKey: {
     input: { path: { id: string }; body?: RotateApiKeyRequest | undefined };
     answer: CreateApiKeyResponse;
   };
-  /** The organisation's service accounts */
+  /** List the organisation's service accounts */
   listServiceAccounts: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListServiceAccountsResponse;
   };
-  /** Make a service account: a holder of API keys that is no person */
+  /** Create a service account: a holder of API keys that is not a person */
   createServiceAccount: {
     input: { body: CreateServiceAccountRequest };
     answer: ServiceAccount;
   };
-  /** One service account */
+  /** Get a service account */
   getServiceAccount: {
     input: { path: { id: string } };
     answer: ServiceAccount;
@@ -1081,17 +1081,17 @@ export interface Operations {
     input: { path: { id: string } };
     answer: undefined;
   };
-  /** The organisations that the caller is a member of, those joined last first */
+  /** List the organisations of the caller, the last joined first */
   listOrgs: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListOrgsResponse;
   };
-  /** Make an organisation that the caller owns */
+  /** Create an organisation that the caller owns */
   createOrg: {
     input: { body: CreateOrgRequest };
     answer: Org;
   };
-  /** One organisation */
+  /** Get an organisation */
   getOrg: {
     input: { path: { id: string } };
     answer: Org;
@@ -1101,42 +1101,42 @@ export interface Operations {
     input: { path: { id: string }; body?: ChangeOrgRequest | undefined };
     answer: Org;
   };
-  /** What an organisation may have, and has */
+  /** Get the quotas of an organisation and their use */
   getOrgQuota: {
     input: { path: { id: string } };
     answer: OrgQuota;
   };
-  /** Change where the bills go; the address before and the new one are told */
+  /** Change the billing address; the old and the new address get a mail */
   changeBillingEmail: {
     input: { path: { id: string }; body: ChangeBillingEmailRequest };
     answer: Org;
   };
-  /** The members of an organisation, those who joined last first */
+  /** List the members of an organisation, the newest first */
   listMembers: {
     input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListMembersResponse;
   };
-  /** One member; anybody may look up their own membership */
+  /** Get a member; any member may get their own membership */
   getMember: {
     input: { path: { id: string; user_id: string } };
     answer: Member;
   };
-  /** Give a member another role; only owners make and unmake owners */
+  /** Change the role of a member; only owners make and unmake owners */
   changeMember: {
     input: { path: { id: string; user_id: string }; body: ChangeMemberRequest };
     answer: Member;
   };
-  /** Remove a member, or leave */
+  /** Remove a member, or leave the organisation */
   removeMember: {
     input: { path: { id: string; user_id: string } };
     answer: undefined;
   };
-  /** Invite an address; the token goes there by mail, is good for 7 days and works once */
+  /** Invite an address; the mailed token works once, within 7 days */
   createInvitation: {
     input: { path: { id: string }; body: CreateInvitationRequest };
     answer: Invitation;
   };
-  /** The invitations that can still be accepted */
+  /** List the invitations that are open */
   listInvitations: {
     input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListInvitationsResponse;
@@ -1146,32 +1146,32 @@ export interface Operations {
     input: { path: { id: string; invitation_id: string } };
     answer: undefined;
   };
-  /** Join an organisation by an invitation of the account's address */
+  /** Accept an invitation to the account's address, and join its organisation */
   acceptInvitation: {
     input: { body: AcceptInvitationRequest };
     answer: Org;
   };
-  /** Who did what, when and from where */
+  /** List the audit log: who did what, when and from where */
   listAudit: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; action?: string | undefined; actor?: string | undefined } | undefined };
     answer: ListAuditResponse;
   };
-  /** Images that instances can be made of, by name */
+  /** List the images for instances, by name */
   listImages: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListImagesResponse;
   };
-  /** Make an instance */
+  /** Create an instance */
   createInstance: {
     input: { body: CreateInstanceRequest };
     answer: Instance;
   };
-  /** The organisation's instances */
+  /** List the organisation's instances */
   listInstances: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; name?: string | undefined; label?: string | undefined; state?: VmState | undefined } | undefined };
     answer: ListInstancesResponse;
   };
-  /** One instance */
+  /** Get an instance */
   getInstance: {
     input: { path: { id: string } };
     answer: Instance;
@@ -1181,32 +1181,32 @@ export interface Operations {
     input: { path: { id: string }; body?: ChangeInstanceRequest | undefined };
     answer: Instance;
   };
-  /** Delete an instance with its disk */
+  /** Delete an instance and its disk */
   deleteInstance: {
     input: { path: { id: string } };
     answer: Instance;
   };
-  /** The states of the disk that can be gone back to or forked */
+  /** List the generations of the disk, which can be restored or forked */
   listGenerations: {
     input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListGenerationsResponse;
   };
-  /** Name a generation, or pin it */
+  /** Name or pin a generation */
   changeGeneration: {
     input: { path: { id: string; generation: string }; body?: ChangeGenerationRequest | undefined };
     answer: Generation;
   };
-  /** Make a new generation that equals an older one, while stopped */
+  /** Restore an older generation, as a new one; the VM must be stopped */
   restoreInstance: {
     input: { path: { id: string }; body: RestoreRequest };
     answer: Instance;
   };
-  /** Make an instance whose disk begins as a generation of this one */
+  /** Fork an instance: create one whose disk begins as a generation of this one */
   forkInstance: {
     input: { path: { id: string }; body: ForkRequest };
     answer: Instance;
   };
-  /** The state of the VM; with `wait`, once it is reached, the VM failed, or the time is over */
+  /** Get the VM; with `wait`, once it reaches that state, fails, or the timeout passes */
   getVm: {
     input: { path: { id: string }; query?: { wait?: 'running' | 'stopped' | 'suspended' | undefined; timeout_seconds?: number | undefined } | undefined };
     answer: Vm;
@@ -1216,157 +1216,157 @@ export interface Operations {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: Vm;
   };
-  /** Stop the VM; the disk persists */
+  /** Stop the VM; its disk persists */
   stopVm: {
     input: { path: { id: string }; query?: { force?: 'true' | 'false' | undefined } | undefined };
     answer: Vm;
   };
-  /** Soft reboot: same VM, same disk, nothing flushed */
+  /** Reboot the guest; the VM and its disk stay, and nothing is flushed */
   restartVm: {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: Vm;
   };
-  /** Save memory and disk together, then end the VM; a start goes on from there */
+  /** Save memory and disk, then end the VM; the next start resumes it */
   suspendVm: {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: Vm;
   };
-  /** Write dirty disk pages to object storage now */
+  /** Flush the disk: make everything written so far durable */
   flushVm: {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: FlushReceipt;
   };
-  /** The end of what the guest has printed on its serial console */
+  /** Get the end of the serial console log */
   getConsoleLog: {
     input: { path: { id: string }; query?: { tail_kib?: number | undefined } | undefined };
     answer: string;
   };
-  /** A ticket for the live serial console */
+  /** Create a ticket for the live serial console */
   createConsoleTicket: {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: ConsoleTicket;
   };
-  /** Run a command in the guest, as root, and wait for its end */
+  /** Run a command in the guest as root, and wait until it ends */
   execInVm: {
     input: { path: { id: string }; body: ExecRequest };
     answer: ExecResult;
   };
-  /** What the VM uses, now and over the last hour */
+  /** Get the resource usage of the VM, now and over the last hour */
   getVmMetrics: {
     input: { path: { id: string } };
     answer: VmMetrics;
   };
-  /** How to connect to the running VM */
+  /** Get the SSH connection details of the running VM */
   getSsh: {
     input: { path: { id: string } };
     answer: ConnectionDetails;
   };
-  /** The keys that the instance lets in */
+  /** Get the key set of the instance: the SSH keys that may log in */
   getKeySet: {
     input: { path: { id: string } };
     answer: KeySet;
   };
-  /** Replace the keys that the instance lets in */
+  /** Replace the key set of the instance */
   replaceKeySet: {
     input: { path: { id: string }; body: ReplaceKeySetRequest };
     answer: KeySet;
   };
-  /** The SSH keys of an organisation's members: what an instance's key set can be made of */
+  /** List the SSH keys of an organisation's members, which a key set can hold */
   listOrgSshKeys: {
     input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListOrgSshKeysResponse;
   };
-  /** Make a webhook; nothing is sent by that */
+  /** Create a webhook; this sends nothing */
   createWebhook: {
     input: { body: CreateWebhookRequest };
     answer: CreateWebhookResponse;
   };
-  /** The organisation's webhooks */
+  /** List the organisation's webhooks */
   listWebhooks: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListWebhooksResponse;
   };
-  /** One webhook, without its secret */
+  /** Get a webhook, without its secret */
   getWebhook: {
     input: { path: { id: string } };
     answer: Webhook;
   };
-  /** Change a webhook, disable it or enable it again */
+  /** Change, disable or enable a webhook */
   changeWebhook: {
     input: { path: { id: string }; body?: ChangeWebhookRequest | undefined };
     answer: Webhook;
   };
-  /** Delete a webhook with its deliveries */
+  /** Delete a webhook and its deliveries */
   deleteWebhook: {
     input: { path: { id: string } };
     answer: undefined;
   };
-  /** Give a webhook a new secret; for a while both sign */
+  /** Rotate the secret of a webhook; for a grace period both sign */
   rotateWebhookSecret: {
     input: { path: { id: string }; body?: RotateWebhookSecretRequest | undefined };
     answer: CreateWebhookResponse;
   };
-  /** What was and is to be sent to a webhook, the newest events first */
+  /** List the deliveries of a webhook, the newest events first */
   listWebhookDeliveries: {
     input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined; status?: 'pending' | 'delivered' | 'failed' | undefined } | undefined };
     answer: ListWebhookDeliveriesResponse;
   };
-  /** Send a webhook.ping to this webhook alone */
+  /** Send the event `webhook.ping` to this webhook */
   pingWebhook: {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: PingWebhookResponse;
   };
-  /** Send a delivery again, whatever became of it, with the same webhook-id */
+  /** Redeliver: send a delivery again with the same `webhook-id`, whatever its outcome was */
   redeliverWebhookDelivery: {
     input: { path: { id: string; delivery_id: string }; body?: EmptyRequest | undefined };
     answer: WebhookDelivery;
   };
-  /** Send every event since a time again, those missed while disabled too */
+  /** Send every event since a time again, including those missed while disabled */
   replayWebhook: {
     input: { path: { id: string }; body: ReplayWebhookRequest };
     answer: ReplayWebhookResponse;
   };
-  /** The caller's notifications; to an API key those about its creator's account or its organisation */
+  /** List the caller's notifications; for an API key, those about its creator's account or its organisation */
   listNotifications: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; status?: 'unread' | 'read' | undefined } | undefined };
     answer: ListNotificationsResponse;
   };
-  /** How many are unread */
+  /** Count the unread notifications */
   countUnreadNotifications: {
     input: Record<string, never>;
     answer: CountUnreadNotificationsResponse;
   };
-  /** Mark one as read, or as unread */
+  /** Mark a notification as read or unread */
   markNotification: {
     input: { path: { id: string }; body: MarkNotificationRequest };
     answer: Notification;
   };
-  /** Mark all as read that are there now, or up to one; what is raised meanwhile stays unread */
+  /** Mark all present notifications as read, or those up to `before` */
   markAllNotifications: {
     input: { body?: MarkAllNotificationsRequest | undefined };
     answer: MarkAllNotificationsResponse;
   };
-  /** Which kinds go to the caller by mail */
+  /** Get which kinds of notifications the caller also gets by mail */
   getNotificationPreferences: {
     input: Record<string, never>;
     answer: NotificationPreferences;
   };
-  /** Say which kinds go by mail: true unless it is named; those of security cannot be muted */
+  /** Set which kinds also go by mail; a kind that is not named does, and security kinds always do */
   setNotificationPreferences: {
     input: { body: SetNotificationPreferencesRequest };
     answer: NotificationPreferences;
   };
-  /** The caller's notifications as they are raised, and how many are unread */
+  /** Stream the caller's notifications as they are raised, and the unread count */
   streamNotifications: {
     input: Record<string, never>;
     answer: string;
   };
-  /** The organisation's events of the last 30 days */
+  /** List the organisation's events of the last 30 days */
   listEvents: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
     answer: ListEventsResponse;
   };
-  /** The organisation's events as they happen */
+  /** Stream the organisation's events as they happen */
   streamEvents: {
     input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
     answer: string;

@@ -1,4 +1,4 @@
-/** All that a role may, as the scope of a key: the server makes none with more than its maker may (docs/permissions.md). */
+/** A role's rights as the scope of a key. The server makes no key with more than its creator's rights (docs/permissions.md). */
 import type { Member } from './generated.ts';
 
 const ANY = [

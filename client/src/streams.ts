@@ -1,5 +1,5 @@
 /**
- * Server-sent events over fetch (HTML Living Standard, section 9.2). A stream goes on by itself after its last event
+ * Server-sent events over fetch (HTML Living Standard, section 9.2). A stream resumes by itself after its last event
  * when the connection breaks; it ends with an error when the credential does, and when its signal says so.
  */
 import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
@@ -7,18 +7,18 @@ import { backoffMs, type CallOptions, type Input, type Transport, wait } from '.
 
 export interface StreamFrame {
   readonly id: string | null;
-  /** `reset`: what came meanwhile is not known any more; read the list again. */
+  /** `reset`: events were missed; read the list again. */
   readonly event: string;
   // biome-ignore lint/suspicious/noExplicitAny: each event has its own shape
   readonly data: any;
 }
 
 export interface StreamOptions extends Pick<CallOptions, 'signal'> {
-  /** Goes on right after this event. Absent: begins now. */
+  /** Resumes right after this event. Absent: starts now. */
   readonly last_event_id?: string | undefined;
   /** Called each time the stream is open, at first and after a cut. */
   readonly onOpen?: () => void;
-  /** Called where events were missed, as after a cut of more than 30 days: what is known of before may be wrong by now. */
+  /** Called if events were missed, for example after a cut of more than 30 days: cached state may be stale. */
   readonly onReset?: () => void;
 }
 

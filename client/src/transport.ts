@@ -1,5 +1,5 @@
 /**
- * One request, and its repetition. Repeated is only what is safe to say twice: methods that are idempotent, and POSTs
+ * One request and its retries. Only safe requests are retried: idempotent methods, and POSTs
  * that carry an Idempotency-Key, which each of those that take one gets. Waits grow with full jitter; Retry-After wins.
  */
 import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
@@ -18,7 +18,7 @@ export interface CallOptions {
 }
 
 export interface TransportOptions {
-  /** Where Berth is: `https://berth.example.org`. */
+  /** Berth's origin: `https://berth.example.org`. */
   readonly url: string;
   /** An API key or a session token. */
   readonly token?: string | undefined;
@@ -32,7 +32,7 @@ export interface TransportOptions {
 
 const BACKOFF_BASE_MS = 250;
 const BACKOFF_CAP_MS = 8_000;
-/** A server that asks for more patience than this is the caller's to wait for. */
+/** If the server asks for a longer wait, the caller must wait. */
 const MAX_RETRY_AFTER_MS = 30_000;
 const REPEATED_CODES: readonly string[] = ['RATE_LIMITED', 'UNAVAILABLE', 'IDEMPOTENCY_IN_PROGRESS'];
 const SUDO_COOKIE = '__Secure-berth_sudo';
@@ -107,7 +107,7 @@ export class Transport {
     }
   }
 
-  /** One attempt; answers with what was good. @throws BerthError, BerthConnectionError, the signal's reason */
+  /** One attempt; returns the successful response. @throws BerthError, BerthConnectionError, the signal's reason */
   async send<K extends OperationId>(
     operation: K,
     input: Input<K>,
@@ -192,7 +192,7 @@ function waitBeforeRepeating(error: unknown, attempt: number): number | null {
 
 function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
-  // fetch hides what happened in the cause; a refused connection to several addresses in an AggregateError.
+  // fetch hides the failure in `cause`, and a refused connection to several addresses in an AggregateError.
   const { cause } = error as { cause?: { code?: string; message?: string } };
   return cause?.message || cause?.code || error.message;
 }

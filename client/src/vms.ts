@@ -15,7 +15,7 @@ export interface WaitOptions extends Pick<CallOptions, 'signal'> {
 }
 
 const WAIT_MS = 600_000;
-/** The server holds an answer this long, and no longer than a minute. */
+/** The server holds an answer this long, at most a minute. */
 const HELD_SECONDS = 30;
 const TOLD_SECONDS = 5;
 const DELETED_EVERY_MS = 500;
@@ -37,7 +37,7 @@ export async function waitForVm(
     if (vm.state === state) return vm;
     const why = vm.reason === null ? '' : `: ${vm.reason.message} (${vm.reason.code})`;
     if (vm.state === 'failed') throw new VmWaitError(`the VM has failed${why}`, vm);
-    // It will not come by itself any more.
+    // It will no longer reach that state by itself.
     if (state === 'suspended' && vm.state === 'running' && vm.reason?.code === 'suspend_failed')
       throw new VmWaitError(`the VM runs on${why}`, vm);
     if (begun && state === 'running' && (vm.state === 'stopped' || vm.state === 'suspended'))
@@ -92,7 +92,7 @@ export class VmHandle {
     return this.#transport.call('getVm', { path: { id: this.id } }, options);
   }
 
-  /** Starts it and waits until SSH works. With `await using` it is stopped, and saved, where the scope ends. */
+  /** Starts it and waits until SSH works. With `await using` the end of the scope stops and saves it. */
   async start(options: WaitOptions = {}): Promise<RunningVm> {
     await this.#transport.call('startVm', { path: { id: this.id } }, { signal: options.signal });
     const vm = await waitForVm(this.#transport, this.id, 'running', { ...options, begun: true });
@@ -106,7 +106,7 @@ export class VmHandle {
     return waitForVm(this.#transport, this.id, 'stopped', options);
   }
 
-  /** Saves memory and disk together and waits until both are in object storage; `start` goes on from there. */
+  /** Saves memory and disk together and waits until both are in object storage; `start` continues from there. */
   async suspend(options: WaitOptions = {}): Promise<Vm> {
     await this.#transport.call('suspendVm', { path: { id: this.id } }, { signal: options.signal });
     return waitForVm(this.#transport, this.id, 'suspended', options);
@@ -117,7 +117,7 @@ export class VmHandle {
     return waitForVm(this.#transport, this.id, 'running', { ...options, begun: true });
   }
 
-  /** Makes durable what the guest wrote up to now. */
+  /** Makes every write of the guest up to now durable. */
   flush(options: CallOptions = {}): Promise<FlushReceipt> {
     return this.#transport.call('flushVm', { path: { id: this.id } }, options);
   }

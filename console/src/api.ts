@@ -1,6 +1,6 @@
 /**
  * Calls of the API: by the generated client, with the session's token of the moment, in the chosen organisation.
- * A route that wants a recent password asks for it, and the call goes on by itself afterwards.
+ * If a route needs a recent password, the console asks for it and then repeats the call.
  */
 import { signal } from '@preact/signals';
 import {
@@ -27,7 +27,7 @@ const ORGANISATIONS = '/v1/orgs';
 
 async function authorisedFetch(input: RequestInfo | URL, init: RequestInit = {}): Promise<Response> {
   const { pathname } = new URL(String(input));
-  // What cannot be renewed just now is used as long as it lasts.
+  // If the token cannot be renewed now, it is used until it expires.
   const renewed = isAboutToExpire() ? await renew().catch(() => null) : true;
   if (renewed === false) forget('Your session has ended. Log in again.');
   const send = () => {
@@ -61,14 +61,14 @@ export async function call<K extends OperationId>(
   }
 }
 
-/** What went wrong, in words for who looks at it. */
+/** An error, as text for the user. */
 export function sayError(error: unknown): string {
   if (error instanceof BerthConnectionError) return 'The server does not answer. Is it running?';
   if (error instanceof BerthError) return error.message;
   return error instanceof Error ? error.message : String(error);
 }
 
-/** What is wrong with single fields, by their names. */
+/** The errors of single fields, by name. */
 export function fieldIssues(error: unknown): Readonly<Record<string, string>> {
   if (!(error instanceof BerthError)) return {};
   return Object.fromEntries(error.details.map(({ field, issue }) => [field, issue]));

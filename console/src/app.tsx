@@ -1,4 +1,4 @@
-/** Which page stands at which path, and who may see it. */
+/** The page for each path, and its access. */
 import { useEffect, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
 import { instances, runInstances } from './live/instances.ts';
@@ -48,7 +48,7 @@ function Screen() {
   if (session.value === 'unreachable') return <Unreachable />;
   if (session.value === 'out')
     return first === 'register' || first === 'invitation' ? <RegisterPage /> : <LoginPage />;
-  // What is shown belongs to one person in one organisation; with another, all of it begins anew.
+  // The page belongs to one user in one organisation; a change of either renders it anew.
   return <Inside key={`${user.value?.id} ${switches.value}`} />;
 }
 
@@ -81,7 +81,7 @@ function Inside() {
     });
     return () => {
       stop.abort();
-      // What one person has seen is not shown to the next.
+      // One user's data is not shown to the next.
       if (session.value !== 'in') {
         leaveMembership();
         unread.value = 0;
@@ -101,7 +101,7 @@ function Inside() {
 
 function Page() {
   const [there = 'instances', second, third] = partsOf(path.value);
-  // Who has logged in for an invitation is asked for it now.
+  // After a login for an invitation, the invitation comes next.
   const first = there === 'login' && keptInvitation() !== '' ? 'invitation' : there;
   switch (first) {
     case 'instances':

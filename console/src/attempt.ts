@@ -2,7 +2,7 @@ import { sayError } from './api.ts';
 import { SudoRefused } from './sudo-request.ts';
 import { tell } from './ui/toasts.tsx';
 
-/** For what has no place of its own to say what went wrong: it is told at the page's edge. */
+/** For actions without a place for their error: it appears at the page's edge. */
 export async function attempt(work: () => unknown): Promise<void> {
   try {
     await work();

@@ -1,4 +1,4 @@
-/** What somebody has chosen in this browser and is no secret: the theme, the organisation. Never a token. */
+/** Choices kept in this browser: the theme, the organisation. Never a token. */
 
 const PREFIX = 'berth.';
 

@@ -1,2 +1,2 @@
-/** Style sheets are imported for what the bundler does with them. */
+/** Style sheets are imported for the bundler. */
 declare module '*.css';

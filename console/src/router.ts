@@ -1,4 +1,4 @@
-/** Where we are. Paths are the browser's own, so that a reload, a bookmark and the back button do what they should. */
+/** The current page. Paths are the browser's, so reload, bookmarks and the back button work. */
 import { signal } from '@preact/signals';
 
 export const path = signal(location.pathname);
@@ -14,7 +14,7 @@ function arrived(): void {
   path.value = location.pathname;
   if (before === path.value) return;
   scrollTo(0, 0);
-  // Who reads by ear or goes by keyboard begins at the new page's content.
+  // Screen readers and the keyboard start at the new page's content.
   requestAnimationFrame(() => document.querySelector<HTMLElement>('main')?.focus({ preventScroll: true }));
 }
 
@@ -45,7 +45,7 @@ function decodeOrSame(part: string): string {
   }
 }
 
-/** A token that a mail's link carries behind `#`, where no server and no log sees it. Taken out of the address bar. */
+/** The token behind `#` in a mail's link, where no server or log sees it. Removed from the address bar. */
 export function takeTokenOfLink(): string {
   const token = new URLSearchParams(location.hash.slice(1)).get('token') ?? '';
   if (token !== '') history.replaceState(null, '', location.pathname);

@@ -4,7 +4,7 @@
  *
  *   unknown ── refresh ──▶ in ── logout, or refused ──▶ out ── login ──▶ in
  *
- * Tabs tell each other when somebody logs in (by the user's id) or out.
+ * Tabs tell each other of logins (by the user's id) and logouts.
  */
 import { signal } from '@preact/signals';
 import { Berth, BerthError } from '../../client/src/berth.ts';
@@ -15,14 +15,14 @@ type State = 'unknown' | 'out' | 'in' | 'unreachable';
 
 export const session = signal<State>('unknown');
 export const user = signal<User | null>(null);
-/** Why somebody who was in is out. */
+/** Why the session ended. */
 export const ended = signal<string | null>(null);
 
 let token: string | null = null;
 let renew_at_ms = 0;
 let renewing: Promise<boolean> | null = null;
 
-/** A token is renewed when it has less than this left. */
+/** A token with less time than this is renewed. */
 const MARGIN_MS = 120_000;
 
 /** Without a token, and never said twice by itself. */
@@ -52,7 +52,7 @@ function keep(next: { readonly session_token: string; readonly expires_at: strin
   renew_at_ms = at_ms > Date.now() ? at_ms : Number.POSITIVE_INFINITY;
 }
 
-/** False: the session is over. One request, however many ask. @throws what a failed request throws */
+/** False: the session has ended. Concurrent calls share one request. @throws as a failed request does */
 export function renew(): Promise<boolean> {
   renewing ??= anonymous
     .call('refresh', { body: {} })
@@ -70,7 +70,7 @@ export function renew(): Promise<boolean> {
   return renewing;
 }
 
-/** Goes on with the session of the refresh cookie, if there is one. */
+/** Resumes the session of the refresh cookie, if there is one. */
 export async function resumeSession(): Promise<void> {
   try {
     if (!(await renew())) {
@@ -97,7 +97,7 @@ export function begin(opened: SessionResponse): void {
 
 export function forget(why: string | null): void {
   token = null;
-  // What one person has asked for is not done for the next.
+  // A request of one user is not run for the next user.
   answerSudo(false);
   user.value = null;
   ended.value = why;

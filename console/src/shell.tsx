@@ -1,4 +1,4 @@
-/** What stands around every page: where one can go, where one is, and who one is. */
+/** The frame around every page: navigation, current place, and account. */
 import { signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
@@ -113,7 +113,7 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
   );
 }
 
-/** What an account whose address is not confirmed cannot do yet, on every page. */
+/** On every page of an unconfirmed account: the limits until its address is confirmed. */
 function Unconfirmed() {
   if (user.value?.email_confirmed !== false) return null;
   return (

@@ -4,7 +4,7 @@
  */
 import { signal } from '@preact/signals';
 
-/** The person has closed the dialog: what they wanted does not happen, and that is no failure. */
+/** The user closed the dialog: the action does not happen, and that is no failure. */
 export class SudoRefused extends Error {
   override readonly name = 'SudoRefused';
 }

@@ -1,4 +1,4 @@
-/** Something that a person starts: once at a time, with what went wrong shown where they are. */
+/** An action of the user: one at a time, with its error shown in place. */
 import { useState } from 'preact/hooks';
 import { fieldIssues, sayError } from './api.ts';
 import { SudoRefused } from './sudo-request.ts';
@@ -14,7 +14,7 @@ export interface Action<A extends readonly unknown[]> {
 
 const NOTHING = { error: null, issues: {} } as const;
 
-/** @param say what is shown of a failure */
+/** @param say the text shown for a failure */
 export function useAction<A extends readonly unknown[]>(
   work: (...args: A) => Promise<void>,
   say: (error: unknown) => string = sayError,

@@ -1,4 +1,4 @@
-/** A list of the API, page by page as somebody asks for more; looked at anew as far as it is shown. */
+/** A list of the API, page by page on request; a refresh reads the visible part again. */
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
 import { listen, type Told } from './live/streams.ts';
@@ -8,7 +8,7 @@ interface Page<T> {
   readonly next_cursor: string | null;
 }
 
-/** What a question for a page of it says beside its own filters. */
+/** The parameters of a page, beside the list's filters. */
 export interface Position {
   readonly cursor?: string;
 }
@@ -17,13 +17,13 @@ export interface List<T> {
   readonly data: readonly T[] | undefined;
   readonly error: string | null;
   readonly reload: () => Promise<void>;
-  /** Undefined: there is no more. */
+  /** Undefined: this is the last page. */
   readonly more: (() => Promise<void>) | undefined;
 }
 
 /**
- * @param key what the list is of; another one is another list
- * @param changes of what is told live, that which makes it another one
+ * @param key identifies the list; another key starts another list
+ * @param changes the live changes that make the list stale
  */
 export function useList<T>(
   key: string,
@@ -34,11 +34,11 @@ export function useList<T>(
     key,
     error: null,
   });
-  /** `rows`: how many somebody has asked for. */
+  /** `rows`: the number of requested rows. */
   const now = useRef({ key, ask, changes, rows: 0 });
   now.current = { key, ask, changes, rows: now.current.key === key ? now.current.rows : 0 };
   const turns = useRef({ asked: 0, answered: 0 });
-  /** What another list, or a later question, has overtaken is dropped. */
+  /** An answer for another list, or older than a later request, is dropped. */
   const read = useCallback(
     async (before: Page<T>) => {
       const { ask: askNow, rows } = now.current;
@@ -74,7 +74,7 @@ export function useList<T>(
   const page = state.key === key ? state.page : undefined;
   const readMore = (shown: Page<T>) => {
     now.current.rows = shown.data.length + 1;
-    // What is being read anew may know of changes that these rows do not.
+    // The refresh under way may include changes that these rows lack.
     const { asked, answered } = turns.current;
     return asked > answered ? reload() : read(shown);
   };

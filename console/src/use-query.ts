@@ -1,4 +1,4 @@
-/** What a page shows, asked for when it opens and again when told to. What was there stays while the next comes. */
+/** A page's data, read when it opens and on refresh. The old data stays until the new arrives. */
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
 
@@ -10,7 +10,7 @@ export interface Query<T> {
   readonly put: (data: T) => void;
 }
 
-/** @param key what the question is about; another one is another question */
+/** @param key identifies the query; another key starts another query */
 export function useQuery<T>(key: string, ask: (signal: AbortSignal) => Promise<T>): Query<T> {
   const [state, setState] = useState<{ key: string; data?: T; error: string | null }>({ key, error: null });
   const asked = useRef(ask);

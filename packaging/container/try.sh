@@ -1,9 +1,9 @@
 #!/bin/sh
-# packaging/container/try.sh: builds the image from what is committed, runs it, and shows that an instance and its data
+# packaging/container/try.sh: builds the image from the last commit, runs it, and shows that an instance and its data
 # outlive the container. Takes some minutes and needs the network; touches no other container, image or volume.
-#   ENGINE     podman or docker; else what is there
+#   ENGINE     podman or docker; default: the installed one
 #   RUN_FLAGS  more words for its run, where this machine needs them (--ulimit …)
-# Without a registry: an image debian:12 of one's own (mmdebstrap) has to be here.
+# Without a registry, make an image debian:12 first (mmdebstrap).
 set -eu
 cd "$(dirname "$0")/../.."
 engine=${ENGINE-$(command -v podman || command -v docker || true)}

@@ -59,7 +59,7 @@ for shell in bash:bash-completion/completions/berth zsh:zsh/vendor-completions/_
   "$lib/bin/berth" completion "${shell%%:*}" > "$file"
 done
 mv "$lib/docs" "$doc/docs"
-mv "$lib/README.md" "$lib/ARCHITECTURE.md" "$lib/SECURITY.md" "$doc/"
+mv "$lib/README.md" "$lib/ARCHITECTURE.md" "$lib/SECURITY.md" "$lib/SPECIFICATION.md" "$doc/"
 gzip -9n < "$lib/CHANGELOG.md" > "$doc/changelog.gz"
 rm "$lib/CHANGELOG.md" "$lib/LICENSE"
 cp packaging/debian/copyright "$doc/copyright"

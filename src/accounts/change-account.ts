@@ -1,4 +1,4 @@
-/** What people do with their own account: its making, password, and its end. */
+/** Registers an account, changes its password, and deletes it. */
 import { insertAccount } from '../auth/account-store.ts';
 import { refuseGuessable } from '../auth/guessable-passwords.ts';
 import { hashPassword } from '../auth/passwords.ts';
@@ -13,8 +13,8 @@ import type { OrgId, UserId } from '../lib/ids.ts';
 import type { Mailbox } from '../mail/mailbox.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
 import { type LeftOrganisation, leaveAllOrganisations } from '../orgs/members.ts';
+import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
-import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import { postConfirmation } from './change-email.ts';
 
 export interface Registration {
@@ -24,7 +24,7 @@ export interface Registration {
   readonly invitation_token: string | null;
 }
 
-/** @throws AppError FORBIDDEN where sign-ups are closed: to those without an invitation */
+/** @throws AppError FORBIDDEN without an invitation, if sign-ups are closed */
 export function refuseUninvited(signups: 'open' | 'closed'): void {
   if (signups === 'open') return;
   throw new AppError('FORBIDDEN', { message: 'Sign-ups are closed. Ask for an invitation.' });
@@ -39,8 +39,8 @@ export interface RegistrationContext {
 }
 
 /**
- * Makes an account, with an organisation of its own, and mails what confirms its address; an invitation's token proves
- * the address already. `joined` is told, in the same transaction, of the organisation that it was invited to.
+ * Creates an account with its own organisation and mails a token that confirms the address. An invitation's token
+ * confirms it at once; then `joined` is called, in the same transaction, with the organisation of the invitation.
  * @throws AppError FORBIDDEN, INVALID_REQUEST, CONFLICT, RATE_LIMITED
  */
 export async function register(
@@ -59,7 +59,7 @@ export async function register(
   const password_hash = await hashPassword(request.password);
   return transaction(db, async (tx) => {
     const { email, name } = request;
-    // Without SMTP nothing can be sent there, nor the password reset by its owner.
+    // Without SMTP no mail can be sent to the address, so its owner cannot reset the password either.
     const email_confirmed = fits || !has_smtp;
     const user_id = await insertAccount(tx, { email, name, password_hash, email_confirmed });
     if (!email_confirmed) await postConfirmation(tx, { mailbox, public_url }, user_id, email);
@@ -73,12 +73,12 @@ export async function register(
 
 export interface PreparedPassword {
   readonly password_hash: string;
-  /** The hash that the present password was right for. */
+  /** The hash that the current password matched. */
   readonly proved_by: string;
 }
 
 /**
- * Verifies the present password and hashes the new one, which may take a while.
+ * Verifies the current password and hashes the new one. Slow, so it runs outside of a transaction.
  * @throws AppError INVALID_REQUEST, UNAUTHENTICATED, ACCOUNT_LOCKED
  */
 export async function prepareNewPassword(
@@ -93,7 +93,7 @@ export async function prepareNewPassword(
   return { proved_by, password_hash: await hashPassword(request.new_password) };
 }
 
-/** Sets the password and ends every other session. @throws AppError UNAUTHENTICATED after a reset meanwhile */
+/** Sets the password and ends every other session. @throws AppError UNAUTHENTICATED if the password was reset concurrently */
 export async function changePassword(
   tx: Tx,
   principal: Principal,
@@ -109,9 +109,9 @@ export async function changePassword(
 type UserRow = NonNullable<Awaited<ReturnType<typeof findUser>>>;
 
 /**
- * Ends the account with all that is its own; answers the organisations that it has left and that go on. `check` is
- * called with the account under its lock; it throws to refuse.
- * @throws AppError UNAUTHENTICATED, CONFLICT for the last owner of what others use
+ * Deletes the account and everything it owns. Returns the organisations that it has left and that remain. `check` runs
+ * while the account is locked and throws to reject.
+ * @throws AppError UNAUTHENTICATED, CONFLICT for the last owner of an organisation that others use
  */
 export async function deleteAccount(
   tx: Tx,
@@ -120,15 +120,15 @@ export async function deleteAccount(
 ): Promise<LeftOrganisation[]> {
   const user_id = userOf(principal);
   const hosts = await hostsOfUserKeys(tx, user_id);
-  // Organisations are held before their members, as everywhere.
+  // Lock organisations before their members, as everywhere.
   const left = await leaveAllOrganisations(tx, user_id);
   await lockUserForDeletion(tx, user_id);
   const user = await findUser(tx, user_id);
   if (!user) throw new AppError('UNAUTHENTICATED');
   check(user);
-  // What it came to be a member of meanwhile: now nobody can add to that.
+  // Memberships added concurrently; from here on none can be added.
   left.push(...(await leaveAllOrganisations(tx, user_id)));
   await deleteUser(tx, user_id);
-  await tellOfKeys(tx, hosts);
+  await notifyKeyChange(tx, hosts);
   return left;
 }

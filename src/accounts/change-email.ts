@@ -1,6 +1,6 @@
 /**
- * The address of an account. Whoever registers may give somebody else's, so it counts only once a token that was mailed
- * there came back; so does every address after it.
+ * The address of an account. A user may register somebody else's address, so each address counts only after a token that
+ * was mailed there has come back.
  */
 import {
   consumeMailToken,
@@ -40,8 +40,8 @@ If it was not you, ignore this message: nobody can confirm the address without i
 }
 
 /**
- * Begins a change of address: the new one must prove itself; the old one is told. With the same address it sends the
- * confirmation of it again. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED, RATE_LIMITED
+ * Begins a change of address: mails a token to the new address and notifies the old one. For the same address it mails
+ * the token again. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED, RATE_LIMITED
  */
 export async function requestEmailChange(
   db: Db,
@@ -56,7 +56,7 @@ export async function requestEmailChange(
   await transaction(db, async (tx) => {
     const user = await holdProved(tx, user_id, proved_by);
     await postConfirmation(tx, { mailbox, public_url }, user_id, request.email);
-    // Whoever has an address that nobody confirmed has nothing to do with the account.
+    // The owner of an unconfirmed address may be a stranger to the account.
     if (!user.email_confirmed || user.email_key === request.email.toLowerCase()) return;
     const told = {
       kind: 'email_changing',
@@ -68,7 +68,7 @@ export async function requestEmailChange(
   });
 }
 
-/** Takes the address by the token that was sent there. @throws AppError INVALID_REQUEST, CONFLICT */
+/** Sets the new address by the token that was mailed there. @throws AppError INVALID_REQUEST, CONFLICT */
 export async function confirmEmail(tx: Tx, principal: Principal, token: string): Promise<void> {
   const used = await consumeMailToken(tx, 'confirm_email', token);
   if (!used?.email || used.user_id !== userOf(principal)) {
@@ -81,6 +81,6 @@ export async function confirmEmail(tx: Tx, principal: Principal, token: string):
     if (!violates(error, 'users_email_key_key')) throw error;
     throw new AppError('CONFLICT', { message: 'Another account has this address.', cause: error });
   }
-  // What went to the address before proves nothing any more.
+  // Tokens mailed to the old address are void.
   await voidMailTokens(tx, 'password_reset', user_id);
 }

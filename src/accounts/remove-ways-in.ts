@@ -12,11 +12,11 @@ import { sshKeyIdsOf } from '../ssh-keys/store.ts';
 
 export interface RemovedWaysIn {
   readonly count: WaysIn;
-  /** For the audit logs of the organisations where they let in. */
+  /** For the audit logs of the organisations to which the keys give access. */
   readonly ssh_keys: readonly ChangedKey[];
 }
 
-/** Ends every API key, SSH key and second factor of an account. Keys that it made for service accounts stay. */
+/** Removes every API key, SSH key and second factor of an account. Keys that it made for service accounts remain. */
 export async function removeWaysIn(tx: Tx, user_id: UserId): Promise<RemovedWaysIn> {
   const count = await countWaysIn(tx, user_id);
   for (const org_id of await organisationsOf(tx, user_id))
@@ -28,7 +28,7 @@ export async function removeWaysIn(tx: Tx, user_id: UserId): Promise<RemovedWays
   return { count, ssh_keys };
 }
 
-/** The account's owner, who has proved the address and has no session. */
+/** The account's owner, verified by the address and without a session. */
 async function asInASession(tx: Tx, user_id: UserId): Promise<Principal> {
   return {
     credential: { kind: 'session', id: newId('sess'), user_id, email_confirmed: true },

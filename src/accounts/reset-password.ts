@@ -1,8 +1,8 @@
 /**
- * A forgotten password: a mail, then a new one by its token. The token proves the address. Whoever had the password before
- * may have added keys and factors, which a new password does not end: the account is told how many remain, and
- * `revoke_all` removes them. Of an account whose address was not confirmed they are removed in any case: its owner
- * never had that account, and somebody else's second factor would lock them out of it.
+ * Resets a forgotten password by a mailed token, which also confirms the address. A thief of the old password may have added
+ * keys and factors, which a new password does not end: the notification says how many remain, and `revoke_all` removes
+ * them. For an account with an unconfirmed address they are always removed: the address's owner never used it, and
+ * somebody else's second factor would lock the owner out.
  */
 import { refuseGuessable } from '../auth/guessable-passwords.ts';
 import { unlock } from '../auth/lockout.ts';
@@ -19,7 +19,7 @@ import type { Mailbox, Post } from '../mail/mailbox.ts';
 import type { ChangedKey } from '../ssh-keys/account-keys.ts';
 import { removeWaysIn } from './remove-ways-in.ts';
 
-/** Sends a reset link if there is such an account, and not too many were sent; says nothing either way. */
+/** Sends a reset link if the account exists and has not got too many. The caller cannot tell whether it was sent. */
 export async function requestPasswordReset(
   db: Db,
   mailbox: Mailbox,
@@ -30,7 +30,7 @@ export async function requestPasswordReset(
   if (!user) return;
   try {
     await transaction(db, async (tx) => {
-      // A change of the address voids what went to the one before, or is seen here.
+      // A concurrent change of the address either voids this token or is visible here.
       await lockUser(tx, user.id);
       const now = await findUser(tx, user.id);
       if (now?.email_key !== user.email_key) return;
@@ -39,7 +39,7 @@ export async function requestPasswordReset(
       await mailbox.post(tx, mail, MAIL_TOKEN_LIFETIME_S, hashToken(token));
     });
   } catch (error) {
-    // Then the token that was mailed last stays good.
+    // The token that was mailed last stays valid.
     if (!(error instanceof AppError && error.code === 'RATE_LIMITED')) throw error;
   }
 }
@@ -69,7 +69,7 @@ export interface ResetRequest {
   readonly revoke_all?: boolean;
 }
 
-/** What is for the audit log. */
+/** For the audit log. */
 export interface Reset {
   readonly user_id: UserId;
   readonly removed: WaysIn | null;
@@ -78,8 +78,8 @@ export interface Reset {
 }
 
 /**
- * Sets a new password by the token of the mail; ends every session and any lock. `done` is told in the same
- * transaction. @throws AppError INVALID_REQUEST
+ * Sets a new password by the mailed token; ends every session and any lockout. `done` is called in the same transaction.
+ * @throws AppError INVALID_REQUEST
  */
 export async function confirmPasswordReset(
   { db, has_smtp }: { readonly db: Db; readonly has_smtp: boolean },
@@ -95,7 +95,7 @@ export async function confirmPasswordReset(
     await lockUser(tx, user_id);
     const user = await findUser(tx, user_id);
     if (!user) throw invalid('token', 'is of an account that was deleted');
-    // Thrown, it leaves the token as it was.
+    // Throwing rolls back, so the token stays valid.
     refuseGuessable('new_password', request.new_password, user.email);
     const was_confirmed = user.email_confirmed || !has_smtp;
     const removed = request.revoke_all === true || !was_confirmed ? await removeWaysIn(tx, user_id) : null;

@@ -1,4 +1,4 @@
-/** Checks of what came over the wire, compiled at the first use of each schema. */
+/** Validates messages. Each schema is compiled at its first use. */
 import type { TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
 
@@ -16,12 +16,12 @@ export function fits(schema: TSchema, value: unknown): boolean {
   return compiled(schema, false).Check(value);
 }
 
-/** null, or where `value` is not as the schema has it; nothing of what it holds is in it. */
+/** Where `value` violates the schema, without any content of it; null when it does not. */
 export function problemOf(schema: TSchema, value: unknown): string | null {
   return problem(compiled(schema, false), value);
 }
 
-/** The same of an answer, which may hold more than this version knows. */
+/** As {@link problemOf}, but unknown fields are allowed: an answer may come from a newer version. */
 export function problemOfAnswer(schema: TSchema, value: unknown): string | null {
   return problem(compiled(schema, true), value);
 }
@@ -33,7 +33,7 @@ function problem(check: ReturnType<typeof Compile>, value: unknown): string | nu
   return `${where} ${first?.message ?? 'is invalid'}`.slice(0, 300);
 }
 
-/** The schema without the word that other fields are refused. */
+/** The schema with unknown fields allowed. */
 function opened(schema: TSchema): TSchema {
   const text = JSON.stringify(schema, (key, value) => (key === 'additionalProperties' ? undefined : value));
   return JSON.parse(text) as TSchema;

@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { newId } from '../lib/ids.ts';
 import { ControlPlaneClient } from './client.ts';
 
-test('a lease is renewed while all else that is said waits for its answer', async (t) => {
+test('a lease is renewed while all other calls wait for their answers', async (t) => {
   const server = createServer((request, response) => {
     request.resume();
     if (request.url === '/internal/v1/lease') response.end(JSON.stringify({ lease_ms: 40_000 }));

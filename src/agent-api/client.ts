@@ -1,6 +1,6 @@
 /**
- * The internal API's client: JSON over HTTP, by a unix socket or a URL, with the host's token. Calls are
- * bounded in time; a failure to reach the control plane is {@link ControlPlaneUnavailable}, to be tried again.
+ * The internal API's client: JSON over HTTP, through a unix socket or a URL, with the host's token. Every call has a
+ * timeout. When the control plane cannot be reached the call throws {@link ControlPlaneUnavailable}, and may be retried.
  */
 import type { Duplex } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
@@ -9,76 +9,36 @@ import { Agent, buildConnector, type Dispatcher, request, upgrade } from 'undici
 import type { InstanceId } from '../lib/ids.ts';
 import { untrustedText } from '../lib/untrusted-text.ts';
 import { problemOfAnswer } from './check.ts';
-import {
-  type AnswerRequest,
-  type CallsRequest,
-  type CallsResponse,
-  CONSOLE_PROTOCOL,
-  consoleStreamPath,
-  tunnelPath,
-} from './host-calls.ts';
-import type {
-  FindImageRequest,
-  FoundImage,
-  Heartbeat,
-  ImageRegistration,
-  OfferRequest,
-  OfferResponse,
-} from './host-types.ts';
-import type {
-  ActivityReport,
-  RoutesRequest,
-  RoutesResponse,
-  WakeRequest,
-  WakeResponse,
-} from './ingress-types.ts';
+import { type AnswerRequest, CONSOLE_PROTOCOL, consoleStreamPath, tunnelPath } from './host-calls.ts';
+import type { FoundImage } from './host-types.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, ProtocolRefusal } from './protocol.ts';
 import { type AgentRoute, ROUTES } from './routes.ts';
 import type { Of } from './schemas.ts';
-import type {
-  BootOrderReport,
-  CommitRequest,
-  CommitResponse,
-  DataKeysRequest,
-  DataKeysResponse,
-  DiskHead,
-  FlushFailure,
-  FlushReport,
-  KeysReport,
-  LeaseRequest,
-  LeaseResponse,
-  LineageRequest,
-  LineageResponse,
-  LoginsReport,
-  ObjectStoreResponse,
-  PollRequest,
-  PollResponse,
-  Report,
-  ReportResponse,
-  UserDataRequest,
-  UserDataResponse,
-} from './types.ts';
+import type { DiskHead } from './types.ts';
+
+type Body<Name extends keyof typeof ROUTES> = Of<(typeof ROUTES)[Name]['request']>;
+type Answer<Name extends keyof typeof ROUTES> = Promise<Of<(typeof ROUTES)[Name]['response']>>;
 
 export class ControlPlaneUnavailable extends Error {
   override name = 'ControlPlaneUnavailable';
 }
 
-/** The control plane speaks another version, and says which. VMs run on until one of the two is upgraded. */
+/** The control plane does not speak our protocol version. VMs keep running until one of the two is upgraded. */
 export class ProtocolRefused extends ControlPlaneUnavailable {
   override name = 'ProtocolRefused';
 }
 
-/** The instance's newest VM is on another host: nothing of its disk is told here any more. */
+/** The instance's newest VM is on another host, so the control plane says nothing of its disk. */
 export class DiskElsewhere extends Error {
   override name = 'DiskElsewhere';
 }
 
-/** What the control plane said of versions, as it is first heard and whenever that changes. */
+/** The protocol versions, reported at the first answer and at each change. */
 export interface Negotiated {
   readonly ours: number;
-  /** null: it did not say. */
+  /** Null when it sent none. */
   readonly theirs: number | null;
-  /** Why it does not serve us; null: it does. */
+  /** Why it refuses us; null when it does not. */
   readonly refusal: string | null;
 }
 
@@ -94,7 +54,7 @@ export interface ControlPlaneAddress {
   readonly fingerprint?: string;
 }
 
-/** Nobody else is spoken to, and no authority is believed. */
+/** Trusts exactly the pinned certificate, and no authority. */
 function pinnedConnector(fingerprint: string): buildConnector.connector {
   const connect = buildConnector({ rejectUnauthorized: false, maxCachedSessions: 0, minVersion: 'TLSv1.3' });
   return (options, callback) =>
@@ -104,7 +64,7 @@ function pinnedConnector(fingerprint: string): buildConnector.connector {
         return callback(null, socket);
       }
       socket.destroy();
-      callback(new Error('the control plane shows another certificate than the one in the token'), null);
+      callback(new Error('the certificate of the control plane is not the one in the join token'), null);
     });
 }
 
@@ -112,7 +72,7 @@ export class ControlPlaneClient {
   readonly #origin: string;
   readonly #token: string;
   readonly #agent: Agent;
-  /** Of renewals alone: they wait for nothing else that is said. */
+  /** For renewals alone, so that no other call delays them. */
   readonly #lease: Agent;
   readonly #streams: Agent;
   readonly #onNegotiated: (found: Negotiated) => void;
@@ -130,58 +90,56 @@ export class ControlPlaneClient {
     const connect = fingerprint === undefined ? plain : pinnedConnector(fingerprint);
     this.#agent = new Agent({ connect, connections: 32 });
     this.#lease = new Agent({ connect, connections: 1 });
-    // A connection each: they are not given back.
+    // Each upgrade keeps its connection.
     this.#streams = new Agent({ connect });
   }
 
-  heartbeat(body: Heartbeat) {
+  heartbeat(body: Body<'heartbeat'>): Answer<'heartbeat'> {
     return this.#post(ROUTES.heartbeat, body);
   }
 
-  renewLease(body: LeaseRequest, timeout_ms: number, signal: AbortSignal): Promise<LeaseResponse> {
+  renewLease(body: Body<'lease'>, timeout_ms: number, signal: AbortSignal): Answer<'lease'> {
     return this.#post(ROUTES.lease, body, timeout_ms, signal, this.#lease);
   }
 
-  poll(body: PollRequest, signal: AbortSignal): Promise<PollResponse> {
+  poll(body: Body<'poll'>, signal: AbortSignal): Answer<'poll'> {
     return this.#post(ROUTES.poll, body, POLL_HOLD_MS + 10_000, signal);
   }
 
-  report(body: Report): Promise<ReportResponse> {
-    return this.#post(ROUTES.report, withFitMessages(body));
+  report(body: Body<'report'>): Answer<'report'> {
+    return this.#post(ROUTES.report, withBoundedMessages(body));
   }
 
-  reportFlush(body: FlushReport): Promise<ReportResponse> {
-    return this.#post(ROUTES.flush, withFitMessages(body));
+  reportFlush(body: Body<'flush'>): Answer<'flush'> {
+    return this.#post(ROUTES.flush, withBoundedMessages(body));
   }
 
-  reportFlushFailure(body: FlushFailure): Promise<ReportResponse> {
-    return this.#post(ROUTES.flushFailure, withFitMessages(body));
+  reportFlushFailure(body: Body<'flushFailure'>): Answer<'flushFailure'> {
+    return this.#post(ROUTES.flushFailure, withBoundedMessages(body));
   }
 
-  reportKeys(body: KeysReport): Promise<ReportResponse> {
+  reportKeys(body: Body<'keys'>): Answer<'keys'> {
     return this.#post(ROUTES.keys, body);
   }
 
-  reportLogins(body: LoginsReport): Promise<ReportResponse> {
+  reportLogins(body: Body<'logins'>): Answer<'logins'> {
     return this.#post(ROUTES.logins, body);
   }
 
-  commit(body: CommitRequest): Promise<CommitResponse> {
-    // Of a large disk it is 30 MiB, and as many rows as segments.
+  commit(body: Body<'commit'>): Answer<'commit'> {
+    // A large disk's commit has 30 MiB, and as many rows as segments.
     return this.#post(ROUTES.commit, body, 15_000 + body.segments.length);
   }
 
-  /** What the database knows of the head that an overlay was last known to equal. */
-  lineage(body: LineageRequest): Promise<LineageResponse> {
+  lineage(body: Body<'lineage'>): Answer<'lineage'> {
     return this.#post(ROUTES.lineage, body);
   }
 
-  /** The script for a first boot. */
-  userData(body: UserDataRequest): Promise<UserDataResponse> {
+  userData(body: Body<'userData'>): Answer<'userData'> {
     return this.#post(ROUTES.userData, body);
   }
 
-  userDataGiven(body: UserDataRequest): Promise<ReportResponse> {
+  userDataGiven(body: Body<'userDataGiven'>): Answer<'userDataGiven'> {
     return this.#post(ROUTES.userDataGiven, body);
   }
 
@@ -192,60 +150,57 @@ export class ControlPlaneClient {
     return answer.outcome === 'head' ? answer.head : null;
   }
 
-  /** What the disk's new objects are to be encrypted with from now on. */
-  dataKeys(body: DataKeysRequest): Promise<DataKeysResponse> {
+  dataKeys(body: Body<'dataKeys'>): Answer<'dataKeys'> {
     return this.#post(ROUTES.dataKeys, body);
   }
 
-  /** Which object store the control plane uses. */
-  objectStore(): Promise<ObjectStoreResponse> {
+  objectStore(): Answer<'objectStore'> {
     return this.#post(ROUTES.objectStore, {});
   }
 
-  offerImages(body: OfferRequest): Promise<OfferResponse> {
+  offerImages(body: Body<'offerImages'>): Answer<'offerImages'> {
     return this.#post(ROUTES.offerImages, body);
   }
 
-  registerImage(body: ImageRegistration): Promise<ReportResponse> {
+  registerImage(body: Body<'registerImage'>): Answer<'registerImage'> {
     return this.#post(ROUTES.registerImage, body);
   }
 
   /** An image in the object store; null when there is none. */
-  findImage(body: FindImageRequest): Promise<FoundImage | null> {
+  findImage(body: Body<'findImage'>): Promise<FoundImage | null> {
     return this.#post(ROUTES.findImage, body);
   }
 
-  bootOrder(body: BootOrderReport): Promise<ReportResponse> {
+  bootOrder(body: Body<'bootOrder'>): Answer<'bootOrder'> {
     return this.#post(ROUTES.bootOrder, body);
   }
 
-  routes(body: RoutesRequest, signal: AbortSignal): Promise<RoutesResponse> {
+  routes(body: Body<'routes'>, signal: AbortSignal): Answer<'routes'> {
     return this.#post(ROUTES.routes, body, POLL_HOLD_MS + 10_000, signal);
   }
 
-  wake(body: WakeRequest, signal: AbortSignal): Promise<WakeResponse> {
+  wake(body: Body<'wake'>, signal: AbortSignal): Answer<'wake'> {
     return this.#post(ROUTES.wake, body, 15_000, signal);
   }
 
-  async reportActivity(body: ActivityReport, signal: AbortSignal): Promise<void> {
+  async reportActivity(body: Body<'activity'>, signal: AbortSignal): Promise<void> {
     await this.#post(ROUTES.activity, body, 15_000, signal);
   }
 
-  /** What callers wait for of this host; held open until there is something. */
-  calls(body: CallsRequest, signal: AbortSignal): Promise<CallsResponse> {
+  calls(body: Body<'calls'>, signal: AbortSignal): Answer<'calls'> {
     return this.#post(ROUTES.calls, body, POLL_HOLD_MS + 10_000, signal);
   }
 
-  answerCall(body: AnswerRequest): Promise<ReportResponse> {
-    return this.#post(ROUTES.answerCall, body.answer.error ? withFitMessages(body) : body);
+  answerCall(body: AnswerRequest): Answer<'answerCall'> {
+    return this.#post(ROUTES.answerCall, body.answer.error ? withBoundedMessages(body) : body);
   }
 
-  /** The stream that answers a call for a console or a way to SSH; whoever has it ends it. */
+  /** Opens the stream that answers a `console` or `ssh` call. The caller must end it. */
   openConsole(call_id: string): Promise<Duplex> {
     return this.#openStream(consoleStreamPath(call_id));
   }
 
-  /** For the ingress: the way to the sshd of a VM on another host, half-open; whoever has it ends it. */
+  /** For the ingress: a half-open stream to the sshd of a VM on another host. The caller must end it. */
   async openTunnel(instance_id: InstanceId): Promise<Duplex> {
     const stream = await this.#openStream(tunnelPath(instance_id));
     stream.allowHalfOpen = true;
@@ -319,15 +274,15 @@ export class ControlPlaneClient {
   }
 }
 
-/** Messages come from everywhere, guests too: they are cut to what the control plane takes. */
-function withFitMessages<T>(body: T): T {
+/** Messages may come from guests: they are cleaned and cut to what the control plane accepts. */
+function withBoundedMessages<T>(body: T): T {
   const text = JSON.stringify(body, (key, value) =>
     key === 'message' && typeof value === 'string' ? untrustedText(value) : value,
   );
   return JSON.parse(text) as T;
 }
 
-/** undefined where it is no JSON, which fits no schema. */
+/** Undefined when it is not JSON, which fits no schema. */
 function parsed(text: string): unknown {
   try {
     return JSON.parse(text);

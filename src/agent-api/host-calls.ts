@@ -1,6 +1,6 @@
 /**
- * What an agent is asked while a caller waits for the answer: things that belong to this moment, and so are no part of
- * its assignments. The agent dials: it polls for calls, and answers each once; a console's answer is a stream.
+ * Calls to an agent that an API caller waits for: commands, consoles, metrics. The agent dials: it polls for calls and answers
+ * each once. The answer to a console or SSH call is a stream.
  */
 import { type TSchema, Type } from 'typebox';
 import type { InstanceId as IdOfInstance } from '../lib/ids.ts';
@@ -22,10 +22,10 @@ import {
   whole,
 } from './schemas.ts';
 
-/** Of each of a command's streams. */
+/** Of each output stream of a command. */
 export const EXEC_OUTPUT_BYTES = 1024 * 1024;
 export const EXEC_INPUT_BYTES = 1024 * 1024;
-/** Calls that an agent is handed at once are at most these. */
+/** The most calls in one poll. */
 const CALLS_MAX = 2_048;
 const CONSOLE_LOG_MAX = 2 ** 22;
 const SAMPLES_MAX = 1_000;
@@ -55,7 +55,7 @@ export const HostCall = Type.Union([
 ]);
 export type HostCall = Of<typeof HostCall>;
 
-/** Why there is no result: the machine is not there, its guest does not answer, or all else. */
+/** Why there is no result: the VM does not run, its guest is silent or busy, or another failure. */
 export const CallFailure = named('CallFailure', {
   code: oneOf(['not_running', 'guest_silent', 'busy', 'failed']),
   message: Text,
@@ -63,7 +63,7 @@ export const CallFailure = named('CallFailure', {
 export type CallFailure = Of<typeof CallFailure>;
 
 export const ExecResult = named('ExecResult', {
-  /** null: its time was over, and it was killed. As shells have it, 128 + n where signal n ended it. */
+  /** Null: it was killed at its timeout. As in a shell, 128 + n if signal n ended it. */
   exit_code: nullable(whole(-(2 ** 31), 2 ** 32 - 1)),
   stdout: anyText(EXEC_OUTPUT_BYTES),
   stderr: anyText(EXEC_OUTPUT_BYTES),
@@ -74,15 +74,15 @@ export type ExecResult = Of<typeof ExecResult>;
 export const ConsoleLogResult = named('ConsoleLogResult', { text: anyText(CONSOLE_LOG_MAX) });
 export type ConsoleLogResult = Of<typeof ConsoleLogResult>;
 
-/** Counters since the VM's process began, and levels. null: the guest was not asked, or did not answer. */
+/** Counters since QEMU's start, and levels. Null: the guest gave no answer. */
 export const VmSample = named('VmSample', {
   at: Time,
-  /** Of the whole process: the virtual cpus, and the emulation of disk and network. */
+  /** Of the QEMU process: virtual cpus and device emulation. */
   cpu_seconds: Type.Number({ minimum: 0, maximum: 2 ** 50 }),
   memory: closed({
-    /** What the process takes of the host. */
+    /** The memory of the QEMU process on the host. */
     host_bytes: Bytes,
-    /** As the guest sees it, without what it can give up at once. */
+    /** Inside the guest, without reclaimable memory. */
     used_bytes: nullable(Bytes),
     total_bytes: nullable(Bytes),
   }),
@@ -112,7 +112,7 @@ export const UsageResult = named('UsageResult', {
 });
 export type UsageResult = Of<typeof UsageResult>;
 
-/** What a call of each kind is answered with; a stream stands for null. */
+/** The result of each kind of call; null: a stream. */
 export const RESULTS: Readonly<Record<HostCall['kind'], TSchema>> = {
   exec: ExecResult,
   console_log: ConsoleLogResult,
@@ -134,7 +134,7 @@ export type CallAnswer =
 
 export const PendingCall = named('PendingCall', { id: Uuid, call: HostCall });
 export type PendingCall = Of<typeof PendingCall>;
-/** `fresh`: the agent has just started; what was handed to the one before will not be answered. */
+/** `fresh`: the agent has just started, so calls that the previous one had taken get no answer. */
 export const CallsRequest = named('CallsRequest', { fresh: Type.Boolean() });
 export type CallsRequest = Of<typeof CallsRequest>;
 export const CallsResponse = named('CallsResponse', { calls: listOf(PendingCall, CALLS_MAX) });
@@ -148,13 +148,13 @@ export interface AnswerRequest {
   readonly answer: CallAnswer;
 }
 
-/** The protocol of the upgrade with which an agent answers `console`; the bytes are the serial line's. */
+/** The protocol of the HTTP upgrade for streams. */
 export const CONSOLE_PROTOCOL = 'berth-console';
 export function consoleStreamPath(call_id: string): string {
   return `/internal/v1/calls/${call_id}/stream`;
 }
 
-/** Where the ingress asks for a way to a VM on another host, by the same protocol. */
+/** The path where the ingress opens a tunnel to a VM on another host, by the same protocol. */
 export function tunnelPath(instance_id: IdOfInstance): string {
   return `/internal/v1/tunnels/${instance_id}`;
 }

@@ -1,4 +1,4 @@
-/** What a host says of itself, and of the images that it has. */
+/** A host's reports of itself and its images. */
 import { Type } from 'typebox';
 import {
   Bytes,
@@ -18,7 +18,7 @@ import {
 export const IMAGES_MAX = 1_000;
 const DISKS_MAX = 20_000;
 
-/** What the agent says about itself at its start and every 5 s. */
+/** Sent at the agent's start and every 5 s. */
 export const HostFacts = named('HostFacts', {
   accelerator: oneOf(['kvm', 'tcg']),
   accelerator_reason: Text,
@@ -26,23 +26,23 @@ export const HostFacts = named('HostFacts', {
   /** 64 TiB at most. */
   memory_mib: whole(1, 2 ** 26),
   images: listOf(named('HostImage', { id: ImageId, version: Sha256 }), IMAGES_MAX),
-  /** null when the object store works, else what is wrong with it. */
+  /** The problem of the object store; null when it works. */
   object_store_problem: nullable(Text),
-  /** null, or why users of their own or egress rules are not in force. Limits that cannot be set are in the agent's log. */
+  /** Why VMs lack their own users or egress rules; null when they have both. Missing limits are in the agent's log. */
   isolation_problem: nullable(Text),
 });
 export type HostFacts = Of<typeof HostFacts>;
 
 export const FileSystemUse = named('FileSystemUse', {
   used_bytes: Bytes,
-  /** Of what others than root may use. */
+  /** Of the space that users other than root may use. */
   total_bytes: Bytes,
 });
 export type FileSystemUse = Of<typeof FileSystemUse>;
 export const DiskReport = named('DiskReport', {
   instance_id: InstanceId,
   dirty_bytes: Bytes,
-  /** The guest's root file system as it sees it; asked for about once a minute, else absent. */
+  /** The guest's root file system, from the guest; about once a minute, else absent. */
   root: Type.Optional(FileSystemUse),
 });
 export type DiskReport = Of<typeof DiskReport>;
@@ -50,7 +50,7 @@ export const Heartbeat = named('Heartbeat', { facts: HostFacts, disks: listOf(Di
 export type Heartbeat = Of<typeof Heartbeat>;
 export const HeartbeatResponse = named('HeartbeatResponse', { host_id: HostId });
 
-/** An image that this host has, by the hash of its root file system; `needed`: a disk here is about to be durable on it. */
+/** An image that this host has, by the hash of its root file system; `needed`: a disk here will soon be committed on it. */
 export const OfferedImage = named('OfferedImage', {
   id: ImageId,
   version: Sha256,
@@ -61,14 +61,14 @@ export type OfferedImage = Of<typeof OfferedImage>;
 export const OfferRequest = named('OfferRequest', { images: listOf(OfferedImage, IMAGES_MAX) });
 export type OfferRequest = Of<typeof OfferRequest>;
 /**
- * In the order of what was offered. `wanted`: put it into the object store and register it; `removed`: nobody needs it
- * any more; `unneeded`: another build of the same recipe is what new disks are made over.
+ * In the order of the offer. `wanted`: store and register it; `removed`: delete it; `unneeded`: another build of the same
+ * recipe is current.
  */
 export const OfferResponse = named('OfferResponse', {
   verdicts: listOf(oneOf(['stored', 'wanted', 'removed', 'unneeded']), IMAGES_MAX),
 });
 export type OfferResponse = Of<typeof OfferResponse>;
-/** All of it is in the object store. */
+/** All objects of the image are in the object store. */
 export const ImageRegistration = named('ImageRegistration', {
   id: ImageId,
   version: Sha256,
@@ -76,11 +76,11 @@ export const ImageRegistration = named('ImageRegistration', {
   index_sha256: Sha256,
   size_bytes: Bytes,
   stored_bytes: Bytes,
-  /** What this host makes new disks over. */
+  /** It is this host's newest build of the image. */
   newest: Type.Boolean(),
 });
 export type ImageRegistration = Of<typeof ImageRegistration>;
-/** Without a version: what new disks are made over. */
+/** Without a version: the current one. */
 export const FindImageRequest = named('FindImageRequest', { id: ImageId, version: nullable(Sha256) });
 export type FindImageRequest = Of<typeof FindImageRequest>;
 export const FoundImage = named('FoundImage', { version: Sha256, index_sha256: Sha256 });

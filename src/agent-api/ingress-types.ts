@@ -1,4 +1,4 @@
-/** What the control plane and the ingress say to each other: routes, wakes, activity. */
+/** Messages between control plane and ingress: routes, wakes, activity. */
 import { Type } from 'typebox';
 import {
   Count,
@@ -15,7 +15,7 @@ import {
   Text,
 } from './schemas.ts';
 
-/** Begins a route's target that is reached through its host's agent. */
+/** Prefix of a route's target that is reached through its host's agent. */
 export const TUNNEL = 'tunnel:';
 const PORTS_MAX = 65_535;
 
@@ -25,13 +25,13 @@ export const IngressRoute = named('IngressRoute', {
   port: Port,
   /** `host:port` of the VM's sshd, or {@link TUNNEL} and the instance's id where it runs elsewhere; null while no VM runs. */
   target: nullable(matching('^[\\x21-\\x7e]+$', 100)),
-  /** How often the guest was reset since its VM was started. Connections from before a reset lead nowhere. */
+  /** How often the guest was reset since the VM's start. A reset breaks earlier connections without notice. */
   resets: Count,
   /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
   revoking: Type.Boolean(),
-  /** A key is allowed that the guest does not let in yet. */
+  /** A key was added that the guest does not accept yet. */
   settling: Type.Boolean(),
-  /** Without a target: hold the connection and ask for a start. */
+  /** Without a target: hold the connection and request a start. */
   wake: Type.Boolean(),
 });
 export type IngressRoute = Of<typeof IngressRoute>;
@@ -47,21 +47,21 @@ export const RoutesResponse = named('RoutesResponse', {
 });
 export type RoutesResponse = Of<typeof RoutesResponse>;
 
-/** Asks that the VM be started for a connection that waits at its port. */
+/** Requests a start of the VM, for a connection that waits at its port. */
 export const WakeRequest = named('WakeRequest', { instance_id: InstanceId });
 export type WakeRequest = Of<typeof WakeRequest>;
-/** `coming`: it is coming up, or will be asked for again once what it does now has ended. */
+/** `coming`: it starts, or the ingress must ask again when its stop has ended. */
 export const WakeResponse = Type.Union([
   closed({ outcome: Type.Literal('coming') }),
   closed({ outcome: Type.Literal('refused'), why: Text }),
 ]);
 export type WakeResponse = Of<typeof WakeResponse>;
 
-/** Which ports had connections; said every few seconds, also when there were none. */
+/** Which ports had connections. Sent every few seconds, even when none had. */
 export const ActivityReport = named('ActivityReport', {
-  /** For how long this ingress has watched without a gap. */
+  /** For how long this ingress has watched without interruption. */
   watched_ms: Milliseconds,
-  /** Those with any since the last report that was heard, and how long ago the last was. */
+  /** Ports used since the last acknowledged report, and how long ago. */
   active: listOf(closed({ instance_id: InstanceId, ago_ms: Milliseconds }), PORTS_MAX),
 });
 export type ActivityReport = Of<typeof ActivityReport>;

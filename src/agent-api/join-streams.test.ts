@@ -32,7 +32,7 @@ function talk(socket: Socket): void {
   socket.once('drain', () => talk(socket));
 }
 
-test('a caller that goes in the middle of what it is told leaves nothing open', {
+test('a side that disconnects during a transfer leaves nothing open', {
   timeout: 20_000,
 }, async (t) => {
   const [[near, caller], [inner, sshd]] = [await pair(t), await pair(t)];
@@ -45,7 +45,7 @@ test('a caller that goes in the middle of what it is told leaves nothing open', 
   await Promise.all([near, inner, sshd].map(closed));
 });
 
-test('what was said to its end gets through, in both directions', async (t) => {
+test('data up to the end of a side arrives, in both directions', async (t) => {
   const [[near, caller], [inner, sshd]] = [await pair(t), await pair(t)];
   joinStreams(near, inner);
   const heard = { sshd: 0, caller: 0 };
@@ -63,7 +63,7 @@ test('what was said to its end gets through, in both directions', async (t) => {
   assert.deepEqual(heard, { sshd: said.length, caller: said.length });
 });
 
-test('one that was closed before they met ends the other', { timeout: 20_000 }, async (t) => {
+test('a stream that was closed before the join ends the other', { timeout: 20_000 }, async (t) => {
   const [[near, caller], [inner, sshd]] = [await pair(t), await pair(t)];
   sshd.resetAndDestroy();
   await closed(inner);

@@ -1,8 +1,8 @@
 import type { Duplex } from 'node:stream';
 
 /**
- * Two streams as one, until one of them is closed: then the other is too, once it has all that the first had to say. What
- * one still says after the other has ended its own saying gets through.
+ * Pipes two streams into each other. When one closes, the other closes too, after it got everything that the first had
+ * sent. Half-open works: one side may still send after the other has ended.
  */
 export function joinStreams(one: Duplex, other: Duplex): void {
   for (const [from, to] of [
@@ -12,8 +12,8 @@ export function joinStreams(one: Duplex, other: Duplex): void {
     from.allowHalfOpen = true;
     from.on('error', () => from.destroy());
     from.once('close', () => {
-      // What it has said to its end is still on its way. Nobody reads what the other says from here on, so it would not
-      // come to its own end.
+      // Data up to its end is still buffered, so flush that first. Nothing reads the other side from now on, so it would
+      // never end by itself.
       if (from.readableEnded) to.end(() => to.destroy());
       else to.destroy();
     });

@@ -1,12 +1,12 @@
 /**
- * What a host on another machine is given to join: its token, and the SHA-256 of the certificate that the control plane
- * shows it. `<token>.<43 base64url>`; the host sends the token alone, and only to whoever has that certificate's key.
+ * The join token of a remote host: its token and the SHA-256 of the control plane's certificate, `<token>.<43 base64url>`.
+ * The host sends only the token, and only to a server with that certificate.
  */
 import { X509Certificate } from 'node:crypto';
 
 export interface JoinToken {
   readonly token: string;
-  /** As node has it: upper-case hexadecimal bytes with colons. */
+  /** In Node's form: upper-case hexadecimal bytes with colons. */
   readonly fingerprint: string;
 }
 
@@ -15,7 +15,7 @@ export function composeJoinToken(token: string, certificate_pem: string | Buffer
   return `${token}.${Buffer.from(bytes, 'hex').toString('base64url')}`;
 }
 
-/** null: it is none. */
+/** Null when the text is not a join token. */
 export function parseJoinToken(text: string): JoinToken | null {
   const match = /^(berth_host_[0-9A-Za-z]{49})\.([A-Za-z0-9_-]{43})$/.exec(text.trim());
   if (!match?.[1] || !match[2]) return null;

@@ -1,25 +1,25 @@
-/** Which versions of the agent protocol are spoken, and what others are answered. */
+/** The versions of the agent protocol, and the refusal of others. */
 import { Type } from 'typebox';
 import { closed, named } from './schemas.ts';
 
-/** The version of what this program says as an agent, an ingress and a control plane. */
+/** The version that this program speaks in every role. */
 export const AGENT_PROTOCOL = 2;
-/** What a control plane understands. */
+/** The versions that a control plane understands. */
 export const PROTOCOLS: readonly number[] = [AGENT_PROTOCOL, AGENT_PROTOCOL - 1];
-/** On every request and every answer: the version of who sends it. */
+/** On every request and answer: the sender's version. */
 export const PROTOCOL_HEADER = 'berth-agent-protocol';
 
-/** What a caller's header says; 0: nothing that is a version. */
+/** The version in a caller's header; 0 when there is none. */
 export function protocolOf(headers: Readonly<Record<string, unknown>>): number {
   const said = headers[PROTOCOL_HEADER];
   return typeof said === 'string' && /^[0-9]{1,9}$/.test(said) ? Number(said) : 0;
 }
 
-/** null: it is served. */
+/** Null when the version is served. */
 export function refusalOf(said: number): string | null {
   if (PROTOCOLS.includes(said)) return null;
   const ours = `The control plane speaks versions ${PROTOCOLS.join(' and ')} of the agent protocol`;
-  if (said === 0) return `${ours}, and this host named none. Upgrade Berth on this host.`;
+  if (said === 0) return `${ours}, and this host sent none. Upgrade Berth on this host.`;
   const behind = said > Math.max(...PROTOCOLS) ? 'the control plane' : 'Berth on this host';
   return `${ours}, and this host speaks version ${said}. Upgrade ${behind}.`;
 }
@@ -28,7 +28,7 @@ export function refusalBody(message: string) {
   return { error: { code: 'PROTOCOL_REFUSED', message } };
 }
 
-/** What refuses another version, with status 426. */
+/** The body of a refusal, with status 426. */
 export const ProtocolRefusal = named('ProtocolRefusal', {
   error: closed({
     code: Type.Literal('PROTOCOL_REFUSED'),

@@ -1,7 +1,4 @@
-/**
- * Why a VM is in its state, and why a flush failed: the codes of `vm.reason` and of `flush.failed`. `docs/errors.md` explains
- * each; one that was ever given keeps its meaning.
- */
+/** The codes of `vm.reason` and of failed flushes. `docs/errors.md` explains each. A published code keeps its meaning. */
 export const VM_REASONS = [
   'start_requested',
   'stop_requested',
@@ -38,6 +35,6 @@ export const VM_REASONS = [
 ] as const;
 export type VmReasonCode = (typeof VM_REASONS)[number];
 
-/** Besides those above that say what is wrong with the host, its store or the disk. */
+/** In addition to the codes above for a problem of the host, its object store or the disk. */
 export const FLUSH_FAILURES = ['flush_failed', 'interrupted', 'vm_gone'] as const;
 export type FlushFailureCode = VmReasonCode | (typeof FLUSH_FAILURES)[number];

@@ -1,10 +1,10 @@
 /**
- * Every call of the internal API: what is sent and answered. The server serves them and the client calls them from this one
- * table, and `openapi/agent-v2.json` is written from it. All are POST with a JSON body.
+ * Every call of the internal API. Server, client and `openapi/agent-v2.json` use this one table. All calls are POST with a
+ * JSON body.
  *
- * The rule for changes: a control plane understands agents of its own version and the one before. So a request may lack what
- * was added to it since (a new field is optional for one version), an answer keeps what an older agent reads, and a reader passes
- * over fields that it does not know. Whatever else changes raises `AGENT_PROTOCOL` (`protocol.ts`).
+ * Compatibility: a control plane understands agents of its own version and of the previous one. So a new request field is
+ * optional for one version, an answer keeps the fields that an older agent reads, and readers ignore unknown fields. Any
+ * other change raises `AGENT_PROTOCOL` (`protocol.ts`).
  */
 import type { TSchema } from 'typebox';
 import { AnswerRequest, CallsRequest, CallsResponse } from './host-calls.ts';
@@ -47,7 +47,7 @@ import { WeaknessesResponse } from './weaknesses.ts';
 
 export interface AgentRoute<Request extends TSchema = TSchema, Response extends TSchema = TSchema> {
   readonly path: string;
-  /** Who calls it. The calls of ingress and operator are served on this machine's socket alone. */
+  /** Calls of ingress and operator are served only on this machine's socket. */
   readonly caller: 'host' | 'ingress' | 'operator';
   readonly summary: string;
   readonly request: Request;
@@ -68,34 +68,55 @@ const Nothing = named('Nothing', {});
 
 export const ROUTES = {
   lease: route('lease', 'Renews the lease of the host.', LeaseRequest, LeaseResponse),
-  heartbeat: route('heartbeat', 'What the host is, and how its disks are.', Heartbeat, HeartbeatResponse),
-  poll: route('poll', 'What the host is to look after. Held until it changes.', PollRequest, PollResponse),
-  report: route('report', 'What was observed of a VM.', Report, ReportResponse),
-  flush: route('flush', 'What became of a flush that callers wait for.', FlushReport, ReportResponse),
-  flushFailure: route('flush-failure', 'An automatic flush failed.', FlushFailure, ReportResponse),
-  keys: route('keys', 'Which SSH keys a guest lets in.', KeysReport, ReportResponse),
-  logins: route('logins', 'Which SSH keys have let somebody in.', LoginsReport, ReportResponse),
-  commit: route('commit', 'Makes a generation whose objects are durable.', CommitRequest, CommitResponse),
+  heartbeat: route('heartbeat', 'Reports the facts of the host and its disks.', Heartbeat, HeartbeatResponse),
+  poll: route('poll', 'The assignments of the host. Held until they change.', PollRequest, PollResponse),
+  report: route('report', 'Reports an observation of a VM.', Report, ReportResponse),
+  flush: route('flush', 'Reports the progress of a requested flush.', FlushReport, ReportResponse),
+  flushFailure: route(
+    'flush-failure',
+    'Reports that an automatic flush failed.',
+    FlushFailure,
+    ReportResponse,
+  ),
+  keys: route('keys', 'Reports the SSH keys that a guest accepts.', KeysReport, ReportResponse),
+  logins: route('logins', 'Reports the SSH keys that logged in.', LoginsReport, ReportResponse),
+  commit: route('commit', 'Commits a generation whose objects are durable.', CommitRequest, CommitResponse),
   lineage: route('lineage', 'What the database knows of an overlay’s head.', LineageRequest, LineageResponse),
-  bootOrder: route('boot-order', 'What a boot read first.', BootOrderReport, ReportResponse),
-  objectStore: route('object-store', 'Which object store is in use.', Nothing, ObjectStoreResponse),
+  bootOrder: route('boot-order', 'Reports which blocks a boot read first.', BootOrderReport, ReportResponse),
+  objectStore: route('object-store', 'The mark of the object store in use.', Nothing, ObjectStoreResponse),
   userData: route('user-data', 'The script for a first boot.', UserDataRequest, UserDataResponse),
-  userDataGiven: route('user-data-given', 'The guest has the script.', UserDataRequest, ReportResponse),
+  userDataGiven: route(
+    'user-data-given',
+    'Reports that the guest has the script.',
+    UserDataRequest,
+    ReportResponse,
+  ),
   head: route('head', 'The durable state of a disk.', HeadRequest, HeadResponse),
-  dataKeys: route('data-keys', 'What a disk is encrypted with now.', DataKeysRequest, DataKeysResponse),
-  offerImages: route('images/offer', 'Images that the host has.', OfferRequest, OfferResponse),
-  registerImage: route('images/register', 'An image is stored.', ImageRegistration, ReportResponse),
-  findImage: route('images/find', 'Where an image is stored.', FindImageRequest, FindImageResponse),
-  calls: route('calls', 'What callers wait for. Held until there is any.', CallsRequest, CallsResponse),
-  answerCall: route('calls/answer', 'The answer to a call.', AnswerRequest, ReportResponse),
+  dataKeys: route('data-keys', 'The data keys of a disk.', DataKeysRequest, DataKeysResponse),
+  offerImages: route('images/offer', 'Offers the images that the host has.', OfferRequest, OfferResponse),
+  registerImage: route('images/register', 'Registers a stored image.', ImageRegistration, ReportResponse),
+  findImage: route('images/find', 'Finds a stored image.', FindImageRequest, FindImageResponse),
+  calls: route(
+    'calls',
+    'Calls that wait for this host. Held until there is one.',
+    CallsRequest,
+    CallsResponse,
+  ),
+  answerCall: route('calls/answer', 'Answers a call.', AnswerRequest, ReportResponse),
   routes: route(
     'routes',
-    'Where SSH ports lead. Held until it changes.',
+    'The routes of SSH ports. Held until they change.',
     RoutesRequest,
     RoutesResponse,
     'ingress',
   ),
   wake: route('wake', 'Starts a VM for a connection.', WakeRequest, WakeResponse, 'ingress'),
-  activity: route('activity', 'Which ports are in use.', ActivityReport, Nothing, 'ingress'),
-  weaknesses: route('weaknesses', 'What weakens the installation.', Nothing, WeaknessesResponse, 'operator'),
+  activity: route('activity', 'Reports which ports are in use.', ActivityReport, Nothing, 'ingress'),
+  weaknesses: route(
+    'weaknesses',
+    'The weak settings of the installation.',
+    Nothing,
+    WeaknessesResponse,
+    'operator',
+  ),
 } as const;

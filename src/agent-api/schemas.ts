@@ -1,4 +1,4 @@
-/** What the schemas of the internal API are made of. Everything in them is bounded: a host may be hostile. */
+/** Building blocks of the internal API's schemas. All are bounded, because a host may be hostile. */
 import { type Static, type TSchema, Type } from 'typebox';
 import type { Id, IdPrefix } from '../lib/ids.ts';
 
@@ -9,13 +9,13 @@ type Deep<T> = unknown extends T
     : T extends readonly (infer E)[]
       ? readonly Deep<E>[]
       : { readonly [K in keyof T]: Deep<T[K]> };
-/** The type of what a schema describes. */
+/** The TypeScript type of a schema. */
 export type Of<T extends TSchema> = Deep<Static<T>>;
 
 export function closed<P extends Record<string, TSchema>>(properties: P) {
   return Type.Object(properties, { additionalProperties: false });
 }
-/** A closed object that is a component of the document, by this name. */
+/** A closed object that becomes a component of the document. */
 export function named<P extends Record<string, TSchema>>(title: string, properties: P) {
   return Type.Object(properties, { additionalProperties: false, title });
 }
@@ -44,7 +44,7 @@ export function anyText(maxLength: number) {
 }
 
 export const TEXT_MAX = 300;
-/** Words for people, on one line, as `lib/untrusted-text.ts` makes them of any text. */
+/** One line for people, as `lib/untrusted-text.ts` makes it. */
 export const Text = matching('^[^\\p{Cc}\\p{Cf}\\p{Cs}\\p{Zl}\\p{Zp}]*$', TEXT_MAX);
 
 export const InstanceId = idOf('inst');
@@ -68,5 +68,5 @@ export const Port = whole(1, 65_535);
 export const KeyId = matching('^dk_[0-9a-f]{32}$', 35);
 /** Of an SSH key, as `ssh-keygen -l` prints it. */
 export const Fingerprint = matching('^SHA256:[A-Za-z0-9+/]{43}$', 50);
-/** As many SSH keys as an instance can let in. */
+/** The most SSH keys that an instance can allow. */
 export const KEYS_MAX = 20_000;

@@ -1,7 +1,6 @@
 /**
- * What the control plane and a host's agent say to each other (the ingress: `ingress-types.ts`), over HTTP with
- * the host's token, a unix socket on one machine. The agent always dials. It polls for its assignments,
- * carries them out, and reports what it observes; only the control plane writes the database. `routes.ts` has the calls.
+ * Messages between control plane and agent. The agent always dials: it polls for its assignments, carries them out, and
+ * reports what it observes. Only the control plane writes the database. `routes.ts` lists the calls.
  */
 import { Type } from 'typebox';
 import { FLUSH_FAILURES, VM_REASONS } from './reasons.ts';
@@ -33,7 +32,7 @@ import {
 } from './schemas.ts';
 
 const DISK = 'disks/inst_[0-9a-hjkmnp-tv-z]{26}';
-/** A disk of 1 TiB, flushed whole without anything to compress, is 177,000 segments. */
+/** A whole flush of an incompressible 1 TiB disk has 177,000 segments. */
 const SEGMENTS_MAX = 2 ** 18;
 
 export const SegmentRef = named('SegmentRef', {
@@ -41,27 +40,27 @@ export const SegmentRef = named('SegmentRef', {
   size_bytes: whole(1, 2 ** 25),
   /** Blocks that it holds. */
   entries: whole(0, 16_384),
-  /** The data key that it is encrypted with; null: it is not. Readers refuse it when it says otherwise. */
+  /** The data key that encrypts it; null: none. Readers refuse an object that contradicts this. */
   key_id: nullable(KeyId),
 });
 export type SegmentRef = Of<typeof SegmentRef>;
 
-/** A map of blocks in the place of segments. */
+/** A map of blocks that replaces segments. */
 export const MapRef = named('MapRef', {
   key: matching(`^${DISK}/map/[0-9]{1,16}-[0-9a-f]{8}$`, 96),
   size_bytes: Bytes,
-  /** It says all of the chain up to it; else what its generation changed. */
+  /** It covers the whole chain up to its generation; else only that generation's changes. */
   full: Type.Boolean(),
   key_id: nullable(KeyId),
 });
 export type MapRef = Of<typeof MapRef>;
 
-/** A key that a disk's objects are encrypted with. Held in memory alone, and never logged. */
+/** A key that encrypts objects. Only ever in memory, and never logged. */
 export const DataKey = named('DataKey', {
   key_id: KeyId,
   /** 32 bytes, base64. */
   key: matching('^[A-Za-z0-9+/]{43}=$', 44),
-  /** What new objects of the disk, and memory, are encrypted with; the others are of what there is. */
+  /** `disk` and `memory` encrypt new objects; `reading` keys only decrypt. */
   use: oneOf(['disk', 'memory', 'reading']),
 });
 export type DataKey = Of<typeof DataKey>;
@@ -78,36 +77,36 @@ export type HostKey = Of<typeof HostKey>;
 export const Consistency = oneOf(['filesystem', 'crash', 'offline']);
 export type Consistency = Of<typeof Consistency>;
 
-/** A disk's durable state: what its chain is made of up to the head. */
+/** A disk's durable state: the layers of its head. */
 export const DiskHead = named('DiskHead', {
   instance_id: InstanceId,
   size_bytes: Bytes,
   image_version: nullable(Sha256),
   generation: Count,
-  /** Of this generation and content alone; random. Generation 0, the image, has one for each disk. */
+  /** Random, unique to this generation and content. Generation 0 (the image) has one for each disk. */
   commit_id: Uuid,
-  /** The newest placement. Commits of any other are refused. */
+  /** Of the newest placement. Commits of any other are refused. */
   epoch: Count,
   durable_at: nullable(Time),
   /** Oldest first: each overrides those before it. */
   layers: listOf(Type.Union([SegmentRef, MapRef]), 2 ** 22),
-  /** Of a VM that may write; else none. */
+  /** Empty when the VM may not write. */
   keys: listOf(DataKey, KEYS_MAX),
-  /** New objects are to be encrypted. Without the key to write with nothing can be written then. */
+  /** New objects must be encrypted. */
   encryption: Type.Boolean(),
-  /** Blocks in the order in which the last lazily started boot read them first; none known: empty. */
+  /** Blocks in the order in which the last lazy boot first read them; empty when unknown. */
   boot_order: listOf(whole(0, 2 ** 31 - 1), 4_096),
 });
 export type DiskHead = Of<typeof DiskHead>;
 export const HeadRequest = named('HeadRequest', { instance_id: InstanceId });
-/** `elsewhere`: there is such an instance, and its newest VM is not this host's. `gone`: there is none. */
+/** `elsewhere`: the instance's newest VM is not this host's. `gone`: there is no such instance. */
 export const HeadResponse = Type.Union([
   closed({ outcome: Type.Literal('head'), head: DiskHead }),
   closed({ outcome: oneOf(['elsewhere', 'gone']) }),
 ]);
 export type HeadResponse = Of<typeof HeadResponse>;
 
-/** Asked as each flush begins: a fork takes what its parent wrote with, and the parent writes with another key from then on. */
+/** Requested at the start of each flush, because a fork replaces its parent's key for writing. */
 export const DataKeysRequest = named('DataKeysRequest', {
   instance_id: InstanceId,
   vm_id: VmId,
@@ -124,7 +123,7 @@ export const DataKeysResponse = Type.Union([
 ]);
 export type DataKeysResponse = Of<typeof DataKeysResponse>;
 
-/** What a boot read first, for the next one to fetch ahead. Taken only from the newest placement. */
+/** The blocks that a boot read first, for the next boot to prefetch. Accepted only from the newest placement. */
 export const BootOrderReport = named('BootOrderReport', {
   instance_id: InstanceId,
   epoch: Count,
@@ -143,14 +142,14 @@ const MachineSpec = named('MachineSpec', {
   auto_flush_seconds: nullable(whole(0, 2 ** 31 - 1)),
 });
 
-/** What a machine must have in common with the one whose memory it takes over. */
+/** A VM can resume a memory image only on a machine that is equal in these. */
 export const MachineTraits = named('MachineTraits', {
   /** Version and package of QEMU. */
   qemu: Text,
   /** A digest of the virtual hardware: machine type, devices, cpus, memory. */
   hardware: Text,
   image_version: Sha256,
-  /** The model of the host's CPU where guests see it, else empty. */
+  /** The host's CPU model if guests see it, else empty. */
   host_cpu: Text,
 });
 export type MachineTraits = Of<typeof MachineTraits>;
@@ -158,7 +157,7 @@ export type MachineTraits = Of<typeof MachineTraits>;
 /** Lines of authorized_keys. */
 const KeyLines = listOf(matching('^[a-z0-9@.-]+ [A-Za-z0-9+/=]+$', 16_384), KEYS_MAX);
 
-/** The memory of a suspended VM, whole and durable in the object store (`disk-format/memory-format.ts`). */
+/** A suspended VM's memory, durable in the object store (`disk-format/memory-format.ts`). */
 export const MemoryRef = named('MemoryRef', {
   /** Its objects are `<key>/<part>`. */
   key: matching(`^${DISK}/mem/[0-9]{1,16}-[0-9a-f]{8}$`, 96),
@@ -166,21 +165,21 @@ export const MemoryRef = named('MemoryRef', {
   /** Of the stream that QEMU wrote, and of the objects. */
   memory_bytes: Bytes,
   stored_bytes: Bytes,
-  /** What it is encrypted with; the salt is 32 bytes, base64. */
+  /** The key that encrypts it; the salt is 32 bytes, base64. */
   key_id: KeyId,
   salt: matching('^[A-Za-z0-9+/]{43}=$', 44),
-  /** The placement that wrote it, and the generation of the disk that goes with it: one point in time. */
+  /** The placement that wrote it, and the disk's generation of the same point in time. */
   epoch: Count,
   generation: Count,
-  /** The guest's file systems may be frozen in it. */
+  /** Whether the guest's file systems may be frozen in it. */
   frozen: Type.Boolean(),
-  /** Lines of authorized_keys in force in it, the connections of all other keys ended; null: not known. */
+  /** The authorized_keys in force in it, with the connections of other keys ended; null when unknown. */
   authorized_keys: nullable(KeyLines),
   traits: MachineTraits,
 });
 export type MemoryRef = Of<typeof MemoryRef>;
 
-/** One VM that this host is to look after. */
+/** A VM that this host must run, stop or remove. */
 export const Assignment = named('Assignment', {
   instance_id: InstanceId,
   vm_id: VmId,
@@ -188,23 +187,23 @@ export const Assignment = named('Assignment', {
   epoch: Count,
   /** `deleted`: end the VM at once and remove everything of the instance from this host. */
   desired: oneOf(['running', 'suspended', 'stopped', 'failed', 'deleted']),
-  /** Stop without the guest's part. */
+  /** Stop without a guest shutdown. */
   force: Type.Boolean(),
-  /** Soft reboots asked for in this boot, in all. */
+  /** The number of soft reboots requested in this boot. */
   reboots: Count,
-  /** The last boot that ran its guest (this one, if it has) failed: what it wrote past the head may be on its host only. */
+  /** The last boot that ran its guest (maybe this one) failed: only its host may have its writes past the head. */
   previous_failed: Type.Boolean(),
-  /** Since this epoch every placement was on this host: what its overlay holds beyond the head is the newest. */
+  /** Since this epoch every placement was on this host, so writes in its overlay past the head are the newest. */
   own_since: Count,
-  /** This boot was suspended: the durable head is all that its guest has written. */
+  /** This boot was suspended, so the durable head has all its writes. */
   suspended: Type.Boolean(),
-  /** Memory to go on from, until the guest runs. The durable head is all that its guest had written. */
+  /** The memory to resume from, until the guest runs. The durable head has all its writes. */
   resume: nullable(MemoryRef),
-  /** There is a script for the first boot that no durable disk has run. */
+  /** There is a user_data script that no durable disk has run. */
   user_data: Type.Boolean(),
-  /** A flush that callers wait for and nobody began. */
+  /** A requested flush to run. */
   flush_id: nullable(FlushId),
-  /** The guest has not said its host key since the disk was made, forked or restored. */
+  /** The guest's host key is unknown since the disk was created, forked or restored. */
   host_key_new: Type.Boolean(),
   spec: MachineSpec,
   /** Sorted. */
@@ -212,19 +211,19 @@ export const Assignment = named('Assignment', {
 });
 export type Assignment = Of<typeof Assignment>;
 
-/** `seen`: the `etag` of the answer that the agent acts on; the call returns when there is another, or after 20 s. */
+/** `seen`: the `etag` of the agent's present assignments. The call returns when they change, or after 20 s. */
 export const PollRequest = named('PollRequest', { seen: nullable(Etag) });
 export type PollRequest = Of<typeof PollRequest>;
 export const PollResponse = named('PollResponse', { etag: Etag, assignments: listOf(Assignment, 2 ** 20) });
 export type PollResponse = Of<typeof PollResponse>;
 
-/** A lease counts from the sending of the renewal that was answered; past it the host pauses every VM. Said every few seconds. */
+/** Sent every few seconds. A lease counts from the sending of its renewal; when it expires the host pauses every VM. */
 export const LeaseRequest = named('LeaseRequest', {
-  /** Something on the host enforces a lease of this length from now on, even if the agent dies; null: nothing does. */
+  /** The lease that the host now enforces, even if the agent dies; null: none. */
   kept_ms: nullable(whole(1, 86_400_000)),
 });
 export type LeaseRequest = Of<typeof LeaseRequest>;
-/** The lease that is to be kept; null: none, there is one host alone. */
+/** The lease that the host must enforce; null: none, because it is the only host. */
 export const LeaseResponse = named('LeaseResponse', { lease_ms: nullable(whole(1, 86_400_000)) });
 export type LeaseResponse = Of<typeof LeaseResponse>;
 
@@ -241,33 +240,33 @@ export interface Reason<Code extends string = Of<typeof VmReason>['code']> {
 const seen = <const K extends string>(kind: K) => closed({ kind: Type.Literal(kind) });
 const seenWhy = <const K extends string>(kind: K) => closed({ kind: Type.Literal(kind), reason: VmReason });
 
-/** What the agent observed of one VM. Reports carry the epoch; one of another epoch is answered `fenced`. */
+/** What the agent observed of one VM. A report of another epoch gets `fenced`. */
 export const Observation = Type.Union([
   closed({
     kind: Type.Literal('running'),
     reboots: Count,
-    /** Of its sshd on the host's loopback. */
+    /** The VM's sshd on the host's loopback. */
     ssh_address: matching('^127\\.0\\.0\\.1:[0-9]{1,5}$', 15),
     host_keys: listOf(HostKey, 8),
-    /** Fingerprints of the keys that the guest lets in; nobody with another one is connected. */
+    /** Fingerprints of the keys that the guest accepts. Connections with other keys have ended. */
     applied_keys: listOf(Fingerprint, KEYS_MAX),
-    /** Set when the disk was continued from the head although the last VM had written past it. */
+    /** Set when the VM continued from the head although the last VM had written past it. */
     recovered: nullable(VmReason),
-    /** The guest goes on from the memory of the assignment's `resume`. */
+    /** The guest was resumed from the assignment's `resume`. */
     resumed: Type.Optional(Type.Boolean()),
   }),
-  /** The guest stands still until a disk request that failed on its host can be served, or its agent is silent. */
+  /** The guest waits for a disk request that failed on its host, or its agent is silent. */
   seenWhy('stalled'),
   seen('resumed'),
-  /** The guest was reset, by itself or by a restart. Said once for each reset, before the guest is said to run again. */
+  /** The guest was reset, by itself or by a restart. Reported once for each reset, before `running`. */
   seen('rebooting'),
   seen('powered_off'),
   seenWhy('flush_pending'),
-  /** Memory and disk of one point in time are durable. The machine stands still, and may be ended. */
+  /** Memory and disk of one point in time are durable. QEMU is paused, and may be ended. */
   closed({ kind: Type.Literal('suspended'), memory: MemoryRef }),
-  /** The guest runs on, as if nothing had been asked for. */
+  /** The guest continues to run. */
   seenWhy('suspend_failed'),
-  /** `recovered`: what it, or a VM before it, had written past the head is lost, and nobody was told. */
+  /** `recovered`: unsaved writes of this or an earlier VM are lost, and this is the first report of it. */
   closed({ kind: Type.Literal('stopped'), recovered: Type.Optional(VmReason) }),
   seenWhy('failed'),
   seen('deleted'),
@@ -276,7 +275,7 @@ export type Observation = Of<typeof Observation>;
 
 export const Report = named('Report', { vm_id: VmId, epoch: Count, observed: Observation });
 export type Report = Of<typeof Report>;
-/** `unwanted`, to `suspended` alone: the VM is to run on. */
+/** `unwanted` answers only `suspended`: the VM must be resumed. */
 export const ReportResponse = named('ReportResponse', {
   outcome: oneOf(['accepted', 'fenced', 'unwanted']),
 });
@@ -308,25 +307,25 @@ export const FlushReport = Type.Union([
 ]);
 export type FlushReport = Of<typeof FlushReport>;
 
-/** The first automatic flush in a row that failed. */
+/** The first failure of automatic flushes since one succeeded. */
 export const FlushFailure = named('FlushFailure', { vm_id: VmId, epoch: Count, error: FlushError });
 export type FlushFailure = Of<typeof FlushFailure>;
 
-/** A new generation; `generation` is the head's plus one. The same commit said twice is accepted once. */
+/** A new generation: the head's plus one. A repeated commit is accepted once. */
 export const CommitRequest = named('CommitRequest', {
   instance_id: InstanceId,
   vm_id: VmId,
   epoch: Count,
   generation: Count,
-  /** Random: what the head is called once this is committed. */
+  /** Random: the head's id once this is committed. */
   commit_id: Uuid,
-  /** The `commit_id` of the head that it follows. Any other head refuses it. */
+  /** The `commit_id` of the head that it follows. With any other head it is refused. */
   parent_id: Uuid,
   image_version: Sha256,
   /** Of this disk, epoch and generation. */
   segments: listOf(SegmentRef, SEGMENTS_MAX),
   consistency: Consistency,
-  /** For the event: what was dirty. */
+  /** The dirty bytes, for the event. */
   dirty_bytes: Bytes,
 });
 export type CommitRequest = Of<typeof CommitRequest>;
@@ -336,7 +335,7 @@ export const CommitResponse = Type.Union([
 ]);
 export type CommitResponse = Of<typeof CommitResponse>;
 
-/** Which head an overlay was last known to equal, and the VM that has written it. */
+/** The head that an overlay last equalled, and the VM that wrote the overlay. */
 export const LineageRequest = named('LineageRequest', {
   instance_id: InstanceId,
   vm_id: VmId,
@@ -345,14 +344,14 @@ export const LineageRequest = named('LineageRequest', {
 });
 export type LineageRequest = Of<typeof LineageRequest>;
 export const LineageResponse = named('LineageResponse', {
-  /** The database knows of that head. If not, the overlay is ahead of it: the database has lost commits. */
+  /** The database knows that head. If not, the overlay is ahead: the database has lost commits. */
   known: Type.Boolean(),
-  /** The head now is one that this VM began from or has committed: its overlay holds all of it. */
+  /** This VM began from or committed the present head, so its overlay has all of it. */
   continues: Type.Boolean(),
 });
 export type LineageResponse = Of<typeof LineageResponse>;
 
-/** The guest lets in these keys (fingerprints), and connections of others have ended. */
+/** Fingerprints of the keys that the guest accepts. Connections with other keys have ended. */
 export const KeysReport = named('KeysReport', {
   vm_id: VmId,
   epoch: Count,
@@ -360,7 +359,7 @@ export const KeysReport = named('KeysReport', {
 });
 export type KeysReport = Of<typeof KeysReport>;
 
-/** Keys (fingerprints) that let somebody into the guest since the last such report, as its sshd says. */
+/** Fingerprints of the keys that logged in since the last such report, from sshd's log. */
 export const LoginsReport = named('LoginsReport', {
   vm_id: VmId,
   epoch: Count,
@@ -368,7 +367,7 @@ export const LoginsReport = named('LoginsReport', {
 });
 export type LoginsReport = Of<typeof LoginsReport>;
 
-/** What the mark in the object store says (object-store/store-mark.ts); null: the control plane has not written it yet. */
+/** The mark of the object store (object-store/store-mark.ts); null until the control plane has written it. */
 export const ObjectStoreResponse = named('ObjectStoreResponse', {
   mark: nullable(matching('^[\\x21-\\x7e]+$', 200)),
 });

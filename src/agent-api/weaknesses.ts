@@ -1,4 +1,4 @@
-/** What `berth doctor` is told on the server, where the host's token can be read. */
+/** The weak settings that `berth doctor` shows on the server, where it can read the host's token. */
 import { anyText, listOf, named, type Of } from './schemas.ts';
 
 const WEAKNESSES_MAX = 1_000;
@@ -7,13 +7,13 @@ const WORDS_MAX = 1_000;
 export const Weakness = named('Weakness', {
   check: anyText(WORDS_MAX),
   found: anyText(WORDS_MAX),
-  /** What to set, or to type. */
+  /** What to set or run. */
   next: anyText(WORDS_MAX),
 });
 export type Weakness = Of<typeof Weakness>;
 
 export const WeaknessesResponse = named('WeaknessesResponse', {
-  /** The origins that the server is reached at: it may be another one that doctor was asked about. */
+  /** The server's origins, so that doctor notices when it was asked about another server. */
   origins: listOf(anyText(WORDS_MAX), 10),
   weaknesses: listOf(Weakness, WEAKNESSES_MAX),
 });

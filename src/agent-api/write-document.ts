@@ -70,7 +70,10 @@ export function agentDocument(): string {
     const content = { 'application/json': { schema: components.refer(route.request) } };
     paths[route.path] = {
       post: {
-        ...{ operationId, summary: route.summary, tags: [route.caller], parameters: [HEADER] },
+        operationId,
+        summary: route.summary,
+        tags: [route.caller],
+        parameters: [HEADER],
         requestBody: { required: true, content },
         responses: { '200': answer(components, route.response, 'The answer.'), ...refusals },
       },

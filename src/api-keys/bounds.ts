@@ -1,20 +1,20 @@
 /**
- * How long, and from where, a key works that an API key makes: no longer than the key that makes it, and from nowhere
- * else. Else whoever holds one for an hour could keep its scope for good.
+ * The bounds of a key that is made with an API key: it may not outlive that key nor work from other networks. Otherwise a
+ * key valid for an hour could extend its own scope for ever.
  */
 import type { Principal } from '../auth/principal.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
-import { networkWithin } from './networks.ts';
+import { networkWithin } from '../lib/networks.ts';
 
 export interface Bounds {
-  /** Null: it does not end by itself. */
+  /** Null: never. */
   readonly expires_at: Date | null;
-  /** In their kept form; empty: from everywhere. */
+  /** In canonical form; empty: usable from everywhere. */
   readonly allowed_cidrs: readonly string[];
 }
 
-/** What was asked for, and where nothing was, the caller's own. @throws AppError FORBIDDEN for more than that */
+/** The requested bounds; absent ones are the caller's. @throws AppError FORBIDDEN if they exceed the caller's */
 export function boundsWithin({ credential }: Principal, asked: Bounds): Bounds {
   if (credential.kind !== 'api_key') return asked;
   const { ends_at, allowed_cidrs: own } = credential;

@@ -1,15 +1,14 @@
 import { parseScope, type Scope } from '../auth/permissions.ts';
 import { actorOf, type Principal, userOf } from '../auth/principal.ts';
+import { canonicalScope, requireWithinOwn, scopeWithin } from '../auth/scope-within.ts';
 import { API_KEY_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
 import { isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type ServiceAccountId } from '../lib/ids.ts';
-import { findServiceAccount } from '../service-accounts/store.ts';
+import { canonicalCidrs } from '../lib/networks.ts';
 import { boundsWithin } from './bounds.ts';
-import { canonicalCidrs } from './networks.ts';
-import { canonicalScope, requireWithinOwn, scopeWithin } from './scope-within.ts';
-import { type ApiKeyRow, insertApiKey, type PlainKey } from './store.ts';
+import { type ApiKeyRow, findServiceAccountScope, insertApiKey, type PlainKey } from './store.ts';
 import { apiKeyView } from './view.ts';
 import { refuseServiceAccount, requireKeysOf } from './viewer.ts';
 
@@ -21,7 +20,7 @@ export interface ApiKeyRequest {
   readonly allowed_cidrs?: readonly string[];
 }
 
-/** A new key: the plain text for its holder, and what is kept of it. */
+/** A new key: the plain text for its holder, and the stored columns. */
 export function newPlainKey(): { key: string; kept: PlainKey } {
   const key = newToken(API_KEY_PREFIX);
   return {
@@ -35,8 +34,8 @@ export function newPlainKey(): { key: string; kept: PlainKey } {
 }
 
 /**
- * Makes a key of the caller, or of a service account, whose scope and bounds are within the caller's own. The plain key is in the
- * answer and nowhere else. @throws AppError FORBIDDEN, INVALID_REQUEST, NOT_FOUND
+ * Makes a key for the caller or a service account, within the caller's scope and bounds. Only the result has the plain
+ * key. @throws AppError FORBIDDEN, INVALID_REQUEST, NOT_FOUND
  */
 export async function createApiKey(
   tx: Tx,
@@ -48,7 +47,6 @@ export async function createApiKey(
   if (service_account_id !== null) requireKeysOf(principal, service_account_id);
   requireWithinOwn(principal, request.scope);
   const { expires_in_seconds: lifetime_s } = request;
-  // By this clock, as ids and audit entries: nothing has to be asked of the database.
   const created_at = new Date();
   const bounds = boundsWithin(principal, {
     expires_at: lifetime_s === undefined ? null : new Date(created_at.getTime() + lifetime_s * 1000),
@@ -72,7 +70,7 @@ export async function createApiKey(
     created_by_key: principal.credential.kind === 'api_key' ? principal.credential.id : null,
   };
   const row = await insertApiKey(tx, new_key, (cause) => {
-    // The holder may end while its key is being made: then there is nobody to hold it. So may the key that makes it.
+    // The holder, or the key that makes this one, was deleted concurrently.
     const maker_ended = isForeignKeyOf(cause, 'api_keys', 'api_keys_parent_key_fkey');
     return new AppError(service_account_id === null || maker_ended ? 'UNAUTHENTICATED' : 'NOT_FOUND', {
       cause,
@@ -93,11 +91,11 @@ async function requireWithinServiceAccount(
   id: ServiceAccountId,
   scope: string,
 ): Promise<void> {
-  const account = await findServiceAccount(tx, principal.org_id, id);
-  if (!account) throw new AppError('NOT_FOUND');
-  const held: ReadonlySet<Scope> = new Set(parseScope(account.scope));
+  const held_scope = await findServiceAccountScope(tx, principal.org_id, id);
+  if (held_scope === undefined) throw new AppError('NOT_FOUND');
+  const held: ReadonlySet<Scope> = new Set(parseScope(held_scope));
   if (scopeWithin(held, scope)) return;
   throw new AppError('FORBIDDEN', {
-    message: `The requested scope exceeds the service account's, which is: ${account.scope}`,
+    message: `The requested scope exceeds the service account's, which is: ${held_scope}`,
   });
 }

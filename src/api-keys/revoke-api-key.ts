@@ -14,10 +14,10 @@ import {
 import { apiKeyView } from './view.ts';
 import { refuseServiceAccount, viewerOf } from './viewer.ts';
 
-/** Throws where the key is not the one that the caller saw. */
+/** Throws if the key has changed since the caller read it. */
 type Check = (before: ApiKeyRow) => void;
 
-/** Ends a key at once, with the one before its rotation. What it made stays. @throws AppError NOT_FOUND */
+/** Revokes a key at once, with its previous secret. Keys made with it remain. @throws AppError NOT_FOUND */
 export async function revokeApiKey(
   tx: Tx,
   principal: Principal,
@@ -31,8 +31,8 @@ export async function revokeApiKey(
 }
 
 /**
- * The key and all keys that were made with it, by way of others too; none of them makes any more until the transaction's
- * end. For {@link revokeApiKeys}, once what else they made has ended. @throws AppError NOT_FOUND, FORBIDDEN
+ * The key and all keys made with it, directly or through others. They are locked, so they make no further keys until the
+ * transaction ends. Call {@link revokeApiKeys} after revoking what else they made. @throws AppError NOT_FOUND, FORBIDDEN
  */
 export async function holdLineage(
   tx: Tx,
@@ -57,7 +57,7 @@ export async function holdLineage(
   return lineage;
 }
 
-/** Ends a whole lineage, see {@link holdLineage}. */
+/** Revokes a whole lineage, see {@link holdLineage}. */
 export async function revokeApiKeys(
   tx: Tx,
   principal: Principal,
@@ -78,7 +78,7 @@ async function lockedApiKey(tx: Tx, principal: Principal, id: ApiKeyId, check: C
   return found;
 }
 
-/** Ends every key of a member who goes, or of a service account that ends. */
+/** Revokes every key of a leaving member or a deleted service account. */
 export async function revokeKeysOf(
   tx: Tx,
   org_id: OrgId,

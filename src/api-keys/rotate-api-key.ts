@@ -11,8 +11,8 @@ import { refuseServiceAccount, viewerOf } from './viewer.ts';
 export const MAX_GRACE_S = 7 * 86_400;
 
 /**
- * Gives a key a new secret under the same id. The one before works for `grace_seconds` more; a second rotation ends
- * it at once, for a key has at most two. `check` throws where the key is not the one that the caller saw. @throws AppError NOT_FOUND, CONFLICT
+ * Gives a key a new secret under the same id. The previous secret works for `grace_seconds` more; a second rotation ends
+ * it at once, because a key has at most two. `check` throws if the key has changed since the caller read it. @throws AppError NOT_FOUND, CONFLICT
  */
 export async function rotateApiKey(
   tx: Tx,

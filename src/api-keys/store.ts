@@ -1,10 +1,6 @@
 import { type Selectable, sql } from 'kysely';
-import type { Proof } from '../db/blind-writes.ts';
-import { lookUp } from '../db/look-up.ts';
-import { LookUpStatement } from '../db/look-up-statement.ts';
-import { atCommit, type Db, isForeignKeyOf, type Tx } from '../db/pool.ts';
-import { RowInsert } from '../db/row-insert.ts';
-import type { Database, Role } from '../db/tables.ts';
+import { isForeignKeyOf, type Tx } from '../db/pool.ts';
+import type { Database } from '../db/tables.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
 
 const SHOWN = [
@@ -24,7 +20,7 @@ const SHOWN = [
 
 export type ApiKeyRow = Pick<Selectable<Database['api_keys']>, (typeof SHOWN)[number]>;
 
-/** What a caller may see of an organisation's keys: a person's own, a service account's own, or also all of these. */
+/** Which of an organisation's keys a caller may see. */
 export interface KeyViewer {
   readonly org_id: OrgId;
   readonly user_id: UserId | null;
@@ -53,123 +49,41 @@ export interface NewApiKey extends PlainKey {
   readonly created_by_key: ApiKeyId | null;
 }
 
-const INSERT = new RowInsert('api_keys', {
-  id: 'text',
-  org_id: 'text',
-  user_id: 'text',
-  service_account_id: 'text',
-  name: 'text',
-  scope: 'text',
-  allowed_cidrs: 'text[]',
-  token_hash: 'bytea',
-  prefix: 'text',
-  last4: 'text',
-  created_at: 'timestamptz',
-  expires_at: 'timestamptz',
-  created_by_key: 'text',
-  parent_key: 'text',
-});
-
-/** Written with COMMIT; what is kept is all known before. `no_holder`: what to throw where the holder has ended. */
+/** `no_holder`: the error to throw if the holder no longer exists. */
 export async function insertApiKey(
   tx: Tx,
   key: NewApiKey,
   no_holder: (cause: unknown) => Error,
 ): Promise<ApiKeyRow> {
-  const { id, org_id, user_id, service_account_id, name, scope, allowed_cidrs } = key;
-  const { token_hash, prefix, last4, created_at, expires_at, created_by_key: maker } = key;
-  const holder = [id, org_id, user_id, service_account_id, name, scope, allowed_cidrs];
-  const statement = INSERT.of([...holder, token_hash, prefix, last4, created_at, expires_at, maker, maker]);
-  await atCommit(tx, statement, (error) => (isForeignKeyOf(error, 'api_keys') ? no_holder(error) : error));
+  try {
+    await tx
+      .insertInto('api_keys')
+      .values({ ...key, parent_key: key.created_by_key })
+      .execute();
+  } catch (error) {
+    throw isForeignKeyOf(error, 'api_keys') ? no_holder(error) : error;
+  }
   return { ...key, last_used_at: null, previous_expires_at: null };
 }
 
-/** The time in so many seconds by the database's clock, to the millisecond: what is shown is what is kept. */
+/** The scope of the service account that is to hold a key; undefined if it does not exist. */
+export async function findServiceAccountScope(
+  tx: Tx,
+  org_id: OrgId,
+  id: ServiceAccountId,
+): Promise<string | undefined> {
+  const row = await tx
+    .selectFrom('service_accounts')
+    .select('scope')
+    .where('org_id', '=', org_id)
+    .where('id', '=', id)
+    .executeTakeFirst();
+  return row?.scope;
+}
+
+/** The database's time in so many seconds, in the milliseconds that the API shows. */
 function secondsFromNow(seconds: number) {
   return sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${seconds})`;
-}
-
-/** What a request with a key acts as. */
-export interface ApiKeyPrincipal {
-  /** Of the secret that it was found by. */
-  readonly hash: Buffer;
-  readonly id: ApiKeyId;
-  readonly org_id: OrgId;
-  /** The maker, or null for a service account's key. */
-  readonly user_id: UserId | null;
-  /** The maker's present role; null exactly when `user_id` is. */
-  readonly role: Role | null;
-  readonly service_account_id: ServiceAccountId | null;
-  readonly scope: string;
-  /** The service account's own scope; null exactly when `service_account_id` is. */
-  readonly service_account_scope: string | null;
-  readonly allowed_cidrs: string[];
-  readonly last_used_at: Date | null;
-  /** When it expires, or its grace if that was what was found; null: never. */
-  readonly ends_at: Date | null;
-}
-
-/**
- * On the way of every request with a key: constant text, so that nothing is composed; both hashes are unique indexes.
- * Subqueries and not joins: planning costs more than running here, and joins would double it.
- */
-const findPrincipals = (hashes: string) => `
-  select wanted.hash, k.id, k.org_id, k.user_id, k.service_account_id, k.scope, k.allowed_cidrs, k.last_used_at,
-         case when k.token_hash = wanted.hash then k.expires_at else least(k.expires_at, k.previous_expires_at) end as ends_at,
-         (select m.role from memberships m where m.org_id = k.org_id and m.user_id = k.user_id) as role,
-         (select s.scope from service_accounts s where s.id = k.service_account_id) as service_account_scope
-  from (${hashes}) as wanted (hash)
-  join api_keys k on k.token_hash = wanted.hash
-                  or (k.previous_hash = wanted.hash and k.previous_expires_at > now())
-  where k.expires_at is null or k.expires_at > now()`;
-const FIND_PRINCIPALS = new LookUpStatement(['bytea'], findPrincipals);
-
-/**
- * The live keys with these hashes, or that had them before a rotation whose grace is not over; by hash, in hex. A
- * person's key ends with the membership and a service account's with it (foreign keys), so the holder is always there.
- */
-export async function findApiKeyPrincipals(
-  db: Db,
-  hashes: readonly string[],
-): Promise<ReadonlyMap<string, ApiKeyPrincipal>> {
-  const wanted = hashes.map((hex) => [Buffer.from(hex, 'hex')]);
-  const rows = await lookUp(db, FIND_PRINCIPALS.of<ApiKeyPrincipal>(wanted));
-  return new Map(rows.map((row) => [row.hash.toString('hex'), row]));
-}
-
-/** That each key still stands for what was told of it, by the secret's hash: a division by zero where one does not. */
-const STAND_FOR = new LookUpStatement(
-  ['bytea', 'text', 'text', 'text', 'text[]', 'text', 'timestamptz'],
-  (values) => `
-  select 1 / (not exists (
-    select from (${values}) as told (hash, id, role, scope, allowed_cidrs, service_account_scope, ends_at)
-    where told.hash is not null and not exists (
-      select from (${findPrincipals('select told.hash')}) as found
-      where (found.id, found.role, found.scope, found.allowed_cidrs, found.service_account_scope, found.ends_at)
-        is not distinct from
-            (told.id, told.role, told.scope, told.allowed_cidrs, told.service_account_scope, told.ends_at))
-  ))::int`,
-);
-
-/** For a transaction that goes by what a look-up has told of a key before it. */
-export function proofOf(told: ApiKeyPrincipal): Proof {
-  const { hash, id, role, scope, allowed_cidrs, service_account_scope, ends_at } = told;
-  return { by: STAND_FOR, told: [hash, id, role, scope, allowed_cidrs, service_account_scope, ends_at] };
-}
-
-/** Notes use, at most once a minute. */
-export async function touchApiKey(tx: Tx, id: ApiKeyId): Promise<void> {
-  await tx
-    .updateTable('api_keys')
-    .set({ last_used_at: sql`now()` })
-    .where('id', '=', id)
-    .where((eb) =>
-      eb.or([
-        eb('last_used_at', 'is', null),
-        eb('last_used_at', '<', sql<Date>`now() - interval '1 minute'`),
-      ]),
-    )
-    .execute();
 }
 
 /** The keys that `viewer` may see. */
@@ -210,7 +124,7 @@ export async function findApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId): Promi
     .executeTakeFirst();
 }
 
-/** As {@link findApiKey}, held until the transaction's end, and whether the key is past its time. */
+/** As {@link findApiKey}, and whether the key has expired. Locks the key until the transaction ends. */
 export async function lockApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId) {
   return tx
     .selectFrom('api_keys')
@@ -223,7 +137,7 @@ export async function lockApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId) {
     .executeTakeFirst();
 }
 
-/** The keys that these have made, held until the transaction's end. While they are held nothing more is made with them. */
+/** The keys made with these. Locks them until the transaction ends, so that nothing more is made with them. */
 export async function lockMadeBy(tx: Tx, ids: readonly ApiKeyId[]): Promise<ApiKeyRow[]> {
   return tx
     .selectFrom('api_keys')
@@ -234,7 +148,7 @@ export async function lockMadeBy(tx: Tx, ids: readonly ApiKeyId[]): Promise<ApiK
     .execute();
 }
 
-/** Gives the key a new secret; the one before goes on for `grace_seconds`, and any before that one ends. */
+/** Replaces the secret. The previous one works for `grace_seconds` more; one before that ends. */
 export async function replaceSecret(
   tx: Tx,
   id: ApiKeyId,
@@ -253,7 +167,7 @@ export async function replaceSecret(
     .executeTakeFirstOrThrow();
 }
 
-/** Ends a key that is held. What it made hangs under what made it from now on, so that no lineage breaks off. */
+/** Deletes a locked key. The keys it made move to its parent, so that the lineage stays connected. */
 export async function deleteApiKey(tx: Tx, id: ApiKeyId): Promise<void> {
   const above = sql`(select parent_key from api_keys where id = ${id})`;
   await sql`update api_keys set parent_key = ${above} where parent_key = ${id}`.execute(tx);
@@ -261,7 +175,7 @@ export async function deleteApiKey(tx: Tx, id: ApiKeyId): Promise<void> {
   await deleteApiKeys(tx, [id]);
 }
 
-/** Ends keys that are held, with all that they made. */
+/** Deletes locked keys. */
 export async function deleteApiKeys(tx: Tx, ids: readonly ApiKeyId[]): Promise<void> {
   await tx
     .deleteFrom('api_keys')
@@ -269,7 +183,7 @@ export async function deleteApiKeys(tx: Tx, ids: readonly ApiKeyId[]): Promise<v
     .execute();
 }
 
-/** Keys that end within `days` and were not taken for that expiry before; none is taken twice. */
+/** Claims the keys that expire within `days`, each once per expiry. */
 export async function takeExpiring(tx: Tx, days: number, limit: number) {
   const due = tx
     .selectFrom('api_keys')
@@ -289,7 +203,7 @@ export async function takeExpiring(tx: Tx, days: number, limit: number) {
     .execute();
 }
 
-/** All keys that one holder has in an organisation. */
+/** Deletes all keys of a holder in an organisation. */
 export async function deleteKeysOf(
   tx: Tx,
   org_id: OrgId,

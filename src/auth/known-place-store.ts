@@ -1,9 +1,9 @@
-/** Places that an account logs in from, as hashes: which are known. */
+/** The hashed places that an account has logged in from. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { SessionId, UserId } from '../lib/ids.ts';
 
-/** As many as sessions that are looked at where no place is kept yet. */
+/** Also the number of sessions examined while no place is stored. */
 const MAX_SESSIONS = 100;
 export const MAX_PLACES = 500;
 const KEPT_DAYS = 365;
@@ -17,7 +17,7 @@ export async function listPlaces(tx: Tx, user_id: UserId): Promise<Buffer[]> {
   return rows.map(({ place_hash }) => place_hash);
 }
 
-/** Where the account's latest other sessions were opened. */
+/** Where the account opened its latest other sessions. */
 export async function otherSessions(
   tx: Tx,
   user_id: UserId,
@@ -33,7 +33,7 @@ export async function otherSessions(
     .execute();
 }
 
-/** All but the newest {@link MAX_PLACES}. */
+/** Deletes all but the newest {@link MAX_PLACES}. */
 export async function dropOldestPlaces(tx: Tx, user_id: UserId): Promise<void> {
   const newest = tx
     .selectFrom('known_places')
@@ -48,7 +48,7 @@ export async function dropOldestPlaces(tx: Tx, user_id: UserId): Promise<void> {
     .execute();
 }
 
-/** Whether the first of them was not there: true for one of several logins at once. */
+/** Returns whether the first of them was new: true for only one of several concurrent logins. */
 export async function keepPlaces(tx: Tx, user_id: UserId, places: readonly Buffer[]): Promise<boolean> {
   const [place] = places;
   const unique = new Map(places.map((each) => [each.toString('hex'), each]));
@@ -63,7 +63,6 @@ export async function keepPlaces(tx: Tx, user_id: UserId, places: readonly Buffe
   return rows.some(({ place_hash, inserted }) => inserted && place?.equals(place_hash) === true);
 }
 
-/** For the sweep. */
 export async function deleteOldPlaces(tx: Tx): Promise<void> {
   await tx
     .deleteFrom('known_places')

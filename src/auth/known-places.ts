@@ -1,6 +1,6 @@
 /**
- * Where a person logs in from: the network's prefix (IPv4 /24, IPv6 /48) and the browser without its version numbers,
- * kept as a hash. A login from a place that is not known is told of, unless it is the first of all.
+ * The places a person logs in from. A place is a network prefix (IPv4 /24, IPv6 /48) and a browser without version
+ * numbers, stored as a hash. A login from an unknown place raises a notification, except the account's first login.
  */
 import { createHash } from 'node:crypto';
 import { isIPv4, isIPv6 } from 'node:net';
@@ -11,7 +11,7 @@ import { firstGroups } from '../lib/ipv6.ts';
 import { dropOldestPlaces, keepPlaces, listPlaces, MAX_PLACES, otherSessions } from './known-place-store.ts';
 import type { Caller, OpenedSession } from './sessions.ts';
 
-/** To be called in the transaction that opens the session. */
+/** Call it in the transaction that opens the session. */
 export async function noteLogin(
   tx: Tx,
   user_id: UserId,
@@ -19,7 +19,7 @@ export async function noteLogin(
   caller: Caller,
 ): Promise<void> {
   const kept = await listPlaces(tx, user_id);
-  // Sessions that are open may be older than this table.
+  // Open sessions may be older than this table.
   const sessions = kept.length > 0 ? [] : await otherSessions(tx, user_id, session_id);
   const from_sessions = sessions.map((each) => placeOf(user_id, each));
   const known = [...kept, ...from_sessions];

@@ -1,14 +1,14 @@
-/** Failed attempts by e-mail address; the rules are `lockout.ts`'s. */
+/** Failed attempts per e-mail address. `lockout.ts` has the rules. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 
 export const MAX_FAILURES = 5;
-/** What {@link countFailure} answers where five are undecided. */
+/** {@link countFailure} returns this while five attempts are undecided. */
 export const REFUSED = MAX_FAILURES + 1;
-/** No verify takes as long. */
+/** Longer than any password verification. */
 export const UNDECIDED_S = 60;
 
-/** `failures` in a row with this one; `locked_s`: for how long the address is still locked, null where it is not. */
+/** `failures`: in a row, with this one. `locked_s`: how long the address stays locked; null: it is not locked. */
 export async function countFailure(
   tx: Tx,
   email_key: string,
@@ -29,7 +29,7 @@ export async function countFailure(
   return rows[0];
 }
 
-/** Takes one back. */
+/** Takes one failure back. */
 export async function uncountFailure(tx: Tx, email_key: string): Promise<void> {
   await tx
     .updateTable('lockouts')
@@ -39,7 +39,7 @@ export async function uncountFailure(tx: Tx, email_key: string): Promise<void> {
     .execute();
 }
 
-/** How often the address was locked before, held until the transaction's end; undefined where nothing is counted. */
+/** How often the address was locked before; undefined without a row. Locks the row until the transaction ends. */
 export async function lockLockout(tx: Tx, email_key: string): Promise<{ locks: number } | undefined> {
   return tx
     .selectFrom('lockouts')
@@ -61,13 +61,13 @@ export async function lockAddress(tx: Tx, email_key: string, locks: number, seco
     .execute();
 }
 
-/** Whether there was anything. */
+/** Returns whether a row existed. */
 export async function deleteLockout(tx: Tx, email_key: string): Promise<boolean> {
   const gone = await tx.deleteFrom('lockouts').where('email_key', '=', email_key).executeTakeFirst();
   return gone.numDeletedRows > 0n;
 }
 
-/** For how long the address is locked from now; undefined where it is not. */
+/** How long the address stays locked; undefined: it is not locked. */
 export async function findLockedSeconds(tx: Tx, email_key: string): Promise<number | undefined> {
   const { rows } = await sql<{ locked_s: number }>`
     select extract(epoch from locked_until - now())::float8 as locked_s from lockouts

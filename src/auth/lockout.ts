@@ -1,14 +1,12 @@
 /**
- * The lockout shared by login, sudo and every other place that takes a password, by e-mail address, whether or not
- * there is an account.
+ * The lockout of login, sudo and every other route that takes a password, per e-mail address, with or without an account.
  *
- * An attempt is counted as a failure before its password is looked at, and given back when it was right: however
- * many come at once, at most five are looked at. Failures 1 to 4 are 401; the 5th in a row locks for 15 minutes,
- * doubling with each further lock up to a day, and is 423; so is everything while locked, which counts for nothing.
+ * An attempt counts as a failure before its password is verified; a success takes it back. So at most five concurrent
+ * attempts are verified. Failures 1 to 4 get 401. The 5th in a row gets 423 and locks the address for 15 minutes, twice
+ * as long with each further lock, up to a day. While locked, every attempt gets 423 and is not counted.
  *
- * While five are undecided others wait for them, some seconds at most: of many right ones at once each is let in.
- * `failures` beyond five says that some waited; those are not counted. Five that nobody decides (the process ended)
- * keep the address shut for a minute, then one is let through at a time.
+ * While five attempts are undecided, others wait a few seconds, so that concurrent right passwords all succeed.
+ * If five are never decided (the process ended), the address stays closed for a minute, then takes one at a time.
  */
 import type { Db, Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
@@ -31,12 +29,12 @@ import { findUserByEmail } from './store.ts';
 
 const FIRST_LOCK_S = 15 * 60;
 const LONGEST_LOCK_S = 24 * 3600;
-/** For attempts that are undecided: many verifies long. */
+/** How long to wait for undecided attempts: many verifications. */
 const LONGEST_WAIT_MS = 5_000;
 
 export interface Attempt {
   readonly email_key: string;
-  /** Which failure in a row this one would be. */
+  /** The number of failures in a row if this attempt fails. */
   readonly number: number;
 }
 
@@ -58,19 +56,19 @@ export async function beginAttempt(db: Db, email: string): Promise<Attempt> {
   }
 }
 
-/** The attempt was right: everything is forgotten. */
+/** The password was right: clears all failures. */
 export async function succeed(tx: Tx, { email_key }: Attempt): Promise<void> {
   await deleteLockout(tx, email_key);
 }
 
-/** The attempt was neither right nor wrong (the second factor is still to come): it is given back. */
+/** Takes back an attempt that is not decided yet (the second factor is missing). */
 export async function withdraw(tx: Tx, { email_key }: Attempt): Promise<void> {
   await uncountFailure(tx, email_key);
 }
 
 /**
- * The attempt was wrong. The fifth locks, which the account is told. Answers the error to throw.
- * @param ip where it came from, if that is known
+ * The password was wrong. The fifth failure locks the address and notifies the account. Returns the error to throw.
+ * @param ip of the caller, if known
  */
 export async function fail(
   tx: Tx,
@@ -80,16 +78,16 @@ export async function fail(
 ): Promise<AppError> {
   if (attempt.number < MAX_FAILURES) return otherwise;
   const row = await lockLockout(tx, attempt.email_key);
-  // Another attempt was right meanwhile, and has ended the row.
+  // A concurrent attempt was right and has deleted the row.
   if (!row) return otherwise;
   const locks = row.locks + 1;
   const seconds = lockSeconds(locks);
   await lockAddress(tx, attempt.email_key, locks, seconds);
-  await tellOfLock(tx, attempt, seconds, ip);
+  await reportLock(tx, attempt, seconds, ip);
   return locked(seconds);
 }
 
-async function tellOfLock(tx: Tx, { email_key }: Attempt, seconds: number, ip: string | null): Promise<void> {
+async function reportLock(tx: Tx, { email_key }: Attempt, seconds: number, ip: string | null): Promise<void> {
   const user = await findUserByEmail(tx, email_key);
   if (!user) return;
   const locked_until = rfc3339(new Date(Date.now() + seconds * 1000));
@@ -102,12 +100,12 @@ async function tellOfLock(tx: Tx, { email_key }: Attempt, seconds: number, ip: s
   });
 }
 
-/** Ends a lock: a password reset by mail, or the operator. Answers whether there was a row. */
+/** Ends a lock, for a password reset by mail or the operator. Returns whether a row existed. */
 export async function unlock(tx: Tx, email: string): Promise<boolean> {
   return deleteLockout(tx, email.toLowerCase());
 }
 
-/** Whether the address is locked now; the error to answer with if so. Counts nothing. */
+/** Returns the error to throw if the address is locked. Counts nothing. */
 export async function lockedNow(tx: Tx, email: string): Promise<AppError | null> {
   const locked_s = await findLockedSeconds(tx, email.toLowerCase());
   return locked_s === undefined ? null : locked(locked_s);

@@ -9,7 +9,7 @@ import { type Caller, type OpenedSession, openSession } from './sessions.ts';
 import { countSessions, findUser, findUserByEmail, firstOrganisation, lockUser } from './store.ts';
 import { checkPassword } from './verify-account.ts';
 
-/** What the caller brought besides the password; the verdict on it is `verifySecondFactor`'s. */
+/** The second factor that came with the password. `verifySecondFactor` verifies it. */
 export type FactorVerdict = 'not_needed' | 'missing' | 'wrong' | 'right';
 
 export interface LoginRequest extends Caller {
@@ -28,7 +28,7 @@ export interface LoginParts {
 const WRONG = { message: 'The e-mail address or the password is wrong.' };
 
 /**
- * Opens a session. The same work and the same answer for an unknown address and a wrong password.
+ * Opens a session. An unknown address costs the same work and gets the same answer as a wrong password.
  * @throws AppError UNAUTHENTICATED, MFA_REQUIRED, ACCOUNT_LOCKED, QUOTA_EXCEEDED
  */
 export async function login(parts: LoginParts, request: LoginRequest) {
@@ -43,7 +43,7 @@ export async function login(parts: LoginParts, request: LoginRequest) {
     return refuse(new AppError('UNAUTHENTICATED', WRONG));
   }
   const verdict = await parts.verifySecondFactor(user.id).catch(async (error: unknown) => {
-    // Our trouble, not the caller's guess.
+    // Our failure must not count as a wrong password.
     await withdraw(db, attempt);
     throw error;
   });
@@ -58,8 +58,8 @@ export async function login(parts: LoginParts, request: LoginRequest) {
 }
 
 /**
- * After whatever proved who it is. `proved_by`: the hash of the password that did; where that is another by now, the
- * sessions it opened have ended, and none is opened. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED
+ * Opens a session for a verified user. `proved_by`: the password hash that was verified. If it has changed since, its
+ * sessions have ended and no new one is opened. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED
  */
 export async function finishLogin(
   { db, audit, quotas }: Pick<LoginParts, 'db' | 'audit' | 'quotas'>,
@@ -68,7 +68,7 @@ export async function finishLogin(
   proved_by?: string,
 ) {
   return transaction(db, async (tx) => {
-    // A change of the password waits for this session, and ends it, or is seen here.
+    // A concurrent password change either waits for this session and ends it, or is visible here.
     await lockUser(tx, user_id);
     const user = await findUser(tx, user_id);
     if (!user) throw new AppError('UNAUTHENTICATED');

@@ -8,7 +8,7 @@ import { hashToken, MAIL_PREFIX, newToken, tokenPrefix } from './tokens.ts';
 export const MAIL_TOKEN_LIFETIME_S = 3_600;
 type Kind = Database['mail_tokens']['kind'];
 
-/** A new token; those of the same kind before it are void. */
+/** Issues a token and voids earlier ones of the same kind. */
 export async function issueMailToken(
   tx: Tx,
   kind: Kind,
@@ -34,7 +34,7 @@ export async function voidMailTokens(tx: Tx, kind: Kind, user_id: UserId): Promi
   await tx.deleteFrom('mail_tokens').where('user_id', '=', user_id).where('kind', '=', kind).execute();
 }
 
-/** Uses a token up; undefined when there is none such, or it is too old. */
+/** Consumes a token; undefined if it does not exist or has expired. */
 export async function consumeMailToken(tx: Tx, kind: Kind, token: string) {
   if (tokenPrefix(token) !== MAIL_PREFIX) return undefined;
   return tx

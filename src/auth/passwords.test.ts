@@ -16,7 +16,7 @@ test('checks that find no room are refused, with and without an account, and the
   assert.equal(await verifyPassword(null, 'twelve chars'), false);
 });
 
-test('a hash is argon2id with 19 MiB, two passes, one lane, and a salt of its own', async () => {
+test('a hash is argon2id with 19 MiB, two passes, one lane, and a new salt', async () => {
   const [one, two] = await Promise.all([hashPassword('twelve chars'), hashPassword('twelve chars')]);
   // PHC: 16 bytes of salt and 32 of hash, base64 without padding.
   const shape = /^\$argon2id\$v=19\$m=19456,t=2,p=1\$[A-Za-z0-9+/]{22}\$[A-Za-z0-9+/]{43}$/;

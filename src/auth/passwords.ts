@@ -1,7 +1,7 @@
 /**
- * Passwords: argon2id, 19 MiB, t=2, p=1 (OWASP's recommendation), 12 to 256 characters. At most four run at
- * once, so that a burst of logins cannot take the machine's memory. Where there is no account the same work
- * is done against a dummy, so that neither time nor load tells which addresses exist.
+ * Passwords: argon2id, 19 MiB, t=2, p=1 (OWASP's recommendation), 12 to 256 characters. At most four hashes run at
+ * once, so that a burst of logins cannot exhaust memory. Without an account the same work runs against a dummy hash, so
+ * that neither time nor load reveals which addresses exist.
  */
 import { channel } from 'node:diagnostics_channel';
 import { hash, verify } from '@node-rs/argon2';
@@ -10,7 +10,7 @@ import { AppError } from '../lib/errors.ts';
 export const PASSWORD_MIN_LENGTH = 12;
 export const PASSWORD_MAX_LENGTH = 256;
 
-/** The library's default algorithm is argon2id; the unit test holds it to that. */
+/** The library's default algorithm is argon2id; a unit test checks it. */
 const OPTIONS = { memoryCost: 19_456, timeCost: 2, parallelism: 1 } as const;
 const MAX_AT_ONCE = 4;
 const MAX_WAITING = 200;
@@ -18,7 +18,7 @@ const MAX_WAITING = 200;
 let running = 0;
 const waiting: (() => void)[] = [];
 
-/** A message for each verify that runs, also one against the dummy: whoever counts them subscribes. */
+/** Publishes each verification, also of the dummy, for those who count them. */
 export const VERIFY_CHANNEL = 'berth.password.verify';
 const verifies = channel(VERIFY_CHANNEL);
 
@@ -53,7 +53,7 @@ export function hashPassword(password: string): Promise<string> {
 
 let dummy: Promise<string> | undefined;
 
-/** Made once; where there was no room for it, by the next that needs it. */
+/** Created once; if too many hashes were running, the next caller creates it. */
 function dummyHash(): Promise<string> {
   dummy ??= hashPassword('no account has this password').catch((error: unknown) => {
     dummy = undefined;
@@ -62,7 +62,7 @@ function dummyHash(): Promise<string> {
   return dummy;
 }
 
-/** Whether `password` is the one that `stored` came from; with null it does the same work and says no. @throws AppError UNAVAILABLE */
+/** Whether `password` matches `stored`; null does the same work and returns false. @throws AppError UNAVAILABLE */
 export async function verifyPassword(stored: string | null, password: string): Promise<boolean> {
   const against = stored ?? (await dummyHash());
   const right = await bounded(() => {

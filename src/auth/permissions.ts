@@ -1,4 +1,4 @@
-/** What each role and each scope may do: the one table. */
+/** The table of what each role and scope may do. */
 import { ROLES, type Role } from '../db/tables.ts';
 import { AppError } from '../lib/errors.ts';
 
@@ -35,14 +35,13 @@ export const ROLE_SCOPES: Record<Role, readonly Scope[]> = {
   billing: [...READS, ...OWN, 'org:write'],
 };
 
-/** The roles that have this scope. */
 export function rolesWith(scope: Scope): readonly Role[] {
   return ROLES.filter((role) => ROLE_SCOPES[role].includes(scope));
 }
 
 /**
  * Reads a scope string (OAuth syntax: `resource:action` separated by single spaces, or `*`). Returns it in
- * one order without doubles. @throws AppError INVALID_REQUEST
+ * a fixed order without duplicates. @throws AppError INVALID_REQUEST
  */
 export function parseScope(text: string): readonly Scope[] {
   if (text === '*') return ALL_SCOPES;
@@ -62,7 +61,7 @@ export function parseScope(text: string): readonly Scope[] {
   return ALL_SCOPES.filter((scope) => words.includes(scope));
 }
 
-/** What a credential may do: its own scope and its holder's role, both. */
+/** The intersection of a credential's scope and its holder's role. */
 export function effectiveScopes(role: Role, scope: string | null): ReadonlySet<Scope> {
   const allowed = ROLE_SCOPES[role];
   if (scope === null) return new Set(allowed);

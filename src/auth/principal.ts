@@ -8,21 +8,21 @@ export type Credential =
       readonly kind: 'session';
       readonly id: SessionId;
       readonly user_id: UserId;
-      /** As it is stored: without SMTP every address counts as confirmed. */
+      /** The stored value; without SMTP every address counts as confirmed. */
       readonly email_confirmed: boolean;
     }
   | {
       readonly kind: 'api_key';
       readonly id: ApiKeyId;
-      /** SHA-256 of the secret that was shown: a rotation ends that one, and not the key. */
+      /** SHA-256 of the secret: a rotation ends the secret and keeps the key. */
       readonly secret_hash: Buffer;
       readonly user_id: UserId;
-      /** When it expires, or, of a key before a rotation, its grace; null: never. */
+      /** When the secret expires: the key's expiry, or the end of a rotation's grace; null: never. */
       readonly ends_at: Date | null;
-      /** Empty: from everywhere. */
+      /** Empty: usable from everywhere. */
       readonly allowed_cidrs: readonly string[];
     }
-  /** An API key of a service account: no person, no role. */
+  /** An API key of a service account, without person and role. */
   | {
       readonly kind: 'service_key';
       readonly id: ApiKeyId;
@@ -39,12 +39,12 @@ export interface Principal {
   readonly scopes: ReadonlySet<Scope>;
 }
 
-/** As it stands in events, reasons and the audit log: the person, or the service account. */
+/** The person or service account, for events, reasons and the audit log. */
 export function actorOf({ credential }: Principal): UserId | ServiceAccountId {
   return credential.kind === 'service_key' ? credential.service_account_id : credential.user_id;
 }
 
-/** The person who acts. @throws AppError FORBIDDEN for a service account */
+/** The acting person. @throws AppError FORBIDDEN for a service account */
 export function userOf({ credential }: Principal): UserId {
   if (credential.kind === 'service_key') {
     throw new AppError('FORBIDDEN', {

@@ -1,15 +1,15 @@
-/** The refresh tokens of sessions in the database: the present one of each, and those replaced a moment ago. */
+/** Stores the current refresh token of each session, and the recently replaced ones. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { SessionId } from '../lib/ids.ts';
 import type { RefreshToken } from './refresh-tokens.ts';
 
-/** For so long a replaced token is still taken. */
+/** How long a replaced token is still accepted. */
 export const REPLACED_GRACE_S = 10;
 
 const graceBegan = () => sql<Date>`clock_timestamp() - make_interval(secs => ${REPLACED_GRACE_S})`;
 
-/** The live session that the token is or was of. Until the transaction's end nobody else refreshes it. */
+/** The live session of a current or replaced token, locked until the transaction ends. */
 export async function lockSessionOfFamily(tx: Tx, { family_hash }: RefreshToken) {
   return tx
     .selectFrom('sessions')

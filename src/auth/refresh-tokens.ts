@@ -3,10 +3,10 @@
  *
  *   prefix + family (21 characters) + own part (22 characters) + checksum
  *
- * - All tokens of a session have its family, so that a replaced token of any age is known for what it is.
- * - The next token follows from the one before and a key of the server. Whoever shows a token that was replaced a moment
- *   ago gets the session's present token again, though the database has only its hash: two pages of one browser that
- *   refresh at once, or a page whose answer got lost, do not end the session.
+ * - All tokens of a session share a family, so that a replaced token of any age is recognised.
+ * - The next token is derived from the one before and a server key. So a recently replaced token gets the session's current
+ *   token again, although the database stores only hashes: two pages that refresh at once, or a lost response, do not
+ *   end the session.
  */
 import { createHmac } from 'node:crypto';
 import { deriveKey } from '../lib/seal.ts';
@@ -14,7 +14,7 @@ import { base62, hashToken, newToken, REFRESH_PREFIX, tokenOf } from './tokens.t
 
 const FAMILY_LENGTH = 21;
 const OWN_LENGTH = 22;
-/** More are not issued within the seconds for which a replaced token is taken. */
+/** At most so many are issued while a replaced token is still accepted. */
 const MOST_STEPS = 1_000;
 
 export interface RefreshToken {
@@ -23,7 +23,7 @@ export interface RefreshToken {
   readonly family_hash: Buffer;
 }
 
-/** Of one that is well-formed. */
+/** The family of a well-formed token. */
 export function refreshToken(token: string): RefreshToken {
   const family = familyOf(token);
   return { token, token_hash: hashToken(token), family_hash: hashToken(family) };
@@ -46,7 +46,7 @@ export class RefreshTokens {
     return refreshToken(tokenOf(REFRESH_PREFIX, familyOf(token) + base62(mac, OWN_LENGTH)));
   }
 
-  /** The token with this hash that follows the given one; null: none does, the server's key is another by now. */
+  /** The token with this hash, derived from the given one; null: not derivable, because the server key has changed. */
   find(from: RefreshToken, token_hash: Buffer): RefreshToken | null {
     let at = from;
     for (let step = 0; step < MOST_STEPS; step++) {

@@ -1,9 +1,9 @@
 /**
- * Sessions: up to 30 days, ended by logout, revocation, or a change of password. What a session shows is a bearer
- * token good for an hour; the refresh token (a cookie of the console) gets it a new one, and is replaced by that
- * (`refresh-tokens.ts`). Session tokens overlap: two pages of one browser do not end each other's.
+ * Sessions last up to 30 days and end by logout, revocation or a password change. A bearer token is valid for an hour. A
+ * refresh token (a cookie of the console) gets a new bearer token and is itself replaced (`refresh-tokens.ts`). Bearer
+ * tokens overlap, so that two pages of one browser do not end each other's.
  *
- * A refresh token that was replaced, and comes again later than ten seconds after that, ends its session: somebody has a copy.
+ * A replaced refresh token that is used again after more than ten seconds ends its session, because it was copied.
  */
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
@@ -47,13 +47,13 @@ async function issueToken(tx: Tx, session_id: SessionId, ends_at: Date) {
 export interface RefreshedSession {
   readonly session_token: string;
   readonly expires_at: Date;
-  /** The session's present one; null where it cannot be said again. */
+  /** The session's current token; null if it cannot be derived again. */
   readonly refresh_token: string | null;
 }
 
 /**
- * A new bearer token for the session of a refresh token, and the next refresh token. `ended` is told, in the same
- * transaction, of a session that ends because a replaced token came again.
+ * A new bearer token for the session of a refresh token, and the next refresh token. `ended` is called in the same
+ * transaction if the session ends because a replaced token was reused.
  * @throws AppError UNAUTHENTICATED
  */
 export async function refreshSession(
@@ -73,7 +73,7 @@ export async function refreshSession(
       const refresh_token = taken.next?.token ?? null;
       return { ...(await issueToken(tx, session.id, session.ends_at)), refresh_token };
     }
-    // Not thrown from here: the end of the session must be committed.
+    // Throwing here would roll back the end of the session.
     await deleteSession(tx, session.user_id, session.id);
     await ended(tx, session);
     return null;
@@ -82,7 +82,7 @@ export async function refreshSession(
   throw new AppError('UNAUTHENTICATED', { message: 'The session has ended. Log in again.' });
 }
 
-/** The token that the session has from now on; null as a whole where the one shown is not taken any more. */
+/** The session's token from now on; null if the given one is no longer accepted. */
 async function takeToken(
   tx: Tx,
   tokens: RefreshTokens,

@@ -7,17 +7,16 @@ import { countWaysIn, type WaysIn } from './ways-in-store.ts';
 
 export interface NewPassword {
   readonly password_hash: string;
-  /** By the person, by a reset mail (`first_reset`: which was the first proof of the address), or by the operator on the server. */
+  /** By the person, by a reset mail (`first_reset`: the reset also confirms the address), or by the operator on the server. */
   readonly how: 'changed' | 'reset' | 'first_reset' | 'server';
   readonly actor: string;
-  /** The session in which it is changed. */
+  /** The session that changes it. */
   readonly keep?: SessionId | null;
 }
 
 /**
- * Sets a password, and ends what whoever knew the one before may have begun: every session but the one to keep, every
- * sudo grant, and what was mailed to reset the password or to change the address. The account is told, with how many
- * keys and factors remain, which are not ended.
+ * Sets a password. Ends every session but the one to keep, every sudo grant, and every mailed token for a password reset
+ * or a change of address. Keys and factors remain; the notification to the account says how many.
  */
 export async function setPassword(
   tx: Tx,

@@ -8,7 +8,7 @@ export async function findUserByEmail(tx: Tx, email: string) {
   return tx.selectFrom('users').selectAll().where('email_key', '=', email.toLowerCase()).executeTakeFirst();
 }
 
-/** A user with whether a second factor is confirmed. */
+/** A user, and whether a second factor is confirmed. */
 export async function findUser(tx: Tx, id: UserId) {
   return tx
     .selectFrom('users')
@@ -28,22 +28,21 @@ export async function findUser(tx: Tx, id: UserId) {
     .executeTakeFirst();
 }
 
-/** Until the transaction's end nobody else changes the user. */
+/** Locks the user against other changes until the transaction ends. */
 export async function lockUser(tx: Tx, id: UserId): Promise<void> {
   await tx.selectFrom('users').select('id').where('id', '=', id).forNoKeyUpdate().execute();
 }
 
-/** The same, and nobody begins to refer to the user: no membership is added. */
+/** The same, and against new references: no membership is added. */
 export async function lockUserForDeletion(tx: Tx, id: UserId): Promise<void> {
   await tx.selectFrom('users').select('id').where('id', '=', id).forUpdate().execute();
 }
 
-/** Whether there is any account. */
 export async function hasUsers(tx: Tx): Promise<boolean> {
   return (await tx.selectFrom('users').select('id').limit(1).executeTakeFirst()) !== undefined;
 }
 
-/** Until the transaction's end nobody makes an account. */
+/** Prevents new accounts until the transaction ends. */
 export async function lockUsers(tx: Tx): Promise<void> {
   await sql`lock table users in share row exclusive mode`.execute(tx);
 }
@@ -56,16 +55,16 @@ export async function updateUser(
   await tx.updateTable('users').set(change).where('id', '=', id).execute();
 }
 
-/** Takes an address that was proved. @throws unique violation `users_email_key_key` */
+/** Sets a confirmed address. @throws unique violation `users_email_key_key` */
 export async function updateEmail(tx: Tx, id: UserId, email: string): Promise<void> {
   const change = { email, email_key: email.toLowerCase(), email_confirmed: true };
   await tx.updateTable('users').set(change).where('id', '=', id).execute();
 }
 
-/** With sessions, factors, keys and memberships (foreign keys), and notifications. */
+/** Deletes the user with sessions, factors, keys and memberships (foreign keys), and notifications. */
 export async function deleteUser(tx: Tx, id: UserId): Promise<void> {
   await tx.deleteFrom('users').where('id', '=', id).execute();
-  // After it: whoever raises some holds the user.
+  // After the user: raising notifications locks the user.
   await tx.deleteFrom('notifications').where('recipient', '=', id).execute();
 }
 
@@ -92,7 +91,7 @@ export async function insertSessionToken(
   await tx.insertInto('session_tokens').values({ token_hash, session_id, expires_at }).execute();
 }
 
-/** Nobody ends the session before the transaction has ended. @throws AppError UNAUTHENTICATED when it has ended already */
+/** Keeps the session from ending until the transaction ends. @throws AppError UNAUTHENTICATED if it has ended */
 export async function holdSession(tx: Tx, id: SessionId): Promise<void> {
   const row = await tx
     .selectFrom('sessions')
@@ -124,7 +123,7 @@ export async function deleteOtherSessions(tx: Tx, user_id: UserId, keep: Session
   await tx.deleteFrom('sudo_grants').where('user_id', '=', user_id).execute();
 }
 
-/** Those that are live. */
+/** The live sessions. */
 export async function countSessions(tx: Tx, user_id: UserId): Promise<number> {
   const row = await tx
     .selectFrom('sessions')
@@ -147,7 +146,7 @@ export async function listSessions(tx: Tx, user_id: UserId, before: string | nul
     .execute();
 }
 
-/** A live session by its token's hash, with the membership it acts in: the one asked for, or the oldest. */
+/** A live session by its token's hash, with the requested membership, or the oldest. */
 export async function findSessionPrincipal(tx: Tx, token_hash: Buffer, org_id: OrgId | null) {
   return tx
     .selectFrom('session_tokens as t')
@@ -178,7 +177,7 @@ export async function findLiveSession(tx: Tx, id: SessionId, org_id: OrgId) {
     .executeTakeFirst();
 }
 
-/** Whether a live session has this token's hash, whatever organisation it asks for. */
+/** Whether a live session has this token's hash. */
 export async function sessionExists(tx: Tx, token_hash: Buffer): Promise<boolean> {
   const row = await tx
     .selectFrom('session_tokens as t')
@@ -191,7 +190,7 @@ export async function sessionExists(tx: Tx, token_hash: Buffer): Promise<boolean
   return row !== undefined;
 }
 
-/** Notes use, at most once a minute, so that reading costs no write. */
+/** Records that the session was used, at most once a minute. */
 export async function touchSession(tx: Tx, id: SessionId): Promise<void> {
   await tx
     .updateTable('sessions')
@@ -201,7 +200,7 @@ export async function touchSession(tx: Tx, id: SessionId): Promise<void> {
     .execute();
 }
 
-/** Answers when it ends, by the database's clock. */
+/** Returns when it ends, by the database's clock. */
 export async function insertSudoGrant(
   tx: Tx,
   grant: { readonly token_hash: Buffer; readonly session_id: SessionId; readonly user_id: UserId },
@@ -216,7 +215,7 @@ export async function insertSudoGrant(
   return row.expires_at;
 }
 
-/** Whether it is a live grant of this very session. */
+/** Whether it is a live grant of this session. */
 export async function hasSudoGrant(tx: Tx, session_id: SessionId, token_hash: Buffer): Promise<boolean> {
   const row = await tx
     .selectFrom('sudo_grants')
@@ -228,7 +227,7 @@ export async function hasSudoGrant(tx: Tx, session_id: SessionId, token_hash: Bu
   return row !== undefined;
 }
 
-/** Removes what is past its time. */
+/** Removes expired rows. */
 export async function deleteExpired(tx: Tx): Promise<void> {
   const now = sql<Date>`now()`;
   await tx.deleteFrom('session_tokens').where('expires_at', '<', now).execute();
@@ -244,7 +243,7 @@ export async function deleteExpired(tx: Tx): Promise<void> {
     .execute();
 }
 
-/** The organisation that a user has belonged to for longest; what concerns the account alone is noted there. */
+/** The user's oldest membership; audit entries about the account go there. */
 export async function firstOrganisation(tx: Tx, user_id: UserId): Promise<OrgId | null> {
   const row = await tx
     .selectFrom('memberships')

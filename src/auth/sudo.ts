@@ -9,7 +9,7 @@ import { holdProved, verifyAccountPassword } from './verify-account.ts';
 export const SUDO_LIFETIME_S = 300;
 
 /**
- * Verifies the password of who asks for a grant; answers the hash that it was right for.
+ * Verifies the password for a grant; returns the hash that it matched.
  * @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED
  */
 export async function verifyForSudo(
@@ -21,7 +21,7 @@ export async function verifyForSudo(
   return verifyAccountPassword(db, sessionOf(principal).user_id, password, ip);
 }
 
-/** Grants to who was verified against the hash `proved_by`. @throws AppError UNAUTHENTICATED if it is another by now */
+/** Grants sudo after a verification against the hash `proved_by`. @throws AppError UNAUTHENTICATED if the hash has changed */
 export async function grantSudo(
   tx: Tx,
   principal: Principal,
@@ -30,11 +30,11 @@ export async function grantSudo(
   const credential = sessionOf(principal);
   const token = newToken(SUDO_PREFIX);
   const { id: session_id, user_id } = credential;
-  // A new password ends all grants: it waits for this one, or is seen here.
+  // A new password ends all grants: it either waits for this one, or is visible here.
   await holdProved(tx, user_id, proved_by);
   const grant = { token_hash: hashToken(token), session_id, user_id };
   const expires_at = await insertSudoGrant(tx, grant, SUDO_LIFETIME_S).catch((error: unknown) => {
-    // The session has ended while the password was verified.
+    // The session ended during the verification.
     throw isForeignKeyOf(error, 'sudo_grants') ? new AppError('UNAUTHENTICATED', { cause: error }) : error;
   });
   return { token, expires_at };
@@ -47,7 +47,7 @@ function sessionOf({ credential }: Principal) {
   });
 }
 
-/** @throws AppError SUDO_REQUIRED unless the token is a live grant of this very session */
+/** @throws AppError SUDO_REQUIRED unless the token is a live grant of this session */
 export async function requireSudo(tx: Tx, principal: Principal, token: string | undefined): Promise<void> {
   const { credential } = principal;
   const found =

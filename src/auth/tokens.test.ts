@@ -58,7 +58,7 @@ test('one changed character is always noticed', () => {
   );
 });
 
-test('what is no token has no prefix, whatever it is', () => {
+test('a text that is not a token has no prefix', () => {
   fc.assert(fc.property(fc.string(), (text) => tokenPrefix(text) === null));
   fc.assert(fc.property(fc.string(), (text) => tokenPrefix(API_KEY_PREFIX + text) === null));
 });

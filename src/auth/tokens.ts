@@ -1,7 +1,7 @@
 /**
  * Bearer tokens: `<prefix>` + 43 base62 characters (256 random bits) + 6 base62 characters of the CRC32 of
- * those 43, zero-padded (`0-9A-Za-z`). The checksum lets a mistyped or made-up token be refused before any
- * look-up. At rest only the SHA-256 of the whole token is kept.
+ * those 43, zero-padded (`0-9A-Za-z`). By the checksum a mistyped or made-up token is rejected without a look-up. The
+ * database stores only the SHA-256 of the token.
  */
 import { hash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
@@ -15,11 +15,11 @@ export const SESSION_PREFIX = 'berth_sess_';
 export const API_KEY_PREFIX = 'berth_live_';
 export const REFRESH_PREFIX = 'berth_refr_';
 export const SUDO_PREFIX = 'berth_sudo_';
-/** Tokens that go by mail. */
+/** Tokens in mails. */
 export const MAIL_PREFIX = 'berth_mail_';
-/** Of a host on another machine. */
+/** Tokens of hosts on other machines. */
 export const HOST_PREFIX = 'berth_host_';
-/** Lets its holder onto a console once. */
+/** Opens a console once. */
 export const CONSOLE_PREFIX = 'berth_cons_';
 const PREFIXES = [
   ...([SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX] as const),
@@ -48,7 +48,7 @@ export function tokenOf(prefix: TokenPrefix, random: string): string {
   return prefix + random + checksum(random);
 }
 
-/** The last `length` digits of a number of many more bits than they need. */
+/** The last `length` digits of a number that has many more bits than they need. */
 export function base62(bytes: Buffer, length: number): string {
   let value = BigInt(`0x${bytes.toString('hex')}`);
   let out = '';
@@ -59,7 +59,7 @@ export function base62(bytes: Buffer, length: number): string {
   return out;
 }
 
-/** The kind of a well-formed token; null when it cannot be one of ours. */
+/** The prefix of a well-formed token; null for any other text. */
 export function tokenPrefix(token: string): TokenPrefix | null {
   for (const prefix of PREFIXES) {
     if (!token.startsWith(prefix)) continue;

@@ -5,7 +5,7 @@ import { type Attempt, beginAttempt, fail, lockedNow, succeed, withdraw } from '
 import { verifyPassword } from './passwords.ts';
 import { findUser, lockUser } from './store.ts';
 
-/** The verify of an attempt; one that could not be made (too many at once) is given back. @throws AppError UNAVAILABLE */
+/** Verifies the password of an attempt; takes the attempt back if too many are running. @throws AppError UNAVAILABLE */
 export async function checkPassword(
   db: Db,
   attempt: Attempt,
@@ -18,7 +18,7 @@ export async function checkPassword(
   });
 }
 
-/** What a rate limit must not hide. @throws AppError ACCOUNT_LOCKED */
+/** Checks the lock before a rate limit can hide it. @throws AppError ACCOUNT_LOCKED */
 export async function refuseWhileLocked(db: Db, user_id: UserId): Promise<void> {
   const user = await findUser(db, user_id);
   const locked = user && (await lockedNow(db, user.email));
@@ -26,8 +26,8 @@ export async function refuseWhileLocked(db: Db, user_id: UserId): Promise<void> 
 }
 
 /**
- * Re-verifies the password of an account, under its lockout; a lock is told with the address `ip`. Answers the hash that
- * it was right for. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED
+ * Re-verifies the password of an account under its lockout; the notification of a lock names `ip`. Returns the hash that
+ * the password matched. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED
  */
 export async function verifyAccountPassword(
   db: Db,
@@ -47,8 +47,8 @@ export async function verifyAccountPassword(
 }
 
 /**
- * Holds the user whose password was verified against the hash `proved_by`: where it is another by now, what it proved
- * has ended. @throws AppError UNAUTHENTICATED
+ * Locks the user whose password was verified against the hash `proved_by`.
+ * @throws AppError UNAUTHENTICATED if the hash has changed since
  */
 export async function holdProved(tx: Tx, user_id: UserId, proved_by: string) {
   await lockUser(tx, user_id);

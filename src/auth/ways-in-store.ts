@@ -1,4 +1,4 @@
-/** What lets somebody into an account without its password. */
+/** Counts the credentials of an account other than its password. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
@@ -7,7 +7,7 @@ import type { UserId } from '../lib/ids.ts';
 export interface WaysIn {
   readonly api_keys: number;
   readonly ssh_keys: number;
-  /** Second factors that are confirmed: passkeys log in by themselves. */
+  /** Confirmed second factors; a passkey logs in without a password. */
   readonly factors: number;
 }
 

@@ -1,13 +1,13 @@
-/** Base images into a backup and out of it: whole folders, their holes kept, every file checked against its manifest. */
+/** Copies base images into a backup and out of it: whole, sparse, and with every file checked against its manifest. */
 import { lstat, mkdir, readFile, rm, symlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { listHostImages } from '../host/images.ts';
+import { listHostImages } from '../host/image/host-images.ts';
 import { runCommand } from '../launch/run-command.ts';
 import { errnoOf } from '../lib/errors.ts';
 import { fileSha256 } from './line-files.ts';
 import { BackupError, type BackupImage } from './manifest.ts';
 
-/** The folders of the images with these versions, and of the newest. */
+/** The folders of images with these versions, and of the newest ones. */
 export async function imagesOf(
   images_dir: string,
   wanted: readonly { readonly image: string; readonly version: string }[],
@@ -25,7 +25,7 @@ export async function imagesOf(
   return { images, missing };
 }
 
-/** Answers what is wrong with it, and then leaves nothing of it there. @throws BackupError when it cannot be copied */
+/** Returns the image's damage, if any, and then removes the copy. @throws BackupError when it cannot be copied */
 export async function copyImage(
   from_dir: string,
   to_dir: string,
@@ -50,7 +50,7 @@ export async function copyImage(
   return problem;
 }
 
-/** From now on new disks are made over it. */
+/** Makes it current for new disks. */
 export async function makeNewest(images_dir: string, { id, name }: BackupImage): Promise<void> {
   const current = join(images_dir, id, 'current');
   await rm(current, { force: true });

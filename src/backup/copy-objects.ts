@@ -1,4 +1,4 @@
-/** Objects out of a store into a backup's folder, and back. Some pieces are in memory at once, whatever their number. */
+/** Copies objects out of a store into a backup's folder, and back. Memory is bounded, whatever their number. */
 import { createHash } from 'node:crypto';
 import { mkdir, open, readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -30,7 +30,7 @@ export interface SaveOptions {
 
 export interface SavedObjects {
   readonly saved: readonly BackupObject[];
-  /** What could not be saved as it was written; what is there of it is not in the backup. */
+  /** Objects that could not be saved intact; the backup does not contain them. */
   readonly damaged: readonly string[];
 }
 
@@ -75,10 +75,10 @@ async function saveObject(
 }
 
 /**
- * Puts what the backup has into a store. Answers the keys of those that are not in the backup as they were saved; they are
- * left out. Without `folder` nothing is put: looks whether the store has what the list says.
+ * Copies the backup's objects into a store, except damaged ones, whose keys it returns. Without `folder` it copies nothing, and
+ * checks that the store has the objects of the list.
  */
-export async function bringObjects(options: {
+export async function restoreObjects(options: {
   readonly store: ObjectStore;
   readonly folder: string | null;
   readonly objects: readonly BackupObject[];
@@ -110,7 +110,7 @@ async function isThere(store: ObjectStore, { key, size_bytes }: BackupObject): P
   }
 }
 
-/** One whole object is in memory: up to 17 MB of a segment, 40 bytes a block of a map. */
+/** Holds one whole object in memory: up to 17 MB of a segment, 40 bytes for each block of a map. */
 async function bringObject(
   store: ObjectStore,
   folder: string,

@@ -1,4 +1,4 @@
-/** Files of many lines, compressed with zstd, and the hash of the file as it lies there. */
+/** Files of lines, compressed with zstd, and the hash of the compressed file. */
 import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream } from 'node:fs';
 import { createInterface } from 'node:readline';
@@ -6,7 +6,7 @@ import { Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createZstdCompress, createZstdDecompress } from 'node:zlib';
 
-/** Returns the SHA-256 of the file. It is not yet on the disk for sure. */
+/** Returns the SHA-256 of the file. Does not sync it. */
 export async function writeLines(
   path: string,
   lines: AsyncIterable<string> | Iterable<string>,

@@ -1,20 +1,20 @@
 /**
- * Saves a whole machine while it runs: the rows of the database as of one moment, then the objects that the disks of that
- * moment need, their base images and the server's key.
+ * Saves a whole machine while it runs: the database as of one snapshot, then the objects that its disks need, their base
+ * images and the server's key.
  *
- * Consistent because objects never change and are durable before a row names them; and because nothing is removed between
- * (`keepObjects`): locked first, then the moment, then the copies. Everything is on the disk before the manifest is.
+ * It is consistent because objects never change, are durable before a row names them, and are not removed meanwhile
+ * (`keepObjects`). The order: lock, snapshot, copies, sync, manifest.
  */
 import { mkdir, open, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Paths } from '../config/paths.ts';
-import { type Snapshot, withSnapshot } from '../db/dump-data.ts';
 import { keepObjects } from '../disks/keep-objects.ts';
 import { runCommand } from '../launch/run-command.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { copyImage, imagesOf } from './copy-images.ts';
 import { type SavedObjects, type StoredObject, saveObjects } from './copy-objects.ts';
+import { type Snapshot, withSnapshot } from './dump-data.ts';
 import { writeLines } from './line-files.ts';
 import {
   BACKUP_VERSION,
@@ -26,7 +26,7 @@ import {
 } from './manifest.ts';
 
 export interface MakeBackupOptions {
-  /** Made if it is not there; must be empty. */
+  /** Created if missing; must be empty. */
   readonly folder: string;
   readonly database_url: string;
   readonly paths: Pick<Paths, 'data' | 'images'>;
@@ -36,15 +36,15 @@ export interface MakeBackupOptions {
   readonly store: ObjectStore | null;
   readonly signal: AbortSignal;
   readonly onProgress: (what: string) => void;
-  /** Called between the database's moment and the first object: for tests of what happens then. */
+  /** For tests: called between the snapshot and the first object. */
   readonly afterDatabase?: () => Promise<void>;
 }
 
 export interface MadeBackup {
   readonly manifest: BackupManifest;
-  /** Base images that disks need and this machine has not. */
+  /** Base images that disks need and this machine lacks. */
   readonly missing_images: readonly string[];
-  /** Those that are not in the backup because files of theirs are damaged, and which. */
+  /** Images left out because of damaged files, and these files. */
   readonly damaged_images: readonly string[];
 }
 
@@ -57,7 +57,7 @@ interface State {
   readonly images: readonly { readonly image: string; readonly version: string }[];
 }
 
-/** What an instance holds that is not being deleted: all else is about to be removed, or gone in part. */
+/** Objects held by instances that are not being deleted: all others may be removed at any time. */
 const OBJECTS = `
   select s.key, s.size_bytes::float8 as size_bytes from segments s
   where exists (
@@ -99,11 +99,14 @@ export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup
     }
     if (with_key)
       await writeFile(into.secret_key, `${secret_key.toString('hex')}\n`, { mode: 0o600, flag: 'wx' });
-    // What was copied may have been removed meanwhile if the lock is gone.
+    // Without the lock, objects may have been removed meanwhile.
     await kept.check();
     const manifest: BackupManifest = {
-      ...{ kind: 'berth backup', version: BACKUP_VERSION, made_at: state.made_at },
-      ...{ migrations: state.migrations, database: state.database },
+      kind: 'berth backup',
+      version: BACKUP_VERSION,
+      made_at: state.made_at,
+      migrations: state.migrations,
+      database: state.database,
       objects: {
         included: options.store !== null,
         count: list.length,
@@ -147,7 +150,10 @@ async function saveAll(
 ): Promise<SavedObjects> {
   if (store === null) return { saved: objects.map((each) => ({ ...each, sha256: null })), damaged: [] };
   return saveObjects({
-    ...{ store, objects, signal, folder: backupPaths(folder).objects },
+    store,
+    objects,
+    signal,
+    folder: backupPaths(folder).objects,
     onProgress: (done) => onProgress(`saving objects: ${done} of ${objects.length}`),
   });
 }
@@ -157,16 +163,16 @@ async function makeEmptyFolder(folder: string): Promise<void> {
     await mkdir(folder, { recursive: true, mode: 0o700 });
     const names = await readdir(folder);
     if (names.some((name) => name !== 'lost+found')) {
-      throw new BackupError(`${folder} is not empty: a backup takes a folder of its own`, 'state');
+      throw new BackupError(`${folder} is not empty: a backup needs an empty folder`, 'state');
     }
   } catch (error) {
     if (error instanceof BackupError) throw error;
     if (errnoOf(error) === undefined) throw error;
-    throw new BackupError(`${folder} can't be made or written: ${messageOf(error)}`, 'usage');
+    throw new BackupError(`${folder} cannot be created or written: ${messageOf(error)}`, 'usage');
   }
 }
 
-/** The manifest comes last: with it, and not before, the folder is a backup. */
+/** The manifest comes last: it makes the folder a backup. */
 async function finish(folder: string, manifest: BackupManifest): Promise<void> {
   await syncFileSystem(folder);
   const path = backupPaths(folder).manifest;
@@ -181,7 +187,7 @@ async function finish(folder: string, manifest: BackupManifest): Promise<void> {
   await handle.sync();
 }
 
-/** One for all files: a call each would take a disk's turn each. */
+/** One sync for all files, instead of one for each. */
 export async function syncFileSystem(folder: string): Promise<void> {
   const synced = await runCommand('sync', ['-f', folder]);
   if (synced.code !== 0)

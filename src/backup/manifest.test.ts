@@ -11,11 +11,11 @@ const refused = (value: unknown) => {
   return 'read';
 };
 
-test('a manifest is read when it is of a backup, and of a version that is known here', () => {
+test('a manifest of another format or an unknown version is refused', () => {
   assert.equal(refused({ kind: 'berth backup', version: BACKUP_VERSION }), 'read');
   assert.equal(refused('{"kind": "berth ba'), 'damaged: m.json is damaged');
   for (const other of [null, 'text', [], { kind: 'another' }]) {
-    assert.equal(refused(JSON.stringify(other)), 'usage: m.json is not of a backup');
+    assert.equal(refused(JSON.stringify(other)), 'usage: m.json is not the manifest of a backup');
   }
   assert.match(
     refused({ kind: 'berth backup', version: 99 }),
@@ -23,7 +23,7 @@ test('a manifest is read when it is of a backup, and of a version that is known 
   );
 });
 
-test('the check of a key is the same for that key alone, and does not show it', () => {
+test('the check of a key matches only that key, and does not reveal it', () => {
   const [key, other] = [Buffer.alloc(32, 1), Buffer.alloc(32, 2)];
   assert.equal(keyCheck(key), keyCheck(Buffer.from(key)));
   assert.notEqual(keyCheck(key), keyCheck(other));

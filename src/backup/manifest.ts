@@ -1,12 +1,12 @@
 /**
- * A backup is a folder: `manifest.json`, written last (a folder without it is no backup), and what it names.
+ * A backup is a folder with `manifest.json`, which is written last, and the files that it names.
  *
  *     manifest.json            this
- *     database.jsonl.zst       the rows of all tables, of one moment (src/db/dump-data.ts)
+ *     database.jsonl.zst       the rows of all tables, of one snapshot (src/backup/dump-data.ts)
  *     objects.jsonl.zst        the objects that the disks need: a line each, {key, size_bytes, sha256 or null}
  *     objects/<key>            the objects, unless they are in a bucket that keeps them
  *     images/<image>/<name>/   the base images that the disks are based on
- *     secret-key               the server's key, unless it was left out: without it no disk can be read
+ *     secret-key               the server's key, unless left out: no disk is readable without it
  */
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -19,36 +19,36 @@ export const BACKUP_VERSION = 1;
 export interface BackupManifest {
   readonly kind: 'berth backup';
   readonly version: number;
-  /** The moment that the database is of. */
+  /** The time of the database's snapshot. */
   readonly made_at: string;
   readonly migrations: readonly AppliedMigration[];
   readonly database: { readonly rows: number; readonly sha256: string };
   readonly objects: {
-    /** False: they are where the settings say, in a bucket. */
+    /** False: they stay in their bucket. */
     readonly included: boolean;
     readonly count: number;
     readonly bytes: number;
-    /** Of the list of them. */
+    /** Of the list of objects. */
     readonly sha256: string;
-    /** The mark of the store that they were in; null or absent: it had none. */
+    /** The mark of their store; null or absent: it had none. */
     readonly store?: string | null;
-    /** Keys of those that could not be saved: missing, or not of the size that they had. */
+    /** Keys of objects that could not be saved: missing, or of a wrong size. */
     readonly damaged: readonly string[];
   };
   readonly images: readonly BackupImage[];
   readonly secret_key: {
     readonly included: boolean;
-    /** Says whether a key is the one, and nothing else of it. */
+    /** Proves a key without revealing it. */
     readonly check: string;
   };
 }
 
 export interface BackupImage {
   readonly id: string;
-  /** Of its folder. */
+  /** The name of its folder. */
   readonly name: string;
   readonly version: string;
-  /** What new disks are made over; absent in backups of before this was saved. */
+  /** It was current for new disks. */
   readonly newest?: boolean;
 }
 
@@ -68,7 +68,7 @@ export const backupPaths = (folder: string) => ({
   secret_key: join(folder, 'secret-key'),
 });
 
-/** What stands in the way of a backup or a restore, for the operator. */
+/** Why a backup or a restore is not possible, for the operator. */
 export class BackupError extends Error {
   override name = 'BackupError';
   readonly reason: 'usage' | 'state' | 'damaged';
@@ -91,10 +91,7 @@ export async function readManifest(folder: string): Promise<BackupManifest> {
     text = await readFile(path, 'utf8');
   } catch (error) {
     if (!['ENOENT', 'ENOTDIR'].includes(errnoOf(error) ?? '')) throw error;
-    throw new BackupError(
-      `${folder} is no backup, or one that was not finished: it has no manifest.json`,
-      'usage',
-    );
+    throw new BackupError(`${folder} is not a complete backup: it has no manifest.json`, 'usage');
   }
   return parseManifest(text, path);
 }
@@ -109,11 +106,11 @@ export function parseManifest(text: string, path: string): BackupManifest {
   }
   const manifest = value as BackupManifest;
   if (typeof value !== 'object' || value === null || manifest.kind !== 'berth backup') {
-    throw new BackupError(`${path} is not of a backup`, 'usage');
+    throw new BackupError(`${path} is not the manifest of a backup`, 'usage');
   }
   if (manifest.version !== BACKUP_VERSION) {
     throw new BackupError(
-      `${path} is of a backup of version ${manifest.version}, and this program reads version ${BACKUP_VERSION}: use the berth that made it, or a newer one`,
+      `${path} has version ${manifest.version}, and this program reads version ${BACKUP_VERSION}: use the berth that made the backup, or a newer one`,
       'usage',
     );
   }

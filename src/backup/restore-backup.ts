@@ -1,18 +1,16 @@
 /**
- * Makes a machine of a backup: an empty data folder becomes one that `npm start` goes on with. Until all is there, a mark
- * in the folder keeps everything from starting on it. The database is loaded once the objects that it names are there.
+ * Restores a backup into an empty data folder, for `npm start`. Until the restore is complete, a marker in the folder keeps Berth
+ * from starting on it. The database is loaded after the objects that it names.
  */
 import { lstat, mkdir, open, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Config } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
-import { queryTableCount } from '../db/data-tables.ts';
-import { DataError, loadData } from '../db/load-data.ts';
 import { knownMigrations, MigrationError, migrate, refuseUnknown } from '../db/migrate.ts';
 import { openPool } from '../db/pool.ts';
-import { forgetStoreMark } from '../disks/mark-store.ts';
-import { disownOverlays, forgetDirtyBytes } from '../disks/store.ts';
-import { forgetStoredImages } from '../images/store.ts';
+import { deleteStoreMark } from '../disks/mark-store.ts';
+import { clearAllDirtyBytes, invalidateOverlays } from '../disks/store.ts';
+import { deleteImageVersions } from '../images/store.ts';
 import { makeDataFolder, UNFINISHED_RESTORE, writeSecret } from '../launch/data-folder.ts';
 import { startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
 import { lockDataFolder } from '../launch/single.ts';
@@ -21,10 +19,12 @@ import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { readMark } from '../object-store/store-mark.ts';
-import { failLost } from '../vms/apply-report.ts';
+import { failLost } from '../vms/fail-vm.ts';
 import { copyImage, makeNewest } from './copy-images.ts';
-import { bringObjects } from './copy-objects.ts';
+import { restoreObjects } from './copy-objects.ts';
+import { queryTableCount } from './data-tables.ts';
 import { fileSha256, readLines } from './line-files.ts';
+import { DataError, loadData } from './load-data.ts';
 import { syncFileSystem } from './make-backup.ts';
 import {
   BackupError,
@@ -45,9 +45,9 @@ export interface RestoreBackupOptions {
 
 export interface RestoredBackup {
   readonly manifest: BackupManifest;
-  /** Images and objects that are not as they were saved, or objects that were damaged already when the backup was made. */
+  /** Images and objects that are damaged in the backup, or were when it was made. */
   readonly damaged: readonly string[];
-  /** VMs that were running then, and are `failed` now: their next start is from the last generation. */
+  /** VMs that were running in the snapshot and are `failed` now: they continue from the last generation. */
   readonly lost_vms: number;
 }
 
@@ -62,7 +62,7 @@ export async function restoreBackup(options: RestoreBackupOptions): Promise<Rest
   const secret_key = await keyOf(folder, manifest, config.secret_key);
   if (!manifest.objects.included && config.s3 === null) {
     throw new BackupError(
-      'the objects of this backup are in a bucket, and were not saved: set BERTH_S3_BUCKET as it was then',
+      'the objects of this backup stayed in their bucket: set BERTH_S3_BUCKET to it',
       'usage',
     );
   }
@@ -102,7 +102,7 @@ function refuseUnreadable({ migrations }: BackupManifest): void {
     refuseUnknown(knownMigrations(), migrations);
   } catch (error) {
     if (!(error instanceof MigrationError)) throw error;
-    throw new BackupError(`the backup can't be restored: ${error.message}`, 'usage', { cause: error });
+    throw new BackupError(`the backup cannot be restored: ${error.message}`, 'usage', { cause: error });
   }
 }
 
@@ -110,10 +110,7 @@ async function keyOf(folder: string, manifest: BackupManifest, given: Buffer | n
   const key = given ?? (await savedKey(folder, manifest));
   if (keyCheck(key) === manifest.secret_key.check) return key;
   const which = given === null ? backupPaths(folder).secret_key : 'BERTH_SECRET_KEY';
-  throw new BackupError(
-    `${which} is not the key of this backup: its disks could not be read with it`,
-    'usage',
-  );
+  throw new BackupError(`${which} is not the key of this backup: its disks would be unreadable`, 'usage');
 }
 
 async function savedKey(folder: string, { secret_key }: BackupManifest): Promise<Buffer> {
@@ -123,7 +120,7 @@ async function savedKey(folder: string, { secret_key }: BackupManifest): Promise
   const path = backupPaths(folder).secret_key;
   const text = (await readFile(path, 'utf8').catch(() => '')).trim();
   if (!/^[0-9a-f]{64}$/.test(text)) {
-    throw new BackupError(`${path} is missing or damaged: bring it back, or set BERTH_SECRET_KEY`, 'damaged');
+    throw new BackupError(`${path} is missing or damaged: restore it, or set BERTH_SECRET_KEY`, 'damaged');
   }
   return Buffer.from(text, 'hex');
 }
@@ -136,18 +133,12 @@ async function refuseUnlessEmpty(data_dir: string): Promise<void> {
   if (names.every((name) => name === 'lost+found')) return;
   const unfinished = names.includes(UNFINISHED_RESTORE);
   const why = unfinished ? 'has what an earlier restore did not finish: remove it' : 'is not empty';
-  throw new BackupError(
-    `${data_dir} ${why}; a backup is restored into an empty data folder (BERTH_DATA_DIR)`,
-    'state',
-  );
+  throw new BackupError(`${data_dir} ${why}; set BERTH_DATA_DIR to an empty folder`, 'state');
 }
 
 async function refuseUnlessDatabaseEmpty(url: string): Promise<void> {
   if ((await queryTableCount(url)) === 0) return;
-  throw new BackupError(
-    'the database of DATABASE_URL is not empty; a backup is restored into an empty one',
-    'state',
-  );
+  throw new BackupError('the database of DATABASE_URL is not empty; set it to an empty one', 'state');
 }
 
 async function readObjectList(folder: string, manifest: BackupManifest): Promise<BackupObject[]> {
@@ -178,15 +169,15 @@ async function copyImages(
 }
 
 /**
- * Objects go into a store of nobody's or of this installation's, and are looked for in its own alone. Answers whether the
- * store has its mark; if not, it is claimed at the first start.
+ * Objects may go into an unmarked store, or into the backup's own. Objects that were not saved are only in the backup's own.
+ * Returns whether the store has its mark; if not, the first start marks it.
  */
 async function refuseOtherStore(store: ObjectStore, { objects }: BackupManifest): Promise<boolean> {
   const there = await readMark(store);
   const own = objects.store ?? null;
   if (there !== null && there !== own) {
     throw new BackupError(
-      `${store.description} belongs to another installation of Berth: name one that nobody uses`,
+      `${store.description} belongs to another installation of Berth: use an empty one`,
       'state',
     );
   }
@@ -205,10 +196,13 @@ async function copyObjects(
   { objects: { included, count } }: BackupManifest,
   objects: readonly BackupObject[],
 ): Promise<string[]> {
-  return bringObjects({
-    ...{ store, objects, signal, folder: included ? backupPaths(folder).objects : null },
+  return restoreObjects({
+    store,
+    objects,
+    signal,
+    folder: included ? backupPaths(folder).objects : null,
     onProgress: (done) =>
-      onProgress(`${included ? 'bringing objects back' : 'looking for objects'}: ${done} of ${count}`),
+      onProgress(`${included ? 'copying objects' : 'checking objects'}: ${done} of ${count}`),
   });
 }
 
@@ -229,7 +223,7 @@ async function loadDatabase(
   }
 }
 
-/** Into the schema as it was then, which is brought up to date after that. */
+/** Loads into the schema of the backup, and then migrates it. */
 async function load(
   { folder }: RestoreBackupOptions,
   { migrations, database, objects }: BackupManifest,
@@ -242,16 +236,16 @@ async function load(
     if (rows !== database.rows) throw new DataError(`${rows} rows where ${database.rows} were saved`);
   } catch (error) {
     if (!(error instanceof DataError)) throw error;
-    throw new BackupError(`the database can't be loaded: ${error.message}`, 'damaged', { cause: error });
+    throw new BackupError(`the database cannot be loaded: ${error.message}`, 'damaged', { cause: error });
   }
   await migrate(url);
   const db = openPool(url, () => undefined, 2);
   try {
-    await forgetDirtyBytes(db);
-    await disownOverlays(db);
-    if (!marked) await forgetStoreMark(db);
-    // The images come with the backup as folders; their host brings them into the store again.
-    if (objects.included) await forgetStoredImages(db);
+    await clearAllDirtyBytes(db);
+    await invalidateOverlays(db);
+    if (!marked) await deleteStoreMark(db);
+    // The backup has images as folders; their host stores them again.
+    if (objects.included) await deleteImageVersions(db);
     return await failLost(db, LOST_MESSAGE, 'operator');
   } finally {
     await db.destroy();

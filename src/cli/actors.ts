@@ -1,11 +1,11 @@
-/** Who and what stands behind the ids of events and audit entries, as far as is known here. Programs get the ids. */
+/** Names for the ids in events and audit entries, for people. Programs get the ids. */
 import { BerthError } from '../../client/src/berth.ts';
 import type { Call } from './command.ts';
 import { collect } from './reading.ts';
 
 export type NameOf = (actor: string) => string;
 
-/** An API key may not ask who the members are, so that others stay ids. @returns the id where no more is known of it */
+/** An API key may not list members, so other accounts stay ids. @returns the id when no name is known */
 export function actorNames({ session, terminal }: Pick<Call, 'session' | 'terminal'>): NameOf {
   if (terminal.format !== 'human') return (id) => id;
   const { profile } = session;
@@ -18,13 +18,13 @@ export function actorNames({ session, terminal }: Pick<Call, 'session' | 'termin
 
 const MOST_INSTANCES = 1_000;
 
-/** Of what is acted on, instances that are still there have names. */
+/** Names for targets: of instances that still exist. */
 export async function targetNames(call: Pick<Call, 'session' | 'terminal'>): Promise<NameOf> {
   const actor = actorNames(call);
   if (call.terminal.format !== 'human') return actor;
   const found = call.session.berth().instances.list({ limit: 200 });
   const instances = await collect(found, MOST_INSTANCES).catch((error: unknown) => {
-    // A key that may read the log alone.
+    // The key may read only the log.
     if (error instanceof BerthError && error.status === 403) return [];
     throw error;
   });

@@ -1,4 +1,4 @@
-/** `berth backup` and `berth restore-backup` on the server: a whole machine as a folder, and back. */
+/** `berth backup` and `berth restore-backup`, on the server. */
 import { resolve } from 'node:path';
 import { makeBackup } from '../backup/make-backup.ts';
 import { BackupError } from '../backup/manifest.ts';
@@ -24,11 +24,11 @@ interface Request {
 
 export interface BackupRequest extends Request {
   readonly with_key: boolean;
-  /** Of a bucket too. */
+  /** Include the objects of a bucket. */
   readonly with_objects: boolean;
 }
 
-/** Exit code {@link EXIT.damaged} when some objects or images could not be saved: the rest was. */
+/** Exit code {@link EXIT.damaged} when some objects or images could not be saved; all others were. */
 export async function backup({
   terminal,
   signal,
@@ -45,7 +45,13 @@ export async function backup({
       const settings = { s3: config.s3, folder: paths.objects, log };
       const store = saves ? ownStore(knownMarks(db), await openStore(settings)) : null;
       return makeBackup({
-        ...{ folder, database_url, paths, secret_key, with_key, store, signal },
+        folder,
+        database_url,
+        paths,
+        secret_key,
+        with_key,
+        store,
+        signal,
         onProgress: (what) => progress.say(what),
       });
     }),
@@ -79,7 +85,7 @@ export async function backup({
     : EXIT.done;
 }
 
-/** Exit code {@link EXIT.damaged} when objects or images are missing or damaged: the rest was brought back. */
+/** Exit code {@link EXIT.damaged} when objects or images are missing or damaged; all others were restored. */
 export async function restore({ terminal, signal, ...request }: Request): Promise<number> {
   const folder = resolve(request.folder);
   const env = readEnv();
@@ -87,7 +93,10 @@ export async function restore({ terminal, signal, ...request }: Request): Promis
   const progress = terminal.progress('restoring');
   const { manifest, damaged, lost_vms } = await asCommand(() =>
     restoreBackup({
-      ...{ folder, config, signal, log: createLog('cli', 'error') },
+      folder,
+      config,
+      signal,
+      log: createLog('cli', 'error'),
       onProgress: (what) => progress.say(what),
     }),
   ).finally(() => progress.end());

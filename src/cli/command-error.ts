@@ -1,4 +1,4 @@
-/** What went wrong with a command, for the person who typed it; `next` is what they may type now. */
+/** A command's failure, for the person who typed it; `next` is a command or step that helps. */
 export class CommandError extends Error {
   override name = 'CommandError';
   readonly next: string | null;
@@ -14,7 +14,7 @@ export class CommandError extends Error {
   }
 }
 
-/** Wrong words or options. */
+/** Unknown words or options. */
 export class UsageError extends Error {
   override name = 'UsageError';
 }

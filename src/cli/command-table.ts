@@ -41,18 +41,18 @@ export const SECTIONS: readonly Section[] = [
 
 export const COMMANDS: readonly Command[] = SECTIONS.flatMap(({ commands }) => commands);
 
-/** All that a command may be called, longest first. */
+/** All names of commands, longest first. */
 const NAMED: readonly { readonly words: readonly string[]; readonly command: Command }[] = COMMANDS.flatMap(
   (command) => [command.name, ...(command.short ?? [])].map((name) => ({ words: name.split(' '), command })),
 ).sort((a, b) => b.words.length - a.words.length);
 
 export interface Found {
   readonly command: Command;
-  /** How many of the words name it. */
+  /** The number of words that name it. */
   readonly taken: number;
 }
 
-/** The command that the words begin with. */
+/** The command that the words start with. */
 export function findCommand(words: readonly string[]): Found | undefined {
   const found = NAMED.find(({ words: name }) => name.every((word, at) => words[at] === word));
   return found && { command: found.command, taken: found.words.length };

@@ -1,17 +1,17 @@
-/** What a command is. The table of all of them is `command-table.ts`; help, completion and docs/cli.md read it. */
+/** The type of a command. `command-table.ts` lists all commands; help, completion and docs/cli.md are generated from it. */
 import type { ParseArgsOptionDescriptor } from 'node:util';
 import type { Session } from './session.ts';
 import type { Terminal } from './terminal.ts';
 
 export interface Option extends Pick<ParseArgsOptionDescriptor, 'type' | 'short' | 'multiple'> {
   readonly help: string;
-  /** How its value is called in the help: `N`. */
+  /** The name of its value in the help: `N`. */
   readonly value?: string;
 }
 
 export interface Call {
   readonly args: readonly string[];
-  /** What came after `--`. */
+  /** The words after `--`. */
   readonly rest: readonly string[];
   readonly options: Options;
   readonly terminal: Terminal;
@@ -39,22 +39,22 @@ export class Options {
 }
 
 export interface Command {
-  /** `instance create`; what is in the table first is shown first. */
+  /** `instance create`. The help shows commands in the order of the table. */
   readonly name: string;
-  /** Shorter ways to say it: `create`. */
+  /** Shorter names: `create`. */
   readonly short?: readonly string[];
-  /** `NAME`, `[NAME]`, `NAME…`: as the help shows them, and as they are counted. */
+  /** `NAME`, `[NAME]`, `NAME…`: shown in the help, and used to count arguments. */
   readonly args?: readonly string[];
   /** Takes words after `--`. */
   readonly rest?: string;
   readonly summary: string;
   readonly example: string;
   readonly options?: Readonly<Record<string, Option>>;
-  /** Runs on the server itself, on its database. */
+  /** Runs on the server, with its database. */
   readonly on_server?: boolean;
-  /** Its arguments name instances: completion lists them. */
+  /** Its arguments are instances, for completion. */
   readonly names_instances?: boolean;
-  /** @returns the exit code; nothing means done */
+  /** @returns the exit code; undefined for success */
   readonly run: (call: Call) => Promise<number | undefined>;
 }
 

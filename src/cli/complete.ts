@@ -1,4 +1,4 @@
-/** What may come next after the words so far; the last one is being typed. Never fails, and asks the server briefly. */
+/** Completes the last word. Never fails, and waits for the server only briefly. */
 import type { Berth } from '../../client/src/berth.ts';
 import { COMMON_OPTIONS } from './command.ts';
 import { COMMANDS, findCommand } from './command-table.ts';
@@ -30,7 +30,7 @@ export async function complete(words: readonly string[], login: () => Berth): Pr
   try {
     const signal = AbortSignal.timeout(ASK_MS);
     const instances = await collect(login().instances.list({ limit: 200 }, { signal }), 200);
-    // What comes from a server is expanded by bash like what is typed.
+    // Bash expands completions like typed words, so a name from the server must not contain shell syntax.
     return instances.map(({ name }) => name).filter((name) => isInstanceName(name) && name.startsWith(typed));
   } catch {
     return [];

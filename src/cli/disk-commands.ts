@@ -1,10 +1,10 @@
-/** `berth disk verify` on the server: where the objects, the database and the key are. */
+/** `berth disk verify`, on the server. */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { type Damage, verifyDisk } from '../disk-format/verify-disk.ts';
-import { type OpenedDisk, openDisk } from '../disks/open-disk.ts';
 import { notHeldBy } from '../disks/segment-store.ts';
+import { type OpenedDisk, openDisk } from '../instances/open-disk.ts';
 import { AppError, messageOf } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { CommandError } from './command-error.ts';
@@ -23,7 +23,7 @@ export interface Verdict {
   readonly blocks: number;
   readonly read_bytes: number;
   readonly damages: readonly Damage[];
-  /** What is wrong beside its objects. */
+  /** Problems other than damaged objects. */
   readonly problems: readonly string[];
 }
 
@@ -50,7 +50,7 @@ type VerifyContext = Pick<DiskContext, 'db' | 'disk_keys' | 'store' | 'kept' | '
 
 type Found = Awaited<ReturnType<typeof findInstances>>[number];
 
-/** Of all instances, those that were deleted since they were listed are passed over. */
+/** With --all, skips instances that were deleted after they were listed. */
 export async function verifyEach(
   context: VerifyContext,
   listed: readonly Found[],
@@ -71,7 +71,6 @@ export async function verifyEach(
   return verdicts;
 }
 
-/** As `openDisk` says it. */
 function isGone(error: unknown): boolean {
   return error instanceof AppError && (error.code === 'NOT_FOUND' || error.code === 'CONFLICT');
 }
@@ -90,7 +89,12 @@ export async function verifyInstance(context: VerifyContext, images: ImageCheck,
   try {
     const disk = await openDisk(db, disk_keys, id, one.generation);
     const { objects, ...verdict } = await verifyDisk({
-      ...{ store, pool, signal, keys: disk.keys, layers: disk.layers, size_bytes: disk.instance.size_bytes },
+      store,
+      pool,
+      signal,
+      keys: disk.keys,
+      layers: disk.layers,
+      size_bytes: disk.instance.size_bytes,
       onProgress: ({ read_bytes, total_bytes }) =>
         progress.say(`verifying ${name}: ${bytes(read_bytes)} of ${bytes(total_bytes)}`),
     });
@@ -109,8 +113,8 @@ export async function verifyInstance(context: VerifyContext, images: ImageCheck,
 }
 
 /**
- * Those of its objects that the instance does not hold. Compaction goes on while a disk is read, and lets go of what it
- * has replaced: then only what the generation names still is told.
+ * The generation's objects that the instance does not hold. Compaction may replace objects while the disk is read, so only
+ * objects that the generation still names are reported.
  */
 async function unheld(
   { db, disk_keys }: VerifyContext,
@@ -129,7 +133,7 @@ async function unheld(
   return missing.filter((key) => named.has(key));
 }
 
-/** The base images on this machine: each is read once. */
+/** The base images on this machine. Each is read once. */
 export class ImageCheck {
   readonly #context: Pick<DiskContext, 'paths'>;
   readonly #known = new Map<string, string[]>();
@@ -162,7 +166,7 @@ export class ImageCheck {
   }
 }
 
-/** So many spans are written out; --json has all. */
+/** Only --json prints more spans. */
 const SPANS_SHOWN = 8;
 
 function describe({

@@ -1,9 +1,9 @@
-/** What the commands on disks have beside the server's context: the object store, whose objects stay while they run. */
+/** The context of disk commands: the server's, and the object store, whose objects are kept while they run. */
 import type { Db } from '../db/pool.ts';
 import { type DiskKeys, diskKeys } from '../disks/data-keys.ts';
 import { type KeptObjects, keepObjects } from '../disks/keep-objects.ts';
 import { knownMarks } from '../disks/mark-store.ts';
-import { findHostImage, type HostImage } from '../host/images.ts';
+import { findHostImage, type HostImage } from '../host/image/host-images.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { createLog } from '../lib/log.ts';
@@ -26,7 +26,7 @@ const EXITS: Readonly<Record<string, number>> = {
   QUOTA_EXCEEDED: EXIT.limit,
 };
 
-/** @throws CommandError for what is expected to go wrong */
+/** @throws CommandError for expected failures */
 export async function withDisks<T>(work: (context: DiskContext) => Promise<T>): Promise<T> {
   return withServer(async (server) => {
     const { config, paths, secret_key } = server;
@@ -47,7 +47,7 @@ export async function withDisks<T>(work: (context: DiskContext) => Promise<T>): 
   });
 }
 
-/** By id, or by name where only one organisation has it; all of them, by name, for null. */
+/** By id, or by a name that only one organisation has. Null: all, by name. */
 export async function findInstances(
   db: Db,
   text: string | null,
@@ -73,7 +73,7 @@ export async function findOneInstance(db: Db, text: string) {
   return found;
 }
 
-/** Of exactly that version, or the newest for null. @throws CommandError when this machine has it not */
+/** The given version, or the newest for null. @throws CommandError when this machine lacks it */
 export async function baseImage(
   { paths }: Pick<DiskContext, 'paths'>,
   image: string,

@@ -1,5 +1,4 @@
-/** `berth disk export` and `berth disk import` on the server: disks as files. */
-
+/** `berth disk export` and `berth disk import`, on the server. */
 import { type FileHandle, open, rm, stat } from 'node:fs/promises';
 import { transaction } from '../db/pool.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
@@ -8,9 +7,9 @@ import { loadMap } from '../disk-format/load-map.ts';
 import { packDisk } from '../disk-format/pack-disk.ts';
 import { type DiskFile, writeRawDisk } from '../disk-format/raw-disk.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../disk-format/segment-format.ts';
-import { openDisk } from '../disks/open-disk.ts';
 import { currentImage } from '../images/store.ts';
 import { importDisk, requireStopped, requireStoredImage } from '../instances/import-disk.ts';
+import { openDisk } from '../instances/open-disk.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { CommandError } from './command-error.ts';
@@ -31,9 +30,9 @@ export interface ExportRequest extends Request {
   readonly format: DiskFormat;
 }
 export interface ImportRequest extends Request {
-  /** Null: by what the file begins with. */
+  /** Null: detected from the file's header. */
   readonly format: DiskFormat | null;
-  /** Make the disk larger where the file is. */
+  /** Grow the disk if the file is larger. */
   readonly grow: boolean;
 }
 
@@ -45,7 +44,7 @@ export async function exportDisk(request: ExportRequest): Promise<void> {
   let mine = format === 'raw';
   let done = false;
   try {
-    // Made before qemu-img writes it, which would let others read it.
+    // Created private first: qemu-img would create it readable by others.
     if (format === 'qcow2') await (await createFile(file)).close();
     mine = true;
     const written = await withDisks((context) => writeRaw(context, request, target));
@@ -80,7 +79,6 @@ async function writeRaw(
       exit_code: EXIT.state,
     });
   const { size_bytes, org_id } = instance;
-  // Before anything of it is read.
   await transaction(db, (tx) => audit.append(tx, org_id, entryOf('disk.export', id, disk.generation)));
   await using base = await openBase(context, instance.image, disk.image_version);
   const progress = terminal.progress(`exporting ${name}`);
@@ -88,7 +86,14 @@ async function writeRaw(
   try {
     const map = await loadMap({ store, keys: disk.keys, layers: disk.layers, signal });
     await writeRawDisk({
-      ...{ store, map, pool, target, size_bytes, signal, keys: disk.keys, base: base.disk },
+      store,
+      map,
+      pool,
+      target,
+      size_bytes,
+      signal,
+      keys: disk.keys,
+      base: base.disk,
       onProgress: (bytes_done) => progress.say(`exporting ${name}: ${bytes(bytes_done)}`),
     });
     await context.kept.check();
@@ -99,7 +104,7 @@ async function writeRaw(
   return { id, name, generation: disk.generation, size_bytes };
 }
 
-/** Makes the file a generation of a stopped instance's disk. */
+/** Imports the file as a generation of a stopped instance's disk. */
 export async function importFile(request: ImportRequest): Promise<void> {
   const { file, terminal, signal } = request;
   const { format, size_bytes } = await describeImage(file, request.format);
@@ -136,19 +141,26 @@ async function store(
     const message = `${file} is a disk of ${bytes(source.size_bytes)}, and that of ${name} has ${instance.disk_gib} GiB`;
     throw new CommandError(message, { exit_code: EXIT.state, next: 'the same with --grow' });
   }
-  // Of one that never booted what its boot would take; it need not be the newest that was built here.
+  // Before the first boot: the version that the boot would choose, which may not be the newest build here.
   const version = image_version ?? (await currentImage(db, instance.image))?.version ?? null;
   await using base = await openBase(context, instance.image, version);
-  // Before all of it is packed for nothing; the import itself asks again.
+  // An early check, before packing. The import checks again.
   await requireStoredImage(db, instance.image, base.version);
   const progress = terminal.progress(`importing ${file}`);
   const pool = new CompressPool();
   const packed = await loadMap({ store: context.store, keys, layers, signal })
     .then((head) =>
       packDisk({
-        ...{ store: context.store, pool, head, source, signal, base: base.disk, size_bytes },
+        store: context.store,
+        pool,
+        head,
+        source,
+        signal,
+        base: base.disk,
+        size_bytes,
         home: { disk_id: id, epoch: instance.disk_epoch + 1, generation: generation + 1 },
-        ...{ key_prefix: diskPrefix(id), data_key: config.encryption ? own : null },
+        key_prefix: diskPrefix(id),
+        data_key: config.encryption ? own : null,
         onProgress: (done, total) => progress.say(`importing ${file}: ${bytes(done)} of ${bytes(total)}`),
       }),
     )
@@ -163,7 +175,7 @@ async function store(
     return { sentence, result: { ...what, generation } };
   }
   const imported = { id, generation, epoch: instance.disk_epoch, image_version: base.version };
-  // An unclear outcome leaves objects that the sweep finds; a clear refusal too, a day later.
+  // After a failure the objects are orphans, which the sweep removes a day later.
   const after = await transaction(db, async (tx) => {
     const row = await importDisk(
       tx,
@@ -179,7 +191,11 @@ async function store(
 }
 
 const entryOf = (action: string, target: InstanceId, generation: number) => ({
-  ...{ actor: 'operator', action, target, ip: null, request_id: null },
+  actor: 'operator',
+  action,
+  target,
+  ip: null,
+  request_id: null,
   data: { generation },
 });
 
@@ -194,7 +210,7 @@ async function openBase(context: DiskContext, image: string, version: string | n
   };
 }
 
-/** For us alone: it holds a disk, in plain. */
+/** Private, because it holds a plain disk. */
 async function createFile(path: string): Promise<FileHandle> {
   try {
     return await open(path, 'wx', 0o600);

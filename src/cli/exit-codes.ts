@@ -1,4 +1,4 @@
-/** What the command line ends with. docs/cli.md says the same; `ssh` and `exec` end with what their commands end with. */
+/** The exit codes of the command line, as in docs/cli.md. `ssh` and `exec` exit with the code of their command. */
 import { BerthConnectionError, BerthError, VmWaitError } from '../../client/src/berth.ts';
 import { CommandError } from './command-error.ts';
 

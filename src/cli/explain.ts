@@ -1,4 +1,4 @@
-/** A failure as it is told: the reason, and what to type next. */
+/** Formats a failure: the reason, and what to type next. */
 import { BerthConnectionError, BerthError } from '../../client/src/berth.ts';
 import type { Env } from '../config/env.ts';
 import { messageOf } from '../lib/errors.ts';
@@ -20,11 +20,11 @@ const NEXT: Readonly<Record<string, string>> = {
   UNEXPECTED: 'berth doctor',
 };
 
-/** On this machine, where it can be started. */
+/** The server on this machine can be started. */
 const NOBODY_LISTENS = /\/\/(127\.|localhost|\[::1\]).*ECONNREFUSED/;
-/** What messages say for those who speak HTTP: `(POST …/vm)`. */
+/** Hints for users of HTTP in messages: `(POST …/vm)`. */
 const CALLS = / \((?:GET|POST|PUT|PATCH|DELETE) …[^)]*\)/g;
-/** And where in a request it stood. */
+/** The request's field. */
 const PLACES = /^(?:body|query|params): /;
 
 function nextAfter(error: unknown, command: Command, args: readonly string[], env: Env): string | null {
@@ -52,10 +52,10 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
 export function explain(error: unknown, command: Command, args: readonly string[], env: Env = {}): string {
   const lines = [`berth: ${messageOf(error).replaceAll(CALLS, '').replace(PLACES, '')}`];
   if (error instanceof BerthError) {
-    // The message has the first one already.
+    // The message contains the first one.
     const more = error.details.filter(({ issue }) => !error.message.includes(issue));
     lines.push(...more.map(({ field, issue }) => `  ${field} ${issue}`));
-    // An id helps where the server's log does.
+    // The id helps to find the failure in the server's log.
     if (error.status >= 500 && error.request_id !== null) lines.push(`  request ${error.request_id}`);
   }
   const next = nextAfter(error, command, args, env);

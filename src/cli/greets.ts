@@ -1,4 +1,4 @@
-/** Whether an SSH server says its first words at an address (RFC 4253, section 4.2). */
+/** Whether an SSH server sends its identification at an address (RFC 4253, section 4.2). */
 import { connect } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -19,8 +19,8 @@ function greetsNow(host: string, port: number, signal: AbortSignal): Promise<boo
 }
 
 /**
- * After a start the way to a VM may come a moment later than the VM itself. Returns when it is there, and after ten
- * seconds at any rate: what ssh then says is what is wrong.
+ * After a start the route to a VM may appear a moment after the VM. Returns when sshd answers, or after ten seconds: ssh then
+ * reports the problem.
  */
 export async function greets(host: string, port: number, signal: AbortSignal): Promise<void> {
   const deadline = performance.now() + PATIENCE_MS;

@@ -1,10 +1,10 @@
-/** Help as it is printed: of all commands, of one; and as docs/cli.md holds it. */
+/** The help: of all commands, of one command, and the generated part of docs/cli.md. */
 import { nearest } from '../lib/nearest.ts';
 import { COMMON_OPTIONS, type Command, type Option } from './command.ts';
 import { COMMANDS, SECTIONS } from './command-table.ts';
 import { EXIT_MEANINGS } from './exit-codes.ts';
 
-/** So that all sections of the help line up. */
+/** Aligns all sections of the help. */
 const HELP_WIDTH = 26;
 const NAMES = COMMANDS.flatMap(({ name, short = [] }) => [...short, name]);
 export const shortest = ({ name, short = [] }: Command) => short[0] ?? name;
@@ -56,13 +56,13 @@ export function helpOfAll(): string {
 const HELP_WORDS: readonly string[] = ['-h', '--help'];
 const isNoun = (noun: string) => NAMES.some((name) => name.startsWith(`${noun} `));
 
-/** Whether the words ask about a noun, which is no failure. */
+/** Whether the words are only a noun, which shows its help and is no failure. */
 export function asksAboutNoun([noun = '', verb, ...rest]: readonly string[], asks: boolean): boolean {
   const only = asks ? verb === undefined : HELP_WORDS.includes(verb ?? '');
   return only && rest.length === 0 && isNoun(noun);
 }
 
-/** For words that name no command: those that begin alike, or where all are. */
+/** For unknown words: commands with the same start, or a pointer to all. */
 export function helpFor([noun = '', verb]: readonly string[]): string {
   const alike = SECTIONS.flatMap(({ commands }) => commands).filter(({ name }) =>
     name.startsWith(`${noun} `),
@@ -81,7 +81,7 @@ export function helpFor([noun = '', verb]: readonly string[]): string {
   return `usage:\n${columns(rows)}${asks ? '' : `berth: there is no command “${said}”\n`}`;
 }
 
-/** The part of docs/cli.md that is written from the table. */
+/** The generated part of docs/cli.md. */
 export function reference(): string {
   const sections = SECTIONS.map(({ title, commands }) => {
     const entries = commands.map((command) => {

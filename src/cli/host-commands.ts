@@ -1,4 +1,4 @@
-/** `berth host …` on the server: the machines that VMs run on. */
+/** `berth host …`, on the server. */
 import { readFile } from 'node:fs/promises';
 import { composeJoinToken } from '../agent-api/join-token.ts';
 import { refusalOf } from '../agent-api/protocol.ts';
@@ -6,7 +6,7 @@ import { HOST_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
 import { pathsIn } from '../config/paths.ts';
 import { type Tx, transaction } from '../db/pool.ts';
 import {
-  countLeft,
+  countUnreleased,
   type FleetHost,
   insertRemoteHost,
   listFleet,
@@ -25,7 +25,7 @@ import { table } from './table.ts';
 
 const FRESH_MS = 20_000;
 
-/** As they are typed: processors, and memory in GiB. */
+/** As typed: processors, and memory in GiB. */
 export interface GivenCapacity {
   readonly cpus?: string | undefined;
   readonly memory?: string | undefined;
@@ -47,7 +47,7 @@ function capacityIn({ cpus, memory }: GivenCapacity): SetCapacity {
   return { cpus: numberIn(cpus, '--cpus', CPUS_MAX), memory_mib: gib === null ? null : gib * MIB_A_GIB };
 }
 
-/** The token of a new host; it is shown this once. Until both are set, it is given no VM. */
+/** Prints the token of a new host, once. Without both sizes the host gets no VM. */
 export async function addHost(
   server: ServerContext,
   name: string,
@@ -64,8 +64,8 @@ export async function addHost(
   });
   const token = newToken(HOST_PREFIX);
   await transaction(db, async (tx) => {
-    // Under a host that is back they would be taken for its own, and begun again from their heads as if nothing were lost.
-    const left = await countLeft(tx, name);
+    // Otherwise the new host would get these VMs, and restart them from their heads without a report of the loss.
+    const left = await countUnreleased(tx, name);
     if (left > 0)
       throw new CommandError(
         `${left} VMs of the ${name} that was removed are not given up yet: Berth does so within seconds while it runs`,
@@ -93,14 +93,14 @@ export async function listHosts({ db }: ServerContext): Promise<string> {
   return listed + rows.flatMap(remarksOn).join('');
 }
 
-/** What is used of what is given out. */
+/** Used and available memory. */
 function memoryOf({ remote, facts, cpus, memory_mib, used_memory_mib }: FleetHost): string {
   if (!facts) return '-';
   const capacity = capacityOf({ remote, facts, cpus, memory_mib });
   return `${used_memory_mib}/${capacity ? capacity.memory_mib : 'not set'}${capacity ? ' MiB' : ''}`;
 }
 
-/** Why a host gets no VM, and what to type. */
+/** Why a host gets no VM, and what to do. */
 function remarksOn({ name, remote, cpus, memory_mib, protocol }: FleetHost): string[] {
   const remarks: string[] = [];
   const refusal = protocol === null ? null : refusalOf(protocol);
@@ -121,7 +121,7 @@ function stateOf({ last_seen_at, lost_at, draining, protocol }: FleetHost): stri
   return draining ? 'draining' : 'up';
 }
 
-/** How much of a host on another machine may be given to VMs; what is not given stays. */
+/** Sets what VMs may use of a remote host. An omitted size stays. */
 export async function setHost(server: ServerContext, name: string, given: GivenCapacity): Promise<string> {
   const asked = capacityIn(given);
   if (asked.cpus === null && asked.memory_mib === null)
@@ -143,7 +143,7 @@ export async function setHost(server: ServerContext, name: string, given: GivenC
   });
 }
 
-/** No VM is placed there any more; those that run go on. */
+/** Places no more VMs there; running ones continue. */
 export async function drainHost(server: ServerContext, name: string, undo: boolean): Promise<string> {
   const host = await transaction(server.db, async (tx) => {
     const found = await findHost(tx, name);
@@ -157,7 +157,7 @@ export async function drainHost(server: ServerContext, name: string, undo: boole
     : `${name} takes no VM any more. ${host.vms} still there: each moves at its next stop and start.\n`;
 }
 
-/** `lost`: the machine is off for good, whatever runs there. */
+/** `lost`: the machine is gone for good, with its VMs. */
 export async function removeHost(server: ServerContext, name: string, lost: boolean): Promise<string> {
   return transaction(server.db, async (tx) => {
     await lockPlacement(tx);

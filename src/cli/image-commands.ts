@@ -1,6 +1,6 @@
 /**
- * `berth image build|add|rm`: on the server, with its image folder, object store and database.
- * One of them at a time ({@link alone}); each may be killed anywhere, and the next, or the same again, finishes it.
+ * `berth image build|add|rm`, on the server. One command at a time ({@link alone}). A killed command is completed by the same
+ * command, or cleaned up by the next one.
  */
 import { access, chmod, mkdir, readdir, rm, stat } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
@@ -9,7 +9,7 @@ import { transaction } from '../db/pool.ts';
 import { IMAGE_ID } from '../disk-format/image-manifest.ts';
 import { removeStoredImage, storeImage } from '../disk-format/image-objects.ts';
 import { knownMarks } from '../disks/mark-store.ts';
-import { findHostImage, type HostImage, readHostImage } from '../host/images.ts';
+import { findHostImage, type HostImage, readHostImage } from '../host/image/host-images.ts';
 import { UnusableImageError } from '../host/own-image/byte-source.ts';
 import { checkBoot } from '../host/own-image/check-boot.ts';
 import { makeOwnImage } from '../host/own-image/make-image.ts';
@@ -37,9 +37,9 @@ const PROJECT_DIR = join(import.meta.dirname, '..', '..');
 export const DEFAULT_MAX_GIB = 16;
 const MOST_GIB = 256;
 
-/** In the images' folder, of a build or an addition: where no agent looks. */
+/** A work folder in the images' folder, which agents ignore. */
 const WORK_FOLDER = /^\.(build|add)-/;
-/** Of an image of one's own, after the words that `makeOwnImage` has for each; the object store comes last. */
+/** Steps of adding an image, after those of `makeOwnImage`. */
 const ADD_STEPS = [/^(unpacking|reading)/, /^writing/, /^putting/, /^checksums/, /^booting/] as const;
 
 export interface ImageWork {
@@ -47,7 +47,7 @@ export interface ImageWork {
   readonly signal: AbortSignal;
 }
 
-/** With a folder of our own below the images', and what a killed one before us has left there gone. */
+/** Takes the image lock, removes the work folders of killed commands, and provides a new one. */
 async function alone<T>(server: ServerContext, work: () => Promise<T>): Promise<T> {
   const outcome = await withImageLock(server.db, async () => {
     const { images } = pathsIn(server.config.data_dir);
@@ -60,7 +60,7 @@ async function alone<T>(server: ServerContext, work: () => Promise<T>): Promise<
   return outcome;
 }
 
-/** An image from Debian packages: one of ours. */
+/** Builds one of Berth's images from Debian packages. */
 export async function buildImage(server: ServerContext, id: string, work: ImageWork): Promise<string> {
   if (!BUILT_IN.some((each) => each === id)) {
     throw new CommandError(
@@ -80,7 +80,7 @@ async function build(server: ServerContext, id: string, work: Work): Promise<str
   const images_dir = join(pathsIn(server.config.data_dir).images, id);
   const build_script = join(PROJECT_DIR, 'guest', 'build.sh');
   const seed_dir = join(PROJECT_DIR, '.cache', 'images', id);
-  // Where no agent looks: nobody's disk is made over it before it has been checked.
+  // Outside the agents' view: no disk may use it before it has been checked.
   const work_dir = `${join(pathsIn(server.config.data_dir).images, '.build-')}${process.pid}`;
   await mkdir(work_dir);
   await chmod(work_dir, 0o711);
@@ -115,7 +115,7 @@ async function checkBuilt(server: ServerContext, dir: string, work_dir: string, 
   });
 }
 
-/** An image of somebody's own. */
+/** Adds a user's image. */
 export async function addImage(
   server: ServerContext,
   [id, file]: readonly [string, string],
@@ -165,15 +165,15 @@ async function add(server: ServerContext, { id, given, max_gib }: Given, work: W
 }
 
 /**
- * Takes versions out of use; objects and the folder on this host go at once, those of other hosts soon. Said again after
- * an interruption, it removes what is left.
+ * Removes versions: their objects and this host's folder at once, other hosts' copies soon. Repeated after an interruption, it
+ * removes the rest.
  */
 export async function removeImages(
   server: ServerContext,
   id: string,
   version: string | null,
 ): Promise<string> {
-  // It becomes a folder's name below.
+  // It becomes a folder's name.
   if (!IMAGE_ID.test(id)) throw new CommandError(`${id} is no name of an image`, { exit_code: 2 });
   return alone(server, async () => {
     let refusal: AppError | null = null;
@@ -193,7 +193,7 @@ export async function removeImages(
   });
 }
 
-/** What is left of versions that are out of use; answers those of which something was. */
+/** Deletes the rest of removed versions. Returns those that had any. */
 async function sweepRemoved(
   { config, db }: ServerContext,
   id: string,
@@ -218,7 +218,7 @@ async function sweepRemoved(
   return found;
 }
 
-/** Into the object store, then known to all. */
+/** Stores the image and registers it. */
 async function keep(
   server: ServerContext,
   image: HostImage,
@@ -254,7 +254,13 @@ async function machineOf({ config }: ServerContext, { kernel_path, initrd_path }
   const cache_path = join(run, 'accelerator.json');
   const { jail } = await openJail(jail_etc);
   const { accel } = await chooseAccelerator({
-    ...{ setting: config.accel, qemu_binary: QEMU, kernel_path, initrd_path, cache_path, run_as, jail },
+    setting: config.accel,
+    qemu_binary: QEMU,
+    kernel_path,
+    initrd_path,
+    cache_path,
+    run_as,
+    jail,
   });
   const gid = accel === 'kvm' ? run_as.gid : VM_GID;
   return { accel, qemu_binary: QEMU, qemu_img_binary: QEMU_IMG, run_as: { uid: PROBE_UID, gid }, jail };

@@ -1,13 +1,12 @@
-/** What a log that is read by its end, again and again, has more than at the time before. */
+/** Finds the new part of a log whose end is read repeatedly. */
 
 /**
- * @param before its end as it was read last; @param now as it is read now, perhaps cut off further on
- * @returns what came after `before`; all of `now` where nothing of that is left in it. Where a log repeats itself the
- * longest overlap counts.
+ * @param before the end as last read; @param now the end as read now, which may start later
+ * @returns the part of `now` after `before`; all of `now` without an overlap. The longest overlap counts.
  */
 export function grown(before: string, now: string): string {
   if (now.startsWith(before)) return now.slice(before.length);
-  // The cut may lie within a character: whole lines are compared.
+  // Either may start inside a character, so compare whole lines.
   const whole_lines = now.slice(now.indexOf('\n') + 1);
   const first_line = whole_lines.slice(0, whole_lines.indexOf('\n') + 1);
   if (first_line === '') return now;

@@ -1,4 +1,4 @@
-/** The command line: finds the command among the words, reads its options, runs it, and ends with its exit code. */
+/** The command line: finds the command, parses its options, runs it, and exits with its code. */
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
 import { readEnv } from '../config/env.ts';
 import { arityOf, COMMON_OPTIONS, type Command, type Option, Options } from './command.ts';
@@ -12,7 +12,7 @@ import { Session } from './session.ts';
 import { Terminal } from './terminal.ts';
 import { version } from './version.ts';
 
-/** With server commands: what their settings are wrong in says the launcher's own error, with its own code. */
+/** Invalid settings of a server command: the launcher's error has its own exit code. */
 interface Refusal extends Error {
   readonly exit_code: number;
 }
@@ -22,7 +22,7 @@ const optionsOf = (command: Command): Record<string, Option> => ({
   ...(command.on_server ? { help: { type: 'boolean', short: 'h', help: 'this' } } : COMMON_OPTIONS),
 });
 
-/** How long a command has for its last words after Ctrl-C; one that works on the server itself clears up. */
+/** How long a command may clean up after Ctrl-C. */
 const INTERRUPT_MS = 1_000;
 const SERVER_INTERRUPT_MS = 10_000;
 
@@ -85,7 +85,7 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
   const interrupted = new AbortController();
   process.once('SIGINT', () => {
     interrupted.abort(new CommandError('interrupted', { exit_code: EXIT.interrupted }));
-    // What does not heed it has begun nothing that waits: it ends all the same.
+    // A command that ignores the signal has nothing to clean up: end it.
     const patience_ms = command.on_server === true ? SERVER_INTERRUPT_MS : INTERRUPT_MS;
     setTimeout(() => process.exit(EXIT.interrupted), patience_ms).unref();
   });
@@ -109,7 +109,7 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
   }
 }
 
-/** `berth --json ls` is `berth ls --json`: what all commands have may stand before them. */
+/** Options of all commands may precede the command: `berth --json ls`. */
 function commandFirst(words: readonly string[]): readonly string[] {
   let taken = 0;
   while (taken < words.length) {
@@ -157,10 +157,10 @@ async function main(said: readonly string[]): Promise<number> {
   return run(found.command, words.slice(found.taken));
 }
 
-// A reader that has seen enough (`berth ls | head`) is no failure.
+// A reader that closes the pipe (`berth ls | head`) is no failure.
 process.stdout.on('error', (error: NodeJS.ErrnoException) =>
   process.exit(error.code === 'EPIPE' ? EXIT.done : EXIT.failed),
 );
-// Nobody hears what is said meanwhile: the work and its exit code are the same.
+// Without a reader, the work and its exit code stay the same.
 process.stderr.on('error', () => undefined);
 process.exitCode = await main(process.argv.slice(2));

@@ -1,4 +1,4 @@
-/** Names, numbers, sizes and labels as they are typed. */
+/** Parses names, numbers, sizes and labels. */
 import { UsageError } from './command-error.ts';
 
 export function whole(name: string, text: string | undefined): number | undefined {
@@ -9,7 +9,7 @@ export function whole(name: string, text: string | undefined): number | undefine
 
 export const isInstanceName = (text: string) => /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(text);
 
-/** What the server would say by a pattern. */
+/** Explains a name's rules, instead of the server's pattern. */
 export function instanceName(text: string): string {
   if (isInstanceName(text)) return text;
   throw new UsageError(`a name has 1 to 63 of a-z, 0-9 and -, not ${text}`);
@@ -17,7 +17,7 @@ export function instanceName(text: string): string {
 
 const SIZE_MIB = { '': 1, m: 1, mib: 1, g: 1024, gib: 1024, t: 1024 * 1024, tib: 1024 * 1024 } as const;
 
-/** `512`, `512m`, `2g` as MiB; a bare number counts in `bare`. */
+/** `512`, `512m`, `2g` as MiB; a bare number has the unit `bare`. */
 export function sizeMib(name: string, text: string | undefined, bare: 'mib' | 'gib'): number | undefined {
   if (text === undefined) return undefined;
   const [, number, unit = ''] = /^(\d{1,9})([a-z]*)$/.exec(text.toLowerCase()) ?? [];

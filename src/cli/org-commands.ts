@@ -47,7 +47,7 @@ export async function listOrgs({ db }: ServerContext): Promise<string> {
   );
 }
 
-/** Shows the quotas of an organisation, after changing those that are given: a number, `unlimited` or `default`. */
+/** Changes the given quotas (a number, `unlimited` or `default`), then shows all quotas of the organisation. */
 export async function orgQuota(
   { db, audit, config }: ServerContext,
   org: string,
@@ -82,11 +82,11 @@ export async function orgQuota(
 
 interface Logged {
   readonly id: OrgId;
-  /** Null: the organisation is deleted. Its log stays. */
+  /** Null: a deleted organisation, whose log stays. */
   readonly name: string | null;
 }
 
-/** Every organisation, and those deleted whose audit log is there; or the one that is said. */
+/** The given organisation, or all, and deleted ones with an audit log. */
 async function listLogged(db: Db, org: string | undefined): Promise<Logged[]> {
   const there = await db.selectFrom('organisations').select(['id', 'name']).orderBy('id').execute();
   const known = new Set(there.map(({ id }) => id));
@@ -97,7 +97,7 @@ async function listLogged(db: Db, org: string | undefined): Promise<Logged[]> {
   return [gone ?? (await findOrg(db, org))];
 }
 
-/** Proves the audit log of one organisation, or of all, deleted ones too. */
+/** Verifies the audit log of one organisation, or of all, deleted ones included. */
 export async function verifyAudit({ db, audit }: ServerContext, org: string | undefined): Promise<string> {
   const orgs = await listLogged(db, org);
   let text = '';

@@ -1,7 +1,4 @@
-/**
- * The logins of this person on this machine: `$XDG_CONFIG_HOME/berth/config.json`, readable by nobody else. Written
- * whole, beside, and renamed: a crash leaves the old one.
- */
+/** This user's logins: `$XDG_CONFIG_HOME/berth/config.json`, private, and replaced atomically. */
 import {
   chmodSync,
   existsSync,
@@ -25,7 +22,7 @@ export interface SudoGrant {
 export interface Profile {
   readonly url: string;
   readonly email: string;
-  /** Of whose login it is; logins of before it was kept have none. */
+  /** The account's address; older logins lack it. */
   readonly user_id?: string;
   readonly org_id: string;
   readonly api_key_id: string;
@@ -39,7 +36,7 @@ export interface Profiles {
   readonly profiles: Readonly<Record<string, Profile>>;
 }
 
-/** Where a container's engine has left HOME empty, what /etc/passwd says. */
+/** The home folder from /etc/passwd when HOME is empty, as in some containers. */
 export const homeFolder = (env: Env) => env['HOME'] || userInfo().homedir;
 
 export function configFolder(env: Env): string {
@@ -68,15 +65,15 @@ export function writeProfiles(env: Env, profiles: Profiles): void {
   writePrivate(configFolder(env), 'config.json', `${JSON.stringify(profiles, null, 2)}\n`);
 }
 
-/** A file that nobody else may read. @returns its path */
+/** Writes a private file. @returns its path */
 export function writePrivate(folder: string, name: string, text: string): string {
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   const named = join(folder, name);
-  // One that is a link, as people keep their dot files, stays one.
+  // A symbolic link stays one: some people link their dot files.
   const path = existsSync(named) ? realpathSync(named) : named;
   const beside = `${path}.${process.pid}`;
   writeFileSync(beside, text, { mode: 0o600 });
-  // The mode above is only that of a new file.
+  // `mode` above applies only to a new file.
   chmodSync(beside, 0o600);
   renameSync(beside, path);
   return path;

@@ -1,4 +1,4 @@
-/** Files that are disks, through qemu-img: what one is, and raw to qcow2 and back. */
+/** Inspects and converts disk files with qemu-img. */
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { resolve } from 'node:path';
@@ -14,19 +14,16 @@ export type DiskFormat = (typeof DISK_FORMATS)[number];
 
 export interface DiskImage {
   readonly format: DiskFormat;
-  /** Of the disk that it is. */
+  /** The size of the disk in it. */
   readonly size_bytes: number;
 }
 
-/**
- * A qcow2 that names other files is refused: whoever made it could have named any file of this machine.
- * @throws CommandError
- */
+/** Refuses a qcow2 that names other files: it could name any file of this machine. @throws CommandError */
 export async function describeImage(path: string, format: DiskFormat | null): Promise<DiskImage> {
   let head: Buffer;
   let file_bytes: number;
   try {
-    // Of a pipe the opening would wait for its writer.
+    // Opening a pipe would wait for its writer.
     await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
     const read = await file.read(Buffer.alloc(QCOW2_HEADER_BYTES), 0, QCOW2_HEADER_BYTES, 0);
     head = read.buffer.subarray(0, read.bytesRead);
@@ -52,11 +49,10 @@ export async function describeImage(path: string, format: DiskFormat | null): Pr
 
 export async function toQcow2(raw_path: string, path: string, signal: AbortSignal): Promise<void> {
   const words = ['-f', 'raw', '-O', 'qcow2', resolve(raw_path), resolve(path)];
-  // We have written it ourselves.
   await convert(words, { user: null, jail: null, files: { reads: [], writes: [] }, signal });
 }
 
-/** The file's author may attack qemu-img with it, and may change it after its header was checked: as root, qemu-img is jailed. */
+/** The file may attack qemu-img, and may change after its header was checked, so qemu-img runs in a jail when we are root. */
 export async function toRaw(path: string, raw_path: string, signal: AbortSignal): Promise<void> {
   const [from, to] = [resolve(path), resolve(raw_path)];
   const { jail } = process.getuid?.() === 0 ? await openJail(null) : { jail: null };
@@ -64,7 +60,7 @@ export async function toRaw(path: string, raw_path: string, signal: AbortSignal)
   await convert(['-f', 'qcow2', '-O', 'raw', from, to], { user: 'operator', jail, files, signal });
 }
 
-/** What it writes is on the disk when it ends. Paths are absolute: a colon in another would make a protocol of its beginning. */
+/** Its output is synced. Paths must be absolute: qemu-img takes `x:` at the start of a relative path for a protocol. */
 async function convert(
   words: readonly string[],
   options: Omit<Parameters<typeof qemuImg>[1], 'qemu_img_binary'>,

@@ -1,8 +1,8 @@
-/** Lists that are read whole, and things that are named by id or name. */
+/** Reads whole lists, and finds resources by id or name. */
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 
-/** More than this nobody reads; the rest is for programs, by the API. */
+/** More is not readable for people; programs use the API. */
 const MAX_ITEMS = 10_000;
 
 export async function collect<T>(items: AsyncIterable<T>, most = MAX_ITEMS): Promise<T[]> {
@@ -14,7 +14,7 @@ export async function collect<T>(items: AsyncIterable<T>, most = MAX_ITEMS): Pro
   return found;
 }
 
-/** By id or by name. @throws CommandError where there is none, or several of the name */
+/** By id or by name. @throws CommandError when there is none, or several with the name */
 export async function findNamed<T extends { readonly id: string; readonly name: string }>(
   items: AsyncIterable<T>,
   text: string,

@@ -1,4 +1,4 @@
-/** What commands that run on the server itself have: its settings, its secrets, its database. */
+/** The context of server commands: settings, secrets, database. */
 import { sql } from 'kysely';
 import { AuditLog } from '../audit/append.ts';
 import type { Config } from '../config/config.ts';
@@ -27,7 +27,7 @@ export interface ServerContext {
   readonly audit: AuditLog;
 }
 
-/** One that a newer program has changed is left alone: what it means now is not known here. */
+/** Refuses a database that a newer program has migrated. */
 async function requireDatabase(db: Db, database_url: string): Promise<void> {
   try {
     await sql`select 1`.execute(db);
@@ -40,8 +40,7 @@ async function requireDatabase(db: Db, database_url: string): Promise<void> {
 }
 
 /**
- * @param any_key for what finds out itself what does not fit the key, as the proof of the audit log, by whose first entry a
- * key may be known
+ * @param any_key skips the check of the secret key, for the verification of the audit log, which reports a wrong key itself
  * @throws StartError when the settings or the secret key are wrong, CommandError when the database does not run
  */
 export async function withServer<T>(
@@ -72,8 +71,8 @@ export async function withServer<T>(
 }
 
 /**
- * What the operator has done to the installation as a whole, in the audit log of the organisation that it began with:
- * every entry belongs to one (ADR 32). In the transaction that does it.
+ * Audits an operator's action on the whole installation, in the log of the first organisation, because every entry belongs to
+ * one (ADR 32). Runs in the transaction of the action.
  */
 export async function noteOperator(
   tx: Tx,

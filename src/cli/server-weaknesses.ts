@@ -1,6 +1,6 @@
 /**
- * What weakens the server on this machine, asked of the server itself: its settings are in its environment, not in ours.
- * Only who may read its data folder is answered.
+ * The weak settings of the server on this machine, from the server itself, because its environment differs from ours. The
+ * caller must be able to read its data folder.
  */
 import { existsSync, lstatSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { request } from 'node:http';
@@ -17,13 +17,13 @@ export interface Weakness {
 const ANSWER_MS = 10_000;
 const ANSWER_MAX_BYTES = 1024 * 1024;
 
-/** Of the server at `url`; `closed`: there is its data folder, maybe, and it is not ours to read; null: it is not here. */
+/** Of the server at `url`; `closed`: its data folder may exist, but is not readable; null: it is not on this machine. */
 export async function findWeaknesses(env: Env, url: string): Promise<readonly Weakness[] | 'closed' | null> {
   let closed = false;
   for (const { folder, trusted } of dataFolders(env)) {
     const data = resolve(folder);
     if (!existsSync(join(data, 'secrets'))) continue;
-    // The folder one is in may be anybody's.
+    // The current folder may be another user's.
     if (!trusted && ![0, process.getuid?.()].includes(statSync(data).uid)) continue;
     try {
       const token = readFileSync(join(data, 'secrets', 'host-token'), 'utf8').trim();
@@ -31,14 +31,14 @@ export async function findWeaknesses(env: Env, url: string): Promise<readonly We
       if (!origins.some((origin) => isSame(origin, url))) continue;
       return [...weaknesses, ...weakFiles(data)];
     } catch (error) {
-      // Not there, not running, or not ours.
+      // Missing, not running, or not readable.
       if ((error as NodeJS.ErrnoException).code === 'EACCES') closed = true;
     }
   }
   return closed && isLocal(url) ? 'closed' : null;
 }
 
-/** This machine has several names. */
+/** Whether the origin is of this machine, which has several names. */
 function isSame(origin: string, url: string): boolean {
   const [one, other] = [new URL(origin), new URL(url)];
   const local = (host: string) => (/^(127\..*|localhost|\[::1\])$/.test(host) ? 'here' : host);

@@ -1,6 +1,6 @@
 /**
- * Which server, as whom. The server: --url, BERTH_URL, the profile's, else the one of this machine. Who: BERTH_API_KEY,
- * else the profile's key. What asks for a recent password gets a session of its own, opened by the password.
+ * The server and credential of a command. Server: --url, BERTH_URL, the profile's, else this machine's. Credential:
+ * BERTH_API_KEY, else the profile's key. A call that needs a recent password opens a session with the password.
  */
 import { Berth, BerthConnectionError, BerthError, type BerthOptions } from '../../client/src/berth.ts';
 import type { Env } from '../config/env.ts';
@@ -30,7 +30,7 @@ export class Session {
     this.#terminal = terminal;
   }
 
-  /** Set to nothing it is not set. */
+  /** An empty variable counts as unset. */
   get #named(): string | undefined {
     return this.#place.profile ?? (this.env['BERTH_PROFILE'] || undefined);
   }
@@ -43,10 +43,10 @@ export class Session {
     return readProfiles(this.env).profiles[this.profile_name];
   }
 
-  /** Without a slash at its end. */
+  /** Without a trailing slash. */
   get url(): string {
     const given = this.#place.url ?? (this.env['BERTH_URL'] || undefined) ?? this.profile?.url;
-    // Before the first login the server that runs here has said where.
+    // Before the first login, use the address that the local server wrote down.
     const url = given ?? findFirstLogin(this.env)?.url ?? LOCAL_URL;
     if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
       throw new CommandError(`${url} is not the address of a server`, { exit_code: EXIT.usage });
@@ -59,7 +59,7 @@ export class Session {
     return new Berth({ url: this.url, user_agent: USER_AGENT });
   }
 
-  /** With the person's key. @throws CommandError without a login */
+  /** With the user's key. @throws CommandError without a login */
   berth(options: Pick<BerthOptions, 'fetch'> = {}): Berth {
     const { url, profile } = this;
     const token = this.env['BERTH_API_KEY'];
@@ -71,7 +71,7 @@ export class Session {
     return new Berth({ ...options, url, token: profile.api_key, user_agent: USER_AGENT });
   }
 
-  /** A key, a session, a password go only to the server that they are of. @throws CommandError */
+  /** Credentials go only to their own server. @throws CommandError */
   requireServerOf(profile: Profile): void {
     const { url } = this;
     if (profile.url === url) return;
@@ -95,12 +95,12 @@ export class Session {
     });
   }
 
-  /** What commands without --profile mean from now on. */
+  /** Makes the profile the default. */
   keepAsCurrent(name: string, profile: Profile): void {
     this.#write(name, profile, name);
   }
 
-  /** As it is now; which one is current stays. */
+  /** Saves the profile. The default profile stays. */
   keep(name: string, profile: Profile): void {
     this.#write(name, profile, readProfiles(this.env).current);
   }
@@ -119,7 +119,7 @@ export class Session {
     });
   }
 
-  /** Before somebody is asked for a password: whether there is a server. @throws BerthConnectionError */
+  /** Checks the connection before asking for a password. @throws BerthConnectionError */
   async mustAnswer(): Promise<void> {
     const { url } = this;
     const signal = AbortSignal.timeout(REACH_MS);
@@ -129,7 +129,7 @@ export class Session {
     });
   }
 
-  /** Opens a session by password, and by a second factor where the account has one. */
+  /** Opens a session with a password and, if the account has one, a second factor. */
   async open(email: string, password: string, totp_code?: string | undefined) {
     const options = { url: this.url, user_agent: USER_AGENT };
     const given = totp_code === undefined ? {} : { totp_code };
@@ -143,7 +143,7 @@ export class Session {
     }
   }
 
-  /** The same with a password that somebody has just typed. */
+  /** The same, and asks for the password. */
   async openAsked(email: string, password: string, totp_code?: string | undefined) {
     try {
       return await this.open(email, password, totp_code);
@@ -155,7 +155,7 @@ export class Session {
   }
 
   /**
-   * Does what needs a recent password: with the grant of `berth sudo` while it lasts, else by asking now.
+   * Runs a call that needs a recent password: with the grant of `berth sudo` while it lasts, else asks for the password.
    */
   async withSudo<T>(
     options: { readonly password_stdin: boolean },
@@ -188,7 +188,7 @@ export class Session {
     }
   }
 
-  /** A session of its own with a sudo grant. */
+  /** A new session with a sudo grant. */
   async grant(profile: Profile, { password_stdin }: { readonly password_stdin: boolean }) {
     const password = password_stdin
       ? ((await this.#terminal.stdin()).split('\n')[0] ?? '')

@@ -1,4 +1,4 @@
-/** The steps of long work on the server: a bar on a terminal; elsewhere a line on stderr as each begins. */
+/** Shows the steps of a long server command: a bar on a terminal, else a line on stderr for each step. */
 import type { Terminal } from './terminal.ts';
 import { bar } from './words.ts';
 
@@ -16,7 +16,7 @@ export class StepProgress {
     this.#line = terminal.progress(subject);
   }
 
-  /** @param step from 1 @param part how much of it is done, from 0 to 1 */
+  /** @param step from 1 @param part the done part of it, from 0 to 1 */
   at(step: number, what: string, part = 0): void {
     const place = `${step}/${this.#steps}`;
     const shown = bar((step - 1 + part) / this.#steps);

@@ -1,4 +1,4 @@
-/** Rows under headings, columns as wide as they need; for people. */
+/** Rows under headings, in aligned columns. */
 export function table(headings: readonly string[], rows: readonly (readonly string[])[]): string {
   const all = [headings, ...rows];
   const widths = headings.map((_, column) => Math.max(...all.map((row) => (row[column] ?? '').length)));
@@ -10,7 +10,7 @@ export function table(headings: readonly string[], rows: readonly (readonly stri
   return `${all.map(line).join('\n')}\n`;
 }
 
-/** One thing, a line for each of its fields. */
+/** One record, a line for each field. */
 export function fields(rows: readonly (readonly [name: string, value: string])[]): string {
   const width = Math.max(...rows.map(([name]) => name.length));
   return rows

@@ -1,6 +1,6 @@
 /**
- * What is printed where. Results go to stdout: a table for people, JSON with --json, ids or names alone with -q. What
- * happens meanwhile goes to stderr, and only where somebody watches: a progress line on a terminal, nothing in a pipe.
+ * Output and input. Results go to stdout: a table for people, JSON with --json, only ids or names with -q. Progress goes to
+ * stderr, and only on a terminal.
  */
 import { createInterface } from 'node:readline/promises';
 import { withoutControls as plain } from '../lib/untrusted-text.ts';
@@ -14,9 +14,9 @@ const MAX_STDIN_BYTES = 1024 * 1024;
 
 export type Format = 'human' | 'json' | 'quiet';
 
-/** A line that says what is waited for. */
+/** A progress line. */
 export interface Progress {
-  /** Somebody sees it. */
+  /** Whether it is visible. */
   readonly shown: boolean;
   say(text: string): void;
   end(): void;
@@ -34,7 +34,7 @@ export class Terminal {
     return process.stdin.isTTY === true && process.stderr.isTTY === true;
   }
 
-  /** Text for people: nothing with --json or -q. */
+  /** Text for people; nothing with --json or -q. */
   say(text: string): void {
     if (this.format === 'human') this.write(`${text}\n`);
   }
@@ -44,7 +44,7 @@ export class Terminal {
     process.stdout.write(plain(text));
   }
 
-  /** What a guest printed: to a pipe as it is, to a terminal without what that would act on. */
+  /** Guest output: unchanged to a pipe, without control sequences to a terminal. */
   guest(text: string, stream: 'stdout' | 'stderr' = 'stdout'): void {
     this.#progress?.end();
     process[stream].write(process[stream].isTTY ? plain(text) : text);
@@ -54,12 +54,12 @@ export class Terminal {
     process.stdout.write(`${escaped(JSON.stringify(value, null, 2))}\n`);
   }
 
-  /** One line of JSON, for what has no end. */
+  /** One line of JSON, for streams. */
   jsonLine(value: unknown): void {
     process.stdout.write(`${escaped(JSON.stringify(value))}\n`);
   }
 
-  /** To stderr, whatever the format. */
+  /** To stderr, in every format. */
   warn(text: string): void {
     this.#progress?.end();
     process.stderr.write(`${plain(text)}\n`);
@@ -76,7 +76,7 @@ export class Terminal {
       readonly headings: readonly string[];
       readonly row: (item: T) => readonly string[];
       readonly quiet: (item: T) => string;
-      /** Said instead of an empty table. */
+      /** Printed instead of an empty table. */
       readonly empty: string;
     },
   ): void {
@@ -85,7 +85,7 @@ export class Terminal {
     else this.write(items.length === 0 ? `${empty}\n` : table(headings, items.map(row)));
   }
 
-  /** One thing. */
+  /** One record. */
   one<T>(
     item: T,
     {
@@ -100,14 +100,14 @@ export class Terminal {
     else this.write(this.format === 'quiet' ? `${quiet(item)}\n` : fields(rows(item)));
   }
 
-  /** What was done: a sentence, the API's answer, or an id. */
+  /** The result of a change: a sentence, the API's answer, or an id. */
   done(sentence: string, value: unknown, quiet?: string): void {
     if (this.format === 'json') this.json(value ?? {});
     else if (this.format === 'human') this.say(sentence);
     else if (quiet !== undefined) this.write(`${quiet}\n`);
   }
 
-  /** Shown on a terminal only, with the seconds that have passed. End it. */
+  /** Only on a terminal, with the elapsed seconds. The caller must end it. */
   progress(text: string): Progress {
     if (process.stderr.isTTY !== true || this.format !== 'human') {
       return { shown: false, say: () => undefined, end: () => undefined };
@@ -142,7 +142,7 @@ export class Terminal {
     return progress;
   }
 
-  /** @throws CommandError where nobody can be asked */
+  /** @throws CommandError without a terminal */
   async ask(question: string, otherwise: string | null): Promise<string> {
     if (!this.interactive) {
       if (otherwise !== null) return otherwise;
@@ -155,14 +155,14 @@ export class Terminal {
       );
       return answer.trim() || (otherwise ?? '');
     } catch {
-      // Ctrl-C or Ctrl-D at the question.
+      // Ctrl-C or Ctrl-D at the prompt.
       throw new CommandError('nothing was answered', { exit_code: 130 });
     } finally {
       readline.close();
     }
   }
 
-  /** Asks without showing what is typed. @throws CommandError where nobody can be asked */
+  /** Asks without echo. @throws CommandError without a terminal */
   async askSecret(question: string): Promise<string> {
     if (!this.interactive) {
       throw new CommandError(`${question}? There is no terminal to ask on.`, {
@@ -170,7 +170,7 @@ export class Terminal {
         exit_code: 2,
       });
     }
-    // Before the question: whoever answers at once is not shown either.
+    // Before the prompt, so that early input has no echo either.
     process.stdin.setRawMode(true);
     try {
       process.stderr.write(`${plain(question)}: `);
@@ -183,7 +183,7 @@ export class Terminal {
     }
   }
 
-  /** All of stdin, up to a mebibyte of UTF-8. */
+  /** All of stdin, up to 1 MiB of UTF-8. */
   async stdin(): Promise<string> {
     const chunks: Buffer[] = [];
     let size = 0;
@@ -200,19 +200,16 @@ export class Terminal {
   }
 }
 
-/**
- * JSON leaves half of what a terminal acts on as it is (U+007F to U+009F), and characters that reorder or hide others; so
- * written, it means the same.
- */
+/** Escapes terminal controls (U+007F to U+009F) and reordering or hiding characters, which JSON leaves as they are. */
 function escaped(json: string): string {
-  // By its units of UTF-16: a character beyond the first plane has two.
+  // In UTF-16 units: a character beyond the first plane has two.
   const unit = (each: string, at: number) => `\\u${each.charCodeAt(at).toString(16).padStart(4, '0')}`;
   return json.replace(/[\u007f-\u009f]|\p{Cf}/gu, (each) =>
     [...Array(each.length).keys()].map((at) => unit(each, at)).join(''),
   );
 }
 
-/** What is typed up to Enter, in raw mode: the terminal does not edit the line, so we do. */
+/** Reads a line in raw mode, and handles editing keys itself. */
 function typedLine(): Promise<string> {
   return new Promise((resolve, reject) => {
     let typed = '';

@@ -1,4 +1,4 @@
-/** `berth user …`: what nobody can do from outside. */
+/** `berth user …`, on the server. */
 import { randomInt } from 'node:crypto';
 import type { AuditLog } from '../audit/append.ts';
 import { unlock } from '../auth/lockout.ts';
@@ -51,7 +51,7 @@ export async function unlockUser({ db, audit }: ServerContext, email: string): P
   return `${email} is unlocked.\n`;
 }
 
-/** A new generated password; every session ends, a lock too. */
+/** Sets a generated password; ends every session and a lock. */
 export async function resetPassword({ db, audit }: ServerContext, email: string): Promise<string> {
   const user = await findUserByEmail(db, email);
   if (!user) throw noAccount(email);
@@ -70,7 +70,7 @@ export async function resetPassword({ db, audit }: ServerContext, email: string)
   return `New password of ${user.email}, shown this once: ${password}\n${hint}`;
 }
 
-/** For somebody who has lost every factor, or whose account has one that is not theirs. */
+/** For an account whose owner lost every factor, or that has somebody else's. */
 export async function resetMfa({ db, audit }: ServerContext, email: string): Promise<string> {
   const user = await findUserByEmail(db, email);
   if (!user) throw noAccount(email);
@@ -84,7 +84,7 @@ export async function resetMfa({ db, audit }: ServerContext, email: string): Pro
   return `${user.email} has no second factor any more; ${were} removed, with the recovery codes. Its sessions go on: berth user reset-password ends them.\n`;
 }
 
-/** Into the audit log of each organisation that the account is a member of, in the transaction that does it. */
+/** Appends to the audit log of each organisation of the account, in the transaction of the action. */
 async function note(tx: Tx, audit: AuditLog, user_id: UserId, action: string): Promise<void> {
   for (const org_id of await organisationsOf(tx, user_id)) {
     const entry = { actor: 'operator', action, target: user_id, ip: null, request_id: null, data: {} };

@@ -1,4 +1,4 @@
-/** Waiting with a progress line, that Ctrl-C ends without ending the server's work. */
+/** Waits with a progress line. Ctrl-C ends the wait, not the server's work. */
 import { type Berth, type Instance, type Vm, VmWaitError, type WaitedState } from '../../client/src/berth.ts';
 import type { Call } from './command.ts';
 import { CommandError } from './command-error.ts';
@@ -7,13 +7,13 @@ import { bar, bytes } from './words.ts';
 
 export type Waited = Pick<Call, 'signal' | 'terminal'>;
 
-/** `[#######-------------] 12 MiB to save`; without a bar while nothing of it is done. */
+/** `[#######-------------] 12 MiB to save`; no bar before any progress. */
 export function savingLine(left_bytes: number, most_bytes: number): string {
   const left = `${bytes(left_bytes)} to save`;
   return most_bytes > left_bytes ? `, ${bar((most_bytes - left_bytes) / most_bytes)} ${left}` : `, ${left}`;
 }
 
-/** Of what is waited for; it remembers how much there was to save at the most. */
+/** Progress of a flush. It remembers the largest amount to save. */
 function lines(doing: string): (vm: Vm) => string {
   const [verb] = doing.split(' ', 1);
   let most_bytes = 0;
@@ -27,7 +27,7 @@ function lines(doing: string): (vm: Vm) => string {
   };
 }
 
-/** Runs `work` under a progress line. @param goes_on what the server does further once nobody waits */
+/** Runs `work` under a progress line. @param goes_on what the server continues after Ctrl-C */
 export async function watched<T>(
   { signal, terminal }: Waited,
   doing: string,
@@ -50,7 +50,7 @@ export async function watched<T>(
   }
 }
 
-/** For a state that was asked for just now. */
+/** Waits for a state that was just requested. */
 export function waitFor(
   call: Waited,
   berth: Berth,

@@ -12,14 +12,14 @@ const WAY = {
   known_hosts: ['[127.0.0.1]:22000 ssh-ed25519 AAAA'],
 } as unknown as ConnectionDetails;
 
-test('names and addresses are a way in', () => {
+test('names and addresses are accepted', () => {
   for (const host of ['127.0.0.1', '::1', 'Berth.example.org', 'a']) {
     const way = { ...WAY, host };
     assert.equal(checkedWayIn(INSTANCE, way), way);
   }
 });
 
-test('what ssh or a file system would take for more than that is none', () => {
+test('anything with a meaning for ssh or a file system is refused', () => {
   const option = '-oProxyCommand=touch /tmp/made';
   const line = '\n  ProxyCommand touch /tmp/made';
   for (const [instance, way] of [

@@ -1,6 +1,6 @@
 /**
- * How to reach a guest, as a server says it, looked at before it becomes a file's name, words of ssh and lines of its
- * settings: a server is believed about its guests, not about this machine.
+ * Validates a server's connection details before they become a file name, ssh arguments and lines of ssh's settings. A server
+ * must not influence this machine.
  */
 import type { ConnectionDetails, Instance } from '../../client/src/berth.ts';
 import { CommandError } from './command-error.ts';
@@ -8,11 +8,11 @@ import { isInstanceName } from './numbers.ts';
 
 const ID = /^inst_[0-9a-z]{26}$/;
 const USER = /^[a-z_][a-z0-9_-]{0,31}$/;
-/** A name or an address: nothing that ssh takes for an option, or expands. */
+/** A name or an address that ssh neither takes for an option nor expands. */
 const HOST = /^[a-z0-9:][a-z0-9:._-]{0,254}$/i;
 const LINE = /^[\x20-\x7e]+$/;
 
-/** @throws CommandError for what would be more than a way in */
+/** @throws CommandError when the details are not plain */
 export function checkedWayIn({ id, name }: Instance, details: ConnectionDetails): ConnectionDetails {
   const { host, port, user, known_hosts } = details;
   const is_harmless =

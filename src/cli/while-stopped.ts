@@ -1,9 +1,9 @@
-/** What the API does while a VM is stopped. */
+/** Calls that need a stopped VM. */
 import { type Berth, BerthError, type Instance } from '../../client/src/berth.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 
-/** A refusal because the VM is not stopped names what stops it. */
+/** Adds the stop command to a refusal because the VM is not stopped. */
 export async function whileStopped<T>(
   berth: Berth,
   { id, name }: Instance,

@@ -1,4 +1,4 @@
-/** Sizes, ages and times as people read them. */
+/** Formats sizes, ages and times for people. */
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
 export function bytes(count: number): string {
@@ -27,7 +27,7 @@ export function duration(ms: number): string {
   return `${Math.round(seconds / 86_400)} d`;
 }
 
-/** 14:03:07 of the local day, for lines that come live. */
+/** The local time 14:03:07, for live lines. */
 export function clock(time: string): string {
   return new Date(time).toTimeString().slice(0, 8);
 }
@@ -43,7 +43,7 @@ export function bar(done: number): string {
 export const plural = (count: number, one: string, many = `${one}s`) =>
   `${count} ${count === 1 ? one : many}`;
 
-/** In lines of at most `width` characters, but for words that are longer. */
+/** Wraps at `width` characters; longer words stay whole. */
 export function wrapped(text: string, width: number): readonly string[] {
   const lines: string[] = [];
   for (const word of text.split(' ')) {

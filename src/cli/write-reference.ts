@@ -1,4 +1,4 @@
-/** Writes the part of docs/cli.md that comes from the table of commands. */
+/** Writes the generated part of docs/cli.md. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { reference } from './help.ts';

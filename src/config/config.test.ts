@@ -33,9 +33,18 @@ test('an empty environment gives the defaults of the contract', () => {
     secret_key: null,
     signups: 'closed',
     quotas: {
-      ...{ instances: 20, cpus: 32, memory_mib: 65_536, disk_gib: 512 },
-      ...{ api_keys: 100, service_accounts: 50, webhooks: 20, streams: 100 },
-      ...{ organisations: 5, sessions: 50, ssh_keys: 50, factors: 10 },
+      instances: 20,
+      cpus: 32,
+      memory_mib: 65_536,
+      disk_gib: 512,
+      api_keys: 100,
+      service_accounts: 50,
+      webhooks: 20,
+      streams: 100,
+      organisations: 5,
+      sessions: 50,
+      ssh_keys: 50,
+      factors: 10,
     },
     fast_start: true,
     rate_limits: { principal: 1_200, address: 60 },
@@ -194,24 +203,28 @@ test('a bucket takes its credentials from the variables of AWS, or leaves them t
     AWS_DEFAULT_REGION: 'eu-west-1',
   };
   const expected = {
-    ...{ bucket: 'berth', endpoint: 'http://127.0.0.1:9000', region: 'eu-west-1' },
-    ...{ access_key_id: 'id', secret_access_key: 'hidden', session_token: 'token' },
+    bucket: 'berth',
+    endpoint: 'http://127.0.0.1:9000',
+    region: 'eu-west-1',
+    access_key_id: 'id',
+    secret_access_key: 'hidden',
+    session_token: 'token',
   };
   assert.deepEqual(accepted(all).s3, expected);
   assert.equal(accepted({ ...all, AWS_REGION: 'eu-central-1' }).s3?.region, 'eu-central-1');
   assert.equal(accepted({ AWS_ACCESS_KEY_ID: 'id' }).s3, null, 'without a bucket they are somebody else’s');
 });
 
-test('half a pair of credentials and a region that is none are refused, a line each', () => {
+test('half a pair of credentials and an invalid region are refused, a line each', () => {
   const S3 = { BERTH_S3_BUCKET: 'berth' };
   assert.deepEqual(problems({ ...S3, AWS_SECRET_ACCESS_KEY: 'hidden' }), [
-    'AWS_ACCESS_KEY_ID is missing; AWS_SECRET_ACCESS_KEY is set, and S3 takes both or neither',
+    'AWS_ACCESS_KEY_ID is missing; AWS_SECRET_ACCESS_KEY is set, and S3 needs both or neither',
   ]);
   assert.match(problems({ ...S3, AWS_ACCESS_KEY_ID: 'id' })[0] ?? '', /^AWS_SECRET_ACCESS_KEY is missing/);
   assert.match(problems({ ...S3, AWS_REGION: 'a/b' })[0] ?? '', /^AWS_REGION: "a\/b" is not valid/);
 });
 
-test('everything wrong is told at once', () => {
+test('all problems are reported at once', () => {
   assert.equal(problems({ BERTH_ACCEL: 'x', BERTH_SIGNUPS: 'x', BERTH_LISTN: 'x' }).length, 3);
 });
 

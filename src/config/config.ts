@@ -1,6 +1,6 @@
 /**
- * The configuration: an environment in, a {@link Config} or the list of everything wrong with it out. Pure: no file
- * is opened and nothing is resolved; what needs the machine is checked by `launch/`. An empty variable counts as unset.
+ * Parses an environment into a {@link Config}, or into the list of all its problems. Pure: it opens no file and resolves no
+ * name; `launch/` checks what depends on the machine. An empty variable counts as unset.
  */
 import { resolve } from 'node:path';
 import { isLoopback } from '../lib/loopback.ts';
@@ -46,7 +46,7 @@ export interface S3Config {
   readonly bucket: string;
   readonly endpoint: string | null;
   readonly region: string;
-  /** Both or neither; neither: the chain of profiles and roles that Amazon's library knows. */
+  /** Both or neither. Neither: Amazon's library looks for profiles and roles. */
   readonly access_key_id: string | null;
   readonly secret_access_key: string | null;
   readonly session_token: string | null;
@@ -56,41 +56,41 @@ export interface Config {
   /** Absolute. */
   readonly data_dir: string;
   readonly listen: Address;
-  /** The origin people use: BERTH_PUBLIC_URL, else the one of `listen`. No slash at its end. */
+  /** The origin that people use: BERTH_PUBLIC_URL, else that of `listen`. No trailing slash. */
   readonly public_url: string;
-  /** More host names that it answers to, in lower case. */
+  /** Further host names that the server answers to, in lower case. */
   readonly hosts: readonly string[];
   /** Absolute paths of PEM files. */
   readonly tls: { readonly cert_path: string; readonly key_path: string } | null;
   readonly trusted_proxies: readonly Cidr[];
   readonly ssh: { readonly host: string; readonly ports: PortRange };
-  /** password null: one is generated and printed at the first start. */
+  /** Password null: the first start generates and prints one. */
   readonly admin: { readonly email: string; readonly password: string | null };
   /** Null: the embedded PostgreSQL. */
   readonly database_url: string | null;
   /** Null: a folder under the data folder. */
   readonly s3: S3Config | null;
-  /** Whether what is flushed is encrypted from now on; what was written is read either way. */
+  /** Whether new objects are encrypted. Existing ones are readable either way. */
   readonly encryption: boolean;
   readonly accel: Accelerator;
   /** 32 bytes; null: the one in the data folder. */
   readonly secret_key: Buffer | null;
   readonly signups: 'open' | 'closed';
-  /** Of accounts, and of organisations for which none was set. */
+  /** Defaults for accounts, and for organisations without their own. */
   readonly quotas: QuotaLimits;
-  /** Boots go on from templates of their host. */
+  /** Boots start from templates of their host. */
   readonly fast_start: boolean;
   /** Null: none. */
   readonly rate_limits: RateLimitsConfig | null;
   readonly smtp_url: string | null;
   readonly webhook_allow_cidrs: readonly Cidr[];
-  /** Where Prometheus reads; null: nowhere. It asks for no credential. */
+  /** Where Prometheus reads, without a credential; null: nowhere. */
   readonly metrics_listen: Address | null;
-  /** Of a host that is not the only one. */
+  /** The lease of a host that is not the only one. */
   readonly host_lease_ms: number;
-  /** Where hosts on other machines reach the control plane, over TLS; null: nowhere. */
+  /** Where remote hosts reach the control plane, over TLS; null: nowhere. */
   readonly hosts_listen: Address | null;
-  /** On such a host: the control plane's origin and the file with the token that it gave; null: it is on this machine. */
+  /** On a remote host: the control plane's origin and the file with the join token; else null. */
   readonly join: { readonly control_plane: string; readonly token_path: string } | null;
   readonly log_level: LogLevel;
 }
@@ -99,7 +99,7 @@ export type ConfigResult =
   | { readonly ok: true; readonly config: Config }
   | { readonly ok: false; readonly problems: readonly string[] };
 
-/** Reads single settings and gathers what is wrong with them. */
+/** Reads single settings, and collects their problems. */
 class Reader {
   readonly problems: string[] = [];
   readonly #env: Env;
@@ -112,7 +112,7 @@ class Reader {
     return this.#env[name] || null;
   }
 
-  /** The setting's value, `fallback` when it is unset or wrong (the problem is noted). */
+  /** The setting's value, or `fallback` when it is unset or invalid (which is recorded). */
   read<T, F>(name: Setting, parse: (text: string) => T, fallback: F): T | F {
     const text = this.text(name);
     if (text === null) return fallback;
@@ -126,7 +126,7 @@ class Reader {
   }
 }
 
-/** `cwd` (absolute) is what relative paths are relative to. */
+/** Relative paths are resolved against `cwd` (absolute). */
 export function parseConfig(env: Env, cwd: string): ConfigResult {
   const reader = new Reader(env);
   const path = (text: string) => resolve(cwd, text);
@@ -178,7 +178,7 @@ function readTls(reader: Reader, path: (text: string) => string): Config['tls'] 
   if (cert_path !== null && key_path !== null) return { cert_path, key_path };
   const [has, lacks] = cert_path !== null ? ['CERT', 'KEY'] : ['KEY', 'CERT'];
   if (cert_path !== null || key_path !== null) {
-    reader.problems.push(`BERTH_TLS_${lacks} is missing; BERTH_TLS_${has} is set, and TLS takes both`);
+    reader.problems.push(`BERTH_TLS_${lacks} is missing; BERTH_TLS_${has} is set, and TLS needs both`);
   }
   return null;
 }
@@ -192,7 +192,7 @@ function readJoin(reader: Reader, path: (text: string) => string): Config['join'
     ['BERTH_HOST_TOKEN_FILE', 'BERTH_CONTROL_PLANE'],
   ] as const) {
     if (reader.text(has) !== null && reader.text(lacks) === null) {
-      reader.problems.push(`${lacks} is missing; ${has} is set, and a host of a fleet takes both`);
+      reader.problems.push(`${lacks} is missing; ${has} is set, and a host of a fleet needs both`);
     }
   }
   return null;
@@ -203,7 +203,7 @@ function readS3(reader: Reader): S3Config | null {
   const endpoint = reader.read('BERTH_S3_ENDPOINT', parseOrigin, null);
   if (bucket === null) {
     if (reader.text('BERTH_S3_ENDPOINT') !== null) {
-      reader.problems.push('BERTH_S3_BUCKET is missing; BERTH_S3_ENDPOINT is set, and it is of no use alone');
+      reader.problems.push('BERTH_S3_BUCKET is missing; BERTH_S3_ENDPOINT is set, and needs it');
     }
     return null;
   }
@@ -219,7 +219,7 @@ function readS3(reader: Reader): S3Config | null {
       access_key_id === null
         ? ['AWS_SECRET_ACCESS_KEY', 'AWS_ACCESS_KEY_ID']
         : ['AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY'];
-    reader.problems.push(`${lacks} is missing; ${has} is set, and S3 takes both or neither`);
+    reader.problems.push(`${lacks} is missing; ${has} is set, and S3 needs both or neither`);
   }
   return {
     bucket,
@@ -235,7 +235,7 @@ function readRegion(reader: Reader): string {
   for (const name of ['AWS_REGION', 'AWS_DEFAULT_REGION']) {
     const region = reader.text(name);
     if (region === null) continue;
-    // It becomes a part of a host's name.
+    // It becomes part of a host name.
     if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(region)) {
       reader.problems.push(problemLine(name, region, 'a region such as eu-central-1'));
     }
@@ -244,13 +244,13 @@ function readRegion(reader: Reader): string {
   return 'us-east-1';
 }
 
-/** What is wrong with settings that are right one by one. */
+/** Problems between settings that are valid by themselves. */
 function together(config: Config, reader: Reader): string[] {
   const problems: string[] = [];
   const { listen, tls, ssh } = config;
   const data_dir = dataDirProblem(config.data_dir);
   if (data_dir !== undefined) problems.push(data_dir);
-  // A public URL that could not be read has its own line.
+  // An invalid public URL has its own line.
   const public_url = reader.text('BERTH_PUBLIC_URL');
   if (!isLoopback(listen.host) && tls === null && !(public_url ?? '').startsWith('https:')) {
     problems.push(
@@ -259,9 +259,7 @@ function together(config: Config, reader: Reader): string[] {
     );
   }
   if (config.hosts_listen !== null && config.s3 === null && reader.text('BERTH_S3_BUCKET') === null) {
-    problems.push(
-      'BERTH_S3_BUCKET is missing; BERTH_HOSTS_LISTEN is set, and several hosts need one bucket that all of them reach',
-    );
+    problems.push('BERTH_S3_BUCKET is missing; BERTH_HOSTS_LISTEN is set, and several hosts need one bucket');
   }
   if (tls !== null && (public_url ?? '').startsWith('http:')) {
     problems.push(problemLine('BERTH_PUBLIC_URL', public_url ?? '', 'an https origin, because TLS is on'));
@@ -282,7 +280,7 @@ function originOf(address: Address, tls: boolean): string {
   return new URL(`${tls ? 'https' : 'http'}://${addressText(address)}`).origin;
 }
 
-/** How a client on this machine reaches `listen`: a wildcard is reached over the loopback. */
+/** How a client on this machine reaches `listen`: the loopback for a wildcard. */
 export function localOrigin(config: Config): string {
   const { host, port } = config.listen;
   const reachable = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host;

@@ -1,7 +1,7 @@
-/** The only reader of the process's environment. Nothing is judged here; `config.ts` does that. */
+/** The only reader of the process's environment. `config.ts` validates it. */
 export type Env = Readonly<Record<string, string | undefined>>;
 
-/** A copy of the environment as it is now. */
+/** A copy of the current environment. */
 export function readEnv(): Env {
   return { ...process.env };
 }

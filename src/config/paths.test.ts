@@ -9,7 +9,7 @@ import {
   SOCKET_PATH_MAX_BYTES,
 } from './paths.ts';
 
-test('everything is below the data folder, each at its own place', () => {
+test('every path is below the data folder, and none is used twice', () => {
   const paths = pathsIn('/srv/berth');
   const all = Object.values(paths);
   assert(all.every((path) => path === '/srv/berth' || path.startsWith('/srv/berth/')));

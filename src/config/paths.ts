@@ -1,36 +1,36 @@
 /**
- * The layout below the data folder, as one pure function, and the one limit it has: the kernel takes unix socket
- * paths of at most 107 bytes (`sun_path` is 108 with the closing zero, see unix(7)).
+ * The layout below the data folder, as a pure function, and its one limit: the kernel accepts unix socket paths of at most
+ * 107 bytes (`sun_path` is 108 with the terminating zero, see unix(7)).
  */
 import { join } from 'node:path';
 
 export interface Paths {
   readonly data: string;
-  /** The embedded PostgreSQL's own: `cluster/` and `socket/`, owned by its user. */
+  /** `cluster/` and `socket/` of the embedded PostgreSQL, owned by its user. */
   readonly postgres: string;
-  /** The object store of one machine. */
+  /** The object store, unless a bucket is set. */
   readonly objects: string;
   readonly images: string;
   /** `images/debian-12/<first 12 digits of the version>/`, and `current`, a link to the newest. */
   readonly debian_12: string;
   /** `<instance id>*`: a cache. */
   readonly overlays: string;
-  /** `<instance id>/`: what a running VM has: sockets, pid. */
+  /** `<instance id>/`: sockets, pid and record of a running VM. */
   readonly vms: string;
-  /** Memories that first starts go on from: a cache. */
+  /** Memory of booted kernels that new boots start from: a cache. */
   readonly templates: string;
-  /** Unix sockets and the lock of the processes of this program. */
+  /** Unix sockets and lock of Berth's processes. */
   readonly run: string;
   readonly launcher_lock: string;
-  /** What VMs' QEMUs have for /etc: the resolvers. */
+  /** The /etc of QEMU's jails: the resolvers. */
   readonly jail_etc: string;
-  /** Until when this host may run its VMs; none: it is the only one. */
+  /** The host's lease; absent on the only host. */
   readonly lease: string;
-  /** Which process enforces it. */
+  /** The process that enforces the lease. */
   readonly fencer: string;
-  /** VMs were paused, and are to be looked at. */
+  /** VMs were paused, so the agent must check them. */
   readonly fenced: string;
-  /** Where the control plane serves the host's agent. */
+  /** The control plane's socket for the host's agent. */
   readonly agent_api_socket: string;
   readonly mail: string;
   readonly secrets: string;
@@ -38,11 +38,11 @@ export interface Paths {
   readonly host_token: string;
   /** The first administrator's address and generated password, as JSON. */
   readonly first_login: string;
-  /** What hosts on other machines know the control plane by. */
+  /** The key and certificate that remote hosts pin. */
   readonly hosts_tls_key: string;
   readonly hosts_tls_cert: string;
   readonly logs: string;
-  /** The program's own, where it runs on a terminal. */
+  /** Berth's log, when it runs on a terminal. */
   readonly log_file: string;
   readonly postgres_log: string;
   readonly fencer_log: string;
@@ -84,11 +84,11 @@ export function pathsIn(data: string): Paths {
   };
 }
 
-/** Bytes that a data folder's path may have so that every socket below it can be bound: 54. */
+/** The longest data folder path with which every socket below it can be bound: 54 bytes. */
 export const DATA_DIR_MAX_BYTES =
   SOCKET_PATH_MAX_BYTES - '/vms/'.length - INSTANCE_ID_BYTES - '/'.length - SOCKET_NAME_MAX_BYTES;
 
-/** What is wrong with `data` (an absolute path) as a data folder, if anything. */
+/** The problem of `data` (an absolute path) as a data folder, if any. */
 export function dataDirProblem(data: string): string | undefined {
   const bytes = Buffer.byteLength(data);
   if (bytes > DATA_DIR_MAX_BYTES) {
@@ -97,7 +97,7 @@ export function dataDirProblem(data: string): string | undefined {
       `below it may have paths of ${SOCKET_PATH_MAX_BYTES} bytes. Set BERTH_DATA_DIR to a shorter path`
     );
   }
-  if (data === '/') return 'BERTH_DATA_DIR: "/" is not valid; expected a folder of its own';
+  if (data === '/') return 'BERTH_DATA_DIR: "/" is not valid; expected a folder used by nothing else';
   // Commas, colons and line breaks would need escaping in QEMU's options.
   if (/[\p{Cc},:'"\\]/u.test(data)) {
     return `BERTH_DATA_DIR: ${JSON.stringify(data)} is not valid; expected a path without commas, colons, quotes and backslashes`;

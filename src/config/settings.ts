@@ -1,6 +1,6 @@
 /**
- * The names of all settings and the reading of one value each. Every parser takes the text as it was given and
- * returns the value, or throws {@link Expected} with what would have been right. Pure.
+ * The names of all settings, and a parser for each kind of value. A parser returns the value, or throws {@link Expected} with
+ * a description of a valid one. Pure.
  */
 import { isIP } from 'node:net';
 import { nearest } from '../lib/nearest.ts';
@@ -39,7 +39,7 @@ export const SETTINGS = [
 ] as const;
 export type Setting = (typeof SETTINGS)[number];
 
-/** Values of these are never repeated in a message. */
+/** Messages never contain the values of these. */
 const HIDDEN: ReadonlySet<string> = new Set<Setting>([
   'BERTH_ADMIN_PASSWORD',
   'DATABASE_URL',
@@ -47,13 +47,13 @@ const HIDDEN: ReadonlySet<string> = new Set<Setting>([
   'BERTH_SMTP_URL',
 ]);
 
-/** The command line's own, which a person who also runs the server has set: no settings, and no mistakes either. */
+/** Variables of the command line: not settings, but not mistakes either. */
 const OF_THE_COMMAND_LINE: readonly string[] = ['BERTH_URL', 'BERTH_API_KEY', 'BERTH_PROFILE'];
 
-/** Variables starting so are the tests' own and not settings. */
+/** Prefix of the tests' variables. */
 const TEST_PREFIX = 'BERTH_TEST_';
 
-/** A value that is not what its setting takes; the message says what it takes. */
+/** Thrown for an invalid value; the message describes a valid one. */
 export class Expected extends Error {
   override name = 'Expected';
 }
@@ -87,7 +87,7 @@ function parsePort(text: string): number | undefined {
 const HOST_NAME = /^(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$/i;
 
 function isHost(text: string): boolean {
-  // A name of digits and dots only is a mistyped address.
+  // A name of only digits and dots is a mistyped address.
   return isIP(text) !== 0 || (HOST_NAME.test(text) && !/^[0-9.]+$/.test(text));
 }
 
@@ -97,7 +97,7 @@ export function parseAddress(text: string): Address {
   const port = parsePort(match?.[3] ?? '');
   const bracketed = match?.[1] !== undefined;
   const fits = isHost(host) && bracketed === (isIP(host) === 6);
-  // Addresses of ours are made of it: a URL takes no scope (fe80::1%eth0), and no last part like a number's (l27.0.0.1).
+  // It becomes part of URLs, which allow no scope (fe80::1%eth0) and no last label like a number (l27.0.0.1).
   if (port === undefined || !fits || !URL.canParse(`http://${text}`)) {
     throw new Expected('HOST:PORT such as 127.0.0.1:7400 or [::1]:7400, with a port from 1 to 65535');
   }
@@ -126,7 +126,7 @@ export function parseHosts(text: string): readonly string[] {
   return hosts;
 }
 
-/** As a browser spells it; empty where it is none. */
+/** In a browser's spelling; empty when it is not a host name. */
 function hostOf(text: string): string {
   const url = URL.parse(`http://${isIP(text) === 6 ? `[${text}]` : text}`);
   const is_authority = /^[^/?#@\\]+$/.test(text);
@@ -170,7 +170,7 @@ function parseUrl(text: string, protocols: readonly string[], expected: string):
   return url;
 }
 
-/** The origin, without a slash at its end. */
+/** The origin, without a trailing slash. */
 export function parseOrigin(text: string): string {
   const expected = 'an origin such as https://berth.example.org, without path, query or user';
   const url = parseUrl(text, ['http:', 'https:'], expected);
@@ -200,7 +200,7 @@ export function parseEmail(text: string): string {
   return text.toLowerCase();
 }
 
-/** Counted in characters as people see them in a form field: code points. */
+/** Counted in code points, as a form field counts characters. */
 export function parsePassword(text: string): string {
   const length = [...text].length;
   if (length < 12 || length > 256) throw new Expected(`12 to 256 characters (it has ${length})`);
@@ -236,7 +236,7 @@ export interface RateLimitsConfig {
 export const DEFAULT_RATE_LIMITS: RateLimitsConfig = { principal: 1_200, address: 60 };
 const MAX_RATE_LIMIT = 1_000_000;
 
-/** `off` is null; what is not named keeps its default. */
+/** `off` is null. A limit that is not named keeps its default. */
 export function parseRateLimits(text: string): RateLimitsConfig | null {
   if (text === 'on') return DEFAULT_RATE_LIMITS;
   if (text === 'off') return null;
@@ -254,7 +254,7 @@ export function parseRateLimits(text: string): RateLimitsConfig | null {
   return { ...DEFAULT_RATE_LIMITS, ...given };
 }
 
-/** What is not named keeps its default. */
+/** A quota that is not named keeps its default. */
 export function parseQuotas(text: string): QuotaLimits {
   const given: Record<string, Limit> = {};
   for (const part of text.split(',')) {
@@ -284,7 +284,7 @@ export function parseHttpsOrigin(text: string): string {
   return origin;
 }
 
-/** A line for each variable that looks like a setting and is none. */
+/** A line for each unknown variable that looks like a setting. */
 export function unknownSettings(names: Iterable<string>): string[] {
   const known: readonly string[] = SETTINGS;
   const unknown = [...names].filter(

@@ -1,9 +1,9 @@
-/** What needs no quotes in an array's text: ids, numbers, times. A blank within an element is taken as it is. */
+/** Elements that need no quotes in an array literal: ids, numbers, times. */
 const PLAIN = /^[\w.:+-]+(?: [\w.:+-]+)*$/;
 
 /**
- * An array as PostgreSQL reads it, for a parameter that the statement casts to its type. The driver makes one too, with
- * quotes around each element: of ids and numbers by the hundred that takes both sides twice as long.
+ * An array literal, for a parameter that the statement casts. The driver makes one too, but quotes every element, which
+ * takes both sides twice as long for hundreds of ids.
  * https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
  */
 export function arrayText(values: readonly (string | number | null)[]): string {

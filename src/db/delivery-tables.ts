@@ -1,4 +1,4 @@
-/** The tables of what has happened and of what is told of it: the outbox, webhooks, notifications. */
+/** The tables of the outbox, notifications and mails. */
 import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
 import type {
   EventId,
@@ -8,8 +8,6 @@ import type {
   OrgId,
   ServiceAccountId,
   UserId,
-  WebhookDeliveryId,
-  WebhookId,
 } from '../lib/ids.ts';
 
 type Json<T> = ColumnType<T, string, string>;
@@ -32,68 +30,6 @@ export interface DeliveryTables {
     actor: string;
     created_at: Generated<Date>;
   };
-  webhooks: {
-    id: WebhookId;
-    /** Null: deleted. */
-    org_id: OrgId | null;
-    name: string;
-    url: string;
-    events: string[];
-    status: Generated<'enabled' | 'disabled'>;
-    disabled_reason: 'requested' | 'gone' | 'failing' | null;
-    disabled_at: Date | null;
-    secret: Buffer;
-    previous_secret: Buffer | null;
-    previous_expires_at: Date | null;
-    failing_since: Date | null;
-    failing_told: Generated<boolean>;
-    slow: Generated<boolean>;
-    /** Since when its present URL has answered 2xx; null: never. */
-    proven_at: Date | null;
-    version: Generated<number>;
-    created_by: string;
-    created_at: Generated<Date>;
-    updated_at: Generated<Date>;
-  };
-  webhook_deliveries: {
-    id: WebhookDeliveryId;
-    webhook_id: WebhookId;
-    event_id: EventId;
-    position: number;
-    instance_id: InstanceId | null;
-    state: Generated<'pending' | 'delivered' | 'failed'>;
-    attempts: Generated<number>;
-    tries: Generated<number>;
-    next_attempt_at: Date | null;
-    created_at: Generated<Date>;
-    /** Null before it; of deliveries made before this was kept here, and once it is too old. */
-    first_at: Date | null;
-    first_status: number | null;
-    first_latency_ms: number | null;
-    first_error: string | null;
-    first_response: string | null;
-  };
-  /** All but the first. */
-  webhook_attempts: {
-    delivery_id: WebhookDeliveryId;
-    number: number;
-    at: Date;
-    status: number | null;
-    latency_ms: number;
-    error: string | null;
-    response: string;
-  };
-  /** Of what has no row in webhook_deliveries yet. */
-  webhook_batches: {
-    webhook_id: WebhookId;
-    /** Of the last event. */
-    position: number;
-    positions: number[];
-    ids: WebhookDeliveryId[];
-    size: number;
-    created_at: Generated<Date>;
-  };
-  webhook_drains: { webhook_id: WebhookId; owner: string; until: Date; again: Generated<boolean> };
   notifications: {
     id: NotificationId;
     recipient: UserId | ServiceAccountId;

@@ -1,7 +1,7 @@
 /**
- * Forward-only migrations: `sql/NNNNNN-name.sql`, each run once, in order, in a transaction of its own, under
- * an advisory lock so that any number of processes may start at once. A migration that was applied never
- * changes (its SHA-256 is kept), and a database that knows migrations this program does not is refused.
+ * Forward-only migrations: `sql/NNNNNN-name.sql`. Each runs once, in order, in its own transaction, under an advisory lock
+ * so that processes may start concurrently. An applied migration never changes (its SHA-256 is stored). A database with
+ * migrations that this program does not know is rejected.
  */
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -16,7 +16,7 @@ export class MigrationError extends Error {
   override name = 'MigrationError';
 }
 
-/** As a database keeps it of those that were applied. */
+/** A row of `schema_migrations`. */
 export interface AppliedMigration {
   readonly name: string;
   readonly sha256: string;
@@ -39,11 +39,11 @@ function readMigrations(dir: string): Migration[] {
 
 export interface MigrateOptions {
   readonly dir?: string;
-  /** Only those of these names: an older schema, for what was saved of one. */
+  /** Only these migrations, for a backup of an older schema. */
   readonly only?: ReadonlySet<string>;
 }
 
-/** Brings the database at `url` up to date. Returns the names of the migrations that it ran. */
+/** Applies the missing migrations and returns their names. */
 export async function migrate(url: string, { dir = SQL_DIR, only }: MigrateOptions = {}): Promise<string[]> {
   const migrations = readMigrations(dir).filter(({ name }) => only?.has(name) ?? true);
   const client = new pg.Client(connectionOptions(url, 0));
@@ -59,7 +59,7 @@ export async function migrate(url: string, { dir = SQL_DIR, only }: MigrateOptio
   }
 }
 
-/** @throws MigrationError when the database has migrations that this program does not know. Changes nothing */
+/** Changes nothing. @throws MigrationError if the database has migrations that this program does not know */
 export async function refuseNewerDatabase(url: string, dir = SQL_DIR): Promise<void> {
   const client = new pg.Client(connectionOptions(url));
   await client.connect();
@@ -70,7 +70,7 @@ export async function refuseNewerDatabase(url: string, dir = SQL_DIR): Promise<v
   }
 }
 
-/** None where there is no such table yet. */
+/** Empty if the table does not exist yet. */
 export async function appliedMigrations(client: pg.Client): Promise<AppliedMigration[]> {
   const { rows } = await client.query<{ there: boolean }>(
     "select to_regclass('public.schema_migrations') is not null as there",
@@ -81,7 +81,7 @@ export async function appliedMigrations(client: pg.Client): Promise<AppliedMigra
 }
 
 /**
- * Whether this program can bring a database with these migrations up to date: it knows all of them, as they were.
+ * Checks that this program knows all of these migrations unchanged, so that it can apply the rest.
  * @throws MigrationError
  */
 export function refuseUnknown(
@@ -91,16 +91,16 @@ export function refuseUnknown(
   const by_name = new Map(known.map(({ name, sha256 }) => [name, sha256]));
   const foreign = applied.filter(({ name }) => !by_name.has(name));
   if (foreign.length > 0) {
-    const names = foreign.map(({ name }) => name).join(', ');
+    const [first] = foreign;
     throw new MigrationError(
-      `the database is newer than this program (it has ${names}): use the newer berth`,
+      `the database was made by another version of Berth (migration ${first?.name} is unknown): use that version, or another data folder`,
     );
   }
   const changed = applied.find(({ name, sha256 }) => by_name.get(name) !== sha256);
-  if (changed) throw new MigrationError(`${changed.name} was changed after it had been applied`);
+  if (changed) throw new MigrationError(`migration ${changed.name} was changed after it had been applied`);
 }
 
-/** What this program brings. */
+/** The migrations of this program. */
 export function knownMigrations(): readonly AppliedMigration[] {
   return readMigrations(SQL_DIR);
 }

@@ -1,20 +1,19 @@
 /**
- * LISTEN/NOTIFY on one channel, one connection a process. A notification is a hint that a row changed:
- * whoever waits re-reads the world. Hints are lost while the connection is away, so after each
- * (re)connection every waiter is woken once. It says nothing of itself, so the server is asked now and then whether it
- * is still there.
+ * LISTEN/NOTIFY on one channel, with one connection per process. A notification is a hint that a row has changed; waiters
+ * then read the rows again. Hints are lost while the connection is down, so every (re)connection wakes all waiters. An
+ * idle connection shows no failure, so it is probed regularly.
  */
 import { EventEmitter, once } from 'node:events';
-import { CompiledQuery } from 'kysely';
+import { sql } from 'kysely';
 import pg from 'pg';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { Log } from '../lib/log.ts';
-import { atCommit, connectionOptions, type Tx } from './pool.ts';
+import { connectionOptions, type Tx } from './pool.ts';
 
 const CHANNEL = 'berth';
 const ASK_MS = { every: 10_000, answer: 5_000 };
 
-/** What a notification is about; its id follows. */
+/** The subject of a notification; its id follows. */
 export type Topic =
   | 'host'
   | 'instance'
@@ -26,9 +25,9 @@ export type Topic =
   | 'mail'
   | 'webhook';
 
-/** Goes with COMMIT, and wakes, when the transaction commits, everybody who waits for `topic` and `id`, in every process. */
+/** When the transaction commits, wakes every waiter for `topic` and `id`, in every process. */
 export async function notify(tx: Tx, topic: Topic, id = ''): Promise<void> {
-  await atCommit(tx, CompiledQuery.raw('select pg_notify($1, $2)', [CHANNEL, `${topic}:${id}`]));
+  await sql`select pg_notify(${CHANNEL}, ${`${topic}:${id}`})`.execute(tx);
 }
 
 export class NotifyHub {
@@ -40,7 +39,7 @@ export class NotifyHub {
   #client: pg.Client | undefined;
   #loop: Promise<void> = Promise.resolve();
 
-  /** A server that leaves a question of `ask_ms.every` unanswered for `ask_ms.answer` is connected to anew. */
+  /** Probes the connection every `ask_ms.every` and reconnects if there is no answer within `ask_ms.answer`. */
   constructor(url: string, log: Log, ask_ms = ASK_MS) {
     this.#url = url;
     this.#log = log;
@@ -57,7 +56,7 @@ export class NotifyHub {
     await this.#loop;
   }
 
-  /** Calls `wake` at each notification of `topic` and `id`, and after each reconnection. Returns the undoing. */
+  /** Calls `wake` at each notification of `topic` and `id`, and after each reconnection. Returns the function that unsubscribes. */
   subscribe(topic: Topic, id: string, wake: () => void): () => void {
     const name = `${topic}:${id}`;
     this.#emitter.on(name, wake);
@@ -69,8 +68,8 @@ export class NotifyHub {
   }
 
   /**
-   * Polls `look` at the start, after each notification, and at the deadline. Answers its first result that
-   * is not undefined, or undefined when `timeout_ms` is over or `signal` aborts.
+   * Calls `look` at the start, after each notification, and at the deadline. Returns its first result that is not
+   * undefined, or undefined after `timeout_ms` or when `signal` aborts.
    */
   async waitFor<T>(
     topic: Topic,

@@ -113,9 +113,9 @@ create table events (
   data jsonb not null,
   actor text not null,
   created_at timestamp with time zone not null default now(),
+  serial bigint not null generated always as identity,
   position bigint,
   user_id text,
-  serial bigint not null generated always as identity,
   constraint events_pkey PRIMARY KEY (id),
   constraint events_owner CHECK (((org_id IS NOT NULL) OR (user_id IS NOT NULL)))
 );
@@ -311,12 +311,12 @@ create table mail_tokens (
 
 create table mails (
   id text not null,
+  kind text not null,
+  user_id text,
   sealed bytea not null,
   attempts integer not null default 0,
   due_at timestamp with time zone not null default now(),
   good_until timestamp with time zone not null,
-  kind text not null,
-  user_id text,
   constraint mails_pkey PRIMARY KEY (id),
   constraint mails_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
@@ -582,16 +582,6 @@ create table webhook_attempts (
   constraint webhook_attempts_pkey PRIMARY KEY (delivery_id, number)
 );
 
-create table webhook_batches (
-  webhook_id text not null,
-  position bigint not null,
-  positions bigint[] not null,
-  ids text[] not null,
-  size integer not null,
-  created_at timestamp with time zone not null default now(),
-  constraint webhook_batches_pkey PRIMARY KEY (webhook_id, "position")
-);
-
 create table webhook_deliveries (
   id text not null,
   webhook_id text not null,
@@ -599,26 +589,22 @@ create table webhook_deliveries (
   position bigint not null,
   instance_id text,
   state text not null default 'pending'::text,
+  in_order boolean not null default true,
   attempts integer not null default 0,
   tries smallint not null default 0,
-  next_attempt_at timestamp with time zone,
+  next_attempt_at timestamp with time zone default now(),
   created_at timestamp with time zone not null default now(),
-  first_at timestamp with time zone,
-  first_status smallint,
-  first_latency_ms integer,
-  first_error text,
-  first_response text,
   constraint webhook_deliveries_pkey PRIMARY KEY (id),
   constraint webhook_deliveries_webhook_id_position_key UNIQUE (webhook_id, "position"),
   constraint webhook_deliveries_state_check CHECK ((state = ANY (ARRAY['pending'::text, 'delivered'::text, 'failed'::text])))
 );
 
-create table webhook_drains (
+create table webhook_leases (
   webhook_id text not null,
   owner text not null,
   until timestamp with time zone not null,
-  again boolean not null default false,
-  constraint webhook_drains_pkey PRIMARY KEY (webhook_id)
+  woken boolean not null default false,
+  constraint webhook_leases_pkey PRIMARY KEY (webhook_id)
 );
 
 create table webhooks (
@@ -635,7 +621,6 @@ create table webhooks (
   previous_expires_at timestamp with time zone,
   failing_since timestamp with time zone,
   failing_told boolean not null default false,
-  slow boolean not null default false,
   version bigint not null default 1,
   created_by text not null,
   created_at timestamp with time zone not null default now(),
@@ -704,7 +689,7 @@ CREATE INDEX sudo_grants_user ON public.sudo_grants USING btree (user_id);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 CREATE INDEX vms_host ON public.vms USING btree (host_id) WHERE (state <> 'stopped'::text);
 CREATE INDEX webhook_attempts_at ON public.webhook_attempts USING brin (at);
-CREATE INDEX webhook_deliveries_again ON public.webhook_deliveries USING btree (webhook_id, next_attempt_at) WHERE ((state = 'pending'::text) AND (next_attempt_at IS NOT NULL));
 CREATE INDEX webhook_deliveries_failed ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE (state = 'failed'::text);
-CREATE INDEX webhook_deliveries_first ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE ((state = 'pending'::text) AND (next_attempt_at IS NULL));
+CREATE INDEX webhook_deliveries_in_order ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE ((state = 'pending'::text) AND in_order);
+CREATE INDEX webhook_deliveries_retries ON public.webhook_deliveries USING btree (webhook_id, next_attempt_at) WHERE ((state = 'pending'::text) AND (NOT in_order));
 CREATE INDEX webhooks_page ON public.webhooks USING btree (org_id, id DESC);

@@ -1,4 +1,4 @@
-/** The tables as the code sees them; `schema.sql` beside it is what the database really has. */
+/** The types of the tables. `schema.sql` is the actual schema. */
 import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
 import type { HostFacts } from '../agent-api/host-types.ts';
 import type { VmReasonCode } from '../agent-api/reasons.ts';
@@ -19,8 +19,8 @@ import type {
   VmId,
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
-import type { VmState } from '../vms/model.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
+import type { WebhookTables } from './webhook-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
 type NullableJson<T> = ColumnType<T | null, string | null, string | null>;
@@ -38,7 +38,7 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends DeliveryTables {
+export interface Database extends DeliveryTables, WebhookTables {
   users: {
     id: UserId;
     email: string;
@@ -54,7 +54,7 @@ export interface Database extends DeliveryTables {
     billing_email: string;
     created_at: Generated<Date>;
     quotas: ColumnType<OwnQuotas, string | undefined, string>;
-    /** Null: made before this was kept. */
+    /** Null: created before this column existed. */
     created_by: ColumnType<UserId | null, UserId | undefined, never>;
   };
   memberships: { org_id: OrgId; user_id: UserId; role: Role; created_at: Generated<Date> };
@@ -239,7 +239,7 @@ export interface Database extends DeliveryTables {
     size_bytes: number;
     image_version: string | null;
     generation: Generated<number>;
-    /** Of the head; before the first generation one of its own. */
+    /** Of the head; before the first generation a random one. */
     commit_id: Generated<string>;
     epoch: Generated<number>;
     durable_at: Date | null;
@@ -300,7 +300,16 @@ export interface Database extends DeliveryTables {
     epoch: number;
     host_id: HostId;
     desired: 'running' | 'suspended' | 'stopped';
-    state: VmState;
+    /** `vms/model.ts` has what they mean. */
+    state:
+      | 'starting'
+      | 'running'
+      | 'restarting'
+      | 'suspending'
+      | 'suspended'
+      | 'stopping'
+      | 'stopped'
+      | 'failed';
     force: Generated<boolean>;
     reboots: Generated<number>;
     /** Of its guest, since this boot began. */

@@ -1,7 +1,7 @@
 import { ObjectNotFoundError, ObjectRangeError } from '../object-store/object-store.ts';
 import { SegmentCorruptError } from './segment-format.ts';
 
-/** An object that is gone or too short is as bad as a rotten one; anything else passes through. */
+/** Reports a missing or short object as a corrupt segment. Returns any other error unchanged. */
 export function asCorrupt(key: string, error: unknown, block?: number): unknown {
   const about = block === undefined ? { cause: error } : { cause: error, block };
   if (error instanceof ObjectNotFoundError)

@@ -1,45 +1,44 @@
 /**
- * Memory of batches of blocks on their way to being packed. The frames of a batch take the place of its blocks, and what
- * is done with serves the next batch: a new megabyte costs the system 256 page faults, which is more than hash and cipher
- * take for it.
+ * Buffers for batches of blocks to pack. Packing overwrites the blocks of a batch with its frames. Buffers are reused,
+ * because a new megabyte costs 256 page faults, which take longer than hashing and encrypting it.
  */
 import { release } from '../lib/release.ts';
 import { TAG_BYTES } from './frame-cipher.ts';
 import { BLOCK_BYTES } from './segment-format.ts';
 
-/** Kept for the next batches, whatever else there is. */
+/** Free buffers kept even when memory is short. */
 const KEPT = 8;
 
 /**
- * Room for `count` blocks, zeroed, behind as many bytes as tags add to them: a frame that did not shrink then ends before
- * the block after its own begins.
+ * A zeroed buffer for `count` blocks, with space for their tags in front. So a frame that did not shrink ends before the
+ * next block begins.
  */
 export function newBlocks(count: number): Uint8Array<ArrayBuffer> {
   const lead = count * TAG_BYTES;
   return new Uint8Array(new ArrayBuffer(lead + count * BLOCK_BYTES), lead);
 }
 
-/** Of batches of one size, for one flush. */
+/** Buffers of one size, for one flush. */
 export class BlockBuffers {
   readonly #count: number;
   readonly #roomBytes: () => number;
   readonly #free: ArrayBuffer[] = [];
   #closed = false;
 
-  /** `roomBytes`: how much memory the flush may take still, beside what it holds in blocks and frames; as much is kept. */
+  /** `roomBytes` returns how many more bytes the flush may use. Free buffers are kept up to that many bytes. */
   constructor(count: number, roomBytes: () => number = () => 0) {
     this.#count = count;
     this.#roomBytes = roomBytes;
   }
 
-  /** Room for the blocks of a batch. What is in it is anything. */
+  /** A buffer for a batch of blocks, with arbitrary content. */
   take(): Uint8Array<ArrayBuffer> {
     const buffer = this.#free.pop();
     this.#trim();
     return buffer ? new Uint8Array(buffer, this.#count * TAG_BYTES) : newBlocks(this.#count);
   }
 
-  /** Takes back what lies behind `bytes`, all of it, which nobody may look at any more; or whatever else is done with. */
+  /** Takes back the buffer behind `bytes`. The caller must not use any part of it afterwards. */
   give(bytes: Uint8Array): void {
     const { buffer } = bytes;
     const ours = buffer instanceof ArrayBuffer && buffer.byteLength === this.#bufferBytes;
@@ -48,7 +47,7 @@ export class BlockBuffers {
     this.#trim();
   }
 
-  /** Gives all memory back; what is given from now on goes at once. */
+  /** Releases all buffers. Buffers given back later are released at once. */
   close(): void {
     this.#closed = true;
     for (const buffer of this.#free.splice(0)) release(new Uint8Array(buffer));

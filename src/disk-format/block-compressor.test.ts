@@ -11,7 +11,7 @@ const TEXT = Buffer.alloc(BLOCK_BYTES, 'some text ');
 const MIXED = Buffer.concat([NOISE.subarray(0, BLOCK_BYTES / 2), TEXT.subarray(BLOCK_BYTES / 2)]);
 
 describe('one compressor for all blocks', () => {
-  test('makes of each what zstd makes of it alone, whatever was before', () => {
+  test('compresses each block as zstd does alone, whatever it compressed before', () => {
     const compressor = new BlockCompressor();
     for (const block of [TEXT, NOISE, MIXED, MIXED, NOISE, TEXT]) {
       const frame = compressor.compress(block);
@@ -20,7 +20,7 @@ describe('one compressor for all blocks', () => {
     }
   });
 
-  test('has one buffer for all frames, with the Node.js that we come with', () => {
+  test('uses one buffer for all frames, with the Node.js of this project', () => {
     const compressor = new BlockCompressor();
     assert.equal(compressor.compress(TEXT).buffer, compressor.compress(NOISE).buffer);
   });

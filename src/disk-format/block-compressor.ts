@@ -1,21 +1,21 @@
 /**
- * zstd at level 1 of one block after another, in one context, into one buffer.
+ * Compresses block after block with zstd at level 1, in one context, into one buffer.
  *
- * `zstdCompressSync` makes a stream, a context and a buffer for each call: 25 µs of a block, of which noise takes 12 and a
- * system's files some 60. What is used instead lies below Node's documented interface (npm reaches for it too, to unpack
- * packages), so it is tried first, and where it does not do the same, each block goes the documented way.
+ * `zstdCompressSync` makes a stream, a context and a buffer for each call. That costs 25 µs a block; compression itself
+ * takes 12 µs (noise) to 60 µs (system files). The interface used instead is below Node's documented one (npm uses it too),
+ * so the constructor tests it and falls back to `zstdCompressSync` when the results differ.
  */
 import { constants, createZstdCompress, zstdCompressSync } from 'node:zlib';
 import { BLOCK_BYTES } from './segment-format.ts';
 
-/** Output in one piece, more than zstd can make of a block: zlib's own chunks of 16 KiB cost a quarter (text) to two thirds (noise) of the speed. */
+/** More than zstd can make of a block, so output is one chunk: chunks of 16 KiB cost a quarter to two thirds of the speed. */
 export const ONE_CHUNK_BYTES = BLOCK_BYTES + 1_024;
 const OPTIONS = {
   chunkSize: ONE_CHUNK_BYTES,
   params: { [constants.ZSTD_c_compressionLevel]: 1 },
 };
 
-/** What lies below a stream of Node's. `_writeState`: how much of the output is left, how much of the input. */
+/** The handle below a Node stream. `_writeState`: remaining bytes of output and of input. */
 export interface Below {
   readonly _handle: {
     writeSync(
@@ -45,7 +45,7 @@ export class BlockCompressor {
     for (let i = 0; i < 2; i++) if (!this.#kept(sample)?.equals(expected)) this.#below = null;
   }
 
-  /** One zstd frame; good until the next call. */
+  /** One zstd frame, valid until the next call. */
   compress(block: Uint8Array): Uint8Array {
     return this.#kept(block) ?? compressOnce(block);
   }
@@ -59,7 +59,7 @@ export class BlockCompressor {
       const whole = !below.destroyed && input_left === 0 && output_left > 0;
       if (whole) return this.#out.subarray(0, ONE_CHUNK_BYTES - output_left);
     } catch {
-      // Another signature than this one.
+      // This Node has another signature.
     }
     this.#below = null;
     return undefined;
@@ -68,7 +68,7 @@ export class BlockCompressor {
 
 function opened(): Below | null {
   const stream = createZstdCompress(OPTIONS);
-  // An error is seen by `destroyed` at once.
+  // `compress` detects an error by `destroyed`.
   stream.on('error', () => undefined);
   const below = stream as unknown as Partial<Below>;
   const as_expected =

@@ -16,7 +16,7 @@ const IDENTITY = {
   encryption: null,
 };
 
-/** Block numbers as disks have them: close together, evenly spaced, and anywhere. */
+/** Typical block numbers: adjacent, evenly spaced and random. */
 const blockNumber = fc.oneof(
   fc.nat({ max: 64 }),
   fc.nat({ max: 4_000 }).map((n) => n * 1_048_573),
@@ -33,10 +33,10 @@ const segment = fc.uniqueArray(
   { maxLength: 60, selector: ({ block }) => block },
 );
 
-/** Blocks that are taken out after each segment. */
+/** Blocks to remove after each segment. */
 const removals = fc.array(fc.array(blockNumber, { maxLength: 30 }), { maxLength: 8 });
 
-test('a map of segments says of every block what the last segment with it said', () => {
+test('a map has for each block the entry of the last segment with that block', () => {
   fc.assert(
     fc.property(fc.array(segment, { maxLength: 8 }), removals, (segments, taken_out) => {
       const map = new BlockMap();
@@ -89,7 +89,7 @@ test('a map of segments says of every block what the last segment with it said',
   );
 });
 
-test('a block that no segment has is absent', () => {
+test('a block without a segment is absent', () => {
   const map = new BlockMap();
   assert.equal(map.get(0), undefined);
   assert.equal(map.hashOf(7), undefined);
@@ -111,7 +111,7 @@ test('a set of blocks remembers each once', () => {
   );
 });
 
-test('a large map is put into order in steps, so that who asks for it can let others have their turn', () => {
+test('a large map is sorted in steps, so that other work gets its turn', () => {
   const count = 100_000;
   const entries = Array.from({ length: count }, (_, i) => ({
     ...{ block: (i * 7_919) % count, offset: 0, stored_bytes: 0, kind: FRAME_KIND.zero, mark: 0 },

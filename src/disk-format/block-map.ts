@@ -1,6 +1,6 @@
 /**
- * Which block of a disk lies where: block number → {segment, offset, length, kind, mark, hash}. A block that is absent
- * is as in the base image; a zero entry says that it is zero whatever the base image holds.
+ * Where each block of a disk is stored: block number → {segment, offset, length, kind, mark, hash}. An absent block
+ * equals the base image's. A zero entry means zeroes, whatever the base image holds.
  *
  * Memory is O(blocks ever set), about 44 bytes a block: rows in parallel typed arrays, in order of first appearance,
  * and an open-addressed index (linear probing, at most two thirds full) from block number to row.
@@ -17,7 +17,7 @@ import {
   type SegmentEntry,
 } from './segment-format.ts';
 
-/** What must be known of a segment to read frames of it. Of a fork's disk it may be another disk's. */
+/** What a reader needs to know about a segment. A fork's segments may belong to another disk. */
 export interface SegmentSource extends FrameHome {
   readonly key: string;
   readonly size_bytes: number;
@@ -32,12 +32,12 @@ export interface BlockLocation {
   readonly offset: number;
   readonly stored_bytes: number;
   readonly kind: FrameKind;
-  /** As in the segment's entry: what opens the frame. */
+  /** The CRC or the nonce counter of the segment's entry. */
   readonly mark: number;
   readonly hash: Uint8Array;
 }
 
-/** How much of a segment this map still refers to. */
+/** How much of a segment this map refers to. */
 export interface SegmentLive {
   readonly key: string;
   readonly segment: SegmentSource;
@@ -54,7 +54,7 @@ interface SegmentCount {
 
 const KIND_SHIFT = 24;
 const LENGTH_MASK = (1 << KIND_SHIFT) - 1;
-/** In place of a kind: the block was taken out again. */
+/** In place of a kind: the block was removed. */
 const ABSENT = 255;
 /** Rows sorted between two steps; `inSlices` looks at the clock every 64 steps. */
 const SORT_STEP = 256;
@@ -77,14 +77,14 @@ export class BlockMap {
     return this.#rows - this.#absent;
   }
 
-  /** Takes over the entries of a segment; they override what is there. */
+  /** Applies the entries of a segment. They override existing ones. */
   applySegment({ key, size_bytes, identity, entries }: SegmentDirectory): void {
     const { disk_id, epoch, generation, encryption } = identity;
     const segment = this.addSegment({ key, size_bytes, disk_id, epoch, generation, encryption });
     for (const entry of entries) this.set(segment, entry);
   }
 
-  /** Makes a segment known; its number in this map, for {@link set}. */
+  /** Adds a segment. Returns its number in this map, for {@link set}. */
   addSegment(segment: SegmentSource): number {
     const known = this.#segmentIndex.get(segment.key);
     if (known !== undefined) return known;
@@ -93,14 +93,14 @@ export class BlockMap {
     return this.#segmentCounts.length - 1;
   }
 
-  /** Makes room for so many blocks more at once, where growing to it would move all of them again and again. */
+  /** Reserves space for `more` blocks, so that adding them does not grow the arrays again and again. */
   reserve(more: number): void {
     const rows = this.#rows + more;
     if (rows > this.#blocks.length) this.#growRows(rows);
     if (rows * 3 > this.#index.length * 2) this.#growIndex(rows);
   }
 
-  /** Says where a block is from now on. */
+  /** Sets where a block is stored. */
   set(segment: number, entry: SegmentEntry): void {
     let row = this.#row(entry.block);
     if (row >= 0) this.#release(row);
@@ -115,7 +115,7 @@ export class BlockMap {
     counts.live_bytes += entry.stored_bytes;
   }
 
-  /** From now on the block is as in the base image. */
+  /** Makes the block equal the base image's. */
   remove(block: number): void {
     const row = this.#find(block);
     if (row < 0) return;
@@ -133,7 +133,7 @@ export class BlockMap {
     return row < 0 ? undefined : this.#location(row);
   }
 
-  /** The hash of a block as a view that the next `applySegment` may change; undefined when absent. */
+  /** A view of the block's hash, which the next `applySegment` may change. Undefined when the block is absent. */
   hashOf(block: number): Uint8Array | undefined {
     const row = this.#find(block);
     return row < 0 ? undefined : this.#hashes.subarray(row * HASH_BYTES, (row + 1) * HASH_BYTES);
@@ -149,14 +149,14 @@ export class BlockMap {
     for (const location of this.stepsInBlockOrder()) if (location) yield location;
   }
 
-  /** The same for `inSlices`: undefined now and then while they are put into their order. */
+  /** The same for `inSlices`: yields undefined now and then while it sorts. */
   *stepsInBlockOrder(): Generator<BlockLocation | undefined> {
     const rows = yield* this.#rowsByBlock();
     for (const row of rows) yield this.#kind(row) === ABSENT ? undefined : this.#location(row);
   }
 
   /**
-   * All blocks by segment (in the order they were applied) and offset in it: the order to read them in.
+   * All blocks by segment (in the order of application) and by offset in it: the best order to read them in.
    * The map must not change meanwhile.
    */
   *inSegmentOrder(): Generator<BlockLocation> {
@@ -169,14 +169,14 @@ export class BlockMap {
     }
   }
 
-  /** The segments still referred to, in the order they were applied. */
+  /** The segments that the map refers to, in the order of application. */
   *live(): Generator<SegmentLive> {
     for (const segment of this.#segmentCounts) if (segment.live_blocks > 0) yield { ...segment };
   }
 
   /**
-   * A radix sort of 16 bits at a time: with a comparator a million rows took a quarter of a second at a stretch. Without
-   * steps this takes as long for a few million, whose numbers lie all over the memory.
+   * A radix sort, 16 bits at a time. It yields now and then, because a million rows could block the event loop for a quarter
+   * of a second.
    */
   *#rowsByBlock(): Generator<undefined, Uint32Array> {
     const [blocks, count] = [this.#blocks, this.#rows];
@@ -245,7 +245,7 @@ export class BlockMap {
     return (this.#lengths[row] ?? 0) >>> KIND_SHIFT;
   }
 
-  /** The row is about to say something else. */
+  /** Uncounts a row that is about to change. */
   #release(row: number): void {
     if (this.#kind(row) === ABSENT) {
       this.#absent -= 1;
@@ -266,7 +266,7 @@ export class BlockMap {
     return row;
   }
 
-  /** Its row, -1 when absent. */
+  /** The row of `block`, or -1. */
   #find(block: number): number {
     const row = this.#row(block);
     return row >= 0 && this.#kind(row) === ABSENT ? -1 : row;
@@ -276,7 +276,7 @@ export class BlockMap {
     return (this.#index[this.#slot(block)] ?? 0) - 1;
   }
 
-  /** The slot that holds `block`, or the free one where it would go. */
+  /** The slot that holds `block`, or the free slot for it. */
   #slot(block: number): number {
     const mask = this.#index.length - 1;
     // Fibonacci hashing: the high bits, so that evenly spaced blocks spread as well as adjacent ones.

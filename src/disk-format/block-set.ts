@@ -16,7 +16,7 @@ export class BlockSet {
     return (word & (1 << (block & 31))) !== 0;
   }
 
-  /** Adds `block`; answers whether it was new. */
+  /** Adds `block`. Returns whether it was new. */
   add(block: number): boolean {
     const number = Math.floor(block / (PAGE_MASK + 1));
     let page = this.#pages.get(number);

@@ -1,6 +1,6 @@
 /**
- * The maps of several generations of a disk, one after another. Two are in memory at once, whatever their number: one that
- * follows the last but one is made of it, so that of a chain each object is read twice and not once for every generation.
+ * Yields the maps of several generations of a disk, in order. At most two are in memory at once. Each map is built on the
+ * last but one, so each object of the chain is read twice, and not once for every generation.
  */
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { BlockMap } from './block-map.ts';
@@ -16,7 +16,7 @@ export interface Chain {
 export interface ChainMap {
   readonly generation: number;
   readonly map: BlockMap;
-  /** That of the generation before in the list; empty for the first. */
+  /** The map of the previous generation in the list; empty for the first. */
   readonly before: BlockMap;
 }
 
@@ -32,7 +32,7 @@ interface Loaded {
   readonly map: BlockMap;
 }
 
-/** What it yields is good until the next is asked for. @throws SegmentCorruptError */
+/** Each yielded value is valid until the next call. @throws SegmentCorruptError */
 export async function* chainMaps({
   store,
   keys,

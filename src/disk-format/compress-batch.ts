@@ -1,4 +1,4 @@
-/** What a compression worker does with one batch. Pure, so that it can also be run in place. */
+/** How a compression worker packs and unpacks one batch. Pure. */
 import { assert, present } from '../lib/assert.ts';
 import { release } from '../lib/release.ts';
 import {
@@ -12,13 +12,13 @@ import { FrameCipher, TAG_BYTES } from './frame-cipher.ts';
 import { frameCrc, packBlock, unpackFrame } from './frame-codec.ts';
 import { BLOCK_BYTES, FRAME_KIND, HASH_BYTES } from './segment-format.ts';
 
-/** Said of a frame that does not open. */
-export const NOT_ITS_FRAME = 'its frame is not what was encrypted for this block';
+/** The reason given for a frame that does not decrypt. */
+export const NOT_ITS_FRAME = 'its frame was not encrypted for this block';
 
-/** Of a buffer that frames fill less than this, they move to one of their size. */
+/** If the frames fill less than this share of their buffer, they are copied to a buffer of their size. */
 const WORTH_KEEPING = 0.75;
 
-/** Packs in place: `blocks` are made by `newBlocks`, and afterwards are no more. */
+/** Packs in place: `blocks` comes from `newBlocks` and is overwritten. */
 export function packBatch({ blocks, known, known_present, sealing }: PackTask): PackedBatch {
   const count = blocks.length / BLOCK_BYTES;
   assert(blocks.byteOffset >= count * TAG_BYTES, 'tags have room before the blocks');

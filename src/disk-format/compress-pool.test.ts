@@ -21,7 +21,7 @@ function task(): PackTask {
   return { blocks, known, known_present: new Uint8Array([0, 1, 0, 1]) };
 }
 
-test('noise stays raw, text shrinks, zeroes vanish, what is known is left out', async () => {
+test('noise stays raw, text shrinks, zeroes vanish, known blocks are left out', async () => {
   const pool = new CompressPool({ workers: 1 });
   const packed = await pool.pack(task());
   assert.deepEqual([...packed.kinds], [FRAME_KIND.raw, FRAME_KIND.zstd, FRAME_KIND.zero, UNCHANGED]);
@@ -42,7 +42,7 @@ test('noise stays raw, text shrinks, zeroes vanish, what is known is left out', 
   await pool.close();
 });
 
-test('a frame that is not what its hash says is not handed out', () => {
+test('a frame with a wrong hash is not returned', () => {
   const { frames, kinds, stored_bytes, hashes } = packBatch(task());
   hashes[16] = (hashes[16] ?? 0) ^ 1;
   const unpacked = unpackBatch({
@@ -74,7 +74,7 @@ test('a worker that dies rejects its batches and is replaced', async () => {
   await pool.close();
 });
 
-test('a closed pool refuses batches and ends those under way', async () => {
+test('a closed pool refuses batches and rejects those in progress', async () => {
   const pool = new CompressPool();
   const under_way = Array.from({ length: 10 }, () => pool.pack(task()));
   const settled = Promise.allSettled(under_way);

@@ -1,9 +1,9 @@
 /**
  * Worker threads that pack and unpack batches of blocks, so that the main thread never waits for SHA-256 or zstd.
  *
- * Invariants: a batch goes to one worker and is answered once; buffers are transferred, not copied (the caller's is
- * detached); a worker that dies rejects its batches and is replaced when the next batch needs it, not before, so a
- * worker that cannot start does not spin. Idle workers do not keep the process alive.
+ * Invariants: a batch goes to one worker and gets one reply. Buffers are transferred, so the caller's are detached. When a
+ * worker dies, its batches are rejected, and the next batch starts a new one: a worker that cannot start does not cause a
+ * loop. Idle workers do not keep the process alive.
  */
 import { extname } from 'node:path';
 import { Worker } from 'node:worker_threads';
@@ -11,26 +11,26 @@ import { assert } from '../lib/assert.ts';
 import type { FrameHome } from './frame-cipher.ts';
 import { BLOCK_BYTES, type FrameKind, HASH_BYTES } from './segment-format.ts';
 
-/** In {@link PackedBatch.kinds}: the block's hash was known; it carries no bytes. */
+/** In {@link PackedBatch.kinds}: the block's hash was known, so it has no frame. */
 export const UNCHANGED = 255;
 
 type Bytes = Uint8Array<ArrayBuffer>;
 
-/** With it frames are encrypted once they are compressed; as what and where the blocks are authenticated with them. */
+/** Encrypts compressed frames, and authenticates to which disk, generation and block each belongs. */
 export interface Sealing {
-  /** The attempt's, not the data key. */
+  /** The attempt's key, not the data key. */
   readonly key: Uint8Array;
   readonly home: FrameHome;
-  /** Block numbers, one a block. */
+  /** One number for each block. */
   readonly numbers: Uint32Array;
 }
 
-/** Whole blocks, one after another, in what `newBlocks` made, each with the hash it must differ from (if `known_present` is 1 there). */
+/** Whole blocks in a buffer of `newBlocks`. A block is packed unless its hash is the known one (if `known_present` is 1). */
 export interface PackTask {
   readonly blocks: Bytes;
   readonly known: Bytes;
   readonly known_present: Bytes;
-  /** Blocks take nonces from `first_counter` on, one each, whatever becomes of them. */
+  /** Each block uses up one nonce counter, from `first_counter` on, even when it makes no frame. */
   readonly sealing?: (Sealing & { readonly first_counter: number }) | undefined;
 }
 
@@ -39,16 +39,16 @@ export interface PackedBatch {
   /** A {@link FrameKind} or {@link UNCHANGED}. */
   readonly kinds: Bytes;
   readonly stored_bytes: Uint32Array<ArrayBuffer>;
-  /** As in a directory's entry: the nonce's counter, or the CRC. */
+  /** The nonce counter or the CRC, as in a directory's entry. */
   readonly marks: Uint32Array<ArrayBuffer>;
   readonly hashes: Bytes;
-  /** The stored bytes of all frames, one after another. */
+  /** The stored bytes of all frames, concatenated. */
   readonly frames: Bytes;
-  /** What the blocks lay in, where the frames do not. */
+  /** The blocks' buffer, if the frames are in another one. */
   readonly spare: Bytes | null;
 }
 
-/** Frames as they lie in a segment, one after another. */
+/** Frames as a segment stores them, concatenated. */
 export interface UnpackTask {
   readonly frames: Bytes;
   readonly kinds: readonly FrameKind[];
@@ -57,7 +57,7 @@ export interface UnpackTask {
   readonly sealing?: (Sealing & { readonly marks: Uint32Array }) | undefined;
 }
 
-/** The blocks; or which frame is corrupt, and how. Corrupt data is not handed out. */
+/** The blocks; or which frame is corrupt, and how. Corrupt data is never returned. */
 export type Unpacked =
   | { readonly ok: true; readonly blocks: Bytes }
   | { readonly ok: false; readonly index: number; readonly problem: string };
@@ -88,13 +88,13 @@ interface Slot {
   readonly pending: Map<number, Pending>;
 }
 
-/** Batches handed to a worker ahead of its answer: one to work on, one waiting. */
+/** Batches given to a worker at once: one to work on, one waiting. */
 const BATCHES_PER_WORKER = 2;
-/** Beside this file, with its ending: a package holds JavaScript. */
+/** Has this file's extension, because a package holds JavaScript. */
 const DEFAULT_WORKER = new URL(`./compress-worker${extname(import.meta.filename)}`, import.meta.url);
 
 export interface CompressPoolOptions {
-  /** Threads; 2 by default. They start when first needed. */
+  /** Number of threads, 2 by default. They start when first needed. */
   readonly workers?: number;
   /** Another worker program, for tests. */
   readonly worker_url?: URL;
@@ -132,7 +132,7 @@ export class CompressPool {
     return result;
   }
 
-  /** Ends all workers; batches under way are rejected. */
+  /** Ends all workers and rejects their batches. */
   async close(): Promise<void> {
     this.#closed = true;
     const gone = new CompressWorkerError('the compression pool was closed');

@@ -1,4 +1,4 @@
-/** The program of a compression worker thread: one request, one reply, buffers moved both ways. */
+/** The program of a compression worker thread: one reply for each request; buffers are transferred both ways. */
 import { parentPort } from 'node:worker_threads';
 import { present } from '../lib/assert.ts';
 import { release } from '../lib/release.ts';

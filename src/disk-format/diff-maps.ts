@@ -1,16 +1,16 @@
-/** What changed from one map to another: what a delta holds. */
+/** The difference of two maps, which a delta map stores. */
 import type { BlockLocation, BlockMap } from './block-map.ts';
 import type { MapChange } from './map-format.ts';
 
 /**
- * The changes that make `to` of `from`, by rising block numbers. A block that lies elsewhere is a change, whether its
- * content is the same or not. The maps must not change meanwhile.
+ * The changes that turn `from` into `to`, in the order of block numbers. A block stored in another place is a change, even
+ * with the same content. The maps must not change meanwhile.
  */
 export function* diffMaps(from: BlockMap, to: BlockMap): Generator<MapChange> {
   for (const change of diffSteps(from, to)) if (change) yield change;
 }
 
-/** The same for `inSlices`: undefined for each block that has not changed, and now and then while they are sorted. */
+/** The same for `inSlices`: yields undefined for each unchanged block, and now and then while it sorts. */
 export function* diffSteps(from: BlockMap, to: BlockMap): Generator<MapChange | undefined> {
   const before = from.stepsInBlockOrder();
   let old = yield* nextBlock(before);
@@ -31,7 +31,7 @@ export function* diffSteps(from: BlockMap, to: BlockMap): Generator<MapChange | 
   for (; old; old = yield* nextBlock(before)) yield { block: old.block, to: null };
 }
 
-/** Passes on the steps in which there was nothing to do. */
+/** Passes on steps without a result. */
 function* nextBlock(
   steps: Generator<BlockLocation | undefined>,
 ): Generator<undefined, BlockLocation | undefined> {
@@ -42,7 +42,7 @@ function* nextBlock(
   }
 }
 
-/** All of a map, for `inSlices`: what a full one holds. */
+/** The changes of a full map, for `inSlices`. */
 export function* wholeMap(map: BlockMap): Generator<MapChange | undefined> {
   for (const location of map.stepsInBlockOrder()) {
     yield location && { block: location.block, to: location };

@@ -1,10 +1,10 @@
 /**
  * AES-256-GCM as the format uses it, under a key derived for one attempt (`key-ring.ts`).
  *
- * A nonce is {u32 what, u64 counter}: 0 and the frame's counter, 1 and the segment's part, 2 and the map's piece, 3 and the memory's part. Each is
- * used once under its key: counters rise through a flush, and a flush that fails is done anew under another salt.
- * What is authenticated beside the bytes says where they belong, so that a frame of another disk, generation or block
- * does not open.
+ * A nonce is {u32 type, u64 counter}. Types: 0 frame, 1 part of a segment, 2 piece of a map, 3 part of a memory image. Each
+ * nonce is used once under its key: counters rise within a flush attempt, and a new attempt has a new salt.
+ * The additional authenticated data says where the bytes belong. So a frame of another disk, generation or block does not
+ * decrypt.
  */
 import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } from 'node:crypto';
 import { assert } from '../lib/assert.ts';
@@ -15,7 +15,7 @@ const NONCE_OF = { frame: 0, directory: 1, piece: 2, memory: 3 } as const;
 const DISK_ID_BYTES = 64;
 const FRAME_AAD_BYTES = 90;
 
-/** The segment that frames belong to. */
+/** The disk, epoch and generation that frames belong to. */
 export interface FrameHome {
   readonly disk_id: string;
   readonly epoch: number;
@@ -24,7 +24,7 @@ export interface FrameHome {
 
 /** Encrypts and decrypts the frames of one attempt. */
 export class FrameCipher {
-  /** An object of Node's: of plain bytes it makes one for each frame, which costs as much as to encrypt it. */
+  /** A KeyObject, because Node makes one of plain bytes for each frame, which costs as much as the encryption. */
   readonly #key: KeyObject;
   /** 0 disk id, 64 u64 epoch, 72 u64 generation, 80 u64 block number, 88 u16 kind */
   readonly #aad = Buffer.alloc(FRAME_AAD_BYTES);
@@ -42,7 +42,7 @@ export class FrameCipher {
     return seal(this.#key, nonce('frame', counter), this.#aadOf(block, kind), plain);
   }
 
-  /** undefined when it is not that block's frame, sealed with that counter under that key. */
+  /** Undefined when `stored` is not this block's frame, encrypted with this counter and key. */
   open(block: number, kind: number, counter: number, stored: Uint8Array): Buffer | undefined {
     return open(this.#key, nonce('frame', counter), this.#aadOf(block, kind), stored);
   }
@@ -56,7 +56,7 @@ export class FrameCipher {
 
 type Part = 'directory' | 'piece' | 'memory';
 
-/** The directory of a segment (by its part), a piece of a map or a part of a memory (by its number): ciphertext and tag. */
+/** Encrypts a segment's directory, a piece of a map or a part of a memory image. Returns ciphertext and tag. */
 export function sealPart(
   what: Part,
   key: Uint8Array,
@@ -67,7 +67,7 @@ export function sealPart(
   return seal(key, nonce(what, counter), aad, plain);
 }
 
-/** `stored` is ciphertext and tag; undefined when it does not open. */
+/** `stored` is ciphertext and tag. Undefined when it does not decrypt. */
 export function openPart(
   what: Part,
   key: Uint8Array,

@@ -1,6 +1,6 @@
 /**
- * One block to one frame and back: zero detection, hash, zstd at level 1, raw when that is not smaller.
- * Pure and synchronous: meant for worker threads (`compress-worker.ts`), where it reaches several hundred MiB/s.
+ * Packs a block into a frame and back: zero detection, hash, zstd at level 1, or raw when that is not smaller.
+ * Pure and synchronous, for worker threads (`compress-worker.ts`).
  */
 import { hash as hashOnce } from 'node:crypto';
 import { crc32, zstdDecompressSync } from 'node:zlib';
@@ -28,13 +28,13 @@ export function isZeroBlock(block: Uint8Array): boolean {
 
 export interface PackedFrame {
   readonly kind: FrameKind;
-  /** For raw frames this is the block itself, not a copy; for others good until the next block is packed. */
+  /** A raw frame is the block itself, not a copy. Other frames are valid until the next block is packed. */
   readonly stored: Uint8Array;
   readonly hash: Uint8Array;
 }
 
 /**
- * Packs one block of {@link BLOCK_BYTES}. Undefined when its hash is `known`: it did not change.
+ * Packs one block of {@link BLOCK_BYTES}. Undefined when its hash is `known`: it is unchanged.
  */
 export function packBlock(block: Uint8Array, known: Uint8Array | undefined): PackedFrame | undefined {
   assert(block.length === BLOCK_BYTES, 'a block is whole');
@@ -49,8 +49,8 @@ export function packBlock(block: Uint8Array, known: Uint8Array | undefined): Pac
 }
 
 /**
- * Unpacks one frame into `out` (a whole block) and verifies its hash. Answers what is wrong, or undefined.
- * `out` holds nothing to be used when something is wrong.
+ * Unpacks one frame into `out` (a whole block) and verifies its hash. Returns the reason if it is corrupt; the content of
+ * `out` is then undefined.
  */
 export function unpackFrame(
   kind: FrameKind,
@@ -78,7 +78,7 @@ export function unpackFrame(
   return undefined;
 }
 
-/** The CRC-32 that a directory keeps of the stored bytes. */
+/** The CRC-32 of stored bytes, as a directory records it. */
 export function frameCrc(stored: Uint8Array): number {
   return crc32(stored);
 }

@@ -1,21 +1,21 @@
-/** What `manifest.json` says of an image: beside its files in a host's folder, and in the object store's index of it. */
+/** `manifest.json` of an image. A host has it beside the image's files; the object store has it in the image's index. */
 
 export const IMAGE_FILES = ['vmlinuz', 'initrd.img', 'rootfs.img'] as const;
 export type ImageFile = (typeof IMAGE_FILES)[number];
 
 export interface ImageManifest {
   readonly id: string;
-  /** Of the recipe that it was built by; of an image of somebody's own, what was given. */
+  /** Of the recipe; for a custom image, of the input. */
   readonly version: string;
   readonly kernel_release: string;
   /** Of the root file system. */
   readonly size_bytes: number;
   readonly user: string;
-  /** SHA-256 of each file; the root file system's is the image's version. */
+  /** SHA-256 of each file. The root file system's is the image's version. */
   readonly files: Readonly<Record<ImageFile, string>>;
 }
 
-/** A path's part, an object key's part, and what people type. */
+/** Safe in paths and object keys, and easy to type. */
 export const IMAGE_ID = /^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$/;
 
 export function isImageManifest(value: unknown): value is ImageManifest {

@@ -1,12 +1,12 @@
 /**
- * Base images in the object store: of each file its pieces, named by their hashes, and an index that lists them.
+ * Base images in the object store: the pieces of each file, named by their hashes, and an index that lists them.
  *
- *   images/<image id>/<version>/<sha256 of a piece>   a piece of 4 MiB at most, one zstd frame; pieces of zeroes have none
- *   images/<image id>/<version>/index.json            written last: where it is, all of it is
+ *   images/<image id>/<version>/<sha256 of a piece>   a piece of at most 4 MiB, one zstd frame; none for zeroes
+ *   images/<image id>/<version>/index.json            written last: if it exists, the image is complete
  *
- * Invariants: what is put was read against the hashes of the image's manifest; what is fetched is verified piece by
- * piece and as a whole, against an index whose own hash the caller knows, and appears in its folder whole or not at
- * all. One piece in memory at a time.
+ * Invariants: an upload is verified against the manifest's hashes. A download is verified piece by piece and as a whole,
+ * against an index whose hash the caller knows, and appears in its folder completely or not at all. One piece is in
+ * memory at a time.
  */
 import { createHash, type Hash } from 'node:crypto';
 import { chmod, type FileHandle, mkdir, open, rename, rm, stat, writeFile } from 'node:fs/promises';
@@ -17,11 +17,11 @@ import { ObjectExistsError, ObjectNotFoundError, type ObjectStore } from '../obj
 import { IMAGE_FILES, type ImageFile, type ImageManifest, isImageManifest } from './image-manifest.ts';
 
 const PIECE_BYTES = 4 * 1024 * 1024;
-/** In one piece: zlib's own chunks of 16 KiB take four times as long. */
+/** One chunk: zlib's default chunks of 16 KiB take four times as long. */
 const UNPACK = { chunkSize: PIECE_BYTES, maxOutputLength: PIECE_BYTES };
 const ZEROES = Buffer.alloc(PIECE_BYTES);
 const INDEX = 'index.json';
-/** Some 250,000 pieces: a tebibyte. */
+/** Enough for about 250,000 pieces: a tebibyte. */
 const INDEX_MAX_BYTES = 24 * 1024 * 1024;
 const HASH = /^[0-9a-f]{64}$/;
 
@@ -45,14 +45,14 @@ export interface StoredImage {
   readonly stored_bytes: number;
 }
 
-/** A piece of an image is missing or is not what it should be; the message names it. */
+/** A piece of an image is missing or corrupt. The message names it. */
 export class ImageDamagedError extends Error {
   override name = 'ImageDamagedError';
 }
 
 export interface Transfer {
   readonly signal?: AbortSignal;
-  /** Bytes of the image's files so far, and in all. */
+  /** Bytes of the image's files done so far, and in total. */
   readonly progress?: (done_bytes: number, total_bytes: number) => void;
 }
 
@@ -63,8 +63,8 @@ export function imagePrefix(id: string, version: string): string {
 const versionOf = (manifest: ImageManifest) => manifest.files['rootfs.img'];
 
 /**
- * Puts the image in `folder`, which is of `manifest`. What an interrupted try has put is found again, and of what is
- * there whole nothing is read. @throws ImageDamagedError when a file is not what the manifest says, store errors
+ * Uploads the image in `folder`. Pieces of an interrupted upload are reused. A complete image is not read again.
+ * @throws ImageDamagedError when a file's hash is not the manifest's; store errors
  */
 export async function storeImage(
   store: ObjectStore,
@@ -84,7 +84,7 @@ export async function storeImage(
   } else if (!sameFiles(parseIndex(there, prefix).manifest, manifest)) {
     throw new ImageDamagedError(`${prefix}${INDEX} in the object store is of another build`);
   }
-  // Read back: whoever was first has written it.
+  // Another process may have written the index first.
   const index = there ?? (await store.get(prefix + INDEX));
   let stored_bytes = 0;
   for await (const { size_bytes } of store.list(prefix)) stored_bytes += size_bytes;
@@ -157,8 +157,8 @@ async function putOnce(store: ObjectStore, key: string, body: Buffer, signal?: A
 }
 
 /**
- * Brings an image into `folder`, which must not exist. @param index_sha256 of its index, from where it is known
- * @throws ImageDamagedError naming the object that is missing or damaged, store errors
+ * Downloads an image into `folder`, which must not exist. @param index_sha256 the index's hash, from the database
+ * @throws ImageDamagedError naming the missing or corrupt object; store errors
  */
 export async function fetchImage(
   store: ObjectStore,
@@ -175,7 +175,7 @@ export async function fetchImage(
   }
   const total = IMAGE_FILES.reduce((sum, name) => sum + files[name].size_bytes, 0);
   let done = 0;
-  // A name that no image has: it is whole before it is in its place.
+  // A name that no image has. It is renamed when it is complete.
   const temporary = join(dirname(folder), `.${basename(folder)}.fetching`);
   await rm(temporary, { recursive: true, force: true });
   await mkdir(temporary, { recursive: true });
@@ -196,7 +196,7 @@ export async function fetchImage(
       mode: 0o444,
       flush: true,
     });
-    // A VM's user reads them, whatever the umask is.
+    // Each VM's user reads them, so the umask must not matter.
     for (const name of [...IMAGE_FILES, 'manifest.json']) await chmod(join(temporary, name), 0o444);
     await chmod(temporary, 0o755);
     await rename(temporary, folder);
@@ -216,7 +216,7 @@ async function fetchFile(
   to: { file: FileHandle; whole: Hash; signal: AbortSignal | undefined },
   written: (bytes: number) => void,
 ): Promise<void> {
-  // Sparse: what is zeroes is not written.
+  // Sparse: zeroes are not written.
   await to.file.truncate(size_bytes);
   for (const [i, hash] of pieces.entries()) {
     to.signal?.throwIfAborted();
@@ -236,7 +236,7 @@ async function fetchFile(
   }
 }
 
-/** Wrong bytes may have come about on the way: read once more. */
+/** Reads a corrupt piece once more: the bytes may have changed in transit. */
 async function getPiece(
   store: ObjectStore,
   key: string,
@@ -260,12 +260,12 @@ async function getObject(store: ObjectStore, key: string, signal: AbortSignal | 
   }
 }
 
-/** Index first: from then on it is no image. Safe to do again after an interruption. */
+/** Deletes the index first, so that the image no longer exists. Safe to repeat after an interruption. */
 export async function removeStoredImage(store: ObjectStore, id: string, version: string): Promise<boolean> {
   const prefix = imagePrefix(id, version);
   const keys: string[] = [];
   for await (const { key } of store.list(prefix)) keys.push(key);
-  // First of all: without it nobody takes what is left for an image.
+  // Without the index, the remaining objects are not an image.
   await store.delete(prefix + INDEX);
   for (const key of keys) await store.delete(key);
   return keys.length > 0;

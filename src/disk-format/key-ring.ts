@@ -1,9 +1,9 @@
 /**
- * The data keys that a reader or writer of a disk was given, and the keys derived from them. They are in memory only:
- * never written, never logged.
+ * The data keys of a disk's reader or writer, and the keys derived from them. They are in memory only: never written,
+ * never logged.
  *
- * A data key encrypts nothing itself. Each flush attempt, each map and each suspend draws a salt of 32 random bytes, and encrypts with
- * HKDF-SHA-256(data key, salt, purpose): so counters can be nonces, and no two attempts ever share a key.
+ * A data key encrypts nothing itself. Each flush attempt, map and suspend draws a salt of 32 random bytes and encrypts with
+ * HKDF-SHA-256(data key, salt, purpose). So no two attempts share a key, and counters can be nonces.
  */
 import { hkdfSync, randomBytes } from 'node:crypto';
 import { assert } from '../lib/assert.ts';
@@ -13,7 +13,7 @@ export const KEY_ID_BYTES = 16;
 export const SALT_BYTES = 32;
 const KEY_ID = /^dk_[0-9a-f]{32}$/;
 
-/** What a derived key is for; a part of the format. */
+/** The purpose of a derived key. Part of the format. */
 export const PURPOSE = {
   segment: 'berth segment v2',
   map: 'berth map v1',
@@ -28,13 +28,13 @@ export interface DataKey {
   readonly key: Uint8Array;
 }
 
-/** Says which key an object is encrypted with; public. */
+/** Which key an object is encrypted with. Public. */
 export interface Encryption {
   readonly key_id: string;
   readonly salt: Uint8Array;
 }
 
-/** What a writer encrypts one attempt with. */
+/** The key of one attempt to write. */
 export interface AttemptKey {
   readonly encryption: Encryption;
   readonly key: Uint8Array;
@@ -49,19 +49,19 @@ export class KeyRing {
     this.#keys = new Map([...keys].map(({ key_id, key }) => [key_id, key]));
   }
 
-  /** The key that an object was encrypted with; undefined when its data key is not here. */
+  /** The key that an object was encrypted with. Undefined without its data key. */
   derive({ key_id, salt }: Encryption, purpose: Purpose): Uint8Array | undefined {
     const key = this.#keys.get(key_id);
     return key && deriveKey(key, salt, purpose);
   }
 }
 
-/** A data key of its own. */
+/** A new, random data key. */
 export function newDataKey(): DataKey {
   return { key_id: keyIdText(randomBytes(KEY_ID_BYTES)), key: randomBytes(DATA_KEY_BYTES) };
 }
 
-/** A key for one attempt at writing, under a salt never used before. */
+/** A key for one attempt to write, with a new salt. */
 export function newAttemptKey(data_key: DataKey, purpose: Purpose): AttemptKey {
   const encryption = { key_id: data_key.key_id, salt: randomBytes(SALT_BYTES) };
   return { encryption, key: deriveKey(data_key.key, encryption.salt, purpose) };

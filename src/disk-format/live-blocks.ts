@@ -1,4 +1,4 @@
-/** Which blocks of which segments several maps refer to, all together. */
+/** Counts which blocks of which segments several maps refer to. */
 
 import { inSlices } from '../lib/in-slices.ts';
 import type { BlockLocation, BlockMap, SegmentSource } from './block-map.ts';
@@ -15,7 +15,7 @@ interface Live {
 export class LiveBlocks {
   readonly #segments = new Map<string, Live>();
 
-  /** Adds what `map` refers to and `before`, which was added already, does not. */
+  /** Adds the blocks that `map` refers to and `before`, which was added earlier, does not. */
   async addChanges(before: BlockMap, map: BlockMap): Promise<void> {
     await inSlices(diffSteps(before, map), ({ to }) => {
       if (to) this.#add(to);
@@ -30,7 +30,7 @@ export class LiveBlocks {
     return this.#segments.get(key)?.blocks.has(block) ?? false;
   }
 
-  /** Those of which more than half would be gained by writing what is live anew. */
+  /** Segments of which less than half is live: rewriting them frees more than half of their size. */
   wasteful(): SegmentSource[] {
     return [...this.#segments.values()].flatMap(({ source, blocks, stored_bytes }) => {
       const anew = stored_bytes + blocks.count * ENTRY_BYTES + TRAILER_BYTES;
@@ -38,7 +38,7 @@ export class LiveBlocks {
     });
   }
 
-  /** A segment has a block once: its number tells which frame. */
+  /** A segment has each block at most once, so the block number identifies the frame. */
   #add({ segment, block, stored_bytes }: BlockLocation): void {
     let live = this.#segments.get(segment.key);
     if (!live) {

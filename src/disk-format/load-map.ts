@@ -15,16 +15,16 @@ import {
 } from './segment-format.ts';
 import { verifyKey } from './segment-key.ts';
 
-/** What the database knows of a segment. With `entries` the directory takes exactly one read. */
+/** A segment as the database knows it. With `entries` the directory takes exactly one read. */
 export interface SegmentRef {
   readonly key: string;
   readonly size_bytes: number;
   readonly entries?: number;
-  /** When given, a segment of another disk is refused. Forks share segments: it is not always the own disk. */
+  /** The disk that the segment must belong to. Forks share segments, so it may be another disk. */
   readonly disk_id?: string;
   /**
-   * When given, a segment encrypted with another key is refused, or one that is not encrypted though it says a key:
-   * what lies in the store cannot take the place of what was committed.
+   * The key that the segment must be encrypted with; null: it must not be encrypted. So another object in the store cannot
+   * replace the committed one.
    */
   readonly key_id?: string | null;
 }
@@ -34,23 +34,23 @@ export type Layer = SegmentRef | MapRef;
 
 export interface LoadMapOptions {
   readonly store: ObjectStore;
-  /** Oldest first: later ones override earlier ones. Only the first may be a full map. */
+  /** Oldest first. Later layers override earlier ones. Only the first may be a full map. */
   readonly layers: readonly Layer[];
-  /** Of the disk; none when nothing of it is encrypted. */
+  /** The disk's keys. Not needed when nothing is encrypted. */
   readonly keys?: KeyRing;
-  /** Reads in flight at once. */
+  /** Concurrent reads. */
   readonly concurrency?: number;
   readonly signal?: AbortSignal;
-  /** The map of what comes before `layers`, which then begin in the middle of a chain. It is changed and answered. */
+  /** The map of the chain below `layers`. It is changed and returned. */
   readonly onto?: BlockMap | undefined;
 }
 
-/** How much of the tail to read when the number of entries is not known: about 1,600 entries. */
+/** Bytes of the tail to read when the number of entries is unknown: about 1,600 entries. */
 const TAIL_GUESS_BYTES = 65_536;
 
 /**
- * Reads `layers` and builds the map. Memory is the map's, and that of the directories being read. With `onto`, a map of
- * which a read has failed is worth nothing.
+ * Reads `layers` and builds the map. It needs memory for the map and the directories being read. When it throws, `onto` is
+ * left half changed.
  * @throws SegmentCorruptError naming an object that is missing, cut, swapped or rotten.
  */
 export async function loadMap({
@@ -90,8 +90,8 @@ function isMap(layer: Layer): layer is MapRef {
 }
 
 /**
- * Reads and verifies the directory of one segment; once more when it is not right, because its bytes may have changed
- * on their way. @throws SegmentCorruptError
+ * Reads and verifies the directory of one segment. Reads a corrupt one once more: the bytes may have changed in transit.
+ * @throws SegmentCorruptError
  */
 export async function readDirectory(
   store: ObjectStore,

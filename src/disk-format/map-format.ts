@@ -1,9 +1,9 @@
 /**
- * The on-store format of a map, version 1: where the blocks of a generation lie, in one object. docs/disk-format.md has
- * the layout. Pure functions on buffers; `map-object.ts` reads and writes.
+ * The format of a map object, version 1: where the blocks of a generation are stored. docs/disk-format.md has the layout.
+ * Pure functions on buffers; `map-object.ts` reads and writes.
  *
- * A full map says it of all blocks; a delta of those that differ from the generation it follows, also of those that are
- * as in the base image again.
+ * A full map has all blocks. A delta has those that differ from its parent generation, including those that equal the base
+ * image again.
  */
 import { assert } from '../lib/assert.ts';
 import { inSlices } from '../lib/in-slices.ts';
@@ -23,7 +23,7 @@ import {
 
 export const MAP_HEADER_BYTES = 160;
 export const MAP_DIGEST_BYTES = 32;
-/** Of the body, before encryption. */
+/** A piece of the body, before encryption. */
 export const MAP_PIECE_BYTES = 1024 * 1024;
 const ENTRY_BYTES = 40;
 const SEGMENT_FIXED_BYTES = 136;
@@ -33,12 +33,12 @@ const VERSION = 1;
 const FLAG_FULL = 1;
 const FLAG_ENCRYPTED = 2;
 const DISK_ID_BYTES = 64;
-/** As a kind, in a delta: as in the base image again. */
+/** The kind, in a delta, of a block that equals the base image again. */
 const KIND_ABSENT = 3;
 const PRINTABLE = /^[\x21-\x7e]+$/;
 const DISK_ID = /^[\x21-\x7e]{1,64}$/;
 
-/** What a map is of. */
+/** The disk, generation and attempt that a map belongs to. */
 export interface MapIdentity {
   readonly disk_id: string;
   readonly disk_bytes: number;
@@ -56,13 +56,13 @@ export interface MapHeader {
   readonly body_bytes: number;
 }
 
-/** Where a block lies from now on; `to` null: as in the base image. */
+/** A block's new place. `to` null: the block equals the base image's. */
 export interface MapChange {
   readonly block: number;
   readonly to: BlockLocation | null;
 }
 
-/** The body of a map before it is cut and encrypted: parts that lie one after another. */
+/** The body of a map before it is cut and encrypted, as parts to concatenate. */
 export interface MapBody {
   readonly segment_count: number;
   readonly entry_count: number;
@@ -78,7 +78,7 @@ export function mapKey(prefix: string, { generation, attempt }: MapIdentity): st
 
 const KEY = /\/map\/(\d{1,16})-([0-9a-f]{8})$/;
 
-/** Says nothing of keys of another shape. @throws SegmentCorruptError when another map lies under its key */
+/** Ignores keys of another form. @throws SegmentCorruptError when the key names another map */
 export function verifyMapKey(key: string, identity: MapIdentity): void {
   const match = KEY.exec(key);
   const said = mapKey('', identity);
@@ -87,7 +87,7 @@ export function verifyMapKey(key: string, identity: MapIdentity): void {
   }
 }
 
-/** How many bytes a map with such a header takes in all. */
+/** The total size of a map with this header, in bytes. */
 export function mapBytes({ identity, body_bytes }: MapHeader): number {
   const tags = identity.encryption ? pieceCount(body_bytes) * TAG_BYTES : 0;
   return MAP_HEADER_BYTES + body_bytes + tags + MAP_DIGEST_BYTES;
@@ -97,7 +97,7 @@ export function pieceCount(body_bytes: number): number {
   return Math.max(1, Math.ceil(body_bytes / MAP_PIECE_BYTES));
 }
 
-/** Encodes changes, which come by rising block numbers. */
+/** Encodes changes, which must be in the order of block numbers. */
 export async function encodeBody(changes: Iterable<MapChange | undefined>, full: boolean): Promise<MapBody> {
   const table = new SegmentTable();
   const chunks: Buffer[] = [];
@@ -189,14 +189,14 @@ export function encodeMapHeader({ identity, segment_count, entry_count, body_byt
   return out;
 }
 
-/** Not verified yet but in itself. @throws SegmentCorruptError */
+/** Checks the header on its own only. @throws SegmentCorruptError */
 export function decodeMapHeader(key: string, bytes: Buffer): MapHeader {
   const fail = (problem: string): never => {
     throw new SegmentCorruptError(key, problem);
   };
   if (bytes.length < MAP_HEADER_BYTES || !bytes.subarray(0, 8).equals(MAGIC)) fail('is no map');
   const version = bytes.readUInt16LE(8);
-  if (version !== VERSION) fail(`map version ${version} is not known here`);
+  if (version !== VERSION) fail(`map version ${version} is unknown`);
   const flags = bytes.readUInt16LE(10);
   if ((flags & ~(FLAG_FULL | FLAG_ENCRYPTED)) !== 0) fail('unknown flags are set');
   const encryption = decodeEncryption(bytes, 112);
@@ -226,7 +226,7 @@ export type MapItem =
   | { readonly entry: SegmentEntry; readonly segment_number: number }
   | { readonly absent: number };
 
-/** Takes the body of a map piece by piece, and says what it holds. Bounded memory: an item may span two pieces. */
+/** Decodes the body of a map piece by piece, in bounded memory. An item may span two pieces. */
 export class MapBodyDecoder {
   readonly #key: string;
   readonly #header: MapHeader;
@@ -255,14 +255,14 @@ export class MapBodyDecoder {
     this.#rest = Buffer.from(bytes.subarray(at));
   }
 
-  /** @throws SegmentCorruptError unless the body held just what its header says */
+  /** @throws SegmentCorruptError unless the body has exactly the items that its header announces */
   end(): void {
     const { segment_count, entry_count } = this.#header;
     const whole = this.#segments.length === segment_count && this.#entries === entry_count;
     if (!whole || this.#rest.length > 0) this.#fail('its body is not what its header says');
   }
 
-  /** Of the item at `at`; undefined when it cannot be said yet, or there is no more. */
+  /** The size of the item at `at`. Undefined when more bytes are needed, or at the end. */
   #nextBytes(bytes: Buffer, at: number): number | undefined {
     const { segment_count, entry_count } = this.#header;
     if (this.#segments.length === segment_count) {

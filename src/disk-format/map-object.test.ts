@@ -14,7 +14,7 @@ const DATA_KEY = newDataKey();
 const keys = new KeyRing([DATA_KEY]);
 const DISK_BYTES = 2 ** 32 * BLOCK_BYTES;
 
-/** Objects in memory, as a folder would hold them. */
+/** An object store in memory. */
 function memoryStore() {
   const objects = new Map<string, Buffer>();
   const store: Pick<ObjectStore, 'put' | 'get'> = {
@@ -72,7 +72,7 @@ function mapOf(entries: Iterable<Drawn>): BlockMap {
   return map;
 }
 
-/** All that a map says, in a form to compare. */
+/** The content of a map, for comparison. */
 function said(map: BlockMap): unknown[] {
   return [...map.inBlockOrder()].map(({ hash, segment, ...rest }) => {
     const { encryption, ...of } = segment;
@@ -91,7 +91,7 @@ async function write(
   return writeMap({ store, ...about, full, changes, data_key });
 }
 
-test('a full map, and deltas on top of it, say what the maps said that they were made of', async () => {
+test('a full map and deltas on it read back as the maps they were made from', async () => {
   const property = fc.asyncProperty(
     fc.array(blocks, { minLength: 1, maxLength: 4 }),
     fc.boolean(),
@@ -114,7 +114,7 @@ test('a full map, and deltas on top of it, say what the maps said that they were
   await fc.assert(property, { numRuns: 60 });
 });
 
-test('between equal maps there is no difference, and a difference is only what differs', () => {
+test('equal maps have no difference, and a difference has only changed blocks', () => {
   fc.assert(
     fc.property(blocks, blocks, (one, more) => {
       const [before, after] = [mapOf(one), mapOf([...one, ...more])];
@@ -129,7 +129,7 @@ test('between equal maps there is no difference, and a difference is only what d
   );
 });
 
-test('a map of several pieces comes back, and no more than its live segments are named', async () => {
+test('a map of several pieces reads back, and names only its live segments', async () => {
   const { store, objects } = memoryStore();
   const map = new BlockMap();
   const gone = map.addSegment(source(0));
@@ -153,7 +153,7 @@ test('a map of several pieces comes back, and no more than its live segments are
     [...loaded.live()].map(({ key, live_blocks }) => [key, live_blocks]),
     [[source(1).key, count]],
   );
-  // Pieces that trade places, each whole in itself.
+  // Swaps two valid pieces.
   const object = objects.get(ref.key) ?? assert.fail();
   const size = MAP_PIECE_BYTES + 16;
   const swapped = Buffer.from(object);
@@ -181,7 +181,7 @@ test('a map with any single bit flipped is refused, encrypted or not', async () 
   }
 });
 
-test('a map that is cut, grown, gone, swapped, of another disk, kind or key is refused', async () => {
+test('a map that is cut, extended, missing, swapped, or of another disk, kind or key is refused', async () => {
   const { store, objects } = memoryStore();
   const entry: Drawn = {
     block: 3,

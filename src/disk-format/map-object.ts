@@ -1,7 +1,6 @@
 /**
- * Maps as objects: writes one from changes, reads one into a block map. A map is read in pieces, each opened before its
- * bytes are looked at, and is to be used only once all of it was verified: `readMap` changes the map that it is given as it
- * goes, so a map of which a read has failed is worth nothing.
+ * Writes a map object from changes, and reads one into a block map. Reading decrypts and applies piece after piece, so a
+ * block map is valid only after `readMap` has succeeded.
  */
 import { createHash, type Hash, randomBytes } from 'node:crypto';
 import { setImmediate as turn } from 'node:timers/promises';
@@ -27,11 +26,11 @@ import {
 } from './map-format.ts';
 import { SegmentCorruptError } from './segment-format.ts';
 
-/** What the database knows of a map: a layer of a chain. */
+/** A map as the database knows it: a layer of a chain. */
 export interface MapRef {
   readonly key: string;
   readonly size_bytes: number;
-  /** It says all; what is older than it is not needed. */
+  /** It has all blocks, so no older layer is needed. */
   readonly full: boolean;
   readonly key_id?: string | null;
 }
@@ -43,9 +42,9 @@ export interface WriteMapOptions {
   readonly disk_bytes: number;
   readonly generation: number;
   readonly full: boolean;
-  /** By rising block numbers: `wholeMap`, `diffMaps` or `diffSteps`. */
+  /** In the order of block numbers: from `wholeMap`, `diffMaps` or `diffSteps`. */
   readonly changes: Iterable<MapChange | undefined>;
-  /** What to encrypt with; null: not at all. */
+  /** Null: not encrypted. */
   readonly data_key: DataKey | null;
   readonly signal?: AbortSignal;
 }
@@ -55,7 +54,7 @@ export interface WrittenMap extends MapRef {
   readonly entries: number;
 }
 
-/** Writes a map under a name of its own. Memory: 40 bytes an entry, twice while it is encrypted. */
+/** Writes a map under a new name. Memory: 40 bytes an entry, 80 while it is encrypted. */
 export async function writeMap(options: WriteMapOptions): Promise<WrittenMap> {
   const { store, disk_id, disk_bytes, generation, full, data_key, signal } = options;
   const key = data_key && newAttemptKey(data_key, PURPOSE.map);
@@ -73,7 +72,7 @@ export async function writeMap(options: WriteMapOptions): Promise<WrittenMap> {
   try {
     await store.put(name, body, signal);
   } catch (error) {
-    // An earlier try inside the store may have been written though its answer was lost.
+    // The store's own retry may find the object of an attempt whose response was lost.
     if (!(error instanceof ObjectExistsError)) throw error;
     const there = await store.get(name, undefined, signal);
     if (!there.equals(Buffer.concat(body))) throw error;
@@ -103,7 +102,7 @@ function* encodeObject(
   yield hash.digest();
 }
 
-/** At least one, all but the last full. */
+/** At least one piece; all but the last are full. */
 function* pieces(parts: readonly Buffer[]): Generator<Buffer> {
   let piece: Buffer[] = [];
   let length = 0;
@@ -127,12 +126,12 @@ export interface ReadMapOptions {
   readonly store: ObjectStore;
   readonly ref: MapRef;
   readonly keys: KeyRing;
-  /** When given, a map of another disk is refused. */
+  /** The disk that the map must belong to. */
   readonly disk_id?: string | undefined;
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Takes over into `map` what a map object says; see the head of this file. @throws SegmentCorruptError */
+/** Applies a map object to `map`. When it throws, `map` is left half changed. @throws SegmentCorruptError */
 export async function readMap(map: BlockMap, options: ReadMapOptions): Promise<MapHeader> {
   const { ref, keys } = options;
   const { key } = ref;
@@ -144,12 +143,12 @@ export async function readMap(map: BlockMap, options: ReadMapOptions): Promise<M
   if (encryption && !map_key) {
     throw new SegmentCorruptError(
       key,
-      `is encrypted with a key that the disk has not (${encryption.key_id})`,
+      `is encrypted with a key that the disk does not have (${encryption.key_id})`,
     );
   }
   hash.update(head);
   const decoder = new MapBodyDecoder(key, header);
-  // Its size was compared with what the database says, so this is no more than the object has.
+  // The size matches the database's, so the count is not larger than the object.
   if (header.identity.full) map.reserve(header.entry_count);
   const segments: number[] = [];
   for await (const piece of readPieces(options, header, head, map_key ?? null, hash)) {

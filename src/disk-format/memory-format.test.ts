@@ -29,7 +29,7 @@ async function read(memory: Parameters<typeof readMemory>[0], other: object = {}
 const damaged = (error: unknown) => error instanceof MemoryDamagedError;
 const content = Buffer.concat([randomBytes(PART_BYTES), Buffer.alloc(2 * PART_BYTES), randomBytes(1_000)]);
 
-test('a memory comes back as it was, and nothing of it stands in the store readable', async () => {
+test('a memory image reads back unchanged, and the store holds no plain text of it', async () => {
   const memory = await storeMemory(chunks(content), options);
   assert.deepEqual([memory.parts, memory.memory_bytes], [4, content.length]);
   assert(memory.stored_bytes < content.length);
@@ -38,14 +38,14 @@ test('a memory comes back as it was, and nothing of it stands in the store reada
   assert(!stored.includes(content.subarray(-32)));
 });
 
-test('lengths at the edges of parts come back as they were', async () => {
+test('lengths at part boundaries read back unchanged', async () => {
   for (const length of [0, 1, PART_BYTES, 2 * PART_BYTES]) {
     const bytes = Buffer.alloc(length, 7);
     assert((await read(await storeMemory(chunks(bytes, 3_000_001), options))).equals(bytes), String(length));
   }
 });
 
-test('a part that is damaged, missing, another one or of another point in time is refused', async () => {
+test('a damaged, missing, swapped or older part is refused', async () => {
   const memory = await storeMemory(chunks(content), options);
   const path = (part: number) => join(folder, memory.key, String(part));
   const parts = [0, 1, 2, 3].map((part) => readFileSync(path(part)));
@@ -66,13 +66,13 @@ test('a part that is damaged, missing, another one or of another point in time i
   ]) {
     await assert.rejects(read(memory, other), damaged);
   }
-  // Cut off: the last but one does not pass for the last.
+  // Cut off: the last but one is not accepted as the last.
   await assert.rejects(read({ ...memory, parts: 3 }), damaged);
   rmSync(path(3));
   await assert.rejects(read(memory), damaged);
 });
 
-test('a store or a stream that fails is told, and leaves nothing behind', async () => {
+test('a failing store or stream is reported, and leaves no object behind', async () => {
   let puts = 0;
   const failing: Pick<ObjectStore, 'put' | 'delete'> = {
     put: async (...args) => {

@@ -1,12 +1,11 @@
 /**
- * The memory of a suspended VM in the object store: QEMU's migration stream, cut into parts of 8 MiB, each compressed and
- * encrypted by itself. Always encrypted, with the disk's own data key: a memory holds what no disk does.
+ * The memory of a suspended VM in the object store: QEMU's migration stream in parts of 8 MiB, each compressed and encrypted
+ * on its own. It is always encrypted, because memory holds secrets that no disk does.
  *
  *   <prefix>/mem/<epoch>-<attempt>/<part>:   0 "berthmem"  8 u32 version  12 u32 part  16 key id  32 salt  64 zstd, sealed
  *
- * Bounded: a part is held while it is compressed and sent, at most PARTS_AT_ONCE of them. Verified: what is authenticated
- * beside a part says disk, placement, generation, number and whether it is the last, so none is taken for another, left out,
- * or cut off.
+ * At most PARTS_AT_ONCE parts are in memory. The additional authenticated data of a part has disk, placement, generation,
+ * part number and whether it is the last, so no part can be replaced, left out or cut off.
  */
 import { randomBytes } from 'node:crypto';
 import { promisify } from 'node:util';
@@ -36,25 +35,25 @@ const MAGIC = 'berthmem';
 const VERSION = 1;
 const HEADER_BYTES = 64;
 const DISK_ID_BYTES = 64;
-/** A part in one piece each way: zlib's own chunks of 16 KiB take four times as long to unpack it. */
+/** One chunk each way: zlib's default chunks of 16 KiB take four times as long to decompress. */
 const PACK = { chunkSize: PART_BYTES, params: { [constants.ZSTD_c_compressionLevel]: 1 } };
 const UNPACK = { chunkSize: PART_BYTES + 1_024, maxOutputLength: PART_BYTES };
 const compress = promisify(zstdCompress);
 const decompress = promisify(zstdDecompress);
 
-/** The memory is not whole, or not this one: nobody can go on from it. */
+/** The memory image is incomplete, corrupt or another one: the VM cannot resume from it. */
 export class MemoryDamagedError extends Error {
   override name = 'MemoryDamagedError';
 }
 
-/** What a memory belongs to. */
+/** The disk and placement that a memory image belongs to. */
 export interface MemoryPlace {
   readonly disk_id: string;
   readonly epoch: number;
   readonly generation: number;
 }
 
-/** A memory that is whole and durable. */
+/** A complete, durable memory image. */
 export interface StoredMemory {
   readonly key: string;
   readonly parts: number;
@@ -68,12 +67,12 @@ interface StoreOptions {
   readonly key_prefix: string;
   readonly place: MemoryPlace;
   readonly data_key: DataKey;
-  /** More is not taken: what sends it is no friend. */
+  /** A larger stream is refused: QEMU may be compromised. */
   readonly max_bytes: number;
   readonly signal: AbortSignal;
 }
 
-/** Stores what `stream` brings, at the store's speed; what was stored of one that fails is removed as far as possible. */
+/** Stores `stream`, with backpressure. When it fails, the parts are deleted (best effort). */
 export async function storeMemory(
   stream: AsyncIterable<Buffer>,
   options: StoreOptions,
@@ -119,7 +118,7 @@ export async function storeMemory(
   }
 }
 
-/** Best effort; the sweep has the rest. */
+/** Best effort; the sweep deletes the rest. */
 export async function discardMemory(
   store: ObjectStore,
   { key, parts }: { readonly key: string; readonly parts: number },
@@ -128,8 +127,8 @@ export async function discardMemory(
 }
 
 /**
- * The stream of a stored memory, fetched a little ahead.
- * @throws MemoryDamagedError, and what the store throws when it cannot be used
+ * The stream of a stored memory image, with a small read-ahead.
+ * @throws MemoryDamagedError; store errors
  */
 export async function* readMemory(
   memory: Pick<StoredMemory, 'key' | 'parts' | 'encryption'>,
@@ -141,7 +140,7 @@ export async function* readMemory(
   }: Pick<StoreOptions, 'store' | 'place' | 'signal'> & { readonly keys: KeyRing },
 ): AsyncGenerator<Buffer, void, undefined> {
   const derived = keys.derive(memory.encryption, PURPOSE.memory);
-  if (!derived) throw new MemoryDamagedError('the data key of the memory is not here');
+  if (!derived) throw new MemoryDamagedError('the data key of the memory is missing');
   const attempt = { encryption: memory.encryption, key: derived };
   const fetchPart = async (part: number): Promise<Buffer> => {
     signal.throwIfAborted();
@@ -163,7 +162,7 @@ function partKey(key: string, part: number): string {
   return `${key}/${part}`;
 }
 
-/** Pieces of PART_BYTES; the last may be shorter. */
+/** Parts of PART_BYTES; the last may be shorter. */
 async function* inParts(stream: AsyncIterable<Buffer>): AsyncGenerator<Buffer, void, undefined> {
   let part = Buffer.allocUnsafe(PART_BYTES);
   let filled = 0;
@@ -202,7 +201,7 @@ async function openMemoryPart(
 ): Promise<Buffer> {
   const header = headerOf(attempt, part);
   if (!stored.subarray(0, HEADER_BYTES).equals(header))
-    throw new MemoryDamagedError(`part ${part} of the memory is not what it should be`);
+    throw new MemoryDamagedError(`part ${part} of the memory is another object`);
   const packed = openPart(
     'memory',
     attempt.key,
@@ -228,7 +227,7 @@ function headerOf({ encryption }: AttemptKey, part: number): Buffer {
   return header;
 }
 
-/** The header, 64 disk id, 128 u64 epoch, 136 u64 generation, 144 u8 1 for the last. */
+/** 0 header, 64 disk id, 128 u64 epoch, 136 u64 generation, 144 u8: 1 for the last part. */
 function aadOf(header: Buffer, { disk_id, epoch, generation }: MemoryPlace, last: boolean): Buffer {
   assert(disk_id.length <= DISK_ID_BYTES, 'a disk id fits its field');
   const aad = Buffer.alloc(HEADER_BYTES + DISK_ID_BYTES + 17);
@@ -240,7 +239,7 @@ function aadOf(header: Buffer, { disk_id, epoch, generation }: MemoryPlace, last
   return aad;
 }
 
-/** An earlier try inside the store may have been written though its answer was lost. */
+/** Accepts an existing object: the store's own retry may find that of an attempt whose response was lost. */
 async function putOnce(store: ObjectStore, key: string, body: Buffer[], signal: AbortSignal): Promise<void> {
   try {
     await store.put(key, body, signal);

@@ -1,6 +1,6 @@
 /**
- * Writes segments that make a disk equal to a file: of each block that is not so already, by its hash where the head has
- * one, else by the base image. What a flush is to a VM's writes, this is to a file.
+ * Writes segments that make a disk equal to a file. It packs each block that differs: from the head's hash if the head has
+ * the block, else from the base image.
  */
 import { randomBytes } from 'node:crypto';
 import { assert, present } from '../lib/assert.ts';
@@ -15,23 +15,23 @@ import { CHUNK_BLOCKS, type DiskFile, readBlocks } from './raw-disk.ts';
 import { BLOCK_BYTES, type FrameKind, HASH_BYTES, SEGMENT_MAX_BYTES } from './segment-format.ts';
 import { SegmentWriter, type WrittenSegment } from './segment-writer.ts';
 
-/** Frames in memory that wait for their upload. */
+/** Bytes of frames that wait for their upload. */
 const WAITING_MAX_BYTES = 32 * 1024 * 1024;
 const ENTRY_CHARGE_BYTES = 128;
 
 export interface PackDiskOptions {
   readonly store: ObjectStore;
   readonly pool: CompressPool;
-  /** Of the disk as it is now. */
+  /** The disk's present map. */
   readonly head: BlockMap;
   readonly base: DiskFile;
   readonly source: DiskFile;
-  /** Of the disk: as large as the source at least. */
+  /** The disk's size, at least the source's. */
   readonly size_bytes: number;
-  /** Of the new segments. */
+  /** Where the new segments belong. */
   readonly home: FrameHome;
   readonly key_prefix: string;
-  /** What to encrypt with; null: not at all. */
+  /** Null: not encrypted. */
   readonly data_key: DataKey | null;
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: (done_bytes: number, total_bytes: number) => void;
@@ -39,18 +39,18 @@ export interface PackDiskOptions {
 
 export interface PackedDisk {
   readonly segments: readonly WrittenSegment[];
-  /** Blocks that differ from what the disk was. */
+  /** Blocks that differ from the disk's present content. */
   readonly changed_blocks: number;
 }
 
 interface Change {
   readonly block: number;
   readonly bytes: Buffer;
-  /** The hash of what the disk has there now. */
+  /** The hash of the block's present content. */
   readonly known: Uint8Array | undefined;
 }
 
-/** All is durable when it resolves; after a failure nothing is left, as far as that can be. */
+/** Everything is durable when it resolves. After a failure, the new objects are deleted (best effort). */
 export async function packDisk(options: PackDiskOptions): Promise<PackedDisk> {
   const { source, size_bytes, onProgress, signal } = options;
   assert(source.size_bytes <= size_bytes, 'the disk is as large as the file');
@@ -70,7 +70,7 @@ export async function packDisk(options: PackDiskOptions): Promise<PackedDisk> {
   }
 }
 
-/** Past it file, image and disk are all zero. */
+/** File, image and disk are all zero after it. */
 function lastBlock({ head, base, source, size_bytes }: PackDiskOptions): number {
   let last = Math.ceil(Math.max(source.size_bytes, Math.min(base.size_bytes, size_bytes)) / BLOCK_BYTES) - 1;
   for (const { block } of head.inBlockOrder()) last = Math.max(last, block);
@@ -170,7 +170,7 @@ class Packer {
     return { segments, changed_blocks: this.#changed };
   }
 
-  /** Removes what was written, as far as that can be. */
+  /** Deletes the new objects, best effort. */
   async discard(): Promise<void> {
     this.#abort.abort(new Error('given up'));
     await this.#writer.settled();

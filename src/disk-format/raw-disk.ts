@@ -1,6 +1,6 @@
 /**
- * A disk as a raw file: its base image and the blocks of a generation over it. What is zero stays a hole of the file.
- * Memory: that of the disk's map, and some runs of frames, whatever the size of the disk.
+ * Writes a generation of a disk as a sparse raw file: the base image with the generation's blocks over it. Memory: the
+ * disk's map and a few runs of frames, whatever the disk's size.
  */
 import type { FileHandle } from 'node:fs/promises';
 import { assert } from '../lib/assert.ts';
@@ -12,17 +12,17 @@ import type { KeyRing } from './key-ring.ts';
 import { coalesce, readRun } from './read-run.ts';
 import { BLOCK_BYTES } from './segment-format.ts';
 
-/** Of the base image and of files: blocks that are read at once. */
+/** Blocks per read of the base image and of files. */
 export const CHUNK_BLOCKS = 16;
 const ZERO_BLOCK = Buffer.alloc(BLOCK_BYTES);
 
-/** A file that is read as a disk: past its end it is zero. */
+/** A file read as a disk: zero after its end. */
 export interface DiskFile {
   readonly file: FileHandle;
   readonly size_bytes: number;
 }
 
-/** `count` blocks from `first` on; zeroes past the end of the file. */
+/** `count` blocks from `first` on, with zeroes after the end of the file. */
 export async function readBlocks(
   { file, size_bytes }: DiskFile,
   first: number,
@@ -51,7 +51,7 @@ export interface WriteRawDiskOptions {
   readonly target: FileHandle;
   readonly concurrency?: number;
   readonly signal?: AbortSignal | undefined;
-  /** Bytes of the disk that are written, or need not be. */
+  /** Bytes of the disk that are written or need no writing. */
   readonly onProgress?: (done_bytes: number) => void;
 }
 

@@ -1,7 +1,7 @@
 /**
- * Verified reads of blocks from segments: adjacent frames are fetched by one ranged GET, unpacked and checked
- * against their hashes. Nothing corrupt is handed out; bytes that are wrong are fetched once more, because they may have
- * changed on their way. Shared by restore and by lazy reading.
+ * Verified reads of blocks from segments: one ranged GET fetches adjacent frames, which are unpacked and checked against
+ * their hashes. Corrupt data is never returned. Corrupt bytes are fetched once more, because they may have changed in
+ * transit.
  */
 import { assert, present } from '../lib/assert.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
@@ -12,7 +12,7 @@ import type { CompressPool, Unpacked, UnpackTask } from './compress-pool.ts';
 import { KeyRing, PURPOSE } from './key-ring.ts';
 import { FRAME_KIND, HASH_BYTES, SegmentCorruptError } from './segment-format.ts';
 
-/** Frames of one segment that lie one after another; zero blocks are never part of one. */
+/** Adjacent frames of one segment. Zero blocks are never part of a run. */
 export interface FrameRun {
   readonly key: string;
   readonly offset: number;
@@ -20,14 +20,14 @@ export interface FrameRun {
   readonly frames: readonly BlockLocation[];
 }
 
-/** The most stored bytes in one GET. */
+/** Stored bytes in one GET. */
 export const RUN_MAX_BYTES = 1024 * 1024;
-/** The most blocks in one run: bounds what it unpacks to (4 MiB). */
+/** Blocks in one run, so at most 4 MiB unpacked. */
 export const RUN_MAX_BLOCKS = 64;
 
 /**
- * Groups locations, given in segment order, into runs. Gaps end a run: nothing is fetched that is not wanted.
- * Zero blocks are left out.
+ * Groups locations, given in segment order, into runs. A gap ends a run, so that only wanted bytes are fetched. Zero
+ * blocks are left out.
  */
 export function* coalesce(locations: Iterable<BlockLocation>): Generator<FrameRun> {
   let frames: BlockLocation[] = [];
@@ -55,16 +55,16 @@ export function* coalesce(locations: Iterable<BlockLocation>): Generator<FrameRu
 
 export interface ReadRunOptions {
   readonly store: ObjectStore;
-  /** Of the disk; none when nothing of it is encrypted. */
+  /** The disk's keys. Not needed when nothing is encrypted. */
   readonly keys?: KeyRing | undefined;
-  /** Unpacks in worker threads; on the calling thread when absent. */
+  /** Unpacks in worker threads. When absent, on the calling thread. */
   readonly pool?: CompressPool | undefined;
   readonly signal?: AbortSignal | undefined;
 }
 
 /**
  * Reads one run: its blocks, 64 KiB each, in the order of `run.frames`.
- * @throws SegmentCorruptError naming segment and block when the object is missing, cut or rotten.
+ * @throws SegmentCorruptError naming segment and block when the object is missing, cut or corrupt.
  */
 export async function readRun(run: FrameRun, options: ReadRunOptions): Promise<Buffer> {
   let unpacked = await readOnce(run, options);
@@ -89,14 +89,14 @@ async function readOnce(run: FrameRun, options: ReadRunOptions): Promise<Unpacke
   return unpack(run, stored, sealing, pool);
 }
 
-/** What opens the frames of a run; undefined when they are not encrypted. */
+/** How to decrypt the frames of a run. Undefined when they are not encrypted. */
 function sealingOf({ key, frames }: FrameRun, keys: KeyRing): UnpackTask['sealing'] {
   const { segment } = present(frames[0], 'the first frame of a run');
   if (!segment.encryption) return undefined;
   const segment_key = keys.derive(segment.encryption, PURPOSE.segment);
   if (!segment_key) {
     const { key_id } = segment.encryption;
-    throw new SegmentCorruptError(key, `is encrypted with a key that the disk has not (${key_id})`);
+    throw new SegmentCorruptError(key, `is encrypted with a key that the disk does not have (${key_id})`);
   }
   const { disk_id, epoch, generation } = segment;
   return {
@@ -125,7 +125,7 @@ async function unpack(
   return pool ? pool.unpack(task) : unpackBatch(task);
 }
 
-/** The bytes in a buffer of their own, which a worker can take over. */
+/** A copy of the bytes in their own buffer, which can be transferred to a worker. */
 function owned(bytes: Buffer): Uint8Array<ArrayBuffer> {
   const { buffer } = bytes;
   if (buffer instanceof ArrayBuffer && buffer.byteLength === bytes.length) return new Uint8Array(buffer);

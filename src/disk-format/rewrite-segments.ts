@@ -1,6 +1,6 @@
 /**
- * Writes the frames that are still needed of some segments into new ones: each is read, verified, and packed anew under the
- * key that new objects are written with. The old segments stay as they are.
+ * Copies the live frames of some segments into new segments: reads, verifies and packs each with the disk's present key.
+ * The old segments stay unchanged.
  */
 import { randomBytes } from 'node:crypto';
 import { assert, present } from '../lib/assert.ts';
@@ -24,7 +24,7 @@ import {
 } from './segment-format.ts';
 import { SegmentWriter, type WrittenSegment } from './segment-writer.ts';
 
-/** Frames in memory that wait for their upload. */
+/** Bytes of frames that wait for their upload. */
 const WAITING_MAX_BYTES = 32 * 1024 * 1024;
 const ENTRY_CHARGE_BYTES = 128;
 
@@ -32,16 +32,16 @@ export interface RewriteOptions {
   readonly store: ObjectStore;
   readonly pool: CompressPool;
   readonly keys: KeyRing;
-  /** Of the new segments; the generation is one that is durable. */
+  /** Where the new segments belong. The generation is durable. */
   readonly home: FrameHome;
   readonly key_prefix: string;
   readonly disk_bytes: number;
-  /** What to encrypt with; null: not at all. */
+  /** Null: not encrypted. */
   readonly data_key: DataKey | null;
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Where frames lie from now on, by where they lay. */
+/** The new places of frames, by their old segment. */
 export class Relocations {
   readonly #to = new Map<string, Map<number, BlockLocation>>();
 
@@ -51,14 +51,14 @@ export class Relocations {
     this.#to.set(key, of_key);
   }
 
-  /** Whether frames of that segment lie elsewhere now. */
+  /** Whether frames of this segment were moved. */
   concern(key: string): boolean {
     return this.#to.has(key);
   }
 
   /**
-   * A frame was moved as its segment's directory said. It must be what the map, which says it on its own, has known: a
-   * segment that somebody put in the place of the true one would become authentic here.
+   * The new place of a change. Checks the moved frame against the map: a forged segment in the place of the true one would
+   * otherwise become authentic here.
    * @throws SegmentCorruptError
    */
   apply(change: MapChange): MapChange {
@@ -67,7 +67,7 @@ export class Relocations {
     if (!moved) return change;
     const now = moved.get(block);
     if (now === undefined || Buffer.compare(now.hash, to.hash) !== 0)
-      throw new SegmentCorruptError(to.key, 'does not hold what its map says', { block });
+      throw new SegmentCorruptError(to.key, 'differs from its map', { block });
     return { block, to: now };
   }
 }
@@ -103,7 +103,7 @@ export class SegmentRewriter {
     });
   }
 
-  /** Takes over the live frames of a segment. @throws SegmentCorruptError */
+  /** Copies the live frames of a segment. @throws SegmentCorruptError */
   async take(ref: SegmentRef, isLive: (block: number) => boolean): Promise<void> {
     const { store, keys, pool, signal } = this.#options;
     const alone = new BlockMap();
@@ -132,21 +132,21 @@ export class SegmentRewriter {
     }
   }
 
-  /** All is durable when it resolves. */
+  /** Everything is durable when it resolves. */
   async finish(): Promise<{ readonly segments: readonly WrittenSegment[]; readonly moved: Relocations }> {
     const segments = await this.#writer.finish();
     this.#throwIfFailed();
     return { segments, moved: await this.#relocations(segments) };
   }
 
-  /** Removes what was written, as far as that can be. */
+  /** Deletes the new objects, best effort. */
   async discard(): Promise<void> {
     this.#abort.abort(new Error('given up'));
     await this.#writer.settled();
     await this.#writer.discard();
   }
 
-  /** What was written is read once more: where frames lie is taken from the objects themselves. */
+  /** Reads the new directories back: the new places come from the objects themselves. */
   async #relocations(segments: readonly WrittenSegment[]): Promise<Relocations> {
     const { data_key, store, signal } = this.#options;
     const keys = data_key ? new KeyRing([data_key]) : KeyRing.none;

@@ -43,7 +43,7 @@ interface Segment {
   readonly key: AttemptKey | null;
 }
 
-/** Frames and entries of blocks, as a flush makes them. */
+/** Packs blocks into frames and entries, like a flush. */
 function pack(blocks: ReadonlyMap<number, Buffer>, plain: SegmentIdentity, key: AttemptKey | null): Segment {
   const identity = { ...plain, encryption: key?.encryption ?? null };
   const numbers = Uint32Array.from(blocks.keys());
@@ -89,7 +89,7 @@ const KINDS = [
   { name: 'encrypted', key: () => attemptKey() },
 ];
 
-test('what is encoded is decoded: identity, entries and their order', () => {
+test('decoding returns the encoded identity, entries and their order', () => {
   const identity = fc.record({
     disk_id: fc.string({ unit: fc.constantFrom(...'abc_019'), minLength: 1, maxLength: 64 }),
     disk_bytes: fc.constant(2 ** 32 * BLOCK_BYTES),
@@ -139,7 +139,7 @@ for (const { name, key } of KINDS) {
   describe(`a segment, ${name}`, () => {
     const object = build(pack(CONTENT, PLAIN, key()));
 
-    test('is found corrupt with any single bit flipped', () => {
+    test('is detected as corrupt with any single bit flipped', () => {
       assert.equal(verifySegment(KEY, object, KEYS).entries.length, 3);
       for (let bit = 0; bit < object.length * 8; bit++) {
         const rotten = Buffer.from(object);
@@ -148,7 +148,7 @@ for (const { name, key } of KINDS) {
       }
     });
 
-    test('is found cut at any byte, from its directory alone', () => {
+    test('is detected as cut at any byte, from its directory alone', () => {
       for (let length = 0; length < object.length; length++) {
         const cut = object.subarray(0, length);
         assert.throws(() => decodeDirectory(KEY, length, cut, KEYS), SegmentCorruptError);
@@ -157,7 +157,7 @@ for (const { name, key } of KINDS) {
       assert.throws(() => decodeDirectory(KEY, grown.length, grown, KEYS), SegmentCorruptError);
     });
 
-    test('with a corrupt directory is named, and what is wrong', () => {
+    test('with a corrupt directory is refused with its key and the problem', () => {
       const rotten = Buffer.from(object);
       const at = rotten.length - TRAILER_BYTES - ENTRY_BYTES;
       rotten[at] = (rotten[at] ?? 0) ^ 1;
@@ -168,7 +168,7 @@ for (const { name, key } of KINDS) {
       );
     });
 
-    test('in the place of another is found by its key', () => {
+    test('in the place of another is detected by its key', () => {
       for (const other of [{ epoch: 4 }, { generation: 18 }, { attempt: 1 }, { part: 1 }]) {
         const place = segmentKey('disks/x', { ...PLAIN, ...other });
         const { identity } = decodeDirectory(place, object.length, object, KEYS);
@@ -176,7 +176,7 @@ for (const { name, key } of KINDS) {
       }
     });
 
-    test('without entries is legal', () => {
+    test('without entries is valid', () => {
       const empty = build(pack(new Map(), PLAIN, key()));
       assert.equal(empty.length, TRAILER_BYTES);
       assert.deepEqual(verifySegment(KEY, empty, KEYS).entries, []);
@@ -196,7 +196,7 @@ describe('an encrypted segment', () => {
   const named = (pattern: RegExp) => (error: unknown) =>
     error instanceof SegmentCorruptError && pattern.test(error.problem);
 
-  test('shows neither content nor hashes nor which blocks it holds', () => {
+  test('hides content, hashes and block numbers', () => {
     const secret = Buffer.alloc(BLOCK_BYTES);
     for (let at = 0; at < BLOCK_BYTES; at += 4) secret.writeUInt32LE(Math.imul(at, 0x9e3779b1) >>> 0, at);
     const content = new Map([[0x51525354, secret]]);
@@ -210,14 +210,20 @@ describe('an encrypted segment', () => {
     assert.deepEqual(marks(build(pack(content, wide, attemptKey()))), [false, false, false]);
   });
 
-  test('does not open without its key, nor with another under its id', () => {
+  test('does not decrypt without its key, nor with another key of the same id', () => {
     const object = build(pack(CONTENT, PLAIN, attemptKey()));
     const other = { key_id: DATA_KEY.key_id, key: newDataKey().key };
-    assert.throws(() => verifySegment(KEY, object, KeyRing.none), named(/a key that the disk has not \(dk_/));
-    assert.throws(() => verifySegment(KEY, object, new KeyRing([other])), named(/not what was encrypted/));
+    assert.throws(
+      () => verifySegment(KEY, object, KeyRing.none),
+      named(/a key that the disk does not have \(dk_/),
+    );
+    assert.throws(
+      () => verifySegment(KEY, object, new KeyRing([other])),
+      named(/does not decrypt with its key/),
+    );
   });
 
-  /** Someone who can write the store and has no key can mend the checksum. What then? */
+  /** An attacker who can write the store but has no key can correct the checksum. */
   function mended(change: (object: Buffer, trailer_at: number) => void, from: Segment): Buffer {
     const object = build(from);
     const trailer_at = object.length - TRAILER_BYTES;
@@ -230,7 +236,7 @@ describe('an encrypted segment', () => {
     return object;
   }
 
-  test('whose trailer or directory was changed does not open though its checksum was mended', () => {
+  test('with a changed trailer or directory does not decrypt, even with a corrected checksum', () => {
     const segment = pack(CONTENT, PLAIN, attemptKey());
     verifySegment(
       KEY,
@@ -248,16 +254,16 @@ describe('an encrypted segment', () => {
       const object = mended((bytes, trailer) => {
         bytes[trailer - at] = (bytes[trailer - at] ?? 0) ^ 1;
       }, segment);
-      assert.throws(() => verifySegment(KEY, object, KEYS), named(/directory is not what was encrypted/));
+      assert.throws(() => verifySegment(KEY, object, KEYS), named(/directory does not decrypt with its key/));
     }
   });
 
-  test('does not take a frame of another block, generation, epoch, disk, attempt or kind', () => {
+  test('refuses a frame of another block, generation, epoch, disk, attempt or kind', () => {
     const key = attemptKey();
     const mine = pack(new Map([[5, text(5)]]), PLAIN, key);
     const replayed = (from: Segment, entry: Partial<NewEntry> = {}): void => {
       const donor = present(from.entries[0], 'the entry of a frame');
-      // The worst case: the directory says just what would suit the frame, hash and counter too.
+      // The worst case: the directory has the frame's own hash and counter.
       const entries = [{ ...donor, block: 5, ...entry }];
       const object = build({ ...mine, frames: from.frames, entries });
       verifySegment(KEY, object, KEYS);
@@ -271,18 +277,18 @@ describe('an encrypted segment', () => {
       attempt: pack(new Map([[5, text(6)]]), PLAIN, attemptKey()),
     };
     for (const [what, other] of Object.entries(others)) {
-      assert.throws(() => replayed(other), named(/not what was encrypted for this block/), what);
+      assert.throws(() => replayed(other), named(/was not encrypted for this block/), what);
     }
-    assert.throws(() => replayed(mine, { mark: 8 }), named(/not what was encrypted for this block/));
+    assert.throws(() => replayed(mine, { mark: 8 }), named(/was not encrypted for this block/));
     const raw = pack(new Map([[5, noise()]]), PLAIN, key);
     assert.equal(raw.entries[0]?.kind, FRAME_KIND.raw);
     replayed(raw);
     const shorter = { kind: FRAME_KIND.zstd, stored_bytes: BLOCK_BYTES };
     const cut = { ...raw, frames: [present(raw.frames[0], 'a frame').subarray(16)] };
-    assert.throws(() => replayed(cut, shorter), named(/not what was encrypted for this block/));
+    assert.throws(() => replayed(cut, shorter), named(/was not encrypted for this block/));
   });
 
-  test('that claims to be plain is refused, and so is a plain one that names a key', () => {
+  test('is refused if marked as not encrypted; so is a plain one that names a key', () => {
     const bare = mended(
       (bytes, trailer) => bytes.writeUInt16LE(1, trailer + 10),
       pack(CONTENT, PLAIN, attemptKey()),
@@ -290,14 +296,14 @@ describe('an encrypted segment', () => {
     assert.throws(() => verifySegment(KEY, bare, KEYS), named(/names a key/));
   });
 
-  test('is never the same twice', () => {
+  test('has different bytes each time', () => {
     const [one, two] = [1, 2].map(() => build(pack(CONTENT, PLAIN, attemptKey())));
     assert.equal(one?.length, two?.length);
     assert.notDeepEqual(one?.subarray(0, 64), two?.subarray(0, 64));
   });
 });
 
-test('arbitrary bytes never decode and never fail otherwise', () => {
+test('arbitrary bytes never decode, and fail with SegmentCorruptError only', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 2_000 }), fc.boolean(), (bytes, with_magic) => {
       const object = Buffer.from(bytes);

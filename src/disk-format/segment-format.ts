@@ -1,46 +1,45 @@
 /**
- * The on-store format of a segment, version 2: an immutable object holding some blocks of one disk.
- * Pure functions on buffers; the frames themselves are packed and unpacked in `frame-codec.ts`.
- * docs/disk-format.md says all of it in a form to write a reader from.
+ * The format of a segment, version 2: an immutable object with some blocks of one disk. Pure functions on buffers.
+ * `frame-codec.ts` packs and unpacks the frames. docs/disk-format.md is the full description, for writing a reader.
  *
- * Object = frames, directory, trailer; all integers little-endian. A segment is encrypted or not, as its flag says:
- * then frames and directory are AES-256-GCM (`frame-cipher.ts`), and neither content, nor hashes, nor block numbers show.
+ * Object = frames, directory, trailer; integers are little-endian. A flag says whether the segment is encrypted: frames and
+ * directory are then AES-256-GCM (`frame-cipher.ts`), which hides content, hashes and block numbers.
  *
- * Frames: one after another without gaps, in the directory's order, at most {@link SEGMENT_MAX_BYTES} together.
+ * Frames: without gaps, in the directory's order, at most {@link SEGMENT_MAX_BYTES} together.
  *   raw   the 65,536 bytes of the block    zstd   one zstd frame, shorter than the block    zero   no bytes
- *   encrypted, raw and zstd: the ciphertext of that and a tag of 16 bytes
- *   A disk whose size is no multiple of 64 KiB has its last block padded with zeroes.
+ *   encrypted: ciphertext and a tag of 16 bytes
+ *   If the disk's size is not a multiple of 64 KiB, its last block is padded with zeroes.
  *
  * Directory: one entry of 40 bytes for each block, at most {@link SEGMENT_MAX_ENTRIES}, no block twice.
  *    0  u64  block number (byte offset on the disk / 65,536), below 2^32
  *    8  u32  offset of the frame in the object (for zero blocks: where it would be)
  *   12  u32  stored length of the frame in bytes
  *   16  u16  kind: 0 raw, 1 zstd, 2 zero
- *   18  u16  zero (kept for flags)
- *   20  u32  mark: encrypted, the counter in the frame's nonce; else the CRC-32 of the stored bytes; of zero blocks 0
+ *   18  u16  zero (reserved for flags)
+ *   20  u32  mark: the counter in the frame's nonce if encrypted, else the CRC-32 of the stored bytes; 0 for zero blocks
  *   24  16   first 128 bits of the SHA-256 of the 65,536 uncompressed bytes: what a reader verifies
  *
  * Trailer: 224 bytes.
  *    0  8    magic "BERTHSEG"
  *    8  u16  format version, 2
- *   10  u16  flags: bit 0 last segment of its generation; bit 1 encrypted; the rest zero
+ *   10  u16  flags: bit 0 last segment of its generation; bit 1 encrypted; others zero
  *   12  u32  part: 0, 1, 2… within the generation
- *   16  u32  parts: how many there are, in the last one; else 0
- *   20  u32  attempt: random, of the flush that wrote it (a part of the key)
+ *   16  u32  parts: their number, in the last one; else 0
+ *   20  u32  attempt: random number of the flush attempt (part of the object's key)
  *   24  u64  epoch
  *   32  u64  generation
  *   40  u64  size of the disk in bytes
  *   48  u32  number of entries
  *   52  u32  offset of the directory = length of the frames
  *   56  u32  length of the directory
- *   60  u32  zero (kept)
+ *   60  u32  zero (reserved)
  *   64  64   disk id, ASCII, padded with zero bytes
  *  128  16   id of the data key; zeroes when not encrypted
  *  144  32   salt of the attempt; zeroes when not encrypted
- *  176  16   tag of the directory (authenticates the 176 bytes before it too); zeroes when not encrypted
+ *  176  16   tag of the directory (also authenticates the 176 bytes before it); zeroes when not encrypted
  *  192  32   SHA-256 of the directory as stored followed by the trailer's first 192 bytes
  *
- * So a swapped, cut, foreign or rotten object is found when its directory is read, rot in a frame when that is read.
+ * So reading the directory detects a swapped, cut, foreign or corrupt object; reading a frame detects its corruption.
  */
 import { createHash } from 'node:crypto';
 import { assert } from '../lib/assert.ts';
@@ -57,11 +56,11 @@ import {
 } from './key-ring.ts';
 
 export const BLOCK_BYTES = 65_536;
-/** The most that the frames of one segment take together. */
+/** Bytes of all frames of one segment. */
 export const SEGMENT_MAX_BYTES = 16 * 1024 * 1024;
-/** The most entries in one segment: bounds what a reader must hold for its directory (640 KiB). */
+/** Entries in one segment, so its directory takes at most 640 KiB. */
 export const SEGMENT_MAX_ENTRIES = 16_384;
-/** Block numbers are below this: disks of up to 256 TiB. */
+/** Block numbers are below this, so a disk has at most 256 TiB. */
 export const BLOCK_NUMBER_LIMIT = 2 ** 32;
 export const ENTRY_BYTES = 40;
 export const TRAILER_BYTES = 224;
@@ -79,11 +78,11 @@ const TAG_AT = 176;
 const DIGEST_AT = 192;
 const DISK_ID = /^[\x21-\x7e]{1,64}$/;
 
-/** How a block is stored; the numbers are those of the format. */
+/** How a block is stored, with the format's numbers. */
 export const FRAME_KIND = { raw: 0, zstd: 1, zero: 2 } as const;
 export type FrameKind = (typeof FRAME_KIND)[keyof typeof FRAME_KIND];
 
-/** An object is not the segment it should be. Names the key and what is wrong; never retried. */
+/** An object is not the expected segment. The message has key and problem. Retrying does not help. */
 export class SegmentCorruptError extends Error {
   override name = 'SegmentCorruptError';
   readonly key: string;
@@ -99,7 +98,7 @@ export class SegmentCorruptError extends Error {
   }
 }
 
-/** What a segment is a part of. */
+/** The disk, generation and attempt that a segment belongs to. */
 export interface SegmentIdentity {
   readonly disk_id: string;
   readonly disk_bytes: number;
@@ -112,12 +111,12 @@ export interface SegmentIdentity {
   readonly encryption: Encryption | null;
 }
 
-/** One block to be written; its frame's offset follows from the order. */
+/** One block to write. Its frame's offset follows from the order. */
 export interface NewEntry {
   readonly block: number;
   readonly kind: FrameKind;
   readonly stored_bytes: number;
-  /** Encrypted: the counter in its nonce; else the CRC-32 of the stored bytes; 0 for zero blocks. */
+  /** The counter in the nonce if encrypted, else the CRC-32 of the stored bytes; 0 for zero blocks. */
   readonly mark: number;
   readonly hash: Uint8Array;
 }
@@ -140,14 +139,14 @@ export interface SegmentTrailer {
   readonly directory_offset: number;
 }
 
-/** How many bytes from an object's end hold the directory and the trailer of `entry_count` entries. */
+/** The size of directory and trailer for `entry_count` entries, in bytes. */
 export function tailBytes(entry_count: number): number {
   return entry_count * ENTRY_BYTES + TRAILER_BYTES;
 }
 
 /**
- * Encodes directory and trailer: what follows the frames of `entries`, put one after another. `key` is the attempt's,
- * whose encryption the identity names; null when it names none.
+ * Encodes the directory and trailer that follow the frames of `entries`. `key` is the attempt's key if the identity names
+ * an encryption, else null.
  */
 export function encodeTail(
   identity: SegmentIdentity,
@@ -177,7 +176,7 @@ export function encodeTail(
   return out;
 }
 
-/** All but tag and digest. */
+/** The trailer without tag and digest. */
 function encodeTrailer(
   trailer: Buffer,
   identity: SegmentIdentity,
@@ -204,8 +203,8 @@ function encodeTrailer(
 }
 
 /**
- * Decodes the trailer at the end of `tail`, the last bytes of an object of `size_bytes`. Its digest is not verified
- * yet: use it only to learn how long a tail {@link decodeDirectory} needs.
+ * Decodes the trailer at the end of `tail`, the last bytes of an object of `size_bytes`. It does not verify the digest:
+ * use it only to learn how long a tail {@link decodeDirectory} needs.
  * @throws SegmentCorruptError
  */
 export function decodeTrailer(key: string, size_bytes: number, tail: Buffer): SegmentTrailer {
@@ -216,7 +215,7 @@ export function decodeTrailer(key: string, size_bytes: number, tail: Buffer): Se
   const at = tail.subarray(tail.length - TRAILER_BYTES);
   if (!at.subarray(0, 8).equals(MAGIC)) fail('no segment, or cut short: its last bytes are not a trailer');
   const version = at.readUInt16LE(8);
-  if (version !== VERSION) fail(`format version ${version} is not known here`);
+  if (version !== VERSION) fail(`format version ${version} is unknown`);
   const flags = at.readUInt16LE(10);
   if ((flags & ~(FLAG_LAST | FLAG_ENCRYPTED)) !== 0 || at.readUInt32LE(60) !== 0)
     fail('unknown flags are set');
@@ -247,8 +246,7 @@ export function decodeTrailer(key: string, size_bytes: number, tail: Buffer): Se
 }
 
 /**
- * Decodes and verifies directory and trailer. `tail` holds at least the last {@link tailBytes} of the object, whose
- * whole size is `size_bytes`.
+ * Decodes and verifies directory and trailer. `tail` is at least the last {@link tailBytes} of an object of `size_bytes`.
  * @throws SegmentCorruptError
  */
 export function decodeDirectory(
@@ -259,7 +257,7 @@ export function decodeDirectory(
 ): SegmentDirectory {
   const { identity, entry_count, directory_offset } = decodeTrailer(key, size_bytes, tail);
   if (tail.length < tailBytes(entry_count)) {
-    throw new SegmentCorruptError(key, 'the bytes read do not reach back to its directory');
+    throw new SegmentCorruptError(key, 'the bytes read do not include its directory');
   }
   const bytes = tail.subarray(tail.length - tailBytes(entry_count));
   const digest = bytes.subarray(entry_count * ENTRY_BYTES + DIGEST_AT);
@@ -275,7 +273,7 @@ export function decodeDirectory(
   return { key, size_bytes, identity, entries };
 }
 
-/** The plain directory. */
+/** The decrypted directory. */
 function openDirectory(
   key: string,
   bytes: Buffer,
@@ -289,14 +287,14 @@ function openDirectory(
   if (!segment_key) {
     throw new SegmentCorruptError(
       key,
-      `is encrypted with a key that the disk has not (${encryption.key_id})`,
+      `is encrypted with a key that the disk does not have (${encryption.key_id})`,
     );
   }
   const tag = bytes.subarray(length + TAG_AT, length + DIGEST_AT);
   const sealed = Buffer.concat([bytes.subarray(0, length), tag]);
   const aad = bytes.subarray(length, length + TAG_AT);
   const directory = openPart('directory', segment_key, part, aad, sealed);
-  if (!directory) throw new SegmentCorruptError(key, 'its directory is not what was encrypted with its key');
+  if (!directory) throw new SegmentCorruptError(key, 'its directory does not decrypt with its key');
   return directory;
 }
 
@@ -308,7 +306,7 @@ function decodeEncryption(key: string, trailer: Buffer, encrypted: boolean): Enc
     };
   }
   if (trailer.subarray(KEY_ID_AT, DIGEST_AT).some((byte) => byte !== 0)) {
-    throw new SegmentCorruptError(key, 'says that it is not encrypted, and names a key');
+    throw new SegmentCorruptError(key, 'is marked as not encrypted, but names a key');
   }
   return null;
 }
@@ -355,7 +353,7 @@ function decodeEntries(
     if (block >= blocks_end) fail('is past the end of the disk');
     if (seen.has(block)) fail('is there twice');
     if (bytes.readUInt16LE(at + 18) !== 0) fail('unknown flags are set');
-    if (!isFrameKind(kind)) throw new SegmentCorruptError(key, `kind ${kind} is not known here`, { block });
+    if (!isFrameKind(kind)) throw new SegmentCorruptError(key, `kind ${kind} is unknown`, { block });
     if (!hasLegalLength(kind, stored_bytes, encryption !== null))
       fail(`${stored_bytes} stored bytes are impossible for its kind`);
     if (offset !== expected_offset) fail('its frame is not where the one before it ends');

@@ -6,15 +6,14 @@ const KEY = /\/seg\/(\d{1,16})\/(\d{1,16})-([0-9a-f]{8})-(\d{1,10})$/;
 
 type Named = Pick<SegmentIdentity, 'epoch' | 'generation' | 'attempt' | 'part'>;
 
-/** `attempt` (u32, random) is written as 8 hex digits, so that leftovers of a killed attempt never collide. */
+/** `attempt` (random u32) is 8 hex digits, so that objects of a killed attempt never collide with later ones. */
 export function segmentKey(prefix: string, { epoch, generation, attempt, part }: Named): string {
   assert(Number.isInteger(attempt) && attempt >= 0 && attempt < 2 ** 32, 'an attempt is a u32');
   return `${prefix}/seg/${epoch}/${generation}-${attempt.toString(16).padStart(8, '0')}-${part}`;
 }
 
 /**
- * Verifies that a segment's trailer says what its key says: one object put in the place of another is found.
- * Says nothing of keys of another shape.
+ * Verifies that a segment's trailer agrees with its key, which detects swapped objects. Ignores keys of another form.
  * @throws SegmentCorruptError
  */
 export function verifyKey(key: string, identity: SegmentIdentity): void {

@@ -1,10 +1,9 @@
 /**
  * Packs frames into segments and uploads them, for one flush.
  *
- * Invariants: frames go into segments in the order of `append`, so that a later entry for a block overrides an
- * earlier one; no block is twice in one segment; a segment is cut only when the next frame does not fit (or on
- * `cut`), so at `finish` the open one is the last and says so. At most `upload_concurrency` PUTs at once. The first
- * failing PUT ends it all.
+ * Invariants: segments have frames in the order of `append`, so a later entry for a block overrides an earlier one. No
+ * segment has a block twice. A segment is closed only when the next frame does not fit, or by `cut`: so at `finish` the open
+ * one is the last, and is marked as such. At most `upload_concurrency` PUTs run at once. The first failed PUT fails the flush.
  */
 import { assert } from '../lib/assert.ts';
 import { release } from '../lib/release.ts';
@@ -13,12 +12,12 @@ import type { AttemptKey } from './key-ring.ts';
 import { encodeTail, type NewEntry, SEGMENT_MAX_ENTRIES, type SegmentIdentity } from './segment-format.ts';
 import { segmentKey } from './segment-key.ts';
 
-/** A segment that is durable in the store. */
+/** A durable segment. */
 export interface WrittenSegment {
   readonly key: string;
   readonly size_bytes: number;
   readonly entries: number;
-  /** Which data key it is encrypted with; null: it is not encrypted. */
+  /** The data key it is encrypted with. Null: not encrypted. */
   readonly key_id: string | null;
 }
 
@@ -26,15 +25,15 @@ export interface SegmentWriterOptions {
   readonly store: ObjectStore;
   readonly key_prefix: string;
   readonly identity: Omit<SegmentIdentity, 'part' | 'last' | 'encryption'>;
-  /** The attempt's, with which the frames that come are encrypted; null: they are not. */
+  /** The attempt's key, which has encrypted the frames. Null: not encrypted. */
   readonly key: AttemptKey | null;
-  /** Most bytes of frames in one segment. */
+  /** Maximum bytes of frames in one segment. */
   readonly segment_bytes: number;
   readonly upload_concurrency: number;
   readonly signal: AbortSignal;
-  /** Takes the buffer of frames that no segment needs any more; released unless given. */
+  /** Gets each buffer that no segment needs any longer. By default it is released. */
   readonly onDropped?: (frames: Uint8Array) => void;
-  /** Called when memory held by a segment is free again, with the number of bytes charged by `append`. */
+  /** Called when a segment's memory is free again, with the bytes charged by `append`. */
   readonly onFreed: (charged_bytes: number) => void;
   readonly onFailure: (cause: unknown) => void;
 }
@@ -47,7 +46,7 @@ interface OpenSegment {
   charged_bytes: number;
 }
 
-/** Of frames in one buffer how many segments have some: its memory goes with the last. */
+/** Counts, for each buffer, the segments with frames in it. The buffer is dropped with the last one. */
 class FrameBuffers {
   readonly #segments = new Map<ArrayBufferLike, number>();
   readonly #onDropped: (frames: Uint8Array) => void;
@@ -56,7 +55,7 @@ class FrameBuffers {
     this.#onDropped = onDropped;
   }
 
-  /** Frames of one segment. A frame that follows the one before in memory lengthens its part. */
+  /** Adds a frame to a segment. A frame adjacent to the last one in memory extends its part. */
   add(body: Uint8Array[], stored: Uint8Array): void {
     const { buffer, byteOffset } = stored;
     const last = body.at(-1);
@@ -68,7 +67,7 @@ class FrameBuffers {
     body.push(stored);
   }
 
-  /** A segment's frames are in the store, and wanted no more. */
+  /** Drops the frames of an uploaded segment. */
   drop(body: readonly Uint8Array[]): void {
     for (const [i, part] of body.entries()) {
       if (i > 0 && body[i - 1]?.buffer === part.buffer) continue;
@@ -111,8 +110,8 @@ export class SegmentWriter {
   }
 
   /**
-   * Appends one block. `stored` is kept, not copied; its whole buffer is released once the segments with frames of it are
-   * uploaded, so all of them are appended in one go.
+   * Appends one block. `stored` is kept, not copied. Its whole buffer is dropped once all segments with frames of it are
+   * uploaded, so the caller appends all frames of a buffer without waiting in between.
    */
   append(entry: NewEntry, stored: Uint8Array, charged_bytes: number): void {
     const { segment_bytes } = this.#options;
@@ -128,26 +127,26 @@ export class SegmentWriter {
     if (stored.length > 0) this.#buffers.add(this.#open.body, stored);
   }
 
-  /** Sends what there is as a segment that is not the last. */
+  /** Closes and uploads the open segment, which is not the last one. */
   cut(): void {
     if (this.#open.entries.length > 0) this.#close(false);
   }
 
-  /** Uploads the rest; resolves when everything is durable. Nothing appended: no segment. */
+  /** Uploads the rest and resolves when everything is durable. Without any `append` there is no segment. */
   async finish(): Promise<readonly WrittenSegment[]> {
     if (this.#open.entries.length > 0 || this.#segments.length > 0) this.#close(true);
     await this.settled();
     return this.#segments;
   }
 
-  /** Resolves when no upload is under way, whatever became of them. */
+  /** Resolves when no upload is in flight, whether they succeeded or failed. */
   settled(): Promise<void> {
     if (this.#uploads === 0) return Promise.resolve();
     this.#idle ??= Promise.withResolvers<void>();
     return this.#idle.promise;
   }
 
-  /** Deletes every object that was or may have been written; best effort. Call when settled. */
+  /** Deletes every object that was or may have been written, best effort. Call it when settled. */
   async discard(): Promise<void> {
     await Promise.allSettled(this.#attemptedKeys.map((key) => this.#options.store.delete(key)));
   }
@@ -190,7 +189,7 @@ export class SegmentWriter {
       this.#queue.length = 0;
       this.#options.onFailure(failure.cause);
     }
-    // In this order: what is kept for the next batches depends on how much there is.
+    // Before the buffers are given back: how many are kept depends on the free memory.
     this.#options.onFreed(upload.charged_bytes);
     if (!failure) this.#buffers.drop(upload.body);
     this.#pump();
@@ -206,7 +205,7 @@ export class SegmentWriter {
     try {
       await store.put(key, body, signal, 'cold');
     } catch (error) {
-      // An earlier try inside the store may have been written though its answer was lost.
+      // The store's own retry may find the object of an attempt whose response was lost.
       if (!(error instanceof ObjectExistsError)) throw error;
       const there = await store.get(key, undefined, signal);
       if (!there.equals(Buffer.concat(body))) throw error;

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { BLOCK_BYTES } from './segment-format.ts';
 import { spansOf } from './verify-disk.ts';
 
-test('blocks are told as spans of bytes, by rising offset, neighbours as one, none twice', () => {
+test('blocks are reported as byte spans in order, adjacent ones as one, none twice', () => {
   assert.deepEqual(spansOf([]), []);
   assert.deepEqual(spansOf([7, 3, 4, 3, 1]), [
     { offset: BLOCK_BYTES, length: BLOCK_BYTES },

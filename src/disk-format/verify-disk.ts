@@ -1,7 +1,6 @@
 /**
- * Reads and checks all that a generation is made of: every map, the directory of every segment, every frame by its tag
- * and by the hash of its block, and that each object has the size that it was written with. It goes on past what is
- * damaged, so that all of it is told. Memory: that of the disk's map, and some runs of frames.
+ * Reads and checks every object of a generation: maps, segment directories, frames (by tag and by hash), and object sizes.
+ * It continues after damage, so that the verdict lists all of it. Memory: the disk's map and a few runs of frames.
  */
 import { assert, present } from '../lib/assert.ts';
 import { inParallel } from '../lib/in-parallel.ts';
@@ -21,18 +20,18 @@ export interface ByteSpan {
 }
 
 export interface Damage {
-  /** Of the object. */
+  /** The object's key. */
   readonly key: string;
   readonly problem: string;
   /**
-   * The bytes of the disk that cannot be read because of it, by rising offset. Null: the object says where blocks lie,
-   * and cannot be read: any may be concerned. Empty: the content can be read all the same.
+   * The bytes of the disk that the damage makes unreadable, in order. Null: the object says where blocks are stored, so any
+   * byte may be affected. Empty: all content is readable.
    */
   readonly bytes: readonly ByteSpan[] | null;
 }
 
 export interface DiskVerdict {
-  /** Keys of the objects looked at: maps and segments. */
+  /** Keys of the checked objects: maps and segments. */
   readonly objects: readonly string[];
   /** Blocks that differ from the base image. */
   readonly blocks: number;
@@ -59,10 +58,10 @@ export interface VerifyDiskOptions {
 
 type Apply = (map: BlockMap) => Promise<void>;
 
-/** Small reads in flight at once. */
+/** Concurrent small reads. */
 const REQUESTS = 16;
 
-/** @throws ObjectStoreUnavailableError and the like: what cannot be looked at now is not damaged */
+/** @throws ObjectStoreUnavailableError and the like: an object that cannot be read now is not damaged */
 export async function verifyDisk(options: VerifyDiskOptions): Promise<DiskVerdict> {
   const { layers, signal } = options;
   const found = new Findings();
@@ -70,7 +69,7 @@ export async function verifyDisk(options: VerifyDiskOptions): Promise<DiskVerdic
   for (let first = 0; first < layers.length; first += REQUESTS) {
     signal?.throwIfAborted();
     const some = layers.slice(first, first + REQUESTS);
-    // Read together, taken over in their order.
+    // Read concurrently, applied in order.
     const reads = some.map((layer) => startLayer(layer, options));
     for (const read of reads) await found.note(async () => (await read)(map));
   }
@@ -89,19 +88,19 @@ export async function verifyDisk(options: VerifyDiskOptions): Promise<DiskVerdic
   return { objects: [...keys], blocks: map.count, read_bytes, damages: found.damages() };
 }
 
-/** What takes over into a map what the layer says; of a map that breaks off, as far as it is right. */
+/** Returns a function that applies the layer to a map, of a cut map as far as it is correct. */
 async function startLayer(layer: Layer, { store, keys, signal }: VerifyDiskOptions): Promise<Apply> {
   if ('full' in layer) return async (map) => void (await readMap(map, { store, ref: layer, keys, signal }));
   try {
     const directory = await readDirectory(store, layer, keys, signal);
     return async (map) => map.applySegment(directory);
   } catch (error) {
-    // Others of its row may fail before it is its turn.
+    // Another layer may fail before this one is awaited.
     return () => Promise.reject(error);
   }
 }
 
-/** The objects that blocks lie in: size and directory. Answers those of which no frame need be tried. */
+/** Checks size and directory of the segments. Returns those whose frames need no reading. */
 async function verifyObjects(
   { store, keys, layers, signal }: VerifyDiskOptions,
   map: BlockMap,
@@ -120,7 +119,7 @@ async function verifyObjects(
       size === undefined ? 'the object is missing' : `has ${size} bytes where ${size_bytes} were written`;
     found.add(key, problem, sources.has(key) ? [] : null);
   });
-  // What is read by its maps alone: the directory is needed when it is compacted.
+  // Reads of these segments use maps alone, but compaction needs their directories.
   const others = [...sources.values()].filter(({ key }) => !read.has(key) && !unreadable.has(key));
   await inParallel(others, REQUESTS, async ({ key, size_bytes, disk_id, encryption }) => {
     const ref = { key, size_bytes, disk_id, key_id: encryption?.key_id ?? null };
@@ -138,7 +137,7 @@ async function sizeOf(store: ObjectStore, key: string): Promise<number | undefin
   }
 }
 
-/** The blocks to read, in the order to read them in; what is wrong with the others is noted. */
+/** The blocks to read, in the best order. Notes the damage of the others. */
 function* wanted(
   map: BlockMap,
   size_bytes: number,
@@ -156,7 +155,7 @@ function* wanted(
   }
 }
 
-/** Of a run that is not right each frame is read by itself, so that only what is damaged is told. */
+/** Reads each frame of a corrupt run on its own, to name only the damaged ones. */
 async function verifyRun(run: FrameRun, options: VerifyDiskOptions, found: Findings): Promise<void> {
   try {
     await readRun(run, options);
@@ -174,7 +173,7 @@ async function verifyRun(run: FrameRun, options: VerifyDiskOptions, found: Findi
   }
 }
 
-/** By object and problem; blocks that follow each other are one span. */
+/** Damage by object and problem. Adjacent blocks are one span. */
 class Findings {
   readonly #found = new Map<string, { key: string; problem: string; unknown: boolean; blocks: number[] }>();
 
@@ -190,7 +189,7 @@ class Findings {
     this.add(key, problem, [block]);
   }
 
-  /** Notes a corrupt object of which nothing, or `blocks`, can be read; any other error passes. */
+  /** Runs `work` and notes a corrupt object, which makes `blocks` unreadable (null: any). Rethrows other errors. */
   async note(work: () => Promise<unknown>, blocks: readonly number[] | null = null): Promise<void> {
     try {
       await work();

@@ -1,4 +1,4 @@
-/** The scrub of one whole segment: everything that can be wrong with it is found. */
+/** The scrub of one whole segment. */
 import { present } from '../lib/assert.ts';
 import { NOT_ITS_FRAME } from './compress-batch.ts';
 import { FrameCipher } from './frame-cipher.ts';
@@ -18,14 +18,14 @@ const WRONG_CRC = 'the CRC of its stored bytes does not match';
 
 /**
  * Verifies a whole object: directory, key, and every frame by its tag or CRC and by the hash of its block.
- * Synchronous and heavy (some 30 ms a segment): for scrubs and tests.
+ * Synchronous and slow (about 30 ms a segment), for scrubs and tests.
  * @throws SegmentCorruptError
  */
 export function verifySegment(key: string, object: Buffer, keys: KeyRing): SegmentDirectory {
   const directory = decodeDirectory(key, object.length, object, keys);
   verifyKey(key, directory.identity);
   const { encryption } = directory.identity;
-  // Without its key the directory would not have opened.
+  // The directory has decrypted, so the key exists.
   const segment_key = encryption && present(keys.derive(encryption, PURPOSE.segment), 'key of a segment');
   const cipher = segment_key && new FrameCipher(segment_key, directory.identity);
   const out = Buffer.allocUnsafe(BLOCK_BYTES);
@@ -42,7 +42,7 @@ export function verifySegment(key: string, object: Buffer, keys: KeyRing): Segme
   return directory;
 }
 
-/** The packed bytes; undefined when tag or CRC do not match. */
+/** The packed bytes. Undefined when tag or CRC do not match. */
 function openFrame(
   { block, kind, mark }: SegmentEntry,
   stored: Buffer,

@@ -1,9 +1,9 @@
-/** What a host may name in a commit: objects that it wrote for this disk, in this placement, as this generation. */
+/** A commit may name only objects that its host wrote for this disk, epoch and generation. */
 import type { CommitRequest } from '../agent-api/types.ts';
 import { invalid } from '../lib/errors.ts';
 
 const BLOCK_BYTES = 65_536;
-/** A flush may send a block again that was overwritten while it ran; nothing sends one this often. */
+/** A flush resends a block that the guest overwrote meanwhile, but never this often. */
 const TIMES_A_BLOCK = 4;
 
 /** @throws AppError INVALID_REQUEST */
@@ -11,14 +11,14 @@ export function checkCommit(
   { instance_id, epoch, generation, segments }: CommitRequest,
   disk_bytes: number,
 ): void {
-  const begin = `disks/${instance_id}/seg/${epoch}/${generation}-`;
+  const prefix = `disks/${instance_id}/seg/${epoch}/${generation}-`;
   const keys = new Set<string>();
   let blocks = 0;
   for (const [i, { key, entries }] of segments.entries()) {
-    if (!key.startsWith(begin)) {
-      throw invalid(`segments.${i}.key`, 'is no object of this disk, placement and generation');
+    if (!key.startsWith(prefix)) {
+      throw invalid(`segments.${i}.key`, 'is not an object of this disk, epoch and generation');
     }
-    if (keys.has(key)) throw invalid(`segments.${i}.key`, 'is there twice');
+    if (keys.has(key)) throw invalid(`segments.${i}.key`, 'is listed twice');
     keys.add(key);
     blocks += entries;
   }

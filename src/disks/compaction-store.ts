@@ -1,26 +1,26 @@
 /**
- * What the tasks that keep disks small read and change. Each makes its objects first, then swaps rows in one transaction,
- * under the instance's lock, that looks again whether the chains are what they were: else nothing happens, and the objects
- * made are nobody's.
+ * SQL of the tasks `checkpoint-disks` and `compact-disks`. Each writes its objects first. Then one transaction, under the
+ * instance's lock, checks that the chain is unchanged and replaces rows. If the chain has changed nothing is replaced, and
+ * the new objects are orphans for the sweep.
  */
 import { sql } from 'kysely';
 import type { MapRef, SegmentRef } from '../agent-api/types.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { getInstance, lockInstance } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { insertObjects } from './segment-store.ts';
+import { findPresentDisk, lockDisk } from './store.ts';
 
-/** Chains that are longer get a full map, and so do those whose deltas outweigh half of the last one and this. */
+/** A longer chain gets a full map; so does one whose deltas exceed half of the last full map, and this minimum. */
 const LINKS_MAX = 32;
 const DELTA_BYTES_MIN = 4 * 1024 * 1024;
 const ENTRY_BYTES = 40;
-/** So many links that nobody is shown are compacted away; fewer only when the disk was quiet for an hour. */
+/** More dropped links than this are compacted at once; fewer only when the disk had no flush for an hour. */
 const DROPPED_MAX = 32;
-/** Long enough for any disk; after a kill others may begin then. */
+/** Long enough for any disk. After a kill the claim expires. */
 const CLAIM_MINUTES = 10;
 
-/** Takes the disk for a while; false when another process has it, or failed at it lately. */
+/** Claims the disk; false when another process has it, or failed on it recently. */
 export async function claimDisk(db: Db, instance_id: InstanceId): Promise<boolean> {
   const { numAffectedRows } = await sql`
     update disks set compacting_until = now() + ${CLAIM_MINUTES} * interval '1 minute'
@@ -34,7 +34,7 @@ export async function releaseDisk(db: Db, instance_id: InstanceId): Promise<void
   await sql`update disks set compacting_until = null where instance_id = ${instance_id}`.execute(db);
 }
 
-/** Disks whose head takes too much to read, the longest first: with more than can be done in time all have their turn. */
+/** Disks whose head is expensive to read, longest chain first, so that under overload each gets its turn. */
 export async function listLongChains(db: Db, limit: number): Promise<InstanceId[]> {
   const { rows } = await sql<{ instance_id: InstanceId }>`
     with recursive chain as (
@@ -62,7 +62,7 @@ export async function listLongChains(db: Db, limit: number): Promise<InstanceId[
   return rows.map(({ instance_id }) => instance_id);
 }
 
-/** Disks that hold what no generation shown needs, those with most of it first, for the same reason. */
+/** Disks with links or objects that no retained generation needs, most first, for the same reason. */
 export async function listWasteful(db: Db, limit: number): Promise<InstanceId[]> {
   const { rows } = await sql<{ instance_id: InstanceId }>`
     with dropped as (
@@ -91,31 +91,31 @@ export interface DiskLinks {
   readonly instance_id: InstanceId;
   readonly size_bytes: number;
   readonly epoch: number;
-  /** The head when it was read. */
+  /** The head at the time of reading. */
   readonly generation: number;
-  /** All up to the head, oldest first. */
+  /** All links up to the head, oldest first. */
   readonly links: readonly Link[];
-  /** Objects that the instance held before the links were read: what came later is not in it. */
+  /** Objects that the instance held before the links were read. */
   readonly held: readonly HeldObject[];
 }
 
 export interface HeldObject {
   readonly key: string;
   readonly size_bytes: number;
-  /** Another instance holds it too. */
+  /** Another instance also holds it. */
   readonly shared: boolean;
 }
 
-/** Null when it is being deleted, or has no generation. */
+/** Null when the instance is being deleted, or has no generation. */
 export async function readLinks(db: Db, instance_id: InstanceId): Promise<DiskLinks | null> {
   const { rows: held } = await sql<HeldObject>`
     select s.key, s.size_bytes, exists (
       select from segment_holders o where o.key = h.key and o.instance_id <> h.instance_id) as shared
     from segment_holders h join segments s using (key)
     where h.instance_id = ${instance_id}`.execute(db);
-  const instance = await getInstance(db, instance_id);
-  if (!instance || instance.deleting || instance.generation === 0) return null;
-  const { size_bytes, disk_epoch: epoch, generation } = instance;
+  const disk = await findPresentDisk(db, instance_id);
+  if (!disk || disk.generation === 0) return null;
+  const { size_bytes, epoch, generation } = disk;
   const links = await readRows(db, instance_id, generation);
   return { instance_id, size_bytes, epoch, generation, links, held };
 }
@@ -130,7 +130,7 @@ async function readRows(tx: Tx, instance_id: InstanceId, up_to: number): Promise
     .execute();
 }
 
-/** What a generation is made of, oldest first: as `readLayers` says it of the database. */
+/** The layers of a generation, oldest first, as `readLayers` reads them from the database. */
 export function layersOf(links: readonly Link[], generation: number): (SegmentRef | MapRef)[] {
   const by_number = new Map(links.map((link) => [link.generation, link]));
   const layers: (SegmentRef | MapRef)[] = [];
@@ -142,7 +142,7 @@ export function layersOf(links: readonly Link[], generation: number): (SegmentRe
   return layers;
 }
 
-/** An object that was written, and is to be held. */
+/** A written object that the instance will hold. */
 export interface NewObject {
   readonly key: string;
   readonly size_bytes: number;
@@ -155,7 +155,7 @@ export interface PlacedMap {
   readonly map: MapRef;
 }
 
-/** A full map in the place of the head's segments. False when the chain is not any more what it was made of. */
+/** Replaces the head's segments by a full map. False when the chain has changed since `before`. */
 export async function placeCheckpoint(db: Db, before: DiskLinks, map: MapRef & NewObject): Promise<boolean> {
   const { instance_id, generation } = before;
   return transaction(db, async (tx) => {
@@ -168,16 +168,17 @@ export async function placeCheckpoint(db: Db, before: DiskLinks, map: MapRef & N
 }
 
 export interface Compaction {
-  /** One for every generation that is kept, oldest first. */
+  /** One for each retained generation, oldest first. */
   readonly maps: readonly PlacedMap[];
   readonly added: readonly NewObject[];
-  /** No longer needed by any generation up to the head that was read. */
+  /** Objects that no generation up to the head of `before` needs. */
   readonly dead: readonly string[];
 }
 
 /**
- * From now on the kept generations are made of `maps`, and there are no others up to the head that was read; what came
- * after it stays on top. The dead objects lose this holder; they are removed an hour after their last.
+ * Makes the retained generations consist of `maps` and deletes all others up to the head of `before`. Later generations
+ * stay on top. This instance releases the dead objects; an object without a holder is removed after an hour. False when the
+ * chain has changed.
  */
 export async function placeCompaction(
   db: Db,
@@ -204,11 +205,9 @@ export async function placeCompaction(
   });
 }
 
-/** Under the instance's lock: nobody commits, restores, forks or deletes it until the transaction's end. */
+/** Takes the instance's lock, so that the chain stays unchanged until the transaction's end. */
 async function isUnchanged(tx: Tx, before: DiskLinks): Promise<boolean> {
-  await lockInstance(tx, before.instance_id);
-  const instance = await getInstance(tx, before.instance_id);
-  if (!instance || instance.deleting) return false;
+  if (!(await lockDisk(tx, before.instance_id))) return false;
   const rows = await readRows(tx, before.instance_id, before.generation);
   return JSON.stringify(rows.map(chainPart)) === JSON.stringify(before.links.map(chainPart));
 }
@@ -217,7 +216,7 @@ function chainPart({ generation, parent, segments, map }: Link): unknown {
   return [generation, parent, map?.key ?? null, segments.map(({ key }) => key)];
 }
 
-/** A newer generation follows one that is about to go: restored to before it was let go, and not seen when this began. */
+/** Whether a newer generation follows one that would be deleted: a restore to it came after `before` was read. */
 async function hasOtherParents(
   tx: Tx,
   instance_id: InstanceId,
@@ -237,7 +236,7 @@ function parentOf({ links }: DiskLinks, generation: number): number | null {
   ).parent;
 }
 
-/** The segments' names stay in the row: by them a commit that is said again is known. */
+/** The segments stay in the row, to recognise a repeated commit. */
 async function placeMap(
   tx: Tx,
   instance_id: InstanceId,

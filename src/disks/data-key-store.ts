@@ -10,7 +10,7 @@ export interface DataKeyRow {
   readonly key_id: string;
   readonly wrapped: Buffer;
   readonly use: KeyUse;
-  /** Objects were written with it. */
+  /** Objects exist that are encrypted with it. */
   readonly used: boolean;
 }
 
@@ -18,7 +18,7 @@ export async function insertDataKey(tx: Tx, row: DataKeyRow): Promise<void> {
   await tx.insertInto('data_keys').values(row).execute();
 }
 
-/** Nothing where there is one of that use by now, and where the instance is being deleted: its keys are destroyed for good. */
+/** Does nothing when a key of that use exists meanwhile, or the instance is being deleted: its keys stay destroyed. */
 export async function insertMissingDataKey(tx: Tx, row: DataKeyRow): Promise<void> {
   await sql`
     insert into data_keys (instance_id, key_id, wrapped, use, used)
@@ -36,7 +36,7 @@ export async function listDataKeys(tx: Tx, instance_id: InstanceId) {
     .execute();
 }
 
-/** Objects are written with it: a fork needs it from now on. */
+/** From now on a fork needs this key. */
 export async function markKeyUsed(tx: Tx, instance_id: InstanceId, key_id: string): Promise<void> {
   await tx
     .updateTable('data_keys')
@@ -47,7 +47,7 @@ export async function markKeyUsed(tx: Tx, instance_id: InstanceId, key_id: strin
     .execute();
 }
 
-/** Nothing new is written with it, but for a flush that is under way and makes `until_generation`. */
+/** Only a flush under way, which makes `until_generation`, may still write with it. */
 export async function retireDataKey(
   tx: Tx,
   instance_id: InstanceId,
@@ -62,7 +62,7 @@ export async function retireDataKey(
     .execute();
 }
 
-/** Any one, to try a key on. */
+/** Any data key, to test the server's key on. */
 export async function findSomeDataKey(tx: Tx) {
   return tx.selectFrom('data_keys').select(['instance_id', 'key_id', 'wrapped']).limit(1).executeTakeFirst();
 }

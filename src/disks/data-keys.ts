@@ -1,13 +1,12 @@
 /**
- * The keys that disks are encrypted with. A data key is 32 random bytes, kept in the database wrapped: sealed with a key
- * derived from the server's, bound to the instance and the key's id. Its rows are what makes the objects readable: when the
- * last instance that has a key is deleted, what was written with it is gone.
+ * The keys that encrypt disks. A data key is 32 random bytes, stored wrapped: sealed with a key derived from the server's
+ * key, bound to the instance and the key's id. When the last instance with a key is deleted, its objects are unreadable.
  *
- * An instance has one key for its disk's new objects and one for memory, and any number that only read. A fork copies the keys
- * that its parent's objects were written with, and the parent's key for new objects is replaced: nothing that the parent writes
- * after the fork opens with what the fork has. The memory key is copied by nobody.
+ * An instance has one key for new disk objects, one for memory, and any number for reading. A fork copies the keys that its
+ * parent's objects are encrypted with, and the parent gets a new key for writing, so the fork cannot read later writes.
+ * The memory key is never copied.
  *
- * A plain key goes to the host that has the instance's VM, and to tasks here. It is never logged or written elsewhere.
+ * A plain key goes only to the host of the instance's VM and to tasks here. It is never logged or stored.
  */
 import type { DataKey as SentKey } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
@@ -26,16 +25,16 @@ import {
   retireDataKey,
 } from './data-key-store.ts';
 
-/** How this installation keeps data keys, and whether new objects are encrypted. */
+/** Seals data keys; says whether new objects are encrypted. */
 export interface DiskKeys {
   readonly sealer: Sealer;
   readonly encryption: boolean;
 }
 
 export interface InstanceKeys {
-  /** What the disk's new objects are written with. */
+  /** Encrypts the disk's new objects. */
   readonly own: DataKey;
-  /** All, those for new objects and for memory too. */
+  /** All keys, for every use. */
   readonly keys: readonly (DataKey & { readonly use: KeyUse })[];
 }
 
@@ -43,7 +42,7 @@ export function diskKeys(secret_key: Uint8Array, encryption: boolean): DiskKeys 
   return { sealer: new Sealer(secret_key, 'berth data keys v1'), encryption };
 }
 
-/** Gives a new instance its keys; also where new objects are not encrypted, so that they can be at any time. */
+/** Gives a new instance its keys, even if encryption is off, so that it can be switched on at any time. */
 export async function makeDataKeys(tx: Tx, { sealer }: DiskKeys, instance_id: InstanceId): Promise<void> {
   for (const use of WRITING) await insertDataKey(tx, newKeyRow(sealer, instance_id, use));
 }
@@ -55,22 +54,21 @@ function newKeyRow(sealer: Sealer, instance_id: InstanceId, use: KeyUse): DataKe
   return { instance_id, key_id, wrapped: wrap(sealer, instance_id, { key_id, key }), use, used: false };
 }
 
-/** As {@link openDataKeys}; what an instance has not yet, it gets now. */
-export async function neededDataKeys(
+/** As {@link openDataKeys}, but creates the keys that the instance lacks. */
+export async function ensureDataKeys(
   tx: Tx,
   disk_keys: DiskKeys,
   instance_id: InstanceId,
 ): Promise<InstanceKeys | null> {
-  const there = await listDataKeys(tx, instance_id);
-  const missing = WRITING.filter((use) => !there.some((row) => row.use === use));
+  const found = await listDataKeys(tx, instance_id);
+  const missing = WRITING.filter((use) => !found.some((row) => row.use === use));
   for (const use of missing) await insertMissingDataKey(tx, newKeyRow(disk_keys.sealer, instance_id, use));
-  return openRows(disk_keys, instance_id, missing.length === 0 ? there : await listDataKeys(tx, instance_id));
+  return openRows(disk_keys, instance_id, missing.length === 0 ? found : await listDataKeys(tx, instance_id));
 }
 
 /**
- * Gives the fork `to` the keys that objects of `from` were written with, wrapped anew, to read what it shares. From here on
- * `from` writes with another key. `head`: its generation; a flush of it that is under way may still be committed.
- * The caller has locked `from`.
+ * Gives the fork `to` the keys of `from`'s objects for reading, wrapped for it, and gives `from` a new key for writing. A
+ * flush of `from` that is under way may still commit generation `head` + 1 with the old key. The caller has locked `from`.
  */
 export async function shareDataKeys(
   tx: Tx,
@@ -90,7 +88,7 @@ export async function shareDataKeys(
   }
 }
 
-/** The plain keys of an instance; null when it has none any more: it is being deleted. */
+/** The plain keys of an instance; null when it is being deleted. */
 export async function openDataKeys(
   tx: Tx,
   disk_keys: DiskKeys,
@@ -106,19 +104,20 @@ function openRows(
 ): InstanceKeys | null {
   if (rows.length === 0) return null;
   const keys = rows.map(({ key_id, wrapped, use }) => ({
-    ...{ key_id, use },
+    key_id,
+    use,
     key: unwrap(sealer, instance_id, key_id, wrapped),
   }));
   const own = present(
     keys.find(({ use }) => use === 'disk'),
-    `the data key that ${instance_id} writes with`,
+    `the writing key of ${instance_id}`,
   );
   return { own: { key_id: own.key_id, key: own.key }, keys };
 }
 
 /**
- * Whether the instance may commit objects that are encrypted with these keys: with what it writes with now, or what it wrote with
- * when a flush that makes `generation` may have begun.
+ * Whether the instance may commit `generation` with objects under these keys: its present key for writing, or one that was
+ * retired while a flush of that generation could be under way.
  */
 export async function mayWriteWith(
   tx: Tx,
@@ -135,7 +134,7 @@ export async function mayWriteWith(
   return [...key_ids].every((key_id) => allowed.some((row) => row.key_id === key_id));
 }
 
-/** Whether those that are there open with this installation's key; null: there is none. */
+/** Whether stored data keys open with the server's key; null when there is none. */
 export async function dataKeysOpen(tx: Tx, { sealer }: DiskKeys): Promise<boolean | null> {
   const some = await findSomeDataKey(tx);
   return some === undefined
@@ -143,12 +142,12 @@ export async function dataKeysOpen(tx: Tx, { sealer }: DiskKeys): Promise<boolea
     : sealer.open(some.wrapped, boundTo(some.instance_id, some.key_id)) !== null;
 }
 
-/** In the transaction that deletes the instance: from its commit on nobody can read what only it could. */
+/** Runs in the transaction that deletes the instance: its commit makes the instance's objects unreadable. */
 export async function destroyDataKeys(tx: Tx, instance_id: InstanceId): Promise<void> {
   await deleteDataKeyRows(tx, instance_id);
 }
 
-/** As they go to a host. */
+/** The keys as a host gets them. */
 export function sentKeys({ keys }: InstanceKeys): SentKey[] {
   return keys.map(({ key_id, key, use }) => ({ key_id, key: Buffer.from(key).toString('base64'), use }));
 }

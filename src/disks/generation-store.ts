@@ -1,6 +1,6 @@
 /**
- * The generations of a disk as rows: which are shown, which a restore or a fork makes, which are let go. A row that is not
- * retained is only a link that others need; compaction removes it (`compaction-store.ts`).
+ * The generations of a disk. A generation that retention dropped (`retained` is false) is hidden; its row stays as a link that
+ * later ones need, until compaction removes it (`compaction-store.ts`).
  */
 import { sql } from 'kysely';
 import type { Db, Tx } from '../db/pool.ts';
@@ -10,7 +10,7 @@ export type GenerationRow = Awaited<ReturnType<typeof listGenerations>>[number];
 
 const SHOWN = ['generation', 'created_at', 'bytes', 'consistency', 'name', 'pinned'] as const;
 
-/** Newest first, those below `before` alone. */
+/** Retained generations below `before`, newest first. */
 export async function listGenerations(tx: Tx, instance_id: InstanceId, before: number | null, limit: number) {
   let query = tx
     .selectFrom('generations')
@@ -21,7 +21,6 @@ export async function listGenerations(tx: Tx, instance_id: InstanceId, before: n
   return query.orderBy('generation', 'desc').limit(limit).execute();
 }
 
-/** One that is shown. */
 export async function findRetained(
   tx: Tx,
   instance_id: InstanceId,
@@ -66,8 +65,8 @@ export async function countPinned(tx: Tx, instance_id: InstanceId): Promise<numb
 }
 
 /**
- * Makes a new head that equals `generation`. The epoch rises and the head has an id of its own, so that no overlay of before is
- * believed and no VM of before can commit. Returns the head. The caller has locked the instance.
+ * Makes a new head that equals `generation`. New epoch and commit id make every earlier overlay stale, and fence every earlier
+ * VM. Returns the head. The caller has locked the instance.
  */
 export async function insertRestored(tx: Tx, instance_id: InstanceId, generation: number): Promise<number> {
   const { rows } = await sql<{ generation: number }>`
@@ -88,9 +87,9 @@ export async function insertRestored(tx: Tx, instance_id: InstanceId, generation
 }
 
 /**
- * Begins the disk of a fork with `generation` of `from`: the rows of its chain, of which only that one is shown, and a hold
- * on every object that `from` holds, because which of them the chain's maps name is not in the database. Compaction lets go
- * of the others. No object is read or written. The caller has locked `from` and made `to` with an empty disk.
+ * Begins the disk of a fork with `generation` of `from`: copies the rows of its chain, only that one retained, and holds every
+ * object that `from` holds, because the database does not know which of them the chain's maps name. Compaction releases the
+ * others. Reads and writes no object. The caller has locked `from` and inserted `to` with an empty disk.
  */
 export async function copyDisk(tx: Tx, from: InstanceId, to: InstanceId, generation: number): Promise<void> {
   await sql`
@@ -119,8 +118,8 @@ export async function copyDisk(tx: Tx, from: InstanceId, to: InstanceId, generat
 }
 
 /**
- * Lets go of generations that no rule of their instance keeps: not pinned, not of the newest `keep_last`, not the newest of
- * one of the last `keep_daily_days` days (UTC). The head is always among the newest. Returns how many.
+ * Drops generations that are not pinned, not among the newest `keep_last`, and not the newest of one of the last
+ * `keep_daily_days` days (UTC). The head is always among the newest. Returns how many.
  */
 export async function dropOldGenerations(db: Db): Promise<number> {
   const { numAffectedRows } = await sql`

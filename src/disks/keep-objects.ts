@@ -1,20 +1,20 @@
 /**
- * Who reads objects for a long time (a backup, a verification, an export) keeps them there: while it does, no task
- * removes any. It is said by PostgreSQL's advisory locks, so that it ends with whoever said it, however that ends.
+ * Keeps objects while a backup, a verification or an export reads them: no task removes any meanwhile. The means are
+ * PostgreSQL's advisory locks, which end with their connection.
  *
- * Each of the tasks that remove objects takes a lock of its own for as long as a round of it lasts, and has nothing to do
- * where it cannot: readers are at it, or another process. Readers take all of these locks, shared: any number at once.
+ * Each task that removes objects takes its lock exclusively for one round, and skips the round when the lock is taken.
+ * Readers take all of these locks, shared.
  */
 import { sql } from 'kysely';
 import pg from 'pg';
 import { connectionOptions, type Db } from '../db/pool.ts';
 
-/** The first of the two numbers of each lock; the second is a remover's place in the list. */
+/** The first number of each lock's pair; the second is the task's index in REMOVERS. */
 const LOCKS = 7_400_003;
 export const REMOVERS = ['free-deleted', 'free-segments', 'sweep-orphans'] as const;
 export type Remover = (typeof REMOVERS)[number];
 
-/** Runs a round of a task that removes objects, unless they are kept now. False: it did not run. */
+/** Runs one round of a task that removes objects. False when it was skipped because objects are kept. */
 export async function removingObjects(db: Db, remover: Remover, work: () => Promise<void>): Promise<boolean> {
   const lock = sql`${sql.lit(LOCKS)}, ${sql.lit(REMOVERS.indexOf(remover))}`;
   return db.connection().execute(async (connection) => {
@@ -31,14 +31,14 @@ export async function removingObjects(db: Db, remover: Remover, work: () => Prom
   });
 }
 
-/** From when it resolves on nothing is removed, until it is released or its process ends. */
+/** No object is removed until `release`, or the end of this process. */
 export interface KeptObjects {
-  /** Throws once the connection that keeps them broke: what was read since may have been removed. */
+  /** Throws when the connection with the locks broke: objects may have been removed since. */
   check(): Promise<void>;
   release(): Promise<void>;
 }
 
-/** Waits for rounds that are under way. */
+/** Waits for the rounds under way. */
 export async function keepObjects(url: string): Promise<KeptObjects> {
   const client = new pg.Client(connectionOptions(url, 0));
   client.on('error', () => undefined);

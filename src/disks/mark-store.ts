@@ -1,8 +1,8 @@
-/** The row that says which mark this installation's object store has (object-store/claim-store.ts). */
+/** The mark of this installation's object store (object-store/claim-store.ts). */
 import { sql } from 'kysely';
 import type { Db, Tx } from '../db/pool.ts';
 
-/** What the mark says, once it was written; null before. */
+/** Null until the mark is written. */
 export async function findStoreMark(tx: Tx): Promise<string | null> {
   const row = await tx
     .selectFrom('object_stores')
@@ -14,7 +14,7 @@ export async function findStoreMark(tx: Tx): Promise<string | null> {
 
 export function knownMarks(db: Db) {
   return {
-    /** Of several processes that begin at once, the first names it. */
+    /** Of several processes that start at once, the first one's id counts. */
     async intend(id: string): Promise<{ readonly id: string; readonly marked: boolean }> {
       const { rows } = await sql<{ id: string; marked: boolean }>`
         insert into object_stores (id) values (${id})
@@ -28,7 +28,7 @@ export function knownMarks(db: Db) {
   };
 }
 
-/** The next store that is used is claimed under a new name. */
-export async function forgetStoreMark(tx: Tx): Promise<void> {
+/** The next store that is used gets a new mark. */
+export async function deleteStoreMark(tx: Tx): Promise<void> {
   await tx.deleteFrom('object_stores').execute();
 }

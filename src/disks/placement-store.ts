@@ -1,4 +1,4 @@
-/** Which host has an instance's disk: that of its newest VM, and no other. */
+/** An instance's disk is placed on the host of its newest VM, and on no other. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
@@ -6,13 +6,13 @@ import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
 export interface Placement {
   readonly deleting: boolean;
   readonly disk_epoch: number;
-  /** Of the newest VM; null where there never was one, or where its host has let go of a deleted instance. */
+  /** Of the newest VM; null when there was none, or its host has released a deleted instance. */
   readonly vm_id: VmId | null;
   readonly host_id: HostId | null;
   readonly state: string | null;
 }
 
-/** undefined: there is no such instance. */
+/** Undefined when there is no such instance. */
 export async function findPlacement(tx: Tx, instance_id: InstanceId): Promise<Placement | undefined> {
   const { rows } = await sql<Placement>`
     select i.deleting, d.epoch as disk_epoch, v.id as vm_id, v.host_id, v.state
@@ -24,12 +24,12 @@ export async function findPlacement(tx: Tx, instance_id: InstanceId): Promise<Pl
   return rows[0];
 }
 
-/** Its VM writes, or what it wrote is still to be saved. */
+/** Whether its VM may write, or has unsaved writes. */
 export function mayWrite({ deleting, state }: Pick<Placement, 'deleting' | 'state'>): boolean {
   return !deleting && state !== null && state !== 'stopped' && state !== 'suspended';
 }
 
-/** Of `ids` those whose newest VM is on that host. */
+/** Those of `ids` whose newest VM is on that host. */
 export async function placedOn(
   tx: Tx,
   host_id: HostId,

@@ -1,8 +1,8 @@
-/** What a host is told of a disk: everything while its VM there may write, and nothing once the instance is placed elsewhere. */
+/** What a host learns of a disk: everything while its VM may write, nothing once the instance is placed elsewhere. */
 import type { DataKeysRequest, DataKeysResponse, HeadResponse } from '../agent-api/types.ts';
 import type { Db } from '../db/pool.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
-import { type DiskKeys, neededDataKeys, sentKeys } from './data-keys.ts';
+import { type DiskKeys, ensureDataKeys, sentKeys } from './data-keys.ts';
 import { findPlacement, mayWrite } from './placement-store.ts';
 import { readDisk } from './store.ts';
 
@@ -18,12 +18,12 @@ export async function readHead(
   if (placement.host_id !== host_id) return { outcome: 'elsewhere' };
   const disk = await readDisk(db, instance_id);
   if (!disk) return { outcome: 'gone' };
-  const keys = mayWrite(placement) ? await neededDataKeys(db, disk_keys, instance_id) : null;
+  const keys = mayWrite(placement) ? await ensureDataKeys(db, disk_keys, instance_id) : null;
   const head = { ...disk, keys: keys ? sentKeys(keys) : [], encryption: disk_keys.encryption };
   return { outcome: 'head', head };
 }
 
-/** What the VM's disk is encrypted with from now on. */
+/** The keys for the VM's next flush: a fork may have replaced the one for writing. */
 export async function readDataKeys(
   db: Db,
   disk_keys: DiskKeys,
@@ -31,9 +31,10 @@ export async function readDataKeys(
   { instance_id, vm_id, epoch }: DataKeysRequest,
 ): Promise<DataKeysResponse> {
   const placement = await findPlacement(db, instance_id);
-  const is_its_own = placement?.host_id === host_id && placement.vm_id === vm_id;
-  if (!is_its_own || placement.disk_epoch !== epoch || !mayWrite(placement)) return { outcome: 'fenced' };
-  const keys = await neededDataKeys(db, disk_keys, instance_id);
+  const is_placed_there = placement?.host_id === host_id && placement.vm_id === vm_id;
+  if (!is_placed_there || placement.disk_epoch !== epoch || !mayWrite(placement))
+    return { outcome: 'fenced' };
+  const keys = await ensureDataKeys(db, disk_keys, instance_id);
   if (!keys) return { outcome: 'fenced' };
   return { outcome: 'keys', keys: sentKeys(keys), encryption: disk_keys.encryption };
 }

@@ -1,13 +1,12 @@
 /**
- * Which objects there are (segments, and maps as well), and which instances hold them. One is held by every instance that
- * has a generation made of it: a commit holds what it brings, a fork what it shares, compaction what it writes. Without a
- * holder it is nobody's.
+ * The known objects (segments and maps) and their holders. Every instance with a generation that needs an object holds it: a
+ * commit holds its new objects, a fork the shared ones, compaction those it writes. An object without a holder is removed.
  */
 import { sql } from 'kysely';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
 
-/** New objects, held by the instance that they were written for. */
+/** Inserts new objects, held by the instance. */
 export async function insertObjects(
   tx: Tx,
   instance_id: InstanceId,
@@ -15,7 +14,7 @@ export async function insertObjects(
 ): Promise<void> {
   if (objects.length === 0) return;
   const keys = objects.map(({ key }) => key);
-  // As arrays: a parameter for each value would be more than the protocol takes for a flush of a large disk.
+  // As arrays: a flush of a large disk has more values than the protocol allows parameters.
   await sql`
     insert into segments (key, size_bytes, entries)
     select * from unnest(${keys}::text[], ${objects.map(({ size_bytes }) => size_bytes)}::bigint[],
@@ -23,7 +22,7 @@ export async function insertObjects(
   await holdSegments(tx, instance_id, keys);
 }
 
-/** Of objects in the store those that nobody may lack: known, of a VM's memory, or of a flush that may still be committed. */
+/** Those of the stored `keys` that must stay: known objects, saved memory, and a flush that may still commit. */
 export async function knownObjects(tx: Tx, keys: readonly string[]): Promise<ReadonlySet<string>> {
   const { rows } = await sql<{ key: string }>`
     select key from unnest(${[...keys]}::text[]) as key
@@ -38,14 +37,14 @@ export async function knownObjects(tx: Tx, keys: readonly string[]): Promise<Rea
   return new Set(rows.map(({ key }) => key));
 }
 
-/** Makes the instance a holder of segments that others hold. */
+/** Makes the instance a holder of existing segments. */
 export async function holdSegments(tx: Tx, instance_id: InstanceId, keys: readonly string[]): Promise<void> {
   await sql`
     insert into segment_holders (key, instance_id) select unnest(${[...keys]}::text[]), ${instance_id}
     on conflict do nothing`.execute(tx);
 }
 
-/** Of `keys` those that another instance holds. */
+/** Those of `keys` that another instance holds. */
 export async function heldByOthers(
   tx: Tx,
   instance_id: InstanceId,
@@ -57,7 +56,7 @@ export async function heldByOthers(
   return new Set(rows.map(({ key }) => key));
 }
 
-/** Of `keys` those that the instance does not hold: nothing keeps them from being removed. */
+/** Those of `keys` that the instance does not hold, so that they may be removed at any time. */
 export async function notHeldBy(
   tx: Tx,
   instance_id: InstanceId,
@@ -69,7 +68,7 @@ export async function notHeldBy(
   return rows.map(({ key }) => key);
 }
 
-/** The instance holds nothing any more; of `removed`, whose objects are gone, those that nobody holds are forgotten. */
+/** Releases all objects of the instance, and deletes the rows of `removed` objects that have no other holder. */
 export async function dropHolder(tx: Tx, instance_id: InstanceId, removed: readonly string[]): Promise<void> {
   await sql`delete from segment_holders where instance_id = ${instance_id}`.execute(tx);
   await sql`
@@ -77,7 +76,7 @@ export async function dropHolder(tx: Tx, instance_id: InstanceId, removed: reado
       and not exists (select from segment_holders h where h.key = s.key)`.execute(tx);
 }
 
-/** Notes since when segments have no holder, and answers some that had none for `horizon_ms`. */
+/** Records since when segments have no holder. Returns some that have had none for `horizon_ms`. */
 export async function listUnheld(db: Db, horizon_ms: number, limit: number): Promise<string[]> {
   await sql`
     update segments s set unheld_at = null where unheld_at is not null
@@ -92,10 +91,10 @@ export async function listUnheld(db: Db, horizon_ms: number, limit: number): Pro
 }
 
 /**
- * Forgets a segment once `remove` has removed its object, unless it has a holder (again). Its row is locked meanwhile, so
- * that nobody can become one. False when it stays.
+ * Removes a segment's object by `remove` and then its row, unless it has a holder again. The row's lock keeps new holders out
+ * meanwhile. False when the segment stays.
  */
-export async function forgetUnheld(db: Db, key: string, remove: () => Promise<void>): Promise<boolean> {
+export async function removeUnheld(db: Db, key: string, remove: () => Promise<void>): Promise<boolean> {
   return transaction(db, async (tx) => {
     const { rows } = await sql<{ held: boolean }>`
       select exists (select from segment_holders h where h.key = s.key) as held

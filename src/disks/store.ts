@@ -17,6 +17,31 @@ import type { HostId, InstanceId } from '../lib/ids.ts';
 import { markKeyUsed } from './data-key-store.ts';
 import { insertObjects } from './segment-store.ts';
 
+/** Undefined when there is none, or its instance is being deleted. */
+export async function findPresentDisk(tx: Tx, instance_id: InstanceId) {
+  return tx
+    .selectFrom('disks as d')
+    .innerJoin('instances as i', 'i.id', 'd.instance_id')
+    .select(['d.size_bytes', 'd.epoch', 'd.generation'])
+    .where('d.instance_id', '=', instance_id)
+    .where('i.deleting', '=', false)
+    .executeTakeFirst();
+}
+
+/**
+ * Takes the lock of the disk's instance until the transaction's end: no commit, restore, fork or deletion happens
+ * meanwhile. False when the instance is gone or being deleted.
+ */
+export async function lockDisk(tx: Tx, instance_id: InstanceId): Promise<boolean> {
+  const row = await tx
+    .selectFrom('instances')
+    .select('deleting')
+    .where('id', '=', instance_id)
+    .forUpdate()
+    .executeTakeFirst();
+  return row !== undefined && !row.deleting;
+}
+
 /** The durable state of a disk, without its keys. @throws Error when the chain of its generations is broken */
 export async function readDisk(
   tx: Tx,
@@ -42,8 +67,8 @@ export async function readDisk(
 }
 
 /**
- * The objects that a generation's content is made of, oldest first: its chain of parents down to a full map or the
- * image, of each its map or else its segments. @throws Error when the chain is broken
+ * The layers of a generation, oldest first: of each generation in its chain down to a full map or the image, the map or
+ * else the segments. @throws Error when the chain is broken
  */
 export async function readLayers(
   tx: Tx,
@@ -76,8 +101,8 @@ interface ChainRow {
 export type NewGeneration = Omit<CommitRequest, 'vm_id' | 'commit_id' | 'parent_id'>;
 
 /**
- * The compare-and-swap of a commit: the head moves from generation n-1 to n if the disk's newest placement is
- * still `epoch`, and the head the one that `by` names. Returns the time of it, or null when the disk has moved on.
+ * The compare-and-swap of a commit: moves the head from generation n-1 to n if the epoch is unchanged and the head is the
+ * parent that `by` names. Returns the commit's time, or null when epoch or head have changed.
  */
 export async function advanceHead(
   tx: Tx,
@@ -129,7 +154,7 @@ export async function advanceHead(
   return durable_at;
 }
 
-/** What is known of the head that an overlay of a VM of that host was last known to equal; see {@link LineageResponse}. */
+/** What is known of the head that a VM's overlay is based on; see {@link LineageResponse}. */
 export async function findLineage(
   tx: Tx,
   host_id: HostId,
@@ -144,12 +169,12 @@ export async function findLineage(
     .where('vms.host_id', '=', host_id)
     .executeTakeFirst();
   if (!row) return { known: false, continues: false };
-  // A VM commits one after the other: an overlay that is behind its VM's last commit has missed the word of it.
+  // A VM's commits are sequential: an overlay behind its VM's last commit has only missed that commit's answer.
   const known = row.generation > generation || row.commit_id === commit_id;
   return { known, continues: row.commit_id === row.head_id };
 }
 
-/** No VM of before can commit any more. The caller has locked the instance. Returns the new epoch. */
+/** Fences every earlier VM. The caller has locked the instance. Returns the new epoch. */
 export async function raiseEpoch(tx: Tx, instance_id: InstanceId): Promise<number> {
   const { epoch } = await tx
     .updateTable('disks')
@@ -161,14 +186,14 @@ export async function raiseEpoch(tx: Tx, instance_id: InstanceId): Promise<numbe
 }
 
 /**
- * The database was restored to an earlier time on purpose: no overlay that a host has of what came after it is to be taken
- * for one of these disks, and no VM that still runs there is to commit. Each head has a new id, and each disk a new epoch.
+ * After the database was restored to an earlier time: new commit ids make every host's overlay stale, and new epochs fence
+ * VMs that still run.
  */
-export async function disownOverlays(tx: Tx): Promise<void> {
+export async function invalidateOverlays(tx: Tx): Promise<void> {
   await sql`update disks set commit_id = gen_random_uuid(), epoch = epoch + 1`.execute(tx);
 }
 
-/** What they are encrypted with. */
+/** The ids of the keys that encrypt these segments. */
 export function keysOf(segments: readonly SegmentRef[]): ReadonlySet<string> {
   return new Set(segments.flatMap(({ key_id }) => (key_id === null ? [] : [key_id])));
 }
@@ -186,7 +211,7 @@ export async function findGeneration(tx: Tx, instance_id: InstanceId, generation
     .executeTakeFirst();
 }
 
-/** What the newest placement's boot read first; of any other it is not worth keeping. */
+/** Records which blocks the newest boot read first. `fenced` for an earlier boot. */
 export async function recordBootOrder(
   tx: Tx,
   host_id: HostId,
@@ -211,7 +236,7 @@ export async function recordBootOrder(
   return numUpdatedRows > 0n ? 'accepted' : 'fenced';
 }
 
-/** What the host last counted as dirty, for disks whose newest VM it has; one that has saved all has nothing to count. */
+/** Records the dirty bytes of a disk whose newest VM is on the host and not at rest. */
 export async function recordDirtyBytes(
   tx: Tx,
   host_id: HostId,
@@ -237,12 +262,12 @@ export async function recordDirtyBytes(
     .execute();
 }
 
-/** No host has anything of any disk any more. */
-export async function forgetDirtyBytes(tx: Tx): Promise<void> {
+/** After a restore: no host has unsaved writes. */
+export async function clearAllDirtyBytes(tx: Tx): Promise<void> {
   await tx.updateTable('disks').set({ dirty_bytes: 0 }).where('dirty_bytes', '!=', 0).execute();
 }
 
-/** Whether that was not so before. Only from the host of the disk's newest VM. */
+/** Returns whether this changed the disk's row. Ignores hosts other than that of the newest VM. */
 export async function markNearlyFull(
   tx: Tx,
   host_id: HostId,
@@ -268,7 +293,7 @@ export async function markNearlyFull(
   return changed.numUpdatedRows > 0n;
 }
 
-/** The disk that has run an instance's script for the first boot is durable now: it is not needed any more. */
+/** Deletes the user_data script once the disk that has run it is durable. */
 export async function eraseGivenUserData(tx: Tx, instance_id: InstanceId): Promise<void> {
   await tx.deleteFrom('user_data').where('instance_id', '=', instance_id).where('given', '=', true).execute();
 }

@@ -5,6 +5,7 @@
 import { afterCommit, type Tx } from '../db/pool.ts';
 import { type EventId, type InstanceId, newId, type OrgId, type UserId } from '../lib/ids.ts';
 import type { EventType, PrivateEventType } from './model.ts';
+import { insertEvent, nextSequence } from './store.ts';
 import { wakeDispatcher } from './wake.ts';
 
 interface EventContent {
@@ -42,24 +43,19 @@ async function insert(
   tx: Tx,
   event: Omit<NewPrivateEvent, 'type'> & { readonly type: string },
 ): Promise<EventId> {
-  const id = newId('evt');
   const { org_id, user_id, instance_id = null, type, data, actor } = event;
+  const id = newId('evt');
   const sequence = instance_id && (await nextSequence(tx, instance_id));
-  await tx
-    .insertInto('events')
-    .values({ id, org_id, user_id, instance_id, sequence, type, data: JSON.stringify(data), actor })
-    .execute();
+  await insertEvent(tx, {
+    id,
+    org_id,
+    user_id,
+    instance_id,
+    sequence,
+    type,
+    actor,
+    data: JSON.stringify(data),
+  });
   afterCommit(tx, wakeDispatcher);
   return id;
-}
-
-/** Locks the instance's row first, so the order of the inserts is that of the sequence. */
-async function nextSequence(tx: Tx, instance_id: InstanceId): Promise<number> {
-  const { event_sequence } = await tx
-    .updateTable('instances')
-    .set((eb) => ({ event_sequence: eb('event_sequence', '+', 1) }))
-    .where('id', '=', instance_id)
-    .returning('event_sequence')
-    .executeTakeFirstOrThrow();
-  return event_sequence;
 }

@@ -1,5 +1,6 @@
-import { sql } from 'kysely';
+import { type Insertable, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
+import type { Database } from '../db/tables.ts';
 import type { EventId, InstanceId, OrgId, UserId } from '../lib/ids.ts';
 
 /** The part of an event that every consumer gets: most need few types, and `data` is the bulk of an event. */
@@ -19,6 +20,21 @@ export interface NumberedEvent extends PlacedEvent {
   readonly data: unknown;
   readonly actor: string;
   readonly created_at: Date;
+}
+
+/** Locks the instance's row until the transaction ends, so the order of the inserts is that of the sequence. */
+export async function nextSequence(tx: Tx, instance_id: InstanceId): Promise<number> {
+  const { event_sequence } = await tx
+    .updateTable('instances')
+    .set((eb) => ({ event_sequence: eb('event_sequence', '+', 1) }))
+    .where('id', '=', instance_id)
+    .returning('event_sequence')
+    .executeTakeFirstOrThrow();
+  return event_sequence;
+}
+
+export async function insertEvent(tx: Tx, event: Insertable<Database['events']>): Promise<void> {
+  await tx.insertInto('events').values(event).execute();
 }
 
 /**

@@ -3,10 +3,10 @@
  * the whole server in turn. Each process that commits events has a dispatcher, and a timer finds what a process that
  * died left behind.
  */
-import { Wake } from '../lib/wake.ts';
+import { Signal } from '../lib/signal.ts';
 
-const committed = new Wake();
-export const wakeDispatcher = committed.all;
+const committed = new Signal();
+export const wakeDispatcher = committed.notify;
 
 /** Calls `wake` after each commit of an event in this process. Returns the function that unsubscribes. */
-export const onCommitted = committed.on;
+export const onCommitted = committed.subscribe;

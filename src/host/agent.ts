@@ -1,6 +1,6 @@
 /**
- * The agent of one host: polls what it is to look after, keeps a runner for each VM, and says every few seconds how
- * it is. It dials; nothing dials it. Its death leaves every VM running, and its next start adopts them.
+ * The agent of one host: polls its assignments, runs a reconciler for each VM, and sends heartbeats. It dials the control plane;
+ * nothing dials it. When it ends, every VM runs on, and the next agent adopts them.
  */
 import { cpus, totalmem } from 'node:os';
 import { fits } from '../agent-api/check.ts';
@@ -13,10 +13,10 @@ import { untrustedText } from '../lib/untrusted-text.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { CallServer } from './calls/call-server.ts';
 import { VmMeters } from './calls/vm-meters.ts';
-import { removeForgotten } from './forgotten.ts';
+import { evictStaleDisks } from './evict-stale-disks.ts';
 import type { HostContext } from './host-context.ts';
-import { listHostImages } from './images.ts';
-import { listVmFolders, readRecord, vmFolder } from './runner/record.ts';
+import { listHostImages } from './image/host-images.ts';
+import { listVmFolders, readRecord, vmFolder } from './machine/record.ts';
 import { rootUse } from './runner/root-use.ts';
 import { VmRunner } from './runner/vm-runner.ts';
 import { isSameProcess, killProcess, waitForExit } from './vm/process-identity.ts';
@@ -24,18 +24,18 @@ import { findOrphans } from './vm/qemu-process.ts';
 
 const HEARTBEAT_MS = 5_000;
 const STORE_CHECK_MS = 30_000;
-/** The first heartbeat waits so long for what the first check of the object store says. */
+/** How long the first heartbeat waits for the first check of the object store. */
 const FIRST_CHECK_MS = 2_000;
 const UPKEEP_EVERY = 12;
 const ROOT_USE_EVERY = 12;
-/** What is said of the others waits for no guest, and no QEMU, for longer. */
+/** How long a heartbeat waits for one guest or QEMU. */
 const GUEST_MS = 2_000;
 const ORPHAN_EXIT_MS = 5_000;
-const TIDY_EVERY_MS = 6 * 3_600_000;
+const EVICT_EVERY_MS = 6 * 3_600_000;
 
 export interface AgentFacts {
   readonly accelerator_reason: string;
-  /** Closes the guests' network off, again and again; answers what is not closed. */
+  /** Isolates the guests' network; repeated. Returns the problem, if any. */
   readonly isolate: () => Promise<string | null>;
 }
 
@@ -44,26 +44,26 @@ export class Agent {
   readonly #facts: AgentFacts;
   readonly #runners = new Map<InstanceId, { runner: VmRunner; done: Promise<void> }>();
   #store_problem: string | null = 'not known yet';
-  /** The log's last word on it was that it cannot be used. */
-  #store_told = false;
+  /** The last log line said that the store cannot be used. */
+  #store_problem_logged = false;
   readonly #store_checked = Promise.withResolvers<void>();
   #isolation_problem: string | null = null;
-  #tidy_until_ms = 0;
+  #evict_after_ms = 0;
 
   constructor(context: HostContext, facts: AgentFacts) {
     this.#context = context;
     this.#facts = facts;
   }
 
-  /** Runs until `signal` aborts; then lets go of every VM, which run on. */
+  /** Runs until `signal` aborts, then disconnects from every VM. */
   async run(signal: AbortSignal): Promise<void> {
-    // Whatever ran here is adopted at once, before the control plane is asked: a guest may be waiting for its thaw.
+    // Adopt before the first poll: a guest may be waiting for its thaw.
     this.#isolation_problem = await this.#facts.isolate();
     if (this.#isolation_problem !== null) {
       this.#context.log.warn({ problem: this.#isolation_problem }, 'guests are not fully isolated');
     }
     const renewing = this.#context.lease.run(signal);
-    // VMs that are paused would not answer. Those that were given up meanwhile are ended before they are found.
+    // Paused VMs do not answer. Renewing the lease ends those that the control plane has given up.
     await this.#context.lease.whenHeld(signal);
     if (!signal.aborted) await this.#adoptAll();
     const meters = new VmMeters(() => [...this.#runners.values()].map(({ runner }) => runner));
@@ -88,13 +88,13 @@ export class Agent {
     const runner = new VmRunner(this.#context, instance_id);
     const done = runner
       .run()
-      .catch((error: unknown) => this.#context.log.error({ err: error, instance_id }, 'a runner ended'))
+      .catch((error: unknown) => this.#context.log.error({ err: error, instance_id }, 'a runner failed'))
       .finally(() => this.#runners.delete(instance_id));
     this.#runners.set(instance_id, { runner, done });
     return runner;
   }
 
-  /** A QEMU of ours that no record names: its launch was cut off, or its folder is gone. It never ran its guest. */
+  /** Ends orphans: QEMUs of this data folder that no record names. Their launch was cut off, or their folder is gone. */
   async #endOrphans(): Promise<void> {
     for (const found of findOrphans(this.#context.paths.vms)) {
       const { instance_id, identity } = found;
@@ -116,7 +116,7 @@ export class Agent {
         failures = 0;
         if (answer.etag !== seen) this.#apply(answer.assignments);
         seen = answer.etag;
-        this.#tidyUp();
+        this.#evictStale();
       } catch (error) {
         if (signal.aborted) return;
         if (failures === 6)
@@ -126,13 +126,13 @@ export class Agent {
     }
   }
 
-  /** Instances may have been deleted without us. */
-  #tidyUp(): void {
+  /** Instances may have been deleted while this host was away. */
+  #evictStale(): void {
     const { log } = this.#context;
-    if (performance.now() < this.#tidy_until_ms) return;
-    this.#tidy_until_ms = performance.now() + TIDY_EVERY_MS;
-    removeForgotten(this.#context, (id) => this.#runners.has(id)).catch((error: unknown) =>
-      log.warn({ err: error }, 'what is left of deleted instances stays for now'),
+    if (performance.now() < this.#evict_after_ms) return;
+    this.#evict_after_ms = performance.now() + EVICT_EVERY_MS;
+    evictStaleDisks(this.#context, (id) => this.#runners.has(id)).catch((error: unknown) =>
+      log.warn({ err: error }, 'stale disks could not be evicted'),
     );
   }
 
@@ -157,26 +157,26 @@ export class Agent {
           disks: await this.#disks(beat % ROOT_USE_EVERY === ROOT_USE_EVERY - 1),
         });
       } catch (error) {
-        this.#context.log.debug({ reason: messageOf(error) }, 'heartbeat not heard');
+        this.#context.log.debug({ reason: messageOf(error) }, 'a heartbeat failed');
       }
       await pause(HEARTBEAT_MS, signal);
     }
   }
 
-  /** What others may have undone, and what would grow: the egress rules, QEMU's logs; and who has logged in. */
+  /** Restores the egress rules, which others may have removed, bounds QEMU's logs, and reports logins. */
   async #upkeep(): Promise<void> {
     this.#isolation_problem = await this.#facts.isolate();
     for (const [instance_id, { runner }] of this.#runners) {
       try {
         runner.upkeep();
       } catch (error) {
-        // A log on a disk that is full, say: it is looked at again, and the others are now.
+        // A full disk, for example. The others still get their upkeep.
         this.#context.log.warn({ err: error, instance_id }, "a VM's upkeep failed");
       }
     }
   }
 
-  /** Beside the heartbeats, which a store that does not answer must not hold up, nor the end. */
+  /** In parallel to the heartbeats: a store that does not answer must delay neither them nor the end. */
   async #storeChecks(signal: AbortSignal): Promise<void> {
     const ended = new Promise<void>((resolve) =>
       signal.addEventListener('abort', () => resolve(), { once: true }),
@@ -197,19 +197,19 @@ export class Agent {
     try {
       await store.check();
       this.#store_problem = null;
-      if (this.#store_told) log.info({ store: store.description }, 'the object store works again');
-      this.#store_told = false;
+      if (this.#store_problem_logged) log.info({ store: store.description }, 'the object store works again');
+      this.#store_problem_logged = false;
     } catch (error) {
-      // Where the store is stands in the log alone: others ask for this without having to say who they are.
+      // `/readyz` shows the reason without authentication. The store's location goes to the log only.
       this.#store_problem = error instanceof ObjectStoreUnavailableError ? error.reason : messageOf(error);
       if (this.#store_problem !== before)
         log.warn({ problem: messageOf(error) }, 'the object store cannot be used');
-      this.#store_told = true;
+      this.#store_problem_logged = true;
     }
   }
 
   async #disks(with_root: boolean): Promise<DiskReport[]> {
-    // A paused VM does not answer.
+    // Paused VMs do not answer.
     if (!this.#context.lease.isHeld) return [];
     const all = await Promise.all(
       [...this.#runners].map(async ([instance_id, { runner }]) => {
@@ -221,7 +221,7 @@ export class Agent {
     const reports = all.flatMap(({ instance_id, dirty_bytes, root }) =>
       dirty_bytes === null ? [] : [{ instance_id, dirty_bytes, ...(root === null ? {} : { root }) }],
     );
-    // One guest's nonsense is not to cost the others their report.
+    // One guest's invalid answer must not fail the others' reports.
     return reports.filter((report): report is DiskReport => fits(DiskReport, report));
   }
 
@@ -239,7 +239,7 @@ export class Agent {
   }
 }
 
-/** null where it takes longer. */
+/** null: it takes longer. */
 async function inTime<T>(answer: Promise<T>, timeout_ms: number): Promise<T | null> {
   const enough = new AbortController();
   const late = pause(timeout_ms, enough.signal).then(() => null);

@@ -4,35 +4,41 @@ import type { CompressPool } from '../disk-format/compress-pool.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import type { RunCache } from './block/run-cache.ts';
-import type { ImageKeeper } from './image-keeper.ts';
+import type { BootSlots } from './boot-slots.ts';
+import type { ImageKeeper } from './image/image-keeper.ts';
 import type { HostLease } from './lease/host-lease.ts';
-import type { BootSlots } from './runner/boot-slots.ts';
 import type { Templates } from './template/templates.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Jail } from './vm/jail.ts';
-import type { Accelerator } from './vm/qemu-command.ts';
+import { type VmUser, vmUser } from './vm/uid.ts';
+import type { Accelerator } from './vm/vm-spec.ts';
 
-/** What every VM's runner on this host shares. */
+/** What all runners of this host share. */
 export interface HostContext {
   readonly paths: Paths;
   readonly log: Log;
   readonly client: ControlPlaneClient;
-  /** Without it no guest runs here. */
+  /** Without a held lease no guest runs on this host. */
   readonly lease: HostLease;
   readonly store: ObjectStore;
   readonly images: ImageKeeper;
   readonly pool: CompressPool;
-  /** What lazy reads have fetched lately. */
+  /** Runs of blocks that lazy reads fetched recently. */
   readonly runs: RunCache;
   readonly boots: BootSlots;
-  /** What boots go on from. */
+  /** Memory images that starts use instead of booting. */
   readonly templates: Templates;
   readonly accel: Accelerator;
   readonly qemu_binary: string;
   readonly qemu_img_binary: string;
-  /** As root each VM runs as a user of its own, in this group; null: all run as ourselves. */
+  /** As root: the group of all VMs' users. null: all VMs run as our own user. */
   readonly vm_gid: number | null;
-  /** What their QEMUs see of this host; null: all that their users may. */
+  /** The jail of each QEMU; null: none. */
   readonly jail: Jail | null;
   readonly cgroups: CgroupMounts | null;
+}
+
+/** The user that an instance's VM runs as; null where all VMs run as our own user. */
+export function vmOwner({ vm_gid }: Pick<HostContext, 'vm_gid'>, ssh_port: number): VmUser | null {
+  return vm_gid === null ? null : { uid: vmUser(ssh_port).uid, gid: vm_gid };
 }

@@ -20,7 +20,7 @@ async function storeWith(mark: string | null): Promise<FolderStore> {
   return store;
 }
 
-test('the store of the control plane is used, once it has said which that is', async () => {
+test('the store is used once the control plane has named it', async () => {
   const answers = [new ControlPlaneUnavailable('it starts'), null, MINE];
   const objectStore = async () => {
     const answer = answers.shift() ?? null;

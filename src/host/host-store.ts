@@ -1,6 +1,6 @@
 /**
- * The object store as a host uses it: nothing is read or written before it was found to have the mark that the control
- * plane names. The control plane writes it, so a host that starts with it waits a moment.
+ * The object store as a host uses it: nothing is read or written before the store was found to carry the mark that the control
+ * plane names. The control plane writes the mark, so a host that starts together with it waits a moment.
  */
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../agent-api/client.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
@@ -27,7 +27,7 @@ async function namedMark(
     const id = await ask(client);
     if (id !== null) return id;
     if (performance.now() > until_ms) {
-      const reason = 'the control plane has not said yet which object store it uses';
+      const reason = 'the control plane has not named its object store yet';
       throw new ObjectStoreUnavailableError(`${store.description}: ${reason}`, { reason });
     }
     await pause(backoffMs(attempt, 100, 500));

@@ -1,12 +1,12 @@
-/** Hosts on other machines, as the operator handles them. */
+/** Hosts on other machines, as the operator administers them. */
 import { randomBytes } from 'node:crypto';
 import { sql } from 'kysely';
 import type { HostFacts } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import { type HostId, newId } from '../lib/ids.ts';
 
-/** VMs that the removed host of this name had, and that nobody has given up yet, or whose flush somebody waits for. */
-export async function countLeft(tx: Tx, name: string): Promise<number> {
+/** VMs of a removed host that are not yet failed or at rest, or whose flush is still open. */
+export async function countUnreleased(tx: Tx, name: string): Promise<number> {
   const { count } = await tx
     .selectFrom('hosts as h')
     .innerJoin('vms as v', 'v.host_id', 'h.id')
@@ -26,13 +26,13 @@ export async function countLeft(tx: Tx, name: string): Promise<number> {
   return count;
 }
 
-/** What an operator gives out of a host on another machine; null: not set yet. */
+/** What an operator allows VMs to use of a remote host; null: not set yet. */
 export interface SetCapacity {
   readonly cpus: number | null;
   readonly memory_mib: number | null;
 }
 
-/** A new host, or one that was removed and comes back, as another machine may; null when there is one of that name. */
+/** Inserts a host, or brings back a removed one (maybe another machine). Null when the name is taken. */
 export async function insertRemoteHost(
   tx: Tx,
   name: string,
@@ -43,16 +43,28 @@ export async function insertRemoteHost(
   const row = await tx
     .insertInto('hosts')
     .values({
-      ...{ id: newId('host'), name, token_hash, last_seen_at: null, facts: null, remote: true },
+      id: newId('host'),
+      name,
+      token_hash,
+      last_seen_at: null,
+      facts: null,
+      remote: true,
       ...capacity,
     })
     .onConflict((conflict) =>
       conflict
         .column('name')
         .doUpdateSet({
-          ...{ token_hash, removed_at: null, lost_at: null, draining: false, lease_ms: null },
-          // Nothing is placed there before it is heard of.
-          ...{ last_seen_at: null, facts: null, protocol: null, ...capacity },
+          token_hash,
+          removed_at: null,
+          lost_at: null,
+          draining: false,
+          lease_ms: null,
+          // No VM is placed there before its first heartbeat.
+          last_seen_at: null,
+          facts: null,
+          protocol: null,
+          ...capacity,
         })
         .where('hosts.removed_at', 'is not', null),
     )
@@ -77,7 +89,7 @@ export interface FleetHost {
   readonly used_memory_mib: number;
 }
 
-/** All that are part of the fleet, by name. */
+/** All hosts of the fleet, by name. */
 export async function listFleet(tx: Tx): Promise<FleetHost[]> {
   const { rows } = await sql<FleetHost>`
     select h.id, h.name, h.remote, h.draining, h.lost_at, h.last_seen_at, h.facts,
@@ -99,7 +111,7 @@ export async function setDraining(tx: Tx, id: HostId, draining: boolean): Promis
   await tx.updateTable('hosts').set({ draining }).where('id', '=', id).execute();
 }
 
-/** Its token opens nothing from now on, and what still waits for it is given up. */
+/** Revokes its token. The task `silent-hosts` then fails its VMs. */
 export async function markRemoved(tx: Tx, id: HostId): Promise<void> {
   await tx
     .updateTable('hosts')
@@ -108,7 +120,7 @@ export async function markRemoved(tx: Tx, id: HostId): Promise<void> {
     .execute();
 }
 
-/** Names of instances whose last boot there failed: what it wrote past their head may be there alone. */
+/** Names of instances whose last boot there failed: that host may have the only copy of their last writes. */
 export async function listUnsaved(tx: Tx, id: HostId): Promise<string[]> {
   const { rows } = await sql<{ name: string }>`
     select i.name from instances i

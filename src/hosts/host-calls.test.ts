@@ -10,7 +10,7 @@ const never = new AbortController().signal;
 const vm = { instance_id: newId('inst'), vm_id: newId('vm') };
 const exec = (stdin = ''): HostCall => ({ kind: 'exec', ...vm, command: ['cat'], stdin, timeout_ms: 1_000 });
 
-test('commands that take long keep nobody from a stream', async () => {
+test('long commands do not block a stream', async () => {
   const calls = new HostCalls();
   const asked = Array.from({ length: 256 }, () => calls.ask(HOST, exec(), 60_000, never));
   const ended = Promise.allSettled(asked);
@@ -25,7 +25,7 @@ test('commands that take long keep nobody from a stream', async () => {
   await ended;
 });
 
-test('one poll takes no more than fits into an answer; the next ones take the rest, each call once', async () => {
+test('a poll takes no more than fits into an answer; the next polls take the rest, each call once', async () => {
   const calls = new HostCalls();
   const ended = Promise.allSettled(
     Array.from({ length: 20 }, () => calls.ask(HOST, exec('x'.repeat(1024 * 1024)), 60_000, never)),

@@ -1,7 +1,7 @@
 /**
- * Calls that a caller of the API waits for, by the host that is to answer them: in memory, for they end with their
- * caller's connection. Each is handed to its agent once, so a command never runs twice.
- * Invariants: bounded in number and time; nothing of a call is kept once its caller is gone.
+ * Calls to a host that an API caller waits for. They are in memory, because they end with their caller's connection.
+ * Invariants: each call goes to its agent once, so a command never runs twice; number and time are bounded; nothing of a
+ * call is kept after its caller has disconnected.
  */
 import { randomUUID } from 'node:crypto';
 import { EventEmitter } from 'node:events';
@@ -11,11 +11,11 @@ import { type CallAnswer, type HostCall, type PendingCall, RESULTS } from '../ag
 import { AppError, type ErrorCode } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
 
-/** An agent that is there takes a call at once. */
+/** A connected agent takes a call at once. */
 const TAKEN_WITHIN_MS = 5_000;
-/** Of each kind: commands that take long keep nobody from SSH, consoles and metrics. */
+/** Per kind, so that long commands do not block SSH, consoles and metrics. */
 const CALLS_A_HOST = 256;
-/** Of one answer to an agent, about: the rest goes with its next poll, which comes at once. */
+/** About how much one poll returns; the next poll, which follows at once, takes the rest. */
 const TAKEN_BYTES = 8 * 1024 * 1024;
 
 interface Waiting {
@@ -30,10 +30,11 @@ const CODES: Record<string, ErrorCode> = { not_running: 'VM_NOT_RUNNING', busy: 
 
 export class HostCalls {
   readonly #waiting = new Map<string, Waiting>();
-  readonly #news = new EventEmitter().setMaxListeners(0);
+  /** Emits the id of a host that has a new call. */
+  readonly #added = new EventEmitter().setMaxListeners(0);
   readonly #closing = new AbortController();
 
-  /** What the host's agent answers. @throws AppError VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE */
+  /** The agent's answer. @throws AppError VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE */
   ask<T>(host_id: HostId, call: HostCall, timeout_ms: number, signal: AbortSignal): Promise<T> {
     return this.#wait<T>({ host_id, call, timeout_ms, signal }, (resolve) => ({
       answered: (result) => resolve(result as T),
@@ -41,7 +42,7 @@ export class HostCalls {
     }));
   }
 
-  /** The stream with which the agent answers; whoever has it ends it. @throws as {@link ask} */
+  /** The stream that the agent opens; the caller must end it. @throws as {@link ask} */
   open(host_id: HostId, call: HostCall, timeout_ms: number, signal: AbortSignal): Promise<Duplex> {
     return this.#wait<Duplex>({ host_id, call, timeout_ms, signal }, (resolve, reject) => ({
       answered: () => reject(unavailable('The host gave no stream.')),
@@ -49,22 +50,22 @@ export class HostCalls {
     }));
   }
 
-  /** For the agent of a host: what waits for it, at once when there is any, else when there is or the time is over. */
+  /** Long poll of a host's agent: its waiting calls, or none after `hold_ms`. */
   async take(host_id: HostId, hold_ms: number, signal: AbortSignal): Promise<PendingCall[]> {
     const ended = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(hold_ms)]);
     const mine = () => [...this.#waiting.values()].filter((each) => each.host_id === host_id && !each.taken);
     if (mine().length === 0 && !ended.aborted) {
       await new Promise<void>((resolve) => {
         const done = () => {
-          this.#news.off(host_id, done);
+          this.#added.off(host_id, done);
           ended.removeEventListener('abort', done);
           resolve();
         };
-        this.#news.on(host_id, done);
+        this.#added.on(host_id, done);
         ended.addEventListener('abort', done);
       });
     }
-    // An agent that hung up is given nothing: another poll of it will come.
+    // A disconnected agent gets nothing: its next poll takes the calls.
     if (signal.aborted) return [];
     const found: PendingCall[] = [];
     let bytes = 0;
@@ -77,15 +78,15 @@ export class HostCalls {
     return found;
   }
 
-  /** The host's agent is another now: nobody will answer what the one before had taken. */
-  forget(host_id: HostId): void {
+  /** The host's agent was restarted: it will not answer calls that it had taken. */
+  failTaken(host_id: HostId): void {
     for (const each of this.#waiting.values()) {
       if (each.host_id !== host_id || !each.taken) continue;
-      each.answer({ error: { code: 'failed', message: 'The host was restarted meanwhile.' } });
+      each.answer({ error: { code: 'failed', message: 'The host agent was restarted meanwhile.' } });
     }
   }
 
-  /** False when nobody waits for it any more. */
+  /** False when its caller no longer waits. */
   answer(host_id: HostId, id: string, answer: CallAnswer): boolean {
     const waiting = this.#waiting.get(id);
     if (waiting?.host_id !== host_id) return false;
@@ -113,10 +114,10 @@ export class HostCalls {
     ) => { answered: (result: unknown) => void; connect: ((stream: Duplex) => void) | null },
   ): Promise<T> {
     const { host_id, call, timeout_ms, signal } = asked;
-    const alike = [...this.#waiting.values()].filter(
+    const same_kind = [...this.#waiting.values()].filter(
       (each) => each.host_id === host_id && each.pending.call.kind === call.kind,
     );
-    if (alike.length >= CALLS_A_HOST) throw unavailable('The host has too many calls under way.');
+    if (same_kind.length >= CALLS_A_HOST) throw unavailable('The host has too many calls under way.');
     const { promise, resolve, reject } = Promise.withResolvers<T>();
     const { answered, connect } = ends(resolve, reject);
     const id = randomUUID();
@@ -127,13 +128,13 @@ export class HostCalls {
       answer: ({ error, result }) => {
         if (error) reject(failure(error));
         else if (fits(RESULTS[call.kind], result)) answered(result);
-        else reject(unavailable('The host gave another answer than was asked for.'));
+        else reject(unavailable('The answer of the host was malformed.'));
       },
       connect,
     };
     this.#waiting.set(id, waiting);
-    this.#news.emit(host_id);
-    const away = setTimeout(() => {
+    this.#added.emit(host_id);
+    const not_taken = setTimeout(() => {
       if (!waiting.taken) reject(unavailable('The host does not answer; it may be restarting.'));
     }, TAKEN_WITHIN_MS);
     const over = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(timeout_ms)]);
@@ -143,7 +144,7 @@ export class HostCalls {
     try {
       return await promise;
     } finally {
-      clearTimeout(away);
+      clearTimeout(not_taken);
       over.removeEventListener('abort', giveUp);
       this.#waiting.delete(id);
     }

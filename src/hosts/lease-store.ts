@@ -1,12 +1,12 @@
-/** Leases of hosts, as the database knows them. Who judges them is `silence.ts`. */
+/** Leases of hosts, as the database knows them. `lease-monitor.ts` decides which have expired. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
-import type { LeaseState } from './silence.ts';
+import type { LeaseState } from './lease-monitor.ts';
 
 /**
- * The host lives, and keeps a lease of `kept_ms`. Answers the lease that it is to keep: `lease_ms`, or none while it is
- * the only host. A host that was lost is so no more.
+ * Renews the lease of `kept_ms` that the host has, and returns the lease for it to have: `lease_ms`, or null while it is
+ * the only host. A lost host is no longer lost.
  */
 export async function renewLease(
   tx: Tx,
@@ -21,7 +21,7 @@ export async function renewLease(
       beat: sql`beat + 1`,
       last_seen_at: sql`now()`,
       lost_at: null,
-      // Alone it is not lost from here on, whether or not it hears of it.
+      // The only host cannot expire, even before it learns so.
       lease_ms: is_alone ? null : kept_ms,
     })
     .where('id', '=', id)
@@ -29,7 +29,7 @@ export async function renewLease(
   return is_alone ? null : lease_ms;
 }
 
-/** Those that are part of the fleet: the own machine's only once it was heard of. */
+/** Hosts of the fleet; this machine's own only after its first heartbeat. */
 async function countHosts(tx: Tx): Promise<number> {
   const { count } = await tx
     .selectFrom('hosts')
@@ -40,7 +40,7 @@ async function countHosts(tx: Tx): Promise<number> {
   return count;
 }
 
-/** Of all hosts that may be lost, or have been removed. */
+/** Hosts that can expire, and removed ones. */
 export async function listLeases(tx: Tx): Promise<LeaseState[]> {
   const rows = await tx
     .selectFrom('hosts')
@@ -51,10 +51,10 @@ export async function listLeases(tx: Tx): Promise<LeaseState[]> {
 }
 
 /**
- * Says that the host is lost, if it has not been heard of since `beat`; a renewal waits until the transaction's end.
- * `already`: it was said before. Whoever holds an instance as well has locked that first.
+ * Marks the host as lost unless it has renewed since `beat`. A renewal waits until the transaction's end. Lock order:
+ * instances before hosts.
  */
-export async function markLost(tx: Tx, id: HostId, beat: number): Promise<'lost' | 'already' | 'heard'> {
+export async function markLost(tx: Tx, id: HostId, beat: number): Promise<'lost' | 'already' | 'renewed'> {
   const row = await tx
     .selectFrom('hosts')
     .select(['lost_at'])
@@ -62,7 +62,7 @@ export async function markLost(tx: Tx, id: HostId, beat: number): Promise<'lost'
     .where('beat', '=', beat)
     .forUpdate()
     .executeTakeFirst();
-  if (!row) return 'heard';
+  if (!row) return 'renewed';
   if (row.lost_at !== null) return 'already';
   await tx.updateTable('hosts').set({ lost_at: sql`now()` }).where('id', '=', id).execute();
   return 'lost';

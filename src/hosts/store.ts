@@ -4,7 +4,7 @@ import { HostFacts } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import { type HostId, newId } from '../lib/ids.ts';
 
-/** A host that said nothing for this long gets no new VM. */
+/** A host without a heartbeat for this long gets no new VM. */
 export const HOST_FRESH_SECONDS = 20;
 
 export async function findHostByToken(tx: Tx, token_hash: Buffer) {
@@ -16,7 +16,7 @@ export async function findHostByToken(tx: Tx, token_hash: Buffer) {
     .executeTakeFirst();
 }
 
-/** Makes or renews the host of this name: its token is the one given. */
+/** Inserts the host of this name, or replaces its token. */
 export async function upsertHost(tx: Tx, name: string, token_hash: Buffer): Promise<HostId> {
   const row = await tx
     .insertInto('hosts')
@@ -35,26 +35,26 @@ export async function recordHeartbeat(tx: Tx, id: HostId, facts: HostFacts): Pro
     .execute();
 }
 
-/** The version of the agent protocol that it speaks; 0: it names none. */
+/** The version of the agent protocol that it speaks; 0: it sent none. */
 export async function setProtocol(tx: Tx, id: HostId, protocol: number): Promise<void> {
   await tx.updateTable('hosts').set({ protocol }).where('id', '=', id).execute();
 }
 
-/** Until the transaction's end. What is read after it was committed by all who had it before. */
+/** Serialises placements until the transaction's end. Reads after it see every earlier placement. */
 export async function lockPlacement(tx: Tx): Promise<void> {
   await sql`select pg_advisory_xact_lock(7400003)`.execute(tx);
 }
 
-/** What may be given out of a host; null: nothing, nobody has said yet. */
+/** What VMs may use of a host. */
 export interface Capacity {
-  /** The most that one VM may have; null: as many as it likes, as on this machine. */
+  /** The most that one VM may have; null: unlimited, as on this machine. */
   readonly cpus: number | null;
   readonly memory_mib: number;
 }
 
 /**
- * This machine's own host is believed. Of a remote one counts what the operator has set, or what it reports if that is
- * less: it could say anything, to be given other people's VMs.
+ * The capacity of this machine's own host is what it reports. A remote host is not trusted to attract VMs: its capacity is
+ * what the operator set, or less if it reports less. Null: the operator has not set it yet.
  */
 export function capacityOf(host: {
   readonly remote: boolean;
@@ -78,9 +78,9 @@ export interface LiveHost {
   readonly used_memory_mib: number;
 }
 
-/** Whether it is a host that is not heard of, and neither given up for lost nor taken out of the fleet. */
-export async function isAway(tx: Tx, id: HostId): Promise<boolean> {
-  const away = await tx
+/** Whether the host has no recent heartbeat, and is neither lost nor removed. */
+export async function isDisconnected(tx: Tx, id: HostId): Promise<boolean> {
+  const row = await tx
     .selectFrom('hosts')
     .select('id')
     .where('id', '=', id)
@@ -88,10 +88,10 @@ export async function isAway(tx: Tx, id: HostId): Promise<boolean> {
     .where('lost_at', 'is', null)
     .where('removed_at', 'is', null)
     .executeTakeFirst();
-  return away !== undefined;
+  return row !== undefined;
 }
 
-/** What hosts have last said of themselves. */
+/** The facts that hosts last reported. */
 export async function listHostFacts(tx: Tx): Promise<{ readonly name: string; readonly facts: HostFacts }[]> {
   const rows = await tx
     .selectFrom('hosts')
@@ -103,7 +103,7 @@ export async function listHostFacts(tx: Tx): Promise<{ readonly name: string; re
   return rows.flatMap(({ name, facts }) => (facts === null ? [] : [{ name, facts }]));
 }
 
-/** Hosts heard of lately, the one with most memory left first. */
+/** Connected hosts, the one with most free memory first. */
 export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
   const rows = await tx
     .selectFrom('hosts as h')
@@ -132,14 +132,14 @@ export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
     .execute();
   return rows
     .flatMap(({ id, remote, draining, facts, cpus, memory_mib, used_memory_mib }) => {
-      // What an earlier version has written down unseen is nobody's ruin.
+      // An earlier version stored facts without validating them.
       if (facts === null || !fits(HostFacts, facts)) return [];
       const capacity = capacityOf({ remote, facts, cpus, memory_mib });
       return [{ id, remote, draining, facts, capacity, used_memory_mib: used_memory_mib ?? 0 }];
     })
-    .sort((a, b) => leftMib(b) - leftMib(a));
+    .sort((a, b) => freeMib(b) - freeMib(a));
 }
 
-function leftMib({ capacity, used_memory_mib }: LiveHost): number {
+function freeMib({ capacity, used_memory_mib }: LiveHost): number {
   return (capacity?.memory_mib ?? 0) - used_memory_mib;
 }

@@ -1,4 +1,4 @@
-/** What a route's configuration asks of its caller, in one form, for the API document and `docs/permissions.md`. */
+/** A route's access rules in one form, for the API document and `docs/permissions.md`. */
 import type { FastifyContextConfig } from 'fastify';
 import type { Scope } from '../auth/permissions.ts';
 import type { Role } from '../db/tables.ts';
@@ -8,14 +8,14 @@ export interface RouteAccess {
   /** `public`: no credential; `session`: a person's only; `any`: a session or an API key. */
   readonly kind: 'public' | 'session' | 'any';
   readonly scope: Scope | null;
-  /** Any one of these instead; only where there are several. */
+  /** One of these instead, if there are several. */
   readonly any_scope?: readonly Scope[];
-  /** In the organisation; null: whatever role has the scope. */
+  /** In the organisation; null: any role with the scope. */
   readonly roles: readonly Role[] | null;
   readonly sudo: boolean;
-  /** Not in a session of an account whose address is not confirmed. */
+  /** Requires a confirmed address. */
   readonly confirmed_address?: boolean;
-  /** An API key of a service account is let in. */
+  /** Accepts API keys of service accounts. */
   readonly service_accounts: boolean;
 }
 
@@ -30,7 +30,7 @@ export function accessOf(config: FastifyContextConfig): RouteAccess {
   const kind = access === 'public' ? 'public' : access.startsWith('session') ? 'session' : 'any';
   const own_scope = isScope(access) ? access : null;
   const roles = config.roles ?? organisation?.roles ?? null;
-  // A role that the path's organisation asks for is a person's; `roles` beside a scope lets a service account in.
+  // A role required by the path's organisation needs a person; `roles` beside a scope also accepts a service account.
   const needs_person = people_only || (organisation?.roles ?? null) !== null;
   return {
     kind,

@@ -1,9 +1,9 @@
 /**
- * Who may call a route. Every route says it (registration fails otherwise), and it is checked before the body
- * is read: 401, then 403, then sudo, then all the rest.
+ * Access control. Every route declares its `access` (registration fails otherwise), which is checked before the body is
+ * read: 401, then 403, then sudo, then everything else.
  */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
-import { Authenticator, type CredentialHeaders, hasToken, type Remembered } from '../auth/authenticate.ts';
+import { authenticate } from '../auth/authenticate.ts';
 import type { Scope } from '../auth/permissions.ts';
 import type { Principal } from '../auth/principal.ts';
 import { requireSudo } from '../auth/sudo.ts';
@@ -16,53 +16,32 @@ import { readCookie, SUDO_COOKIE } from './cookies.ts';
 import type { RateLimits } from './rate-limits.ts';
 
 /**
- * `public`: no credential. `session`: a person's session only. `session_or_401`: the same, where anything else is 401
- * and not 403, since what is missing is a session. `any`: any credential. Otherwise the scope that is needed.
+ * `public`: no credential. `session`: only a person's session. `session_or_401`: the same, but any other credential gets
+ * 401 instead of 403, because a session is missing. `any`: any credential. Otherwise the required scope.
  */
 export type Access = 'public' | 'session' | 'session_or_401' | 'any' | Scope;
 
 declare module 'fastify' {
   interface FastifyContextConfig {
     access?: Access;
-    /** A person's role, one of these. A service account has none; its scope decides, where the route allows it. */
+    /** A person needs one of these roles. For a service account, which has none, the scope decides. */
     roles?: readonly Role[];
-    /** A live sudo grant of this session is needed. */
+    /** Requires a live sudo grant of the session. */
     sudo?: boolean;
-    /** Any one of these scopes; which one decides what is shown. */
+    /** Requires one of these scopes; which one decides what the response shows. */
     any_scope?: readonly Scope[];
-    /** Never with a service account. */
+    /** Rejects service accounts. */
     people_only?: boolean;
     /**
-     * Never in a session of an account whose address nobody has confirmed: what it gets would outlast a password reset by
-     * the address's owner.
+     * Rejects sessions of an account with an unconfirmed address: the result would outlast a password reset by the
+     * address's owner.
      */
     confirmed_address?: boolean;
-    /**
-     * Begins a look-up that does not depend on who asks, beside the authentication: one round trip instead of two. What
-     * it finds is for the handler, which runs only if the caller is let in. Only for callers with a token of ours.
-     */
-    early?: (request: FastifyRequest) => void;
-    /**
-     * The handler does nothing but one blind `mutate`, whose transaction proves who calls: the look-up of a key that was
-     * looked up within the last minute is left out, which is one round trip instead of two.
-     */
-    proves?: boolean;
   }
   interface FastifyRequest {
-    /** Who calls. Null on public routes, and as long as it is only supposed. */
+    /** Null on public routes. */
     principal: Principal | null;
-    supposed: Supposed | null;
   }
-}
-
-type Check = (principal: Principal) => void;
-
-/** Whom the caller's key stood for a moment ago. */
-export interface Supposed extends Remembered {
-  /** What it was let pass by, to be asked of who calls too. */
-  readonly passed: Check[];
-  /** Looks up who calls after all. @throws AppError where who calls is not let in any more, or does not pass */
-  readonly settle: () => Promise<void>;
 }
 
 export function registerAccess(
@@ -70,9 +49,7 @@ export function registerAccess(
   { db, has_smtp }: Pick<AppContext, 'db' | 'has_smtp'>,
   limits: RateLimits,
 ): void {
-  const authenticator = new Authenticator(db);
   app.decorateRequest('principal', null);
-  app.decorateRequest('supposed', null);
   app.addHook('onRoute', (route) => {
     const { access, sudo } = route.config ?? {};
     assert(access !== undefined, `${String(route.method)} ${route.url} does not say who may call it`);
@@ -81,16 +58,13 @@ export function registerAccess(
   app.addHook('onRequest', async (request, reply) => {
     const { access } = request.routeOptions.config;
     if (access === undefined || access === 'public') return;
-    if (hasToken(request.headers.authorization)) request.routeOptions.config.early?.(request);
-    request.supposed = suppose(authenticator, request, access);
-    if (request.supposed) return limits.countPrincipal(request.supposed.principal, reply);
-    request.principal = await principalNow(authenticator, request);
+    request.principal = await authenticateRequest(db, request);
     await limits.countPrincipal(request.principal, reply);
     authorise(request, request.principal, access);
     if (has_smtp && request.routeOptions.config.confirmed_address === true)
       requireConfirmed(request.principal);
   });
-  // After every 403 for a role or scope, those of a route's own hooks too, and before the body is read.
+  // After every 403, also of a route's own hooks, and before the body is read.
   app.addHook('preParsing', (request, _reply, _payload, done) => {
     if (request.routeOptions.config.sudo !== true) return done();
     const cookie = readCookie(request, SUDO_COOKIE);
@@ -98,52 +72,17 @@ export function registerAccess(
   });
 }
 
-/** Null: who calls has to be looked up, be it to be refused. */
-function suppose(authenticator: Authenticator, request: FastifyRequest, access: Access): Supposed | null {
-  if (request.routeOptions.config.proves !== true || 'idempotency-key' in request.headers) return null;
-  const remembered = authenticator.remembered(credentialOf(request));
-  if (!remembered || !isAuthorised(request, remembered.principal, access)) return null;
-  const passed: Check[] = [];
-  const settle = async () => {
-    request.supposed = null;
-    const principal = await principalNow(authenticator, request);
-    request.principal = principal;
-    authorise(request, principal, access);
-    for (const check of passed) check(principal);
-  };
-  return { ...remembered, passed, settle };
-}
-
-/** `check` of who calls; where it refuses one who is only supposed to, of who does. @throws what `check` throws */
-export async function checkCaller(request: FastifyRequest, check: Check): Promise<void> {
-  const { supposed } = request;
-  if (supposed) {
-    try {
-      check(supposed.principal);
-      supposed.passed.push(check);
-      return;
-    } catch {
-      await supposed.settle();
-    }
-  }
-  check(principalOf(request));
-}
-
-function principalNow(authenticator: Authenticator, request: FastifyRequest): Promise<Principal> {
-  return authenticator.authenticate(credentialOf(request));
-}
-
-function credentialOf(request: FastifyRequest): CredentialHeaders {
-  return {
+function authenticateRequest(db: Db, request: FastifyRequest): Promise<Principal> {
+  return authenticate(db, {
     authorization: request.headers.authorization,
     org: one(request.headers['berth-org']),
     ip: request.ip,
-  };
+  });
 }
 
-/** For answers that go on: the caller as it is now. @throws AppError where it would not be let in any more */
-export async function authenticateAgain(db: Db, request: FastifyRequest): Promise<Principal> {
-  const principal = await principalNow(new Authenticator(db), request);
+/** Looks up the caller again, for long requests and streams. @throws AppError if the route would now reject it */
+export async function reauthorise(db: Db, request: FastifyRequest): Promise<Principal> {
+  const principal = await authenticateRequest(db, request);
   const { access = 'public' } = request.routeOptions.config;
   authorise(request, principal, access);
   return principal;
@@ -174,22 +113,13 @@ function authorise(request: FastifyRequest, principal: Principal, access: Access
   }
 }
 
-/** An address that was confirmed stays so. An API key is held by an account that had confirmed its own. */
+/** A confirmed address stays confirmed, and only a confirmed account makes API keys. */
 function requireConfirmed({ credential }: Principal): void {
   if (credential.kind !== 'session' || credential.email_confirmed) return;
   throw new AppError('FORBIDDEN', {
     message:
       'The address of your account is not confirmed. Confirm it with the token that was mailed there (POST /v1/me/email/confirm); PUT /v1/me/email with the same address sends another.',
   });
-}
-
-function isAuthorised(request: FastifyRequest, principal: Principal, access: Access): boolean {
-  try {
-    authorise(request, principal, access);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 export function isScope(access: Access): access is Scope {
@@ -200,7 +130,7 @@ function one(header: string | string[] | undefined): string | undefined {
   return Array.isArray(header) ? header[0] : header;
 }
 
-/** The caller; only for routes that are not public. */
+/** The caller, on routes that are not public. */
 export function principalOf(request: FastifyRequest): Principal {
   return present(request.principal, 'principal');
 }

@@ -1,28 +1,27 @@
-import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import proxyAddr from '@fastify/proxy-addr';
-import swagger from '@fastify/swagger';
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
 import { registerAccess } from './access.ts';
-import { registerConsole } from './console.ts';
-import { ConsoleStreams, isConsoleStream } from './console-stream.ts';
 import type { AppContext } from './context.ts';
-import { DOCS_PREFIX, registerDocs } from './docs.ts';
-import { endConnectionsAtClose } from './end-connections.ts';
 import { sendError, sendMalformed } from './errors.ts';
-import { EventStreams } from './event-stream.ts';
-import { registerHealth } from './health.ts';
-import { KnownHosts, registerKnownHosts } from './known-hosts.ts';
-import { lazySchemas } from './lazy-schemas.ts';
-import { registerLookAgain } from './look-again.ts';
-import { openApiOptions } from './openapi.ts';
+import { registerHealth } from './monitoring/health.ts';
+import { registerDocument } from './openapi/document.ts';
+import { registerConsole } from './pages/console.ts';
+import { registerDocs } from './pages/docs.ts';
 import { CursorSealer } from './pagination.ts';
-import { Places } from './places.ts';
 import { RateLimits } from './rate-limits.ts';
-import { newRequestId } from './request-id.ts';
-import { EmptyBody } from './schemas.ts';
+import { registerReauthorisation } from './reauthorise.ts';
+import { registerContentTypes } from './server/content-types.ts';
+import { registerConventions } from './server/conventions.ts';
+import { endConnectionsAtClose } from './server/end-connections.ts';
+import { KnownHosts, registerKnownHosts } from './server/known-hosts.ts';
+import { lazySchemas } from './server/lazy-schemas.ts';
+import { newRequestId } from './server/request-id.ts';
+import { ConsoleStreams, isConsoleStream } from './streams/console-stream.ts';
+import { EventStreams } from './streams/event-stream.ts';
+import { StreamSlots } from './streams/stream-slots.ts';
+import { type App, typed } from './typed-app.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAudit } from './v1/audit.ts';
 import { answerWithSession, registerAuth } from './v1/auth.ts';
@@ -48,28 +47,10 @@ import { registerWebhooks } from './v1/webhooks.ts';
 
 const BODY_LIMIT_BYTES = 1024 * 1024;
 
-export function typed(app: FastifyInstance) {
-  return app.withTypeProvider<TypeBoxTypeProvider>();
-}
-export type App = ReturnType<typeof typed>;
-
-/** Of the asked-for upgrades only a console's is given; others are requests like any, as without this. */
-function serverOptions(tls: AppContext['tls']): object {
-  // Without a Host Node would answer by itself, in another shape than ours.
-  const options = { shouldUpgradeCallback: isConsoleStream, requireHostHeader: false };
-  return tls === null ? { http: options } : { https: { ...options, cert: tls.cert, key: tls.key } };
-}
-
-/** The caller's address, as Fastify tells it of a request. */
-function addressOf(context: AppContext): (request: IncomingMessage) => string {
-  const trusted = proxyAddr.compile([...context.trusted_proxies]);
-  return (request) => proxyAddr(request, trusted);
-}
-
-/** The public API. Nothing listens yet. `schemas`: how they become code, lazily unless told. */
+/** The public API. Nothing listens yet. `schemas`: how schemas become code; lazily by default. */
 export async function createApp(context: AppContext, schemas = lazySchemas()): Promise<FastifyInstance> {
-  const fastify = Fastify({
-    // The type of a logger differs between Fastify's own and ours only by name.
+  const app = Fastify({
+    // Fastify's type of a logger differs from ours only by name.
     loggerInstance: context.log as never,
     logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'request_id' }),
     genReqId: newRequestId,
@@ -89,164 +70,83 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
     keepAliveTimeout: 65_000,
     routerOptions: { maxParamLength: 256 },
     exposeHeadRoutes: false,
-    // Fastify's own answer is of another shape than ours: `registerConventions` gives one.
+    // Fastify's own answer has another shape than our errors; `registerConventions` answers instead.
     return503OnClosing: false,
-    // A path that cannot be decoded names nothing.
+    // Of a path that cannot be decoded.
     frameworkErrors: (_error, request, reply) => {
       reply.header('x-request-id', request.id);
       sendError(new AppError('NOT_FOUND'), request, reply);
     },
     clientErrorHandler: (error, socket) => sendMalformed(error, socket, newRequestId()),
-    ...serverOptions(context.tls),
+    ...listenerOptions(context.tls),
   }) as unknown as FastifyInstance;
-  const app = typed(fastify);
 
-  endConnectionsAtClose(fastify);
-  registerConventions(fastify, context.public_url.startsWith('https://'));
+  endConnectionsAtClose(app);
+  registerConventions(app, context.public_url.startsWith('https://'));
+  registerErrorHandlers(app);
+  registerContentTypes(app);
   const known_hosts = new KnownHosts(context);
-  registerKnownHosts(fastify, known_hosts);
-  // The same for an Expect that is unknown, which may be passed over (RFC 9110, section 10.1.1).
-  fastify.server.on('checkExpectation', (request, response) =>
-    fastify.server.emit('request', request, response),
-  );
-  if (context.metrics) context.metrics.count(fastify);
-  await fastify.register(swagger, openApiOptions());
-  // Before the access rules: these pages are for everybody, as the document is.
-  await registerDocs(fastify);
-  if (context.console_dir !== undefined) registerConsole(fastify, context.console_dir);
+  registerKnownHosts(app, known_hosts);
+  // A server may ignore an unknown Expect (RFC 9110, section 10.1.1); Node would refuse it in another shape than ours.
+  app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response));
+  if (context.metrics) context.metrics.count(app);
+  await registerDocument(app);
+  // Pages without a credential, so before the access rules.
+  await registerDocs(app);
+  if (context.console_dir !== undefined) registerConsole(app, context.console_dir);
   const limits = new RateLimits(context.rate_limits);
-  registerAccess(fastify, context, limits);
-  registerLookAgain(fastify, context.db, context.slow_ms);
+  registerAccess(app, context, limits);
+  registerReauthorisation(app, context.db, context.slow_ms);
+  const slots = new StreamSlots();
+  new ConsoleStreams(app, { ...context, known_hosts }, slots, addressOf(context));
+  await app.register(async () => registerRoutes(typed(app), context, limits, slots));
+  return app;
+}
+
+/** Only a console's upgrade is granted. Any other request for one is served as if it had not asked. */
+function listenerOptions(tls: AppContext['tls']): object {
+  // Node would refuse a request without Host in another shape than ours.
+  const options = { shouldUpgradeCallback: isConsoleStream, requireHostHeader: false };
+  return tls === null ? { http: options } : { https: { ...options, cert: tls.cert, key: tls.key } };
+}
+
+/** The caller's address, determined as Fastify does. */
+function addressOf(context: AppContext): (request: IncomingMessage) => string {
+  const trusted = proxyAddr.compile([...context.trusted_proxies]);
+  return (request) => proxyAddr(request, trusted);
+}
+
+function registerErrorHandlers(app: FastifyInstance): void {
+  app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
+  app.setNotFoundHandler({}, (request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
+}
+
+function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots: StreamSlots): void {
   const cursors = new CursorSealer(context.secret_key);
-  const places = new Places();
-  const streams = new EventStreams(fastify, context, places);
-  new ConsoleStreams(fastify, { ...context, known_hosts }, places, addressOf(context));
-
-  await fastify.register(async () => {
-    registerHealth(app, context);
-    registerAuth(app, context, limits);
-    registerSessions(app, context, cursors, limits);
-    registerMe(app, context, cursors, limits);
-    registerMfa(app, context, cursors, limits, (request, reply, user_id) =>
-      answerWithSession(context, request, reply, user_id),
-    );
-    registerApiKeys(app, context, cursors);
-    registerServiceAccounts(app, context, cursors);
-    registerOrgs(app, context, cursors, places);
-    registerMembers(app, context, cursors);
-    registerInvitations(app, context, cursors);
-    registerAudit(app, context, cursors);
-    registerImages(app, context, cursors);
-    registerInstances(app, context, cursors);
-    registerGenerations(app, context, cursors);
-    registerVm(app, context);
-    registerVmConsole(app, context);
-    registerVmExec(app, context);
-    registerVmMetrics(app, context);
-    registerInstanceSsh(app, context, cursors);
-    registerWebhooks(app, context, cursors);
-    registerWebhookDeliveries(app, context, cursors);
-    registerNotifications(app, context, cursors, streams);
-    registerEvents(app, context, cursors, streams);
-  });
-  return fastify;
-}
-
-/** What browsers are told of every answer; the pages of `/docs` have a policy of their own. */
-const HEADERS = { 'x-content-type-options': 'nosniff', 'referrer-policy': 'no-referrer' };
-const API_HEADERS = {
-  'cache-control': 'no-store',
-  'content-security-policy': "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
-};
-/** Of this host alone: of others below its name we know nothing. */
-const HTTPS_HEADERS = { 'strict-transport-security': 'max-age=31536000' };
-
-function registerConventions(fastify: FastifyInstance, https: boolean): void {
-  const everywhere = { ...HEADERS, ...(https ? HTTPS_HEADERS : {}) };
-  const api = { ...everywhere, ...API_HEADERS };
-  let closing = false;
-  fastify.addHook('preClose', async () => {
-    closing = true;
-  });
-  // Hooks of every request that wait for nothing are called back, not awaited: each promise is a turn of its own.
-  fastify.addHook('onRequest', (request, reply, done) => {
-    reply.headers(request.url.startsWith(DOCS_PREFIX) ? everywhere : api);
-    reply.header('x-request-id', request.id);
-    if (closing) {
-      const message = 'The server is stopping. Try again shortly.';
-      throw new AppError('UNAVAILABLE', { message, retry_after_seconds: 1 });
-    }
-    if (request.headers.host === undefined && request.raw.httpVersion === '1.1') {
-      throw new AppError('INVALID_REQUEST', { message: 'HTTP/1.1 takes a Host header.' });
-    }
-    done();
-  });
-  // Unknown query parameters are refused everywhere, so a route that takes none says so.
-  fastify.addHook('onRoute', (route) => {
-    if (route.url.startsWith('/v1/')) route.schema = { querystring: EmptyBody, ...route.schema };
-  });
-  fastify.addHook('onResponse', (request, reply, done) => {
-    const level = isProbe(request.routeOptions.url) ? 'debug' : 'info';
-    request.log[level](
-      {
-        method: request.method,
-        route: request.routeOptions.url ?? null,
-        status: reply.statusCode,
-        duration_ms: Math.round(reply.elapsedTime),
-        principal: request.principal?.credential.id ?? null,
-        ...(REFUSALS.has(reply.statusCode) ? { ip: request.ip } : {}),
-      },
-      'request',
-    );
-    done();
-  });
-  fastify.setErrorHandler(async (error, request, reply) => {
-    // Whoever calls, and is not let in any more, hears that and nothing else.
-    const refusal = await request.supposed?.settle().catch((thrown: unknown) => thrown);
-    sendError(refusal ?? error, request, reply);
-    return reply;
-  });
-  fastify.setNotFoundHandler({}, (request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
-  // An empty body is no body, with or without Content-Type.
-  fastify.removeContentTypeParser(['application/json', 'text/plain']);
-  fastify.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, bytes, done) => {
-    if (bytes.length === 0) return done(null, undefined);
-    try {
-      done(null, parseJson(bytes as Buffer));
-    } catch {
-      done(new AppError('INVALID_REQUEST', { message: 'The body is not valid JSON.' }), undefined);
-    }
-  });
-  // Nothing is of no type: clients that send none say all kinds. Without a credential what is said counts, since a
-  // page of another site can send any of these, but not JSON.
-  fastify.addContentTypeParser('*', { parseAs: 'string' }, (request, text, done) => {
-    const nothing = text.length === 0 && request.routeOptions.config.access !== 'public';
-    done(nothing || request.is404 ? null : new AppError('UNSUPPORTED_MEDIA_TYPE'), undefined);
-  });
-  fastify.addHook('preValidation', (request, _reply, done) => {
-    if (request.routeOptions.schema?.body !== undefined) request.body ??= {};
-    done();
-  });
-}
-
-/** Who was not let in: from where is worth a look. */
-const REFUSALS: ReadonlySet<number> = new Set([401, 403, 421, 423, 429]);
-
-/** What supervisors ask every second or so. */
-function isProbe(url: string | undefined): boolean {
-  return url === '/healthz' || url === '/readyz';
-}
-
-/** A text without these has no key `__proto__`, however it is spelt. */
-const MAY_NAME_PROTOTYPE = /__proto__|\\u/;
-
-/** JSON.parse, refusing keys that would reach an object's prototype, and what would be read as other text than was sent. */
-function parseJson(bytes: Buffer): unknown {
-  if (!isUtf8(bytes)) throw new SyntaxError('not UTF-8');
-  const text = bytes.toString('utf8');
-  if (!MAY_NAME_PROTOTYPE.test(text)) return JSON.parse(text);
-  return JSON.parse(text, (key, value: unknown) => {
-    if (key === '__proto__') throw new SyntaxError('forbidden key');
-    return value;
-  });
+  const streams = new EventStreams(app, context, slots);
+  registerHealth(app, context);
+  registerAuth(app, context, limits);
+  registerSessions(app, context, cursors, limits);
+  registerMe(app, context, cursors, limits);
+  registerMfa(app, context, cursors, limits, (request, reply, user_id) =>
+    answerWithSession(context, request, reply, user_id),
+  );
+  registerApiKeys(app, context, cursors);
+  registerServiceAccounts(app, context, cursors);
+  registerOrgs(app, context, cursors, slots);
+  registerMembers(app, context, cursors);
+  registerInvitations(app, context, cursors);
+  registerAudit(app, context, cursors);
+  registerImages(app, context, cursors);
+  registerInstances(app, context, cursors);
+  registerGenerations(app, context, cursors);
+  registerVm(app, context);
+  registerVmConsole(app, context);
+  registerVmExec(app, context);
+  registerVmMetrics(app, context);
+  registerInstanceSsh(app, context, cursors);
+  registerWebhooks(app, context, cursors);
+  registerWebhookDeliveries(app, context, cursors);
+  registerNotifications(app, context, cursors, streams);
+  registerEvents(app, context, cursors, streams);
 }

@@ -5,7 +5,7 @@ import type { OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
 import { principalOf } from './access.ts';
 import type { MutationContext } from './mutate.ts';
 
-/** An audit entry in an organisation other than the one that the request acts in: one just made, or just joined. */
+/** Writes an audit entry in another organisation than the request's: one just created or joined. */
 export async function appendAudit(
   { audit }: Pick<MutationContext, 'audit'>,
   tx: Tx,
@@ -22,7 +22,7 @@ export async function appendAudit(
   await appendAuditOf({ audit }, tx, request, org_id, { actor: actorOf(principal), ...entry, data });
 }
 
-/** An audit entry of somebody who acts without a credential: by a token that a mail brought. */
+/** Writes an audit entry for a caller without a credential, who uses a mailed token. */
 export async function appendAuditOf(
   { audit }: Pick<MutationContext, 'audit'>,
   tx: Tx,

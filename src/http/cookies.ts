@@ -1,33 +1,33 @@
 /**
- * The two cookies. The refresh token of the console's session, for one route only in effect, and the sudo grant,
- * with exactly the attributes of the interface. RFC 6265bis, sections 4.1.2 and 4.1.3.
+ * The two cookies: the refresh token of the console's session, which only POST /v1/auth/refresh reads, and the sudo
+ * grant. Their attributes are part of the public interface. RFC 6265bis, sections 4.1.2 and 4.1.3.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { SESSION_LIFETIME_S } from '../auth/sessions.ts';
 import { SUDO_LIFETIME_S } from '../auth/sudo.ts';
+import { assert } from '../lib/assert.ts';
 
 export const REFRESH_COOKIE = '__Host-berth_refresh';
 export const SUDO_COOKIE = '__Secure-berth_sudo';
 
 export function setRefreshCookie(reply: FastifyReply, token: string): void {
-  reply.header(
-    'set-cookie',
-    `${REFRESH_COOKIE}=${token}; Path=/; Max-Age=${SESSION_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`,
-  );
+  setCookie(reply, `${REFRESH_COOKIE}=${token}; Path=/; Max-Age=${SESSION_LIFETIME_S}`);
 }
 
 export function clearRefreshCookie(reply: FastifyReply): void {
-  reply.header('set-cookie', `${REFRESH_COOKIE}=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Strict`);
+  setCookie(reply, `${REFRESH_COOKIE}=; Path=/; Max-Age=0`);
 }
 
 export function setSudoCookie(reply: FastifyReply, token: string): void {
-  reply.header(
-    'set-cookie',
-    `${SUDO_COOKIE}=${token}; Path=/v1; Max-Age=${SUDO_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`,
-  );
+  setCookie(reply, `${SUDO_COOKIE}=${token}; Path=/v1; Max-Age=${SUDO_LIFETIME_S}`);
 }
 
-/** A cookie's value; undefined when it is not there, or there twice. */
+function setCookie(reply: FastifyReply, cookie: string): void {
+  assert(reply.request.routeOptions.config.sets_cookie === true, 'the route declares its cookie');
+  reply.header('set-cookie', `${cookie}; HttpOnly; Secure; SameSite=Strict`);
+}
+
+/** A cookie's value; undefined where it is absent or sent twice. */
 export function readCookie(request: FastifyRequest, name: string): string | undefined {
   const header = request.headers.cookie ?? '';
   const values = header

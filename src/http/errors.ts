@@ -1,4 +1,4 @@
-/** The one place where errors become responses: `{"error":{"code","message","request_id","details"}}`. */
+/** Turns errors into responses, here alone: `{"error":{"code","message","request_id","details"}}`. */
 import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
@@ -26,14 +26,14 @@ const FROM_FASTIFY: Record<string, AppError> = {
   FST_ERR_CTP_INVALID_JSON_BODY: new AppError('INVALID_REQUEST', { message: 'The body is not valid JSON.' }),
 };
 
-/** What the caller is told of anything thrown. Only an AppError's public message ever gets out. */
+/** The error that the caller gets for anything thrown. Only the public message of an AppError leaves the server. */
 export function toAppError(error: unknown): AppError {
   if (error instanceof AppError) return error;
   if (isUnavailable(error)) {
     return new AppError('UNAVAILABLE', {
-      // What only reads is still answered.
+      // With a full disk, reads still work.
       message: isFull(error)
-        ? 'The database has no room left on its disk. Once there is some, it goes on by itself.'
+        ? 'The database has no room left on its disk. Try again later; it recovers by itself once there is room.'
         : 'The database is unavailable. Try again shortly.',
       retry_after_seconds: 2,
       cause: error,
@@ -57,12 +57,12 @@ function fromValidation(error: Partial<FastifyError>): AppError {
   });
 }
 
-/** 401 has a spelling of its own on the routes of webhooks. `path`: the route's, with or without its prefix's rest. */
+/** The code of a 401, which the routes of webhooks spell in their own way. */
 export function unauthenticatedCode(path: string): 'UNAUTHENTICATED' | 'Unauthenticated' {
   return /^\/v1\/webhooks(\/|$)/.test(path) ? 'Unauthenticated' : 'UNAUTHENTICATED';
 }
 
-/** Sends an error and logs it: the caller's message goes out, the inner one stays here. */
+/** Sends an error and logs it: the caller gets the public message, the log gets the internal one. */
 export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const error = toAppError(thrown);
   const code =
@@ -85,11 +85,11 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
       ...(error.details ? { details: error.details } : {}),
     },
   };
-  // Not by the route's serialiser: an error's shape is the same on every route.
+  // Not by the route's serialiser, because errors have the same shape on every route.
   reply.status(status).type('application/json; charset=utf-8').serializer(JSON.stringify).send(body);
 }
 
-/** Answers what is no HTTP request (or one whose head is too large or too slow) and hangs up. */
+/** Answers bytes that are not an HTTP request, or one whose head is too large or too slow, and disconnects. */
 export function sendMalformed(error: Error, socket: Socket, request_id: string): void {
   if (errnoOf(error) === 'ECONNRESET' || !socket.writable) {
     socket.destroy();
@@ -99,8 +99,8 @@ export function sendMalformed(error: Error, socket: Socket, request_id: string):
 }
 
 /**
- * Answers a request for an upgrade that is not given, logs it, and hangs up. Node has let go of the socket: nothing
- * reads it, no timeout ends it, a server that closes would wait for its peer.
+ * Answers a refused request for an upgrade, logs it, and disconnects. Node has detached the socket: nobody reads it, no
+ * timeout ends it, and a closing server would wait for the peer.
  */
 export function refuseUpgrade(thrown: unknown, socket: Duplex, request_id: string, log: Log): void {
   const error = toAppError(thrown);

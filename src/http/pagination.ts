@@ -1,6 +1,6 @@
 /**
- * Cursors: sealed, bound to route, principal and filter, good for three days. Nobody can read, make or move one. And
- * the pages that they lead through.
+ * Pages of lists, and their cursors. A cursor is sealed, bound to its route, principal and filter, and valid for three
+ * days: a caller can neither read nor forge one, nor use it elsewhere.
  */
 import type { Principal } from '../auth/principal.ts';
 import { invalid } from '../lib/errors.ts';
@@ -8,7 +8,7 @@ import { Sealer } from '../lib/seal.ts';
 
 const LIFETIME_S = 3 * 24 * 3600;
 
-/** What a cursor is good for. */
+/** The list that a cursor belongs to. */
 export interface CursorScope {
   readonly route: string;
   readonly principal: Principal;
@@ -30,7 +30,7 @@ export class CursorSealer {
     return this.#sealer.seal(JSON.stringify([expires_s, last_id]), bound(scope)).toString('base64url');
   }
 
-  /** @throws AppError INVALID_REQUEST when it is not ours, not for this list, or too old */
+  /** @throws AppError INVALID_REQUEST where the cursor is forged, of another list, or expired */
   open(scope: CursorScope, cursor: string): string {
     const text = this.#sealer.open(Buffer.from(cursor, 'base64url'), bound(scope));
     if (text === null) throw refusal();
@@ -48,12 +48,12 @@ function bound({ route, principal, filter }: CursorScope): string {
 }
 
 function refusal() {
-  return invalid('cursor', 'is not valid here, or has expired; start again without it');
+  return invalid('cursor', 'is of another list, or has expired; start again without it');
 }
 
 const DEFAULT_LIMIT = 50;
 
-/** A page's size from its query text. @throws AppError INVALID_REQUEST out of 1 to `max` */
+/** The size of a page. @throws AppError INVALID_REQUEST outside 1 to `max` */
 function readLimit(text: string | undefined, max: number): number {
   if (text === undefined) return DEFAULT_LIMIT;
   const limit = Number(text);
@@ -65,18 +65,18 @@ interface PagedRequest {
   readonly query: { readonly limit?: string | undefined; readonly cursor?: string | undefined };
 }
 
-/** A list that is asked for page by page. */
+/** A list that callers read page by page. */
 export interface PagedList<Row extends { readonly id: string }, Shown> {
   readonly route: string;
-  /** What it is of, where the path says so: a cursor is good for the same, and for the same query, only. */
+  /** Beside the query, what a cursor is bound to: the parent resource in the path. */
   readonly of?: Record<string, unknown>;
   readonly max_limit?: number;
-  /** Up to `count` rows behind the one of the id `before`; from the beginning where that is null. */
+  /** Up to `count` rows after the row with the id `before`; null: from the beginning. */
   readonly list: (before: string | null, count: number) => Promise<readonly Row[]>;
   readonly show: (row: Row) => Shown;
 }
 
-/** The page that `request` asks for, and the cursor of the next if there is more. @throws AppError INVALID_REQUEST */
+/** The requested page, and the cursor of the next if there is one. @throws AppError INVALID_REQUEST */
 export async function pageOfList<Row extends { readonly id: string }, Shown>(
   cursors: CursorSealer,
   principal: Principal,
@@ -87,7 +87,7 @@ export async function pageOfList<Row extends { readonly id: string }, Shown>(
   const limit = readLimit(limit_text, max_limit);
   const scope = { route, principal, filter: { ...filter, ...of } };
   const before = cursor === undefined ? null : cursors.open(scope, cursor);
-  // One more than is shown tells whether there is more.
+  // One row more than the page shows whether there is a next page.
   const rows = await list(before, limit + 1);
   const shown = rows.slice(0, limit);
   const last = shown.at(-1);

@@ -1,8 +1,8 @@
 /**
- * Routes below `/v1/orgs/:id` act in the organisation that the path names, whatever `Berth-Org` says: a session in any
- * that it is a member of, with the role that it has there; a key in its own only. What a route asks for stands in its
- * configuration under `organisation` and is checked here, before the body is read; an organisation that is not the
- * caller's is found by the handler not to exist, after the body has been.
+ * Routes below `/v1/orgs/:id` act in the organisation of the path, regardless of `Berth-Org`. A session acts in any
+ * organisation that its user is a member of, with the role there; a key only in its own. The route's configuration
+ * (`organisation`) names the scope and roles that it needs, which are checked here before the body is read. For an
+ * organisation that is not the caller's, the handler answers 404 after the body has been read.
  */
 import type { FastifyRequest } from 'fastify';
 import { effectiveScopes, type Scope } from '../auth/permissions.ts';
@@ -15,9 +15,9 @@ import { findRole } from '../orgs/member-store.ts';
 import { principalOf } from './access.ts';
 
 export interface OrganisationAccess {
-  /** Also needed of a session, whose role there has it or not. */
+  /** The caller needs it; a session has the scopes of its user's role there. */
   readonly scope?: Scope;
-  /** One of these, in the organisation. A service account has none. */
+  /** The caller needs one of these roles there. A service account has none. */
   readonly roles?: readonly Role[];
 }
 
@@ -28,14 +28,14 @@ declare module 'fastify' {
   }
 }
 
-/** A route's own `onRequest` hook; it runs after the caller is known. @throws AppError FORBIDDEN */
+/** An `onRequest` hook of such a route; it runs after authentication. @throws AppError FORBIDDEN */
 export function inPathOrganisation(tx: Tx) {
   return async (request: FastifyRequest): Promise<void> => {
     const { id } = request.params as { id: string };
     const { scope, roles } = request.routeOptions.config.organisation ?? {};
     const principal = principalOf(request);
     const acting = await actIn(tx, principal, id);
-    // A session has no scope but its role's, and has no role in an organisation that is not its own.
+    // A session has no role, and so no scope, in an organisation that its user is not a member of.
     const unknown_here = acting === null && principal.credential.kind === 'session';
     if (scope !== undefined && !unknown_here && !(acting ?? principal).scopes.has(scope)) {
       throw new AppError('FORBIDDEN', { message: `This needs the scope ${scope}, and a role that has it.` });
@@ -58,7 +58,7 @@ async function actIn(tx: Tx, principal: Principal, id: string): Promise<Principa
   return role === undefined ? null : { ...principal, org_id: id, role, scopes: effectiveScopes(role, null) };
 }
 
-/** The organisation of the path, in which the caller acts. @throws AppError NOT_FOUND when it is not the caller's */
+/** The organisation of the path, in which the caller acts. @throws AppError NOT_FOUND where it is not the caller's */
 export function pathOrganisation(request: FastifyRequest): OrgId {
   const { id } = request.params as { id: string };
   const { org_id } = principalOf(request);
@@ -66,7 +66,7 @@ export function pathOrganisation(request: FastifyRequest): OrgId {
   return org_id;
 }
 
-/** A member of an unvalidated body, for what must be refused before the body is looked at. */
+/** A field of a body that is not validated yet, for refusals that precede validation. */
 export function peek(body: unknown, field: string): unknown {
   return typeof body === 'object' && body !== null ? (body as Record<string, unknown>)[field] : undefined;
 }

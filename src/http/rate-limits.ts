@@ -1,6 +1,7 @@
 /**
- * Rate limits, each process by itself: requests a minute of a principal (a user or a service account, with all of its
- * credentials together), and of an address on the routes that take a password or a token. Headers as in the IETF draft "RateLimit header fields for HTTP", revision 10.
+ * Rate limits, which every process counts for itself: requests a minute of a principal (a user or service account, with all
+ * its credentials together), and of an address on the routes that take a password or a token. Headers follow the IETF
+ * draft "RateLimit header fields for HTTP", revision 10.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible';
@@ -10,7 +11,7 @@ import { firstGroups } from '../lib/ipv6.ts';
 
 const WINDOW_S = 60;
 
-/** Requests in that time. */
+/** Requests in the window. */
 export interface RequestLimits {
   readonly principal: number;
   readonly address: number;
@@ -20,7 +21,7 @@ export class RateLimits {
   readonly #principals: RateLimiterMemory | null;
   readonly #addresses: RateLimiterMemory | null;
 
-  /** Null: none. */
+  /** Null: no limits. */
   constructor(limits: RequestLimits | null) {
     const limiter = (points: number) => new RateLimiterMemory({ points, duration: WINDOW_S });
     this.#principals = limits && limiter(limits.principal);
@@ -60,7 +61,7 @@ async function consume(
   if (exceeded) throw new AppError('RATE_LIMITED', { retry_after_seconds: reset_s });
 }
 
-/** One caller has a whole /64 of IPv6 addresses. */
+/** A network assigns one customer a whole /64 of IPv6 addresses. */
 function addressGroup(ip: string): string {
   if (!ip.includes(':') || ip.includes('.')) return ip;
   return `${firstGroups(ip, 4)}::/64`;

@@ -1,18 +1,22 @@
-/** Schemas that several resources share. They validate, serialise, and make the API document. */
-import { type Static, type TSchema, Type } from 'typebox';
-import { ERROR_CODES, type ErrorCode } from '../lib/errors.ts';
+/**
+ * Schemas that several resources share. They validate requests, serialise answers, and make the API document. A text
+ * that the document shows declares an example (`examples`).
+ */
+import { type Static, type TSchema, type TSchemaOptions, type TStringOptions, Type } from 'typebox';
+import { ERROR_CODES } from '../lib/errors.ts';
+import type { IdPrefix } from '../lib/ids.ts';
 import { VM_STATES } from '../vms/model.ts';
 import { EMAIL_PATTERN, NAME_PATTERN, PRINTABLE_PATTERN, WHOLE_NUMBER_PATTERN } from './validation-words.ts';
 
 export function closed<P extends Record<string, TSchema>>(properties: P) {
   return Type.Object(properties, { additionalProperties: false });
 }
-/** A closed object that is a component of the API document, by this name; others are named after their operation. */
+/** A closed object that the API document lists as a component of this name; others are named after their operation. */
 export function named<P extends Record<string, TSchema>>(name: string, properties: P) {
   return Type.Object(properties, { additionalProperties: false, title: name });
 }
-export function nullable<T extends TSchema>(schema: T) {
-  return Type.Union([schema, Type.Null()]);
+export function nullable<T extends TSchema>(schema: T, options: TSchemaOptions = {}) {
+  return Type.Union([schema, Type.Null()], options);
 }
 export function oneOf<const V extends readonly string[]>(values: V, options: object = {}) {
   return Type.Unsafe<V[number]>({ type: 'string', enum: [...values], ...options });
@@ -21,24 +25,49 @@ export function oneOf<const V extends readonly string[]>(values: V, options: obj
 export const Time = Type.String({ format: 'date-time', description: 'RFC 3339, UTC, milliseconds' });
 export const EmptyBody = named('EmptyRequest', {});
 export const NoContent = Type.Null({ description: 'No content' });
+/** Sent as the body of a 202 without one: Fastify would send `null` as JSON. */
+export const NO_BODY = undefined as unknown as null;
+
+const EXAMPLE_ULID = '01k5x8m2vq7r4t9wz3b6c8d0ef';
+/** An id in an answer. */
+export function idOf(prefix: IdPrefix, options: TStringOptions = {}) {
+  return Type.String({ maxLength: 64, examples: [`${prefix}_${EXAMPLE_ULID}`], ...options });
+}
+/** The ids in a path, by parameter: `{ id: 'the instance' }`. */
+export function pathIds<const P extends Record<string, string>>(names: P) {
+  const fields = Object.entries(names).map(([name, of]) => [name, pathParameter(`The id of ${of}`)]);
+  return Type.Object(Object.fromEntries(fields) as { [K in keyof P]: ReturnType<typeof pathParameter> });
+}
+export function pathParameter(description: string) {
+  return Type.String({ description: `${description}; 404 if it is malformed` });
+}
+export const InstanceParams = pathIds({ id: 'the instance' });
 
 /** 1 to 100 printable characters. */
-export const Name = Type.String({ minLength: 1, maxLength: 100, pattern: NAME_PATTERN });
+export function nameText(example: string) {
+  return Type.String({ minLength: 1, maxLength: 100, pattern: NAME_PATTERN, examples: [example] });
+}
 export const Email = Type.String({
   minLength: 3,
   maxLength: 254,
   pattern: EMAIL_PATTERN,
+  examples: ['ada@example.org'],
 });
+export const MailToken = Type.String({
+  minLength: 1,
+  maxLength: 200,
+  examples: ['berth_mail_4kV0tq8WbYh2RmXz5nJc7LsPd1Fg3Ua9Eo6Ti'],
+});
+export const SessionToken = Type.String({ examples: ['berth_sess_…'] });
+export const EXAMPLE_SCOPE = 'instances:read vm:write';
 export const Scope = Type.String({
   minLength: 1,
   maxLength: 1000,
   description: '`resource:action` separated by spaces, or `*`',
+  examples: [EXAMPLE_SCOPE],
 });
 
-export const IdParams = Type.Object({ id: Type.String() });
-export const InstanceParams = IdParams;
-
-/** A number in a query, which is text; the API document shows it as the integer that it holds. */
+/** A number in a query, which arrives as text; the API document shows the integer. */
 export function wholeNumber(
   limits: { readonly minimum: number; readonly maximum: number; readonly default: number },
   description: string,
@@ -50,41 +79,44 @@ export function wholeNumber(
 /** `limit` and `cursor`. */
 export function pageQuery<P extends Record<string, TSchema>>(max: number, more: P) {
   return closed({
-    limit: Type.Optional(wholeNumber({ minimum: 1, maximum: max, default: 50 }, 'How many at most')),
+    limit: Type.Optional(
+      wholeNumber({ minimum: 1, maximum: max, default: 50 }, 'The most entries that a page holds'),
+    ),
     cursor: Type.Optional(
-      Type.String({ minLength: 1, maxLength: 2048, description: 'next_cursor of the page before' }),
+      Type.String({ minLength: 1, maxLength: 2048, description: 'The `next_cursor` of the page before' }),
     ),
     ...more,
   });
 }
 export function pageOf<T extends TSchema>(item: T) {
-  return closed({ data: Type.Array(item), next_cursor: nullable(Type.String()) });
+  return closed({ data: Type.Array(item), next_cursor: nullable(Type.String(), { examples: [null] }) });
 }
 
-/** The header with which a stream goes on after a cut. */
+/** The header that resumes a stream. */
 export const LastEventId = Type.Object({
   'Last-Event-ID': Type.Optional(
     Type.String({
       maxLength: 64,
-      description: 'The id of the last event received: the stream goes on after it. Without: from now on',
+      description:
+        'The id of the last event received; the stream resumes after it. Without it, the stream begins now',
     }),
   ),
 });
-/** A 200 that does not end. */
+/** A 200 whose body does not end. */
 export function eventStream(): TSchema {
   const schema = Type.String({
     maxLength: Number.MAX_SAFE_INTEGER,
-    description: 'Server-sent events; a comment every 15 s keeps it open',
+    description: 'Server-sent events; a comment every 15 s keeps the connection open',
   });
   return { description: 'A stream of events.', content: { 'text/event-stream': { schema } } } as never;
 }
 
 const ErrorDetails = Type.Array(
   closed({ field: Type.String({ maxLength: 200 }), issue: Type.String({ maxLength: 500 }) }),
-  { maxItems: 10, description: 'Where it helps: what is wrong with which field' },
+  { maxItems: 10, description: 'The fields that are wrong, if the error is about fields' },
 );
 
-/** The one body of every error; in the API document each response names the codes that it can hold. */
+/** The body of every error. In the API document each response lists its codes. */
 export const ERROR_SCHEMA = closed({
   error: closed({
     code: oneOf(Object.keys(ERROR_CODES)),
@@ -94,88 +126,77 @@ export const ERROR_SCHEMA = closed({
   }),
 });
 
-/** The responses of these errors, by status, for a route's schema. Errors are sent by `errors.ts`, not by these. */
-export function errors(...codes: readonly ErrorCode[]): Record<number, TSchema> {
-  const byStatus = new Map<number, ErrorCode[]>();
-  for (const code of codes) {
-    const { status } = ERROR_CODES[code];
-    byStatus.set(status, [...(byStatus.get(status) ?? []), code]);
-  }
-  const responses: Record<number, TSchema> = {};
-  for (const [status, of] of byStatus) {
-    responses[status] = Type.Object({ error: Type.Object({ code: oneOf(of) }) });
-  }
-  return responses;
-}
-
-/** What any authenticated route may answer. */
-export const COMMON = [
-  'INVALID_REQUEST',
-  'UNAUTHENTICATED',
-  'FORBIDDEN',
-  'UNAVAILABLE',
-  'INTERNAL',
-] as const satisfies readonly ErrorCode[];
-
 export const Disk = named('Disk', {
-  size_bytes: Type.Integer(),
-  generation: Type.Integer({ description: 'The durable generation; 0 before the first flush' }),
+  size_bytes: Type.Integer({ examples: [8_589_934_592] }),
+  generation: Type.Integer({
+    description: 'The newest durable generation; 0 before the first flush',
+    examples: [42],
+  }),
   durable_at: nullable(Time),
   dirty_bytes: Type.Integer({
     description:
-      'Written by the guest and not durable yet; at most 5 s old. After the death of a VM, until a flush has looked: the most that it can be',
+      'Bytes that the guest has written and that are not durable yet; at most 5 s old. After a VM has died, an upper bound until the next flush',
+    examples: [0],
   }),
   stored_bytes: Type.Integer({
     description:
-      'Of the objects that this disk is made of, all its generations together; what a fork shares counts for each',
+      'The size of the stored objects of this disk, of all its generations; objects that a fork shares count for both',
+    examples: [734_003_200],
   }),
 });
 export const Consistency = oneOf(['filesystem', 'crash', 'offline']);
 export const VmReason = named('VmReason', {
-  code: Type.String(),
-  message: Type.String(),
-  actor: Type.String(),
+  code: Type.String({ examples: ['requested'] }),
+  message: Type.String({ examples: ['A caller has asked for it.'] }),
+  actor: Type.String({ examples: [`usr_${EXAMPLE_ULID}`] }),
 });
-export const VmStateSchema = oneOf(VM_STATES, { title: 'VmState' });
+export const VmStateSchema = oneOf(VM_STATES, { title: 'VmState', examples: ['running'] });
 export const Vm = named('Vm', {
-  id: nullable(Type.String()),
-  instance_id: Type.String(),
+  id: nullable(idOf('vm')),
+  instance_id: idOf('inst'),
   state: VmStateSchema,
-  boot: Type.Integer({ description: 'Counts starts, not soft reboots' }),
-  host_id: nullable(Type.String()),
+  boot: Type.Integer({ description: 'Counts starts; a soft reboot is not one', examples: [3] }),
+  host_id: nullable(idOf('host')),
   started_at: nullable(Time),
-  stopped_at: nullable(Time),
-  reason: nullable(VmReason),
+  stopped_at: nullable(Time, { examples: [null] }),
+  reason: nullable(VmReason, { examples: [null] }),
   disk: Disk,
 });
+const EXAMPLE_LABELS = { env: 'production' };
 export const Labels = Type.Record(
   Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$' }),
   Type.String({ maxLength: 255, pattern: PRINTABLE_PATTERN }),
-  { maxProperties: 64, additionalProperties: false },
+  { maxProperties: 64, additionalProperties: false, examples: [EXAMPLE_LABELS] },
 );
 export const GenerationsKeep = named('GenerationsKeep', {
-  last: Type.Integer({ minimum: 1, maximum: 1000, description: 'The newest so many' }),
+  last: Type.Integer({
+    minimum: 1,
+    maximum: 1000,
+    description: 'How many of the newest generations are kept',
+    examples: [24],
+  }),
   daily_days: Type.Integer({
     minimum: 0,
     maximum: 365,
-    description: 'Of older ones the newest of each day (UTC), for so many days',
+    description: 'Of older generations, the newest of each day (UTC) is kept for this many days',
+    examples: [14],
   }),
 });
 export const Instance = named('Instance', {
-  id: Type.String(),
-  name: Type.String(),
-  org_id: Type.String(),
-  created_by: Type.String(),
-  image: Type.String(),
-  cpus: Type.Integer(),
-  memory_mib: Type.Integer(),
-  disk_gib: Type.Integer(),
-  labels: Type.Record(Type.String(), Type.String()),
-  idle_timeout_seconds: nullable(Type.Integer()),
-  wake_on_connect: Type.Boolean(),
-  auto_flush_seconds: nullable(Type.Integer()),
+  id: idOf('inst'),
+  name: Type.String({ examples: ['web-1'] }),
+  org_id: idOf('org'),
+  created_by: idOf('usr'),
+  image: Type.String({ examples: ['debian-12'] }),
+  cpus: Type.Integer({ examples: [2] }),
+  memory_mib: Type.Integer({ examples: [1024] }),
+  disk_gib: Type.Integer({ examples: [8] }),
+  labels: Type.Record(Type.String(), Type.String(), { examples: [EXAMPLE_LABELS] }),
+  idle_timeout_seconds: nullable(Type.Integer(), { examples: [null] }),
+  wake_on_connect: Type.Boolean({ examples: [false] }),
+  auto_flush_seconds: nullable(Type.Integer({ examples: [60] })),
   generations_keep: GenerationsKeep,
-  deleting: Type.Boolean(),
+  deleting: Type.Boolean({ examples: [false] }),
   created_at: Time,
   updated_at: Time,
   vm: Vm,

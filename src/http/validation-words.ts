@@ -1,16 +1,16 @@
-/** What is wrong with a field, in words for whoever sent it: ajv's are for who wrote the schema. */
+/** Describes validation errors to callers; ajv describes them to the author of the schema. */
 import type { FastifyError } from 'fastify';
 import type { ErrorDetail } from '../lib/errors.ts';
 
 export type Finding = NonNullable<FastifyError['validation']>[number];
 
-/** The patterns that callers meet, which say nothing by themselves. */
+/** The patterns of requests. `OF_PATTERN` describes each in words. */
 export const NAME_PATTERN = '^[^\\p{C}\\p{Zl}\\p{Zp}]+$';
 export const EMAIL_PATTERN = '^[^\\s@\\p{C}]+@[^\\s@\\p{C}]+$';
 export const WHOLE_NUMBER_PATTERN = '^[0-9]{1,4}$';
 export const DNS_LABEL_PATTERN = '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$';
 export const NO_NUL_PATTERN = '^[^\\0]*$';
-/** PostgreSQL's text takes no NUL, and nothing that can be looked for holds a control character. */
+/** PostgreSQL's text cannot hold NUL, and no searchable field holds a control character. */
 export const PRINTABLE_PATTERN = '^[^\\p{C}]*$';
 export const TOTP_PATTERN = '^[0-9]{3} ?[0-9]{3}$';
 export const SERVICE_ACCOUNT_ID_PATTERN = '^sa_[0-9a-hjkmnp-tv-z]{26}$';
@@ -19,30 +19,31 @@ export const IMAGE_PATTERN = '^[a-z0-9][a-z0-9.-]{0,62}$';
 export const AUDIT_WORD_PATTERN = '^[A-Za-z0-9_.-]+$';
 export const BASE64URL_PATTERN = '^[A-Za-z0-9_-]+$';
 export const OF_PATTERN: Readonly<Record<string, string>> = {
-  [NAME_PATTERN]: 'must be printable characters, and not empty',
+  [NAME_PATTERN]: 'must be printable characters and not empty',
   [EMAIL_PATTERN]: 'must be an e-mail address',
   [WHOLE_NUMBER_PATTERN]: 'must be a whole number of at most four digits',
-  [DNS_LABEL_PATTERN]: 'must be 1 to 63 of a to z, 0 to 9 and -, with no - at either end',
-  [NO_NUL_PATTERN]: 'must have no NUL character',
-  [PRINTABLE_PATTERN]: 'must have no control character',
+  [DNS_LABEL_PATTERN]: 'must be 1 to 63 of a to z, 0 to 9 and -, without - at either end',
+  [NO_NUL_PATTERN]: 'must not contain NUL',
+  [PRINTABLE_PATTERN]: 'must not contain control characters',
   [TOTP_PATTERN]: 'must be six digits',
   [SERVICE_ACCOUNT_ID_PATTERN]: 'must be the id of a service account (sa_…)',
   [RESOURCE_ID_PATTERN]: 'must be the id of a resource, such as inst_…',
-  [IMAGE_PATTERN]: 'must be 1 to 63 of a to z, 0 to 9, . and -, a letter or digit first',
-  [AUDIT_WORD_PATTERN]: 'must be letters, digits, _, . and -',
+  [IMAGE_PATTERN]: 'must be 1 to 63 of a to z, 0 to 9, . and -, and begin with a letter or digit',
+  [AUDIT_WORD_PATTERN]: 'must consist of letters, digits, _, . and -',
   [BASE64URL_PATTERN]: 'must be base64url without padding',
 };
-const OF_LABEL_KEY = 'is no key of a label: 1 to 63 letters, digits and . _ / -, a letter or digit first';
+const OF_LABEL_KEY =
+  'must be 1 to 63 letters, digits, . _ / and -, and begin with a letter or digit, to be the key of a label';
 const MAX_ISSUE_LENGTH = 500;
 
 /**
- * The findings as an error's details, ten at most. Of alternatives that are all wrong, what each lacks stays, and the
- * remark that none fits goes, unless their schema says in a description what is wanted. `where`: part of the request.
+ * The findings as an error's details, ten at most. If no alternative of a schema fits, the details are those of each
+ * alternative, or the schema's description where it has one. `where`: the part of the request.
  */
 export function detailsOf(findings: readonly Finding[], where: string): ErrorDetail[] {
   const form = findings.find((each) => each.keyword === 'anyOf' && each.instancePath === '');
   const wanted = descriptionOf(form);
-  if (wanted !== undefined) return [{ field: where, issue: `is not as it must be. ${wanted}` }];
+  if (wanted !== undefined) return [{ field: where, issue: `has none of the accepted forms. ${wanted}` }];
   const telling = findings.filter((each) => each.keyword !== 'anyOf' && each.params['type'] !== 'null');
   return (telling.length > 0 ? telling : findings).slice(0, 10).map((each) => detailOf(each, where));
 }

@@ -1,9 +1,9 @@
 import type { OfferedImage, OfferResponse } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
-import { currentImage, diskNeeds, findVersion, whoNeeds } from './store.ts';
+import { currentImage, diskNeeds, findVersion, instancesOfVersion } from './store.ts';
 
-/** What a host is to do with an image that it has. Of a remote one only what a disk there is based on is taken. */
+/** Whether a host should upload an image that it has. A remote host uploads only what one of its disks is based on. */
 export async function judgeOffer(
   tx: Tx,
   { id, version, recipe, needed }: OfferedImage,
@@ -15,7 +15,7 @@ export async function judgeOffer(
   if (needed) return 'wanted';
   const current = await currentImage(tx, id);
   if (!current) return 'wanted';
-  const of_that = await findVersion(tx, id, current.version);
-  if (of_that?.recipe !== recipe) return 'wanted';
-  return (await whoNeeds(tx, id, version)).length > 0 ? 'wanted' : 'unneeded';
+  const current_version = await findVersion(tx, id, current.version);
+  if (current_version?.recipe !== recipe) return 'wanted';
+  return (await instancesOfVersion(tx, id, version)).length > 0 ? 'wanted' : 'unneeded';
 }

@@ -1,23 +1,16 @@
 import type { ImageRegistration } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
-import {
-  bringBackVersion,
-  diskNeeds,
-  findVersion,
-  insertVersion,
-  lockVersions,
-  makeCurrent,
-} from './store.ts';
+import { diskNeeds, findVersion, insertVersion, lockVersions, makeCurrent, restoreVersion } from './store.ts';
 
-/** An image of which nobody has so many versions; a remote host's are refused from here on. */
+/** More versions than any image needs: a remote host's further ones are refused. */
 const VERSIONS_MAX = 200;
 
 /**
- * Takes down that all of an image is in the object store. One that a host makes new disks over becomes the current one
- * when it is seen for the first time, and the current one is of another recipe: so two hosts with builds of the same do
- * not take turns, and one that comes back with an old one changes nothing. `from`: a remote host registers what a disk there is
- * based on, and nothing that others' disks are made over. False when it is refused.
+ * Records that all objects of an image are in the object store. A host's newest image becomes current if it is new here and
+ * the current one is of another recipe: so two hosts with builds of one recipe do not alternate, and a host that comes back
+ * with an old image changes nothing. A remote host (`from`) may only register what one of its disks is based on, and
+ * never the current image. False when refused.
  */
 export async function registerImage(
   tx: Tx,
@@ -38,11 +31,11 @@ export async function registerImage(
   return true;
 }
 
-/** As {@link registerImage}, by an operator who says so: it becomes the current one, also if it is there again. */
+/** As {@link registerImage} on an operator's order: it becomes current, even if it was removed before. */
 export async function registerCurrent(tx: Tx, image: ImageRegistration): Promise<void> {
   await lockVersions(tx, image.id);
   if (!(await insertVersion(tx, image)) && (await findVersion(tx, image.id, image.version))?.removed_at) {
-    await bringBackVersion(tx, image);
+    await restoreVersion(tx, image);
   }
   await makeCurrent(tx, image.id, image.version);
 }

@@ -1,4 +1,4 @@
-/** Images: what the object store has of them (`image_versions`), and what hosts that are connected say they have. */
+/** Images: the versions in the object store (`image_versions`), and those that connected hosts report. */
 import { sql } from 'kysely';
 import type { FoundImage, ImageRegistration } from '../agent-api/host-types.ts';
 import type { Db, Tx } from '../db/pool.ts';
@@ -7,14 +7,14 @@ import type { HostId } from '../lib/ids.ts';
 
 export interface Image {
   readonly id: string;
-  /** What new disks are made over; null while no host has stored one. */
+  /** The version for new disks; null while none is stored. */
   readonly current: string | null;
-  /** Of the current one's root file system, the least that a disk may have. */
+  /** Of the current version's root file system: the minimum size of a disk. */
   readonly size_bytes: number | null;
   readonly versions: readonly string[];
 }
 
-/** All that are stored, and those of this machine's own host that are not stored yet, by id; those behind `after` where it is given. */
+/** Stored images, and those of this machine's own host that are not stored yet; by id, after `after`. */
 export async function listImages(tx: Tx, after: string | null = null): Promise<Image[]> {
   const images = new Map<
     string,
@@ -36,7 +36,7 @@ export async function listImages(tx: Tx, after: string | null = null): Promise<I
     if (row.current) Object.assign(image, { current: row.version, size_bytes: row.size_bytes });
   }
   for (const host of await listLiveHosts(tx)) {
-    // A remote host's word makes no image.
+    // A remote host's report adds no image.
     if (host.remote) continue;
     for (const { id, version } of host.facts.images) if (!removed.has(version)) of(id).versions.add(version);
   }
@@ -46,12 +46,12 @@ export async function listImages(tx: Tx, after: string | null = null): Promise<I
     .sort((a, b) => a.id.localeCompare(b.id));
 }
 
-/** Every host has the built-in image; others are known when they are stored, or while a connected host has them. */
+/** The built-in image always is; others when they are stored, or while a connected host has them. */
 export async function imageKnown(tx: Tx, id: string): Promise<boolean> {
   return id === 'debian-12' || (await listImages(tx)).some((image) => image.id === id);
 }
 
-/** What new disks are made over. Held until the transaction ends: it is not removed meanwhile. */
+/** The version for new disks. Locked against removal until the transaction's end. */
 export async function currentImage(tx: Tx, id: string) {
   return tx
     .selectFrom('image_versions')
@@ -62,7 +62,7 @@ export async function currentImage(tx: Tx, id: string) {
     .executeTakeFirst();
 }
 
-/** Of exactly `version`, else the current one. */
+/** The given version, or the current one. */
 export async function findImage(tx: Tx, id: string, version: string | null): Promise<FoundImage | null> {
   const query = tx
     .selectFrom('image_versions')
@@ -76,7 +76,7 @@ export async function findImage(tx: Tx, id: string, version: string | null): Pro
   return row ?? null;
 }
 
-/** Whether it is stored and in use; then it is not removed until the transaction ends. */
+/** Whether it is stored and not removed; if so, locked against removal until the transaction's end. */
 export async function holdVersion(tx: Tx, id: string, version: string): Promise<boolean> {
   const row = await tx
     .selectFrom('image_versions')
@@ -98,7 +98,7 @@ export async function findVersion(tx: Tx, id: string, version: string) {
     .executeTakeFirst();
 }
 
-/** Every version that is not removed, the current one first, then the newest; locked against starts that choose one. */
+/** Every version that is not removed, the current one first, then by age; locked against starts that choose one. */
 export async function lockVersions(tx: Tx, id: string) {
   return tx
     .selectFrom('image_versions')
@@ -111,7 +111,7 @@ export async function lockVersions(tx: Tx, id: string) {
     .execute();
 }
 
-/** Those in use. */
+/** The versions that are not removed. */
 export async function listVersions(tx: Tx, id: string): Promise<string[]> {
   const rows = await tx
     .selectFrom('image_versions')
@@ -122,7 +122,7 @@ export async function listVersions(tx: Tx, id: string): Promise<string[]> {
   return rows.map(({ version }) => version);
 }
 
-/** Versions that are out of use; their objects may still be there. */
+/** Removed versions; their objects may still exist. */
 export async function listRemoved(tx: Tx, id: string): Promise<string[]> {
   const rows = await tx
     .selectFrom('image_versions')
@@ -133,7 +133,7 @@ export async function listRemoved(tx: Tx, id: string): Promise<string[]> {
   return rows.map(({ version }) => version);
 }
 
-/** False when it is there already, whatever became of it. */
+/** False when it is known already, even as removed. */
 export async function insertVersion(tx: Tx, image: ImageRegistration): Promise<boolean> {
   const { id, newest: _, ...rest } = image;
   const row = await tx
@@ -145,8 +145,8 @@ export async function insertVersion(tx: Tx, image: ImageRegistration): Promise<b
   return row !== undefined;
 }
 
-/** One that was removed is there again. */
-export async function bringBackVersion(tx: Tx, image: ImageRegistration): Promise<void> {
+/** Makes a removed version usable again. */
+export async function restoreVersion(tx: Tx, image: ImageRegistration): Promise<void> {
   await tx
     .updateTable('image_versions')
     .set({ removed_at: null, index_sha256: image.index_sha256, stored_bytes: image.stored_bytes })
@@ -170,8 +170,8 @@ export async function markRemoved(tx: Tx, id: string, version: string): Promise<
     .execute();
 }
 
-/** Names of up to five instances whose disks are deltas of that version, or may be. */
-export async function whoNeeds(tx: Tx, id: string, version: string): Promise<string[]> {
+/** Names of up to five instances whose disks are, or may be, deltas of that version. */
+export async function instancesOfVersion(tx: Tx, id: string, version: string): Promise<string[]> {
   const rows = await tx
     .selectFrom('instances as i')
     .innerJoin('disks as d', 'd.instance_id', 'i.id')
@@ -179,7 +179,7 @@ export async function whoNeeds(tx: Tx, id: string, version: string): Promise<str
     .where((eb) =>
       eb.or([
         eb('d.image_version', '=', version),
-        // Booted while nothing was stored yet: which one it is on its host alone knows.
+        // It booted before any version was stored: only its host knows which one it is based on.
         eb.and([eb('i.image', '=', id), eb('d.image_version', 'is', null), eb('d.epoch', '>', 0)]),
       ]),
     )
@@ -189,7 +189,7 @@ export async function whoNeeds(tx: Tx, id: string, version: string): Promise<str
   return rows.map(({ name }) => name);
 }
 
-/** Whether the disk of an instance whose newest VM is on that host is a delta of that version, or may be. */
+/** Whether an instance whose newest VM is on that host has a disk that is, or may be, a delta of that version. */
 export async function diskNeeds(tx: Tx, host_id: HostId, id: string, version: string): Promise<boolean> {
   const { rows } = await sql`
     select from instances i join disks d on d.instance_id = i.id
@@ -199,8 +199,8 @@ export async function diskNeeds(tx: Tx, host_id: HostId, id: string, version: st
   return rows.length > 0;
 }
 
-/** Names of up to five instances that are made of the image, whatever version their disks are of. */
-export async function whoIsOf(tx: Tx, id: string): Promise<string[]> {
+/** Names of up to five instances of the image, of any version. */
+export async function instancesOfImage(tx: Tx, id: string): Promise<string[]> {
   const rows = await tx
     .selectFrom('instances')
     .select('name')
@@ -213,7 +213,7 @@ export async function whoIsOf(tx: Tx, id: string): Promise<string[]> {
 
 export const BUSY = Symbol('busy');
 
-/** Who makes or removes images holds this lock: what one removes another must not be adding. */
+/** Serialises commands that add or remove images. BUSY when another holds the lock. */
 export async function withImageLock<T>(db: Db, work: () => Promise<T>): Promise<T | typeof BUSY> {
   const lock = sql`pg_try_advisory_lock(7400004) as taken`;
   return db.connection().execute(async (connection) => {
@@ -227,7 +227,7 @@ export async function withImageLock<T>(db: Db, work: () => Promise<T>): Promise<
   });
 }
 
-/** What the object store is no longer known to have; hosts offer what they have again. */
-export async function forgetStoredImages(tx: Tx): Promise<void> {
+/** Forgets all versions, for a new object store: hosts offer theirs again. */
+export async function deleteImageVersions(tx: Tx): Promise<void> {
   await tx.deleteFrom('image_versions').execute();
 }

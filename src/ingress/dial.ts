@@ -1,11 +1,11 @@
-/** The way to a VM's sshd: on this machine its port, on another a stream that its agent has opened. */
+/** Connects to a VM's sshd: on this machine its port, on another a tunnel through its agent. */
 import { connect } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import { TUNNEL } from '../agent-api/ingress-types.ts';
 import type { InstanceId } from '../lib/ids.ts';
 
-/** Rejects, or takes too long, where nobody answers. */
+/** Rejects when the target does not answer. */
 export type Dial = (target: string, timeout_ms: number) => Promise<Duplex>;
 
 export const dialPort: Dial = (target, timeout_ms) => {
@@ -19,15 +19,15 @@ export const dialPort: Dial = (target, timeout_ms) => {
     keepAliveInitialDelay: 60_000,
   });
   const { promise, resolve, reject } = Promise.withResolvers<Duplex>();
-  const given_up = setTimeout(() => socket.destroy(), timeout_ms);
+  const timer = setTimeout(() => socket.destroy(), timeout_ms);
   socket.once('connect', () => {
-    clearTimeout(given_up);
+    clearTimeout(timer);
     resolve(socket);
   });
   socket.once('error', () => undefined);
   socket.once('close', () => {
-    clearTimeout(given_up);
-    reject(new Error(`nobody answers at ${target}`));
+    clearTimeout(timer);
+    reject(new Error(`${target} does not answer`));
   });
   return promise;
 };

@@ -1,4 +1,4 @@
-/** A caller who waits for the VM. What is sent meanwhile is kept, up to a bound; past that the kernel holds it back. */
+/** A connection that waits for its VM. It buffers what the client sends, up to a bound; beyond that TCP pushes back. */
 import type { Socket } from 'node:net';
 
 export class HeldSocket {
@@ -6,30 +6,30 @@ export class HeldSocket {
   readonly #parts: Buffer[] = [];
   #bytes = 0;
   readonly #timer: NodeJS.Timeout;
-  readonly #hear: (part: Buffer) => void;
-  readonly #leave: () => void;
+  readonly #buffer: (part: Buffer) => void;
+  readonly #gone: () => void;
 
-  /** `gone` is called when the caller has hung up, or the time is over. */
+  /** Calls `gone` when the client disconnects, or the time limit has passed. */
   constructor(socket: Socket, limits: { held_bytes: number; held_ms: number }, gone: () => void) {
     this.socket = socket;
     this.#timer = setTimeout(gone, limits.held_ms);
-    this.#hear = (part) => {
+    this.#buffer = (part) => {
       this.#parts.push(part);
       this.#bytes += part.length;
       if (this.#bytes >= limits.held_bytes) socket.pause();
     };
-    this.#leave = gone;
-    // The end of its sending too: nobody who wants a session has said all before hearing a word.
-    socket.once('end', this.#leave).once('close', this.#leave);
-    // Reading is also how a caller's leaving is noticed.
-    socket.on('data', this.#hear).resume();
+    this.#gone = gone;
+    // An end of sending too: no SSH client ends its stream before the server's first line.
+    socket.once('end', this.#gone).once('close', this.#gone);
+    // Only a reading socket notices that the client disconnects.
+    socket.on('data', this.#buffer).resume();
   }
 
-  /** Stops waiting; the socket is as if nothing had been read from it yet. */
+  /** Stops waiting, and puts the buffered bytes back into the socket. */
   release(): Socket {
     const { socket } = this;
     clearTimeout(this.#timer);
-    socket.off('data', this.#hear).off('end', this.#leave).off('close', this.#leave);
+    socket.off('data', this.#buffer).off('end', this.#gone).off('close', this.#gone);
     socket.pause();
     if (this.#bytes > 0) socket.unshift(Buffer.concat(this.#parts));
     return socket;
@@ -37,7 +37,7 @@ export class HeldSocket {
 
   drop(): void {
     clearTimeout(this.#timer);
-    this.socket.off('end', this.#leave).off('close', this.#leave);
+    this.socket.off('end', this.#gone).off('close', this.#gone);
     this.socket.destroy();
   }
 }

@@ -1,9 +1,9 @@
 /**
- * Holds every instance's stable SSH port and splices its connections to the VM's sshd, bytes as they are: no
- * code here reads a session. It keeps no state: the routes come from the control plane by long poll, and the
- * last ones are used while it is away. Connections outlive a change of routes; a VM's end closes them.
+ * Listens on every instance's SSH port and splices connections to the VM's sshd, without reading the session. It has no
+ * state of its own: routes come from the control plane by long poll, and the last ones stay in use while the control plane is
+ * unreachable. Connections survive a change of routes, and end with their VM.
  *
- * It asks for a start of VMs that connections wait for, and tells which ports are in use.
+ * It requests the start of VMs that connections wait for, and reports which ports are in use.
  */
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import type { IngressRoute } from '../agent-api/ingress-types.ts';
@@ -16,16 +16,16 @@ import { dialBy } from './dial.ts';
 import { InstancePort } from './instance-port.ts';
 import { type IngressLimits, LIMITS, Totals } from './limits.ts';
 
-/** A VM that is asked for is asked for again: its stop must end first, or the control plane was away. */
+/** A wake is repeated: the VM's stop may have to end first, or the control plane was unreachable. */
 const WAKE_EVERY_MS = 1_000;
-/** A connection to a port without a target asks whether that is still so, at most so often. */
-const LOOK_MS = 1_000;
-const LOOK_GAP_MS = 50;
-/** After a reading for connections, so many times what it took: whoever knocks at closed ports costs a part of the time. */
-const LOOK_REST = 4;
-/** Whoever has the port of an instance may give it back. */
+/** A connection to a port without a target refreshes the routes, for this long at most. */
+const REFRESH_MS = 1_000;
+const REFRESH_GAP_MS = 50;
+/** The pause after a refresh, as a multiple of its duration: connections to closed ports cost a bounded share of the time. */
+const REFRESH_REST = 4;
+/** Another program that has an instance's port may release it. */
 const REOPEN_MS = 2_000;
-/** What is on its way gets through before the process ends. */
+/** Time for buffered data to be sent before the process ends. */
 const CLOSE_MS = 1_000;
 
 export class Ingress {
@@ -34,18 +34,18 @@ export class Ingress {
   readonly #waking = new Set<InstancePort>();
   readonly #totals = new Totals();
   readonly #closing = new AbortController();
-  /** The routes that were taken over last, and their etag. */
+  /** The routes in use, and their etag. */
   #routes: readonly IngressRoute[] = [];
   #seen: string | null = null;
   /** Ends the poll under way. */
   #polling = new AbortController();
-  /** Routes are taken over one answer after another. */
+  /** Serialises the application of routes. */
   #applying: Promise<void> = Promise.resolve();
-  /** How many answers were taken over, or are to be. */
+  /** How many answers were applied or queued. */
   #answers = 0;
-  /** Over when the routes may be read for connections again. */
+  /** Resolves when the next refresh may begin. */
   #rest: Promise<unknown> = Promise.resolve();
-  #next_look: Promise<void> | null = null;
+  #next_refresh: Promise<void> | null = null;
   readonly #activity: ActivityReporter;
   readonly #limits: IngressLimits;
   readonly #host: string;
@@ -84,7 +84,10 @@ export class Ingress {
         if (signal.aborted) break;
         if (polling.signal.aborted) continue;
         if (failures === 6) {
-          this.#log.warn({ reason: messageOf(error) }, 'the control plane is away; the last routes stay');
+          this.#log.warn(
+            { reason: messageOf(error) },
+            'the control plane is unreachable; the last routes stay in use',
+          );
         }
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }
@@ -98,7 +101,7 @@ export class Ingress {
     }
   }
 
-  /** Opens, points and closes ports so that they are as `routes` says, after what was said before. */
+  /** Opens, updates and closes ports to match `routes`, after all earlier calls. */
   apply(routes: readonly IngressRoute[], etag: string | null = null): Promise<void> {
     this.#answers += 1;
     return this.#inTurn(async () => {
@@ -133,7 +136,7 @@ export class Ingress {
     }
   }
 
-  /** Takes nothing more; ends what is open, after at most a second. */
+  /** Accepts no more connections, and ends the open ones after at most a second. */
   async close(): Promise<void> {
     this.#closing.abort();
     const ports = [...this.#ports.values()];
@@ -149,9 +152,9 @@ export class Ingress {
       log: this.#log,
       dial: dialBy(this.#client),
       events: {
-        waits: (waiting) => void this.#wake(waiting),
-        active: () => this.#activity.hurry(),
-        look: () => this.#look(),
+        waiting: (waiting) => void this.#wake(waiting),
+        active: () => this.#activity.reportSoon(),
+        refresh: () => this.#refresh(),
       },
     });
     try {
@@ -162,44 +165,47 @@ export class Ingress {
     } catch (error) {
       port.destroy();
       this.#ports.delete(route.port);
-      this.#block(route, errnoOf(error) === 'EADDRINUSE' ? 'another program has the port' : messageOf(error));
+      this.#block(
+        route,
+        errnoOf(error) === 'EADDRINUSE' ? 'another program uses the port' : messageOf(error),
+      );
     }
   }
 
-  /** Reads the routes anew. One reading serves all who ask before it begins. */
-  #look(): Promise<void> {
-    this.#next_look ??= this.#lookAfterRest();
-    return this.#next_look;
+  /** Reads the routes again. Callers that wait for the next reading share it. */
+  #refresh(): Promise<void> {
+    this.#next_refresh ??= this.#refreshAfterRest();
+    return this.#next_refresh;
   }
 
-  async #lookAfterRest(): Promise<void> {
+  async #refreshAfterRest(): Promise<void> {
     await this.#rest;
-    this.#next_look = null;
+    this.#next_refresh = null;
     const began_ms = performance.now();
     const reading = this.#readRoutes();
     this.#rest = reading.then(() => {
-      const rest_ms = Math.max(LOOK_GAP_MS, LOOK_REST * (performance.now() - began_ms));
+      const rest_ms = Math.max(REFRESH_GAP_MS, REFRESH_REST * (performance.now() - began_ms));
       return pause(rest_ms, this.#closing.signal);
     });
     await reading;
   }
 
   async #readRoutes(): Promise<void> {
-    const bounded = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(LOOK_MS)]);
+    const bounded = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(REFRESH_MS)]);
     try {
       for (;;) {
         const before = this.#answers;
         const { routes, etag } = await this.#client.routes({ seen: null, blocked: [] }, bounded);
-        // The poll's answer has come meanwhile, and may be newer than this one.
+        // A poll was answered meanwhile, and may be newer than this.
         if (this.#answers !== before) continue;
         const polled = this.#seen;
         await this.apply(routes, etag);
-        // It is held as long as all is as it was before this one.
+        // The poll under way waits for a change from the older routes: restart it.
         if (etag !== polled) this.#polling.abort();
         return;
       }
     } catch {
-      // The control plane is away: the last routes stay.
+      // The control plane is unreachable: the last routes stay in use.
     }
   }
 
@@ -209,7 +215,7 @@ export class Ingress {
     this.#blocked.set(port, problem);
   }
 
-  /** Asks for the VM as long as somebody waits for it; the route tells when it is there. */
+  /** Requests the VM's start while connections wait. A new route ends the wait. */
   async #wake(port: InstancePort): Promise<void> {
     if (this.#waking.has(port)) return;
     this.#waking.add(port);
@@ -224,7 +230,10 @@ export class Ingress {
           port.refuse();
         }
       } catch (error) {
-        this.#log.debug({ instance_id, reason: messageOf(error) }, 'the control plane did not hear the wake');
+        this.#log.debug(
+          { instance_id, reason: messageOf(error) },
+          'the control plane did not answer the wake',
+        );
       }
       if (port.waiting) await pause(WAKE_EVERY_MS, signal);
     }

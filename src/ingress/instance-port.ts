@@ -2,14 +2,13 @@
  * One instance's port and its connections. A connection is
  *
  *   held ──target──▶ spliced ──▶ closed
- *     └──no way, too long──▶ closed
+ *     └──no target, timeout──▶ closed
  *
- * held while the VM is being woken, or while a revocation is not confirmed: nobody gets through to a guest that may
- * still let in a revoked key. When the confirmation does not come in time, all connections of the instance end, and
- * the port takes none until it comes. Held also until the guest lets in a key that was added, but for that nobody is
- * turned away or waits for longer than `settling_ms`.
+ * It is held while its VM wakes; while a revocation is unconfirmed, because the guest may still accept the revoked key; and
+ * until the guest accepts an added key, for `settling_ms` at most. If a revocation is not confirmed in time, all connections
+ * of the instance end, and the port accepts none until the confirmation comes.
  *
- * A guest that was reset tells nobody, and QEMU holds its connections: each reset ends those that were there before it.
+ * A guest that is reset does not end its connections, and QEMU keeps them: each reset ends the connections before it.
  */
 import { createServer, type Server, type Socket } from 'node:net';
 import type { IngressRoute } from '../agent-api/ingress-types.ts';
@@ -22,11 +21,11 @@ import { splice } from './splice.ts';
 
 export interface PortEvents {
   /** A connection waits for a VM that does not run. */
-  readonly waits: (port: InstancePort) => void;
-  /** The first connection since there was none. */
+  readonly waiting: (port: InstancePort) => void;
+  /** The number of connections rose from zero. */
   readonly active: () => void;
-  /** Resolves when the routes are as new as this call, or could not be had. */
-  readonly look: () => Promise<void>;
+  /** Resolves when the routes have been read after this call, or could not be. */
+  readonly refresh: () => Promise<void>;
 }
 
 export class InstancePort {
@@ -44,11 +43,11 @@ export class InstancePort {
   #revoking: NodeJS.Timeout | null = null;
   #unconfirmed = false;
   #settling: NodeJS.Timeout | null = null;
-  /** The guest has had its time for the keys that were added. */
-  #settled_late = false;
-  /** Connections that have said something, and when the last such one ended. */
-  #speaking = 0;
-  #last_spoke_ms: number | null = null;
+  /** The time limit for added keys has passed. */
+  #settling_expired = false;
+  /** Connections whose client has sent data, and when the last of them ended. */
+  #in_use = 0;
+  #last_used_ms: number | null = null;
 
   constructor(
     route: IngressRoute,
@@ -61,7 +60,7 @@ export class InstancePort {
     this.#dial = options.dial ?? dialPort;
     this.#log = options.log.child({ instance_id: route.instance_id, port: route.port });
     this.#route = route;
-    // Half-open: what one side still sends after the other has ended its own sending gets through.
+    // Half-open: one side may still send after the other has ended.
     this.#server = createServer({ noDelay: true, pauseOnConnect: true, allowHalfOpen: true });
     this.#server.on('connection', (socket) => this.#take(socket));
     this.update(route);
@@ -75,9 +74,9 @@ export class InstancePort {
     return this.#held.size > 0 && this.#route.target === null;
   }
 
-  /** When a connection was last in use, on the clock of `performance.now()`; null: never. One that is open is now. */
+  /** When a connection was last in use (`now_ms` if one is), on the clock of `performance.now()`; null: never. */
   lastUsed(now_ms: number): number | null {
-    return this.#speaking > 0 ? now_ms : this.#last_spoke_ms;
+    return this.#in_use > 0 ? now_ms : this.#last_used_ms;
   }
 
   /** @throws the listener's error */
@@ -92,35 +91,35 @@ export class InstancePort {
     });
   }
 
-  /** Connections that are open stay, but for a reset; those that wait go on, or are closed, as the route says now. */
+  /** Open connections stay, unless the guest was reset. Held ones are spliced, closed or held on by the new route. */
   update(route: IngressRoute): void {
     if (route.resets !== this.#route.resets) for (const socket of this.#spliced) socket.destroy();
     this.#route = route;
     if (route.revoking)
       this.#revoking ??= setTimeout(() => this.#closeUnconfirmed(), this.#limits.revoking_ms);
     else this.#confirmed();
-    if (route.settling) this.#settling ??= setTimeout(() => this.#waitNoMore(), this.#limits.settling_ms);
+    if (route.settling) this.#settling ??= setTimeout(() => this.#expireSettling(), this.#limits.settling_ms);
     else this.#settled();
-    this.#moveOn();
+    this.#reroute();
   }
 
-  #moveOn(): void {
+  #reroute(): void {
     for (const held of [...this.#held]) {
-      const way = this.#way();
-      if (way === 'closed') this.#drop(held);
-      else if (way !== 'wait') this.#splice(this.#letGo(held).release(), way);
+      const decision = this.#decision();
+      if (decision === 'closed') this.#drop(held);
+      else if (decision !== 'wait') this.#splice(this.#remove(held).release(), decision);
     }
-    if (this.waiting) this.#events.waits(this);
+    if (this.waiting) this.#events.waiting(this);
   }
 
-  /** The VM does not come up for those who wait. */
+  /** Closes the held connections: their VM will not start. */
   refuse(): void {
     for (const held of [...this.#held]) this.#drop(held);
   }
 
-  /** Takes no more and ends all, what is on its way first; resolves when they are gone. */
+  /** Accepts no more, and ends every connection once its buffered data is sent. */
   async close(): Promise<void> {
-    this.#stopWaiting();
+    this.#clearRevoking();
     this.#settled();
     this.refuse();
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
@@ -128,21 +127,21 @@ export class InstancePort {
     await closed;
   }
 
-  /** Ends all at once. */
+  /** Ends every connection at once. */
   destroy(): void {
-    this.#stopWaiting();
+    this.#clearRevoking();
     this.#settled();
     this.refuse();
     this.#server.close();
     for (const socket of this.#sockets) socket.destroy();
   }
 
-  /** Where a connection goes now: a target, to those who wait, or nowhere. */
-  #way(): string | 'wait' | 'closed' {
+  /** What happens to a connection now: a target to splice it to, `wait`, or `closed`. */
+  #decision(): string | 'wait' | 'closed' {
     const { target, wake, revoking, settling } = this.#route;
     if (this.#unconfirmed) return 'closed';
     if (target === null) return wake ? 'wait' : 'closed';
-    return revoking || (settling && !this.#settled_late) ? 'wait' : target;
+    return revoking || (settling && !this.#settling_expired) ? 'wait' : target;
   }
 
   #take(socket: Socket): void {
@@ -159,21 +158,21 @@ export class InstancePort {
       this.#sockets.delete(socket);
       this.#totals.connections -= 1;
     });
-    if (this.#way() === 'closed') void this.#lookAgain(socket);
+    if (this.#decision() === 'closed') void this.#refreshAndSend(socket);
     else this.#send(socket);
   }
 
-  /** Whoever was told `running` a moment ago may be here before the new route is. */
-  async #lookAgain(socket: Socket): Promise<void> {
-    await this.#events.look();
+  /** The API may have reported `running` before the new route arrived here. */
+  async #refreshAndSend(socket: Socket): Promise<void> {
+    await this.#events.refresh();
     if (!socket.destroyed) this.#send(socket);
   }
 
   #send(socket: Socket): void {
-    const way = this.#way();
-    if (way === 'closed') socket.destroy();
-    else if (way === 'wait') this.#hold(socket);
-    else this.#splice(socket, way);
+    const decision = this.#decision();
+    if (decision === 'closed') socket.destroy();
+    else if (decision === 'wait') this.#hold(socket);
+    else this.#splice(socket, decision);
   }
 
   #hold(socket: Socket): void {
@@ -186,34 +185,34 @@ export class InstancePort {
     const held = new HeldSocket(socket, this.#limits, () => this.#drop(held));
     this.#held.add(held);
     this.#totals.held += 1;
-    if (this.waiting) this.#events.waits(this);
+    if (this.waiting) this.#events.waiting(this);
   }
 
-  #letGo(held: HeldSocket): HeldSocket {
+  #remove(held: HeldSocket): HeldSocket {
     if (this.#held.delete(held)) this.#totals.held -= 1;
     return held;
   }
 
   #drop(held: HeldSocket): void {
-    this.#letGo(held).drop();
+    this.#remove(held).drop();
   }
 
   #splice(socket: Socket, target: string): void {
     this.#spliced.add(socket);
-    let spoke = false;
+    let used = false;
     const delay_ms = this.#newcomers.isCrowd ? this.#limits.crowd_ms : 0;
     splice(socket, { target, dial: this.#dial, delay_ms }, this.#limits, {
-      spoke: () => {
-        spoke = true;
-        this.#speaking += 1;
-        if (this.#speaking === 1) this.#events.active();
+      firstData: () => {
+        used = true;
+        this.#in_use += 1;
+        if (this.#in_use === 1) this.#events.active();
       },
-      sentEnough: () => this.#newcomers.sentEnough(socket),
+      sentLogin: () => this.#newcomers.sentLogin(socket),
       closed: () => {
         this.#spliced.delete(socket);
-        if (!spoke) return;
-        this.#speaking -= 1;
-        this.#last_spoke_ms = performance.now();
+        if (!used) return;
+        this.#in_use -= 1;
+        this.#last_used_ms = performance.now();
       },
     });
   }
@@ -223,32 +222,32 @@ export class InstancePort {
     const open = this.#sockets.size;
     this.#log.warn(
       { connections: open },
-      'the guest has not confirmed that a revoked key is out: its port is closed until it does',
+      'the guest has not confirmed the revocation of a key: the port is closed until it does',
     );
     this.refuse();
     for (const socket of this.#sockets) socket.destroy();
   }
 
-  #stopWaiting(): void {
+  #clearRevoking(): void {
     if (this.#revoking) clearTimeout(this.#revoking);
     this.#revoking = null;
   }
 
   #confirmed(): void {
-    this.#stopWaiting();
+    this.#clearRevoking();
     if (this.#unconfirmed) this.#log.info('the revocation is confirmed: the port is open again');
     this.#unconfirmed = false;
   }
 
-  #waitNoMore(): void {
-    this.#settled_late = true;
-    this.#log.warn('the guest does not let in all keys yet: connections do not wait for that any longer');
-    this.#moveOn();
+  #expireSettling(): void {
+    this.#settling_expired = true;
+    this.#log.warn('the guest does not accept all keys yet: connections no longer wait for that');
+    this.#reroute();
   }
 
   #settled(): void {
     if (this.#settling) clearTimeout(this.#settling);
     this.#settling = null;
-    this.#settled_late = false;
+    this.#settling_expired = false;
   }
 }

@@ -1,37 +1,37 @@
 import type { Socket } from 'node:net';
 
-/** How much the ingress takes on. Per instance, so that one cannot use up all; and in all. */
+/** Limits of the ingress: per instance, so that one cannot exhaust it, and in total. */
 export interface IngressLimits {
-  /** Connections of one instance at once; more are closed at once. */
+  /** Open connections of one instance; further ones are closed at once. */
   readonly connections_per_instance: number;
   readonly connections: number;
-  /** That wait for their VM; more are closed at once. */
+  /** Connections that wait for their VM; further ones are closed at once. */
   readonly held_per_instance: number;
   readonly held: number;
-  /** Whose client has not sent `login_bytes` yet. Beyond that the oldest goes, of the source that has most. */
+  /** Connections whose client has not sent `login_bytes` yet. Beyond that the oldest of the busiest source is evicted. */
   readonly early_per_instance: number;
   readonly early: number;
   /**
-   * Where more are early than this, newcomers go on to the guest only after `crowd_ms`: each costs its sshd a process, and
-   * most of a burst are gone by then.
+   * With more early connections than this, new ones reach the guest only after `crowd_ms`: each costs its sshd a process,
+   * and most of a burst has disconnected by then.
    */
   readonly crowd: number;
   readonly crowd_ms: number;
-  /** What any client has sent by the time that it is logged in: its key exchange alone is more. */
+  /** Less than any client sends before it is logged in: the key exchange alone is more. */
   readonly login_bytes: number;
-  /** Of one source at one instance, as old as that sshd may still wait for their logins; more are closed at once. */
+  /** Connections of one source to one instance that may still wait for a login; further ones are closed at once. */
   readonly young_per_source: number;
   readonly young_ms: number;
-  /** Kept of what a client sends while it is held. */
+  /** How much a held connection buffers. */
   readonly held_bytes: number;
   readonly dial_ms: number;
   readonly silent_ms: number;
   readonly held_ms: number;
   /** How long a revocation may be unconfirmed before the port closes. */
   readonly revoking_ms: number;
-  /** How long connections wait at most for a key that was added. */
+  /** How long connections wait at most for an added key. */
   readonly settling_ms: number;
-  /** How often use is told of. */
+  /** The interval of activity reports. */
   readonly report_ms: number;
 }
 
@@ -40,7 +40,7 @@ export const LIMITS: IngressLimits = {
   connections: 10_000,
   held_per_instance: 20,
   held: 500,
-  // Below MaxStartups of the guest's sshd, which begins to turn away at 50.
+  // Below the guest's MaxStartups: sshd refuses connections from 50 on.
   early_per_instance: 20,
   early: 1_000,
   crowd: 8,
@@ -58,10 +58,10 @@ export const LIMITS: IngressLimits = {
   report_ms: 5_000,
 };
 
-/** Connections in all, of every port. */
+/** Totals over all ports. */
 export class Totals {
   connections = 0;
   held = 0;
-  /** Oldest first: the order of insertion. */
+  /** In order of insertion, so the oldest is first. */
   readonly early = new Set<Socket>();
 }

@@ -1,10 +1,10 @@
 /**
- * The connections of one port that may not have logged in yet. The guest's sshd takes a bounded number of those, so that
- * half-open ones would keep others out. No session is read here: a connection is `early` until its client has sent as
- * much as any login takes, and `young` for as long as sshd waits for a login.
+ * The connections of one port that may not have logged in yet. The guest's sshd accepts a bounded number of them, so idle
+ * ones would block logins. Nothing reads the session: a connection is `early` until its client has sent as much as any
+ * login needs, and `young` for as long as sshd waits for a login.
  *
- * Early ones are bounded: past that the oldest goes, of the source that has most, so that nobody pushes out others. A
- * source has so many young ones and no more: whoever sends enough and does not log in takes no more than that.
+ * Above the bound for early connections, the oldest of the source with the most is evicted, so that no source displaces
+ * others. Young connections are bounded per source, which limits a client that sends data but never logs in.
  */
 import type { Socket } from 'node:net';
 import { firstGroups } from '../lib/ipv6.ts';
@@ -15,7 +15,7 @@ const GROUPS_OF_A_NETWORK = 4;
 export class Newcomers {
   readonly #limits: IngressLimits;
   readonly #totals: Totals;
-  /** By source, oldest first; and when they came. */
+  /** By source, oldest first, with the time of arrival. */
   readonly #young = new Map<string, Map<Socket, number>>();
   readonly #early = new Map<string, Set<Socket>>();
 
@@ -24,37 +24,37 @@ export class Newcomers {
     this.#totals = totals;
   }
 
-  /** False: its source has enough of them. */
+  /** False when its source has too many young connections. */
   take(socket: Socket): boolean {
     const source = sourceOf(socket.remoteAddress);
     const young = this.#youngOf(source);
     if (young.size >= this.#limits.young_per_source) {
       const oldest = this.#early.get(source)?.values().next().value;
       if (oldest === undefined) return false;
-      this.#end(oldest);
+      this.#evict(oldest);
     }
     young.set(socket, performance.now());
     this.#young.set(source, young);
     this.#early.set(source, (this.#early.get(source) ?? new Set()).add(socket));
     this.#totals.early.add(socket);
-    socket.once('close', () => this.#forget(source, socket));
-    this.#makeRoom();
+    socket.once('close', () => this.#remove(source, socket));
+    this.#evictBeyondLimits();
     return true;
   }
 
-  /** So many are early that some may have to go. */
+  /** Many connections are early, as in a burst. */
   get isCrowd(): boolean {
     let count = 0;
     for (const early of this.#early.values()) count += early.size;
     return count > this.#limits.crowd;
   }
 
-  /** Its client has sent as much as a login takes. */
-  sentEnough(socket: Socket): void {
-    for (const [source, early] of this.#early) if (early.has(socket)) this.#noEarly(source, socket);
+  /** The client has sent as much as a login needs. */
+  sentLogin(socket: Socket): void {
+    for (const [source, early] of this.#early) if (early.has(socket)) this.#removeEarly(source, socket);
   }
 
-  /** Those that sshd still waits for, or may. */
+  /** The connections of which sshd may still expect a login. */
   #youngOf(source: string): Map<Socket, number> {
     const young = this.#young.get(source) ?? new Map<Socket, number>();
     const since_ms = performance.now() - this.#limits.young_ms;
@@ -65,41 +65,41 @@ export class Newcomers {
     return young;
   }
 
-  #makeRoom(): void {
+  #evictBeyondLimits(): void {
     let count = 0;
     let most: Set<Socket> | undefined;
     for (const early of this.#early.values()) {
       count += early.size;
       if (early.size > (most?.size ?? 0)) most = early;
     }
-    if (count > this.#limits.early_per_instance) this.#end(most?.values().next().value);
-    if (this.#totals.early.size > this.#limits.early) this.#end(this.#totals.early.values().next().value);
+    if (count > this.#limits.early_per_instance) this.#evict(most?.values().next().value);
+    if (this.#totals.early.size > this.#limits.early) this.#evict(this.#totals.early.values().next().value);
   }
 
-  #end(socket: Socket | undefined): void {
+  #evict(socket: Socket | undefined): void {
     if (!socket) return;
     this.#totals.early.delete(socket);
-    for (const source of this.#early.keys()) this.#noEarly(source, socket);
+    for (const source of this.#early.keys()) this.#removeEarly(source, socket);
     for (const young of this.#young.values()) young.delete(socket);
     socket.destroy();
   }
 
-  #noEarly(source: string, socket: Socket): void {
+  #removeEarly(source: string, socket: Socket): void {
     const early = this.#early.get(source);
     if (!early?.delete(socket)) return;
     this.#totals.early.delete(socket);
     if (early.size === 0) this.#early.delete(source);
   }
 
-  #forget(source: string, socket: Socket): void {
-    this.#noEarly(source, socket);
+  #remove(source: string, socket: Socket): void {
+    this.#removeEarly(source, socket);
     const young = this.#young.get(source);
     young?.delete(socket);
     if (young?.size === 0) this.#young.delete(source);
   }
 }
 
-/** An address, or of IPv6 the network that one customer has: addresses of it cost nothing. */
+/** An IPv4 address, or an IPv6 /64: one customer has all addresses in it. */
 export function sourceOf(address = ''): string {
   const mapped = /^::ffff:([0-9.]+)$/i.exec(address)?.[1];
   if (mapped !== undefined) return mapped;

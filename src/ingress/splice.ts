@@ -1,4 +1,4 @@
-/** Two sockets as one: bytes as they are, no more of them in memory than the sockets' own watermarks. */
+/** Joins a client's socket with a connection to the VM. Memory is bounded by the sockets' watermarks. */
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { pause } from '../lib/backoff.ts';
@@ -9,13 +9,13 @@ const KEEP_ALIVE_MS = 60_000;
 
 export interface SpliceEvents {
   /** The client has sent its first bytes. */
-  readonly spoke: () => void;
+  readonly firstData: () => void;
   /** The client has sent `login_bytes`. */
-  readonly sentEnough: () => void;
+  readonly sentLogin: () => void;
   readonly closed: () => void;
 }
 
-/** Dials `target` for a caller and joins the two; either one's end ends the other. */
+/** Dials `target` and joins it with `inbound`. The end of either ends the other. */
 export function splice(
   inbound: Socket,
   way: { readonly target: string; readonly dial: Dial; readonly delay_ms: number },
@@ -33,12 +33,12 @@ export function splice(
       if (inbound.destroyed) return void outbound.destroy();
       inbound.once('data', () => {
         clearTimeout(silent);
-        events.spoke();
+        events.firstData();
       });
       const count = () => {
         if (inbound.bytesRead < limits.login_bytes) return;
         inbound.off('data', count);
-        events.sentEnough();
+        events.sentLogin();
       };
       inbound.on('data', count);
       join(inbound, outbound);
@@ -47,14 +47,14 @@ export function splice(
   );
 }
 
-/** Not at all for a caller who has gone by then. */
+/** Does not dial if the client disconnects during the delay. */
 async function dialLater(
   inbound: Socket,
   { target, dial, delay_ms }: { readonly target: string; readonly dial: Dial; readonly delay_ms: number },
   dial_ms: number,
 ): Promise<Duplex> {
   if (delay_ms > 0) await pause(delay_ms);
-  if (inbound.destroyed) throw new Error('the caller has gone');
+  if (inbound.destroyed) throw new Error('the client disconnected');
   return dial(target, dial_ms);
 }
 

@@ -10,12 +10,12 @@ import {
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
+import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
 import { noSuchGeneration } from './restore-instance.ts';
-import { findInstance, lockInstance } from './store.ts';
 
 const PINNED_MAX = 100;
 
-/** Names a generation, or keeps it whatever the instance's rules say. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
+/** Names a generation, or pins it against the instance's retention rules. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
 export async function changeGeneration(
   tx: Tx,
   principal: Principal,
@@ -23,14 +23,12 @@ export async function changeGeneration(
   generation: number,
   change: GenerationChange,
 ): Promise<GenerationRow> {
-  await lockInstance(tx, id);
-  const row = await findInstance(tx, principal.org_id, id);
-  if (!row) throw new AppError('NOT_FOUND');
+  const row = await lockInstanceOf(tx, principal, id);
   const before = await findRetained(tx, id, generation);
   if (!before) throw noSuchGeneration(generation);
-  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  refuseDeleting(row);
   if (change.pinned === true && !before.pinned && (await countPinned(tx, id)) >= PINNED_MAX) {
-    const message = `An instance pins at most ${PINNED_MAX} generations.`;
+    const message = `An instance can pin at most ${PINNED_MAX} generations. Unpin one first.`;
     throw new AppError('QUOTA_EXCEEDED', { message });
   }
   if (change.name !== undefined || change.pinned !== undefined)

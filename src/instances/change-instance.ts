@@ -8,22 +8,22 @@ import { AppError, invalid } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
+import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
 import {
   findInstance,
   growDisk,
   type InstanceChange,
   type InstanceRow,
-  lockInstance,
   markDeleting,
   updateInstance,
 } from './store.ts';
 import { instanceView } from './view.ts';
 
-/** What a machine is started with: they change while there is none. */
+/** QEMU gets them at its start, so they change only while the VM is stopped. */
 const SIZES = ['cpus', 'memory_mib', 'disk_gib'] as const;
 
 /**
- * Changes name, labels and settings; the size only while stopped, its disk only upwards: the next start has it.
+ * Changes name, labels and settings. Sizes change only while the VM is stopped, and a disk only grows.
  * @throws AppError NOT_FOUND, INVALID_REQUEST, CONFLICT, QUOTA_EXCEEDED
  */
 export async function changeInstance(
@@ -32,17 +32,15 @@ export async function changeInstance(
   principal: Principal,
   id: InstanceId,
   change: InstanceChange,
-  /** Called with the version found under the lock; throws to refuse. */
+  /** Gets the version found under the lock; throws to refuse. */
   check: (version: number) => void,
 ): Promise<InstanceRow> {
   try {
-    await lockInstance(tx, id);
-    const row = await findInstance(tx, principal.org_id, id);
-    if (!row) throw new AppError('NOT_FOUND');
+    const row = await lockInstanceOf(tx, principal, id);
     const more_gib = (change.disk_gib ?? row.disk_gib) - row.disk_gib;
-    if (more_gib < 0) throw invalid('disk_gib', `a disk only grows, and it has ${row.disk_gib} GiB`);
+    if (more_gib < 0) throw invalid('disk_gib', `a disk only grows; it has ${row.disk_gib} GiB`);
     check(row.version);
-    if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+    refuseDeleting(row);
     const state = row.state ?? 'stopped';
     if (SIZES.some((size) => change[size] !== undefined) && state !== 'stopped') {
       throw new AppError('CONFLICT', {
@@ -67,9 +65,8 @@ export async function changeInstance(
 }
 
 /**
- * Begins the deletion, from any state. The disk's keys go at once: nothing that only it could read can be read any
- * more. The hosts end the VM and remove what they hold, then the task
- * `free-deleted` removes the objects and the row. Saying it again changes nothing.
+ * Begins the deletion, from any state. Idempotent. The disk's data keys are destroyed at once, so what only they opened is
+ * unreadable from then on. The hosts end the VM and remove its files; then the task `free-deleted` removes objects and rows.
  */
 export async function deleteInstance(
   tx: Tx,
@@ -77,9 +74,7 @@ export async function deleteInstance(
   id: InstanceId,
   check: (version: number) => void,
 ): Promise<InstanceRow> {
-  await lockInstance(tx, id);
-  const row = await findInstance(tx, principal.org_id, id);
-  if (!row) throw new AppError('NOT_FOUND');
+  const row = await lockInstanceOf(tx, principal, id);
   check(row.version);
   if (row.deleting) return row;
   await markDeleting(tx, id);

@@ -10,7 +10,7 @@ import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
-import { holdFreePort, type PortRange, takePort } from './port-store.ts';
+import { lockFreePort, type PortRange, takePort } from './port-store.ts';
 import { findInstance, type InstanceRow, insertInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
@@ -30,7 +30,7 @@ export interface InstanceRequest {
   readonly user_data: string | null;
 }
 
-/** Where instances' SSH ports are opened. */
+/** The address and range of instances' SSH ports. */
 export interface SshEndpoint extends PortRange {
   readonly host: string;
 }
@@ -42,7 +42,7 @@ export interface CreationContext {
 }
 
 /**
- * Makes an instance with an empty disk, a data key and an SSH port of its own.
+ * Creates an instance with an empty disk, its data keys and an SSH port.
  * @throws AppError CONFLICT, INVALID_REQUEST, QUOTA_EXCEEDED, UNAVAILABLE
  */
 export async function createInstance(
@@ -52,20 +52,20 @@ export async function createInstance(
   request: InstanceRequest,
 ): Promise<InstanceRow> {
   if (!(await imageKnown(tx, request.image))) {
-    throw invalid('image', `no host has an image "${request.image}"`);
+    throw invalid('image', `no host has the image "${request.image}"`);
   }
-  // Held until this is made: it is not removed meanwhile.
+  // This locks the image against removal until the instance exists.
   const image = await currentImage(tx, request.image);
   const least_gib = Math.ceil((image?.size_bytes ?? 0) / 2 ** 30);
   if (request.disk_gib < least_gib) {
-    throw invalid('disk_gib', `the image "${request.image}" takes at least ${least_gib}`);
+    throw invalid('disk_gib', `the image "${request.image}" needs at least ${least_gib}`);
   }
   await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
   const id = await insertNew(tx, principal, context, request);
   return announce(tx, principal, id, 'instance.created', {});
 }
 
-/** The rows of a new instance: an empty disk, a data key, an SSH port. @throws AppError CONFLICT, UNAVAILABLE */
+/** Inserts the rows of a new instance: an empty disk, data keys, an SSH port. @throws AppError CONFLICT, UNAVAILABLE */
 export async function insertNew(
   tx: Tx,
   principal: Principal,
@@ -91,7 +91,7 @@ export async function insertNew(
   return id;
 }
 
-/** What a new instance is, said to all who want to know. */
+/** Appends the event of a new instance, and adds its route. */
 export async function announce(
   tx: Tx,
   principal: Principal,
@@ -111,11 +111,11 @@ export async function announce(
   return row;
 }
 
-/** Ports that another program of this machine holds are found by trying, and passed over. */
+/** Skips ports that another program of this machine has open. */
 async function takeOpenablePort(tx: Tx, ssh: SshEndpoint): Promise<number> {
   const foreign: number[] = [];
   for (;;) {
-    const port = await holdFreePort(tx, ssh, foreign);
+    const port = await lockFreePort(tx, ssh, foreign);
     if (port === undefined) {
       throw new AppError('UNAVAILABLE', {
         message: `SSH ports ${ssh.first_port}-${ssh.last_port} are all in use. Delete an instance, or widen BERTH_SSH_PORTS.`,
@@ -130,7 +130,7 @@ async function takeOpenablePort(tx: Tx, ssh: SshEndpoint): Promise<number> {
   }
 }
 
-/** Whether the port can be opened on this machine; a host that is not this machine is not tried. */
+/** Whether the port can be opened. An address of another machine cannot be tried, and counts as free. */
 function portIsFree(host: string, port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const probe = createServer();

@@ -6,19 +6,21 @@ import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { announce, type CreationContext, insertNew } from './create-instance.ts';
+import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
 import { noSuchGeneration } from './restore-instance.ts';
-import { findInstance, type InstanceRow, lockInstance } from './store.ts';
+import type { InstanceRow } from './store.ts';
 
 export interface ForkRequest {
   readonly name: string;
-  /** Null: the last durable one. */
+  /** Null: the last durable generation. */
   readonly generation: number | null;
 }
 
 /**
- * Makes an instance whose disk begins as a generation of another's, whatever that one's VM does. Nothing is copied: it holds
- * the same objects and has the keys to them, so that it outlives the other; its parent writes with a new one from here on. It has
- * a data key, an SSH port and, from its first boot on, a host key of its own; its maker's keys let in, and nothing wakes it.
+ * Creates an instance whose disk begins as a generation of another's, in any state of that one's VM. No object is copied: the
+ * fork holds the same objects and gets the keys to them, so it outlives its parent. The parent writes with a new data key
+ * from then on. The fork has its own data keys and SSH port, a new host key at its first boot, the caller's SSH keys, and
+ * `wake_on_connect` off.
  * @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED, UNAVAILABLE
  */
 export async function forkInstance(
@@ -28,13 +30,11 @@ export async function forkInstance(
   from: InstanceId,
   { name, generation }: ForkRequest,
 ): Promise<InstanceRow> {
-  // The instance before its organisation, as a start takes them.
-  await lockInstance(tx, from);
-  const parent = await findInstance(tx, principal.org_id, from);
-  if (!parent) throw new AppError('NOT_FOUND');
+  // Lock order, as in a start: the instance before its organisation.
+  const parent = await lockInstanceOf(tx, principal, from);
   const wanted = generation ?? parent.generation;
   if (generation !== null && !(await findRetained(tx, from, generation))) throw noSuchGeneration(generation);
-  if (parent.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  refuseDeleting(parent);
   if (wanted === 0) {
     throw new AppError('CONFLICT', {
       message: 'The disk has no durable generation yet. Start the VM and flush it (POST …/vm/flush) first.',
@@ -44,15 +44,18 @@ export async function forkInstance(
   const { image, cpus, memory_mib, disk_gib, auto_flush_seconds, idle_timeout_seconds } = parent;
   const { keep_last, keep_daily_days } = parent;
   const id = await insertNew(tx, principal, context, {
-    ...{ name, labels: {}, image, cpus, memory_mib, disk_gib },
-    ...{
-      auto_flush_seconds,
-      idle_timeout_seconds,
-      wake_on_connect: false,
-      user_data: null,
-      keep_last,
-      keep_daily_days,
-    },
+    name,
+    labels: {},
+    image,
+    cpus,
+    memory_mib,
+    disk_gib,
+    auto_flush_seconds,
+    idle_timeout_seconds,
+    wake_on_connect: false,
+    user_data: null,
+    keep_last,
+    keep_daily_days,
   });
   await shareDataKeys(tx, context.disk_keys, from, id, parent.generation);
   await copyDisk(tx, from, id, wanted);

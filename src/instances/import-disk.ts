@@ -8,7 +8,7 @@ import { holdVersion } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
-import { type InstanceId, newId } from '../lib/ids.ts';
+import type { InstanceId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import {
@@ -21,38 +21,37 @@ import {
 } from './store.ts';
 import { instanceView } from './view.ts';
 
-/** A generation whose objects are durable, and the state of the disk that it was made for. */
+/** A generation whose objects are durable, and the state of the disk that it was built on. */
 export interface ImportedDisk {
   readonly id: InstanceId;
-  /** The head that it follows, and the disk's epoch then. */
+  /** The head that it follows, and the disk's epoch at that time. */
   readonly generation: number;
   readonly epoch: number;
-  /** What it is based on. */
   readonly image_version: string;
   readonly segments: readonly SegmentRef[];
   readonly changed_bytes: number;
-  /** At least what it has. */
+  /** At least the disk's present size. */
   readonly disk_gib: number;
 }
 
-/** While it is stopped. @throws AppError CONFLICT */
+/** @throws AppError CONFLICT */
 export function requireStopped({ name, deleting, state }: InstanceRow): void {
   if (deleting) throw new AppError('CONFLICT', { message: `${name} is being deleted.` });
   const now = state ?? 'stopped';
   if (now === 'stopped') return;
-  throw new AppError('CONFLICT', { message: `The VM is ${now}; a disk is imported while it is stopped.` });
+  throw new AppError('CONFLICT', { message: `The VM is ${now}. Stop it before you import a disk.` });
 }
 
-/** No generation is of an image that other hosts could not fetch. @throws AppError CONFLICT */
+/** Other hosts must be able to fetch the image that a generation is based on. @throws AppError CONFLICT */
 export async function requireStoredImage(tx: Tx, image: string, version: string): Promise<void> {
   if (await holdVersion(tx, image, version)) return;
-  const message = `The image "${image}" of version ${version.slice(0, 12)} is not in the object store yet; a running Berth puts it there within a minute. Import again then.`;
+  const message = `Version ${version.slice(0, 12)} of the image "${image}" is not in the object store yet. A running Berth puts it there within a minute; import again then.`;
   throw new AppError('CONFLICT', { message });
 }
 
 /**
- * Makes what was imported the head: a generation more, of an epoch of its own, so that no overlay of before is believed.
- * Which host key the guest shows is asked at its next boot. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED
+ * Makes the imported generation the head, in a new epoch, so that no earlier overlay is used. The next boot reports the
+ * guest's host key. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED
  */
 export async function importDisk(
   tx: Tx,
@@ -66,11 +65,11 @@ export async function importDisk(
   if (!row) throw new AppError('NOT_FOUND');
   requireStopped(row);
   if (row.generation !== imported.generation || row.disk_epoch !== imported.epoch) {
-    const message = `The disk of ${row.name} has changed meanwhile (a start, a flush or a restore). Import it again.`;
+    const message = `The disk of ${row.name} changed meanwhile (a start, a flush or a restore). Import again.`;
     throw new AppError('CONFLICT', { message });
   }
   if (!(await mayWriteWith(tx, id, keysOf(segments), imported.generation + 1))) {
-    const message = `${row.name} was forked meanwhile, and is written with another key from then on. Import it again.`;
+    const message = `${row.name} was forked meanwhile, and so has a new data key. Import again.`;
     throw new AppError('CONFLICT', { message });
   }
   await requireStoredImage(tx, row.image, imported.image_version);
@@ -82,8 +81,13 @@ export async function importDisk(
   const epoch = await raiseEpoch(tx, id);
   const generation = imported.generation + 1;
   const durable_at = await advanceHead(tx, {
-    ...{ instance_id: id, vm_id: newId('vm'), epoch, generation, image_version: imported.image_version },
-    ...{ segments: [...segments], consistency: 'offline', dirty_bytes: changed_bytes },
+    instance_id: id,
+    epoch,
+    generation,
+    image_version: imported.image_version,
+    segments: [...segments],
+    consistency: 'offline',
+    dirty_bytes: changed_bytes,
   });
   await setHostKeys(tx, id, null);
   const after = present(await getInstance(tx, id), 'instance after an import');
@@ -94,8 +98,11 @@ export async function importDisk(
     data: {
       instance: instanceView(after),
       flush: {
-        ...{ generation, durable_at: rfc3339(present(durable_at, 'time of an import')) },
-        ...{ dirty_bytes: changed_bytes, uploaded_bytes: totalBytes(segments), segments: segments.length },
+        generation,
+        durable_at: rfc3339(present(durable_at, 'time of an import')),
+        dirty_bytes: changed_bytes,
+        uploaded_bytes: totalBytes(segments),
+        segments: segments.length,
         consistency: 'offline',
       },
     },

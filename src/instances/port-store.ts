@@ -1,8 +1,7 @@
 /**
- * The SSH ports that no instance has. A port leaves the table in the transaction that gives it to an instance, and
- * comes back in the one that removes the instance. It is quarantined then if a VM of the instance ever ran, because
- * clients still connect to it and know its host key. Quarantine only orders the free ports: it never keeps the last
- * ones from being taken.
+ * The free SSH ports. A port leaves the table in the transaction that assigns it to an instance, and returns in the
+ * transaction that removes the instance. If a VM of the instance ever ran, the port is quarantined: clients may still connect
+ * to it, and know its host key. Quarantined ports are assigned last; quarantine never blocks an assignment.
  */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
@@ -15,11 +14,11 @@ export interface PortRange {
 const QUARANTINE = sql`interval '1 day'`;
 
 /**
- * Makes the ports of the range available, at the control plane's start. Instances keep ports outside of it. A port
- * outside of it that is quarantined stays known: the next start may have another range.
+ * Makes the ports of the range available, at the control plane's start. Instances keep their ports outside the range. A
+ * quarantined port outside the range stays in the table, because the next start may have another range.
  */
 export async function offerPorts(tx: Tx, { first_port, last_port }: PortRange): Promise<void> {
-  // Transactions of the control plane before this one may still be ending.
+  // Transactions of the previous control plane may still be ending.
   await sql`lock table free_ssh_ports in share row exclusive mode`.execute(tx);
   await sql`
     insert into free_ssh_ports (port)
@@ -33,10 +32,10 @@ export async function offerPorts(tx: Tx, { first_port, last_port }: PortRange): 
 }
 
 /**
- * Holds a free port of the range that is not in `avoid` until the transaction's end. Ports that others hold are passed
- * over. The one that has been quarantined longest comes last. Undefined: there is none.
+ * Locks a free port of the range that is not in `avoid`, skipping ports that others have locked. Quarantined ports come
+ * last, the longest quarantined first. Undefined when there is none.
  */
-export async function holdFreePort(
+export async function lockFreePort(
   tx: Tx,
   { first_port, last_port }: PortRange,
   avoid: readonly number[],
@@ -49,12 +48,12 @@ export async function holdFreePort(
   return rows[0]?.port;
 }
 
-/** Takes a port that {@link holdFreePort} holds. */
+/** Takes a port that {@link lockFreePort} has locked. */
 export async function takePort(tx: Tx, port: number): Promise<void> {
   await tx.deleteFrom('free_ssh_ports').where('port', '=', port).execute();
 }
 
-/** Gives the port of a removed instance back. */
+/** Returns the port of a removed instance. */
 export async function releasePort(tx: Tx, port: number, has_run: boolean): Promise<void> {
   await tx
     .insertInto('free_ssh_ports')

@@ -6,13 +6,13 @@ import { append } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
-import { findInstance, type InstanceRow, lockInstance, setHostKeys, updateInstance } from './store.ts';
+import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
+import { findInstance, type InstanceRow, setHostKeys, updateInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
 /**
- * Makes a new generation that equals an older one; those between stay. Its epoch is new: what a host kept of the disk before
- * is not believed any more. Which host key the guest shows is asked at its next boot: that of a fork which goes back to what
- * it began with is made anew there.
+ * Makes a new generation that equals an older one; those between stay. The new epoch makes every host's overlay stale. The
+ * next boot reports the guest's host key, which a fork that goes back to its first generation generates again.
  * @throws AppError NOT_FOUND, CONFLICT
  */
 export async function restoreInstance(
@@ -20,22 +20,20 @@ export async function restoreInstance(
   principal: Principal,
   id: InstanceId,
   generation: number,
-  /** Called with the version found under the lock; throws to refuse. */
+  /** Gets the version found under the lock; throws to refuse. */
   check: (version: number) => void,
 ): Promise<InstanceRow> {
-  await lockInstance(tx, id);
-  const row = await findInstance(tx, principal.org_id, id);
-  if (!row) throw new AppError('NOT_FOUND');
+  const row = await lockInstanceOf(tx, principal, id);
   if (!(await findRetained(tx, id, generation))) throw noSuchGeneration(generation);
   check(row.version);
-  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  refuseDeleting(row);
   const state = row.state ?? 'stopped';
   if (state !== 'stopped') {
-    const message = `The VM is ${state}; a disk is restored while it is stopped. Stop it (DELETE …/vm) first.`;
+    const message = `The VM is ${state}. Stop it (DELETE …/vm) before you restore its disk.`;
     throw new AppError('CONFLICT', { message });
   }
   await insertRestored(tx, id, generation);
-  // Whoever has seen the disk before has not seen this one.
+  // Raises the version: an ETag from before the restore must fail.
   await updateInstance(tx, id, {});
   await setHostKeys(tx, id, null);
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its restore');
@@ -51,5 +49,7 @@ export async function restoreInstance(
 }
 
 export function noSuchGeneration(generation: number): AppError {
-  return new AppError('NOT_FOUND', { message: `The instance has no generation ${generation} (any more).` });
+  return new AppError('NOT_FOUND', {
+    message: `The instance has no generation ${generation}: it never existed, or was dropped.`,
+  });
 }

@@ -1,12 +1,12 @@
-/** How Node.js is started for the agent, which is to stay below 200 MiB (docs/adr/0028-memory-of-the-agent.md). */
+/** Settings of Node.js that keep the agent below 200 MiB (docs/adr/0028-memory-of-the-agent.md). */
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 
 /**
- * New space: of three threads, each else takes up to 32 MiB of it. Old space: far more than is ever needed, but the nearer
- * its bound the sooner V8 collects. And one thread of V8's own beside ours instead of four.
+ * New space: by default each of the three threads may use 32 MiB. Old space: more than the agent ever needs, but V8 collects
+ * sooner near the bound. One V8 worker thread instead of four.
  */
 export const AGENT_FLAGS: readonly string[] = [
   '--max-semi-space-size=1',
@@ -15,10 +15,9 @@ export const AGENT_FLAGS: readonly string[] = [
 ];
 
 /**
- * glibc, left to itself, raises the bound from which on memory comes from the system alone, and then keeps what was freed;
- * and each thread has memory of its own, in pieces. Bounds too low cost more than the work itself: each 4 KiB that come from
- * the system are a page fault, and a block passes through several buffers. So: a megabyte and more from the system, at most
- * 4 MiB of freed memory kept, and all threads together.
+ * By default glibc raises its mmap threshold, keeps freed memory, and gives each thread its own arena. Thresholds that are too
+ * low cost time: every 4 KiB from the system is a page fault. So: blocks of a MiB and more come from the system, at most
+ * 4 MiB of freed memory is kept, and all threads share one arena.
  */
 export const AGENT_ENV: Readonly<Record<string, string>> = {
   MALLOC_MMAP_THRESHOLD_: '1048576',
@@ -29,9 +28,9 @@ export const AGENT_ENV: Readonly<Record<string, string>> = {
 const WARM_UP_MS = 60_000;
 
 /**
- * Where Node.js keeps our sources without their types, for all roles: to take types out it loads a compiler, some 20 MiB in
- * each thread. Filled before the first start. Without it, where the folder cannot be written, all is as before but larger.
- * A package holds JavaScript, in a folder that nobody writes to: it has nothing to keep.
+ * The environment with Node's compile cache, filled before the first start. Without a cache each thread loads a compiler of
+ * some 20 MiB to strip types. If the folder cannot be written, the roles only use more memory. A package holds JavaScript
+ * and needs no cache.
  */
 export async function compiledSources(
   project_dir: string,

@@ -18,7 +18,7 @@ async function modeOf(path: string): Promise<number> {
   return (await stat(path)).mode & 0o777;
 }
 
-test('secrets are closed to others, also after someone has opened them', async (t) => {
+test('secrets are private, also after somebody has made them readable', async (t) => {
   const paths = await dataFolder(t);
   await ensureSecrets(paths, null, false);
   await chmod(paths.secrets, 0o755);
@@ -30,7 +30,7 @@ test('secrets are closed to others, also after someone has opened them', async (
   for (const path of [paths.overlays, paths.vms, paths.images]) assert.equal(await modeOf(path), 0o711);
 });
 
-test('secrets are made once, differ, and are the same for the roles', async (t) => {
+test('secrets are created once, differ, and are the same for the roles', async (t) => {
   const paths = await dataFolder(t);
   const made = await ensureSecrets(paths, null, false);
   assert.equal(made.secret_key.length, 32);
@@ -62,7 +62,7 @@ test('a damaged secret is refused rather than replaced', async (t) => {
   await assert.rejects(ensureSecrets(paths, null, false), /secret-key is damaged/);
 });
 
-test('a data folder that can not be made is told with the setting to change', async () => {
+test('the error of a data folder that cannot be created names the setting', async () => {
   for (const path of [join(import.meta.filename, 'data'), '/proc/berth', '/proc/berth/data']) {
     await assert.rejects(makeDataFolder(pathsIn(path)), {
       name: 'StartError',

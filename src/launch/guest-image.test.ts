@@ -38,7 +38,7 @@ async function buildsIn(folder: string): Promise<number> {
 
 const say = () => undefined;
 
-test('an image is built once per version, and the older one stays', AS_ROOT, async (t) => {
+test('an image is built once for each version, and the older one stays', AS_ROOT, async (t) => {
   const folder = await workFolder(t);
   const images_dir = join(folder, 'images');
   for (const build_script of [await recipe(folder, FIRST), await recipe(folder, FIRST)]) {
@@ -53,7 +53,7 @@ test('an image is built once per version, and the older one stays', AS_ROOT, asy
   await stat(join(images_dir, 'aaaaaaaaaaaa', 'manifest.json'));
 });
 
-test('an image of the same version elsewhere is taken over instead of built', AS_ROOT, async (t) => {
+test('an image of the same version in the seed folder is used instead of built', AS_ROOT, async (t) => {
   const folder = await workFolder(t);
   const seed_dir = join(folder, 'seed');
   const build_script = await recipe(folder, FIRST);
@@ -63,7 +63,7 @@ test('an image of the same version elsewhere is taken over instead of built', AS
   assert.equal(JSON.parse(await readFile(join(image.dir, 'manifest.json'), 'utf8')).version, FIRST);
 });
 
-test('an image that has lost a file, or the end of one, is built anew', AS_ROOT, async (t) => {
+test('an image with a missing or truncated file is built again', AS_ROOT, async (t) => {
   const folder = await workFolder(t);
   const first = { build_script: await recipe(folder, FIRST), images_dir: join(folder, 'images'), say };
   const { dir } = await ensureGuestImage(first);
@@ -96,7 +96,7 @@ test(
     const images_dir = join(folder, 'images');
     const first = { build_script: await recipe(folder, FIRST), images_dir, say };
     assert.deepEqual(await someGuestImage(first), {}, 'without any, it is built at once');
-    assert.deepEqual(await someGuestImage(first), {}, 'what is there is used');
+    assert.deepEqual(await someGuestImage(first), {}, 'the existing image is used');
     const never = new AbortController().signal;
     const failing = await someGuestImage({
       build_script: await recipe(folder, SECOND, 'failing'),

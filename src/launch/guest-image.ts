@@ -1,7 +1,7 @@
 /**
- * A guest image of our own, built by `guest/build.sh` from Debian packages. Each version of the recipe has a folder
- * of its own, `<images>/<first 12 digits of the version>`, which appears whole and never changes after that, because
- * overlays and running VMs go on using the files of an older version. `<images>/current` is a link to the newest.
+ * The built-in guest images, built by `guest/build.sh` from Debian packages. Each version of a recipe has a folder
+ * `<images>/<first 12 digits of the version>`. It appears whole and never changes, because overlays and running VMs keep
+ * using it. `<images>/current` is a link to the newest.
  */
 import {
   copyFile,
@@ -27,15 +27,15 @@ export interface GuestImageOptions {
   readonly build_script: string;
   /** `debian-12` unless another recipe is named. */
   readonly image?: string;
-  /** `<data>/images/<image>`; made when missing. */
+  /** `<data>/images/<image>`; created if missing. */
   readonly images_dir: string;
-  /** A folder like `images_dir` whose finished images may be taken over instead of building: the tests' cache. */
+  /** A folder like `images_dir` whose finished images are reused instead of building: the tests' cache. */
   readonly seed_dir?: string;
   readonly say: Say;
-  /** Instead of the recipe's own lines. */
+  /** Replaces the recipe's own output. */
   readonly onStep?: (step: number, what: string) => void;
   readonly signal?: AbortSignal;
-  /** Something else writes there meanwhile: no line that is written over. */
+  /** Other output is written meanwhile, so no line is overwritten. */
   readonly in_background?: boolean;
 }
 
@@ -51,7 +51,7 @@ export interface GuestImage {
 const CURRENT = 'current';
 const FILES = ['vmlinuz', 'initrd.img', 'rootfs.img'];
 
-/** Whatever is there and of the recipe's version is used; else it is built, which takes a minute. */
+/** Uses an image of the recipe's version, or builds it, which takes a minute. */
 export async function ensureGuestImage(options: GuestImageOptions): Promise<GuestImage> {
   const { version, publish } = await buildGuestImage(options, options.images_dir);
   await publish();
@@ -59,8 +59,8 @@ export async function ensureGuestImage(options: GuestImageOptions): Promise<Gues
 }
 
 /**
- * For a start that nobody shall wait for: where an older image is, that one is used, and `newer` builds the recipe's own
- * meanwhile. The agent finds it there; new disks are made over it then.
+ * For a fast start: if an older image exists it stays in use, and `newer` builds the recipe's version in the background. Once
+ * it is published the agent uses it for new disks.
  */
 export async function someGuestImage(
   options: GuestImageOptions,
@@ -79,13 +79,13 @@ export async function someGuestImage(
 }
 
 export interface BuiltImage extends GuestImage {
-  /** It was not in its place before. */
+  /** It is a new version here. */
   readonly fresh: boolean;
-  /** Into its place, and new disks are made over it. */
+  /** Moves it to its place and makes it current. */
   readonly publish: () => Promise<void>;
 }
 
-/** As {@link ensureGuestImage}; one that is not there yet is made in `staging`, and published once it has been checked. */
+/** As {@link ensureGuestImage}, but a new image is built in `staging`, and the caller publishes it after a check. */
 export async function buildGuestImage(options: GuestImageOptions, staging: string): Promise<BuiltImage> {
   const { build_script, image = 'debian-12', images_dir, seed_dir, say } = options;
   const version = await recipeVersion(build_script, image);
@@ -97,15 +97,15 @@ export async function buildGuestImage(options: GuestImageOptions, staging: strin
   if (fresh) {
     const seed = seed_dir === undefined ? undefined : join(seed_dir, name);
     if (seed !== undefined && (await versionIn(seed)) === version) {
-      say(`guest image ${image} (${name}): taking over ${seed}`);
-      await takeOver(seed, dir);
+      say(`guest image ${image} (${name}): using ${seed}`);
+      await copyFromSeed(seed, dir);
     } else {
       say(`guest image ${image} (${name}): building, this takes a minute or two`);
       await build(build_script, dir, image, options);
     }
   }
   if ((await versionIn(dir)) !== version) {
-    throw new StartError(`the guest image in ${dir} is not of the version it should be`, 1);
+    throw new StartError(`the guest image in ${dir} has the wrong version`, 1);
   }
   const publish = async () => {
     if (dir !== place) {
@@ -117,7 +117,7 @@ export async function buildGuestImage(options: GuestImageOptions, staging: strin
   return { dir, version, fresh, publish };
 }
 
-/** The folder of the newest image below `images_dir`, as the last {@link ensureGuestImage} left it. */
+/** The folder that `current` below `images_dir` points to. */
 export async function currentGuestImage(images_dir: string): Promise<string> {
   return join(images_dir, await readlink(join(images_dir, CURRENT)));
 }
@@ -131,7 +131,7 @@ async function recipeVersion(build_script: string, image: string): Promise<strin
   return version;
 }
 
-/** Of one that is whole: to the agent an image that has lost a file, or the end of its root file system, is none. */
+/** Undefined for an incomplete image, as in the agent: a missing file, or a truncated root file system. */
 async function versionIn(dir: string): Promise<string | undefined> {
   try {
     const manifest: unknown = JSON.parse(await readFile(join(dir, 'manifest.json'), 'utf8'));
@@ -158,7 +158,7 @@ async function build(
       `the guest image must be built by root once. Run: sudo ${build_script} ${dir} ${image}`,
     );
   }
-  // Its steps take a minute at times, without a word. Elsewhere than on a terminal its lines are enough.
+  // A step may take a minute without output: on a terminal, show the seconds.
   const watched = onStep === undefined && in_background !== true && process.stdout.isTTY;
   const seconds = watched ? new SecondsLine(process.stdout) : undefined;
   const onLine = (line: string) => {
@@ -179,8 +179,8 @@ async function build(
   }
 }
 
-/** Whole or not at all. The files are read-only and never change, so links do; copies across file systems. */
-async function takeOver(seed: string, dir: string): Promise<void> {
+/** Atomic. The files never change, so hard links suffice; copies across file systems. */
+async function copyFromSeed(seed: string, dir: string): Promise<void> {
   const temporary = `${dir}.taking-over`;
   await rm(temporary, { recursive: true, force: true });
   await mkdir(temporary, { mode: 0o755 });

@@ -1,6 +1,6 @@
 /**
- * The certificate that hosts of the fleet know the control plane by: made once, by openssl, in the secrets' folder. No
- * authority vouches for it; each host has its fingerprint in its join token.
+ * The control plane's certificate for hosts of the fleet: self-signed, created once by openssl. Each host pins it by the
+ * fingerprint in its join token.
  */
 import { existsSync } from 'node:fs';
 import { chmod, rename } from 'node:fs/promises';
@@ -16,11 +16,11 @@ export async function ensureHostsCertificate({
   hosts_tls_key,
   hosts_tls_cert,
 }: CertificatePaths): Promise<void> {
-  // The key comes first: a certificate has its key.
+  // openssl writes the key first, so a certificate without its key means that the key was lost.
   if (existsSync(hosts_tls_cert)) {
     if (existsSync(hosts_tls_key)) return;
     throw new StartError(
-      `${hosts_tls_key} is missing, and hosts trust that key's certificate alone: bring it back from a backup`,
+      `${hosts_tls_key} is missing, and hosts trust only its certificate: restore it from a backup`,
     );
   }
   const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-keyout', hosts_tls_key];

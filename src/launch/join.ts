@@ -1,18 +1,18 @@
-/** What a machine needs to be a host of a fleet, checked before anything is begun. */
+/** Checks, before anything else, what a host of a fleet needs. */
 import { chmod, lstat, readFile } from 'node:fs/promises';
 import { type JoinToken, parseJoinToken } from '../agent-api/join-token.ts';
 import type { Config } from '../config/config.ts';
 import { messageOf } from '../lib/errors.ts';
 import { StartError } from './start-error.ts';
 
-/** The token that `berth host add` has printed; from now on we alone read its file. @throws StartError */
+/** Reads the token that `berth host add` printed, and makes its file private. @throws StartError */
 export async function readJoinToken(path: string): Promise<JoinToken> {
   try {
     if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600);
     const token = parseJoinToken(await readFile(path, 'utf8'));
     if (token) return token;
   } catch (error) {
-    throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} can't be read: ${messageOf(error)}`, 2, {
+    throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} cannot be read: ${messageOf(error)}`, 2, {
       cause: error,
     });
   }
@@ -25,7 +25,7 @@ export async function checkJoin(config: Config): Promise<void> {
   await readJoinToken(config.join.token_path);
   if (config.s3 === null) {
     throw new StartError(
-      'BERTH_S3_BUCKET: is not set; several hosts need one bucket, the same as the control plane has. A folder is for one machine',
+      'BERTH_S3_BUCKET: is not set; a host needs the same bucket as the control plane. A folder serves one machine only',
     );
   }
 }

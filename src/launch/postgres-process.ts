@@ -1,6 +1,6 @@
 /**
- * The server process of one cluster: finding the one that runs, starting one that outlives us, stopping it, and its log.
- * The log is one file the server appends to, cut at {@link LOG_MAX_BYTES} with one older part kept.
+ * The server process of one cluster: find it, start it detached, stop it, and bound its log. The server appends to one file,
+ * which is rotated at {@link LOG_MAX_BYTES}; one older file is kept.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { copyFile, open, readdir, readFile, readlink, realpath, stat, truncate } from 'node:fs/promises';
@@ -23,9 +23,7 @@ const FAST_STOP_MS = 20_000;
 const IMMEDIATE_STOP_MS = 10_000;
 const POLL_MS = 20;
 
-/**
- * For a small machine. What a client did wrong is reported to the client, not logged: statements may hold secrets.
- */
+/** For a small machine. Errors of clients are not logged, because statements may hold secrets. */
 const SERVER_SETTINGS: Readonly<Record<string, string>> = {
   listen_addresses: '',
   unix_socket_permissions: '0700',
@@ -48,21 +46,27 @@ export interface SpawnServerOptions {
   readonly cluster_dir: string;
   readonly socket_dir: string;
   readonly log_path: string;
+  /** On top of those for a small machine. */
+  readonly settings?: Readonly<Record<string, string>>;
 }
 
 export interface SpawnedServer {
   readonly child: ChildProcess;
   readonly pid: number;
-  /** What the log says about why it ended; empty when nothing. */
+  /** Why it ended, from the log; empty when the log has nothing. */
   failure(): Promise<string>;
 }
 
-/** In a session of its own, with nothing of ours but the log: neither our death nor a Ctrl-C reaches it. */
+/** Starts the server in its own session, so that neither our death nor a Ctrl-C ends it. */
 export async function spawnServer(options: SpawnServerOptions): Promise<SpawnedServer> {
   const { binaries, owner, cluster_dir, socket_dir, log_path } = options;
   await using log = await open(log_path, 'a', 0o600);
   const log_start = (await log.stat()).size;
-  const settings = { ...SERVER_SETTINGS, unix_socket_directories: quoted(socket_dir) };
+  const settings = {
+    ...SERVER_SETTINGS,
+    ...options.settings,
+    unix_socket_directories: quoted(socket_dir),
+  };
   const args = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
   const child = spawn(binaries.postgres, ['-D', cluster_dir, ...args], {
     ...owner,
@@ -80,14 +84,14 @@ export async function spawnServer(options: SpawnServerOptions): Promise<SpawnedS
   return { child, pid: child.pid ?? 0, failure };
 }
 
-/** A folder in a list setting: in double quotes, so that commas and spaces are its own. */
+/** Quotes a folder for a list setting: it may contain commas and spaces. */
 function quoted(folder: string): string {
   return `"${folder.replaceAll('"', '""')}"`;
 }
 
 /**
- * The live server of this cluster. The pid in `postmaster.pid` alone proves nothing, for it may be another process's by
- * now; a server's working directory is its cluster.
+ * The running server of this cluster. The pid in `postmaster.pid` may have been reused, so the process's working directory
+ * must be the cluster.
  */
 export async function runningServer(cluster_dir: string): Promise<RunningServer | undefined> {
   try {
@@ -105,10 +109,10 @@ export async function runningServer(cluster_dir: string): Promise<RunningServer 
 }
 
 /**
- * Ends at once what still runs on a cluster whose folder was removed. It finds out within a minute, and takes the socket of
- * that path along as it goes: by then another server's.
+ * Ends servers whose cluster folder was deleted. Such a server notices within a minute and then unlinks the socket at its path,
+ * which may be a new server's by then.
  */
-export async function endLeftBehind(cluster_dir: string): Promise<void> {
+export async function endOrphans(cluster_dir: string): Promise<void> {
   const cwd = `${await realpath(cluster_dir)} (deleted)`;
   const pids: number[] = [];
   for (const name of await readdir('/proc')) {
@@ -126,7 +130,7 @@ export async function endLeftBehind(cluster_dir: string): Promise<void> {
   while (pids.some(isAlive) && Date.now() < deadline_ms) await sleep(POLL_MS);
 }
 
-/** SIGINT is PostgreSQL's fast shutdown: open transactions are rolled back, everything is written. SIGQUIT is immediate. */
+/** SIGINT is PostgreSQL's fast shutdown: it rolls back open transactions and writes everything. SIGQUIT is immediate. */
 export async function stopServer(pid: number, child?: ChildProcess): Promise<void> {
   const gone = () => (child ? child.exitCode !== null || child.signalCode !== null : !isAlive(pid));
   for (const [signal, wait_ms] of [
@@ -145,7 +149,7 @@ export async function stopServer(pid: number, child?: ChildProcess): Promise<voi
   throw new Error(`PostgreSQL (pid ${pid}) does not stop`);
 }
 
-/** Cuts the log when it is too long; its end moves to `<log>.1`. The server appends, so it goes on at the new end. */
+/** Rotates a log that is too long to `<log>.1`. The server opened it for appending, so truncation is safe. */
 export async function boundLog(log_path: string, max_bytes = LOG_MAX_BYTES): Promise<void> {
   if ((await stat(log_path)).size <= max_bytes) return;
   await copyFile(log_path, `${log_path}.1`);

@@ -1,11 +1,11 @@
-/** Whether a process lives, for those that are not our children. */
+/** Whether a process that is not our child lives. */
 import { readFileSync } from 'node:fs';
 import { errnoOf } from '../lib/errors.ts';
 
-/** False for a zombie, which nobody may ever reap in a container. */
+/** False for a zombie: in a container nothing may ever reap it. */
 export function isAlive(pid: number): boolean {
   try {
-    // The state follows the program's name, which stands in parentheses and may hold any character.
+    // The state follows the program's name, which is in parentheses and may contain any character.
     const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
     return !/^ [ZX]/.test(stat.slice(stat.lastIndexOf(')') + 1));
   } catch (error) {

@@ -1,6 +1,6 @@
 /**
- * The line `berth ready at <url>`: when the control plane says so itself. After it, where the rest is and, at the first
- * start, how to log in; and systemd is told. A host of a fleet serves nobody, and is ready once its agent is started.
+ * Prints `berth ready at <url>` when the control plane is ready, then where the console and the log are and, at the first start,
+ * how to log in. Notifies systemd. A host of a fleet has no API, and is ready once its agent has started.
  */
 import { existsSync } from 'node:fs';
 import { get as httpGet } from 'node:http';
@@ -13,7 +13,7 @@ import { readFirstLogin } from './first-login.ts';
 import { runCommand } from './run-command.ts';
 import { typedAs } from './typed-as.ts';
 
-/** Asks `/readyz` until it is 200, then says so once; false when `ended` aborts before that. A host of a fleet is not asked. */
+/** Polls `/readyz` until it answers 200; false when `ended` aborts before that. */
 export async function announceWhenReady(
   config: Config,
   ended: AbortSignal,
@@ -23,7 +23,7 @@ export async function announceWhenReady(
 ): Promise<boolean> {
   if (config.join !== null) {
     write(`berth: this machine is a host of ${config.join.control_plane}\n`);
-    await tellSystemd(env);
+    await notifySystemd(env);
     return true;
   }
   const paths = pathsIn(config.data_dir);
@@ -36,14 +36,14 @@ export async function announceWhenReady(
   write(`berth ready at ${config.public_url}\n`);
   // Passkeys belong to a name, not to an address.
   write(`berth: web console: ${config.public_url.replace('//127.0.0.1', '//localhost')}\n`);
-  if (log_file !== null) write(`berth: its log: ${log_file}. Ctrl-C stops Berth; VMs run on\n`);
-  if (!known) await tellFirstLogin(paths, env, write);
-  await tellSystemd(env);
+  if (log_file !== null) write(`berth: its log: ${log_file}. Ctrl-C stops Berth; VMs keep running\n`);
+  if (!known) await printFirstLogin(paths, env, write);
+  await notifySystemd(env);
   return true;
 }
 
-/** In a journal, which others read too, the file's name stands for the password. */
-async function tellFirstLogin(paths: Paths, env: Env, write: (line: string) => void): Promise<void> {
+/** In a journal, which others may read, the file's name replaces the password. */
+async function printFirstLogin(paths: Paths, env: Env, write: (line: string) => void): Promise<void> {
   const login = await readFirstLogin(paths);
   if (login === undefined) return;
   const password =
@@ -55,8 +55,8 @@ async function tellFirstLogin(paths: Paths, env: Env, write: (line: string) => v
   write(`berth: next, in another terminal: ${command} up first\n`);
 }
 
-/** sd_notify(3), by systemd's own command: Node has no datagrams on unix sockets. */
-async function tellSystemd(env: Env): Promise<void> {
+/** sd_notify(3) by systemd's command, because Node has no datagrams on unix sockets. */
+async function notifySystemd(env: Env): Promise<void> {
   if (env['NOTIFY_SOCKET'] === undefined) return;
   await runCommand('systemd-notify', ['--ready', '--status=ready'], { env }).catch(() => undefined);
 }
@@ -68,7 +68,7 @@ function answersOk(url: string): Promise<boolean> {
       response.resume();
       resolve(response.statusCode === 200);
     };
-    // Our own server by its address, whose name the certificate need not carry: nothing is sent but the question.
+    // Our own server, by its address, which the certificate need not contain. The request holds no secret.
     const request = url.startsWith('https:')
       ? httpsGet(url, { ...options, rejectUnauthorized: false }, answered)
       : httpGet(url, options, answered);

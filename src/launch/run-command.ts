@@ -1,4 +1,4 @@
-/** Running a program to its end. Its errors say which program it was and how it ended. */
+/** Runs a program to its end. */
 import { type SpawnOptions, spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 
@@ -8,11 +8,11 @@ export interface CommandOptions {
   /** With `gid`: the process has no supplementary groups (libuv empties them). */
   readonly uid?: number | undefined;
   readonly gid?: number | undefined;
-  /** `passed on`: its output appears in ours as it comes. */
+  /** `passed on`: its output goes to ours. */
   readonly output?: 'collected' | 'passed on';
-  /** Ends it by SIGTERM; then the call rejects. */
+  /** Sends SIGTERM; the call then rejects. */
   readonly signal?: AbortSignal | undefined;
-  /** Of its stdout, as they come; both streams are collected too. */
+  /** For each line of stdout; both streams are collected too. */
   readonly onLine?: (line: string) => void;
 }
 
@@ -25,7 +25,7 @@ export interface CommandResult {
 
 const OUTPUT_MAX_CHARACTERS = 1_000_000;
 
-/** Resolves however the program ends; rejects only when it can't be run at all. */
+/** Resolves however the program ends; rejects only when it cannot be run. */
 export function runCommand(
   command: string,
   args: readonly string[],

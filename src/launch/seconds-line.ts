@@ -1,7 +1,4 @@
-/**
- * The seconds that pass while a child program says nothing: a line that is written over each second, on a terminal. What
- * the program says takes its place.
- */
+/** Shows the elapsed seconds on a terminal while a child program prints nothing. Its next line replaces them. */
 import type { Writable } from 'node:stream';
 
 const TICK_MS = 1_000;

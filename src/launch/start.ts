@@ -1,6 +1,6 @@
 /**
- * `npm start` on one machine, from a validated configuration to the end: everything the roles need is made or found,
- * in an order in which the cheap refusals come first; then the roles run until a signal.
+ * `npm start` on one machine, with a validated configuration: prepares everything that the roles need, cheap checks first, then
+ * runs the roles until a signal.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -18,7 +18,7 @@ import { type GuestImage, someGuestImage } from './guest-image.ts';
 import { ensureHostsCertificate } from './hosts-certificate.ts';
 import { checkJoin } from './join.ts';
 import { clusterExists } from './postgres-cluster.ts';
-import { makeReachable, VM_PASSENGER } from './reachable.ts';
+import { makeReachable, VM_USER } from './reachable.ts';
 import { checkListenAddress, type DataFolderLock, lockDataFolder } from './single.ts';
 import { type Say, StartError } from './start-error.ts';
 import { type RoleSpec, supervise, superviseUntilSignal } from './supervise.ts';
@@ -30,14 +30,14 @@ export function configOrRefuse(env: Env, cwd: string): Config {
   return result.config;
 }
 
-/** What {@link prepare} holds for the roles; `close` gives it back. */
+/** What {@link prepare} has acquired for the roles; `close` releases it. */
 export interface Prepared {
   readonly paths: Paths;
   readonly database_url: string;
-  /** For the roles: the launcher's, with DATABASE_URL and BERTH_DATA_DIR as they are now. */
+  /** The launcher's environment, with DATABASE_URL and BERTH_DATA_DIR set. */
   readonly env: Env;
   readonly lock: DataFolderLock;
-  /** After an upgrade: what is still to be built while the roles run. */
+  /** After an upgrade: builds the newer image while the roles run. */
   readonly newer_image?: ((signal: AbortSignal) => Promise<GuestImage>) | undefined;
   close(): Promise<void>;
 }
@@ -50,7 +50,7 @@ export interface PrepareOptions {
   readonly say: Say;
 }
 
-/** Throws {@link StartError}; then nothing of ours is left running. */
+/** On a {@link StartError} nothing is left running. */
 export async function prepare(options: PrepareOptions): Promise<Prepared> {
   const { config, env, project_dir, say } = options;
   const paths = pathsIn(config.data_dir);
@@ -67,7 +67,7 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
     await ensureDebianPackages({ list_paths, env, is_root, say });
     if (is_root) {
       for (const folder of [paths.debian_12, paths.overlays, paths.vms]) {
-        await makeReachable(folder, VM_PASSENGER, say);
+        await makeReachable(folder, VM_USER, say);
       }
     }
     await refuseUnfinishedRestore(paths);
@@ -96,7 +96,7 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
   };
 }
 
-/** What the machine with the control plane has and a host that joins it has not. */
+/** Secrets and certificate, which only the control plane's machine has. */
 async function ensureAuthority(config: Config, paths: Paths): Promise<void> {
   const has_database = config.database_url === null && (await clusterExists(paths.postgres));
   await ensureSecrets(paths, config.secret_key, has_database);
@@ -117,7 +117,7 @@ function checkTls({ tls }: Config): void {
     try {
       return readFileSync(path);
     } catch (error) {
-      throw new StartError(`${name}: ${path} can't be read: ${messageOf(error)}`);
+      throw new StartError(`${name}: ${path} cannot be read: ${messageOf(error)}`);
     }
   };
   const cert = read('BERTH_TLS_CERT', tls.cert_path);
@@ -134,11 +134,11 @@ function checkTls({ tls }: Config): void {
 export interface StartOptions extends PrepareOptions {
   readonly roles: readonly RoleSpec[];
   readonly log: Log;
-  /** Called when the roles are being started; `ended` aborts when they are being stopped. */
+  /** Called when the roles have been started; `ended` aborts when they are stopped. */
   readonly started?: (prepared: Prepared, ended: AbortSignal) => void;
 }
 
-/** All of it. Resolves with the exit code; throws {@link StartError} when it can't begin. */
+/** Resolves with the exit code. @throws StartError */
 export async function start(options: StartOptions): Promise<number> {
   const { roles, log, say } = options;
   const prepared = await prepare(options);
@@ -154,7 +154,7 @@ export async function start(options: StartOptions): Promise<number> {
     options.started?.(prepared, ended.signal);
     building = buildNewerImage(prepared, ended.signal, say);
     return await superviseUntilSignal(supervisor, () => {
-      say('stopping; VMs go on running');
+      say('stopping; VMs keep running');
       ended.abort();
     });
   } finally {
@@ -164,12 +164,12 @@ export async function start(options: StartOptions): Promise<number> {
   }
 }
 
-/** What fails is told, and tried again by the next start: the older image serves as well. */
+/** A failure is only reported: the older image works, and the next start tries again. */
 async function buildNewerImage({ newer_image }: Prepared, signal: AbortSignal, say: Say): Promise<void> {
   try {
     await newer_image?.(signal);
   } catch (error) {
     if (!signal.aborted)
-      say(`${messageOf(error)}; new disks are made over the older image until a start can build it`);
+      say(`${messageOf(error)}; new disks use the older image until a start can build the newer one`);
   }
 }

@@ -1,8 +1,8 @@
 /**
- * Keeps the roles running: each a child process, started again when it dies, stopped in the reverse of the order they
- * were started in. A child hears of our death by the end of its IPC channel ({@link exitWithParent}).
+ * Keeps the roles running. Each is a child process that is restarted when it dies; roles stop in the reverse order of their
+ * start. A child notices our death by the end of its IPC channel ({@link exitWithParent}).
  *
- *     running ─ dies ─▶ waiting (0.2 s … 5 s, from the start again after 30 s of life) ─▶ running
+ *     running ─ dies ─▶ waiting (0.2 s … 5 s; 0.2 s again after 30 s of life) ─▶ running
  *        └──── stop ─▶ SIGTERM, 10 s, SIGKILL ─▶ ended
  */
 import { type ChildProcess, spawn } from 'node:child_process';
@@ -11,20 +11,20 @@ import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 
-/** A child that ends so at its first start has said on stderr what is wrong with its settings. */
+/** The exit code of a child that found its settings invalid and said so on stderr. Counts at the first start only. */
 export const CONFIGURATION_ERROR_EXIT_CODE = 2;
 
 export interface RoleSpec {
   /** For the log. */
   readonly name: string;
-  /** What follows the program: `['src/main.ts', 'host']`. */
+  /** The arguments of the program: `['src/main.ts', 'agent']`. */
   readonly args: readonly string[];
-  /** On top of what all children get. */
+  /** In addition to the environment of all children. */
   readonly env?: Readonly<Record<string, string>>;
 }
 
 export interface SuperviseOptions {
-  /** In the order they start. */
+  /** In the order of their start. */
   readonly roles: readonly RoleSpec[];
   /** The whole environment of the children. */
   readonly env: Readonly<Record<string, string | undefined>>;
@@ -32,16 +32,16 @@ export interface SuperviseOptions {
   /** node itself unless given. */
   readonly executable?: string;
   readonly cwd?: string;
-  /** An open file the children keep open as long as they live: the data folder's lock. */
+  /** An open file that the children keep open: the data folder's lock. */
   readonly inherited_fd?: number;
   readonly timing?: Partial<SuperviseTiming>;
 }
 
 export interface SuperviseTiming {
-  /** Of the first wait; it doubles with each. */
+  /** The first wait; each further one doubles. */
   readonly backoff_min_ms: number;
   readonly backoff_max_ms: number;
-  /** A life this long makes the next wait the shortest again. */
+  /** After this uptime the next wait is the first again. */
   readonly healthy_after_ms: number;
   /** From SIGTERM to SIGKILL. */
   readonly grace_ms: number;
@@ -55,14 +55,14 @@ const TIMING: SuperviseTiming = {
 };
 
 export interface Supervisor {
-  /** Of the role's process now; undefined while it waits to be started again. */
+  /** Undefined while the role waits for its restart. */
   pid(name: string): number | undefined;
-  /** Settles when a role's first start ended with {@link CONFIGURATION_ERROR_EXIT_CODE}: its name. */
+  /** Resolves with the role's name when its first start ended with {@link CONFIGURATION_ERROR_EXIT_CODE}. */
   readonly configuration_error: Promise<string>;
   /** Resolves when every child has ended. Idempotent. */
   stop(): Promise<void>;
-  /** SIGKILL for what is still there. */
-  hurry(): void;
+  /** Sends SIGKILL to all remaining children. */
+  kill(): void;
 }
 
 export function supervise(options: SuperviseOptions): Supervisor {
@@ -80,13 +80,13 @@ export function supervise(options: SuperviseOptions): Supervisor {
       stopped ??= stopAll(roles);
       return stopped;
     },
-    hurry: () => {
+    kill: () => {
       for (const role of roles) role.kill();
     },
   };
 }
 
-/** One after another, for a role may need those before it until it has ended; none is started again meanwhile. */
+/** In reverse order, because a role may need earlier ones until it has ended. None is restarted meanwhile. */
 async function stopAll(roles: readonly Role[]): Promise<void> {
   for (const role of roles) role.end();
   for (const role of roles.toReversed()) await role.stop();
@@ -103,7 +103,7 @@ class Role {
   readonly #ending = new AbortController();
   readonly #loop: Promise<void>;
   #child: ChildProcess | undefined;
-  #hurried = false;
+  #killed = false;
 
   constructor(spec: RoleSpec, options: SuperviseOptions, timing: SuperviseTiming, refused: () => void) {
     this.spec = spec;
@@ -122,15 +122,15 @@ class Role {
   }
 
   kill(): void {
-    this.#hurried = true;
+    this.#killed = true;
     this.#child?.kill('SIGKILL');
   }
 
   async stop(): Promise<void> {
     this.end();
-    this.#child?.kill(this.#hurried ? 'SIGKILL' : 'SIGTERM');
+    this.#child?.kill(this.#killed ? 'SIGKILL' : 'SIGTERM');
     const timer = setTimeout(() => {
-      this.#options.log.warn({ name: this.spec.name, pid: this.pid() }, 'role does not stop; killing it');
+      this.#options.log.warn({ name: this.spec.name, pid: this.pid() }, 'the role does not stop; killing it');
       this.kill();
     }, this.#timing.grace_ms);
     await this.#loop;
@@ -153,16 +153,16 @@ class Role {
       }
       if (life_ms >= this.#timing.healthy_after_ms) attempt = 0;
       const wait_ms = backoffMs(attempt++, this.#timing.backoff_min_ms, this.#timing.backoff_max_ms);
-      log.error({ name, life_ms, wait_ms, why: describe(exit) }, `role ${name} died; starting it again`);
+      log.error({ name, life_ms, wait_ms, why: describe(exit) }, `role ${name} died; restarting it`);
       await pause(wait_ms, this.#ending.signal);
     }
   }
 
-  /** From one start to its end. */
+  /** Runs the child once, until it ends. */
   #life(): Promise<Exit> {
     const { env, log, cwd, inherited_fd } = this.#options;
     return new Promise((resolve) => {
-      // A session of its own: a Ctrl-C in the terminal is for us, and we stop the children in order.
+      // Its own session: a Ctrl-C reaches only us, and we stop the children in order.
       const child = spawn(this.#options.executable ?? process.execPath, this.spec.args, {
         env: { ...env, ...this.spec.env },
         stdio: ['ignore', 'inherit', 'inherit', 'ipc', ...(inherited_fd === undefined ? [] : [inherited_fd])],
@@ -176,7 +176,7 @@ class Role {
         resolve(exit);
       };
       child.once('error', (error) => {
-        // Also comes when a signal or message can't be sent; only a child that never was ends here.
+        // Also emitted when a signal cannot be sent. Only a child that never started ends here.
         if (child.pid === undefined) ended({ code: null, signal: null, error });
       });
       child.once('exit', (code, signal) => ended({ code, signal }));
@@ -189,13 +189,12 @@ function describe({ code, signal, error }: Exit): string {
   return signal === null ? `exit code ${code}` : signal;
 }
 
-/** Nobody kills an orphan that does not stop, and it would hold the data folder's lock against the next launcher. */
+/** An orphan that does not stop must end itself: it would keep the data folder locked against the next launcher. */
 export const ORPHAN_GRACE_MS = 30_000;
 
 /**
- * For a supervised child: calls `orphaned` once when the launcher has gone, however it went, and ends the process if it is
- * still there `grace_ms` later. Does nothing in a process that was not started by {@link supervise}, and does not keep the
- * process alive.
+ * For a supervised child: calls `orphaned` once when the launcher is gone, and ends the process `grace_ms` later. Does nothing in
+ * a process that {@link supervise} did not start. Does not keep the process alive.
  */
 export function exitWithParent(orphaned: () => void, grace_ms = ORPHAN_GRACE_MS): void {
   if (process.channel === undefined) return;
@@ -211,16 +210,16 @@ export function exitWithParent(orphaned: () => void, grace_ms = ORPHAN_GRACE_MS)
   process.channel?.unref();
 }
 
-/** One Ctrl-C comes twice under npm: from the terminal, whose signals go to all in front, and passed on by npm. */
+/** Under npm one Ctrl-C arrives twice: from the terminal and from npm. */
 const ONE_CTRL_C_MS = 1_000;
 
 /**
- * Until a signal asks to stop or a role refuses its settings; then stops everything. Resolves with our exit code. A
- * second signal, `apart_ms` after the first at least, kills what is left. `asked` is called at once when stopping begins.
+ * Waits for a signal, or for a role that refuses its settings, then stops everything and resolves with the exit code. A
+ * second signal at least `apart_ms` after the first kills the rest. `stopping` is called when the stop begins.
  */
 export async function superviseUntilSignal(
   supervisor: Supervisor,
-  asked: () => void,
+  stopping: () => void,
   apart_ms = ONE_CTRL_C_MS,
 ): Promise<number> {
   const signals = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const;
@@ -234,7 +233,7 @@ export async function superviseUntilSignal(
     if (first_ms === undefined) {
       first_ms = now_ms;
       first(signal);
-    } else if (now_ms - first_ms >= apart_ms) supervisor.hurry();
+    } else if (now_ms - first_ms >= apart_ms) supervisor.kill();
   };
   for (const signal of signals) process.on(signal, onSignal);
   try {
@@ -242,7 +241,7 @@ export async function superviseUntilSignal(
       signalled,
       supervisor.configuration_error.then(() => 'refused' as const),
     ]);
-    asked();
+    stopping();
     await supervisor.stop();
     assert(first_ms !== undefined || why === 'refused', 'stopped without a reason');
     return why === 'refused' ? CONFIGURATION_ERROR_EXIT_CODE : 0;

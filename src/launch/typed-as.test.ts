@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { typedAs } from './typed-as.ts';
 
-test('the command is told as it can be typed: in a checkout, installed by npm, in PATH', (t) => {
+test('the command is named as it can be typed: in a checkout, installed by npm, on the PATH', (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'berth-'));
   t.after(() => rmSync(folder, { recursive: true }));
   const bin = join(folder, 'node_modules', '.bin');

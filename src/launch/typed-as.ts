@@ -1,9 +1,9 @@
-/** How the command line is typed on this machine, for what a start says to type next. */
+/** The command to type for Berth on this machine, for the messages of a start. */
 import { existsSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 
 /**
- * By its name where a shell finds it, from a checkout's folder, or where npm has put it.
+ * Its name if it is on the PATH, the path in a checkout, or npm's link.
  * @param program a file of this program: source, or built below `dist/` of its package
  * @param search_path as in `PATH`
  */

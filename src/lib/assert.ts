@@ -1,4 +1,4 @@
-/** A broken invariant: a bug of ours, never the caller's fault. Answered as 500 INTERNAL. */
+/** A broken invariant: our bug, never the caller's fault. Answered as 500 INTERNAL. */
 export class InvariantError extends Error {
   override name = 'InvariantError';
 }

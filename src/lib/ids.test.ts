@@ -44,7 +44,7 @@ test('ids of one moment differ', () => {
   assert.equal(new Set(Array.from({ length: 1000 }, () => newId('evt', 0))).size, 1000);
 });
 
-test('what is no id is none', () => {
+test('text that is no id is refused', () => {
   const good = newId('inst');
   for (const bad of ['', 'inst', 'inst_', good.toUpperCase(), `${good}0`, good.slice(0, -1), ` ${good}`]) {
     assert.equal(isId('inst', bad), false, bad);

@@ -1,8 +1,8 @@
 import { drawRandom } from './random.ts';
 
 /**
- * Ids: `<prefix>_<26 characters>`: 48 bits of milliseconds and 80 random bits in Crockford's base32,
- * lower case, so they sort by time of making (the layout of ULID, https://github.com/ulid/spec).
+ * Ids are `<prefix>_<26 characters>`: 48 bits of milliseconds and 80 random bits in lower-case Crockford base32, so they sort by
+ * creation time (the layout of ULID, https://github.com/ulid/spec).
  */
 export const ID_PREFIXES = [
   'usr',

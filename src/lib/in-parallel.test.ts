@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { inParallel } from './in-parallel.ts';
 
-test('every item is worked on once, so many at a time', async () => {
+test('every item is worked on once, at most so many at a time', async () => {
   const done: number[] = [];
   let now = 0;
   let most = 0;
@@ -17,7 +17,7 @@ test('every item is worked on once, so many at a time', async () => {
   await inParallel([], 3, () => assert.fail());
 });
 
-test('after a failure nothing more is begun, and what was under way has ended when it is told', async () => {
+test('after a failure nothing more begins, and it is thrown once all work has ended', async () => {
   const [begun, ended]: [number[], number[]] = [[], []];
   const work = async (item: number): Promise<void> => {
     begun.push(item);

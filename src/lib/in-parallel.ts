@@ -1,6 +1,6 @@
 /**
- * Does `work` for each item, `at_once` at a time; items are taken as workers come to them. After the first failure nothing
- * more is begun; it is thrown once all has ended.
+ * Calls `work` for each item, at most `at_once` at a time. After a failure no further item begins, and it is thrown once all running
+ * work has ended.
  */
 export async function inParallel<T>(
   items: Iterable<T>,

@@ -1,13 +1,13 @@
-/** Long work on a thread that also answers requests. */
+/** Long work on a thread that also serves requests. */
 import { setImmediate as turn } from 'node:timers/promises';
 
 const SLICE_MS = 10;
-/** Between two looks at the clock. */
+/** Between two readings of the clock. */
 const ITEMS = 64;
 
 /**
- * Does `work` with each item, and lets others have their turn every 10 ms or so. An undefined item is a step in which there
- * was nothing to do: sources that search yield it, so that a long search can be interrupted too.
+ * Calls `work` for each item, and yields to other work about every 10 ms. A source that searches yields undefined between its finds,
+ * so that a long search is interrupted too.
  */
 export async function inSlices<T>(items: Iterable<T | undefined>, work: (item: T) => void): Promise<void> {
   let until_ms = performance.now() + SLICE_MS;

@@ -1,6 +1,6 @@
 /**
  * The first `count` of the eight groups of an IPv6 address, in hexadecimal without leading zeros (RFC 5952, section 4.1),
- * joined by colons: what a network of 16 bits a group has in common. The address is a valid one.
+ * joined by colons: the prefix of a network. The address must be valid.
  */
 export function firstGroups(address: string, count: number): string {
   const [head = '', tail] = address.split('::');

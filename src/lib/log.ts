@@ -2,7 +2,7 @@ import { type Logger, pino } from 'pino';
 
 export type Log = Logger;
 
-/** Fields that must never reach a log, in what is logged, in what it holds, and in what that holds. */
+/** Fields that must never reach a log, down to the third level of a logged object. */
 const REDACTED: ReadonlySet<string> = new Set([
   'authorization',
   'cookie',
@@ -18,8 +18,8 @@ const DEPTH = 3;
 const CENSOR = '[redacted]';
 
 /**
- * `value` without them: itself where it has none, which is nearly always. pino's own `redact` takes ten times a line's
- * time.
+ * `value` with those fields censored; `value` itself if it has none, which is the common case. pino's own `redact` takes ten times
+ * as long.
  */
 function redacted<T>(value: T, depth = DEPTH): T {
   if (depth === 0 || !isPlain(value)) return value;
@@ -33,7 +33,7 @@ function redacted<T>(value: T, depth = DEPTH): T {
   return (copy as T | undefined) ?? value;
 }
 
-/** Not what says itself how it is written, as times and bytes do, and no error: those are looked at once they are written. */
+/** Objects with `toJSON` (dates, buffers) and errors are serialised first, and censored then. */
 function isPlain(value: unknown): value is object {
   return typeof value === 'object' && value !== null && !('toJSON' in value) && !(value instanceof Error);
 }
@@ -42,7 +42,7 @@ export interface LogDestination {
   write(line: string): void;
 }
 
-/** JSON lines, on stderr unless they go elsewhere; stdout stays for what a person started the program to read. */
+/** JSON lines, on stderr by default. stdout is left to the program's output. */
 export function createLog(role: string, level: string, destination?: LogDestination): Log {
   return pino(
     {

@@ -1,14 +1,14 @@
-/** What was meant by a word that is none of those known. */
+/** Suggests a known word for a mistyped one. */
 
-/** Of more than that nothing is compared. */
+/** Longer words are cut. */
 const MAX_LENGTH = 64;
 
-/** The known one that is so near that it was probably meant. */
+/** The known word that was probably meant, if one is near enough. */
 export function nearest(word: string, known: readonly string[]): string | undefined {
   const meant = known
     .map((candidate) => ({ candidate, edits: distance(word.slice(0, MAX_LENGTH), candidate) }))
     .filter(({ candidate, edits }) => edits <= Math.max(2, Math.floor(candidate.length / 3)))
-    // A word is not another one of which nothing is left.
+    // Replacing every letter is no typing error.
     .filter(({ candidate, edits }) => edits < candidate.length);
   return meant.sort((a, b) => a.edits - b.edits)[0]?.candidate;
 }

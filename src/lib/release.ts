@@ -1,31 +1,31 @@
 /**
- * Memory of large buffers, given back by hand. V8 leaves some 90 MiB of dropped buffers in each thread before it looks for
- * them (docs/adr/0028-memory-of-the-agent.md), which is half of what the agent may hold.
+ * Releases the memory of large buffers by hand. V8 leaves some 90 MiB of dropped buffers per thread before it collects them
+ * (docs/adr/0028-memory-of-the-agent.md), which is half of the agent's bound.
  */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 
-/** Not worth the while. */
+/** Smaller buffers are left to V8. */
 const SMALL_BYTES = 16 * 1024;
 const GARBAGE_MAX_BYTES = 4 * 1024 * 1024;
 
 /**
- * Frees what lies behind `bytes`, all of it: afterwards these and all other views of that memory have no bytes. Only for
- * who owns the whole buffer, and never while the system still reads from it or writes into it.
+ * Frees the whole buffer behind `bytes`; all views of it become empty. The caller must own the whole buffer, and no system call may
+ * be reading or writing it.
  */
 export function release({ buffer }: Uint8Array): void {
   if (!(buffer instanceof ArrayBuffer) || buffer.byteLength <= SMALL_BYTES) return;
   try {
     buffer.transfer(0);
   } catch {
-    // A slab of Node's, which many share: it refuses.
+    // A slab that Node shares between buffers cannot be transferred.
   }
 }
 
 let garbage_bytes = 0;
 let collect: ((options: { type: 'minor' }) => void) | undefined;
 
-/** Says that buffers of so many bytes were dropped that nobody can release by hand. Each 4 MiB, half a millisecond for the young. */
+/** Notes dropped buffers that cannot be released by hand. Every 4 MiB it collects the young generation, which takes half a millisecond. */
 export function noteGarbage(bytes: number): void {
   garbage_bytes += bytes;
   if (garbage_bytes < GARBAGE_MAX_BYTES) return;

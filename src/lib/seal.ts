@@ -1,6 +1,6 @@
 /**
- * Sealing small values with AES-256-GCM under a key of their own purpose, derived from the server's key by
- * HKDF-SHA-256 (RFC 5869). Layout: 12 bytes nonce, ciphertext, 16 bytes tag.
+ * Seals small values with AES-256-GCM, under a key per purpose that is derived from the server's key by HKDF-SHA-256 (RFC 5869).
+ * Layout: 12 bytes nonce, ciphertext, 16 bytes tag.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 
@@ -19,14 +19,14 @@ export class Sealer {
     this.#key = deriveKey(secret_key, purpose);
   }
 
-  /** `bound_to` must be the same when it is opened. */
+  /** Opening it requires the same `bound_to`. */
   seal(plain: string, bound_to: string): Buffer {
     const nonce = randomBytes(NONCE_BYTES);
     const cipher = createCipheriv('aes-256-gcm', this.#key, nonce).setAAD(Buffer.from(bound_to));
     return Buffer.concat([nonce, cipher.update(plain, 'utf8'), cipher.final(), cipher.getAuthTag()]);
   }
 
-  /** null when it was not sealed with this key and `bound_to`, or was changed. */
+  /** null: it was sealed with another key or `bound_to`, or was changed. */
   open(sealed: Buffer, bound_to: string): string | null {
     if (sealed.length < NONCE_BYTES + TAG_BYTES) return null;
     try {

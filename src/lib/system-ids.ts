@@ -1,2 +1,2 @@
-/** The group that every VM's process carries, and that may pass through the folders above the data folder. */
+/** The group of every VM's process, which may traverse the folders above the data folder. */
 export const VM_GID = 2_000_000;

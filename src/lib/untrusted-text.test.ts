@@ -7,7 +7,7 @@ import { untrustedText, withoutControls } from './untrusted-text.ts';
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
 const HARMFUL = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]|\p{Cf}|\p{Cs}/u;
 
-test('whatever a stranger writes becomes one line of at most 300 characters that no terminal acts on', () => {
+test('untrusted text becomes one line of at most 300 characters without control characters', () => {
   const piece = fc.oneof(
     fc.string({ unit: 'binary' }),
     fc.constantFrom('\u001b[2J', '\u001b]0;title\u0007', '\u009b31m', '\u202e', '\ud800', '\r\n', '\u2028'),
@@ -22,7 +22,7 @@ test('whatever a stranger writes becomes one line of at most 300 characters that
   );
 });
 
-test('what can be read of it stays', () => {
+test('readable text stays', () => {
   const cases: readonly (readonly [string, string])[] = [
     ['plain words, ä and 漢字', 'plain words, ä and 漢字'],
     ['\u001b[1;31mred\u001b[0m alert', 'red alert'],
@@ -37,14 +37,14 @@ test('what can be read of it stays', () => {
   for (const [text, line] of cases) assert.equal(untrustedText(text), line);
 });
 
-test('what is too long is cut between characters and says so', () => {
+test('long text is cut between characters and marked', () => {
   assert.equal(untrustedText('a'.repeat(300)), 'a'.repeat(300));
   assert.equal(untrustedText('a'.repeat(10_000_000)), `${'a'.repeat(299)}…`);
   assert.equal(untrustedText('😀'.repeat(301)), `${'😀'.repeat(299)}…`);
   assert.equal(untrustedText(`${' '.repeat(5_000)}late`), '…');
 });
 
-test('what is no string is no text, however it would print itself', () => {
+test('a value that is no string becomes empty text', () => {
   const nested = JSON.parse('['.repeat(30_000) + ']'.repeat(30_000)) as unknown;
   for (const value of [nested, undefined, null, 7, { toString: () => '\u001b[2J' }]) {
     assert.equal(untrustedText(value), '');

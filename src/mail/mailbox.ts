@@ -6,7 +6,7 @@ import { afterCommit, type Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { type MailId, newId, type UserId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
-import { Wake } from '../lib/wake.ts';
+import { Signal } from '../lib/signal.ts';
 import { countMail, MAX_MAILS, WINDOW_S } from './count-store.ts';
 import type { Mail } from './mailer.ts';
 import { insertMail } from './store.ts';
@@ -27,10 +27,10 @@ export type Letter = Mail & {
   readonly token?: string | undefined;
 };
 
-const posted = new Wake();
+const posted = new Signal();
 
 /** Calls `wake` after each commit of a mail in this process. Returns the function that unsubscribes. */
-export const onPosted = posted.on;
+export const onPosted = posted.subscribe;
 
 export class Mailbox {
   readonly #sealer: Sealer;
@@ -66,7 +66,7 @@ export class Mailbox {
     const id = newId('mail');
     const sealed = this.#sealer.seal(JSON.stringify(letter), id);
     await insertMail(tx, { id, kind: letter.kind, user_id, sealed }, good_for_s);
-    afterCommit(tx, posted.all);
+    afterCommit(tx, posted.notify);
   }
 
   /** null if it was sealed with another server key. */

@@ -4,6 +4,7 @@
  */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
+import { PLANNED_EACH_TIME } from '../db/statement-names.ts';
 import type { NotificationId, UserId } from '../lib/ids.ts';
 import { isMailedApart, KIND_NAMES, type Kind } from './model.ts';
 
@@ -28,7 +29,7 @@ const IS_ALONE = sql`kind = any(${KIND_NAMES.filter(isMailedApart)}::text[]) and
  * notifications of the kind wait too: one mail then tells them all.
  */
 export async function listDueDigests(tx: Tx, limit: number): Promise<readonly Digest[]> {
-  const { rows } = await sql<Digest>`
+  const { rows } = await sql<Digest>`${sql.raw(PLANNED_EACH_TIME)}
     select recipient as user_id, kind, case when ${IS_ALONE} then id end as alone
     from notifications n
     where mail_after <= now() and not exists (

@@ -1,5 +1,6 @@
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
+import { PLANNED_EACH_TIME } from '../db/statement-names.ts';
 import { present } from '../lib/assert.ts';
 import {
   type EventId,
@@ -144,7 +145,7 @@ const keyOf = ({ recipient, kind, resource_id }: Raise) => `${recipient} ${kind}
 async function findRepeated(tx: Tx, raises: readonly Raise[]): Promise<Repeat[]> {
   const asked = raises.filter(({ kind }) => kind !== RAISED_ONCE);
   if (asked.length === 0) return [];
-  const { rows } = await sql<{ at: number; id: NotificationId }>`
+  const { rows } = await sql<{ at: number; id: NotificationId }>`${sql.raw(PLANNED_EACH_TIME)}
     select w.at, found.id
     from unnest(${asked.map(keyOf)}::text[], ${asked.map(({ raised_at }) => raised_at)}::timestamptz[])
       with ordinality as w (key, raised_at, at)
@@ -163,7 +164,7 @@ async function raiseRepeated(tx: Tx, repeats: readonly Repeat[]): Promise<Readon
     ...each,
     mail_after: each.mailable && each.mail_always && isId('usr', each.recipient) ? each.raised_at : null,
   }));
-  const { rows } = await sql<{ id: NotificationId }>`
+  const { rows } = await sql<{ id: NotificationId }>`${sql.raw(PLANNED_EACH_TIME)}
     update notifications n
     set count = n.count + w.count, title = w.title, body = w.body, data = w.data, position = w.position,
         event_id = w.event_id, raised_at = w.raised_at, mail_after = greatest(n.mail_after, w.mail_after)

@@ -1,4 +1,4 @@
-/** Whose an object store is: claimed once, and used by nobody else. */
+/** An object store is claimed by one installation, and used by no other. */
 import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -17,7 +17,7 @@ const newStore = () => FolderStore.open(join(root, String(folders++)));
 class Known implements KnownMarks {
   id: string | undefined;
   marked = false;
-  /** Killed once it would say that the mark is there. */
+  /** Dies just before it records that the mark was written. */
   dies = false;
   intend = async (id: string) => {
     this.id ??= id;
@@ -30,7 +30,7 @@ class Known implements KnownMarks {
   };
 }
 
-test('a store without a mark, with objects or without, is claimed by who comes first, and by nobody else', async () => {
+test('a store without a mark, with or without objects, is claimed by the first installation only', async () => {
   const store = await newStore();
   await store.put('disks/inst_old/seg/1/1-0-0', [Buffer.from('of before')]);
   const [first, second] = [new Known(), new Known()];
@@ -42,7 +42,7 @@ test('a store without a mark, with objects or without, is claimed by who comes f
   assert.equal(second.marked, false);
 });
 
-test('of two installations that claim a store at the same moment one has it', async () => {
+test('one of two installations that claim a store at the same moment gets it', async () => {
   const store = await newStore();
   const both = [new Known(), new Known()];
   const claims = await Promise.allSettled(both.map((known) => claimStore(known, store)));
@@ -55,7 +55,7 @@ test('of two installations that claim a store at the same moment one has it', as
   );
 });
 
-test('a process that is killed between the mark and its record is followed by one that goes on', async () => {
+test('a process killed between the mark and its record is followed by one that completes the claim', async () => {
   const store = await newStore();
   const known = new Known();
   known.dies = true;
@@ -65,19 +65,19 @@ test('a process that is killed between the mark and its record is followed by on
   assert(known.marked);
 });
 
-test('a store without the mark that was written, and one whose mark is something else, are refused', async () => {
+test('a store that has lost its mark, or has an invalid one, is refused', async () => {
   const known = new Known();
   await claimStore(known, await newStore());
   await assert.rejects(claimStore(known, await newStore()), {
     name: 'WrongStoreError',
-    reason: 'it is not the object store that was used so far, or was emptied',
+    reason: 'it is another object store than before, or it was emptied',
   });
   const odd = await newStore();
   await odd.put(MARK_KEY, [Buffer.from('hello')]);
   await assert.rejects(claimStore(new Known(), odd), WrongStoreError);
 });
 
-test('nothing of a wrong store is read, written, listed or removed; once it is right it is used', async () => {
+test('a wrong store is not read, written, listed or changed; once it is the right one it is used', async () => {
   const [theirs, mine] = [new Known(), new Known()];
   const store = await newStore();
   await claimStore(theirs, store);

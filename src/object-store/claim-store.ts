@@ -1,16 +1,17 @@
 /**
- * Makes sure that the object store of the settings is this installation's: it has the mark that the database names, or is
- * given it, once. A store of before marks were made is claimed by who comes first.
+ * Makes sure that the configured object store belongs to this installation: it has the mark that the database names, or
+ * gets it now, once.
  *
- * The name is recorded before the mark is written, and that it was written after that: killed between, the next one goes on.
+ * The database records the name before the mark is written, and the fact afterwards. So a killed process's claim is
+ * continued by the next.
  */
 import { randomUUID } from 'node:crypto';
 import type { ObjectStore } from './object-store.ts';
 import { MarkedStore, otherStore, readMark, unmarkedStore, writeMark } from './store-mark.ts';
 
-/** What the installation knows of its mark. */
+/** The database's record of the mark. */
 export interface KnownMarks {
-  /** The name that its mark has, which is `id` if it had none; and whether the mark was written. */
+  /** Records `id` as the mark's name if there is none. Returns the name, and whether the mark was written. */
   readonly intend: (id: string) => Promise<{ readonly id: string; readonly marked: boolean }>;
   readonly record: (id: string) => Promise<void>;
 }
@@ -25,7 +26,7 @@ export async function claimStore(known: KnownMarks, store: ObjectStore): Promise
   if (!marked) await known.record(id);
 }
 
-/** The store as whoever has the database uses it. */
+/** The store for processes with access to the database. */
 export function ownStore(known: KnownMarks, store: ObjectStore): MarkedStore {
   return new MarkedStore(store, () => claimStore(known, store));
 }

@@ -14,7 +14,7 @@ after(() => rm(folder, { recursive: true, force: true }));
 const MIB = 1024 * 1024;
 const NOISE = randomBytes(3 * MIB);
 
-/** Views that begin and end anywhere, as frames do. */
+/** Views with arbitrary bounds, like frames. */
 const parts = fc.array(
   fc.record({ at: fc.nat(MIB), length: fc.oneof(fc.nat(5_000), fc.nat(2 * MIB), fc.constant(MIB)) }),
   { maxLength: 6 },
@@ -40,19 +40,19 @@ test(
   },
 );
 
-test('several at once do not mix', where_taken, async () => {
+test('concurrent writes do not mix', where_taken, async () => {
   const bodies = Array.from({ length: 9 }, () => randomBytes(2 * MIB + 77));
   await Promise.all(bodies.map((body, i) => writePastCache(`${path}-${i}`, [body])));
   for (const [i, body] of bodies.entries()) assert.ok((await readFile(`${path}-${i}`)).equals(body));
 });
 
-test('memory of more at once than are kept for goes back at once', where_taken, async (t: TestContext) => {
+test('buffers beyond the kept ones are released at once', where_taken, async (t: TestContext) => {
   const { mock } = t.mock.method(ArrayBuffer.prototype, 'transfer');
   await Promise.all(Array.from({ length: 9 }, (_, i) => writePastCache(`${path}-${i}`, [NOISE])));
   assert.equal(mock.callCount(), 5);
 });
 
-test('an aborted one says so', where_taken, async () => {
+test('an aborted write rejects with the reason of its signal', where_taken, async () => {
   const stop = new AbortController();
   const writing = writePastCache(path, [NOISE], stop.signal);
   stop.abort();
@@ -63,6 +63,6 @@ test('other errors are thrown', async () => {
   await assert.rejects(writePastCache(join(folder, 'none', 'file'), [NOISE]), { code: 'ENOENT' });
 });
 
-test('where it is not taken, that is said', async () => {
+test('a file system without direct writes is reported', async () => {
   assert.equal(await writePastCache('/dev/null', [NOISE]), false);
 });

@@ -1,28 +1,27 @@
 /**
- * Files written past the system's cache of pages (O_DIRECT, open(2)). What is not read again soon would only push out of it
- * what guests read, and each of its pages is taken, filled and given back by a processor that a flush needs: half of
- * a core-second for 512 MiB, where memory has to come from the machine below.
+ * Writes files with O_DIRECT (open(2)), past the page cache. Segments are rarely read soon. In the cache they would evict
+ * pages that guests read, and would cost half a core-second for 512 MiB.
  */
 import { constants } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import { errnoOf } from '../lib/errors.ts';
 import { release } from '../lib/release.ts';
 
-/** What O_DIRECT asks of addresses, offsets and lengths, on the disks there are. */
+/** The alignment that O_DIRECT needs for addresses, offsets and lengths on common disks. */
 const ALIGNMENT_BYTES = 4_096;
 const STAGE_BYTES = 1024 * 1024;
-/** As many as a flush writes at once. What more of them take is given back by hand, as all large buffers are. */
+/** As many as a flush writes at once. Further buffers are released after use. */
 const STAGES_KEPT = 4;
 const stages: Uint8Array[] = [];
 
-/** Its memory begins with a page: V8 takes that of a buffer which could be resized from the system in whole pages. */
+/** Page-aligned: V8 allocates resizable buffers in whole pages. */
 function newStage(): Uint8Array {
   return new Uint8Array(new ArrayBuffer(STAGE_BYTES, { maxByteLength: STAGE_BYTES }));
 }
 
 /**
- * Writes a new file, fsynced; one that is there is written over. False where the file system takes no such writes: then
- * what is there is anything.
+ * Writes and fsyncs a file, over an existing one. Returns false when the file system does not support it; the file's
+ * content is then undefined.
  */
 export async function writePastCache(
   path: string,

@@ -1,4 +1,4 @@
-/** What a folder does beyond what every object store does: that is in test/host/object-store-contract.test.ts. */
+/** What a folder does beyond the contract of all object stores (test/host/object-store-contract.test.ts). */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import {
@@ -31,19 +31,19 @@ afterEach(() => rm(root, { recursive: true, force: true }));
 
 const temporaryFiles = (): Promise<string[]> => readdir(join(root, 'a', 'store', '.tmp'));
 
-test('neither a write that won nor those that lost leave a temporary file', async () => {
+test('no write leaves a temporary file, whether it won or lost', async () => {
   const puts = Array.from({ length: 8 }, () => store.put('k/one', [randomBytes(1_000)]));
   await Promise.allSettled(puts);
   assert.deepEqual(await temporaryFiles(), []);
 });
 
-test('no object is below another one', async () => {
+test('an object cannot be a parent of another object', async () => {
   await store.put('k', [Buffer.from('12345')]);
   await assert.rejects(store.get('k/below'), ObjectNotFoundError);
   await assert.rejects(store.put('k/below', []), ObjectExistsError);
 });
 
-test('a write that is aborted leaves nothing behind', async () => {
+test('an aborted write leaves nothing behind', async () => {
   const stop = new AbortController();
   const put = store.put('k', [randomBytes(1_000_000), randomBytes(1_000_000)], stop.signal);
   stop.abort();
@@ -52,7 +52,7 @@ test('a write that is aborted leaves nothing behind', async () => {
   assert.deepEqual(await temporaryFiles(), []);
 });
 
-test('a large object that is cold is the same as any other, is made once, and leaves nothing when it is aborted', async () => {
+test('a large cold object equals any other, is created once, and leaves nothing when aborted', async () => {
   const body = [randomBytes(1_500_000), randomBytes(1_500_000)];
   await store.put('k/cold', body, undefined, 'cold');
   assert.ok((await store.get('k/cold')).equals(Buffer.concat(body)));
@@ -69,7 +69,7 @@ test('a large object that is cold is the same as any other, is made once, and le
   assert.deepEqual(await temporaryFiles(), []);
 });
 
-test('where writes past the cache are refused in their midst, the object is whole all the same, and it is said once', async (t: TestContext) => {
+test('when direct writes fail halfway, the object is still complete, and the log says it once', async (t: TestContext) => {
   const lines: string[] = [];
   const log = createLog('test', 'info', { write: (line) => void lines.push(line) });
   const cached = await FolderStore.open(join(root, 'cached'), { log });
@@ -77,7 +77,7 @@ test('where writes past the cache are refused in their midst, the object is whol
   await file.close();
   const handles = Object.getPrototypeOf(file) as FileHandle;
   const { write } = handles;
-  // Only those past the cache say where in the file.
+  // Only direct writes pass a position.
   t.mock.method(handles, 'write', function (this: FileHandle, ...args: unknown[]) {
     if (args[3] === undefined || args[3] === 0) return Reflect.apply(write, this, args);
     throw Object.assign(new Error('invalid argument'), { code: 'EINVAL' });
@@ -92,7 +92,7 @@ test('where writes past the cache are refused in their midst, the object is whol
   assert.match(lines[0] ?? '', /past the system's cache/);
 });
 
-test('temporary files of a crash are swept at open, once they are an hour old', async () => {
+test('open deletes temporary files of a crash once they are an hour old', async () => {
   const folder = join(root, 'a', 'store', '.tmp');
   await writeFile(join(folder, 'old'), 'x');
   await writeFile(join(folder, 'young'), 'x');
@@ -103,7 +103,7 @@ test('temporary files of a crash are swept at open, once they are an hour old', 
 });
 
 test('a folder that cannot be written is "unavailable", and the message names it', async () => {
-  // sysfs lets nobody make files, root included
+  // In sysfs not even root can create files.
   await assert.rejects(
     FolderStore.open('/sys/berth-test'),
     (error) =>
@@ -111,14 +111,14 @@ test('a folder that cannot be written is "unavailable", and the message names it
   );
 });
 
-test('a folder that is gone makes the store unavailable, and no object missing', async () => {
+test('a missing folder makes the store unavailable, and no object missing', async () => {
   await store.put('k/one', [Buffer.from('x')]);
   await rm(join(root, 'a'), { recursive: true });
   const calls = [
     () => store.put('k/two', [Buffer.from('x')]),
     () => store.get('k/one'),
     () => store.size('k/one'),
-    // What has no objects any more is forgotten.
+    // The store without objects.
     async () => {
       for await (const _ of store.list('k/'));
     },
@@ -135,11 +135,11 @@ test('a folder that is gone makes the store unavailable, and no object missing',
   }
 });
 
-test('what a start without its disk has left on the mount point is not taken for the store', async () => {
+test('files that a start without the disk left on the mount point are not used as the store', async () => {
   const [mounted, away] = [join(root, 'a', 'store'), join(root, 'a', 'away')];
   await store.put('k/one', [Buffer.from('x')]);
   await rename(mounted, away);
-  // Also where it once was the store: with a mark, and objects that were copied.
+  // Also when the mount point has a mark and copied objects.
   const left = await FolderStore.open(mounted);
   await left.put('k/one', [Buffer.from('x')]);
   const calls = [
@@ -167,7 +167,7 @@ test('what a start without its disk has left on the mount point is not taken for
   assert.equal((await store.get('k/one')).toString(), 'x', 'and where it is back, it is used again');
 });
 
-test('folders and files are for their owner only', async () => {
+test('folders and files are readable by their owner only', async () => {
   await store.put('p/q', [Buffer.from('x')]);
   for (const [path, mode] of [
     ['p', 0o700],

@@ -1,13 +1,12 @@
 /**
- * An object store in a local folder: one file an object, the key its path below the root.
+ * An object store in a local folder. Each object is a file; its key is the path below the root.
  *
  * Invariants:
- * - An object appears whole or not at all: it is written and fsynced as a temporary file under `.tmp` (a name no
- *   key can have) and then link(2)ed to its name, which fails if the name is taken.
- * - When `put` resolves, the file, its name and every folder on the way to it are durable.
- * - Temporary files are removed in every case; what a crash left behind is swept at `open` after an hour.
- * - What was opened is used, or nothing: not the folder below it once its disk is not mounted any more, whatever a start
- *   without that disk has left there.
+ * - An object appears completely or not at all: it is written and fsynced as a temporary file in `.tmp` (a name that no key
+ *   can have) and then link(2)ed to its name, which fails if the name is taken.
+ * - When `put` resolves, the file, its name and all its parent folders are durable.
+ * - Temporary files are always removed. `open` deletes those of a crash after an hour.
+ * - Only the opened folder is used: when its disk is unmounted, the store is unavailable, whatever the mount point holds.
  */
 import { randomBytes } from 'node:crypto';
 import type { Stats } from 'node:fs';
@@ -31,12 +30,12 @@ import {
 
 const TEMP_FOLDER = '.tmp';
 const TEMP_MAX_AGE_MS = 3_600_000;
-/** A smaller one is not worth a write of its own length. */
+/** Smaller objects are written through the cache. */
 const PAST_CACHE_MIN_BYTES = 1024 * 1024;
-/** Folders remembered as durable, so that a put need not fsync each of its parents again. */
+/** Folders known to be durable, so that `put` need not fsync each parent again. */
 const KNOWN_FOLDERS_MAX = 4_096;
 
-/** System errors that say the folder cannot be used now, in words for the operator. */
+/** System errors that make the folder unavailable, with the reason for the operator. */
 const UNAVAILABLE: Readonly<Record<string, string>> = {
   ENOSPC: 'the disk is full',
   EDQUOT: 'the disk quota is used up',
@@ -59,7 +58,7 @@ export class FolderStore implements ObjectStore {
   readonly #log: Log | undefined;
   readonly #durableFolders = new Map<string, Promise<void>>();
   #opened: Stats | undefined;
-  /** The file system takes no writes past the cache. */
+  /** The file system does not support O_DIRECT. */
   #only_cached = false;
 
   private constructor(root: string, log: Log | undefined) {
@@ -69,7 +68,7 @@ export class FolderStore implements ObjectStore {
   }
 
   /**
-   * Opens the store, making the folder (mode 0700) if need be, and sweeps temporary files older than an hour.
+   * Opens the store, creates the folder (mode 0700) if needed, and deletes temporary files older than an hour.
    * @throws ObjectStoreUnavailableError
    */
   static async open(root: string, { log }: FolderStoreOptions = {}): Promise<FolderStore> {
@@ -112,7 +111,7 @@ export class FolderStore implements ObjectStore {
         assert(offset >= 0 && length >= 0, 'a byte range is not negative');
         if (offset + length > size_bytes) {
           throw new ObjectRangeError(
-            `${key}: ${length} bytes at ${offset} reach past its ${size_bytes} bytes`,
+            `${key}: ${length} bytes at ${offset} end after its ${size_bytes} bytes`,
           );
         }
         return await readFully(file, offset, length, key);
@@ -147,7 +146,7 @@ export class FolderStore implements ObjectStore {
       if (entry.isDirectory()) yield* this.list(`${key}/`);
       if (entry.isFile()) {
         const found = await this.#stat(key).catch((error: unknown) => {
-          if (error instanceof ObjectNotFoundError) return undefined; // deleted since the folder was read
+          if (error instanceof ObjectNotFoundError) return undefined; // deleted after the folder was read
           throw error;
         });
         if (found) yield { key, size_bytes: found.size, modified_at: found.mtime };
@@ -223,19 +222,19 @@ export class FolderStore implements ObjectStore {
     try {
       await link(temp, path).catch(async (error: unknown) => {
         if (errnoOf(error) !== 'ENOENT') throw error;
-        this.#durableFolders.clear(); // somebody removed a folder we had made
+        this.#durableFolders.clear(); // a folder was removed from outside
         await this.#ensureFolder(dirname(path), key);
         await link(temp, path);
       });
     } catch (error) {
       if (errnoOf(error) !== 'EEXIST') throw error;
-      // The caller may find its own bytes there after an ambiguous retry, and then counts on them: make the name durable.
+      // After an ambiguous retry the caller may accept this object as its own, so its name must be durable.
       await syncFolder(dirname(path));
-      throw new ObjectExistsError(`${key} is already there`, { cause: error });
+      throw new ObjectExistsError(`${key} already exists`, { cause: error });
     }
   }
 
-  /** Makes `folder` below the root and every folder on the way, each durable in its parent. */
+  /** Creates `folder` and its parents below the root, each durably. */
   #ensureFolder(folder: string, key: string): Promise<void> {
     if (folder.length <= this.#root.length) return Promise.resolve();
     const known = this.#durableFolders.get(folder);
@@ -270,7 +269,7 @@ export class FolderStore implements ObjectStore {
     throw notFound(key);
   }
 
-  /** Where the store itself is gone, as a disk that is not mounted, no object of it is missing. */
+  /** Reports a missing object, unless the whole store is missing, like an unmounted disk. */
   async #notThere(key: string, error: unknown): Promise<never> {
     if (!isMissing(error)) throw error;
     await this.#requireRoot();
@@ -302,7 +301,7 @@ export class FolderStore implements ObjectStore {
     }
   }
 
-  /** Turns the system errors that mean "not now" into {@link ObjectStoreUnavailableError}. */
+  /** Turns system errors that make the folder unavailable into {@link ObjectStoreUnavailableError}. */
   async #guard<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work();
@@ -345,7 +344,7 @@ async function readFully(file: FileHandle, offset: number, length: number, key: 
   for (let done = 0; done < length; ) {
     const { bytesRead } = await file.read(out, done, length - done, offset + done);
     if (bytesRead === 0)
-      throw new ObjectRangeError(`${key}: ends at ${offset + done}, before the range does`);
+      throw new ObjectRangeError(`${key}: the object ends at ${offset + done}, before the range does`);
     done += bytesRead;
   }
   return out;
@@ -379,5 +378,5 @@ function isMissing(error: unknown): boolean {
 }
 
 function notFound(key: string): ObjectNotFoundError {
-  return new ObjectNotFoundError(`${key} is not there`);
+  return new ObjectNotFoundError(`${key} does not exist`);
 }

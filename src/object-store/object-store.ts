@@ -1,33 +1,32 @@
 /**
- * Where segments live. Keys are slash-separated, `[A-Za-z0-9._-]` between the slashes, at most 512 bytes.
- * Objects are immutable: a key is written once and never changed, which is what lets a retry, a second
- * writer or a crash in between do no harm.
+ * Stores immutable objects. Keys are slash-separated, `[A-Za-z0-9._-]` between the slashes, at most 512 bytes. A key is
+ * written once and never changed, so retries, concurrent writers and crashes do no harm.
  */
 export interface ObjectStore {
-  /** For messages: `folder /var/lib/…` or `s3 bucket b at https://…`. Never holds a credential. */
+  /** For messages: `folder /var/lib/…` or `s3 bucket b at https://…`, without credentials. */
   readonly description: string;
   /**
-   * Writes a new object; it is durable when this resolves. Create-only.
-   * @throws ObjectExistsError when the key is taken: perhaps by an earlier try of this very call whose answer was lost.
+   * Creates an object, durable when this resolves.
+   * @throws ObjectExistsError when the key is taken, possibly by an earlier attempt of this call whose response was lost.
    */
   put(key: string, body: readonly Uint8Array[], signal?: AbortSignal, hint?: PutHint): Promise<void>;
   /**
    * Reads `range.length` bytes from `range.offset`, or all.
    * @throws ObjectNotFoundError
-   * @throws ObjectRangeError when the range reaches past the end.
+   * @throws ObjectRangeError when the range ends after the object.
    */
   get(key: string, range?: ByteRange, signal?: AbortSignal): Promise<Buffer>;
   /** Size in bytes. @throws ObjectNotFoundError */
   size(key: string): Promise<number>;
   /** All objects whose key starts with `prefix` (a whole path: it ends with a slash). */
   list(prefix: string): AsyncIterable<ObjectEntry>;
-  /** Removes an object; one that is not there is no error. */
+  /** Deletes an object, if it exists. */
   delete(key: string): Promise<void>;
-  /** Resolves when a write and a read succeed now. */
+  /** Resolves when a write and a read succeed. */
   check(): Promise<void>;
 }
 
-/** `cold`: it is likely not read soon, so it need not stay in this machine's memory. */
+/** `cold`: the object is probably not read soon, so it need not be cached in memory. */
 export type PutHint = 'cold';
 
 export interface ByteRange {
@@ -48,14 +47,14 @@ export class ObjectExistsError extends Error {
 export class ObjectNotFoundError extends Error {
   override name = 'ObjectNotFoundError';
 }
-/** The object is there, but shorter than what was asked of it. */
+/** The object is shorter than the requested range. */
 export class ObjectRangeError extends Error {
   override name = 'ObjectRangeError';
 }
-/** The store cannot be used now (full, unreachable, not permitted); trying again later may work. */
+/** The store is unavailable (full, unreachable, not permitted). A later retry may succeed. */
 export class ObjectStoreUnavailableError extends Error {
   override name = 'ObjectStoreUnavailableError';
-  /** What is wrong, without saying where the store is: fit for those who may not know that. */
+  /** The reason without the store's location, for users who must not see that. */
   readonly reason: string;
 
   constructor(message: string, { reason = message, ...options }: ErrorOptions & { reason?: string } = {}) {

@@ -1,4 +1,4 @@
-/** Bodies of requests, sent piece by piece, and of answers, read whole or not at all. */
+/** Request bodies, sent piece by piece, and response bodies, read completely or not at all. */
 import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { assert } from '../lib/assert.ts';
@@ -8,16 +8,16 @@ import { WrongAnswerError } from './s3-failures.ts';
 const PIECE_BYTES = 256 * 1024;
 
 /**
- * The bytes of `parts`, copied piece by piece into one buffer as the connection takes them: whatever becomes of the
- * connection, nothing looks at `parts` once the stream is destroyed.
+ * A stream of `parts`, copied piece by piece into one buffer as the connection accepts them. Once the stream is destroyed,
+ * nothing reads `parts`.
  */
 export function bodyOf(parts: readonly Uint8Array[]): Readable {
   return new UploadBody(parts);
 }
 
 /**
- * Only to be piped, as the library does it. A stream's own pipe takes a new buffer for each piece, and those of a flush
- * are garbage faster than it is collected; here the next piece is written where the last one was, once the system has it.
+ * Supports only `pipe`, which the AWS SDK uses. It reuses one buffer for all pieces: a stream's own pipe allocates one for
+ * each, and a flush makes garbage faster than it is collected.
  */
 class UploadBody extends Readable {
   readonly #parts: readonly Uint8Array[];
@@ -32,7 +32,7 @@ class UploadBody extends Readable {
   }
 
   override pipe<T extends NodeJS.WritableStream>(target: T): T {
-    // An error of the connection is the request's, which fails with it.
+    // The request reports an error of the connection.
     this.#send(target).catch(() => undefined);
     return target;
   }
@@ -58,14 +58,14 @@ class UploadBody extends Readable {
   }
 }
 
-/** Resolves when the system has the bytes; never, perhaps, when the connection is gone. */
+/** Resolves when the system has taken the bytes. After the connection has ended it may never resolve. */
 function written(target: NodeJS.WritableStream, bytes: Buffer): Promise<void> {
   return new Promise((resolve, reject) => {
     target.write(bytes, (error) => (error ? reject(error) : resolve()));
   });
 }
 
-/** As S3 wants it in `x-amz-content-sha256`. */
+/** The form of `x-amz-content-sha256`. */
 export function sha256Of(parts: readonly Uint8Array[]): string {
   const hash = createHash('sha256');
   for (const part of parts) hash.update(part);
@@ -76,7 +76,7 @@ export function lengthOf(parts: readonly Uint8Array[]): number {
   return parts.reduce((sum, { length }) => sum + length, 0);
 }
 
-/** Into a buffer of its own. `length` undefined: as much as comes. @throws WrongAnswerError when it is another length */
+/** Reads a body into a new buffer. `length` undefined: until its end. @throws WrongAnswerError when the length differs */
 export async function readBody(body: unknown, length: number | undefined): Promise<Buffer> {
   if (body === undefined && !length) return Buffer.alloc(0);
   assert(isStream(body), 'the body of an answer is a stream');
@@ -88,7 +88,7 @@ export async function readBody(body: unknown, length: number | undefined): Promi
     if (seen + chunk.length > whole.length) whole = grown(whole, seen + chunk.length);
     whole.set(chunk, seen);
     seen += chunk.length;
-    // A part of a larger buffer may have the next answer's head behind it.
+    // A view of a larger buffer may share it with the next response's head.
     if (chunk.length === chunk.buffer.byteLength) release(chunk);
     else noteGarbage(chunk.length);
   }
@@ -102,7 +102,7 @@ function grown(bytes: Buffer, at_least: number): Buffer<ArrayBuffer> {
   return larger;
 }
 
-/** An answer that nobody wants ends with its connection. */
+/** Discards an unwanted response by closing its connection. */
 export function dropBody(body: unknown): void {
   if (body instanceof Readable) body.destroy();
 }

@@ -1,6 +1,6 @@
 /**
- * What a failed request to S3 means. Nothing of a server's own text is passed on, only its status and its error code:
- * texts and fields of such answers repeat key ids and signed strings.
+ * Classifies failed S3 requests. Only status and error code are passed on: the server's texts repeat key ids and signed
+ * strings.
  */
 import { S3ServiceException } from '@aws-sdk/client-s3';
 import { errnoOf } from '../lib/errors.ts';
@@ -9,25 +9,25 @@ export type S3Failure =
   /** The key is taken. */
   | { readonly kind: 'exists' }
   | { readonly kind: 'missing' }
-  /** The range begins past the end. */
+  /** The range starts after the object's end. */
   | { readonly kind: 'range' }
   /** The store refuses `If-None-Match`. */
   | { readonly kind: 'no conditions'; readonly reason: string }
-  /** The same request may well succeed in a moment. */
+  /** A retry may succeed. */
   | { readonly kind: 'passing'; readonly reason: string; readonly cause?: unknown }
-  /** Somebody has to do something first. */
+  /** A retry does not help. */
   | { readonly kind: 'refused'; readonly reason: string };
 
-/** An answer that is not what was asked for: cut, too long, another range. Asking again may help. */
+/** A wrong response: cut, too long, or another range. A retry may help. */
 export class WrongAnswerError extends Error {
   override name = 'WrongAnswerError';
 }
 
 const PASSING_STATUS: ReadonlySet<number> = new Set([408, 409, 425, 429, 500, 502, 503, 504]);
 const PASSING_CODES: ReadonlySet<string> = new Set([
-  // The body that arrived is not the one that was signed, or not all of it.
+  // The body that arrived is incomplete or differs from the signed one.
   ...['XAmzContentSHA256Mismatch', 'BadDigest', 'IncompleteBody', 'RequestTimeout'],
-  // The next try is signed anew, with the time that the answer told and credentials asked for again.
+  // The retry is signed anew, with the response's time and fresh credentials.
   ...[
     'RequestTimeTooSkewed',
     'RequestExpired',
@@ -54,7 +54,7 @@ const REFUSED_WORDS: Readonly<Record<string, string>> = {
   PermanentRedirect: 'the bucket is in another region or at another endpoint',
   AuthorizationHeaderMalformed: 'the bucket is in another region',
 };
-/** As of OpenSSL, and of Node where the name is another one. */
+/** Names of OpenSSL and of Node. */
 const CERTIFICATE = /CERT|^UNABLE_TO_(GET|VERIFY)_/;
 const NETWORK_WORDS: Readonly<Record<string, string>> = {
   ECONNREFUSED: 'nothing listens there',
@@ -66,7 +66,7 @@ const NETWORK_WORDS: Readonly<Record<string, string>> = {
   ENETUNREACH: 'it cannot be reached',
 };
 
-/** Undefined for what did not come from the store or the way to it: an error of our own. */
+/** Undefined for an error of our own, which came neither from the store nor from the network. */
 export function failureOf(error: unknown): S3Failure | undefined {
   if (!(error instanceof Error)) return undefined;
   if (error instanceof WrongAnswerError) return { kind: 'passing', reason: error.message };
@@ -88,12 +88,12 @@ export function failureOf(error: unknown): S3Failure | undefined {
 function statusOf(error: Error): number | undefined {
   const { $metadata, $response } = error as Partial<S3ServiceException>;
   const status = $metadata?.httpStatusCode ?? $response?.statusCode;
-  // An answer that could not be read, as of a proxy in front, has a status all the same.
+  // An unreadable response, for example of a proxy, still has a status.
   return status ?? (error instanceof S3ServiceException ? 500 : undefined);
 }
 
 function failureOfAnswer(status: number, name: string): S3Failure {
-  // What answers HEAD has no body to hold a code: the library makes one up.
+  // A response to HEAD has no body, so the SDK invents a code.
   const coded = /^[A-Za-z][A-Za-z0-9]{1,63}$/.test(name) && !MADE_UP.has(name);
   const code = coded ? name : 'no code';
   const answered = `${status} ${code}`;
@@ -101,7 +101,7 @@ function failureOfAnswer(status: number, name: string): S3Failure {
   if (status === 416) return { kind: 'range' };
   if (status === 501) return { kind: 'no conditions', reason: answered };
   if (status === 404 && code !== 'NoSuchBucket') return { kind: 'missing' };
-  // A success that could not be understood was garbled on its way; a refusal without a code may be of a passing kind.
+  // An unreadable success was garbled in transit; a refusal without a code may be temporary.
   const may_pass = coded ? PASSING_CODES.has(code) : status < 300 || status === 400 || status === 403;
   if (PASSING_STATUS.has(status) || may_pass) {
     return { kind: 'passing', reason: `it answered ${answered}` };

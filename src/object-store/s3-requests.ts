@@ -1,11 +1,12 @@
 /**
- * Requests to S3, each tried a bounded number of times: a pause with full jitter before every further try, a bound on
- * the time of one try, and on how many are under way at once. The library below is told to try once: it would retry
- * the request alone, where here the reading of the answer is part of what is tried.
+ * Requests to S3 with bounded retries: a pause with full jitter before each retry, a time limit for each attempt, and a limit
+ * on concurrent requests. The SDK's own retries are off, because an attempt here includes reading the response body.
  *
- * Invariant: what `perform` answers came whole from one try; an aborted signal ends a try, a pause and a wait at once.
+ * Invariant: the result of `perform` comes completely from one attempt. An aborted signal ends an attempt, a pause and a
+ * wait at once.
  */
 import { backoffMs, pause } from '../lib/backoff.ts';
+import { Semaphore } from '../lib/semaphore.ts';
 import {
   ObjectExistsError,
   ObjectNotFoundError,
@@ -16,17 +17,17 @@ import { failureOf, type S3Failure } from './s3-failures.ts';
 
 export interface S3Patience {
   readonly attempts: number;
-  /** The pause before the second try is at most this long; each further one twice that. */
+  /** The maximum pause before the first retry. It doubles with each further retry. */
   readonly backoff_base_ms: number;
   readonly backoff_max_ms: number;
-  /** No further try begins after so long. */
+  /** After this time no retry starts. */
   readonly give_up_ms: number;
-  /** The longest that one try may take, however slowly it goes on. */
+  /** The time limit of one attempt. */
   readonly attempt_timeout_ms: number;
   readonly connect_timeout_ms: number;
-  /** A connection on which nothing moves for so long is given up. */
+  /** A connection without progress for this long is closed. */
   readonly stall_timeout_ms: number;
-  /** Under way at once; no more connections than that. */
+  /** Concurrent requests, and so connections. */
   readonly requests_max: number;
 }
 
@@ -41,7 +42,7 @@ export const PATIENCE: S3Patience = {
   requests_max: 48,
 };
 
-/** The store does not know `If-None-Match`. */
+/** The store does not support `If-None-Match`. */
 export class NoConditionsError extends Error {
   override name = 'NoConditionsError';
 }
@@ -49,18 +50,19 @@ export class NoConditionsError extends Error {
 export class S3Requests {
   readonly #description: string;
   readonly #patience: S3Patience;
-  readonly #waiting: (() => void)[] = [];
-  #under_way = 0;
+  /** The client's pool of connections does not bound its own queue. */
+  readonly #permits: Semaphore;
 
   constructor(description: string, patience: S3Patience) {
     this.#description = description;
     this.#patience = patience;
+    this.#permits = new Semaphore(patience.requests_max);
   }
 
   /**
-   * Does `work`, which gets the signal of one try, again while its failure may pass.
+   * Runs `work`, which gets the signal of one attempt, and retries it after temporary failures.
    * @throws ObjectExistsError, ObjectNotFoundError, ObjectRangeError, ObjectStoreUnavailableError,
-   *   NoConditionsError; the signal's reason; whatever `work` throws of its own
+   *   NoConditionsError; the signal's reason; errors of `work` itself
    */
   async perform<T>(
     what: string,
@@ -85,7 +87,7 @@ export class S3Requests {
     signal: AbortSignal | undefined,
   ): Promise<{ value: T } | S3Failure> {
     const { attempt_timeout_ms } = this.#patience;
-    await this.#enter(signal);
+    await this.#permits.acquire(signal);
     const stop = new AbortController();
     const end = (): void => stop.abort(signal?.reason);
     const deadline = setTimeout(end, attempt_timeout_ms);
@@ -102,46 +104,18 @@ export class S3Requests {
     } finally {
       clearTimeout(deadline);
       signal?.removeEventListener('abort', end);
-      this.#leave();
+      this.#permits.release();
     }
-  }
-
-  /** First come, first served. The client's pool of connections has no bound on its own waiting. */
-  async #enter(signal: AbortSignal | undefined): Promise<void> {
-    signal?.throwIfAborted();
-    if (this.#under_way < this.#patience.requests_max) {
-      this.#under_way += 1;
-      return;
-    }
-    const turn = Promise.withResolvers<void>();
-    const give_up = (): void => {
-      const at = this.#waiting.indexOf(turn.resolve);
-      if (at >= 0) this.#waiting.splice(at, 1);
-      turn.reject(signal?.reason);
-    };
-    this.#waiting.push(turn.resolve);
-    signal?.addEventListener('abort', give_up, { once: true });
-    try {
-      await turn.promise; // the place of the one that left is ours then
-    } finally {
-      signal?.removeEventListener('abort', give_up);
-    }
-  }
-
-  #leave(): void {
-    const next = this.#waiting.shift();
-    if (next) next();
-    else this.#under_way -= 1;
   }
 
   #errorFor(what: string, failure: S3Failure, attempts: number): Error {
     switch (failure.kind) {
       case 'exists':
-        return new ObjectExistsError(`${what} is already there`);
+        return new ObjectExistsError(`${what} already exists`);
       case 'missing':
-        return new ObjectNotFoundError(`${what} is not there`);
+        return new ObjectNotFoundError(`${what} does not exist`);
       case 'range':
-        return new ObjectRangeError(`${what}: the range begins past its end`);
+        return new ObjectRangeError(`${what}: the range starts after its end`);
       case 'no conditions':
         return new NoConditionsError(failure.reason);
       case 'refused':

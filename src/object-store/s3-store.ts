@@ -1,14 +1,13 @@
 /**
- * An object store in a bucket of S3, or of what speaks as S3 does.
+ * An object store in a bucket of S3 or a compatible service.
  *
  * Invariants:
- * - An object is written by one PUT, whole or not at all, signed over its bytes: what was changed on the way is refused
- *   there. Create-only by `If-None-Match: *`. There is no multipart upload, whose end knows no such condition (in Ceph,
- *   for one): what is large is cut into objects (docs/adr/0016-s3.md).
- * - A store that does not keep that condition is found out by the first `check` and asked with HEAD before each PUT.
- *   That leaves a gap, in which two writers of one key would not see each other; keys of segments carry a random
- *   attempt, so there are none.
- * - What is read has the length that was asked for. That it is what was written is the caller's to verify.
+ * - One PUT writes an object, completely or not at all. Its signature covers the bytes, so the store refuses a body that
+ *   changed in transit. `If-None-Match: *` makes it create-only. Multipart uploads are not used, because some stores (Ceph)
+ *   do not support the condition there: large data is cut into objects (docs/adr/0016-s3.md).
+ * - The first `check` detects a store that ignores the condition. Each PUT is then preceded by a HEAD. Two concurrent
+ *   writers of one key could miss each other in between, but segment keys have a random attempt number, so there are none.
+ * - A read returns the requested length. Callers verify the content.
  */
 import { randomBytes } from 'node:crypto';
 import {
@@ -38,10 +37,10 @@ import { NoConditionsError, PATIENCE, type S3Patience, S3Requests } from './s3-r
 
 export interface S3Settings {
   readonly bucket: string;
-  /** Null: Amazon's own, of the region. */
+  /** Null: Amazon's endpoint of the region. */
   readonly endpoint: string | null;
   readonly region: string;
-  /** Null, as is the secret then: profiles, roles and what else the library's default chain finds. */
+  /** Null, with the secret null too: the SDK's default chain finds the credentials (profiles, roles, …). */
   readonly access_key_id: string | null;
   readonly secret_access_key: string | null;
   readonly session_token: string | null;
@@ -50,11 +49,11 @@ export interface S3Settings {
 export interface S3StoreOptions {
   readonly log?: Log;
   readonly patience?: Partial<S3Patience>;
-  /** Keys in one answer to a listing. */
+  /** Keys per page of a listing. */
   readonly page_keys?: number;
 }
 
-/** A check is asked often, and an answer that comes late is one too. */
+/** A check is frequent, so its time limit is short. */
 const CHECK_TIMEOUT_MS = 8_000;
 const CHECK_ATTEMPTS = 2;
 
@@ -66,10 +65,10 @@ export class S3Store implements ObjectStore {
   readonly #log: Log | undefined;
   readonly #page_keys: number;
   readonly #probe_key = `probe/${randomBytes(12).toString('hex')}`;
-  /** Whether the store keeps `If-None-Match: *`. */
+  /** Whether the store honours `If-None-Match: *`. */
   #conditions: 'not known' | 'kept' | 'ignored' = 'not known';
 
-  /** Asks nothing yet: whether the bucket can be used, `check` says. */
+  /** Sends no request; `check` tells whether the bucket can be used. */
   constructor(settings: S3Settings, { log, patience, page_keys = 1_000 }: S3StoreOptions = {}) {
     const { bucket, endpoint, region } = settings;
     const bounds = { ...PATIENCE, ...patience };
@@ -114,7 +113,7 @@ export class S3Store implements ObjectStore {
     for (let next: string | undefined; ; ) {
       const page = await this.#listPage(prefix, next);
       for (const { Key: key = '', Size: size_bytes = 0, LastModified } of page.Contents ?? []) {
-        // A store that does not say is taken to mean "just now": nobody then takes the object for an old one.
+        // Without a date the object counts as new, so that no task deletes it as old.
         if (isObjectKey(key)) yield { key, size_bytes, modified_at: LastModified ?? new Date() };
       }
       if (!page.IsTruncated) return;
@@ -138,7 +137,7 @@ export class S3Store implements ObjectStore {
     }
   }
 
-  /** Ends its idle connections. */
+  /** Closes idle connections. */
   close(): void {
     this.#client.destroy();
   }
@@ -146,18 +145,18 @@ export class S3Store implements ObjectStore {
   async #check(signal: AbortSignal): Promise<void> {
     const key = this.#probe_key;
     const [first, second] = [randomBytes(64), randomBytes(64)];
-    await this.#delete(key, signal, CHECK_ATTEMPTS); // of an earlier check that was cut off
+    await this.#delete(key, signal, CHECK_ATTEMPTS); // left by an interrupted check
     await this.#put(key, [first], { create_only: false, attempts: CHECK_ATTEMPTS }, signal);
     try {
       const read = await this.get(key, undefined, signal);
       if (!read.equals(first)) throw this.#requests.unavailable('a probe object was read back changed');
       if (this.#conditions === 'not known') await this.#learnConditions(key, second, signal);
     } finally {
-      await this.#delete(key, signal, CHECK_ATTEMPTS).catch(() => undefined); // the next check has another try
+      await this.#delete(key, signal, CHECK_ATTEMPTS).catch(() => undefined); // the next check retries it
     }
   }
 
-  /** `key` is there. A second object of that name must be refused. */
+  /** `key` exists, so the store must refuse a second PUT. */
   async #learnConditions(key: string, body: Buffer, signal: AbortSignal): Promise<void> {
     try {
       await this.#put(key, [body], { create_only: true, attempts: CHECK_ATTEMPTS }, signal);
@@ -191,7 +190,7 @@ export class S3Store implements ObjectStore {
         throw error;
       },
     );
-    if (there) throw new ObjectExistsError(`${key} is already there`);
+    if (there) throw new ObjectExistsError(`${key} already exists`);
     await this.#put(key, body, { create_only: false }, signal);
   }
 
@@ -245,11 +244,11 @@ export class S3Store implements ObjectStore {
     const [, from, to, size] = /^bytes (\d+)-(\d+)\/(\d+)$/.exec(ContentRange ?? '')?.map(Number) ?? [];
     if (size !== undefined && size <= last) {
       dropBody(Body);
-      throw new ObjectRangeError(`${key}: ${length} bytes at ${offset} reach past its ${size} bytes`);
+      throw new ObjectRangeError(`${key}: ${length} bytes at ${offset} end after its ${size} bytes`);
     }
     if (from !== offset || to !== last) {
       dropBody(Body);
-      throw new WrongAnswerError('it answered another range than was asked for');
+      throw new WrongAnswerError('the response has another range than the request');
     }
     return readBody(Body, length);
   }
@@ -257,7 +256,8 @@ export class S3Store implements ObjectStore {
   /** HTTP has no empty ranges. */
   async #getNothing(key: string, offset: number, signal: AbortSignal | undefined): Promise<Buffer> {
     const size_bytes = await this.size(key, signal);
-    if (offset > size_bytes) throw new ObjectRangeError(`${key}: ${offset} is past its ${size_bytes} bytes`);
+    if (offset > size_bytes)
+      throw new ObjectRangeError(`${key}: offset ${offset} is after its ${size_bytes} bytes`);
     return Buffer.alloc(0);
   }
 
@@ -265,13 +265,13 @@ export class S3Store implements ObjectStore {
     const { ContentLength } = await this.#client.send(new HeadObjectCommand(this.#at(key)), {
       abortSignal: signal,
     });
-    if (ContentLength === undefined) throw new WrongAnswerError('it did not say how large the object is');
+    if (ContentLength === undefined) throw new WrongAnswerError('the response has no size');
     return ContentLength;
   }
 
   /**
-   * An object is missing only where the bucket is there: an answer to HEAD does not say which of them is not, and a 404
-   * may come from what stands before the store.
+   * Checks that the bucket exists before reporting an object as missing: a response to HEAD does not say which of them is
+   * missing, and a 404 may come from a proxy.
    */
   async #find<T>(
     key: string,
@@ -314,7 +314,7 @@ export class S3Store implements ObjectStore {
   }
 }
 
-/** The library signs over the bytes that it is given at once, and over no bytes of a stream unless it is told what they are. */
+/** Passes the hash to the SDK, which cannot sign a stream's bytes by itself. */
 function signOver(command: PutObjectCommand, sha256: string): void {
   command.middlewareStack.add(
     (next) => (args) => {
@@ -347,15 +347,15 @@ function clientFor(settings: S3Settings, bounds: S3Patience): S3Client {
             ...(session_token === null ? {} : { sessionToken: session_token }),
           },
         }),
-    // A bucket as a part of the host's name takes certificates and names that few stores of one's own have.
+    // A bucket in the host name needs DNS names and certificates that few self-hosted stores have.
     forcePathStyle: true,
-    // Bodies are signed, and segments have hashes of their own; trailers are not understood everywhere.
+    // Bodies are signed and segments have hashes. Some stores do not support trailers.
     requestChecksumCalculation: 'WHEN_REQUIRED',
     responseChecksumValidation: 'WHEN_REQUIRED',
-    // It would take a new connection for every larger body.
+    // It would open a new connection for every larger body.
     expectContinueHeader: false,
     maxAttempts: 1,
-    // It would say of each failed PUT, on stderr, that it does not try it again. We do.
+    // The SDK would warn about each failed PUT that it does not retry. We retry.
     logger: { debug: silent, info: silent, warn: silent, error: silent },
     requestHandler: {
       connectionTimeout: bounds.connect_timeout_ms,

@@ -1,6 +1,6 @@
 /**
- * The mark of an object store: an object at its root, written once, that says whose it is. By it all who use the store find
- * out that they use the same one, and not that of another installation or an empty one.
+ * The mark of an object store: an object at its root, written once, that names the installation. All processes check it, so
+ * that none uses an empty store or that of another installation.
  */
 import { assert } from '../lib/assert.ts';
 import {
@@ -16,7 +16,7 @@ import {
 export const MARK_KEY = 'berth-store';
 const ID = /^[0-9a-f-]{36}$/;
 
-/** It is not the store that this installation uses. Nothing of it is read or written. */
+/** It is not this installation's store. Nothing in it is read or written. */
 export class WrongStoreError extends ObjectStoreUnavailableError {
   override name = 'WrongStoreError';
 
@@ -30,10 +30,10 @@ export function otherStore(store: ObjectStore): WrongStoreError {
 }
 
 export function unmarkedStore(store: ObjectStore): WrongStoreError {
-  return new WrongStoreError(store, 'it is not the object store that was used so far, or was emptied');
+  return new WrongStoreError(store, 'it is another object store than before, or it was emptied');
 }
 
-/** Null: it has none. @throws ObjectStoreUnavailableError */
+/** Null: the store has no mark. @throws ObjectStoreUnavailableError */
 export async function readMark(store: ObjectStore): Promise<string | null> {
   let text: string;
   try {
@@ -42,11 +42,11 @@ export async function readMark(store: ObjectStore): Promise<string | null> {
     if (error instanceof ObjectNotFoundError) return null;
     throw error;
   }
-  if (!ID.test(text)) throw new WrongStoreError(store, `its object ${MARK_KEY} is no mark of Berth's`);
+  if (!ID.test(text)) throw new WrongStoreError(store, `its object ${MARK_KEY} is not a mark of Berth`);
   return text;
 }
 
-/** @throws WrongStoreError when somebody else was first */
+/** @throws WrongStoreError when another installation has written its mark first */
 export async function writeMark(store: ObjectStore, id: string): Promise<void> {
   assert(ID.test(id), 'a mark is an id');
   try {
@@ -57,21 +57,21 @@ export async function writeMark(store: ObjectStore, id: string): Promise<void> {
   }
 }
 
-/** A store that is used only once it was found to be the right one. */
+/** A store that is used only after its mark was verified. */
 export class MarkedStore implements ObjectStore {
   readonly description: string;
   readonly #store: ObjectStore;
   readonly #verify: () => Promise<void>;
   #verified: Promise<void> | undefined;
 
-  /** `verify` throws {@link ObjectStoreUnavailableError} while it is not known, and {@link WrongStoreError}. */
+  /** `verify` throws {@link WrongStoreError}, or {@link ObjectStoreUnavailableError} while it cannot tell. */
   constructor(store: ObjectStore, verify: () => Promise<void>) {
     this.#store = store;
     this.#verify = verify;
     this.description = store.description;
   }
 
-  /** Once is enough: a store does not become another one. After a failure the next caller tries again. */
+  /** Verifies once, because a store does not become another one. After a failure the next caller retries. */
   verified(): Promise<void> {
     if (!this.#verified) {
       const verified = this.#verify();

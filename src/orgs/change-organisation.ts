@@ -5,7 +5,7 @@ import type { OrgId } from '../lib/ids.ts';
 import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
 import { lockOrganisation, type OrganisationRow, updateOrganisation } from './store.ts';
 
-/** Throws where the organisation is not what the caller saw. */
+/** Throws if the organisation has changed since the caller read it. */
 type Check = (before: OrganisationRow) => void;
 
 /** @throws AppError NOT_FOUND */
@@ -23,8 +23,8 @@ export async function renameOrganisation(
 }
 
 /**
- * Changes where the bills go. The address before and the new one are told by mail, and the change is refused where one of
- * them was told too often: going to and fro fills nobody's mailbox, and nobody is silently not told.
+ * Changes the billing address and notifies the old and the new one by mail. The change is rejected if one of them got too
+ * many such mails, so that nobody's mailbox is flooded and no change goes unannounced.
  * @throws AppError NOT_FOUND, RATE_LIMITED
  */
 export async function changeBillingEmail(

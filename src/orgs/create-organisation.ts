@@ -10,8 +10,8 @@ import { countMadeBy, insertOrganisation, type OrganisationRow } from './store.t
 const NAME_LENGTH = 100;
 
 /**
- * Makes an organisation that the user owns; its bills go to the user's address.
- * @throws AppError QUOTA_EXCEEDED; UNAUTHENTICATED where the account was deleted meanwhile
+ * Creates an organisation owned by the user, with the user's address for bills.
+ * @throws AppError QUOTA_EXCEEDED; UNAUTHENTICATED if the account no longer exists
  */
 export async function createOrganisation(
   tx: Tx,
@@ -30,9 +30,9 @@ export async function createOrganisation(
 }
 
 /**
- * An account always acts in an organisation: one that has left its last gets an empty one of its own. Called after the
- * leaving: of two at once in two organisations the second to come here sees what the first has left. Nobody is kept in an
- * organisation by the quota of another, so past the quota of organisations it is one in which nothing can be made.
+ * An account always acts in an organisation: a user without one gets an empty one. Call it after the user has left: of two
+ * concurrent departures the second sees the first. A quota must not keep a user in an organisation, so past the quota
+ * of organisations the new one allows nothing to be created in it.
  */
 export async function ensureOrganisation(tx: Tx, quotas: QuotaLimits, user_id: UserId): Promise<void> {
   await lockUser(tx, user_id);

@@ -29,7 +29,7 @@ export async function insertInvitation(tx: Tx, invitation: NewInvitation) {
     .executeTakeFirstOrThrow();
 }
 
-/** Those that can still be accepted. */
+/** The open invitations. */
 export async function listInvitations(tx: Tx, org_id: OrgId, before: string | null, limit: number) {
   let query = tx.selectFrom('invitations').select(SHOWN).where('org_id', '=', org_id).where(OPEN);
   if (before !== null) query = query.where('id', '<', before as InvitationId);
@@ -66,7 +66,7 @@ export async function findInvitationByToken(tx: Tx, token_hash: Buffer) {
     .executeTakeFirst();
 }
 
-/** Whether it was there and could still be accepted: true for one transaction only. */
+/** Consumes an open invitation; true for only one transaction. */
 export async function takeInvitation(tx: Tx, id: InvitationId): Promise<boolean> {
   const gone = await tx
     .deleteFrom('invitations')
@@ -87,7 +87,7 @@ export async function deleteInvitation(tx: Tx, org_id: OrgId, id: InvitationId) 
     .executeTakeFirst();
 }
 
-/** Ends the open invitations of a member that `role` (null: none any more) could not make. */
+/** Deletes a member's open invitations that `role` (null: no longer a member) could not make. */
 export async function deleteInvitationsBeyond(
   tx: Tx,
   org_id: OrgId,
@@ -100,7 +100,6 @@ export async function deleteInvitationsBeyond(
   await query.execute();
 }
 
-/** For the sweep. */
 export async function deleteExpiredInvitations(tx: Tx): Promise<void> {
   await tx.deleteFrom('invitations').where('expires_at', '<', sql<Date>`now()`).execute();
 }

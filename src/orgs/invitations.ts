@@ -1,4 +1,4 @@
-/** Invitations: made by owners and administrators, sent by mail, accepted once by the account with that address. */
+/** Owners and administrators send invitations by mail; the account with that address accepts one, once. */
 import { type Principal, userOf } from '../auth/principal.ts';
 import { findUser, findUserByEmail } from '../auth/store.ts';
 import { hashToken, MAIL_PREFIX, newToken, tokenPrefix } from '../auth/tokens.ts';
@@ -10,8 +10,8 @@ import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
 import { type InvitationId, newId, type OrgId, type UserId } from '../lib/ids.ts';
 import type { Mailbox, Post } from '../mail/mailbox.ts';
+import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
-import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import {
   countInvitations,
   findInvitationByToken,
@@ -31,13 +31,13 @@ const DAY_S = 86_400;
 
 export interface Invited {
   readonly row: InvitationRow;
-  /** Holds the token. */
+  /** Contains the token. */
   readonly accept_url: string;
 }
 
 /**
- * Invites an address; the token goes there by mail.
- * @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED; RATE_LIMITED where the address was invited too often
+ * Invites an address by a mail with the token.
+ * @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED; RATE_LIMITED if the address was invited too often
  */
 export async function invite(
   tx: Tx,
@@ -86,7 +86,7 @@ export async function invite(
       actor: userOf(principal),
     });
   }
-  // The token stands after the `#`: a browser sends it nowhere by itself.
+  // After the `#`: browsers do not send this part to a server.
   const accept_url = `${public_url}/invitation#token=${token}`;
   const mail = mailOf(row, organisation, token, accept_url);
   await mailbox.post(tx, mail, INVITATION_LIFETIME_DAYS * DAY_S, token_hash);
@@ -123,15 +123,15 @@ export interface Invitation {
   readonly role: Role;
 }
 
-/** The open invitation of a token; undefined for every other text. */
+/** The open invitation of a token; undefined for any other text. */
 export async function findInvitation(tx: Tx, token: string): Promise<Invitation | undefined> {
   if (tokenPrefix(token) !== MAIL_PREFIX) return undefined;
   return findInvitationByToken(tx, hashToken(token));
 }
 
 /**
- * Makes the user a member by an invitation of the account's address; it is used up by that.
- * @throws AppError NOT_FOUND (also for another's invitation), CONFLICT for one who is a member already
+ * Consumes an invitation of the account's address and makes the user a member.
+ * @throws AppError NOT_FOUND (also for another's invitation), CONFLICT if the user is a member
  */
 export async function acceptInvitation(tx: Tx, user_id: UserId, token: string): Promise<OrganisationRow> {
   const invitation = await findInvitation(tx, token);
@@ -149,7 +149,7 @@ export async function acceptInvitation(tx: Tx, user_id: UserId, token: string): 
   await insertMembership(tx, org_id, user_id, role);
   const member = present(await findMember(tx, org_id, user_id), 'member just added');
   await append(tx, { org_id, type: 'member.added', data: { member: memberView(member) }, actor: user_id });
-  // Keys of one who comes back may be let in again by instances that the account made before.
-  await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
+  // Instances that the returning user made before may accept the user's keys again.
+  await notifyKeyChange(tx, await hostsOfUserKeys(tx, user_id));
   return organisation;
 }

@@ -4,7 +4,7 @@ import type { Role } from '../db/tables.ts';
 import { present } from '../lib/assert.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 
-/** A member as listed: `id` is the place in the list's order, which is that of joining. */
+/** A member as listed: `id` is the position in the list, ordered by joining. */
 export type MemberRow = Awaited<ReturnType<typeof listMembers>>[number];
 
 /** Microseconds since the epoch, as PostgreSQL keeps time, and the user: `<microseconds>.usr_…`. */
@@ -71,7 +71,7 @@ export async function updateRole(tx: Tx, org_id: OrgId, user_id: UserId, role: R
     .execute();
 }
 
-/** Until the transaction's end nothing begins to hang on the membership. */
+/** Prevents new references to the membership until the transaction ends. */
 export async function lockMembership(tx: Tx, org_id: OrgId, user_id: UserId): Promise<void> {
   await tx
     .selectFrom('memberships')
@@ -93,7 +93,7 @@ export async function countMembers(tx: Tx, org_id: OrgId): Promise<{ members: nu
   return present(rows[0], 'count of members');
 }
 
-/** The organisations of a user, in the order in which they are to be locked. */
+/** The organisations of a user, in locking order. */
 export async function organisationsOf(tx: Tx, user_id: UserId): Promise<OrgId[]> {
   const rows = await tx
     .selectFrom('memberships')
@@ -104,7 +104,7 @@ export async function organisationsOf(tx: Tx, user_id: UserId): Promise<OrgId[]>
   return rows.map((row) => row.org_id);
 }
 
-/** Takes a user's SSH keys off the explicit key sets of the organisation's instances. */
+/** Removes a user's SSH keys from the explicit key sets of the organisation's instances. */
 export async function dropFromKeySets(tx: Tx, org_id: OrgId, user_id: UserId): Promise<void> {
   await sql`
     with gone as (

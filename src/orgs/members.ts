@@ -1,4 +1,4 @@
-/** What happens to members: other roles, and their leaving. Every change holds the organisation first. */
+/** Changes members' roles and removes members. Every change first locks the organisation. */
 import { revokeKeysOf } from '../api-keys/revoke-api-key.ts';
 import { actorOf, type Principal, userOf } from '../auth/principal.ts';
 import type { Tx } from '../db/pool.ts';
@@ -8,8 +8,8 @@ import { AppError } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { revokeKeysOfMember } from '../ssh-keys/account-keys.ts';
+import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
-import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import { ensureOrganisation } from './create-organisation.ts';
 import { deleteInvitationsBeyond } from './invitation-store.ts';
 import {
@@ -25,7 +25,7 @@ import { isInUse, isLastOwner, lastOwnerStays, OWNERS_ONLY, presentAdmin, presen
 import { deleteOrganisation, lockOrganisation } from './store.ts';
 import { memberView } from './view.ts';
 
-/** Throws where the membership is not what the caller saw. */
+/** Throws if the membership has changed since the caller read it. */
 type Check = (before: MemberRow) => void;
 
 /** @throws AppError FORBIDDEN, NOT_FOUND, CONFLICT for the last owner */
@@ -48,8 +48,8 @@ export async function changeRole(
   if (before.role === role) return { member: before, previous_role: role };
   if (before.role === 'owner' && (await isLastOwner(tx, org_id))) throw lastOwnerStays('be demoted');
   await updateRole(tx, org_id, user_id, role);
-  // In mode `account` the member's keys count by the role.
-  await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
+  // In mode `account` the role decides whether the member's keys count.
+  await notifyKeyChange(tx, await hostsOfUserKeys(tx, user_id));
   await deleteInvitationsBeyond(tx, org_id, user_id, role);
   const member = { ...before, role };
   await append(tx, {
@@ -62,9 +62,8 @@ export async function changeRole(
 }
 
 /**
- * Removes a member, or lets one leave. What hangs on the membership ends at once: API keys, SSH access to the
- * organisation's instances, open invitations. The last owner who leaves an organisation that nothing else is in takes
- * it along. @throws AppError FORBIDDEN, NOT_FOUND, CONFLICT for the last owner
+ * Removes a member, also at the member's own request. API keys, SSH access to the organisation's instances and open
+ * invitations end at once. If the last owner leaves an otherwise empty organisation, it is deleted. @throws AppError FORBIDDEN, NOT_FOUND, CONFLICT for the last owner
  */
 export async function removeMember(
   tx: Tx,
@@ -91,13 +90,13 @@ export async function removeMember(
 
 export interface LeftOrganisation {
   readonly org_id: OrgId;
-  /** That the user had there. */
+  /** Those the user had there. */
   readonly role: Role;
 }
 
 /**
- * The organisations' part of an account's deletion: ends every membership; organisations of which the user is all
- * that is left go with it. Answers those that go on.
+ * The organisations' part of an account's deletion: ends every membership and deletes organisations that are then empty.
+ * Returns the others.
  * @throws AppError CONFLICT naming the organisation that needs another owner first
  */
 export async function leaveAllOrganisations(tx: Tx, user_id: UserId): Promise<LeftOrganisation[]> {
@@ -113,7 +112,7 @@ export async function leaveAllOrganisations(tx: Tx, user_id: UserId): Promise<Le
   return left;
 }
 
-/** The organisation is held. Answers whether it goes on. */
+/** The organisation must be locked. Returns whether it remains. */
 async function endMembership(
   tx: Tx,
   org_id: OrgId,
@@ -128,7 +127,7 @@ async function endMembership(
     await deleteOrganisation(tx, org_id);
     return false;
   }
-  // From here on no key of the member's is put on a key set: one that was being put there is there by now.
+  // From here on no key of the member joins a key set, and concurrent additions are committed.
   await lockMembership(tx, org_id, user_id);
   const hosts = await hostsOfUserKeys(tx, user_id);
   await dropFromKeySets(tx, org_id, user_id);
@@ -137,6 +136,6 @@ async function endMembership(
   await deleteInvitationsBeyond(tx, org_id, user_id, null);
   await deleteMembership(tx, org_id, user_id);
   await append(tx, { org_id, type: 'member.removed', data: { member: memberView(member) }, actor });
-  await tellOfKeys(tx, hosts);
+  await notifyKeyChange(tx, hosts);
   return true;
 }

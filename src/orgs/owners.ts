@@ -1,6 +1,6 @@
 /**
- * The rules about owners, asked with the organisation held: only owners make and unmake owners, and an organisation
- * that somebody or something depends on never loses its last.
+ * The rules about owners, checked while the organisation is locked: only owners appoint and demote owners, and an
+ * organisation with other members or instances keeps its last owner.
  */
 import { type Principal, userOf } from '../auth/principal.ts';
 import type { Tx } from '../db/pool.ts';
@@ -13,7 +13,7 @@ import { countInstances } from './store.ts';
 export const OWNERS_ONLY = 'Only an owner makes or unmakes owners.';
 
 /**
- * The role that the caller has now that the organisation is held: what the request came with may have ended.
+ * The caller's role while the organisation is locked; it may have changed since the request was authenticated.
  * @throws AppError FORBIDDEN
  */
 export async function presentRole(tx: Tx, principal: Principal): Promise<Role> {
@@ -24,27 +24,27 @@ export async function presentRole(tx: Tx, principal: Principal): Promise<Role> {
   return role;
 }
 
-/** As {@link presentRole}, of an owner or administrator. @throws AppError FORBIDDEN */
+/** As {@link presentRole}, for owners and administrators. @throws AppError FORBIDDEN */
 export async function presentAdmin(tx: Tx, principal: Principal): Promise<'owner' | 'admin'> {
   const role = await presentRole(tx, principal);
   if (role !== 'owner' && role !== 'admin') throw new AppError('FORBIDDEN');
   return role;
 }
 
-/** Of an owner: whether there is no other. */
+/** Whether this owner is the only one. */
 export async function isLastOwner(tx: Tx, org_id: OrgId): Promise<boolean> {
   return (await countMembers(tx, org_id)).owners <= 1;
 }
 
-/** Whether anybody but its last owner, or any instance, is in the organisation. */
+/** Whether the organisation has another member or an instance. */
 export async function isInUse(tx: Tx, org_id: OrgId): Promise<boolean> {
   return (await countMembers(tx, org_id)).members > 1 || (await countInstances(tx, org_id)) > 0;
 }
 
-/** `what` the last owner cannot: `leave`, `be demoted`, … */
+/** `what`: the forbidden action, `leave`, `be demoted`, … */
 export function lastOwnerStays(what: string, name?: string): AppError {
   const of = name === undefined ? 'the organisation' : `the organisation "${name}"`;
-  // Without an owner there is nobody to make one, so a demotion is refused even where leaving would be allowed.
+  // Only an owner can appoint one, so a demotion is rejected even where leaving would be allowed.
   const or = what === 'be demoted' ? '' : ', or remove its other members and delete its instances';
   return new AppError('CONFLICT', {
     message: `The last owner of ${of} cannot ${what}. Make another member owner first${or}.`,

@@ -1,18 +1,15 @@
 import { sql } from 'kysely';
-import type { Proof } from '../db/blind-writes.ts';
-import { LookUpStatement } from '../db/look-up-statement.ts';
 import type { Tx } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
 import type { OrgId } from '../lib/ids.ts';
 import {
-  type Limit,
   ORGANISATION_QUOTAS,
   type OrganisationQuota,
   type OwnQuotas,
   type QuotaLimits,
 } from '../lib/quotas.ts';
 
-/** All but those whose use is in the control plane's memory. */
+/** All quotas but those that the control plane counts in memory. */
 export const COUNTED_QUOTAS = [
   'instances',
   'cpus',
@@ -24,7 +21,7 @@ export const COUNTED_QUOTAS = [
 ] as const;
 export type CountedQuota = (typeof COUNTED_QUOTAS)[number];
 
-/** What was set for the organisation; undefined when there is none. */
+/** The limits set for the organisation; undefined if it does not exist. */
 export async function findQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | undefined> {
   const row = await tx
     .selectFrom('organisations')
@@ -34,7 +31,7 @@ export async function findQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | und
   return row?.quotas;
 }
 
-/** The same, and the organisation is held as `lockOrganisation` holds it. */
+/** The same, and locks the organisation as `lockOrganisation` does. */
 export async function lockQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | undefined> {
   const row = await tx
     .selectFrom('organisations')
@@ -45,7 +42,7 @@ export async function lockQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | und
   return row?.quotas;
 }
 
-/** The resources of VMs in these states are free for others. */
+/** VMs in these states use no resources. */
 const IDLE_STATES = sql`('stopped', 'suspended', 'failed')`;
 
 function countOf(quota: CountedQuota, org_id: OrgId) {
@@ -78,7 +75,7 @@ export async function countUsed<Q extends CountedQuota>(
   return present(rows[0], 'use of quotas');
 }
 
-/** Sets the limits of `set`, and takes those of `reset` back to the default. False when there is no such organisation. */
+/** Sets the limits of `set` and resets those of `reset` to the default. False if the organisation does not exist. */
 export async function updateQuotas(
   tx: Tx,
   org_id: OrgId,
@@ -93,25 +90,9 @@ export async function updateQuotas(
   return numUpdatedRows > 0n;
 }
 
-/** Fails, by a division by zero, where the API keys of an organisation are limited. */
-const KEYS_ARE_UNLIMITED = new LookUpStatement(
-  ['text', 'jsonb'],
-  (values) => `
-  select 1 / (not exists (
-    select from (${values}) as told (org_id, default_limit)
-    where told.org_id is not null and not exists (
-      select from organisations o
-      where o.id = told.org_id and coalesce(o.quotas -> 'api_keys', told.default_limit) = 'null')
-  ))::int`,
-);
-
-export function proofOfUnlimitedKeys(org_id: OrgId, default_limit: Limit): Proof {
-  return { by: KEYS_ARE_UNLIMITED, told: [org_id, JSON.stringify(default_limit)] };
-}
-
 const UNLIMITED_MAX = 1_000;
 
-/** Organisations but the first that some quota does not limit, and which quotas; the oldest first, up to a bound. */
+/** Organisations other than the first with an unlimited quota, and which quotas; oldest first, up to a bound. */
 export async function listUnlimited(
   tx: Tx,
   defaults: QuotaLimits,

@@ -1,5 +1,4 @@
-/** The quotas of organisations: the limits that were set or that are the default, what is used, and refusals. */
-import type { Proof } from '../db/blind-writes.ts';
+/** The quotas of organisations: their limits (set or default), their use, and the check before something is created. */
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
@@ -18,7 +17,6 @@ import {
   countUsed,
   findQuotas,
   lockQuotas,
-  proofOfUnlimitedKeys,
   updateQuotas,
 } from './quota-store.ts';
 
@@ -33,7 +31,7 @@ export interface QuotaState<Used> {
   readonly used: Used;
 }
 
-/** `streams`: how many are used, which the control plane has in memory. @throws AppError NOT_FOUND */
+/** `streams`: the number in use, which the control plane counts in memory. @throws AppError NOT_FOUND */
 export async function readQuota<Streams extends number | null>(
   tx: Tx,
   defaults: QuotaLimits,
@@ -55,9 +53,9 @@ export async function readQuota<Streams extends number | null>(
 }
 
 /**
- * Refuses a request past a quota. Call it in the transaction that makes what counts: the organisation is held until
- * its end, so that requests at once do not go past the quota together. An instance is locked before its organisation.
- * What is unlimited is not counted. Answers whether anything was limited.
+ * Refuses a request past a quota. Call it in the transaction that creates what counts: if a quota is limited, the
+ * organisation stays locked until the transaction ends, so that concurrent requests do not pass the quota together. Lock
+ * an instance before its organisation. Without a limit nothing is locked or counted.
  * @throws AppError QUOTA_EXCEEDED naming the first quota that does not allow it, NOT_FOUND
  */
 export async function checkQuota(
@@ -65,20 +63,22 @@ export async function checkQuota(
   defaults: QuotaLimits,
   org_id: OrgId,
   more: Partial<Record<CountedQuota, number>>,
-): Promise<boolean> {
+): Promise<void> {
+  const wanted = COUNTED_QUOTAS.filter((quota) => more[quota] !== undefined);
+  const limitedBy = (own: OwnQuotas) => wanted.filter((quota) => limitOf(quota, own, defaults) !== null);
+  const unlocked = await findQuotas(tx, org_id);
+  if (!unlocked) throw new AppError('NOT_FOUND');
+  if (limitedBy(unlocked).length === 0) return;
   const own = await lockQuotas(tx, org_id);
   if (!own) throw new AppError('NOT_FOUND');
-  const limited = COUNTED_QUOTAS.filter(
-    (quota) => more[quota] !== undefined && limitOf(quota, own, defaults) !== null,
-  );
-  if (limited.length === 0) return false;
-  // A statement after the lock: it sees what was committed while this transaction waited.
+  const limited = limitedBy(own);
+  if (limited.length === 0) return;
+  // A separate statement after the lock sees commits that this transaction waited for.
   const used = await countUsed(tx, org_id, limited);
   for (const quota of limited) requireWithin(quota, limitOf(quota, own, defaults), used[quota], more[quota]);
-  return true;
 }
 
-/** How many streams the organisation may have. @throws AppError NOT_FOUND */
+/** The limit of streams. @throws AppError NOT_FOUND */
 export async function streamLimit(tx: Tx, defaults: QuotaLimits, org_id: OrgId): Promise<Limit> {
   const own = await findQuotas(tx, org_id);
   if (!own) throw new AppError('NOT_FOUND');
@@ -87,7 +87,7 @@ export async function streamLimit(tx: Tx, defaults: QuotaLimits, org_id: OrgId):
 
 export type QuotaChange = Partial<Record<OrganisationQuota, Limit | 'default'>>;
 
-/** Sets the quotas that are named. What is used already stays, even past its quota. @throws AppError NOT_FOUND, INVALID_REQUEST */
+/** Sets the named quotas. Existing use remains, even beyond its quota. @throws AppError NOT_FOUND, INVALID_REQUEST */
 export async function setQuota(tx: Tx, org_id: OrgId, change: QuotaChange): Promise<void> {
   const set: Partial<Record<OrganisationQuota, Limit>> = {};
   const reset: OrganisationQuota[] = [];
@@ -103,33 +103,4 @@ export async function setQuota(tx: Tx, org_id: OrgId, change: QuotaChange): Prom
     }
   }
   if (!(await updateQuotas(tx, org_id, set, reset))) throw new AppError('NOT_FOUND');
-}
-
-/** Organisations that are remembered; when there are more, all are forgotten. */
-const MAX_REMEMBERED = 10_000;
-
-/**
- * Organisations whose API keys were unlimited when last one was made there. Their next keys are made by transactions
- * that read nothing, each of which proves that this is still so.
- */
-export class UnlimitedKeys {
-  readonly #defaults: QuotaLimits;
-  readonly #seen = new Set<OrgId>();
-
-  constructor(defaults: QuotaLimits) {
-    this.#defaults = defaults;
-  }
-
-  /** Null where keys have to be counted, as far as is known. */
-  proof(org_id: OrgId): Proof | null {
-    return this.#seen.has(org_id) ? proofOfUnlimitedKeys(org_id, this.#defaults.api_keys) : null;
-  }
-
-  /** Counts one more key, which is made in the same transaction. @throws AppError QUOTA_EXCEEDED */
-  async check(tx: Tx, org_id: OrgId): Promise<void> {
-    this.#seen.delete(org_id);
-    if (await checkQuota(tx, this.#defaults, org_id, { api_keys: 1 })) return;
-    if (this.#seen.size >= MAX_REMEMBERED) this.#seen.clear();
-    this.#seen.add(org_id);
-  }
 }

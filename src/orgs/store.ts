@@ -1,4 +1,4 @@
-/** Organisations. Their members, invitations and quotas have stores of their own beside this one. */
+/** Organisations. Members, invitations and quotas have their own stores. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
@@ -24,7 +24,7 @@ export async function insertOrganisation(tx: Tx, { quotas, ...organisation }: Ne
     .executeTakeFirstOrThrow();
 }
 
-/** The organisations that a user has made and that still exist. */
+/** The existing organisations that a user has created. */
 export async function countMadeBy(tx: Tx, user_id: UserId): Promise<number> {
   const row = await tx
     .selectFrom('organisations')
@@ -39,9 +39,9 @@ export async function findOrganisation(tx: Tx, id: OrgId) {
 }
 
 /**
- * Holds the organisation until the transaction's end: whoever changes its members, or makes what counts against its
- * quotas, comes one after the other. Others may go on to refer to it. It is taken after an instance's lock; a member's
- * removal alone comes to instances later, and where that meets a start, PostgreSQL ends one and `transaction` tries again.
+ * Locks the organisation until the transaction ends. Changes of members and checks of limited quotas take this lock; new
+ * references to the organisation do not wait for it. Take it after an instance's lock. Only the removal of a member
+ * locks instances later; if that meets a start, PostgreSQL aborts one and `transaction` retries it.
  */
 export async function lockOrganisation(tx: Tx, id: OrgId) {
   return tx
@@ -53,7 +53,7 @@ export async function lockOrganisation(tx: Tx, id: OrgId) {
 }
 
 /**
- * Those that a user is a member of, the ones joined last first: the end of the list is where a session acts by itself.
+ * The organisations of a user, the most recently joined first. A session acts in the last one by default.
  * @param before a `position` of this list: `<microseconds of joining>.org_…`
  */
 export async function listOrganisations(tx: Tx, user_id: UserId, before: string | null, limit: number) {
@@ -88,7 +88,7 @@ export async function updateOrganisation(
     .executeTakeFirstOrThrow();
 }
 
-/** Every instance that has a row: one that is being deleted still is the organisation's. */
+/** Counts every instance with a row, also those being deleted. */
 export async function countInstances(tx: Tx, org_id: OrgId): Promise<number> {
   const row = await tx
     .selectFrom('instances')
@@ -99,21 +99,21 @@ export async function countInstances(tx: Tx, org_id: OrgId): Promise<number> {
 }
 
 /**
- * With memberships, keys, service accounts and invitations (foreign keys), its events, and its service accounts'
- * notifications; the audit log stays.
+ * Deletes the organisation with memberships, keys, service accounts and invitations (foreign keys), its events, and its
+ * service accounts' notifications. The audit log remains.
  */
 export async function deleteOrganisation(tx: Tx, id: OrgId): Promise<void> {
   await tx.deleteFrom('events').where('org_id', '=', id).execute();
-  // From now on it gets no service account any more.
+  // From here on it gets no new service account.
   await tx.selectFrom('organisations').select('id').where('id', '=', id).forUpdate().execute();
   const accounts = await tx.deleteFrom('service_accounts').where('org_id', '=', id).returning('id').execute();
   const ids = accounts.map((account) => account.id);
-  // After them: whoever raises some holds the account.
+  // After the accounts: raising notifications locks an account.
   if (ids.length > 0) await tx.deleteFrom('notifications').where('recipient', 'in', ids).execute();
   await tx.deleteFrom('organisations').where('id', '=', id).execute();
 }
 
-/** The one that the installation began with, the first administrator's; the oldest, where that is gone. */
+/** The first administrator's organisation; if it was deleted, the oldest one. */
 export async function findFirstOrg(tx: Tx): Promise<OrgId | null> {
   const row = await tx.selectFrom('organisations').select('id').orderBy('id').limit(1).executeTakeFirst();
   return row?.id ?? null;

@@ -1,18 +1,18 @@
-/** The agent of this host as a process. */
+/** The process `agent`: runs this host's VMs. */
 import { join } from 'node:path';
 import { type ControlPlaneAddress, ControlPlaneClient } from '../agent-api/client.ts';
-import { tellNegotiated } from '../agent-api/tell-negotiated.ts';
+import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
-import { pathsIn } from '../config/paths.ts';
+import { type Paths, pathsIn } from '../config/paths.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
+import { BootSlots } from '../host/boot-slots.ts';
 import { hostStore } from '../host/host-store.ts';
-import { ImageKeeper } from '../host/image-keeper.ts';
-import { findHostImage } from '../host/images.ts';
+import { findHostImage } from '../host/image/host-images.ts';
+import { ImageKeeper } from '../host/image/image-keeper.ts';
 import { startFencer } from '../host/lease/fencer.ts';
 import { HostLease } from '../host/lease/host-lease.ts';
-import { BootSlots } from '../host/runner/boot-slots.ts';
 import { Templates } from '../host/template/templates.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
 import { type CgroupMounts, hostCgroups } from '../host/vm/cgroup.ts';
@@ -39,53 +39,44 @@ export interface AgentOptions {
   readonly signal: AbortSignal;
 }
 
-/** Runs until `signal` aborts; the VMs run on. @throws StartError for what the operator must mend */
+/** Runs until `signal` aborts; the VMs keep running. @throws StartError for what the operator must fix */
 export async function runAgent({ config, log, say, signal }: AgentOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
   const separate_users = process.getuid?.() === 0;
   const image = await findHostImage(paths.images, 'debian-12', null);
-  if (!image) throw new StartError(`${paths.debian_12} has no image; npm start makes it`, 1);
-  // QEMU opens /dev/kvm by itself, so under KVM its group is the device's, which must reach the data folder too.
+  if (!image) throw new StartError(`${paths.debian_12} has no image; npm start builds it`, 1);
+  // QEMU opens /dev/kvm itself, so under KVM it has the device's group, which must reach the data folder too.
   const kvm_gid = kvmGroup() ?? VM_GID;
-  if (separate_users && kvm_gid !== VM_GID) {
-    const passenger = { uid: PROBE_UID, gid: kvm_gid, name: 'virtual machines under KVM' };
-    for (const folder of [paths.debian_12, paths.overlays, paths.vms, paths.templates]) {
-      await makeReachable(folder, passenger, say);
-    }
-  }
+  if (separate_users && kvm_gid !== VM_GID) await openFoldersTo(kvm_gid, paths, say);
   const { jail, problem: jail_problem } = separate_users ? await openJail(paths.jail_etc) : NO_JAIL;
-  const choice = await chooseAccelerator({
+  const choice = await requireAccelerator({
     setting: config.accel,
     qemu_binary: QEMU,
     kernel_path: image.kernel_path,
     initrd_path: image.initrd_path,
     cache_path: join(paths.run, 'accelerator.json'),
     ...(separate_users ? { run_as: { uid: PROBE_UID, gid: kvm_gid }, jail } : {}),
-  }).catch((error: unknown) => {
-    if (error instanceof AcceleratorError) {
-      throw new StartError(`BERTH_ACCEL: ${error.message}`, 2, { cause: error });
-    }
-    throw error;
   });
   const vm_gid = choice.accel === 'kvm' ? kvm_gid : VM_GID;
   say(`accelerator: ${choice.accel} (${choice.reason})`);
   log.info(choice, 'accelerator');
-  const client = new ControlPlaneClient(await controlPlaneOf(config), tellNegotiated(log));
+  const client = new ControlPlaneClient(await controlPlaneOf(config), logNegotiated(log));
   const pool = new CompressPool();
   const store = hostStore(client, await openStore({ s3: config.s3, folder: paths.objects, log }));
-  const lease = new HostLease({
-    client,
-    paths,
-    log,
-    startFencer: () => startFencer(paths, config.log_level),
-  });
+  const fence = () => startFencer(paths, config.log_level);
+  const lease = new HostLease({ client, paths, log, startFencer: fence });
   const images = new ImageKeeper({ images_dir: paths.images, client, store, log });
   const boots = new BootSlots();
   const templates = new Templates({
     enabled: config.fast_start,
     templates_dir: paths.templates,
     images_dir: paths.images,
-    ...{ images, boots, log, accel: choice.accel, qemu_binary: QEMU, qemu_img_binary: QEMU_IMG },
+    images,
+    boots,
+    log,
+    accel: choice.accel,
+    qemu_binary: QEMU,
+    qemu_img_binary: QEMU_IMG,
     run_as: separate_users ? { uid: PROBE_UID, gid: vm_gid } : null,
     jail,
   });
@@ -118,13 +109,30 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   await client.close();
 }
 
-/** A host that joined another has a parent of its own, should that other be on this machine too. */
+async function openFoldersTo(kvm_gid: number, paths: Paths, say: Say): Promise<void> {
+  const user = { uid: PROBE_UID, gid: kvm_gid, name: 'virtual machines under KVM' };
+  for (const folder of [paths.debian_12, paths.overlays, paths.vms, paths.templates]) {
+    await makeReachable(folder, user, say);
+  }
+}
+
+/** @throws StartError when the accelerator that BERTH_ACCEL names does not work */
+async function requireAccelerator(options: Parameters<typeof chooseAccelerator>[0]) {
+  try {
+    return await chooseAccelerator(options);
+  } catch (error) {
+    if (!(error instanceof AcceleratorError)) throw error;
+    throw new StartError(`BERTH_ACCEL: ${error.message}`, 2, { cause: error });
+  }
+}
+
+/** A joined host has its own parent group, in case the first host is on this machine too. */
 function cgroupsOf({ join: joined, data_dir }: Config): CgroupMounts | null {
   const mounts = hostCgroups();
   return mounts && joined ? { ...mounts, parent: `berth-${dataFolderId(data_dir)}` } : mounts;
 }
 
-/** Where the control plane is, and who we are to it. */
+/** The control plane's address, and this host's token. */
 async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
   const { join: joined, secret_key } = config;
   if (joined === null) {
@@ -135,7 +143,7 @@ async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
   return { address: joined.control_plane, ...(await readJoinToken(joined.token_path)) };
 }
 
-/** Of a host where VMs run as ourselves: that is said as one. */
+/** Without root there is no jail; {@link isolate} reports that. */
 const NO_JAIL = { jail: null, problem: null } as const;
 
 interface Jailing {
@@ -144,17 +152,17 @@ interface Jailing {
   readonly log: Log;
 }
 
-/** null, or what is not closed off. */
+/** Sets up the isolation of VMs. Returns its gaps, or null. */
 async function isolate(
   data_dir: string,
   separate_users: boolean,
   { jail, jail_problem, log }: Jailing,
 ): Promise<string | null> {
   if (!separate_users)
-    return 'not run as root: VMs share one user and see all of its files, and their network cannot be closed off';
+    return 'not run as root: VMs share one user, see all its files, and have no egress rules';
   if (jail)
     await refreshResolvers(jail).catch((error: unknown) =>
-      log.warn({ reason: messageOf(error) }, "the guests' resolvers are not those of now"),
+      log.warn({ reason: messageOf(error) }, "the guests' resolvers could not be refreshed"),
     );
   const egress = await applyEgressRules({ data_folder_id: dataFolderId(data_dir) });
   const problems = [egress.closed ? null : egress.reason, jail_problem].filter((each) => each !== null);

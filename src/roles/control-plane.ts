@@ -1,5 +1,4 @@
-/** The control plane as a process: API, internal API for the agents, background tasks. Its state is the database's. */
-
+/** The process `control-plane`: API, internal API for agents, background tasks. Its only state is the database. */
 import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -12,7 +11,6 @@ import { type Config, localOrigin } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import type { Address, Setting } from '../config/settings.ts';
 import { weakSettings } from '../config/weak-settings.ts';
-import { migrateJobs } from '../db/jobs.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool, transaction } from '../db/pool.ts';
@@ -22,8 +20,10 @@ import { HostCalls } from '../hosts/host-calls.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
-import { createInternalApp, type InternalContext } from '../http/internal.ts';
-import { createMetricsApp, RequestMetrics } from '../http/metrics.ts';
+import { createInternalApp } from '../http/internal/internal-app.ts';
+import type { InternalContext } from '../http/internal/internal-context.ts';
+import { createMetricsApp } from '../http/monitoring/metrics.ts';
+import { RequestMetrics } from '../http/monitoring/request-metrics.ts';
 import { offerPorts } from '../instances/port-store.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
@@ -40,11 +40,11 @@ import { openStore } from '../object-store/open-store.ts';
 import { type MarkedStore, WrongStoreError } from '../object-store/store-mark.ts';
 import { runTasks } from '../tasks/run-tasks.ts';
 import { schedule } from '../tasks/schedule.ts';
-import { runDeliveries } from '../webhooks/deliveries.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
+import { runSenders } from '../webhooks/senders.ts';
 import { aborted } from './shutdown.ts';
 
-/** Made by `console/build.ts`. */
+/** Built by `console/build.ts`. */
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
 
 export interface ControlPlaneOptions {
@@ -54,7 +54,7 @@ export interface ControlPlaneOptions {
   readonly signal: AbortSignal;
 }
 
-/** Runs until `signal` aborts. @throws StartError for what the operator must mend */
+/** Runs until `signal` aborts. @throws StartError for what the operator must fix */
 export async function runControlPlane({ config, log, say, signal }: ControlPlaneOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
   const secrets = await readSecrets(paths, config.secret_key);
@@ -87,19 +87,19 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
   const tasks = runTasks(schedule({ ...context, store, deliver, signal }), hub, log, signal);
-  const deliveries = runDeliveries({ url: database_url, db, hub, log, ...context.webhooks }, signal);
+  const senders = runSenders({ db, hub, log, ...context.webhooks }, signal);
   await aborted(signal);
-  // They write what becomes of the requests under way, and are woken by the hub.
-  await deliveries;
+  // They record the outcomes of the requests in flight, and are woken by the hub.
+  await senders;
   await context.webhooks.outbound.close();
-  // Ends the long polls first: they would hold the servers open.
+  // Ends the long polls, which would keep the servers open.
   context.host_calls.close();
   await hub.stop();
   await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks]);
   await db.destroy();
 }
 
-/** One that is away now is claimed as soon as it is there: until then nothing of it is used. */
+/** A store that is unreachable now is claimed later, and not used until then. */
 async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
   try {
     await store.verified();
@@ -113,7 +113,6 @@ async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
 async function bringUpToDate(database_url: string): Promise<void> {
   try {
     await migrate(database_url);
-    await migrateJobs(database_url);
   } catch (error) {
     if (error instanceof MigrationError)
       throw new StartError(`database: ${error.message}`, 2, { cause: error });
@@ -125,7 +124,7 @@ async function bringUpToDate(database_url: string): Promise<void> {
 
 const PASSWORD_ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789';
 
-/** A generated password is the launcher's to tell, once all is ready: it would scroll by here. */
+/** The launcher prints a generated password once everything is ready. */
 async function ensureAdministrator(db: Db, config: Config, paths: Paths, say: Say): Promise<void> {
   const { email, password } = config.admin;
   if (password !== null) {
@@ -188,7 +187,7 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
-/** For hosts on other machines. Called before anything listens: what cannot be served is refused at the start. */
+/** The listener for remote hosts. Comes before the other listeners, so that a wrong address fails the start. */
 async function listenToHosts(
   { hosts_listen }: Config,
   { hosts_tls_cert, hosts_tls_key }: Paths,
@@ -217,6 +216,6 @@ async function listenAt(app: FastifyInstance, setting: Setting, address: Address
   try {
     await app.listen({ ...address });
   } catch (error) {
-    throw new StartError(`${setting}: can't listen there: ${messageOf(error)}`, 2, { cause: error });
+    throw new StartError(`${setting}: cannot listen there: ${messageOf(error)}`, 2, { cause: error });
   }
 }

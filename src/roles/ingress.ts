@@ -1,6 +1,6 @@
-/** The ingress as a process: every instance's SSH port. */
+/** The process `ingress`: every instance's SSH port. */
 import { ControlPlaneClient } from '../agent-api/client.ts';
-import { tellNegotiated } from '../agent-api/tell-negotiated.ts';
+import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { pathsIn } from '../config/paths.ts';
 import { Ingress } from '../ingress/ingress.ts';
@@ -17,7 +17,7 @@ export async function runIngress({ config, log, signal }: IngressOptions): Promi
   const paths = pathsIn(config.data_dir);
   const { host_token } = await readSecrets(paths, config.secret_key);
   const address = { address: `unix:${paths.agent_api_socket}`, token: host_token };
-  const client = new ControlPlaneClient(address, tellNegotiated(log));
+  const client = new ControlPlaneClient(address, logNegotiated(log));
   await new Ingress({ host: config.ssh.host, client, log }).run(signal);
   await client.close();
 }

@@ -1,6 +1,6 @@
 import { exitWithParent } from '../launch/supervise.ts';
 
-/** Aborts when this process is asked to end, or the launcher that started it is gone. */
+/** Aborts on a signal, or when the launcher that started this process is gone. */
 export function shutdownSignal(): AbortSignal {
   const controller = new AbortController();
   const end = () => controller.abort(new Error('shutting down'));

@@ -1,5 +1,5 @@
-import { canonicalScope, requireWithinOwn } from '../api-keys/scope-within.ts';
 import { type Principal, userOf } from '../auth/principal.ts';
+import { canonicalScope, requireWithinOwn } from '../auth/scope-within.ts';
 import type { Tx } from '../db/pool.ts';
 import { newId } from '../lib/ids.ts';
 import { insertServiceAccount, type ServiceAccountRow } from './store.ts';

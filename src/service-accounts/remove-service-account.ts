@@ -5,7 +5,7 @@ import { AppError } from '../lib/errors.ts';
 import type { ServiceAccountId } from '../lib/ids.ts';
 import { deleteServiceAccount, type ServiceAccountRow } from './store.ts';
 
-/** Ends a service account and, at once, its keys. @throws AppError NOT_FOUND */
+/** Deletes a service account and revokes its keys. @throws AppError NOT_FOUND */
 export async function removeServiceAccount(
   tx: Tx,
   principal: Principal,

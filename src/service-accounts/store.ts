@@ -32,7 +32,7 @@ export async function listServiceAccounts(tx: Tx, org_id: OrgId, before: string 
   return query.orderBy('id', 'desc').limit(limit).execute();
 }
 
-/** With its keys (foreign key) and notifications. */
+/** Deletes the account with its keys (foreign key) and notifications. */
 export async function deleteServiceAccount(tx: Tx, org_id: OrgId, id: ServiceAccountId) {
   const gone = await tx
     .deleteFrom('service_accounts')
@@ -40,7 +40,7 @@ export async function deleteServiceAccount(tx: Tx, org_id: OrgId, id: ServiceAcc
     .where('id', '=', id)
     .returning(SHOWN)
     .executeTakeFirst();
-  // After it: whoever raises some holds the account.
+  // After the account: raising notifications locks the account.
   if (gone) await tx.deleteFrom('notifications').where('recipient', '=', id).execute();
   return gone;
 }

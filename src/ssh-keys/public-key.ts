@@ -3,8 +3,8 @@
  * RFC 5656 section 3.1 (ecdsa), RFC 8709 (ed25519), and OpenSSH's PROTOCOL.u2f (sk- types). Certificates,
  * dsa, private keys, options, several lines and trailing bytes are refused.
  */
-import { createHash } from 'node:crypto';
 import { invalid } from '../lib/errors.ts';
+import { fingerprintOf } from '../lib/ssh-fingerprint.ts';
 
 export interface PublicKey {
   readonly type: string;
@@ -125,18 +125,9 @@ export function parsePublicKey(text: string): PublicKey {
   if (blob.toString('base64').replace(/=+$/, '') !== base64.replace(/=+$/, ''))
     refuse('the key is not proper base64');
   const reader = new Reader(blob);
-  if (reader.text() !== type) refuse('the key inside is of another type than the line says');
+  if (reader.text() !== type) refuse('the encoded key is of another type than the line says');
   read(reader);
   reader.end();
-  return {
-    type,
-    line: `${type} ${blob.toString('base64')}`,
-    comment: rest.join(' '),
-    fingerprint: fingerprintOf(blob),
-  };
-}
-
-/** `SHA256:…` of a key's wire form. */
-export function fingerprintOf(blob: Buffer): string {
-  return `SHA256:${createHash('sha256').update(blob).digest('base64').replace(/=+$/, '')}`;
+  const canonical = `${type} ${blob.toString('base64')}`;
+  return { type, line: canonical, comment: rest.join(' '), fingerprint: fingerprintOf(canonical) };
 }

@@ -29,7 +29,7 @@ export interface NewSshKey {
   readonly public_key: string;
 }
 
-/** The keys of an account that a caller sees. */
+/** Which keys of an account a caller sees. */
 export interface KeyView {
   readonly user_id: UserId;
   /** Only those that grant access in this organisation; null: all. */
@@ -77,7 +77,7 @@ export async function countSshKeys(tx: Tx, user_id: UserId): Promise<number> {
   return row.count;
 }
 
-/** Until the transaction's end no instance begins to let the key in. Undefined: the caller sees no such key. */
+/** Locks the key against new use in key sets. Undefined when the caller sees no such key. */
 export async function lockSshKey(tx: Tx, view: KeyView, id: SshKeyId) {
   return seen(tx, view).select(SHOWN).where('id', '=', id).forUpdate().executeTakeFirst();
 }
@@ -90,7 +90,7 @@ export async function deleteSshKeys(tx: Tx, ids: readonly SshKeyId[]): Promise<v
     .execute();
 }
 
-/** What these API keys have registered, locked; each with its owner. */
+/** The keys that these API keys registered, with their owners; locked. */
 export async function lockRegisteredBy(tx: Tx, api_key_ids: readonly ApiKeyId[]) {
   return tx
     .selectFrom('ssh_keys')
@@ -116,8 +116,8 @@ export async function lockKeysOfMember(tx: Tx, org_id: OrgId, user_id: UserId) {
 const WRITERS = rolesWith('instances:write');
 
 /**
- * Which key lets in to which instance: an explicit set, or in mode `account` the creator's keys while the creator's role
- * may write instances. Only members' keys, and of those that belong to an organisation only its own.
+ * Which key grants access to which instance: those of an explicit set, or in mode `account` the creator's keys while the
+ * creator's role may write instances. Only keys of members, and no key of another organisation.
  */
 function grants(tx: Tx) {
   return tx
@@ -149,7 +149,7 @@ function grants(tx: Tx) {
     .where((eb) => eb.or([eb('i.ssh_key_mode', '=', 'explicit'), eb('m.role', 'in', [...WRITERS])]));
 }
 
-/** The keys that these instances let in. */
+/** The keys that grant access to these instances. */
 export function allowedKeys(tx: Tx, instance_ids: readonly InstanceId[]) {
   return grants(tx)
     .select([
@@ -165,7 +165,7 @@ export function allowedKeys(tx: Tx, instance_ids: readonly InstanceId[]) {
     .orderBy('k.id', 'desc');
 }
 
-/** The organisations that have an instance which the key lets in to. */
+/** The organisations with an instance that the key grants access to. */
 export async function organisationsGranted(tx: Tx, id: SshKeyId): Promise<OrgId[]> {
   const rows = await grants(tx)
     .select('i.org_id')
@@ -177,7 +177,7 @@ export async function organisationsGranted(tx: Tx, id: SshKeyId): Promise<OrgId[
   return rows.map((row) => row.org_id);
 }
 
-/** Those of an instance's keys with these fingerprints have just let somebody in. */
+/** Sets `last_used_at` of the instance's keys with these fingerprints. */
 export async function markKeysUsed(
   tx: Tx,
   instance_id: InstanceId,
@@ -189,7 +189,7 @@ export async function markKeysUsed(
   await tx.updateTable('ssh_keys').set({ last_used_at: sql`now()` }).where('id', 'in', ids).execute();
 }
 
-/** Members' keys but those that belong to another organisation. */
+/** Keys of members, except those of another organisation. */
 function memberKeys(tx: Tx, org_id: OrgId) {
   return tx
     .selectFrom('ssh_keys as k')
@@ -198,7 +198,7 @@ function memberKeys(tx: Tx, org_id: OrgId) {
     .where((eb) => eb.or([eb('k.org_id', 'is', null), eb('k.org_id', '=', org_id)]));
 }
 
-/** Which of `ids` are keys of members that the organisation may use; until the transaction's end neither ceases to be. */
+/** Those of `ids` that the organisation may use. Locks the keys and their memberships until the transaction's end. */
 export async function holdMemberKeys(tx: Tx, org_id: OrgId, ids: readonly SshKeyId[]): Promise<Set<string>> {
   if (ids.length === 0) return new Set();
   const rows = await memberKeys(tx, org_id)
@@ -209,7 +209,7 @@ export async function holdMemberKeys(tx: Tx, org_id: OrgId, ids: readonly SshKey
   return new Set(rows.map((row) => row.id));
 }
 
-/** What a key set of the organisation's instances can be made of. */
+/** The keys that a key set of the organisation's instances may contain. */
 export async function listMemberKeys(tx: Tx, org_id: OrgId, before: string | null, limit: number) {
   return memberKeys(tx, org_id)
     .select(['k.id', 'k.name', 'k.type', 'k.fingerprint', 'k.user_id as owner_id'])
@@ -239,7 +239,7 @@ export async function replaceKeySet(
     .execute();
 }
 
-/** Hosts with a VM that lets in (or may let in) keys of this user: they must hear of a change. */
+/** Hosts with a VM that allows, or may allow, keys of this user. */
 export async function hostsOfUserKeys(tx: Tx, user_id: UserId): Promise<HostId[]> {
   const rows = await tx
     .selectFrom('vms as v')
@@ -264,7 +264,7 @@ export async function hostsOfUserKeys(tx: Tx, user_id: UserId): Promise<HostId[]
   return rows.map((row) => row.host_id);
 }
 
-/** Of an account, whatever they are for. */
+/** All keys of an account. */
 export async function sshKeyIdsOf(tx: Tx, user_id: UserId): Promise<SshKeyId[]> {
   const rows = await tx.selectFrom('ssh_keys').select('id').where('user_id', '=', user_id).execute();
   return rows.map(({ id }) => id);

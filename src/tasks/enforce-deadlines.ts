@@ -1,8 +1,40 @@
-/** Fails the VMs that have been in a transient state for too long. */
-import type { Db } from '../db/pool.ts';
-import { watchDeadlines } from '../vms/apply-report.ts';
-import type { DeadlineWatch } from '../vms/deadline-watch.ts';
+/** Fails VMs whose transient state has lasted too long. */
+import type { VmReasonCode } from '../agent-api/reasons.ts';
+import { type Db, ping, transaction } from '../db/pool.ts';
+import { lockInstance } from '../instances/store.ts';
+import type { DeadlineMonitor } from '../vms/deadline-monitor.ts';
+import { failVm } from '../vms/fail-vm.ts';
+import type { VmState } from '../vms/model.ts';
+import { findVm, listOverdue } from '../vms/store.ts';
 
-export async function enforceDeadlines(db: Db, watch: DeadlineWatch): Promise<void> {
-  await watchDeadlines(db, watch);
+const TIMEOUTS: Partial<Record<VmState, VmReasonCode>> = {
+  starting: 'starting_timeout',
+  restarting: 'restarting_timeout',
+  suspending: 'suspending_timeout',
+};
+
+/** {@link applyDeadlines}, unless this process has just begun to watch: the hosts' reports must arrive first. */
+export async function enforceDeadlines(db: Db, monitor: DeadlineMonitor, now_ms = Date.now()): Promise<void> {
+  try {
+    await ping(db);
+  } catch (error) {
+    monitor.reset();
+    throw error;
+  }
+  if (monitor.check(now_ms)) await applyDeadlines(db);
+}
+
+/** Returns how many VMs were overdue. */
+export async function applyDeadlines(db: Db): Promise<number> {
+  const overdue = await listOverdue(db);
+  for (const { id, instance_id } of overdue) {
+    await transaction(db, async (tx) => {
+      await lockInstance(tx, instance_id);
+      const vm = await findVm(tx, id);
+      if (!vm || vm.deadline_at === null || vm.deadline_at.getTime() > Date.now()) return;
+      const code = TIMEOUTS[vm.state];
+      if (code) await failVm(tx, vm, { code, message: `The VM was ${vm.state} for too long.` });
+    });
+  }
+  return overdue.length;
 }

@@ -1,7 +1,7 @@
 import type { Db } from '../db/pool.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
-import { forgetMemory, listSpentMemory } from '../vms/memory-store.ts';
+import { deleteMemory, listOrphanedMemory } from '../vms/memory-store.ts';
 import { eachInTurn } from './each-in-turn.ts';
 
 const BATCH = 100;
@@ -12,10 +12,10 @@ const BATCH = 100;
  */
 export async function freeMemory(db: Db, store: ObjectStore, log: Log): Promise<void> {
   for (;;) {
-    const keys = await listSpentMemory(db, BATCH);
+    const keys = await listOrphanedMemory(db, BATCH);
     await eachInTurn(keys, async (key) => {
       for await (const entry of store.list(`${key}/`)) await store.delete(entry.key);
-      await forgetMemory(db, key);
+      await deleteMemory(db, key);
     });
     if (keys.length > 0)
       log.info({ memories: keys.length }, 'memory of suspended VMs that is not needed any more removed');

@@ -1,6 +1,6 @@
 import type { Db } from '../db/pool.ts';
 import { removingObjects } from '../disks/keep-objects.ts';
-import { forgetUnheld, listUnheld } from '../disks/segment-store.ts';
+import { listUnheld, removeUnheld } from '../disks/segment-store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 
@@ -27,7 +27,7 @@ async function freeUnheld(db: Db, store: ObjectStore, horizon_ms: number): Promi
   for (;;) {
     const keys = await listUnheld(db, horizon_ms, BATCH);
     let now = 0;
-    for (const key of keys) if (await forgetUnheld(db, key, () => store.delete(key))) now += 1;
+    for (const key of keys) if (await removeUnheld(db, key, () => store.delete(key))) now += 1;
     freed += now;
     // None of a batch: others are at it, or it has holders again.
     if (keys.length < BATCH || now === 0) return freed;

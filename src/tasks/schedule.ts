@@ -7,15 +7,14 @@ import { onAuditCommitted } from '../audit/wake.ts';
 import type { Db } from '../db/pool.ts';
 import type { DiskKeys } from '../disks/data-keys.ts';
 import { onCommitted } from '../events/wake.ts';
-import { SilenceWatch } from '../hosts/silence.ts';
+import { LeaseMonitor } from '../hosts/lease-monitor.ts';
 import type { Log } from '../lib/log.ts';
 import { type Mailbox, onPosted } from '../mail/mailbox.ts';
 import type { Deliver } from '../mail/mailer.ts';
 import { raiseNotifications } from '../notifications/raise-notifications.ts';
 import type { MarkedStore } from '../object-store/store-mark.ts';
-import { DeadlineWatch } from '../vms/deadline-watch.ts';
+import { DeadlineMonitor } from '../vms/deadline-monitor.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
-import { announceKeyExpiry } from './announce-key-expiry.ts';
 import { checkpointDisks } from './checkpoint-disks.ts';
 import { claimStore } from './claim-store.ts';
 import { compactDisks } from './compact-disks.ts';
@@ -23,11 +22,11 @@ import { composeMails } from './compose-mails.ts';
 import { dispatchEvents } from './dispatch-events.ts';
 import { dropGenerations } from './drop-generations.ts';
 import { enforceDeadlines } from './enforce-deadlines.ts';
-import { expireHostLeases } from './expire-host-leases.ts';
+import { expireHosts } from './expire-hosts.ts';
 import { freeDeleted } from './free-deleted.ts';
 import { freeMemory } from './free-memory.ts';
 import { freeSegments } from './free-segments.ts';
-import { requeueWebhooks } from './requeue-webhooks.ts';
+import { reportExpiry } from './report-expiry.ts';
 import type { Task } from './run-tasks.ts';
 import { sealAudit } from './seal-audit.ts';
 import { sendMails } from './send-mails.ts';
@@ -56,8 +55,8 @@ const CONSUMERS = [fanOutToWebhooks, raiseNotifications];
 
 export function schedule(parts: ScheduleParts): Task[] {
   const { db, log, audit, store, signal } = parts;
-  const leases = new SilenceWatch();
-  const deadlines = new DeadlineWatch();
+  const leases = new LeaseMonitor();
+  const deadlines = new DeadlineMonitor();
   const dispatch = () => dispatchEvents(db, CONSUMERS);
   const seal = () => sealAudit(db, audit);
   const compose = () => composeMails(parts);
@@ -67,11 +66,10 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'seal-audit', every_ms: S, wake_by: onAuditCommitted, gap_ms: 250, run: seal },
     { name: 'compose-mails', every_ms: 5 * S, wake_on: 'mail', gap_ms: S, run: compose },
     { name: 'send-mails', every_ms: 5 * S, wake_by: onPosted, run: send },
-    { name: 'requeue-webhooks', every_ms: 5 * S, run: () => requeueWebhooks(db) },
-    { name: 'expire-host-leases', every_ms: S, run: () => expireHostLeases(db, leases, log) },
+    { name: 'expire-hosts', every_ms: S, run: () => expireHosts(db, leases, log) },
     { name: 'enforce-deadlines', every_ms: 2 * S, run: () => enforceDeadlines(db, deadlines) },
     { name: 'stop-idle', every_ms: 5 * S, run: () => stopIdle(db, log) },
-    { name: 'announce-key-expiry', every_ms: 10 * MIN, run: () => announceKeyExpiry(db) },
+    { name: 'report-expiry', every_ms: 10 * MIN, run: () => reportExpiry(db) },
     { name: 'sweep', every_ms: 10 * MIN, run: () => sweep(db) },
     { name: 'claim-store', every_ms: 5 * S, run: () => claimStore(store) },
     { name: 'free-deleted', every_ms: 30 * S, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },

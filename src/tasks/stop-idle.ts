@@ -1,7 +1,7 @@
 import { type Db, transaction } from '../db/pool.ts';
 import type { Log } from '../lib/log.ts';
 import { listIdle } from '../vms/activity-store.ts';
-import { stopIdleVm } from '../vms/vm-calls.ts';
+import { stopIdleVm } from '../vms/stop-vm.ts';
 import { eachInTurn } from './each-in-turn.ts';
 
 /** Stops, with their flush, the VMs that nobody has used for their `idle_timeout_seconds`. */

@@ -1,10 +1,9 @@
 import { deleteOldPlaces } from '../auth/known-place-store.ts';
 import { sweepUnconfirmedFactors } from '../auth/mfa/store.ts';
 import { deleteExpired } from '../auth/store.ts';
-import { deleteOldAnswers } from '../db/idempotency-store.ts';
-import { deleteDeadJobs } from '../db/jobs.ts';
 import type { Db } from '../db/pool.ts';
 import { deleteOldEvents } from '../events/store.ts';
+import { deleteExpiredResponses } from '../idempotency/store.ts';
 import { deleteOldMailCounts } from '../mail/count-store.ts';
 import { deleteOldNotifications } from '../notifications/store.ts';
 import { deleteExpiredInvitations } from '../orgs/invitation-store.ts';
@@ -14,14 +13,13 @@ import { pruneDeliveries } from '../webhooks/prune-store.ts';
 
 const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   deleteEndedFlushes,
-  deleteOldAnswers,
+  deleteExpiredResponses,
   deleteExpiredTickets,
   deleteExpiredInvitations,
   sweepUnconfirmedFactors,
   deleteExpired,
   deleteOldEvents,
   pruneDeliveries,
-  deleteDeadJobs,
   deleteOldNotifications,
   deleteOldMailCounts,
   deleteOldPlaces,

@@ -1,13 +1,13 @@
-/** When VMs were last used, as the ingress says it, and which of them have been idle for too long. */
+/** When the ingress last saw each VM in use, and which VMs have been idle past their timeout. */
 import { sql } from 'kysely';
 import type { ActivityReport } from '../agent-api/ingress-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
 
-/** Without a report as young as this there is no verdict: connections may be open that nobody has told of. */
+/** An older report proves nothing: connections may have opened since. */
 const REPORT_VALID_S = 20;
 
-/** What was in use comes first: once a report counts as heard, all that it says must be. */
+/** `active` is written first: `reported_at` must not be newer than what the report contained. */
 export async function recordActivity(tx: Tx, { watched_ms, active }: ActivityReport): Promise<void> {
   if (active.length > 0) await markActive(tx, active);
   await sql`
@@ -19,10 +19,10 @@ async function markActive(tx: Tx, active: ActivityReport['active']): Promise<voi
   const ids = active.map((each) => each.instance_id);
   const agos = active.map((each) => each.ago_ms / 1000);
   await sql`
-    update vms set active_at = greatest(vms.active_at, now() - make_interval(secs => said.ago))
-    from unnest(${ids}::text[], ${agos}::float8[]) as said (instance_id, ago)
-    join instances on instances.id = said.instance_id and instances.idle_timeout_seconds is not null
-    where vms.instance_id = said.instance_id and vms.state in ('running', 'restarting')`.execute(tx);
+    update vms set active_at = greatest(vms.active_at, now() - make_interval(secs => reported.ago))
+    from unnest(${ids}::text[], ${agos}::float8[]) as reported (instance_id, ago)
+    join instances on instances.id = reported.instance_id and instances.idle_timeout_seconds is not null
+    where vms.instance_id = reported.instance_id and vms.state in ('running', 'restarting')`.execute(tx);
 }
 
 function seconds(ms: number) {
@@ -30,8 +30,8 @@ function seconds(ms: number) {
 }
 
 /**
- * Running VMs that no connection and no call has used for their timeout. What happened before the ingress began to
- * watch is not known, so the time counts from then at the earliest.
+ * Running VMs that no connection and no call has used for their timeout. The timeout starts no earlier than the ingress
+ * began to watch: it cannot report earlier use.
  */
 export async function listIdle(tx: Tx): Promise<InstanceId[]> {
   const { rows } = await sql<{ id: InstanceId }>`

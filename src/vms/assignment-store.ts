@@ -4,8 +4,8 @@ import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
 
-/** Reasons of boots that never reached `running` and may have written all the same. */
-const ENDED_AFTER_ITS_FIRST_INSTRUCTION = [
+/** Failures of boots that never reached `running` but may have written to the disk. */
+const FAILED_AFTER_GUEST_RAN = [
   'boot_timeout',
   'vm_died',
   'guest_panicked',
@@ -13,114 +13,20 @@ const ENDED_AFTER_ITS_FIRST_INSTRUCTION = [
   'host_lost',
 ] as const;
 
-/** Everything that a host is to look after, in the order of instances. */
+/** All assignments of a host, ordered by instance. */
 export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignment[]> {
-  const rows = await tx
-    .selectFrom('vms as v')
-    .innerJoin('instances as i', 'i.id', 'v.instance_id')
-    .leftJoin('flushes as f', (join) =>
-      // A running one too: an agent that restarted in the middle of it begins it again.
-      join.onRef('f.vm_id', '=', 'v.id').on('f.state', 'in', ['queued', 'running']),
-    )
-    .leftJoin('memory_images as m', (join) =>
-      // Once it has run the guest's memory is its own.
-      join.onRef('m.vm_id', '=', 'v.id').on('v.state', '=', 'starting'),
-    )
-    .leftJoin('user_data as u', 'u.instance_id', 'v.instance_id')
-    .select([
-      'v.id as vm_id',
-      'v.instance_id',
-      'v.boot',
-      'v.epoch',
-      'v.desired',
-      'v.state',
-      'v.force',
-      'v.reboots',
-      'f.id as flush_id',
-      'm.ref as resume',
-      'v.suspended_at',
-      // Only of a failed VM is there a time, until its stop is done.
-      sql<boolean>`v.started_at is not null and v.stopped_at is not null and v.suspended_at is null`.as(
-        'ran_and_failed',
-      ),
-      'i.image',
-      'i.name',
-      'i.cpus',
-      'i.memory_mib',
-      'i.disk_gib',
-      'i.ssh_port',
-      'i.auto_flush_seconds',
-      'i.deleting',
-      sql<boolean>`i.host_keys is null`.as('host_key_new'),
-      'u.given as user_data_given',
-      // How the last boot that ran its guest ended; failed starts in between wrote nothing.
-      (eb) =>
-        eb
-          .selectFrom('vms as before')
-          .select('before.state')
-          .whereRef('before.instance_id', '=', 'v.instance_id')
-          .whereRef('before.boot', '<', 'v.boot')
-          .where((inner) =>
-            inner.or([
-              inner('before.started_at', 'is not', null),
-              // Saved, or said to be lost, whatever boots before it had left.
-              inner('before.state', '=', 'stopped'),
-              inner('before.reason_code', 'in', [...ENDED_AFTER_ITS_FIRST_INSTRUCTION]),
-            ]),
-          )
-          .orderBy('before.boot', 'desc')
-          .limit(1)
-          .as('last_ran_state'),
-      (eb) =>
-        eb
-          .selectFrom('vms as elsewhere')
-          .select((inner) => inner.fn.max('elsewhere.epoch').as('epoch'))
-          .whereRef('elsewhere.instance_id', '=', 'v.instance_id')
-          .whereRef('elsewhere.host_id', '!=', 'v.host_id')
-          .whereRef('elsewhere.boot', '<', 'v.boot')
-          .as('last_elsewhere'),
-    ])
-    .distinctOn('v.instance_id')
-    .where('v.host_id', '=', host_id)
-    .where('v.released', '=', false)
-    // Two ways, each by its index: most boots of a host were over long ago.
-    .where('v.id', 'in', (eb) =>
-      eb
-        .selectFrom('vms as here')
-        .select('here.id')
-        .where('here.host_id', '=', host_id)
-        .where('here.state', 'not in', ['stopped', 'suspended'])
-        // Only the newest boot: an older one is over, wherever it was.
-        .where((inner) =>
-          inner.not(
-            inner.exists(
-              inner
-                .selectFrom('vms as newer')
-                .select('newer.id')
-                .whereRef('newer.instance_id', '=', 'here.instance_id')
-                .whereRef('newer.boot', '>', 'here.boot'),
-            ),
-          ),
-        )
-        .union(
-          eb
-            .selectFrom('vms as gone')
-            .innerJoin('instances', 'instances.id', 'gone.instance_id')
-            .select('gone.id')
-            .where('instances.deleting', '=', true)
-            .where('gone.host_id', '=', host_id),
-        ),
-    )
-    .orderBy('v.instance_id')
-    .orderBy('v.boot', 'desc')
-    // The queued one before the running one: an agent knows what it has begun.
-    .orderBy('f.state')
-    .execute();
+  const rows = await assignedRows(tx, host_id);
   const keys = await keyLines(
     tx,
     rows.map((row) => row.instance_id),
   );
-  return rows.map((row) => ({
+  return rows.map((row) => assignmentOf(row, keys.get(row.instance_id) ?? []));
+}
+
+type AssignedRow = Awaited<ReturnType<typeof assignedRows>>[number];
+
+function assignmentOf(row: AssignedRow, keys: string[]): Assignment {
+  return {
     instance_id: row.instance_id,
     vm_id: row.vm_id,
     boot: row.boot,
@@ -144,9 +50,115 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       ssh_port: row.ssh_port,
       auto_flush_seconds: row.auto_flush_seconds,
     },
-    // A host that had an instance once is told to remove it, and not who may enter it.
-    authorized_keys: row.deleting ? [] : (keys.get(row.instance_id) ?? []),
-  }));
+    // A host that only removes the instance needs no keys.
+    authorized_keys: row.deleting ? [] : keys,
+  };
+}
+
+async function assignedRows(tx: Tx, host_id: HostId) {
+  return (
+    tx
+      .selectFrom('vms as v')
+      .innerJoin('instances as i', 'i.id', 'v.instance_id')
+      .leftJoin('flushes as f', (join) =>
+        // Running ones too: an agent that restarted during a flush begins it again.
+        join.onRef('f.vm_id', '=', 'v.id').on('f.state', 'in', ['queued', 'running']),
+      )
+      .leftJoin('memory_images as m', (join) =>
+        // Only until the guest runs: after that the saved memory is stale.
+        join.onRef('m.vm_id', '=', 'v.id').on('v.state', '=', 'starting'),
+      )
+      .leftJoin('user_data as u', 'u.instance_id', 'v.instance_id')
+      .leftJoinLateral(
+        () => lastRan(tx),
+        (join) => join.onTrue(),
+      )
+      .leftJoinLateral(
+        () => lastElsewhere(tx),
+        (join) => join.onTrue(),
+      )
+      .select([
+        ...(['v.id as vm_id', 'v.instance_id', 'v.boot', 'v.epoch', 'v.desired', 'v.state'] as const),
+        ...(['v.force', 'v.reboots', 'v.suspended_at', 'f.id as flush_id', 'm.ref as resume'] as const),
+        ...(['i.image', 'i.name', 'i.cpus', 'i.memory_mib', 'i.disk_gib', 'i.ssh_port'] as const),
+        ...(['i.auto_flush_seconds', 'i.deleting', 'u.given as user_data_given'] as const),
+        ...(['ran.state as last_ran_state', 'elsewhere.epoch as last_elsewhere'] as const),
+        sql<boolean>`i.host_keys is null`.as('host_key_new'),
+        // Only a failed VM keeps a `stopped_at` while its stop is under way.
+        sql<boolean>`v.started_at is not null and v.stopped_at is not null and v.suspended_at is null`.as(
+          'ran_and_failed',
+        ),
+      ])
+      .distinctOn('v.instance_id')
+      .where('v.host_id', '=', host_id)
+      .where('v.released', '=', false)
+      .where('v.id', 'in', assignedIds(tx, host_id))
+      .orderBy('v.instance_id')
+      .orderBy('v.boot', 'desc')
+      // The queued flush before the running one, which the agent already knows.
+      .orderBy('f.state')
+      .execute()
+  );
+}
+
+/** VMs that may run, and those of deleted instances. A union, so that each half uses its index: most boots ended long ago. */
+function assignedIds(tx: Tx, host_id: HostId) {
+  return (
+    tx
+      .selectFrom('vms as here')
+      .select('here.id')
+      .where('here.host_id', '=', host_id)
+      .where('here.state', 'not in', ['stopped', 'suspended'])
+      // Only the newest boot of an instance can be alive.
+      .where(({ not, exists, selectFrom }) =>
+        not(
+          exists(
+            selectFrom('vms as newer')
+              .select('newer.id')
+              .whereRef('newer.instance_id', '=', 'here.instance_id')
+              .whereRef('newer.boot', '>', 'here.boot'),
+          ),
+        ),
+      )
+      .union(
+        tx
+          .selectFrom('vms as gone')
+          .innerJoin('instances', 'instances.id', 'gone.instance_id')
+          .select('gone.id')
+          .where('instances.deleting', '=', true)
+          .where('gone.host_id', '=', host_id),
+      )
+  );
+}
+
+/** How the last boot before `v` ended that ran its guest. Failed starts since then wrote nothing. */
+function lastRan(tx: Tx) {
+  return tx
+    .selectFrom('vms as before')
+    .select('before.state')
+    .where(sql<boolean>`before.instance_id = v.instance_id and before.boot < v.boot`)
+    .where((eb) =>
+      eb.or([
+        eb('before.started_at', 'is not', null),
+        // A stop saved what earlier boots left, or reported it lost.
+        eb('before.state', '=', 'stopped'),
+        eb('before.reason_code', 'in', [...FAILED_AFTER_GUEST_RAN]),
+      ]),
+    )
+    .orderBy('before.boot', 'desc')
+    .limit(1)
+    .as('ran');
+}
+
+/** The epoch of the last boot before `v` on another host. */
+function lastElsewhere(tx: Tx) {
+  return tx
+    .selectFrom('vms as other')
+    .select((eb) => eb.fn.max('other.epoch').as('epoch'))
+    .where(
+      sql<boolean>`other.instance_id = v.instance_id and other.host_id != v.host_id and other.boot < v.boot`,
+    )
+    .as('elsewhere');
 }
 
 async function keyLines(tx: Tx, ids: readonly Assignment['instance_id'][]): Promise<Map<string, string[]>> {

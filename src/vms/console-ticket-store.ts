@@ -1,4 +1,4 @@
-/** Tickets for consoles: each is for one use, within its time. */
+/** Single-use tickets for consoles. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
@@ -21,7 +21,7 @@ export async function insertTicket(tx: Tx, ticket: NewTicket): Promise<{ expires
     .executeTakeFirstOrThrow();
 }
 
-/** Uses it up; undefined where the instance has no such live ticket. */
+/** Consumes the ticket. Undefined when the instance has no such unexpired ticket. */
 export async function takeTicket(tx: Tx, instance_id: InstanceId, ticket_hash: Buffer) {
   return tx
     .deleteFrom('console_tickets')

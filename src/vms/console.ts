@@ -1,13 +1,14 @@
 /**
- * The serial console: its log, and tickets for the live line. A ticket is for one use within a minute; it stands for
- * the credential that asked, because a browser's WebSocket can send none. Who has the line is root in the guest.
+ * The serial console: its log, and tickets for the live line. A browser's WebSocket cannot send a credential, so a ticket
+ * stands for one: single use, within a minute. Access to the line is root access to the guest.
  */
 import type { ConsoleLogResult } from '../agent-api/host-calls.ts';
-import { type KnownCredential, principalAgain } from '../auth/authenticate.ts';
+import { type KnownCredential, reauthenticate } from '../auth/authenticate.ts';
 import type { Principal } from '../auth/principal.ts';
 import { CONSOLE_PREFIX, hashToken, newToken, tokenPrefix } from '../auth/tokens.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import type { HostCalls } from '../hosts/host-calls.ts';
+import { lockInstanceOf, refuseDeleting } from '../instances/lock-instance.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { AppError } from '../lib/errors.ts';
 import type { ApiKeyId, HostId, InstanceId, OrgId, SessionId } from '../lib/ids.ts';
@@ -15,13 +16,12 @@ import { insertTicket, takeTicket } from './console-ticket-store.ts';
 import { type CommandPlace, placeOf } from './exec-command.ts';
 import { remedy, type VmState } from './model.ts';
 import { markUsed } from './store.ts';
-import { lockedInstance } from './vm-calls.ts';
 
 const LOG_WITHIN_MS = 10_000;
-/** While a guest comes up or goes down its console is most worth looking at. */
-const WITH_A_MACHINE: readonly VmState[] = ['starting', 'running', 'restarting', 'suspending', 'stopping'];
+/** The states with a QEMU process. A guest that boots or shuts down is when its console helps most. */
+const WITH_MACHINE: readonly VmState[] = ['starting', 'running', 'restarting', 'suspending', 'stopping'];
 
-/** The end of what the guest has printed, this boot and before; '' where it never ran. @throws AppError UNAVAILABLE */
+/** The end of the log, earlier boots included; '' when the instance never ran. @throws AppError UNAVAILABLE */
 export async function readConsoleLog(
   calls: HostCalls,
   row: InstanceRow,
@@ -40,7 +40,7 @@ export async function issueConsoleTicket(
   principal: Principal,
   id: InstanceId,
 ): Promise<{ ticket: string; expires_at: Date }> {
-  requireMachine(await lockedInstance(tx, principal, id));
+  requireMachine(await lockInstanceOf(tx, principal, id));
   await markUsed(tx, id);
   const ticket = newToken(CONSOLE_PREFIX);
   const { credential, org_id } = principal;
@@ -55,14 +55,14 @@ export async function issueConsoleTicket(
   return { ticket, expires_at };
 }
 
-/** Who was let in by a ticket, and onto which console. */
+/** The credential that a consumed ticket stands for, and its console. */
 export interface ConsoleHolder {
   readonly credential: KnownCredential;
   readonly org_id: OrgId;
   readonly instance_id: InstanceId;
 }
 
-/** Uses a ticket of this instance up. @throws AppError UNAUTHENTICATED */
+/** Consumes a ticket of this instance. @throws AppError UNAUTHENTICATED */
 export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): Promise<ConsoleHolder> {
   const found =
     tokenPrefix(ticket) === CONSOLE_PREFIX
@@ -70,7 +70,7 @@ export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): 
       : undefined;
   if (!found) {
     throw new AppError('UNAUTHENTICATED', {
-      message: 'The ticket is unknown, used or too old; ask for another.',
+      message: 'The ticket is unknown, used or expired. Request another.',
     });
   }
   const { credential_id, secret_hash, org_id, instance_id } = found;
@@ -82,11 +82,12 @@ export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): 
 }
 
 /**
- * Where the console is, if its holder may still have it. Asked again and again while one is open: the VM is in use.
+ * Reauthorises the holder and finds the console's host. Called periodically while a console is open, which also marks the
+ * VM as used.
  * @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING
  */
 export async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
-  const { scopes } = await principalAgain(db, holder.credential, holder.org_id, ip);
+  const { scopes } = await reauthenticate(db, holder.credential, holder.org_id, ip);
   if (!scopes.has('vm:write')) throw new AppError('FORBIDDEN');
   const row = await findInstance(db, holder.org_id, holder.instance_id);
   if (!row) throw new AppError('NOT_FOUND');
@@ -97,8 +98,7 @@ export async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): P
 
 /** @throws AppError CONFLICT, VM_NOT_RUNNING */
 export function requireMachine(row: InstanceRow): void {
-  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  refuseDeleting(row);
   const state = row.state ?? 'stopped';
-  if (!WITH_A_MACHINE.includes(state))
-    throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
+  if (!WITH_MACHINE.includes(state)) throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
 }

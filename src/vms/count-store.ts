@@ -1,8 +1,8 @@
-/** For the operators' metrics: how many of what there are. */
+/** Counts for the operators' metrics. */
 import type { Tx } from '../db/pool.ts';
 import { VM_STATES, type VmState } from './model.ts';
 
-/** Instances by the state of their newest VM; every state has a number. */
+/** Instances by the state of their newest VM; every state has a count. */
 export async function countVmStates(tx: Tx): Promise<ReadonlyMap<VmState, number>> {
   const rows = await tx
     .selectFrom('instances as i')
@@ -28,7 +28,7 @@ export async function countVmStates(tx: Tx): Promise<ReadonlyMap<VmState, number
   return counts;
 }
 
-/** Flushes that callers wait for. */
+/** Requested flushes that have not ended. */
 export async function countOpenFlushes(tx: Tx): Promise<number> {
   const row = await tx
     .selectFrom('flushes')

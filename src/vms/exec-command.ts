@@ -1,19 +1,20 @@
-/** A command in the guest of a running VM, asked of its host while the caller waits. */
+/** Runs a command in the guest of a running VM while the caller waits. */
 import { EXEC_INPUT_BYTES, type ExecResult } from '../agent-api/host-calls.ts';
 import type { Principal } from '../auth/principal.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import type { HostCalls } from '../hosts/host-calls.ts';
+import { lockInstanceOf } from '../instances/lock-instance.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { invalid } from '../lib/errors.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
+import { ruleOrThrow } from './request-change.ts';
 import { markUsed } from './store.ts';
-import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
 
-/** Beyond the command's own time: for its start, its end, and the way. */
+/** On top of the command's own timeout: for its start, its end, and the network. */
 const MARGIN_MS = 15_000;
-/** Well within the shortest idle timeout, a minute. */
-export const STILL_USED_MS = 15_000;
+/** Well within the shortest idle timeout, which is a minute. */
+export const MARK_USED_EVERY_MS = 15_000;
 
 export interface CommandRequest {
   readonly command: readonly string[];
@@ -24,10 +25,10 @@ export interface CommandRequest {
 export interface CommandContext {
   readonly db: Db;
   readonly host_calls: HostCalls;
-  readonly still_used_ms?: number | undefined;
+  readonly mark_used_every_ms?: number | undefined;
 }
 
-/** Where a command is to run. */
+/** Where a command runs. */
 export interface CommandPlace {
   readonly instance_id: InstanceId;
   readonly vm_id: VmId;
@@ -36,8 +37,8 @@ export interface CommandPlace {
 
 /** @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
 export async function placeOfCommand(tx: Tx, principal: Principal, id: InstanceId): Promise<CommandPlace> {
-  const row = await lockedInstance(tx, principal, id);
-  ruleOrRefuse(row, 'exec');
+  const row = await lockInstanceOf(tx, principal, id);
+  ruleOrThrow(row, 'exec');
   await markUsed(tx, id);
   return placeOf(row);
 }
@@ -56,21 +57,21 @@ export function checkCommand({ command, stdin }: Pick<CommandRequest, 'command' 
   if (Buffer.byteLength(stdin) > EXEC_INPUT_BYTES) throw invalid('stdin', 'must have at most 1 MiB in UTF-8');
 }
 
-/** The VM is in use until the command has ended. @throws AppError VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE */
+/** Keeps the VM marked as used until the command has ended. @throws AppError VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE */
 export async function runInGuest(
-  { db, host_calls, still_used_ms = STILL_USED_MS }: CommandContext,
+  { db, host_calls, mark_used_every_ms = MARK_USED_EVERY_MS }: CommandContext,
   { host_id, instance_id, vm_id }: CommandPlace,
   request: CommandRequest,
   signal: AbortSignal,
 ): Promise<ExecResult> {
   const call = { kind: 'exec', instance_id, vm_id, ...request } as const;
-  // Missed while the database is away: the next one counts, and so does the end.
-  const stillUsed = () => markUsed(db, instance_id).catch(() => undefined);
-  const timer = setInterval(() => void stillUsed(), still_used_ms);
+  // A failure is ignored: the next mark, or the last one, follows soon.
+  const stillInUse = () => markUsed(db, instance_id).catch(() => undefined);
+  const timer = setInterval(() => void stillInUse(), mark_used_every_ms);
   try {
     return await host_calls.ask<ExecResult>(host_id, call, request.timeout_ms + MARGIN_MS, signal);
   } finally {
     clearInterval(timer);
-    await stillUsed();
+    await stillInUse();
   }
 }

@@ -1,4 +1,4 @@
-/** Flushes that callers wait for, and what became of them. */
+/** Requested flushes and their outcomes. */
 import { sql } from 'kysely';
 import type { FlushFailureCode } from '../agent-api/reasons.ts';
 import type { FlushReceipt, FlushReport, Reason } from '../agent-api/types.ts';
@@ -10,7 +10,7 @@ export async function findFlush(tx: Tx, id: FlushId) {
   return tx.selectFrom('flushes').selectAll().where('id', '=', id).executeTakeFirst();
 }
 
-/** With the host whose VM it is of, held until the transaction's end. */
+/** With the host of its VM; locked until the transaction's end. */
 export async function lockFlush(tx: Tx, id: FlushId) {
   return tx
     .selectFrom('flushes as f')
@@ -21,7 +21,7 @@ export async function lockFlush(tx: Tx, id: FlushId) {
     .executeTakeFirst();
 }
 
-/** The one that callers join. */
+/** The flush that new callers join. */
 export async function findQueuedFlush(tx: Tx, instance_id: InstanceId): Promise<FlushId | undefined> {
   const row = await tx
     .selectFrom('flushes')
@@ -55,11 +55,11 @@ export async function updateFlush(tx: Tx, report: FlushReport): Promise<void> {
     .execute();
 }
 
-/** Ends those of the instance that run, but for `but`; answers which. */
+/** Fails the instance's running flushes except `except`. Returns their ids. */
 export async function failRunningFlushes(
   tx: Tx,
   instance_id: InstanceId,
-  but: FlushId,
+  except: FlushId,
   error: Reason<FlushFailureCode>,
 ): Promise<FlushId[]> {
   const rows = await tx
@@ -67,13 +67,13 @@ export async function failRunningFlushes(
     .set({ state: 'failed', error: JSON.stringify(error), finished_at: sql`now()` })
     .where('instance_id', '=', instance_id)
     .where('state', '=', 'running')
-    .where('id', '!=', but)
+    .where('id', '!=', except)
     .returning('id')
     .execute();
   return rows.map(({ id }) => id);
 }
 
-/** Ends those of the VM that are queued or run; answers which. */
+/** Ends the VM's queued and running flushes. Returns their ids. */
 export async function endFlushesOf(
   tx: Tx,
   vm_id: VmId,
@@ -101,7 +101,7 @@ export interface FinalFlush {
   readonly durable_at: Date | null;
 }
 
-/** A VM's state and why it is so, and what of its disk is durable. */
+/** A VM's state and reason, and the durable head of its disk. */
 export async function findFinalFlush(tx: Tx, vm_id: VmId): Promise<FinalFlush | undefined> {
   return tx
     .selectFrom('vms as v')
@@ -111,7 +111,7 @@ export async function findFinalFlush(tx: Tx, vm_id: VmId): Promise<FinalFlush | 
     .executeTakeFirst();
 }
 
-/** For the sweep: those that have ended a day ago. */
+/** Deletes flushes that ended more than a day ago. For the sweep. */
 export async function deleteEndedFlushes(tx: Tx): Promise<void> {
   await tx.deleteFrom('flushes').where('finished_at', '<', sql<Date>`now() - interval '1 day'`).execute();
 }

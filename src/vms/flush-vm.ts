@@ -1,6 +1,6 @@
 /**
- * A flush that a caller waits for. At most one is queued and one runs an instance; a caller joins the queued
- * one, never the running one, so its receipt covers everything written before the call.
+ * Requested flushes. An instance has at most one queued and one running flush. A caller joins the queued one, never the
+ * running one, so its receipt covers everything written before the call.
  */
 import type { FlushFailureCode } from '../agent-api/reasons.ts';
 import type { FlushReceipt, Reason } from '../agent-api/types.ts';
@@ -8,42 +8,44 @@ import type { Principal } from '../auth/principal.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import { isLost } from '../hosts/lease-store.ts';
+import { lockInstanceOf } from '../instances/lock-instance.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import { type FlushId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
 import { findFinalFlush, findFlush, findQueuedFlush, insertFlush } from './flush-store.ts';
-import { unchanged } from './flushes.ts';
+import { unchangedReceipt } from './flushes.ts';
+import { ruleOrThrow } from './request-change.ts';
 import { markUsed } from './store.ts';
-import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
 
-/** How long a caller is kept waiting; the flush itself goes on after that. */
+/** How long a caller waits at most. The flush continues after that. */
 export const FLUSH_WAIT_MS = 300_000;
 
-/** A flush asked for: what there is to wait for. It can be kept and waited for again. */
+/** What a caller waits for. It is stored with the Idempotency-Key, so that a replay waits for the same flush. */
 export type BegunFlush =
   | { readonly kind: 'nothing_to_do'; readonly receipt: FlushReceipt }
   | { readonly kind: 'join_final'; readonly vm_id: VmId }
   | { readonly kind: 'queued'; readonly flush_id: FlushId };
 
-/** Asks for a flush of everything written so far. @throws AppError CONFLICT */
+/** Requests a flush of everything written so far. @throws AppError CONFLICT */
 export async function beginFlush(tx: Tx, principal: Principal, id: InstanceId): Promise<BegunFlush> {
-  const row = await lockedInstance(tx, principal, id);
-  const rule = ruleOrRefuse(row, 'flush');
+  const row = await lockInstanceOf(tx, principal, id);
+  const rule = ruleOrThrow(row, 'flush');
   await markUsed(tx, id);
   const state = row.state ?? 'stopped';
-  if (state === 'stopped' || state === 'suspended') return { kind: 'nothing_to_do', receipt: unchanged(row) };
+  if (state === 'stopped' || state === 'suspended')
+    return { kind: 'nothing_to_do', receipt: unchangedReceipt(row) };
   if (state === 'failed' && row.host_id !== null && (await isLost(tx, row.host_id))) {
     throw new AppError('CONFLICT', {
       message:
-        'The VM has failed, and the host that holds its disk is lost. Start it: it continues from the last durable generation.',
+        'The VM has failed, and the host that holds its disk is lost. Start the VM: it continues from the last durable generation.',
     });
   }
   if (rule === 'join') return { kind: 'join_final', vm_id: present(row.vm_id as VmId | null, 'vm id') };
   return { kind: 'queued', flush_id: await queueFlush(tx, row) };
 }
 
-/** Whether it has not failed: a replay of one that has is a flush of its own. */
+/** False when it has failed: a replay then requests a new flush. */
 export async function stillHolds(tx: Tx, begun: BegunFlush): Promise<boolean> {
   switch (begun.kind) {
     case 'nothing_to_do':
@@ -94,13 +96,13 @@ async function awaitFlush(db: Db, hub: NotifyHub, id: FlushId, signal: AbortSign
     },
     signal,
   );
-  if (!done) throw notYet();
+  if (!done) throw notEnded();
   if (done.state === 'done') return done.receipt as FlushReceipt;
   const error = done.error as Reason<FlushFailureCode>;
   if (error.code === 'vm_gone')
     throw new AppError('CONFLICT', { message: `The flush failed: ${error.message}` });
   throw new AppError('UNAVAILABLE', {
-    message: `The flush failed: ${error.message} Nothing is lost: what is dirty stays marked and goes with the next flush.`,
+    message: `The flush failed: ${error.message} Nothing is lost: the next flush includes what this one did not save.`,
     retry_after_seconds: 5,
   });
 }
@@ -125,18 +127,18 @@ async function joinFinalFlush(
     },
     signal,
   );
-  if (done === undefined) throw notYet();
+  if (done === undefined) throw notEnded();
   if (done === null) throw new AppError('NOT_FOUND');
   if (done.state === 'failed')
     throw new AppError('CONFLICT', { message: 'The VM failed while it was stopping.' });
   if (done.reason_code === 'recovered')
     throw new AppError('CONFLICT', { message: `The flush failed: ${done.reason_message}` });
-  return { ...unchanged(done), duration_ms: Date.now() - started };
+  return { ...unchangedReceipt(done), duration_ms: Date.now() - started };
 }
 
-function notYet(): AppError {
+function notEnded(): AppError {
   return new AppError('UNAVAILABLE', {
-    message: 'The flush has not ended yet; it goes on. Ask again to wait for its receipt.',
+    message: 'The flush is still running. Repeat the request to wait for its receipt.',
     retry_after_seconds: 5,
   });
 }

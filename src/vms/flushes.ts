@@ -10,7 +10,7 @@ import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
 import { endFlushesOf, failRunningFlushes, findFlush, lockFlush, updateFlush } from './flush-store.ts';
 import { findVm, newestVm } from './store.ts';
 
-/** What the host says of a queued flush. */
+/** Records a host's report of a requested flush. */
 export async function recordFlush(
   db: Db,
   host_id: HostId,
@@ -18,20 +18,21 @@ export async function recordFlush(
 ): Promise<'accepted' | 'fenced'> {
   return transaction(db, async (tx) => {
     const found = await findFlush(tx, report.flush_id);
-    // The instance first, as everywhere.
+    // Lock order: the instance before its flushes.
     if (found) await lockInstance(tx, found.instance_id);
     const row = await lockFlush(tx, report.flush_id);
     if (!row || row.host_id !== host_id || row.state === 'done' || row.state === 'failed') return 'fenced';
-    // A host flushes a disk once at a time: another one of it that still runs was broken off.
-    if (report.state === 'running') await breakOffOthers(tx, row.instance_id, report.flush_id);
+    // A host runs one flush of a disk at a time: others marked as running were interrupted.
+    if (report.state === 'running') await failInterrupted(tx, row.instance_id, report.flush_id);
     await updateFlush(tx, report);
-    if (report.state === 'failed') await tellOfFailure(tx, row.instance_id, 'asked', report.error, host_id);
+    if (report.state === 'failed')
+      await announceFlushFailure(tx, row.instance_id, 'asked', report.error, host_id);
     await notify(tx, 'flush', report.flush_id);
     return 'accepted';
   });
 }
 
-/** An automatic flush has failed that went well, or was not made, the time before. */
+/** Records the first failure of automatic flushes since one succeeded. */
 export async function recordFlushFailure(
   db: Db,
   host_id: HostId,
@@ -42,13 +43,13 @@ export async function recordFlushFailure(
     if (vm?.host_id !== host_id || vm.epoch !== epoch) return 'fenced';
     await lockInstance(tx, vm.instance_id);
     if ((await newestVm(tx, vm.instance_id))?.id !== vm_id) return 'fenced';
-    await tellOfFailure(tx, vm.instance_id, 'automatic', error, host_id);
+    await announceFlushFailure(tx, vm.instance_id, 'automatic', error, host_id);
     return 'accepted';
   });
 }
 
-/** The instance is held. */
-export async function tellOfFailure(
+/** Appends `disk.flush_failed`. The caller has locked the instance. */
+export async function announceFlushFailure(
   tx: Tx,
   instance_id: InstanceId,
   cause: 'asked' | 'automatic' | 'final',
@@ -56,7 +57,7 @@ export async function tellOfFailure(
   actor: string,
 ): Promise<void> {
   const row = await getInstance(tx, instance_id);
-  // Its deletion has been told; that its data is not kept is what was asked for.
+  // A deletion gives up the data on purpose.
   if (!row || row.deleting) return;
   await append(tx, {
     org_id: row.org_id,
@@ -67,29 +68,29 @@ export async function tellOfFailure(
   });
 }
 
-async function breakOffOthers(tx: Tx, instance_id: InstanceId, id: FlushId): Promise<void> {
+async function failInterrupted(tx: Tx, instance_id: InstanceId, id: FlushId): Promise<void> {
   const error = { code: 'interrupted', message: 'The host was interrupted.' } as const;
   for (const other of await failRunningFlushes(tx, instance_id, id, error)) await notify(tx, 'flush', other);
 }
 
-/** Ends the flushes of a VM that is gone: nobody will serve them. */
+/** Fails the flushes of a VM that no longer runs. */
 export async function failFlushes(tx: Tx, vm_id: VmId, message: string): Promise<void> {
   const error = { code: 'vm_gone', message } as const;
   for (const id of await endFlushesOf(tx, vm_id, { error })) await notify(tx, 'flush', id);
 }
 
-/** Ends the flushes of a VM that was stopped or suspended before they began: all is durable, as their callers wanted. */
+/** Completes flushes that had not begun when the VM was stopped or suspended: everything is durable, as their callers wanted. */
 export async function answerFlushes(
   tx: Tx,
   vm_id: VmId,
   row: Pick<InstanceRow, 'generation' | 'durable_at'>,
 ): Promise<void> {
-  const receipt = unchanged(row);
+  const receipt = unchangedReceipt(row);
   for (const id of await endFlushesOf(tx, vm_id, { receipt })) await notify(tx, 'flush', id);
 }
 
-/** The present generation, nothing uploaded. */
-export function unchanged(row: Pick<InstanceRow, 'generation' | 'durable_at'>): FlushReceipt {
+/** A receipt of the current generation, with nothing uploaded. */
+export function unchangedReceipt(row: Pick<InstanceRow, 'generation' | 'durable_at'>): FlushReceipt {
   return {
     generation: row.generation,
     durable_at: row.durable_at === null ? null : rfc3339(row.durable_at),

@@ -1,19 +1,17 @@
-/** Memory of suspended VMs: which there is, and whose it is. */
+/** Saved memory of suspended VMs. An image without a VM is orphaned: the task `free-memory` removes its objects. */
 import { sql } from 'kysely';
 import type { MemoryRef } from '../agent-api/types.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import type { InstanceId, VmId } from '../lib/ids.ts';
 
-/**
- * The VM's one memory, if it is `wanted`; else it is spent as it comes, and only to be removed. Said twice it is kept once.
- */
-export async function keepMemory(
+/** Records the VM's one memory image, or an orphan when it is not `wanted`. Idempotent. */
+export async function recordMemory(
   tx: Tx,
   vm: { readonly id: VmId; readonly instance_id: InstanceId },
   ref: MemoryRef,
   wanted: boolean,
 ): Promise<void> {
-  if (wanted) await spendMemory(tx, vm.id, ref.key);
+  if (wanted) await orphanMemory(tx, vm.id, ref.key);
   await tx
     .insertInto('memory_images')
     .values({
@@ -26,7 +24,7 @@ export async function keepMemory(
     .execute();
 }
 
-/** Whether it is what memory of the instance is encrypted with. */
+/** Whether `key_id` is the instance's memory key. */
 export async function isMemoryKey(tx: Tx, instance_id: InstanceId, key_id: string): Promise<boolean> {
   const row = await tx
     .selectFrom('data_keys')
@@ -37,23 +35,23 @@ export async function isMemoryKey(tx: Tx, instance_id: InstanceId, key_id: strin
   return row?.use === 'memory';
 }
 
-/** Nobody goes on from what the VM had, but for `key`: its guest has gone on from there, or was saved anew. */
-export async function spendMemory(tx: Tx, vm_id: VmId, key = ''): Promise<void> {
+/** Orphans the VM's memory, except `except`: the guest has resumed from it, or was saved again. */
+export async function orphanMemory(tx: Tx, vm_id: VmId, except = ''): Promise<void> {
   await tx
     .updateTable('memory_images')
     .set({ vm_id: null })
     .where('vm_id', '=', vm_id)
-    .where('key', '!=', key)
+    .where('key', '!=', except)
     .execute();
 }
 
-/** From here on `to` alone may go on from it. */
-export async function handMemoryOn(tx: Tx, from: VmId, to: VmId): Promise<void> {
+/** From now on only `to` may resume from it. */
+export async function reassignMemory(tx: Tx, from: VmId, to: VmId): Promise<void> {
   await tx.updateTable('memory_images').set({ vm_id: to }).where('vm_id', '=', from).execute();
 }
 
-/** Keys of what nobody will go on from any more. */
-export async function listSpentMemory(db: Db, limit: number): Promise<string[]> {
+/** Object keys of memory that no VM will resume from. */
+export async function listOrphanedMemory(db: Db, limit: number): Promise<string[]> {
   const { rows } = await sql<{ key: string }>`
     select m.key from memory_images m
     where not exists (select from vms v where v.id = m.vm_id and v.state in ('suspended', 'starting')
@@ -62,6 +60,6 @@ export async function listSpentMemory(db: Db, limit: number): Promise<string[]> 
   return rows.map(({ key }) => key);
 }
 
-export async function forgetMemory(db: Db, key: string): Promise<void> {
+export async function deleteMemory(db: Db, key: string): Promise<void> {
   await db.deleteFrom('memory_images').where('key', '=', key).execute();
 }

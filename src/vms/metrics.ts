@@ -1,4 +1,4 @@
-/** What a VM uses, now and over the last hour, asked of its host. */
+/** A VM's resource use, now and over the last hour, from its host. */
 import type { MetricsResult, VmSample } from '../agent-api/host-calls.ts';
 import type { HostCalls } from '../hosts/host-calls.ts';
 import type { InstanceRow } from '../instances/store.ts';
@@ -8,7 +8,7 @@ import { placeOf } from './exec-command.ts';
 const WITHIN_MS = 10_000;
 
 export interface MetricsPoint extends VmSample {
-  /** Of all its cpus, 0 to 1, since the sample before; null for the first. */
+  /** Of all its cpus, 0 to 1, since the previous sample; null for the first. */
   readonly cpu_share: number | null;
 }
 export interface VmMetrics {
@@ -31,7 +31,7 @@ export async function readMetrics(
   return { now: points.at(-1) as MetricsPoint, interval_seconds, samples: points.slice(0, -1) };
 }
 
-/** The process takes more than its virtual cpus at times: it has devices to emulate. A share is of the cpus, so at most 1. */
+/** QEMU also emulates devices, so the process may exceed its virtual cpus: the share is capped at 1. */
 export function withShares(samples: readonly VmSample[], cpus: number): MetricsPoint[] {
   return samples.map((sample, index) => {
     const before = samples[index - 1];

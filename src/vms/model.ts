@@ -1,5 +1,5 @@
 /**
- * The states of a VM and everything that may happen to them, as one pure table.
+ * The states of a VM and their transitions, as one pure table.
  *
  *   stopped ──start──▶ starting ──running──▶ running ◀──running── restarting
  *      ▲                  │ │                 │  │  └──restart,rebooting──▲
@@ -10,10 +10,11 @@
  *   stopping ◀────────────┴── stop ─ failed ◀─┴── failed (from any state but stopped, suspended)
  *
  * A start from stopped, suspended or failed is a new boot: a new row with a new epoch. All other changes
- * update the row, guarded by its version. `running` is said only when the guest accepts SSH; `stopped` only
- * when all that the guest wrote is in the object store.
+ * update the row, guarded by its version. A VM is `running` only when the guest accepts SSH, and `stopped` only
+ * when everything that the guest wrote is in the object store.
  */
 import type { Observation } from '../agent-api/types.ts';
+import type { Database } from '../db/tables.ts';
 
 export const VM_STATES = [
   'starting',
@@ -24,10 +25,10 @@ export const VM_STATES = [
   'stopping',
   'stopped',
   'failed',
-] as const;
+] as const satisfies readonly Database['vms']['state'][];
 export type VmState = (typeof VM_STATES)[number];
 
-/** States that last until something is asked for or happens; the others have a deadline. */
+/** States without a deadline that last until a call or an event. */
 export const SETTLED_STATES = [
   'running',
   'suspended',
@@ -77,10 +78,10 @@ export const ACCEPTED_STATE: Record<'start' | 'stop' | 'restart' | 'suspend', Vm
   suspend: 'suspending',
 };
 
-/** What the host saw, or the passing of the state's deadline. */
+/** An observation of the host, or the state's deadline. */
 export type VmInput = Observation['kind'] | 'deadline';
 
-/** The state after an input; null when the input says nothing in that state and is to be ignored. */
+/** The state after an input; null when the input is ignored in that state. */
 export function observe(state: VmState, input: VmInput): VmState | null {
   if (state === 'stopped' || state === 'suspended') return null;
   switch (input) {
@@ -104,14 +105,14 @@ export function observe(state: VmState, input: VmInput): VmState | null {
     case 'failed':
       return 'failed';
     case 'deadline':
-      // A stop never gives up: what the guest wrote is still to be saved.
+      // A stop has no deadline: it retries until the guest's writes are saved.
       return state === 'starting' || state === 'restarting' || state === 'suspending' ? 'failed' : null;
     case 'deleted':
       return 'stopped';
   }
 }
 
-/** How long a state may last before `deadline` is its input; null: for ever. */
+/** How long a state may last before its `deadline`; null: without limit. */
 export function deadlineMs(state: VmState): number | null {
   switch (state) {
     case 'starting':
@@ -119,17 +120,17 @@ export function deadlineMs(state: VmState): number | null {
     case 'restarting':
       return 300_000;
     case 'suspending':
-      // The host gives up before, and lets the guest run on; a large memory takes its time.
+      // The host gives up earlier and lets the guest continue; a large memory takes long.
       return 3_600_000;
     default:
       return null;
   }
 }
 
-/** Reasons of a VM that runs: its guest waits for its host's disk, or its agent does not answer. */
+/** Trouble of a running VM: its guest waits for the host's disk, or the guest agent is silent. */
 export const TROUBLE_CODES: readonly string[] = ['disk_full', 'disk_error', 'guest_agent_silent'];
 
-/** For the 409's message: what would help. */
+/** For the message of a 409: what to do. */
 export function remedy(state: VmState, call: VmCall): string {
   if (state === 'stopping')
     return `The VM is stopping; wait until it is stopped (GET …/vm?wait=stopped), then ${call === 'start' ? 'start it' : 'start it and try again'}.`;

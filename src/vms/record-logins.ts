@@ -4,10 +4,7 @@ import type { HostId } from '../lib/ids.ts';
 import { markKeysUsed } from '../ssh-keys/store.ts';
 import { findVm, newestVm } from './store.ts';
 
-/**
- * Keys that let somebody in: `last_used_at` becomes now, the time of the report. A guest's word counts for keys that its
- * instance lets in, and no others.
- */
+/** Sets `last_used_at` of keys that logged in. A guest is believed only about keys that its instance allows. */
 export async function recordLogins(
   db: Db,
   host_id: HostId,

@@ -1,4 +1,4 @@
-/** What the ingress is told: every instance's port, and what becomes of its connections now. */
+/** The ingress's routes: every instance's port, and where its connections go now. */
 import { type IngressRoute, TUNNEL } from '../agent-api/ingress-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
@@ -41,7 +41,7 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
   const targets = new Map(reachable.map((row) => [row.id, row]));
   return rows.map((row) => {
     const applied = targets.get(row.id)?.applied_keys ?? [];
-    // None where there is no target.
+    // Empty for an instance without a target.
     const wanted = allowed.get(row.id) ?? new Set<string>();
     return {
       instance_id: row.id,
@@ -50,13 +50,13 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
       resets: row.resets ?? 0,
       revoking: applied.some((each) => !wanted.has(each)),
       settling: [...wanted].some((each) => !applied.includes(each)),
-      // A failed VM is not started by whoever knocks: it would fail again and again.
+      // A connection does not start a failed VM: it would fail again and again.
       wake: row.wake_on_connect && row.state !== 'failed',
     };
   });
 }
 
-/** What another machine says of addresses is not dialled. */
+/** An address that another machine reported is never dialled: the control plane opens a tunnel instead. */
 function targetOf(
   vm: { id: InstanceId; ssh_address: string | null; remote: boolean | null } | undefined,
 ): string | null {

@@ -5,7 +5,7 @@ import { assert } from '../lib/assert.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
 import { deadlineMs, type VmState } from './model.ts';
 
-/** What is given up of a host in one go; other hosts are to be watched meanwhile. */
+/** Bounds one round of a lost host, so that the other hosts are checked in between. */
 const ON_HOST_MAX = 200;
 
 export type VmRow = Awaited<ReturnType<typeof findVm>> & object;
@@ -31,7 +31,7 @@ export interface NewVm {
   readonly boot: number;
   readonly epoch: number;
   readonly host_id: HostId;
-  /** The disk's, which the boot begins from. */
+  /** The disk's head that the boot begins from. */
   readonly head: { readonly generation: number; readonly commit_id: string };
   readonly reason: VmReason;
 }
@@ -39,7 +39,7 @@ export interface VmReason extends Reason {
   readonly actor: string;
 }
 
-/** The one that it has. */
+/** The VM's current reason. */
 export function reasonOf(row: Pick<VmRow, 'reason_code' | 'reason_message' | 'reason_actor'>): VmReason {
   return {
     code: row.reason_code ?? 'ready',
@@ -80,7 +80,7 @@ export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
     .execute();
 }
 
-/** The disk's, for a new boot; `image_version`: what it is a delta of from now on, null where that is decided. Answers the head. */
+/** Sets the disk's epoch for a new boot, and its base image at the first one (else null). Returns the head. */
 export async function beginEpoch(
   tx: Tx,
   instance_id: InstanceId,
@@ -95,8 +95,8 @@ export async function beginEpoch(
     .executeTakeFirstOrThrow();
 }
 
-/** All that the guest wrote is durable. */
-export async function noteAllDurable(tx: Tx, instance_id: InstanceId): Promise<void> {
+/** Everything that the guest wrote is durable. */
+export async function clearDirtyBytes(tx: Tx, instance_id: InstanceId): Promise<void> {
   await tx
     .updateTable('disks')
     .set({ dirty_bytes: 0 })
@@ -105,7 +105,7 @@ export async function noteAllDurable(tx: Tx, instance_id: InstanceId): Promise<v
     .execute();
 }
 
-/** How many restarts of this boot were asked for. */
+/** How many restarts of this boot were requested. */
 export async function countReboots(tx: Tx, id: VmId): Promise<number> {
   const row = await tx.selectFrom('vms').select('reboots').where('id', '=', id).executeTakeFirstOrThrow();
   return row.reboots;
@@ -152,7 +152,7 @@ export async function updateVm(
   assert(result.numUpdatedRows === 1n, `${vm.id} changed under the instance's lock`);
 }
 
-/** The VM, if it runs, is in use: an idle stop counts from now. */
+/** Restarts the idle timeout of a running VM. */
 export async function markUsed(tx: Tx, instance_id: InstanceId): Promise<void> {
   await tx
     .updateTable('vms')
@@ -162,7 +162,7 @@ export async function markUsed(tx: Tx, instance_id: InstanceId): Promise<void> {
     .execute();
 }
 
-/** False when the VM is not (or no longer) that host's. */
+/** False when the VM is not, or no longer, that host's. */
 export async function setAppliedKeys(
   tx: Tx,
   vm: { id: VmId; host_id: HostId; epoch: number },
@@ -188,7 +188,7 @@ export async function setAppliedKeys(
   return result.numUpdatedRows === 1n;
 }
 
-/** VMs whose transient state has lasted too long. */
+/** VMs whose transient state is past its deadline. */
 export async function listOverdue(tx: Tx): Promise<{ id: VmId; instance_id: InstanceId }[]> {
   return tx
     .selectFrom('vms')
@@ -198,8 +198,8 @@ export async function listOverdue(tx: Tx): Promise<{ id: VmId; instance_id: Inst
     .execute();
 }
 
-/** VMs that are up, or on their way up or down. */
-export async function listLively(tx: Tx): Promise<{ id: VmId; instance_id: InstanceId; host_id: HostId }[]> {
+/** VMs that have a QEMU process, or are to get one. */
+export async function listActive(tx: Tx): Promise<{ id: VmId; instance_id: InstanceId; host_id: HostId }[]> {
   return tx
     .selectFrom('vms')
     .select(['id', 'instance_id', 'host_id'])
@@ -208,8 +208,8 @@ export async function listLively(tx: Tx): Promise<{ id: VmId; instance_id: Insta
 }
 
 /**
- * Some of what somebody still waits for of a host: VMs that are not at rest, the end of deleted instances, and flushes. No
- * kind takes a scan of all boots: most were over long ago, and this is asked for every second.
+ * Unfinished work of a host, bounded: active VMs, deletions, and flushes. Each part of the union uses an index: this runs
+ * every second, and most boots ended long ago.
  */
 export async function listOnHost(tx: Tx, host_id: HostId): Promise<{ id: VmId; instance_id: InstanceId }[]> {
   const { rows } = await sql<{ id: VmId; instance_id: InstanceId }>`

@@ -1,9 +1,9 @@
-/** Where the ingress finds a VM that runs on another machine. */
+/** Finds a running VM for the ingress, which reaches it through its host's agent. */
 import type { Tx } from '../db/pool.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
 import { newestVm } from './store.ts';
 
-/** null: it is not running. */
+/** Null when it is not running. */
 export async function sshPlace(
   tx: Tx,
   instance_id: InstanceId,

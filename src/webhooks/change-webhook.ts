@@ -1,5 +1,4 @@
 import { actorOf, type Principal } from '../auth/principal.ts';
-import { addJobs } from '../db/jobs.ts';
 import type { Tx } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -7,9 +6,7 @@ import type { WebhookId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { presentAdmin } from '../orgs/owners.ts';
 import { lockOrganisation } from '../orgs/store.ts';
-import { tellOfChange } from './changed.ts';
 import { disable } from './disable.ts';
-import { sendJob } from './lanes.ts';
 import type { WebhookStatus } from './model.ts';
 import { newSecret } from './sign.ts';
 import {
@@ -22,11 +19,12 @@ import {
   type WebhookChange,
   type WebhookRow,
 } from './store.ts';
+import { notifyChanged } from './wake.ts';
 
-/** Called with the row that was found, under its lock; throws to refuse. */
+/** Called with the locked row; throws to refuse the change. */
 export type Check = (before: WebhookRow) => void;
 
-/** The webhook of the caller's organisation, held until the transaction's end. @throws AppError NOT_FOUND */
+/** Locks a webhook of the caller's organisation. @throws AppError NOT_FOUND */
 export async function lockedWebhook(tx: Tx, { org_id }: Principal, id: WebhookId): Promise<WebhookRow> {
   const row = await lockWebhook(tx, org_id, id);
   if (!row) throw new AppError('NOT_FOUND');
@@ -43,7 +41,8 @@ export async function enabledWebhook(tx: Tx, principal: Principal, id: WebhookId
 }
 
 /**
- * @param change `url` is judged already; the caller may have been removed meanwhile. @throws AppError NOT_FOUND, FORBIDDEN
+ * @param change its `url` has passed `Outbound.checkUrl`
+ * @throws AppError NOT_FOUND, FORBIDDEN when the caller was removed during that check
  */
 export async function changeWebhook(
   tx: Tx,
@@ -58,17 +57,14 @@ export async function changeWebhook(
   check(before);
   if (Object.keys(change).length > 0) {
     await updateWebhook(tx, id, change);
-    await tellOfChange(tx, id);
+    await notifyChanged(tx, id);
   }
   if (status === 'disabled') await disable(tx, id, 'requested', actorOf(principal));
-  if (status === 'enabled' && before.status === 'disabled') {
-    await enableWebhook(tx, id);
-    await addJobs(tx, [sendJob(id, false)]);
-  }
+  if (status === 'enabled' && before.status === 'disabled') await enableWebhook(tx, id);
   return present(await findWebhook(tx, principal.org_id, id), 'webhook after its change');
 }
 
-/** Nothing more is sent once this is committed, but what is under way. @throws AppError NOT_FOUND */
+/** Requests in flight end; no further request begins. @throws AppError NOT_FOUND */
 export async function deleteWebhook(
   tx: Tx,
   principal: Principal,
@@ -78,11 +74,11 @@ export async function deleteWebhook(
   const row = await lockedWebhook(tx, principal, id);
   check(row);
   await markWebhookDeleted(tx, id);
-  await tellOfChange(tx, id);
+  await notifyChanged(tx, id);
   return row;
 }
 
-/** A new secret; for `grace_seconds` what is sent is signed with the one before as well. @throws AppError NOT_FOUND */
+/** A new secret; the present one signs beside it for `grace_seconds`. @throws AppError NOT_FOUND */
 export async function rotateSecret(
   tx: Tx,
   principal: Principal,
@@ -94,6 +90,6 @@ export async function rotateSecret(
   check(await lockedWebhook(tx, principal, id));
   const secret = newSecret();
   const row = await replaceWebhookSecret(tx, id, secrets.seal(secret, id), grace_seconds);
-  await tellOfChange(tx, id);
+  await notifyChanged(tx, id);
   return { ...row, secret };
 }

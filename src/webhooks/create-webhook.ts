@@ -12,14 +12,14 @@ import { insertWebhook, type WebhookRow } from './store.ts';
 
 export interface WebhookRequest {
   readonly name: string;
-  /** Judged already. */
+  /** Has passed `Outbound.checkUrl`. */
   readonly url: string;
   readonly events: readonly Wanted[];
 }
 
 /**
- * The secret is in the answer and, sealed, in the row. Nothing is sent. The caller may have been removed while a name
- * server was asked about the URL. @throws AppError QUOTA_EXCEEDED, FORBIDDEN
+ * Sends nothing. The row keeps the secret sealed. @throws AppError QUOTA_EXCEEDED, FORBIDDEN when the caller was removed
+ * during the check of the URL
  */
 export async function createWebhook(
   tx: Tx,

@@ -1,14 +1,14 @@
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import type { WebhookId } from '../lib/ids.ts';
-import { tellOfChange } from './changed.ts';
 import type { DisabledReason } from './model.ts';
 import { disableWebhook } from './store.ts';
 import { webhookView } from './view.ts';
+import { notifyChanged } from './wake.ts';
 
 /**
- * Nothing more is sent, and nothing kept for it: a replay sends later what it missed. Once: again does nothing. With
- * `addresses`, only while its URL is one of them.
+ * Its pending deliveries fail, and it gets no new ones; a replay sends them later. Does nothing if it is disabled already,
+ * or if its URL is not one of `addresses`.
  */
 export async function disable(
   tx: Tx,
@@ -19,7 +19,7 @@ export async function disable(
 ): Promise<void> {
   const row = await disableWebhook(tx, id, reason, addresses);
   if (!row || row.org_id === null) return;
-  await tellOfChange(tx, id);
+  await notifyChanged(tx, id);
   await append(tx, {
     org_id: row.org_id,
     type: 'webhook.disabled',

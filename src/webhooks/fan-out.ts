@@ -1,43 +1,36 @@
-import { addJobs } from '../db/jobs.ts';
 import type { Tx } from '../db/pool.ts';
 import { type PlacedEvent, readEvents } from '../events/store.ts';
 import type { EventId, OrgId } from '../lib/ids.ts';
-import { type Listener, listListeners } from './delivery-store.ts';
-import { insertBatches } from './fresh-store.ts';
-import { sendJob } from './lanes.ts';
+import { insertDeliveries, type Listener, listListeners } from './delivery-store.ts';
 import { isPublic, wants } from './model.ts';
+import { wakeSenders } from './wake.ts';
 
-/** Hands the events to each enabled webhook that wants some of them: a batch of deliveries, and a job that sends them. */
+/** A consumer of the outbox: inserts a delivery of each event for each enabled webhook that wants it. */
 export async function fanOutToWebhooks(tx: Tx, events: readonly PlacedEvent[]): Promise<void> {
-  const told = events.filter(
+  const sendable = events.filter(
     (event): event is PlacedEvent & { org_id: OrgId } =>
       event.org_id !== null && (isPublic(event.type) || event.type === 'webhook.ping'),
   );
-  if (told.length === 0) return;
-  const listeners = await listListeners(tx, [...new Set(told.map(({ org_id }) => org_id))]);
+  if (sendable.length === 0) return;
+  const listeners = await listListeners(tx, [...new Set(sendable.map(({ org_id }) => org_id))]);
   if (listeners.length === 0) return;
-  const pings = await pingedBy(tx, told);
+  const pinged = await pingedBy(tx, sendable);
   const by_org = Map.groupBy(listeners, ({ org_id }) => org_id);
-  const batches = new Map<Listener, number[]>();
-  for (const event of told) {
-    for (const listener of by_org.get(event.org_id) ?? []) {
-      if (!isFor(event, listener, pings)) continue;
-      const positions = batches.get(listener);
-      if (positions) positions.push(event.position);
-      else batches.set(listener, [event.position]);
-    }
-  }
-  await insertBatches(
-    tx,
-    [...batches].map(([{ id }, positions]) => ({ webhook_id: id, positions })),
+  const deliveries = sendable.flatMap((event) =>
+    (by_org.get(event.org_id) ?? [])
+      .filter((listener) => isFor(event, listener, pinged))
+      .map(({ id }) => ({
+        webhook_id: id,
+        event_id: event.id,
+        position: event.position,
+        instance_id: event.instance_id,
+      })),
   );
-  await addJobs(
-    tx,
-    [...batches.keys()].map(({ id, slow }) => sendJob(id, slow)),
-  );
+  await insertDeliveries(tx, deliveries);
+  wakeSenders(tx, [...new Set(deliveries.map(({ webhook_id }) => webhook_id))]);
 }
 
-/** Of each ping, the webhook that it is for. */
+/** The webhook that each ping is for. */
 async function pingedBy(tx: Tx, events: readonly PlacedEvent[]): Promise<ReadonlyMap<EventId, string>> {
   const pings = await readEvents(
     tx,
@@ -48,6 +41,6 @@ async function pingedBy(tx: Tx, events: readonly PlacedEvent[]): Promise<Readonl
   );
 }
 
-function isFor({ id, type }: PlacedEvent, listener: Listener, pings: ReadonlyMap<EventId, string>): boolean {
-  return type === 'webhook.ping' ? pings.get(id) === listener.id : wants(listener.events, type);
+function isFor({ id, type }: PlacedEvent, listener: Listener, pinged: ReadonlyMap<EventId, string>): boolean {
+  return type === 'webhook.ping' ? pinged.get(id) === listener.id : wants(listener.events, type);
 }

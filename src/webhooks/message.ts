@@ -1,4 +1,4 @@
-/** What a receiver is sent. */
+/** The body and the headers of a request. */
 import type { KeyObject } from 'node:crypto';
 import type { EventId, OrgId } from '../lib/ids.ts';
 import { signature } from './sign.ts';
@@ -15,14 +15,14 @@ export interface SentEvent {
 }
 
 /**
- * The same bytes at every attempt: made of the stored event alone, whose `data` PostgreSQL keeps in one order of its
- * own. Members may be added at the end in a later version, never moved.
+ * The same bytes at every attempt: it depends on the stored event only, and jsonb keeps the order of members. A later
+ * version may add members at the end, and never move them.
  */
 export function messageBody({ type, event_at, data, org_id, actor, sequence }: SentEvent): string {
   return JSON.stringify({ type, timestamp: event_at, data: { ...data, org_id, actor, sequence } });
 }
 
-/** `webhook-id` is the event's: a receiver that has seen it needs no second look, however it came to be sent again. */
+/** `webhook-id` is the event's, so a receiver recognises retries, redeliveries and replays by one rule. */
 export function messageHeaders(
   keys: readonly KeyObject[],
   id: EventId,

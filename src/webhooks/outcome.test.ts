@@ -8,10 +8,6 @@ import { outcomeOf } from './outcome.ts';
 const AT = new Date('2026-01-15T09:30:00Z');
 const delivery = {
   id: newId('whd'),
-  event_id: newId('evt'),
-  position: 1,
-  instance_id: null,
-  created_at: '2026-01-15 09:00:00+00',
   attempts: 4,
   tries: 2,
 };
@@ -37,7 +33,7 @@ test('2xx alone is success', () => {
   );
 });
 
-test('no answer is tried again, and its error is kept', () => {
+test('a request without an answer is retried, and its error is kept', () => {
   const outcome = outcomeOf(delivery, ADDRESS, answer({ error: 'connection refused' }), AT);
   assert.equal(outcome.state, 'pending');
   assert.equal(outcome.error, 'connection refused');
@@ -54,7 +50,7 @@ test('the tenth failure is the last', () => {
   assert.equal(outcome.retry_in_ms, null);
 });
 
-test('a receiver that asks for an hour is left alone for an hour', () => {
+test('a receiver that asks for an hour gets its retry after an hour', () => {
   const { retry_in_ms } = outcomeOf(
     delivery,
     ADDRESS,

@@ -1,24 +1,49 @@
 /** What an answer means for its delivery. Pure. */
+import type { WebhookDeliveryId } from '../lib/ids.ts';
+import { retryDelayMs } from './backoff.ts';
+import type { DeliveryState } from './model.ts';
 import type { Answer } from './outbound/outbound.ts';
-import type { Outcome, Tried } from './outcome-store.ts';
-import { retryDelayMs } from './schedule.ts';
 
-/** The receiver wants nothing more, ever (RFC 9110, section 15.5.11): a failure like others, for which the webhook is disabled. */
+/** The receiver asks for no further requests (RFC 9110, section 15.5.11): a failure that also disables the webhook. */
 export const GONE = 410;
 
+/** A delivery before its attempt. */
+export interface Attempted {
+  readonly id: WebhookDeliveryId;
+  /** Over its life, and since it was last asked for. */
+  readonly attempts: number;
+  readonly tries: number;
+}
+
+export interface Outcome {
+  readonly id: WebhookDeliveryId;
+  /** The URL of the request: the webhook may have another one now. */
+  readonly address: string;
+  /** Of the attempt, over the delivery's life. */
+  readonly number: number;
+  readonly tries: number;
+  readonly at: Date;
+  readonly status: number | null;
+  readonly latency_ms: number;
+  readonly error: string | null;
+  readonly response: string;
+  readonly state: DeliveryState;
+  /** Null unless it is pending. */
+  readonly retry_in_ms: number | null;
+}
+
 export function outcomeOf(
-  delivery: Tried,
+  { id, attempts, tries }: Attempted,
   address: string,
   answer: Answer,
   at: Date,
   random: () => number = Math.random,
 ): Outcome {
-  const { attempts, tries } = delivery;
   const { status, latency_ms, error, response, retry_after_seconds } = answer;
   const delivered = status !== null && status >= 200 && status < 300;
   const retry_in_ms = delivered ? null : retryDelayMs(tries + 1, retry_after_seconds, random);
   return {
-    delivery,
+    id,
     address,
     number: attempts + 1,
     tries: tries + 1,

@@ -1,6 +1,6 @@
 /**
- * Signing by the Standard Webhooks specification, symmetric (https://www.standardwebhooks.com): HMAC-SHA-256 over
- * `id.timestamp.body`, base64, after `v1,`; several signatures are separated by a space.
+ * The symmetric signatures of Standard Webhooks (https://www.standardwebhooks.com): `v1,` and the base64 of an
+ * HMAC-SHA-256 over `id.timestamp.body`, separated by spaces.
  */
 import { createHmac, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
 import { assert } from '../lib/assert.ts';
@@ -12,7 +12,7 @@ export function newSecret(): string {
   return PREFIX + randomBytes(SECRET_BYTES).toString('base64');
 }
 
-/** The bytes that sign, made ready once: as a mere buffer each signature would take five times as long. */
+/** A KeyObject: with a buffer each signature would take five times as long. */
 export function signingKey(secret: string): KeyObject {
   assert(secret.startsWith(PREFIX), 'a webhook secret begins with whsec_');
   return createSecretKey(secret.slice(PREFIX.length), 'base64');

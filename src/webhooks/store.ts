@@ -1,8 +1,7 @@
-/** Webhooks themselves. One without an organisation is deleted, and found by the sweep alone. */
+/** Webhooks. A deleted one has no organisation; the sweep removes its rows. */
 import { sql } from 'kysely';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { OrgId, WebhookId } from '../lib/ids.ts';
-import { failFresh } from './fresh-store.ts';
 import type { DisabledReason } from './model.ts';
 
 const SHOWN = [
@@ -53,7 +52,7 @@ export async function findWebhook(tx: Tx, org_id: OrgId, id: WebhookId): Promise
     .executeTakeFirst();
 }
 
-/** As {@link findWebhook}, held until the transaction's end. */
+/** As {@link findWebhook}, and locks it. */
 export async function lockWebhook(tx: Tx, org_id: OrgId, id: WebhookId): Promise<WebhookRow | undefined> {
   return tx
     .selectFrom('webhooks')
@@ -68,10 +67,9 @@ const CHANGED = {
   version: sql<number>`version + 1`,
   updated_at: sql<Date>`now()`,
 } as const;
-/** A receiver gets a new chance. */
-const HEALTHY = { failing_since: null, failing_told: false, slow: false } as const;
+const HEALTHY = { failing_since: null, failing_told: false } as const;
 
-/** Another URL has to prove itself. */
+/** Another URL is unproven. */
 const provenAt = (url: string) => ({
   proven_at: sql<Date | null>`case when url = ${url} then proven_at end`,
 });
@@ -95,7 +93,7 @@ export async function updateWebhook(tx: Tx, id: WebhookId, change: WebhookChange
     .executeTakeFirstOrThrow();
 }
 
-/** What was handed out in the moment of the disabling has failed with the rest. */
+/** Fails deliveries of a fan-out that ran beside the disabling. */
 export async function enableWebhook(tx: Tx, id: WebhookId): Promise<WebhookRow> {
   await failPending(tx, id);
   return tx
@@ -106,7 +104,7 @@ export async function enableWebhook(tx: Tx, id: WebhookId): Promise<WebhookRow> 
     .executeTakeFirstOrThrow();
 }
 
-/** Nothing waits for it any more; what waited has failed. Undefined when it was disabled already, or has another URL than `addresses`. */
+/** Fails its pending deliveries. Undefined: it is disabled already, or its URL is not one of `addresses`. */
 export async function disableWebhook(
   tx: Tx,
   id: WebhookId,
@@ -124,7 +122,7 @@ export async function disableWebhook(
   return row;
 }
 
-/** Of a webhook that is disabled still: what was handed out in the moment of the disabling has failed with the rest. */
+/** Fails deliveries of a fan-out that ran beside the disabling, if the webhook is still disabled. */
 export async function failLeftBehind(db: Db, id: WebhookId): Promise<void> {
   await transaction(db, async (tx) => {
     const disabled = await tx
@@ -139,16 +137,15 @@ export async function failLeftBehind(db: Db, id: WebhookId): Promise<void> {
 }
 
 async function failPending(tx: Tx, id: WebhookId): Promise<void> {
-  await failFresh(tx, id);
   await tx
     .updateTable('webhook_deliveries')
-    .set({ state: 'failed', next_attempt_at: null })
+    .set({ state: 'failed', in_order: false, next_attempt_at: null })
     .where('webhook_id', '=', id)
     .where('state', '=', 'pending')
     .execute();
 }
 
-/** The secret before this one signs too for `grace_seconds` more; any before that no longer. */
+/** The present secret signs beside the new one for `grace_seconds`; an earlier one no longer signs. */
 export async function replaceWebhookSecret(
   tx: Tx,
   id: WebhookId,
@@ -171,12 +168,12 @@ export async function replaceWebhookSecret(
     .executeTakeFirstOrThrow();
 }
 
-/** At once for everybody; its deliveries are removed by the sweep. */
+/** Nobody finds it from now on. The sweep removes its rows. */
 export async function markWebhookDeleted(tx: Tx, id: WebhookId): Promise<void> {
   await tx.updateTable('webhooks').set({ org_id: null }).where('id', '=', id).execute();
 }
 
-/** One of these, if it is the webhook's URL still, has answered 2xx. */
+/** These addresses have answered 2xx: the webhook is proven if its URL is one of them. */
 export async function markProven(tx: Tx, id: WebhookId, addresses: readonly string[]): Promise<void> {
   await tx
     .updateTable('webhooks')
@@ -187,7 +184,7 @@ export async function markProven(tx: Tx, id: WebhookId, addresses: readonly stri
     .execute();
 }
 
-/** Once: true when the organisation is to be told that deliveries keep failing. */
+/** Undefined: the organisation was told already. */
 export async function markFailingTold(tx: Tx, id: WebhookId): Promise<WebhookRow | undefined> {
   return tx
     .updateTable('webhooks')
@@ -198,7 +195,7 @@ export async function markFailingTold(tx: Tx, id: WebhookId): Promise<WebhookRow
     .executeTakeFirst();
 }
 
-/** The organisation; null when the webhook is deleted. */
+/** Its organisation; null: it is deleted. */
 export async function findOwner(tx: Tx, id: WebhookId): Promise<OrgId | null> {
   const row = await tx.selectFrom('webhooks').select('org_id').where('id', '=', id).executeTakeFirst();
   return row?.org_id ?? null;

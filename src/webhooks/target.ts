@@ -1,11 +1,11 @@
 import type { KeyObject } from 'node:crypto';
 import type { Sealer } from '../lib/seal.ts';
-import type { Receiver } from './drain-store.ts';
+import type { Receiver } from './sender-store.ts';
 import { signingKey } from './sign.ts';
 
-/** Where a webhook's deliveries go, and what signs them: as it was when its rows were last read. */
+/** Where a webhook's deliveries go and what signs them, when its row was last read. */
 export interface Target {
-  /** As the webhook has it. */
+  /** The webhook's URL, as its row has it. */
   readonly address: string;
   readonly url: URL | string;
   readonly keys: readonly KeyObject[];

@@ -1,14 +1,14 @@
 /**
- * Requests to URLs that have never answered 2xx: their hosts may never have agreed to any. An organisation's webhooks
- * together send at most 100 of them in ten minutes, whatever is replayed, deleted or made anew; each webhook may send
- * one in that time, so that one that works proves itself beside others that do not. Counted by each process.
+ * Limits requests to unproven URLs, those that have never answered 2xx: their hosts may not have agreed to any. All
+ * webhooks of an organisation share 100 such requests in ten minutes; beyond these, each webhook may send one in that
+ * time, so that a new receiver can prove itself beside others that do not. Each process counts its own requests.
  */
 import type { OrgId, WebhookId } from '../lib/ids.ts';
-import type { Outcome } from './outcome-store.ts';
+import type { Outcome } from './outcome.ts';
 
 export const UNPROVEN_REQUESTS = 100;
 export const UNPROVEN_WINDOW_MS = 600_000;
-/** Organisations remembered before those whose time is over are forgotten. */
+/** With so many organisations, expired windows are removed before one is added. */
 const SWEPT_AT = 1_000;
 
 interface Window {
@@ -25,47 +25,49 @@ export class UnprovenRequests {
     this.#now_ms = now_ms;
   }
 
-  /** Takes a place for one request. False: there is none until {@link waitMs} is over. */
+  /** Counts a request. False: it exceeds the limit and must not be sent. */
   take(org_id: OrgId, webhook_id: WebhookId): boolean {
-    const window = this.#windowOf(org_id);
-    const is_first = !window.webhooks.has(webhook_id);
-    if (!is_first && window.left <= 0) return false;
+    if (this.isExhausted(org_id, webhook_id)) return false;
+    const window = this.#live(org_id) ?? this.#begin(org_id);
     window.webhooks.add(webhook_id);
     window.left -= 1;
     return true;
   }
 
-  waitMs(org_id: OrgId): number {
-    return Math.max(0, (this.#windows.get(org_id)?.ends_ms ?? 0) - this.#now_ms());
+  /** Whether {@link take} would refuse. */
+  isExhausted(org_id: OrgId, webhook_id: WebhookId): boolean {
+    const window = this.#live(org_id);
+    return window !== undefined && window.left <= 0 && window.webhooks.has(webhook_id);
   }
 
-  #windowOf(org_id: OrgId): Window {
+  #live(org_id: OrgId): Window | undefined {
+    const window = this.#windows.get(org_id);
+    return window && window.ends_ms > this.#now_ms() ? window : undefined;
+  }
+
+  #begin(org_id: OrgId): Window {
     const now_ms = this.#now_ms();
-    const present = this.#windows.get(org_id);
-    if (present && present.ends_ms > now_ms) return present;
-    if (this.#windows.size >= SWEPT_AT) this.#forgetEnded(now_ms);
-    const next = {
+    if (this.#windows.size >= SWEPT_AT) {
+      for (const [id, { ends_ms }] of this.#windows) if (ends_ms <= now_ms) this.#windows.delete(id);
+    }
+    const window: Window = {
       ends_ms: now_ms + UNPROVEN_WINDOW_MS,
       left: UNPROVEN_REQUESTS,
-      webhooks: new Set<WebhookId>(),
+      webhooks: new Set(),
     };
-    this.#windows.set(org_id, next);
-    return next;
-  }
-
-  #forgetEnded(now_ms: number): void {
-    for (const [org_id, { ends_ms }] of this.#windows) if (ends_ms <= now_ms) this.#windows.delete(org_id);
+    this.#windows.set(org_id, window);
+    return window;
   }
 }
 
-/** Whether a webhook's URL has proved itself, and whether it may be sent anything until then. */
+/** Whether the present URL of a webhook is proven, for its sender. */
 export class UrlProof {
   readonly #webhook_id: WebhookId;
   readonly #requests: UnprovenRequests;
   #org_id: OrgId | null = null;
   #url: string | undefined;
-  #proven = false;
-  /** Has answered 2xx, which may not be written down yet. */
+  #recorded = false;
+  /** The URL of the last 2xx, which may not be recorded yet. */
   #answered: string | undefined;
 
   constructor(webhook_id: WebhookId, requests: UnprovenRequests) {
@@ -73,24 +75,16 @@ export class UrlProof {
     this.#requests = requests;
   }
 
-  /** It is written down. */
-  get proven(): boolean {
-    return this.#proven;
+  /** The webhook's row says so. */
+  get recorded(): boolean {
+    return this.#recorded;
   }
 
-  /** As the webhook's row says now: it may have another URL. */
-  read({
-    org_id,
-    url,
-    proven,
-  }: {
-    readonly org_id: OrgId | null;
-    readonly url: string;
-    readonly proven: boolean;
-  }): void {
-    this.#org_id = org_id;
-    this.#url = url;
-    this.#proven = proven;
+  /** Takes over the webhook's row, which may have another URL now. */
+  read(row: { readonly org_id: OrgId | null; readonly url: string; readonly proven: boolean }): void {
+    this.#org_id = row.org_id;
+    this.#url = row.url;
+    this.#recorded = row.proven;
   }
 
   noteAnswer({ state, address }: Answered): void {
@@ -98,17 +92,13 @@ export class UrlProof {
   }
 
   noteRecorded(outcomes: readonly Answered[]): void {
-    this.#proven ||= outcomes.some(({ state, address }) => state === 'delivered' && address === this.#url);
+    this.#recorded ||= outcomes.some(({ state, address }) => state === 'delivered' && address === this.#url);
   }
 
+  /** Counts the request if the URL is unproven. */
   mayRequest(): boolean {
-    if (this.#proven || this.#answered === this.#url || this.#org_id === null) return true;
+    if (this.#recorded || this.#answered === this.#url || this.#org_id === null) return true;
     return this.#requests.take(this.#org_id, this.#webhook_id);
-  }
-
-  /** For how long nothing may be sent once {@link mayRequest} has said no. */
-  heldMs(): number {
-    return this.#proven || this.#org_id === null ? 0 : this.#requests.waitMs(this.#org_id);
   }
 }
 

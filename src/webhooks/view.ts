@@ -28,7 +28,7 @@ export function deliveryView(row: DeliveryRow) {
     instance_id: row.instance_id,
     status: row.state,
     attempt_count: row.attempts,
-    next_attempt_at: row.state !== 'pending' ? null : rfc3339(row.next_attempt_at ?? row.created_at),
+    next_attempt_at: row.next_attempt_at && rfc3339(row.next_attempt_at),
     created_at: rfc3339(row.created_at),
     attempts: row.last_attempts.map(({ at, ...attempt }) => ({ ...attempt, at: rfc3339(new Date(at)) })),
   };

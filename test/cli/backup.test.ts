@@ -17,10 +17,10 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
+import { withSnapshot } from '../../src/backup/dump-data.ts';
 import { makeBackup } from '../../src/backup/make-backup.ts';
 import type { BackupManifest } from '../../src/backup/manifest.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { withSnapshot } from '../../src/db/dump-data.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from '../../src/launch/data-folder.ts';
 import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
@@ -170,7 +170,7 @@ describe('berth backup and restore-backup', () => {
     assert.equal((await backup(saved)).code, 5);
     const empty = join(folder, 'empty');
     await mkdir(empty);
-    assert.match((await restore(empty, newTarget())).err, /is no backup, or one that was not finished/);
+    assert.match((await restore(empty, newTarget())).err, /is not a complete backup/);
     const newer = join(folder, 'newer');
     await cp(saved, newer, { recursive: true });
     const manifest = await manifestOf(newer);
@@ -179,7 +179,10 @@ describe('berth backup and restore-backup', () => {
     const target = newTarget();
     const refused = await restore(newer, target);
     assert.equal(refused.code, 2);
-    assert.match(refused.err, /newer than this program \(it has 999999-future\.sql\): use the newer berth/);
+    assert.match(
+      refused.err,
+      /another version of Berth \(migration 999999-future\.sql is unknown\): use that version/,
+    );
     await assert.rejects(stat(target), { code: 'ENOENT' });
     await writeFile(join(newer, 'manifest.json'), JSON.stringify({ ...manifest, version: 2 }));
     assert.equal((await restore(newer, target)).code, 2);

@@ -1,4 +1,4 @@
-/** Every command of a user, as a process, against the API: for people, as JSON, quiet; and its exit codes. */
+/** Every user command as a process against the API: its output for people, --json and -q, and its exit codes. */
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,4 @@
-/** The serial console on the command line, on a terminal of its own; the line's other end is the test's. */
+/** The serial console on the command line, on a terminal. The test is the other end of the line. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { apiForFile } from '../support/api.ts';

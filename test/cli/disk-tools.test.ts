@@ -147,7 +147,7 @@ describe('berth disk verify', () => {
       rotten.damages.map(({ key, bytes }) => [key, bytes]),
       [[first, [blocks(0, 1)]]],
     );
-    assert.match(rotten.damages[0]?.problem ?? '', /not what was encrypted/);
+    assert.match(rotten.damages[0]?.problem ?? '', /was not encrypted/);
     await flip(first, 100);
     await flip(first, BLOCK_BYTES + 200);
     assert.equal((await verdict(true, id)).whole, true, 'a frame that the generation does not need');
@@ -391,7 +391,7 @@ describe('berth disk export and import', () => {
     await api.as(owner).post(`/v1/instances/${id}/vm`);
     const running = await berth('disk', 'import', id, large);
     assert.equal(running.code, 5);
-    assert.match(running.err, /starting; a disk is imported while it is stopped/);
+    assert.match(running.err, /starting. Stop it before you import a disk/);
     await rm(large);
   });
 });

@@ -1,4 +1,4 @@
-/** Generations on the command line: listed, kept, named, gone back to, forked; against the API. */
+/** Generations on the command line, against the API: list, pin, name, restore, fork. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
@@ -45,7 +45,7 @@ describe('generations', () => {
 
   test('one that is not there is told with the list of those that are', async () => {
     const { name } = await withGenerations(1);
-    const next = new RegExp(`no generation 9 .*\n {2}next: berth generations ${name}\n$`);
+    const next = new RegExp(`no generation 9: .*\n {2}next: berth generations ${name}\n$`);
     assert.match(await cli.fails(3, 'restore', name, '9'), next);
     assert.match(await cli.fails(3, 'fork', name, newName(), '--generation', '9'), next);
     const pin = await cli.fails(3, 'generation', 'pin', name, '9');
@@ -68,7 +68,7 @@ describe('restore', () => {
     const { name, id } = await instanceIn(api, who, 'running');
     await api.agent.commit(id, 1);
     const said = await cli.fails(5, 'restore', name, '1');
-    assert.match(said, new RegExp(`The VM is running; .*\n {2}next: berth stop ${name}\n$`));
+    assert.match(said, new RegExp(`The VM is running. .*\n {2}next: berth stop ${name}\n$`));
   });
 });
 

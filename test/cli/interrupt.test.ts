@@ -1,4 +1,4 @@
-/** A server that takes connections and never answers: Ctrl-C ends every command all the same. */
+/** Ctrl-C ends every command, even when the server accepts connections and never answers. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, createServer } from 'node:net';

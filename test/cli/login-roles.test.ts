@@ -1,4 +1,4 @@
-/** What a login is allowed: all that the role in the organisation may, and the keys made with it no more. */
+/** A login has all scopes of its role, and keys created with it have no more. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { scopeOfRole } from '../../client/src/role-scopes.ts';

@@ -1,4 +1,4 @@
-/** The commands for the server itself, through `bin/berth`, on a database that an API in this process uses. */
+/** Server commands through `bin/berth`, on the database of an API in this process. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -266,7 +266,7 @@ test('a database that a newer program has changed is left alone, by the commands
   );
   try {
     const asked = await berth('user', 'ls');
-    const said = /database is newer than this program \(it has 999999-future\.sql\): use the newer berth/;
+    const said = /another version of Berth \(migration 999999-future\.sql is unknown\): use that version/;
     assert.deepEqual([asked.code, asked.out, said.test(asked.err)], [2, '', true], asked.err);
     const started = await controlPlane({});
     assert.deepEqual([started.code, said.test(started.err)], [2, true], started.err);

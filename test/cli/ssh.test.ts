@@ -1,4 +1,4 @@
-/** SSH keys, key sets, and the ways in that the command line makes, as processes against the API. */
+/** SSH keys, key sets and `berth ssh` on the command line, as processes against the API. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

@@ -1,4 +1,4 @@
-/** Servers that lie, fall silent or are not the login's: nothing of this machine is theirs to change, or to be told. */
+/** A server that lies, is silent, or is not the login's can neither change this machine nor read from it. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';

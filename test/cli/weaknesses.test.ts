@@ -1,4 +1,4 @@
-/** `berth doctor` on the server: what weakens it, as the server itself says; to nobody else. */
+/** `berth doctor` shows weak settings, and only to users who can read the server's data folder. */
 import assert from 'node:assert/strict';
 import { chmod, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -11,7 +11,7 @@ import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { weakSettings } from '../../src/config/weak-settings.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
-import { createInternalApp } from '../../src/http/internal.ts';
+import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { ensureSecrets, makeDataFolder, writeSecret } from '../../src/launch/data-folder.ts';
 import { keepFirstLogin } from '../../src/launch/first-login.ts';
 import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';

@@ -1,8 +1,8 @@
 /** What a backup saves of a database, loaded into another one. */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { withSnapshot } from '../../src/db/dump-data.ts';
-import { loadData } from '../../src/db/load-data.ts';
+import { withSnapshot } from '../../src/backup/dump-data.ts';
+import { loadData } from '../../src/backup/load-data.ts';
 import { knownMigrations, migrate } from '../../src/db/migrate.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
 

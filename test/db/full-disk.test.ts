@@ -1,4 +1,4 @@
-/** A database whose disk is full, a small one in memory: that is found out although nothing is written. Needs root. */
+/** A full disk of the database is detected without writing to it. The disk is a small file system in memory, so this needs root. */
 import assert from 'node:assert/strict';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
-import { type Db, lacksRoom, openPool } from '../../src/db/pool.ts';
-import { isDiskFull } from '../../src/db/room.ts';
+import { isDiskFull } from '../../src/db/disk-space.ts';
+import { type Db, hasFailedForSpace, openPool } from '../../src/db/pool.ts';
 import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
 import { SmallDisk } from '../support/small-disk.ts';
 
@@ -15,7 +15,7 @@ const LEFT_BYTES = 256 * 1024;
 /** Longer than an answer, or a failed write, is remembered. */
 const LATER_MS = 31_000;
 
-test('is said to be, asked at any time, until there is room again', {
+test('a full disk is reported until there is space again', {
   skip: process.getuid?.() !== 0 && 'mounting a file system takes root',
 }, async (t) => {
   const folder = await mkdtemp(join(tmpdir(), 'berth-full-'));
@@ -45,7 +45,7 @@ test('is said to be, asked at any time, until there is room again', {
   assert.equal(await isDiskFull(db), false, 'it is not asked for each time');
   for (let times = 0; times < 3; times++) {
     passed_ms += LATER_MS;
-    assert.equal(lacksRoom(db), false, 'nothing has failed lately');
+    assert.equal(hasFailedForSpace(db), false, 'nothing has failed lately');
     assert.equal(await isDiskFull(db), true);
     await sql`select 1`.execute(db);
   }

@@ -70,11 +70,11 @@ test('a migration that was changed after it had been applied is refused by name'
   await writeFile(join(folder, first), `${await readFile(join(folder, first), 'utf8')}\n-- changed\n`);
   await assert.rejects(migrate(url, { dir: folder }), {
     name: 'MigrationError',
-    message: `${first} was changed after it had been applied`,
+    message: `migration ${first} was changed after it had been applied`,
   });
 });
 
-test('a database that is newer than the program is refused, and the message says what to do', async (t) => {
+test('a database of another version is refused, and the message says what to do', async (t) => {
   const url = await empty();
   const folder = await migrations(t);
   await writeFile(join(folder, '999999-future.sql'), 'create table future (id text);');
@@ -83,7 +83,7 @@ test('a database that is newer than the program is refused, and the message says
   for (const attempt of [() => migrate(url), () => refuseNewerDatabase(url)]) {
     await assert.rejects(attempt, (error) => {
       assert(error instanceof MigrationError);
-      assert.match(error.message, /newer than this program .*999999-future\.sql.*use the newer berth/);
+      assert.match(error.message, /another version of Berth .*999999-future\.sql.*use that version/);
       return true;
     });
   }

@@ -101,6 +101,6 @@ describe('a database that was set back', { skip: CANNOT_BOOT_GUESTS, timeout: 59
     assert.match(vm.reason?.message ?? '', new RegExp(`generation ${generation}.*ask the operator`));
     assert.equal(await guest.shAgain('ls /srv/aside 2> /dev/null || echo none'), 'none');
     assert.equal(aside().length, 1);
-    assert.match(berth.output, /it is kept aside/);
+    assert.match(berth.output, /it is set aside/);
   });
 });

@@ -49,7 +49,7 @@ describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 
     const { code, lines } = await refused({ BERTH_DATA_DIR: `${berth.data_dir}/other` });
     assert.equal(code, 2);
     assert.deepEqual(lines, [
-      `berth: BERTH_LISTEN: can't listen on 127.0.0.1:${berth.port}: another program listens there; BERTH_LISTEN=127.0.0.1:PORT takes another port`,
+      `berth: BERTH_LISTEN: cannot listen on 127.0.0.1:${berth.port}: another program listens there; set another port by BERTH_LISTEN=127.0.0.1:PORT`,
     ]);
   });
 

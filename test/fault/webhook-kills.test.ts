@@ -1,6 +1,6 @@
 /**
- * Kills of everything that an event passes on its way to a receiver: none is lost, and one that comes twice comes with
- * the same id and the same bytes.
+ * Kills every process that an event passes on its way to a receiver: no event is lost, and an event that is sent twice
+ * has the same id and the same bytes.
  */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
@@ -20,7 +20,7 @@ describe('webhooks and the death of', { timeout: 3_600_000 }, () => {
   });
   after(() => lab?.dispose());
 
-  /** A receiver of its own for each test, which gets the events of that test alone. */
+  /** A new receiver, which gets the events of its test only. */
   async function receiver(name: string): Promise<void> {
     const url = await lab.startReceiver(name);
     const { data } = await lab.client.expect<{ data: { id: string }[] }>(200, 'GET', '/v1/webhooks');
@@ -28,7 +28,7 @@ describe('webhooks and the death of', { timeout: 3_600_000 }, () => {
     await lab.createWebhook(name, url);
   }
 
-  /** A commit whose outcome the dying database did not tell was tried again: then two events have the same `n`. */
+  /** A commit is retried when the database dies before it answers: then two events have the same `n`. */
   async function eventsOf(first: number, count: number): Promise<Set<string>> {
     const events = await lab.db
       .selectFrom('events')
@@ -59,12 +59,12 @@ describe('webhooks and the death of', { timeout: 3_600_000 }, () => {
     next += count;
     lab.hold('held');
     await lab.happen(first, count);
-    // It has them and does not answer: nothing of this is recorded.
+    // It does not answer: no outcome is recorded.
     await until('some are sent', () => lab.received('held').length > 0);
     const sent = new Set(lab.received('held').map(({ id }) => id));
     await Promise.all([lab.killControlPlane(0), lab.killControlPlane(1)]);
     lab.answer('held');
-    // They may find no database at first.
+    // The database may not be there yet.
     lab.killPostgres();
     await Promise.all([lab.startControlPlane(0), lab.startControlPlane(1)]);
     await allCome('held', first, count);
@@ -91,14 +91,13 @@ describe('webhooks and the death of', { timeout: 3_600_000 }, () => {
     await lab.killControlPlane(1);
     await some(0.45);
     await lab.killReceiver('busy');
-    // Whatever was quicker than the kill: these find nobody.
+    // These find no receiver.
     await lab.happen(first + EVENTS, 50);
     await until('some are tried in vain', async () => {
       const failed = lab.db
-        .selectFrom('webhook_deliveries')
-        .select('id')
-        .where('first_at', 'is not', null)
-        .where('first_status', 'is', null)
+        .selectFrom('webhook_attempts')
+        .select('number')
+        .where('status', 'is', null)
         .limit(1);
       return (await failed.execute()).length > 0;
     });

@@ -1,4 +1,4 @@
-/** Hosts on other machines: how they join, whom they believe, how their VMs are reached, and how they leave. */
+/** Remote hosts: joining, the pinned certificate, tunnels to their VMs, and removal. */
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -14,14 +14,14 @@ import { addHost, drainHost, listHosts, removeHost } from '../../src/cli/host-co
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { SilenceWatch } from '../../src/hosts/silence.ts';
+import { LeaseMonitor } from '../../src/hosts/lease-monitor.ts';
 import { listLiveHosts } from '../../src/hosts/store.ts';
-import { createInternalApp } from '../../src/http/internal.ts';
+import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import { createLog } from '../../src/lib/log.ts';
-import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
+import { expireHosts } from '../../src/tasks/expire-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
@@ -63,7 +63,7 @@ before(async () => {
 });
 after(() => rmSync(data_dir, { recursive: true, force: true }));
 
-test('a host is added on the server, where several are possible, and its token is shown once', async () => {
+test('a host is added on the server if it listens for hosts, and its token is shown once', async () => {
   await assert.rejects(addHost(onServer({}), 'far'), /set BERTH_HOSTS_LISTEN/);
   await assert.rejects(addHost(onServer(), 'Far_1'), /a-z, 0-9 and hyphens/);
   token = (await addHost(onServer(), 'far', { cpus: '64', memory: '4096' })).trim();
@@ -73,7 +73,7 @@ test('a host is added on the server, where several are possible, and its token i
   assert(!kept.includes(token.slice(0, 60)), 'at rest there is a hash');
 });
 
-test('it joins over TLS, and speaks to the one certificate in its token alone', async () => {
+test('a host joins over TLS, and trusts only the certificate in its token', async () => {
   const joining = parseJoinToken(token) ?? assert.fail('a token');
   far = new ScriptedAgent(origin, joining.token, joining.fingerprint);
   api.beforeClose(() => far.close());
@@ -83,13 +83,13 @@ test('it joins over TLS, and speaks to the one certificate in its token alone', 
   const misled = new ControlPlaneClient({ address: origin, token: joining.token, fingerprint });
   await assert.rejects(misled.heartbeat({ facts: FACTS, disks: [] }), (error: Error) => {
     assert(error instanceof ControlPlaneUnavailable);
-    assert.match(String(error.cause), /another certificate/);
+    assert.match(String(error.cause), /not the one in the join token/);
     return true;
   });
   await misled.close();
 });
 
-test('a host that vanishes is noticed by the system, though nobody speaks to it', async (t) => {
+test('TCP keep-alive notices a host that vanishes while idle', async (t) => {
   const { port } = new URL(origin);
   const socket = dial(t, Number(port));
   await once(socket, 'connect');
@@ -106,7 +106,7 @@ test('a host that vanishes is noticed by the system, though nobody speaks to it'
   );
 });
 
-test("the listener for hosts serves nobody else: neither this machine's token nor the ingress's calls", async () => {
+test("the listener for hosts serves neither this machine's token nor the ingress's calls", async () => {
   const { fingerprint, token: of_far } = parseJoinToken(token) ?? assert.fail('a token');
   const refused = async (bearer: string, work: (client: ControlPlaneClient) => Promise<unknown>) => {
     const client = new ControlPlaneClient({ address: origin, token: bearer, fingerprint });
@@ -126,7 +126,7 @@ test("the listener for hosts serves nobody else: neither this machine's token no
   await client.close();
 });
 
-test('what new disks are made over is what this machine has; of a far host only what a disk there needs is taken', async () => {
+test('the current image comes from this machine; a remote host registers only what one of its disks needs', async () => {
   const version = (digit: string) => digit.repeat(64);
   const from = ({ client }: ScriptedAgent, digit: string) =>
     client.registerImage({
@@ -191,7 +191,7 @@ const answer = async (call_id: string, sshd: string) => {
   );
 };
 
-test('the ingress reaches a VM there through its agent, whatever address it tells', async (t) => {
+test('the ingress reaches a remote VM through its agent, whatever address it reports', async (t) => {
   const { instance, port } = await reachable(t);
   const [up, down] = [randomBytes(8 * 1024 * 1024), randomBytes(8 * 1024 * 1024)];
   const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
@@ -232,7 +232,7 @@ test('the ingress reaches a VM there through its agent, whatever address it tell
   assert.equal((await readAll(unanswered)).length, 0, 'it is closed');
 });
 
-test('what one side still says there after the other has said all gets through', async (t) => {
+test('a tunnel is half-open: one side may send after the other has ended', async (t) => {
   const { port } = await reachable(t);
   const said = randomBytes(1024 * 1024);
   const first = dial(t, port);
@@ -254,7 +254,7 @@ test('what one side still says there after the other has said all gets through',
   assert((await heard.promise).equals(said));
 });
 
-test('a drained host gets no VM; one with VMs is not taken out, but for good', async () => {
+test('a drained host gets no VM; a host with VMs is removed only with --lost', async () => {
   const there = await running();
   assert.match(await drainHost(onServer(), 'far', false), /takes no VM any more\. 3 still there/);
   assert.match(await listHosts(onServer()), /far +draining +3/);
@@ -268,7 +268,7 @@ test('a drained host gets no VM; one with VMs is not taken out, but for good', a
   await removeHost(onServer(), 'far', true);
   await assert.rejects(far.heartbeat(), /401/);
   await assert.rejects(addHost(onServer(), 'far'), /3 VMs of the far that was removed are not given up yet/);
-  await loseSilentHosts(api.db, new SilenceWatch(), log);
+  await expireHosts(api.db, new LeaseMonitor(), log);
   const lost = await stateOf(api, owner, there.id);
   assert.deepEqual([lost.state, lost.reason?.code], ['failed', 'host_lost']);
   assert.doesNotMatch(await listHosts(onServer()), /far/);

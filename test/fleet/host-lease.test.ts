@@ -1,6 +1,6 @@
 /**
- * The host's side of a lease, with the real fencer and a real control plane. In place of VMs there are processes whose
- * command lines are those of VMs, which is all that fencing looks at.
+ * The host's side of a lease, with the real fencer and a real control plane. The VMs are processes with the command line of a
+ * VM, because fencing looks at nothing else.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
@@ -22,11 +22,11 @@ import { after, before, describe, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { removeForgotten } from '../../src/host/forgotten.ts';
-import { bootMs } from '../../src/host/lease/boot-clock.ts';
+import { evictStaleDisks } from '../../src/host/evict-stale-disks.ts';
 import { runningFencer, startFencer } from '../../src/host/lease/fencer.ts';
 import { HostLease, LeaseOverError } from '../../src/host/lease/host-lease.ts';
 import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
+import { bootMs } from '../../src/host/vm/boot-clock.ts';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { identityOf, isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
 import { listLeases } from '../../src/hosts/lease-store.ts';
@@ -77,7 +77,7 @@ async function lookalike(instance_id: InstanceId, vm_id: VmId, vms = paths.vms) 
 }
 
 describe('the fencer', () => {
-  test('pauses what runs when the lease is over, as long as it is, and ends with the lease', async () => {
+  test('pauses VMs while the lease is expired, and ends with the lease', async () => {
     const vm = await lookalike(newId('inst'), newId('vm'));
     const stranger = await lookalike(newId('inst'), newId('vm'), join(data, 'of-another', 'vms'));
     writeLease(paths.lease, bootMs() + 1_000, 1_000);
@@ -105,7 +105,7 @@ describe('the fencer', () => {
     rmSync(paths.fenced, { force: true });
   });
 
-  test('a lease of another boot of the machine, or a damaged one, is over', () => {
+  test('a damaged lease, or one of another boot of the machine, has expired', () => {
     assert.equal(leftMs({ boot_id: 'another', until_ms: bootMs() + 60_000 }), 0);
     writeLease(paths.lease, bootMs() + 60_000, 60_000);
     assert(leftMs(readLease(paths.lease) ?? assert.fail('no lease')) > 50_000);
@@ -150,14 +150,14 @@ describe("an agent's lease", () => {
     await b.close();
   });
 
-  test('is promised only once a fencer watches', async () => {
+  test('is reported only once a fencer enforces it', async () => {
     const promised = await until('a lease is promised', async () => (await listLeases(api.db))[0]);
     assert.equal(promised.lease_ms, LEASE_MS);
     assert(runningFencer(paths), 'the fencer was there before');
     await until('it is held', () => lease.isHeld);
   });
 
-  test('cut off, VMs are paused in time; back, those that are still wanted go on and the others are ended', async () => {
+  test('a disconnected host pauses its VMs in time; back, it resumes wanted VMs and ends the others', async () => {
     const [kept, suspending, given_up] = [await start(), await start(), await start()];
     await b.ready(suspending.id);
     assert.equal((await api.as(owner).post(`/v1/instances/${suspending.id}/vm/suspend`)).status, 202);
@@ -183,7 +183,7 @@ describe("an agent's lease", () => {
     for (const each of wanted) killProcess(each, 'SIGKILL');
   });
 
-  test('what a deleted instance left here goes after a day; the cache of one that there is stays', async () => {
+  test('files of a deleted instance are removed after a day; the cache of an existing one stays', async () => {
     await mkdir(paths.overlays, { recursive: true });
     const known = (await api.instance(owner)).id;
     const [old, young] = [newId('inst'), newId('inst')];
@@ -192,12 +192,12 @@ describe("an agent's lease", () => {
       for (const path of Object.values(overlayPaths(paths.overlays, id))) writeFileSync(path, '');
       if (id !== young) utimesSync(overlayPaths(paths.overlays, id).overlay, a_day_ago, a_day_ago);
     }
-    await removeForgotten({ client, paths, log }, () => false);
+    await evictStaleDisks({ client, paths, log }, () => false);
     const left = new Set(readdirSync(paths.overlays).map((name) => name.replace(/\..*/, '')));
     assert.deepEqual([...left].sort(), [known, young].sort());
   });
 
-  test('with the agent gone the fencer pauses alone; the next agent asks before it touches a VM', async () => {
+  test('without an agent the fencer pauses alone; the next agent asks before it touches a VM', async () => {
     const { id, vm_id } = await start();
     const vm = await lookalike(id, vm_id);
     ending.abort();

@@ -1,4 +1,4 @@
-/** Leases as the control plane keeps them: a silent host's VMs are given up, and what it still says is not believed. */
+/** The control plane's side of leases: VMs of an expired host fail, and its later reports are fenced. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -7,14 +7,14 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { hashToken } from '../../src/auth/tokens.ts';
+import { LeaseMonitor, marginMs } from '../../src/hosts/lease-monitor.ts';
 import { isLost, listLeases, markLost } from '../../src/hosts/lease-store.ts';
-import { marginMs, SilenceWatch } from '../../src/hosts/silence.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { listFreed } from '../../src/instances/store.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { expireHosts } from '../../src/tasks/expire-hosts.ts';
 import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
-import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut, type VmOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent, segmentOf } from '../support/scripted-agent.ts';
@@ -46,16 +46,16 @@ async function newHost(name: string) {
 
 /** All hosts but `silent` renew, and time passes beyond the lease. */
 async function timePasses(silent: ScriptedAgent | null, others: readonly ScriptedAgent[]): Promise<void> {
-  const watch = new SilenceWatch();
+  const watch = new LeaseMonitor();
   for (let now_ms = 0; now_ms <= OVER_MS; now_ms += 5_000) {
     for (const agent of others) if (agent !== silent) await renew(agent);
-    await loseSilentHosts(db, watch, log, now_ms);
+    await expireHosts(db, watch, log, now_ms);
   }
   for (const agent of others) if (agent !== silent) await renew(agent);
-  await loseSilentHosts(db, watch, log, OVER_MS);
+  await expireHosts(db, watch, log, OVER_MS);
 }
 
-test('a host alone keeps no lease, and is never lost', async () => {
+test('the only host has no lease, and is never lost', async () => {
   assert.equal(await renew(api.agent, null), null);
   assert.deepEqual(await listLeases(db), []);
   const instance = await running();
@@ -82,20 +82,20 @@ describe('with a second host', () => {
     both = [api.agent, b.agent];
   });
 
-  test('both are to keep a lease', async () => {
+  test('both must have a lease', async () => {
     assert.equal(await renew(api.agent, null), LEASE_MS);
     assert.equal(await renew(b.agent), LEASE_MS);
     await renew(api.agent);
     assert.equal((await listLeases(db)).length, 2);
   });
 
-  test('renewed in time, nothing happens', async () => {
+  test('a lease renewed in time changes nothing', async () => {
     const instance = await running(b.agent);
     await timePasses(null, both);
     assert.equal((await stateOf(api, owner, instance.id)).state, 'running');
   });
 
-  test('a silent host is lost: its VMs fail openly, its ports close, and it gets no other', async () => {
+  test('an expired host is lost: its VMs fail with an event, their ports close, and it gets no new VM', async () => {
     const instance = await running(b.agent);
     assert.deepEqual(await b.agent.commit(instance.id, 1).then(({ outcome }) => outcome), 'committed');
     const stopping = await running(b.agent);
@@ -107,7 +107,7 @@ describe('with a second host', () => {
       assert.deepEqual([vm.state, vm.reason?.code, vm.reason?.actor], ['failed', 'host_lost', 'system']);
     }
     const { reason } = await stateOf(api, owner, instance.id);
-    assert.match(reason?.message ?? '', /host b is not heard of.*continues from generation 1/);
+    assert.match(reason?.message ?? '', /host b is lost.*continues from generation 1/);
     const told = db.selectFrom('events').select('id').where('type', '=', 'vm.failed');
     assert.equal((await told.where('instance_id', '=', instance.id).execute()).length, 1);
     const route = (await listRoutes(db)).find((each) => each.instance_id === instance.id);
@@ -168,7 +168,7 @@ describe('with a second host', () => {
     assert.equal((await stateOf(api, owner, again.id)).host_id, b.id);
   });
 
-  test('what may hold unsaved writes is waited for while it is away, and not started elsewhere', async () => {
+  test('a failed VM of a silent host is not started elsewhere: that host may have unsaved writes', async () => {
     const instance = await running(b.agent);
     await b.agent.failed(instance.id);
     await b.agent.silence();
@@ -178,14 +178,14 @@ describe('with a second host', () => {
       api.as(owner).post<{ error: { code: string; message: string } }>(`/v1/instances/${instance.id}/vm`);
     const refused = await start();
     assert.deepEqual([refused.status, refused.body.error.code], [503, 'UNAVAILABLE']);
-    assert.match(refused.body.error.message, /saved nowhere else/);
+    assert.match(refused.body.error.message, /only copy of its last writes/);
     await b.agent.connect(ROOMIER);
     assert.equal((await start()).status, 202);
     assert.equal((await stateOf(api, owner, instance.id)).host_id, b.id);
     await b.agent.ready(instance.id);
   });
 
-  test('a flush that waits for a host that is then lost ends with 409', async () => {
+  test('a flush ends with 409 when its host is lost', async () => {
     const instance = await running(b.agent);
     const flush = api.as(owner).post(`/v1/instances/${instance.id}/vm/flush`);
     await b.agent.askedToFlush(instance.id);
@@ -193,7 +193,7 @@ describe('with a second host', () => {
     assert.equal((await flush).status, 409);
   });
 
-  test('a suspended VM whose host is lost is stopped when that is asked for: all of it is durable', async () => {
+  test('a suspended VM of a lost host can be stopped: everything is durable', async () => {
     await renew(b.agent);
     const instance = await running(b.agent);
     await b.agent.commit(instance.id, 1);
@@ -207,15 +207,15 @@ describe('with a second host', () => {
     assert.deepEqual([vm.state, vm.reason?.code, vm.disk.generation], ['stopped', 'stop_requested', 1]);
   });
 
-  test('a renewal that comes between the look and the giving up saves every VM', async () => {
+  test('a renewal between the check and the failing of VMs saves every VM', async () => {
     await renew(b.agent);
     const [lease] = (await listLeases(db)).filter(({ id }) => id === b.id);
     await renew(b.agent);
-    assert.equal(await markLost(db, b.id, lease?.beat ?? 0), 'heard');
+    assert.equal(await markLost(db, b.id, lease?.beat ?? 0), 'renewed');
     assert.equal(await isLost(db, b.id), false);
   });
 
-  test('an instance of a lost host can be deleted; what is left there is removed when it is back', async () => {
+  test('an instance of a lost host can be deleted; the host removes its files when it is back', async () => {
     const instance = await running(b.agent);
     await timePasses(b.agent, both);
     assert.equal((await api.as(owner).delete(`/v1/instances/${instance.id}`)).status, 202);
@@ -227,7 +227,7 @@ describe('with a second host', () => {
     );
   });
 
-  test('any number of starts at once do not overcommit a host', async () => {
+  test('concurrent starts do not overcommit a host', async () => {
     for (const agent of both) {
       await renew(agent);
       await agent.silence();

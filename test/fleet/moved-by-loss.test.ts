@@ -1,4 +1,4 @@
-/** Two hosts with real guests: one is lost while it runs a VM, the VM goes on at the other, and the first comes back. */
+/** Two hosts with real guests: one is lost while it runs a VM, the VM continues on the other, and the first comes back. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -56,7 +56,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     await server?.close();
   });
 
-  test('a VM on another machine is reached by its port, through its agent', async () => {
+  test('a VM on another machine is reached through its port and its agent', async () => {
     await guest.learnHost();
     qemu = far.qemu(guest.id);
     assert.equal(await guest.sh('hostname'), 'wanderer');
@@ -70,7 +70,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     await until('the far lease is kept', () => existsSync(far.paths.lease));
   });
 
-  test('its agent silent, the VM is paused before it is given up', async () => {
+  test('the VM of a silent agent is paused before it fails', async () => {
     killProcess(far.agent, 'SIGSTOP');
     const given_up = guest.becomes('failed', ({ state }) => state === 'failed');
     await until('the fencer has paused it', () => isStopped(qemu), PATIENCE);
@@ -80,7 +80,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     assert(isStopped(qemu));
   });
 
-  test('it starts on the other host from its last durable generation, with port and host key, and says so', async () => {
+  test('it starts on the other host from its last durable generation, with the same port and host key, as recovered', async () => {
     await onServer('host', 'drain', 'local', '--undo');
     const before = guest.target;
     const vm = await guest.start();
@@ -96,7 +96,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     assert((await guest.flush()).generation > receipt.generation);
   });
 
-  test('the lost host comes back: its VM is ended, and nothing that it wrote shows', async () => {
+  test('a lost host that comes back ends its VM, and its later writes are discarded', async () => {
     const { generation } = (await guest.vm()).disk;
     killProcess(far.agent, 'SIGCONT');
     await until('the stale VM has ended', () => !isAlive(qemu), PATIENCE);

@@ -63,12 +63,12 @@ describe('a backup with the objects of a bucket', MAY_RUN, () => {
     assert(!ran.err.includes('The objects stay in the bucket'), ran.err);
   });
 
-  test('a bucket that is not the one used so far, and one of another installation, are refused at the start', async () => {
+  test('a start refuses another bucket than before, and one of another installation', async () => {
     await berth.stop();
     const [unused, theirs] = [await server.bucket(), await server.bucket()];
     await new S3Store(theirs).put('berth-store', [Buffer.from(`${crypto.randomUUID()}\n`)]);
     for (const [bucket, why] of [
-      [unused, /is not the object store that was used so far/],
+      [unused, /is another object store than before/],
       [theirs, /belongs to another installation of Berth/],
     ] as const) {
       const { child, ended, printed } = berth.launch(bucketSettings(bucket));

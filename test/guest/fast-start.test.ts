@@ -31,7 +31,7 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   let other: GuestInstance;
   /** Boots told to have gone on from a template. */
   const fastStarts = ({ id }: GuestInstance) =>
-    berth.output.split('\n').filter((line) => line.includes('goes on from a template') && line.includes(id))
+    berth.output.split('\n').filter((line) => line.includes('starts from a template') && line.includes(id))
       .length;
   const templates = () => readdirSync(berth.paths.templates).filter((name) => /^[0-9a-f]{32}$/.test(name));
 

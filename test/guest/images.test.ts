@@ -84,7 +84,7 @@ describe('images', { skip: CANNOT_BOOT_GUESTS, timeout: 1_800_000 }, () => {
     const refused = await cli.start(['image', 'rm', 'debian-12', (await image('debian-12'))?.current ?? ''])
       .ended;
     assert.equal(refused.code, 1);
-    assert.match(refused.err, /not removed: it is what new disks are made over/);
+    assert.match(refused.err, /cannot be removed: it is the current version/);
     // Neither here nor there: said at the start, with the name of what is missing.
     await rm(berth.paths.debian_12, { recursive: true });
     await rm(join(berth.paths.objects, 'images'), { recursive: true });
@@ -196,7 +196,7 @@ describe('images made on the server', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, t
       assert.equal(await guest.sh('hostname'), 'own');
       await guest.stop();
       const needed = await cli.start(['image', 'rm', 'tools']).ended;
-      assert.match(needed.err, /not removed: instances are made of it: own/);
+      assert.match(needed.err, /cannot be removed: instances use it: own/);
       await berth.client.expect(202, 'DELETE', guest.path);
       await guest.gone();
       await done('image', 'rm', 'tools');

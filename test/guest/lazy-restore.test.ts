@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { vmFolder } from '../../src/host/runner/record.ts';
+import { vmFolder } from '../../src/host/machine/record.ts';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { GuestInstance } from '../support/guest-instance.ts';

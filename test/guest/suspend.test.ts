@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { vmFolder } from '../../src/host/runner/record.ts';
+import { vmFolder } from '../../src/host/machine/record.ts';
 import { hostCgroups } from '../../src/host/vm/cgroup.ts';
 import { killProcess } from '../../src/host/vm/process-identity.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
@@ -184,7 +184,7 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
       await until('the memory is being saved', saving, { timeout_ms: 60_000, every_ms: 1 });
       const printed = berth.output.length;
       killProcess(guest.qemu, 'SIGSTOP');
-      await berth.printed(/not as it should be yet/, printed, 120_000);
+      await berth.printed(/resuming the guest failed/, printed, 120_000);
       killProcess(guest.qemu, 'SIGCONT');
       const { state } = await guest.becomes('settled', (vm) => ['running', 'suspended'].includes(vm.state));
       if (state === 'suspended') await guest.start();

@@ -8,11 +8,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import type { HostContext } from '../../src/host/host-context.ts';
-import { Machine } from '../../src/host/runner/machine.ts';
+import { Machine } from '../../src/host/machine/machine.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
-import { vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { vmUser } from '../../src/host/vm/uid.ts';
+import { vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { errnoOf } from '../../src/lib/errors.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { leftBehind, monitorOf } from '../support/fake-vm.ts';
@@ -20,7 +20,7 @@ import { until } from '../support/waiting.ts';
 
 const log = createLog('test', 'silent');
 
-test('a machine whose image is not to be found yet is taken over once it is', async (t) => {
+test('a machine whose image is missing is adopted once the image is there', async (t) => {
   const image = await mkdtemp(join(tmpdir(), 'bai-'));
   t.after(() => rm(image, { recursive: true, force: true }));
   const base_path = join(image, 'rootfs.img');
@@ -42,7 +42,7 @@ test('a machine whose image is not to be found yet is taken over once it is', as
   await running;
 });
 
-test('a machine whose state cannot be found is let go of: its monitor is free for the next try', async (t) => {
+test('a machine whose state cannot be queried is disconnected: its monitor is free for the next try', async (t) => {
   const { folder, record } = await leftBehind(t);
   const refused = { error: { class: 'GenericError', desc: 'not now' } };
   const { clients } = await monitorOf(t, folder, () => refused);
@@ -68,7 +68,7 @@ const SLOW_MONITOR = `
   });
 `;
 
-test('a machine that takes no further connection for a while is waited for, not ended', async (t) => {
+test('a machine whose monitor accepts no connection for a while is waited for, not ended', async (t) => {
   const { folder, record } = await leftBehind(t, {}, { program: SLOW_MONITOR });
   await until('it listens', () => existsSync(join(folder.runtime, 'listens')));
   // As of agents that died.
@@ -90,7 +90,7 @@ test('a machine that takes no further connection for a while is waited for, not 
   machine.release();
 });
 
-test('a machine that is paused is not ended for its silence', async (t) => {
+test('a machine whose process is stopped is not ended for its silence', async (t) => {
   const { folder, record } = await leftBehind(t);
   const silent = createServer().listen(vmSockets(folder.runtime).qmp);
   t.after(() => silent.close());

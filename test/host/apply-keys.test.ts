@@ -15,8 +15,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { GuestAgent } from '../../src/host/guest/guest-agent.ts';
-import { applyKeys, fingerprintOf } from '../../src/host/runner/apply-keys.ts';
+import { applyKeys } from '../../src/host/keys/apply-keys.ts';
 import { present } from '../../src/lib/assert.ts';
+import { fingerprintOf } from '../../src/lib/ssh-fingerprint.ts';
 
 const [A, B] = ['ssh-ed25519 AAAA', 'ssh-ed25519 BBBB'] as const;
 const REPLACE = { what: 'replace', timeout_ms: 10_000 } as const;
@@ -98,7 +99,7 @@ class Guest {
   }
 }
 
-test('a guest that was given keys while the clock was ahead is given others at the second try', async (t) => {
+test('a guest that got keys while the clock was ahead gets others at the second try', async (t) => {
   const guest = new Guest(t);
   const before = Date.now() + 3_600_000;
   writeFileSync(guest.path('run/berth/keys.sequence'), `${before}\n`);
@@ -108,7 +109,7 @@ test('a guest that was given keys while the clock was ahead is given others at t
   assert.equal(readFileSync(guest.path('run/berth/keys.sequence'), 'utf8'), `${before + 1}\n`);
 });
 
-test('what one guest says of its sequence does not touch another, nor does nonsense', async (t) => {
+test('one guest’s sequence, or nonsense, does not affect another guest', async (t) => {
   const [guest, other] = [new Guest(t), new Guest(t)];
   for (const said of ['9'.repeat(15), '9'.repeat(18)]) {
     writeFileSync(guest.path('run/berth/keys.sequence'), `${said}\n`);
@@ -119,7 +120,7 @@ test('what one guest says of its sequence does not touch another, nor does nonse
   assert(sequence <= Date.now(), `${sequence}`);
 });
 
-test('an older call that a hung agent has kept changes nothing', async (t) => {
+test('an older call that a hung agent executes late changes nothing', async (t) => {
   const guest = new Guest(t);
   let kept: Record<string, unknown> = {};
   const hung = {
@@ -137,14 +138,14 @@ test('an older call that a hung agent has kept changes nothing', async (t) => {
   assert.equal(guest.keys, `${A}\n`);
 });
 
-test('a sequence that there was no room for keeps no key out', async (t) => {
+test('a sequence that could not be stored blocks no key', async (t) => {
   const guest = new Guest(t);
   writeFileSync(guest.path('run/berth/keys.sequence'), '');
   await applyKeys(guest.agent, [A], REPLACE);
   assert.equal(guest.keys, `${A}\n`);
 });
 
-test('connections of other keys end, with those that the log tells nothing or half of', async (t) => {
+test('connections of other keys end, and those that the log does not explain', async (t) => {
   const guest = new Guest(t);
   const [mine, theirs, half] = [guest.connect(300), guest.connect(300), guest.connect(300)];
   guest.accept(mine.port, A);
@@ -156,7 +157,7 @@ test('connections of other keys end, with those that the log tells nothing or ha
   assert.deepEqual(guest.killed.sort(), [theirs.pid, half.pid].sort());
 });
 
-test('a connection that the log does not know yet is looked at again while it is young', async (t) => {
+test('a young connection that the log does not know yet is checked again', async (t) => {
   const guest = new Guest(t);
   guest.connect(3);
   const old = guest.connect(12);

@@ -256,7 +256,7 @@ describe("a flush by QEMU's backup job", { timeout: 300_000 }, () => {
     return { ...outcome, seen };
   }
 
-  test('sends whole 64 KiB blocks, and what was dirty only', async () => {
+  test('sends whole 64 KiB blocks, and only dirty ones', async () => {
     await qemu.io('write -P 1 0 4k');
     await qemu.io('write -P 2 1000k 9k');
     await qemu.io('write -P 3 10M 7M');
@@ -278,7 +278,7 @@ describe("a flush by QEMU's backup job", { timeout: 300_000 }, () => {
     assert(result.seen.every(({ length }) => length <= MIB));
   });
 
-  test('leaves out what was written again unchanged', async () => {
+  test('leaves out blocks rewritten with the same content', async () => {
     await qemu.io('write -P 3 10M 1M');
     await qemu.io('write -P 4 40M 128k');
     const result = await flush(await loadMap({ store, keys, layers: segments }));

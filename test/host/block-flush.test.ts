@@ -176,7 +176,7 @@ async function written(key_prefix: string, blocks: number): Promise<SegmentRef[]
   return [...segments];
 }
 
-test('segments are bounded, and the last one alone says so', async () => {
+test('segments are limited in size, and only the last is marked as last', async () => {
   const segments = await written('bounded', 100);
   assert(segments.length > 1);
   for (const [i, { key }] of segments.entries()) {
@@ -288,7 +288,7 @@ test('a failing upload fails the writes and the finish with its cause, and abort
   }
 });
 
-test('an upload whose answer was lost is no failure', async () => {
+test('an upload with a lost response does not fail the flush', async () => {
   const forgetful = storeWith({
     async put(key, body, signal) {
       await store.put(key, body, signal);
@@ -300,7 +300,7 @@ test('an upload whose answer was lost is no failure', async () => {
   assert.equal((await sink.finish()).segments.length, 1);
 });
 
-test('what is to be kept stays, though the flush is aborted', async () => {
+test('kept segments stay when the flush is aborted', async () => {
   const sink = sinkFor(undefined, { key_prefix: 'kept', generation: 1 });
   await sink.write(0, randomBytes(BLOCK_BYTES));
   const { segments } = await sink.finish();

@@ -118,7 +118,7 @@ describe("QEMU's clients", { timeout: 300_000 }, () => {
     assert.match(stdout, /max block: 33554432/);
   });
 
-  test('are told when the export is not known', async () => {
+  test('get an error for an unknown export', async () => {
     await assert.rejects(io('nothing', 'read 0 512'), /not available/);
   });
 });
@@ -184,7 +184,7 @@ describe('the client', { timeout: 300_000 }, () => {
     await mapped.disconnect();
   });
 
-  test('is told when the export is not known, and when the server refuses a request', async () => {
+  test('gets an error for an unknown export and for a refused request', async () => {
     const { path } = server;
     await assert.rejects(NbdClient.connect({ path, export_name: 'nothing' }), NbdProtocolError);
     const client = await NbdClient.connect({ path, export_name: 'fixed' });
@@ -252,7 +252,7 @@ describe('the server', { timeout: 300_000 }, () => {
     await client.disconnect();
   });
 
-  test('hangs up on a payload over 32 MiB, and answers a read over it with an error', async () => {
+  test('disconnects on a payload over 32 MiB, and refuses a larger read', async () => {
     const request = (type: number, length: number): Buffer =>
       encodeRequest({ flags: 0, type, cookie: 9n, offset: 0n, length });
     const socket = createConnection(server.path);
@@ -263,7 +263,7 @@ describe('the server', { timeout: 300_000 }, () => {
     await throwAt([FLAGS, go('disk'), request(NBD_CMD.read, 32 * MIB + 512)]);
   });
 
-  test('answers a failing export with EIO, and the connection goes on', async () => {
+  test('replies EIO for a failing export, and the connection stays open', async () => {
     let calls = 0;
     server.addExport('failing', {
       size_bytes: MIB,
@@ -283,7 +283,7 @@ describe('the server', { timeout: 300_000 }, () => {
     await server.removeExport('failing');
   });
 
-  test('does not read on from a client whose writes wait for the export', async () => {
+  test('stops reading from a client while its writes wait for the export', async () => {
     const gate = Promise.withResolvers<void>();
     let received = 0;
     server.addExport('slow', {
@@ -312,7 +312,7 @@ describe('the server', { timeout: 300_000 }, () => {
     await server.removeExport('slow');
   });
 
-  test('answers what is under way before it closes', async () => {
+  test('replies to requests in flight before it closes', async () => {
     const path = join(folder, 'closing.sock');
     const closing = await NbdServer.listen({ path });
     const gate = Promise.withResolvers<void>();

@@ -150,7 +150,7 @@ describe('a disk in S3', { timeout: 300_000 }, () => {
     await assert.rejects(loadMap({ store, layers: segments, keys }), named);
   });
 
-  test('a flush fails when the store goes away, leaves at most what was on its way, and the next one is whole', async () => {
+  test('a flush fails when the store disappears, leaves at most objects in flight, and the next flush is complete', async () => {
     const first = sink();
     proxy.poison(({ number }) => (number > 1 ? { answer: { status: 503, code: 'SlowDown' } } : undefined));
     await assert.rejects(flushed(first), ObjectStoreUnavailableError);

@@ -5,8 +5,8 @@ import { describe, test } from 'node:test';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
-import { DiskState } from '../../src/host/runner/disk-state.ts';
-import type { FlushRecord } from '../../src/host/runner/record.ts';
+import type { FlushRecord } from '../../src/host/machine/record.ts';
+import { DiskState } from '../../src/host/overlay/disk-state.ts';
 import { checkpointDisk } from '../../src/tasks/checkpoint-disks.ts';
 import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile } from '../support/api.ts';
@@ -40,7 +40,7 @@ async function readAll(state: DiskState): Promise<number> {
   return blocks;
 }
 
-test('a head that compaction has replaced, and whose objects are removed, is asked for again', async () => {
+test('a head replaced by compaction, with deleted objects, is loaded again', async () => {
   const disk = await placed();
   const [state, idle] = [new DiskState(host, disk.id), new DiskState(host, disk.id)];
   await state.load();
@@ -59,7 +59,7 @@ test('a head that compaction has replaced, and whose objects are removed, is ask
   assert.equal(await readAll(state), 5);
 });
 
-test('an object that is missing from the head as it is now is named', async () => {
+test('an object missing from the present head is named', async () => {
   const disk = await placed();
   const state = new DiskState(host, disk.id);
   const { layers } = await state.refresh();
@@ -68,7 +68,7 @@ test('an object that is missing from the head as it is now is named', async () =
   await assert.rejects(state.load(), (error: Error) => error.message.includes(key));
 });
 
-describe('a flush that an agent has left, its commit said or not', () => {
+describe('a flush that an agent left, with its commit sent or not', () => {
   const asFlush = (commit_id: string) => ({ generation: 2, commit_id }) as unknown as FlushRecord;
 
   for (const work of [checkpointDisk, compactDisk]) {

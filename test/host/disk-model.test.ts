@@ -330,7 +330,7 @@ const FORK_OUTLIVES: Step[] = [
   { disk: 0, op: 'lost' },
 ];
 
-test('whatever happens to disks, every generation of each reads as it was flushed', {
+test('after any operations on disks, every generation reads as it was flushed', {
   timeout: 600_000,
 }, async () => {
   const property = fc.asyncProperty(fc.array(step, { minLength: 20, maxLength: 60 }), async (steps) => {

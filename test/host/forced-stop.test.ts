@@ -4,14 +4,14 @@ import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
-import { powerOffGuest } from '../../src/host/runner/guest-steps.ts';
-import { Machine } from '../../src/host/runner/machine.ts';
-import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { Machine } from '../../src/host/machine/machine.ts';
+import { powerOffGuest } from '../../src/host/runner/guest-power.ts';
+import { vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { present } from '../../src/lib/assert.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { leftBehind, monitorOf } from '../support/fake-vm.ts';
 
-test('a forced stop asks the guest nothing, and halts it where it is', async (t) => {
+test('a forced stop asks the guest nothing, and halts it at once', async (t) => {
   const { folder, record, root } = await leftBehind(t);
   const commands: string[] = [];
   await monitorOf(t, folder, (execute) => {

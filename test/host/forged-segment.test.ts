@@ -52,7 +52,7 @@ async function forge(key: string, blocks: readonly number[], zeroes: readonly nu
   await store.put(key, [forged]);
 }
 
-describe('compaction refuses, and leaves the disk as it was, with a forged segment', () => {
+describe('compaction refuses a forged segment and leaves the disk unchanged', () => {
   for (const { what, encrypted, zeroes, problem } of [
     // The tags of five frames take as much as two entries more.
     {
@@ -61,7 +61,7 @@ describe('compaction refuses, and leaves the disk as it was, with a forged segme
       zeroes: [10, 11],
       problem: /not encrypted/,
     },
-    { what: 'in place of a plain one', encrypted: false, zeroes: [], problem: /not hold what its map says/ },
+    { what: 'in place of a plain one', encrypted: false, zeroes: [], problem: /differs from its map/ },
   ]) {
     test(what, async () => {
       const disk = await ModelDisk.make(model, 1);

@@ -92,7 +92,7 @@ async function wasteful(): Promise<ModelDisk> {
 }
 
 describe('compaction', () => {
-  test('leaves what is shown and no more: rows, objects, segments under half live', async () => {
+  test('leaves only visible generations: rows, objects, segments under half live', async () => {
     const disk = await wasteful();
     const before = await objects(`disks/${disk.id}/`);
     assert.equal(await compactDisk(options, disk.id), true);
@@ -177,7 +177,7 @@ describe('compaction', () => {
     assert.deepEqual(await objects(), []);
   });
 
-  test('as a task takes what is wasteful, once, and one that fails keeps nobody waiting', async () => {
+  test('as a task compacts each wasteful disk once, and a failing one does not block others', async () => {
     const [bad, good] = [await wasteful(), await wasteful()];
     await sql`update disks set durable_at = now() - interval '2 hours'`.execute(db);
     assert.deepEqual(await listWasteful(db, 10), [bad.id, good.id].sort());
@@ -196,7 +196,7 @@ describe('compaction', () => {
 });
 
 describe('a checkpoint', () => {
-  test('makes a long chain short, once, and what is flushed on goes on top', async () => {
+  test('shortens a long chain once, and later flushes build on it', async () => {
     const disk = await ModelDisk.make(model, 100);
     for (let i = 0; i < 32; i++) await disk.flush([i % BLOCKS], 'noise');
     assert.deepEqual(await listLongChains(db, 10), []);
@@ -229,7 +229,7 @@ describe('a checkpoint', () => {
 });
 
 describe('the sweep of orphans', () => {
-  test('leaves what is young, what may still be committed, and what is not of a disk that is here', async () => {
+  test('keeps young objects, objects that may still be committed, and objects of unknown disks', async () => {
     const disk = await ModelDisk.make(model, 100);
     await disk.flush([1], 'noise');
     const prefix = `disks/${disk.id}`;
@@ -342,7 +342,7 @@ async function run(disks: ModelDisk[], each: Step): Promise<void> {
   await disk.remove();
 }
 
-test('whatever happens to chains, what is shown reads as it was flushed, and the last holder frees all', {
+test('after any operations on chains, visible generations read as flushed, and the last holder frees all objects', {
   timeout: 600_000,
 }, async () => {
   const property = fc.asyncProperty(fc.array(step, { minLength: 20, maxLength: 50 }), async (steps) => {

@@ -85,13 +85,13 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     rmSync(folder, { recursive: true, force: true });
   });
 
-  test('a sync that the guest has thrown away is sent again within the time that one may take', async () => {
+  test('a lost sync is repeated within the call’s time', async () => {
     answer = ({ execute }) => (execute === 'guest-ping' ? '{"return": {}}\n' : null);
     lost_syncs = 1;
     await agent.waitUntilUp(2_000);
   });
 
-  test('a guest that booted for minutes answers all that was asked meanwhile at once, and is in step', async () => {
+  test('a guest that booted for minutes answers all earlier syncs at once, and is in step', async () => {
     // As many as 300 s of greetings bring about.
     greeting = '{"error": {"desc": "half a command"}}\n\xff{"return": 1}\n'.repeat(150);
     await agent.waitUntilUp(5_000);
@@ -100,7 +100,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(connections, 1);
   });
 
-  test('a guest that says more than it could have been asked is not listened to, and is not asked for a while', async () => {
+  test('a guest that sends more than it was asked for is disconnected and cut off', async () => {
     greeting = '{"return": 1}\n'.repeat(20_000);
     answer = () => null;
     await assert.rejects(agent.execute('guest-get-time'), GuestAgentProtocolError);
@@ -116,7 +116,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.deepEqual([agent.is_silent, agent.is_cut_off, changes], [false, false, 2]);
   });
 
-  test('it is asked again when its time is over, and what it answers then counts', async () => {
+  test('an agent is called again after its cut-off, and its answers count', async () => {
     answer = () => 'what no agent says\n';
     await assert.rejects(agent.ping(), GuestAgentProtocolError);
     answer = () => '{"return": {}}\n';
@@ -152,7 +152,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     });
   }
 
-  test('an agent that has thousands of short lines passed over with each answer is asked no faster than a budget has room', async () => {
+  test('an agent that sends thousands of short lines with each answer is read within a budget', async () => {
     before_sync = '\n'.repeat(1_500);
     // One too many: it is out of step each time.
     answer = () => '{"return": 7}\n{"return": 7}\n';
@@ -179,7 +179,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(agent.is_cut_off, false);
   });
 
-  test('what a guest sends while it is asked nothing is not read', async () => {
+  test('unrequested output of a guest is not read', async () => {
     const flood = '{"return": 1}\n'.repeat(500_000);
     const sockets: Socket[] = [];
     answer = (_, socket) => {
@@ -193,7 +193,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.ok((sockets[0]?.writableLength ?? 0) > flood.length / 2, `${sockets[0]?.writableLength}`);
   });
 
-  test('a file is read in pieces that fit, and of one that answers byte by byte no more than that', async () => {
+  test('a file is read in pieces that fit, and a guest that answers byte by byte ends the read', async () => {
     const file = Buffer.alloc(100_000, 'abcdefg');
     let at = 0;
     let one_byte = false;
@@ -252,7 +252,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     await Promise.all(Array.from({ length: 10 }, () => agent.ping()));
   });
 
-  test('a call that waits behind a slow one ends in its own time, and is not sent any more', async () => {
+  test('a call that waits behind a slow one times out by itself, and is not sent', async () => {
     const slow = Promise.withResolvers<() => void>();
     answer = (command, socket) => {
       if (command.execute !== 'guest-slow') return '{"return": "next"}\n';
@@ -268,7 +268,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.deepEqual(seen, ['guest-sync-delimited', 'guest-slow', 'guest-next']);
   });
 
-  test('the agent’s refusal is an error with its words, and the channel stays in step', async () => {
+  test('the agent’s refusal is an error with its message, and the channel stays in step', async () => {
     answer = (command) =>
       command.execute === 'guest-bad'
         ? '{"error": {"class": "GenericError", "desc": "no"}}\n'
@@ -293,7 +293,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(connections, 2);
   });
 
-  test('a freeze that was not answered may have happened, until a thaw is confirmed', async () => {
+  test('an unanswered freeze may have happened, until a thaw is confirmed', async () => {
     answer = (command) => (command.execute === 'guest-fsfreeze-freeze' ? null : '{"return": 1}\n');
     // In step before: else the time may be over before the freeze is sent.
     await agent.ping();
@@ -321,7 +321,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(raw?.arguments['time'], Number(1_900_000_000_000_000_123n));
   });
 
-  test('replies beyond the first are not taken for those of later commands', async () => {
+  test('further replies are not taken for answers to later commands', async () => {
     answer = ({ execute }) => `{"return": "${execute}"}\n`.repeat(200);
     for (let nth = 0; nth < 20; nth++) {
       const command = `guest-${nth}`;

@@ -13,7 +13,7 @@ import {
   removeStoredImage,
   storeImage,
 } from '../../src/disk-format/image-objects.ts';
-import { ImageKeeper, type ImageKeeperOptions } from '../../src/host/image-keeper.ts';
+import { ImageKeeper, type ImageKeeperOptions } from '../../src/host/image/image-keeper.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { writeHostImage } from '../support/host-image.ts';
@@ -36,7 +36,7 @@ async function scene(t: TestContext) {
   return { root, store, images_dir, folder, rootfs, manifest, version, objects };
 }
 
-test('an image comes back as it was, sparse, and a second try puts nothing', async (t) => {
+test('an image reads back unchanged and sparse, and a second upload writes nothing', async (t) => {
   const { root, store, folder, rootfs, manifest, version, objects } = await scene(t);
   const first = await storeImage(store, folder, manifest);
   const index = statSync(join(objects, 'index.json')).ino;
@@ -54,7 +54,7 @@ test('an image comes back as it was, sparse, and a second try puts nothing', asy
   await assert.rejects(fetchImage(store, { id: 'own', version, ...first }, back), /index\.json is missing/);
 });
 
-test('a file that is not what its manifest says is not stored', async (t) => {
+test('a file that differs from its manifest is not stored', async (t) => {
   const { store, folder, manifest, objects } = await scene(t);
   writeFileSync(join(folder, 'vmlinuz'), 'another');
   await assert.rejects(storeImage(store, folder, manifest), {
@@ -107,7 +107,7 @@ function controlPlane() {
   return { rows, client };
 }
 
-test('a host stores what it has before a disk on it is durable, and fetches what it has lost', async (t) => {
+test('a host uploads its image before a disk on it is durable, and downloads a lost one', async (t) => {
   const { store, images_dir, folder, version, rootfs } = await scene(t);
   const { rows, client } = controlPlane();
   const log = createLog('test', 'fatal');
@@ -167,7 +167,7 @@ async function twoWait(t: TestContext) {
   return { rootfs, first, second, leaving_first, leaving_second, release: released.resolve };
 }
 
-test('an image that two wait for comes to the one when the other needs it no more', async (t) => {
+test('when one of two callers stops waiting for an image, the other still gets it', async (t) => {
   const { first, second, leaving_first, release, rootfs } = await twoWait(t);
   leaving_first.abort(new Error('something else is wanted now'));
   release();
@@ -175,7 +175,7 @@ test('an image that two wait for comes to the one when the other needs it no mor
   assert.ok(readFileSync((await second).rootfs_path).equals(rootfs));
 });
 
-test('whoever needs an image no more does not wait for it to be fetched for another', async (t) => {
+test('a caller that stops waiting for an image returns at once', async (t) => {
   const { first, second, leaving_second, release, rootfs } = await twoWait(t);
   leaving_second.abort(new Error('something else is wanted now'));
   await assert.rejects(second, /something else is wanted now/);
@@ -210,7 +210,7 @@ test('an image that another has fetched since is not fetched again from under it
   assert.equal(statSync((await late).rootfs_path).ino, ino);
 });
 
-test('an image that cannot be stored keeps none behind it from being stored', async (t) => {
+test('an image that cannot be stored does not block others', async (t) => {
   const { store, images_dir, version } = await scene(t);
   const bad = await writeHostImage(join(images_dir, 'bad', 'made'), 'bad', randomBytes(MIB));
   writeFileSync(join(images_dir, 'bad', 'made', 'vmlinuz'), 'another');

@@ -6,10 +6,10 @@ import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
 import { NbdError } from '../../src/host/block/nbd-export.ts';
 import { NbdServer } from '../../src/host/block/nbd-server.ts';
+import { OverlayFill, type OverlayFillOptions } from '../../src/host/overlay/fill-overlay.ts';
+import { OverlayExport } from '../../src/host/overlay/overlay-export.ts';
 import { waitForJob } from '../../src/host/qmp/jobs.ts';
 import { QmpTimeoutError } from '../../src/host/qmp/qmp-client.ts';
-import { OverlayFill, type OverlayFillOptions } from '../../src/host/runner/fill-overlay.ts';
-import { OverlayExport } from '../../src/host/runner/overlay-export.ts';
 import { NODES, overlayNode } from '../../src/host/vm/qemu-command.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { ObjectNotFoundError } from '../../src/object-store/object-store.ts';
@@ -48,7 +48,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
       order: [],
       log: createLog('test', 'silent'),
       after_boot_ms: 0,
-      sayOrder: async () => {},
+      reportOrder: async () => {},
       filled: async () => {
         await scene.qmp.execute('blockdev-reopen', { options: [overlayNode(NODES.base)] });
         await scene.qmp.execute('blockdev-del', { 'node-name': NODES.lazy });
@@ -60,7 +60,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     return { fill, filled: done.promise };
   }
 
-  test('reads as the generation does, the image below it, neighbours by one request', async () => {
+  test('reads like the generation over its image, neighbours by one request', async () => {
     const guest = await scene.guest();
     await scene.assertContent(guest);
     // 14 MiB of data that does not compress, in runs of up to 1 MiB.
@@ -70,7 +70,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('is filled though QEMU is silent as that begins, and as it ends', async () => {
+  test('is filled even when QEMU is silent at the start and at the end', async () => {
     let starts = 0;
     const silent = new QmpTimeoutError('no reply');
     const execute = (async (command: 'nbd-server-start', ...rest: [never]) => {
@@ -187,7 +187,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('is filled around what the guest has written, marks nothing dirty, and is then read without us', async () => {
+  test('is filled around the guest’s writes, marks nothing dirty, and is then read without the export', async () => {
     // Sub-clusters of their own, at both ends of clusters: what QEMU 7.2 dies of when asked for half a cluster.
     for (const at of [
       DATA,
@@ -213,13 +213,13 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('fetches first what the last boot read first, and tells what this one read besides', async () => {
+  test('prefetches the first reads of the last boot, and records those of this one', async () => {
     const first = [DATA / BLOCK_BYTES + 100, DATA / BLOCK_BYTES + 3];
     const guest_reads = DATA / BLOCK_BYTES + 150;
     const told = Promise.withResolvers<readonly number[]>();
     const { fill: filling } = fill({
       order: [...first, 1_023],
-      sayOrder: async (blocks) => told.resolve(blocks),
+      reportOrder: async (blocks) => told.resolve(blocks),
       bytes_per_second: 1,
     });
     await until('both are here', () => scene.lazy.served_bytes >= 4 * BLOCK_BYTES);
@@ -238,7 +238,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await until('it is connected', async () =>
       (await scene.qmp.execute('query-block-exports', undefined)).some(({ id }) => id === 'overlay'),
     );
-    const go_on = await filling.rest();
+    const go_on = await filling.pause();
     filling.booted();
     const first = await Promise.race([
       filled.then(() => 'filled'),
@@ -251,7 +251,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await filling.stop();
   });
 
-  test('a flush that is given up no longer waits for what is being copied', async () => {
+  test('a cancelled flush no longer waits for the running copy', async () => {
     const [begun, end] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const { fill: filling } = fill({
       filled: () => {
@@ -262,14 +262,14 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     filling.booted();
     await begun.promise;
     const wanted = new AbortController();
-    const rest = filling.rest(wanted.signal);
+    const rest = filling.pause(wanted.signal);
     wanted.abort(new Error('something else is wanted'));
     await assert.rejects(rest, /something else is wanted/);
     end.resolve();
     await filling.stop();
   });
 
-  test('half full and compared as a whole, fetches only what its own writes lie in', async () => {
+  test('half filled and compared completely, fetches only the blocks of its own writes', async () => {
     await scene.write(9, DATA + 2 * MIB, 4_096);
     await scene.write(9, DATA + 5 * MIB, BLOCK_BYTES);
     const server = await NbdServer.listen({ path: join(scene.folder, 'flush.sock') });

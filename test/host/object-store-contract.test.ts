@@ -29,7 +29,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     store = await open();
   });
 
-  test('an object is read back as it was written, whole and by range', async () => {
+  test('an object reads back as written, as a whole and by range', async () => {
     const body = randomBytes(100_000);
     await store.put('x/y/z', [body.subarray(0, 7), body.subarray(7)]);
     assert.deepEqual(await store.get('x/y/z'), body);
@@ -99,7 +99,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     assert.equal((await entries(store, '')).length, 29);
   });
 
-  test('a listing says when an object was written', async () => {
+  test('a listing has the date of each object', async () => {
     const before_ms = Date.now() - 5_000;
     await store.put('when/it/was', [Buffer.from('x')]);
     for await (const { key, modified_at } of store.list('when/')) {
@@ -112,7 +112,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     assert.fail('it is not listed');
   });
 
-  test('a deleted object is gone, deleting it again is no error, and its key is free', async () => {
+  test('a deleted object is gone, deleting it again succeeds, and its key is free', async () => {
     await store.put('k', [Buffer.from('old')]);
     await store.delete('k');
     await store.delete('k');
@@ -121,7 +121,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     assert.equal((await store.get('k')).toString(), 'new');
   });
 
-  test('what is no key is refused', async () => {
+  test('an invalid key is refused', async () => {
     for (const key of ['../x', 'a/../x', '/x', 'a//b', '.tmp/x', 'a/', '', 'a\0b', 'a?b', 'ä']) {
       await assert.rejects(store.put(key, []), InvariantError, key);
       await assert.rejects(store.get(key), InvariantError, key);

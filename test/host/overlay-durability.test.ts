@@ -9,9 +9,9 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { NbdError } from '../../src/host/block/nbd-export.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
+import { DiskState } from '../../src/host/overlay/disk-state.ts';
+import { OverlayExport } from '../../src/host/overlay/overlay-export.ts';
 import { QmpClient } from '../../src/host/qmp/qmp-client.ts';
-import { DiskState } from '../../src/host/runner/disk-state.ts';
-import { OverlayExport } from '../../src/host/runner/overlay-export.ts';
 import { createOverlay } from '../../src/host/vm/overlay.ts';
 import { NODES } from '../../src/host/vm/qemu-command.ts';
 import { readSidecar } from '../../src/host/vm/sidecar.ts';
@@ -51,7 +51,7 @@ for (const seed of [1, 2, 3]) {
     // As a killed QEMU leaves it: in the host's cache alone.
     const written = randomBytes(8 * MIB);
     writeFileSync(paths.overlay, written, { flag: 'r+' });
-    await state.vouchClean(placement);
+    await state.markClean(placement);
     await disk.cut(seed);
     await disk.comeBack();
     const sidecar = await readSidecar(overlays, instance_id);
@@ -63,7 +63,7 @@ for (const seed of [1, 2, 3]) {
     skip: CANNOT_CUT_DISKS,
   }, async (t) => {
     const { disk, placement, state, paths } = await sceneOf(t);
-    await state.vouch(placement);
+    await state.markDirty(placement);
     await disk.cut(seed);
     await disk.comeBack();
     await state.refresh();
@@ -107,13 +107,13 @@ async function qemuOn(t: TestContext, errors: readonly object[]) {
   return { child, qmp, overlay, write, exported };
 }
 
-test('a disk that refuses a sync is told of: no flush may be committed', async (t) => {
+test('a failed sync is reported: no flush may be committed', async (t) => {
   const { write, exported } = await qemuOn(t, [{ event: 'flush_to_disk', errno: 5 }]);
   await write(0);
   await assert.rejects(exported.syncToDisk(AbortSignal.timeout(10_000)), NbdError);
 });
 
-test('what QEMU was asked to sync is in the file though it is killed then: its tables too', async (t) => {
+test('data that QEMU has synced is in the file after a kill, with its tables', async (t) => {
   const { child, write, overlay, exported } = await qemuOn(t, []);
   await write(MIB);
   await exported.syncToDisk(AbortSignal.timeout(10_000));

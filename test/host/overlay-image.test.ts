@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { Assignment } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
-import { DiskState } from '../../src/host/runner/disk-state.ts';
-import { type Launch, launchMachine } from '../../src/host/runner/launch-machine.ts';
-import type { vmFolder } from '../../src/host/runner/record.ts';
+import type { vmFolder } from '../../src/host/machine/record.ts';
+import { DiskState } from '../../src/host/overlay/disk-state.ts';
+import { type Launch, launchMachine } from '../../src/host/start/launch-machine.ts';
 import { inspectOverlay, overlayPaths } from '../../src/host/vm/overlay.ts';
 import { type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/vm/sidecar.ts';
 import { newId } from '../../src/lib/ids.ts';
@@ -78,7 +78,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
   return { overlays: paths.overlays, asked, instance_id, folder, now, open };
 }
 
-test('an overlay is opened over the image that it was made over, though there is a newer one by then', {
+test('an overlay is opened over its own image, even when there is a newer one', {
   skip,
 }, async (t) => {
   const { overlays, asked, instance_id, now, open } = await sceneOf(t);
@@ -146,7 +146,7 @@ test('an overlay that names another file is set aside unopened, and the disk com
   }
 });
 
-test('an overlay that is void says nothing of the image', async (t) => {
+test('a void overlay does not decide the image', async (t) => {
   const { overlays, asked, instance_id, open } = await sceneOf(t);
   await writeFile(overlayPaths(overlays, instance_id).overlay, QCOW2);
   await writeSidecar(overlays, instance_id, { ...UNSAVED, placement: 0, image_version: V1 });
@@ -154,7 +154,7 @@ test('an overlay that is void says nothing of the image', async (t) => {
   assert.deepEqual(asked, [null]);
 });
 
-test('a damaged overlay whose disk is durable is removed; one that may hold more is set aside', async (t) => {
+test('a damaged overlay of a durable disk is removed; one that may have more is set aside', async (t) => {
   const { paths, instance_id } = await hostFolders(t);
   const head = { generation: 3, commit_id: 'three', epoch: 2, layers: [], keys: [] };
   const context = { paths, log: createLog('test', 'silent'), client: { head: async () => head, lineage } };

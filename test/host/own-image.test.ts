@@ -147,8 +147,8 @@ test('nothing is ever written through a link of the archive', AS_ROOT, async (t)
 });
 
 const REFUSED: Readonly<Record<string, readonly [Buffer | readonly (MadeEntry | Buffer)[], RegExp]>> = {
-  'a path that leads out': [[{ path: '../../etc/passwd', content: 'x' }], /leads out of the image/],
-  'one that does so by a pax header': [
+  'a path outside of the root': [[{ path: '../../etc/passwd', content: 'x' }], /leads out of the image/],
+  'a path outside of the root by a pax header': [
     [paxEntry({ path: 'a/../../b' }), { path: 'a' }],
     /leads out of the image/,
   ],
@@ -156,7 +156,7 @@ const REFUSED: Readonly<Record<string, readonly [Buffer | readonly (MadeEntry | 
     [{ path: 'shadow', type: '1', target: '/etc/shadow' }],
     /no file of the archive/,
   ],
-  'a hard link that leads out': [[{ path: 'a', type: '1', target: '../x' }], /leads out of the image/],
+  'a hard link outside of the root': [[{ path: 'a', type: '1', target: '../x' }], /leads out of the image/],
   'a hard link to a folder': [
     [
       { path: 'd/', type: '5' },
@@ -170,7 +170,7 @@ const REFUSED: Readonly<Record<string, readonly [Buffer | readonly (MadeEntry | 
       { path: 'a', content: 'x' },
       { path: 'a/b', content: 'x' },
     ],
-    /no folder/,
+    /not a folder/,
   ],
   'links in a circle': [
     [
@@ -178,29 +178,26 @@ const REFUSED: Readonly<Record<string, readonly [Buffer | readonly (MadeEntry | 
       { path: 'b', type: '2', target: 'a' },
       { path: 'a/c', content: 'x' },
     ],
-    /no folder/,
+    /not a folder/,
   ],
-  'more than it may have': [[{ path: 'big', content: Buffer.alloc(MIB + 1) }], /has more than/],
-  'a size that is none of it': [[{ path: 'big', size: 2 ** 31 }], /has more than/],
+  'more bytes than the limit': [[{ path: 'big', content: Buffer.alloc(MIB + 1) }], /has more than/],
+  'a false size': [[{ path: 'big', size: 2 ** 31 }], /has more than/],
   'an end in the middle': [
     tarEntry({ path: 'a', content: 'x'.repeat(600) }).subarray(0, 1_000),
     /ends in the middle/,
   ],
-  'a damaged header': [Buffer.alloc(1_024, 'x'), /no tar archive/],
+  'a damaged header': [Buffer.alloc(1_024, 'x'), /not a tar archive/],
   'a sparse file': [[paxEntry({ 'GNU.sparse.major': '1' }), { path: 'a' }], /sparse/],
   'a header of a gigabyte': [[{ path: 'x', type: 'x', size: 2 ** 30 }], /over 1 MiB/],
-  'a name that no file can have': [
+  'an invalid name': [
     [{ path: `a\u0001/${'x'.repeat(10)}` }, paxEntry({ path: 'y'.repeat(300) }), { path: 'a' }],
-    /cannot be a file/,
+    /is invalid/,
   ],
-  'a link to what is no UTF-8': [
+  'a link target that is not UTF-8': [
     [{ path: 'a', type: '2', target: 'b\ufffd' }],
-    /links to nothing that could be/,
+    /link to an invalid target/,
   ],
-  'folders without end': [
-    [paxEntry({ path: 'a/'.repeat(200) }), { path: 'a', type: '5' }],
-    /cannot be a file/,
-  ],
+  'endless folders': [[paxEntry({ path: 'a/'.repeat(200) }), { path: 'a', type: '5' }], /is invalid/],
 };
 
 for (const [what, [entries, why]] of Object.entries(REFUSED)) {
@@ -243,7 +240,7 @@ test('gzip, zstd and xz are unpacked; a bomb stops at the bound; damage is named
   }
 });
 
-test('a disk’s root is found on the whole of it and in a partition; what is no ext4, or leads elsewhere, is refused', async (t) => {
+test('a disk’s root is found on the whole disk and in a partition; other file systems and references to other files are refused', async (t) => {
   const folder = await workFolder(t);
   const disk = join(folder, 'disk');
   execFileSync('mke2fs', ['-q', '-F', '-t', 'ext4', '-b', '4096', disk, '16M']);
@@ -291,7 +288,7 @@ test('a disk’s root is found on the whole of it and in a partition; what is no
   );
 });
 
-test('what the machine says is missing is found behind what its firmware does to the screen', () => {
+test('the machine’s list of missing things is found among its firmware’s escape sequences', () => {
   const said =
     'Booting from ROM..\u001bc\u001b[?7l\u001b[2Jberth-install: /usr/sbin/sshd is missing\r\nberth-install: no flock\r\n';
   assert.deepEqual(problemsIn(said), ['/usr/sbin/sshd is missing', 'no flock']);

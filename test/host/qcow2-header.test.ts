@@ -7,13 +7,13 @@ import { type HeadChange, qcow2Head } from '../support/qcow2-head.ts';
 const GIB = 2 ** 30;
 const problemOf = (head: Buffer) => overlayProblem(parseQcow2Header(head));
 
-test('an overlay as it is made is fine, also while QEMU has it open', () => {
+test('a new overlay is accepted, also while QEMU has it open', () => {
   assert.equal(problemOf(qcow2Head(GIB)), null);
   assert.equal(problemOf(qcow2Head(GIB, { features: 0b10001n })), null);
   assert.equal(parseQcow2Header(qcow2Head(3 * GIB))?.size_bytes, 3 * GIB);
 });
 
-test('what leads QEMU to another file, or is none of an overlay, has a name', () => {
+test('a reference to another file, or a foreign header, has a named problem', () => {
   const cases: [RegExp, HeadChange][] = [
     [/backing file/, { backing_file: '/etc/shadow' }],
     [/backing file/, { backing_file: '' }],
@@ -31,7 +31,7 @@ test('what leads QEMU to another file, or is none of an overlay, has a name', ()
   assert.match(problemOf(huge) ?? '', /size/);
 });
 
-test('any bytes are judged, and none of them is trusted with a backing or data file', () => {
+test('any bytes are judged, and none may name a backing or data file', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 112 }), fc.nat(112), (bytes, at) => {
       const head = qcow2Head(GIB).subarray(0, 112);

@@ -75,7 +75,7 @@ describe('a QMP client', { timeout: 300_000 }, () => {
     assert.deepEqual(replies.map(Number), lines);
   });
 
-  test('an event caused by a command is heard by a wait begun before it', async () => {
+  test('a wait that began before a command gets the command’s event', async () => {
     const resumed = client.waitForEvent((event) => event.event === 'RESUME', { timeout_ms: 60_000 });
     await client.execute('cont');
     assert.equal((await resumed).event, 'RESUME');
@@ -99,7 +99,7 @@ describe('a QMP client', { timeout: 300_000 }, () => {
     assert.equal((await client.execute('query-status')).running, false);
   });
 
-  test('a cancelled backup gives every dirty bit back, a finalized one clears them', async () => {
+  test('a cancelled backup restores every dirty bit, a finalized one clears them', async () => {
     const size = 1024 * 1024;
     for (const name of ['disk', 'target']) {
       await client.execute('blockdev-add', {
@@ -142,7 +142,7 @@ describe('a QMP client', { timeout: 300_000 }, () => {
     await client.execute('blockdev-del', { 'node-name': 'target' });
   });
 
-  test('a job that does not move is given up in time, and killing it is still possible', async () => {
+  test('a stuck job times out, and can still be killed', async () => {
     for (const name of ['disk', 'target']) {
       await client.execute('blockdev-add', { driver: 'null-co', 'node-name': name, size: 2 ** 30 });
     }
@@ -179,7 +179,7 @@ describe('a QMP client', { timeout: 300_000 }, () => {
     assert.equal((await client.execute('query-status')).running, false);
   });
 
-  test('when QEMU is killed, every pending call rejects and the close is told', async () => {
+  test('when QEMU is killed, every pending call rejects and the close is reported', async () => {
     const closed = Promise.withResolvers<QmpClosedError>();
     client.onClose(closed.resolve);
     qemu.kill('SIGSTOP');
@@ -216,7 +216,7 @@ test('a peer that greets with nothing, with an endless line, or with no JSON is 
   }
 });
 
-test('of a QEMU that was taken over: what is no message ends the connection, what lacks its data does no harm', async (t) => {
+test('a compromised QEMU: an invalid message ends the connection, an event without data does no harm', async (t) => {
   const sayings = [
     'null',
     '7',

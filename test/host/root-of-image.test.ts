@@ -58,7 +58,7 @@ test('while an image is made, nobody else of this machine gets to its files', AS
   assert.match(listed, /Mode: +04755/);
 });
 
-test('what a compression says of the whole is heard to its end', AS_ROOT, async (t) => {
+test('a decompressor’s checksum error at the end is reported', AS_ROOT, async (t) => {
   const content = randomBytes(600_000);
   // The checksum comes well after the archive's end.
   const archive = Buffer.concat([tarOf({ path: 'a', content }), Buffer.alloc(4_000_000)]);
@@ -73,7 +73,7 @@ test('what a compression says of the whole is heard to its end', AS_ROOT, async 
   });
 });
 
-test('files have an inode each, and as many are free as without them', AS_ROOT, async (t) => {
+test('each file has an inode, with the usual number of free ones besides', AS_ROOT, async (t) => {
   // At this size (512 MiB) mke2fs alone makes 32,768 of them for all.
   const large = { path: 'large', content: Buffer.alloc(60_000_000) };
   const files = Array.from({ length: 2_000 }, (_, i) => ({ path: `${i}`, content: 'x' }));

@@ -7,17 +7,17 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { Assignment, DiskHead, FlushReport, Report } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
-import { awaitGuest } from '../../src/host/runner/guest-steps.ts';
-import { HeldMachine } from '../../src/host/runner/held-machine.ts';
-import type { KeyPusher } from '../../src/host/runner/key-pusher.ts';
-import { Machine } from '../../src/host/runner/machine.ts';
-import { readRecord, type VmRecord } from '../../src/host/runner/record.ts';
-import { runOn } from '../../src/host/runner/suspend-machine.ts';
+import type { KeyPusher } from '../../src/host/keys/key-pusher.ts';
+import { Machine } from '../../src/host/machine/machine.ts';
+import { readRecord, type VmRecord } from '../../src/host/machine/record.ts';
+import { LocalVm } from '../../src/host/runner/local-vm.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
+import { awaitGuest } from '../../src/host/start/await-guest.ts';
+import { cancelSuspend } from '../../src/host/suspend/suspend-machine.ts';
 import { overlayPaths, removeOverlay } from '../../src/host/vm/overlay.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
-import { vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { type OverlaySidecar, writeSidecar } from '../../src/host/vm/sidecar.ts';
+import { vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { HEAD_ID, type LeftBehind, leftBehind, monitorOf } from '../support/fake-vm.ts';
@@ -94,7 +94,7 @@ test('a VM whose QEMU dies while it is stopped is not said to be stopped before 
   assert.equal(first.kind, 'flush_pending');
 });
 
-test('a VM that died and whose overlay is gone is not said to be stopped as if all were saved', async (t) => {
+test('a VM that died and whose overlay is gone is reported as stopped with its loss', async (t) => {
   const left = await leftBehind(t);
   const { runner, wanted, said, overlays } = await runnerOf(t, left);
   const ended = once(left.child, 'exit');
@@ -109,7 +109,7 @@ test('a VM that died and whose overlay is gone is not said to be stopped as if a
   assert.match(stopped.recovered.message, /generation 1\b/);
 });
 
-test('after a VM has died, as much counts as not durable as its overlay takes, and nothing once that is saved', async (t) => {
+test('after a VM has died, its overlay’s size counts as not durable, and nothing once it is saved', async (t) => {
   const left = await leftBehind(t);
   const { runner, wanted, flushes, overlays } = await runnerOf(t, left);
   const { overlay } = overlayPaths(overlays, left.instance_id);
@@ -126,7 +126,7 @@ test('after a VM has died, as much counts as not durable as its overlay takes, a
   assert.equal(await runner.dirtyBytes(), 0);
 });
 
-test('what a boot had to say before its agent ended is said with its end, and of a disk that is saved a flush has a receipt', async (t) => {
+test('a loss that an earlier agent did not report is reported with the end, and a flush of a saved disk has a receipt', async (t) => {
   const recovered = { code: 'cold_boot', message: 'What was in its memory is lost.' } as const;
   for (const [own_since, is_said] of [
     [1, true],
@@ -168,7 +168,7 @@ test('a VM that an earlier agent left is not ended because its guest agent does 
   assert(isAlive(left.record.identity));
 });
 
-test('each reset of a guest is said, also one that comes before it has answered since the last', async (t) => {
+test('each reset of a guest is reported, also a second one before it answers', async (t) => {
   const left = await leftBehind(t);
   let adopted = false;
   const monitor = await monitorOf(t, left.folder, (execute) => {
@@ -229,7 +229,7 @@ test('a launch that ended with its agent begins again, and is no boot that died;
     await until('it has ended', () => !isAlive(record.identity));
     const log = createLog('test', 'silent');
     const context = { paths: { vms }, log, vm_gid: null } as unknown as HostContext;
-    const held = new HeldMachine(context, instance_id, folder, () => undefined);
+    const held = new LocalVm(context, instance_id, folder, () => undefined);
     await held.adopt((work) => work());
     assert.equal(held.wasLaunched(record.vm_id), launched, JSON.stringify(change));
     const found = await readRecord(folder);
@@ -237,7 +237,7 @@ test('a launch that ended with its agent begins again, and is no boot that died;
   }
 });
 
-test('a VM that waits for its disk and is halted meanwhile is not let go on', async (t) => {
+test('a VM that is halted while it waits for its disk is not resumed', async (t) => {
   const { folder, record } = await leftBehind(t);
   let status = 'running';
   const asked: string[] = [];
@@ -262,7 +262,7 @@ test('a VM that waits for its disk and is halted meanwhile is not let go on', as
   assert(asked.includes('stop') && !asked.includes('cont'), asked.join());
 });
 
-test('a guest whose memory is durable runs on only once its record does not say so any more', async (t) => {
+test('a guest whose memory is durable is resumed only after its record has dropped the memory', async (t) => {
   const { folder, record } = await leftBehind(t, { suspending: true, memory: { key: 'm' } as never });
   const asked: string[] = [];
   await monitorOf(t, folder, (execute) => {
@@ -283,10 +283,11 @@ test('a guest whose memory is durable runs on only once its record does not say 
   t.after(() => machine.release());
   // In the way of what is written.
   await mkdir(`${folder.record}.tmp`);
-  for (const _ of ['the first try', 'the second']) await assert.rejects(runOn(machine), { code: 'EISDIR' });
+  for (const _ of ['the first try', 'the second'])
+    await assert.rejects(cancelSuspend(machine), { code: 'EISDIR' });
   assert(!asked.includes('cont'));
   await rmdir(`${folder.record}.tmp`);
-  await runOn(machine);
+  await cancelSuspend(machine);
   assert(asked.includes('cont'));
   assert.equal((await readRecord(folder))?.memory, null);
 });
@@ -310,25 +311,25 @@ test('the overlay of a guest that runs on though its memory was durable is fille
     ...{ paths: { vms: left.vms }, log: createLog('test', 'silent'), vm_gid: null },
     ...{ client: { head: async () => head }, runs: { fetched: { requests: 0, bytes: 0 } } },
   } as unknown as HostContext;
-  const held = new HeldMachine(context, left.instance_id, left.folder, () => undefined);
+  const held = new LocalVm(context, left.instance_id, left.folder, () => undefined);
   t.after(() => held.release());
   await held.adopt((work) => work());
   assert.equal(fillings(), 0, 'not while it may have to end');
-  await held.runOn();
+  await held.cancelSuspend();
   await until('it is filled', () => fillings() === 1);
   assert(asked.indexOf('cont') < asked.indexOf('nbd-server-start'), asked.join());
   const { running } = held;
   await running.lazy?.stopFilling();
   await running.update(suspended);
-  await held.runOn();
+  await held.cancelSuspend();
   await until('it is filled again', () => fillings() === 2);
   asked.length = 0;
-  await held.runOn();
+  await held.cancelSuspend();
   await running.qmp.execute('query-status', undefined);
   assert(asked.includes('cont') && !asked.includes('nbd-server-stop'), asked.join());
 });
 
-test('a guest that was reset while it may have been frozen is thawed as it comes up, and asked again from then on', async (t) => {
+test('a guest that was reset while it may have been frozen is thawed when it comes up', async (t) => {
   const { folder, record } = await leftBehind(t);
   await monitorOf(t, folder, (execute) =>
     execute === 'query-status' ? { return: { status: 'running' } } : { return: {} },

@@ -167,7 +167,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     });
   }
 
-  test('a 404 of what stands before the store makes no object missing', async () => {
+  test('a 404 of a proxy does not make an object missing', async () => {
     always({ answer: { status: 404, code: '<html>' } });
     for (const range of [undefined, { offset: 1, length: 2 }, { offset: 0, length: 0 }]) {
       await assert.rejects(store.get('k', range), unavailable(/the bucket does not exist/));
@@ -194,10 +194,10 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     }
   });
 
-  test('a store that answers another range than was asked for is not believed', async () => {
+  test('a response with another range than requested is refused', async () => {
     proxy.poison(() => ({ status: 200 }));
     const ranged = store.get('k', { offset: 1, length: 299_999 });
-    await assert.rejects(ranged, unavailable(/another range than was asked for, 4 times$/));
+    await assert.rejects(ranged, unavailable(/another range than the request, 4 times$/));
   });
 
   test('a body cut on its way there is sent again, and whole', async () => {
@@ -217,13 +217,13 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     await assert.rejects(straight.size('other'), ObjectNotFoundError);
   });
 
-  test('a write whose answer was lost is there, and says that its key is taken', async () => {
+  test('a write with a lost response exists, and its retry reports a taken key', async () => {
     first(1, { lose_answer: true });
     await assert.rejects(store.put('new', [body]), ObjectExistsError);
     assert((await straight.get('new')).equals(body));
   });
 
-  test('a store that is away is unavailable, and is used again when it is back', async () => {
+  test('an unreachable store is unavailable, and is used again when it is back', async () => {
     await proxy.cut();
     await assert.rejects(store.get('k'), unavailable(/nothing listens there \(ECONNREFUSED\), 4 times$/));
     await assert.rejects(store.check(), unavailable(/ECONNREFUSED/));
@@ -322,7 +322,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     assert((await store.get('k')).equals(body));
   });
 
-  test('wrong credentials and a bucket that is not there are told by the check, without a secret', async () => {
+  test('the check reports wrong credentials and a missing bucket, without a secret', async () => {
     const wrong: readonly (readonly [Partial<S3Settings>, RegExp])[] = [
       [{ secret_access_key: 'not-this-one' }, /the secret access key is wrong/],
       [{ access_key_id: 'nobody' }, /the access key id is not known there/],

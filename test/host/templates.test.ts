@@ -14,9 +14,9 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, beforeEach, describe, test } from 'node:test';
-import type { HostImage } from '../../src/host/images.ts';
-import { readHostImage } from '../../src/host/images.ts';
-import { BootSlots } from '../../src/host/runner/boot-slots.ts';
+import { BootSlots } from '../../src/host/boot-slots.ts';
+import type { HostImage } from '../../src/host/image/host-images.ts';
+import { readHostImage } from '../../src/host/image/host-images.ts';
 import {
   boundTemplates,
   findTemplate,
@@ -62,7 +62,7 @@ describe('templates', () => {
   async function make(key = templateKey(shape), text = 'memory') {
     mkdirSync(makingFolder(templates_dir));
     const written = await writeMemory(templates_dir, stream(text.slice(0, 2), text.slice(2)), 100);
-    await publishTemplate(templates_dir, key, { traits: traits(), takes_files: true, ...written });
+    await publishTemplate(templates_dir, key, { traits: traits(), ...written });
     rmSync(makingFolder(templates_dir), { recursive: true });
     return key;
   }
@@ -74,7 +74,7 @@ describe('templates', () => {
     return file.readFile('utf8');
   }
 
-  test('is what was written, for its owner alone', async () => {
+  test('has the written content, readable by its owner only', async () => {
     const key = await make();
     assert.equal(await read(key), 'memory');
     assert.equal(statSync(join(templates_dir, key)).mode & 0o777, 0o700);
@@ -83,20 +83,20 @@ describe('templates', () => {
     assert.equal(await read(key), 'newer');
   });
 
-  test('is not there before all of it is, and what a crash leaves is removed', async () => {
+  test('appears only when complete, and the files of a crash are removed', async () => {
     mkdirSync(makingFolder(templates_dir));
     const written = await writeMemory(templates_dir, stream('half'), 100);
     assert.equal(await findTemplate(templates_dir, templateKey(shape)), null);
     await boundTemplates(templates_dir, () => true);
     assert(!existsSync(makingFolder(templates_dir)));
     await assert.rejects(
-      publishTemplate(templates_dir, templateKey(shape), { traits: traits(), takes_files: true, ...written }),
+      publishTemplate(templates_dir, templateKey(shape), { traits: traits(), ...written }),
     );
     mkdirSync(makingFolder(templates_dir));
     await assert.rejects(writeMemory(templates_dir, stream('too', 'long'), 6), /larger than 6/);
   });
 
-  test('damaged, cut off, without its description, or too old, it is none', async () => {
+  test('damaged, cut off, without its description, or too old, it is not used', async () => {
     const key = await make();
     const memory = join(templates_dir, key, 'memory');
     writeFileSync(memory, 'memorz');
@@ -114,7 +114,7 @@ describe('templates', () => {
     assert.equal(await findTemplate(templates_dir, key), null);
   });
 
-  test('its digest is looked at once for each file: any write to it, or another file in its place, is found', async () => {
+  test('its digest is verified once for each file; a write to it or a replacement is detected', async () => {
     const key = await make();
     const templates = templatesWith();
     const look = async () => {

@@ -127,7 +127,7 @@ async function run(guest: Guest, script: string, { timeout_ms = 60_000, input = 
   return { ...result, stdout: result.stdout.toString('latin1'), stderr: result.stderr.toString('latin1') };
 }
 
-test('a command has its input, its words, its environment, and says how it ended', async (t) => {
+test('a command gets its input, arguments and environment, and its exit code is returned', async (t) => {
   const guest = new Guest(t);
   const script = 'cat; echo "$1" >&2; env | grep -E "^(OLDPWD|SHLVL)=[^1]"; umask; exit 7';
   const ended = await run(guest, script, { input: 'in\n' });
@@ -156,7 +156,7 @@ for (const bytes of [0, 1, 16_383, 16_384, 16_385, MAX, MAX + 1, 3_000_000]) {
   });
 }
 
-test('a command whose time is over is killed with all of its session, and what it had printed is told', async (t) => {
+test('a command that times out is killed with its session, and its output so far is returned', async (t) => {
   const guest = new Guest(t);
   const script = 'echo begun; head -c 50000 /dev/zero >&2; sleep 4321 & sleep 4321';
   const ended = await run(guest, script, { timeout_ms: 1_500 });
@@ -164,13 +164,13 @@ test('a command whose time is over is killed with all of its session, and what i
   await until('nothing of it is left', () => guest.files.length === 0);
 });
 
-test('one that is not over while a child of it holds its output, is over with that', async (t) => {
+test('a command whose child holds its output ends with that child', async (t) => {
   const guest = new Guest(t);
   const ended = await run(guest, 'echo one; (sleep 0.3; echo two) & exit 4');
   assert.deepEqual([ended.exit_code, ended.stdout], [4, 'one\ntwo\n']);
 });
 
-test('without room for what it prints it is not begun, and that is an error', async (t) => {
+test('without room for its output a command is not started, which is an error', async (t) => {
   const guest = new Guest(t);
   rmSync(guest.folder, { recursive: true });
   await assert.rejects(run(guest, 'true'), GuestAgentError);

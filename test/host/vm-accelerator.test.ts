@@ -39,7 +39,7 @@ describe('the accelerator', {
   });
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  test('is kvm only if a test guest boots on it, with a reason for a person, and not tried a second time', async (context) => {
+  test('is kvm only if a test guest boots on it, has a readable reason, and is tried once', async (context) => {
     const first = await chooseAccelerator({ ...image, setting: 'auto', cache_path });
     context.diagnostic(`${first.accel}: ${first.reason}`);
     assert.ok(first.reason.length > 10);

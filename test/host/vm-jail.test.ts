@@ -138,7 +138,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     qmp.close();
   });
 
-  test('has namespaces of its own but for the network, no powers, and gets none', async () => {
+  test('has its own namespaces except the network, and no capabilities', async () => {
     const { identity, qmp } = await launch();
     const namespace = (pid: number | 'self', name: string) => readlinkSync(`/proc/${pid}/ns/${name}`);
     for (const name of ['mnt', 'pid', 'ipc', 'uts'])
@@ -158,7 +158,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     qmp.close();
   });
 
-  test('is found by its arguments once, paused and ended by its pid here, and bubblewrap ends with it', async () => {
+  test('is found once by its arguments, paused and ended by its host pid, and bubblewrap ends with it', async () => {
     const { identity, qmp } = await launch();
     assert.deepEqual(
       findOrphans(root).map((found) => found.identity),
@@ -185,7 +185,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     qmp.close();
   });
 
-  test('has the memory that it is given, and no other file of ours', async () => {
+  test('has the given memory file, and no other file of the agent', async () => {
     await using memory = await open(secret, 'r');
     const { identity, qmp } = await launch(['-incoming', 'defer'], memory);
     const files = readdirSync(`/proc/${identity.pid}/fd`).map((fd) =>
@@ -197,7 +197,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     qmp.close();
   });
 
-  test('that does not start says why in its own words, and leaves no process', async () => {
+  test('that does not start reports QEMU’s reason, and leaves no process', async () => {
     await assert.rejects(launch(['-bogus']), (error: unknown) => {
       assert.ok(error instanceof QemuLaunchError);
       assert.match(error.message, /ended with status 1: .*-bogus: invalid option/);
@@ -206,7 +206,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     assert.deepEqual(findOrphans(root), []);
   });
 
-  test('hears of resolvers that change', async () => {
+  test('sees changed resolvers', async () => {
     const { identity, qmp } = await launch();
     const theirs = `/proc/${identity.pid}/root/etc/resolv.conf`;
     writeFileSync(join(etc_dir, 'resolv.conf'), 'nameserver 192.0.2.1\n');
@@ -234,7 +234,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     }
   });
 
-  test('a host that allows no namespaces is told so', () => {
+  test('a host without namespaces gets a reason', () => {
     const module = join(import.meta.dirname, '..', '..', 'src', 'host', 'vm', 'jail.ts');
     const script = `const { openJail } = await import(${JSON.stringify(module)}); console.log(JSON.stringify(await openJail(${JSON.stringify(etc_dir)})));`;
     const words = ['--bounding-set=-sys_admin', '--inh-caps=-sys_admin', process.execPath];
@@ -255,7 +255,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
         ...{ qemu_img_binary: 'qemu-img', user: USER, jail: jailed, files: { reads: [], writes: [path] } },
       });
 
-    test('is refused before anything of QEMU’s opens it', async () => {
+    test('is refused before a program of QEMU opens it', async () => {
       const { overlay: path } = await createOverlay({ ...options, size_bytes: MIB });
       const whole = readFileSync(path);
       const given = (...rebase: string[]) => {
@@ -273,14 +273,14 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
       await assert.rejects(grow({ qemu_img_binary: '/nonexistent' }), /names a data file/);
     });
 
-    test('would have that file stay shut all the same: the tool does not see it', async () => {
+    test('cannot open that file anyway: the tool does not see it', async () => {
       const { overlay: path } = await createOverlay({ ...options, size_bytes: MIB });
       execFileSync('qemu-img', ['rebase', '-u', '-f', 'qcow2', '-F', 'raw', '-b', secret, path]);
       assert.match((await info(path, null)).stdout, /"filename": "[^"]*secret"/);
       await assert.rejects(info(path, jail), /Could not open '[^']*secret': No such file/);
     });
 
-    test('nor does it where an operator gives the file, which may be anybody’s', async () => {
+    test('nor when an operator gives the file, which may be untrusted', async () => {
       const { overlay: path } = await createOverlay({ ...options, size_bytes: MIB });
       const read = () =>
         qemuImg(['info', '--backing-chain', '-f', 'qcow2', path], {

@@ -43,7 +43,7 @@ describe('an overlay', () => {
     if (is_root) assert.equal(statSync(overlay).uid, 2_000_001);
   });
 
-  test('grows with its disk and keeps what it holds; one of that size is left alone', async () => {
+  test('grows with its disk and keeps its content; one of that size is unchanged', async () => {
     const { overlay } = await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary });
     const io = (command: string) =>
       execFileSync('qemu-io', ['-f', 'qcow2', '-c', command, overlay]).toString();
@@ -75,7 +75,7 @@ describe('an overlay', () => {
     assert.deepEqual(await readSidecar(folder, instance_id), sidecars.at(-1));
   });
 
-  test('has a sidecar that reads back as it was written', async () => {
+  test('has a sidecar that reads back as written', async () => {
     const count = fc.maxSafeNat();
     const sidecars = fc.record({
       ...{ generation: count, placement: count, clean: fc.boolean(), filled: fc.constantFrom(...FILLED) },
@@ -134,7 +134,7 @@ describe('an overlay', () => {
     }
   });
 
-  test('on a full disk says that the disk is full, and leaves no half file', {
+  test('on a full disk reports that, and leaves no partial file', {
     skip: is_root ? false : 'mounting a small file system takes root',
   }, async () => {
     const small = join(folder, 'small');

@@ -1,43 +1,43 @@
-/** What a template's guest is told over its port, by the protocol of its image; what guests make of it: test/guest/fast-start.test.ts. */
+/** The lines that a template's guest gets over its port. test/guest/fast-start.test.ts shows what a guest does with them. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
-import { asleep, wakeMachine } from '../../src/host/template/wake-machine.ts';
+import { isAsleep, wakeMachine } from '../../src/host/template/wake-machine.ts';
 
 describe('waking a machine', () => {
   const folder = mkdtempSync(join(tmpdir(), 'bwake-'));
   after(() => rmSync(folder, { recursive: true }));
 
-  /** What a guest hears up to `end` before it says that it is awake. */
-  async function heard(takes_files: boolean, end: RegExp): Promise<string> {
-    const path = join(folder, `${takes_files}.sock`);
+  /** The text that a guest gets before it says that it is awake. */
+  async function received(): Promise<string> {
+    const path = join(folder, 'guest.sock');
     let text = '';
     const server = createServer((socket) => {
       socket.on('error', () => socket.destroy());
       socket.on('data', (chunk) => {
         text += chunk.toString('latin1');
-        if (end.test(text)) socket.write('berth-awake\n');
+        if (/^end\n/m.test(text)) socket.write('berth-awake\n');
       });
     });
     await new Promise<void>((resolve) => server.listen(path, resolve));
-    const told = {
+    const identity = {
       kernel_parameters: 'quiet berth.vm=vm_1',
       mac: '52:54:00:01:02:03',
       authorized_keys: ['ssh-ed25519 AAAA one', 'b'],
     };
     try {
-      await wakeMachine(path, { takes_files }, told, AbortSignal.timeout(120_000));
+      await wakeMachine(path, identity, AbortSignal.timeout(120_000));
     } finally {
       server.close();
     }
     return text;
   }
 
-  test('it is told seed, time and words, and given its host key and the keys that it lets in', async () => {
-    const lines = (await heard(true, /^end\n/m)).split('\n').map((line) => line.split(' '));
+  test('the guest gets seed, time, kernel parameters, host key and authorized keys', async () => {
+    const lines = (await received()).split('\n').map((line) => line.split(' '));
     assert.deepEqual(
       lines.map(([name]) => name),
       ['seed', 'time', 'words', 'mac', 'file', 'file', 'file', 'end', ''],
@@ -53,10 +53,8 @@ describe('waking a machine', () => {
     assert.match(files.get('host_key_pub') ?? '', /^ssh-ed25519 \S+\n$/);
   });
 
-  test('a guest of an older image is told in one line, and given nothing', async () => {
-    assert.match(await heard(false, /\n/), /^[0-9a-f]{128} \d+ quiet berth\.vm=vm_1\n$/);
-    assert.deepEqual(asleep(Buffer.from('berth-asleep\r\n')), { takes_files: false });
-    assert.deepEqual(asleep(Buffer.from('berth-asleep files\n')), { takes_files: true });
-    assert.equal(asleep(Buffer.from('berth-awake\n')), null);
+  test('only the line of a waiting guest says that it waits', () => {
+    assert.ok(isAsleep(Buffer.from('berth-asleep files\r\n')));
+    assert.ok(!isAsleep(Buffer.from('berth-awake\n')));
   });
 });

@@ -63,9 +63,9 @@ test('any other is refused with both versions named, which berth host ls says to
     ...(older > 0
       ? [[String(older), `and this host speaks version ${older}. Upgrade Berth on this host.`]]
       : []),
-    ['1000000000', 'and this host named none. Upgrade Berth on this host.'],
-    ['two', 'and this host named none. Upgrade Berth on this host.'],
-    [null, 'and this host named none. Upgrade Berth on this host.'],
+    ['1000000000', 'and this host sent none. Upgrade Berth on this host.'],
+    ['two', 'and this host sent none. Upgrade Berth on this host.'],
+    [null, 'and this host sent none. Upgrade Berth on this host.'],
   ] as const;
   for (const [version = null, why] of cases) {
     const { status, theirs, error } = await beat(version);

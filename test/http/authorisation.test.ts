@@ -1,7 +1,7 @@
 /**
  * Every endpoint of the API document × {no credential, wrong scope, other organisation, service account}. The table in
- * `support/endpoint-cases.ts` says what each endpoint needs; an endpoint that is missing there fails, and so does a
- * line whose endpoint is gone.
+ * `support/endpoint-cases.ts` lists the needs of each endpoint; an endpoint without a case fails, and so does a case
+ * without an endpoint.
  */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -19,7 +19,7 @@ const owner = await api.person();
 const stranger = await api.person();
 const CASES = endpointCases(api);
 
-/** What needs no credential. Only ever fewer. */
+/** Endpoints without a credential. The list only shrinks. */
 const PUBLIC: readonly string[] = [
   'POST /v1/auth/register',
   'POST /v1/auth/login',
@@ -30,7 +30,7 @@ const PUBLIC: readonly string[] = [
   'POST /v1/auth/passkey',
 ];
 
-/** What a service account may call. Only ever fewer: never accounts, sessions, sudo, MFA, members, or making keys. */
+/** Endpoints for service accounts. Never accounts, sessions, sudo, MFA, members, or the creation of keys. */
 const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'GET /v1/api-keys',
   'GET /v1/api-keys/{id}',
@@ -87,7 +87,7 @@ function call(
   return (token === undefined ? api.client : api.as(token)).call(endpoint.method, path, options);
 }
 
-/** The same ids, of what never was. */
+/** The same ids, of resources that never existed. */
 function unknownIds(ids: PathIds): PathIds {
   return Object.fromEntries(
     Object.entries(ids).map(([name, id]) => [name, newId(id.split('_')[0] as 'inst')]),
@@ -106,7 +106,7 @@ test('every endpoint has an authorisation case, and every case its endpoint', ()
   );
 });
 
-test('what needs no credential is the list above alone', () => {
+test('only the listed endpoints need no credential', () => {
   const open = Object.entries(CASES).filter(([, { need }]) => need === 'public');
   assert.deepEqual(open.map(([name]) => name).sort(), PUBLIC.toSorted());
   assert.deepEqual(
@@ -119,7 +119,7 @@ test('what needs no credential is the list above alone', () => {
   );
 });
 
-test('the list of what a service account may call names endpoints only', () => {
+test('the list for service accounts names existing endpoints only', () => {
   const names = endpoints.map((each) => each.name);
   assert.deepEqual(
     FOR_SERVICE_ACCOUNTS.filter((name) => !names.includes(name)),
@@ -147,7 +147,7 @@ for (const endpoint of endpoints) {
     });
 
     if (FOR_SERVICE_ACCOUNTS.includes(endpoint.name)) {
-      test(`a service account is served with ${need}, and not without`, async () => {
+      test(`a service account is served with ${need}, and refused without`, async () => {
         const ids = resource === undefined ? {} : await (entry.of_service_account ?? resource)(owner);
         const { key } = await makeServiceKey(api.db, owner.org_id, need, ids['id'], ids['account']);
         assertServed(await call(key, endpoint, ids, entry));
@@ -156,7 +156,7 @@ for (const endpoint of endpoints) {
         assertError(await call(other, endpoint, ids, entry), 'FORBIDDEN');
       });
     } else {
-      test(`${refusal} to a service account, whatever its scope`, async () => {
+      test(`${refusal} for a service account with any scope`, async () => {
         const { key } = await makeServiceKey(api.db, owner.org_id, '*');
         assertError(await call(key, endpoint, await idsOf(owner), entry), refusal);
       });
@@ -172,10 +172,10 @@ for (const endpoint of endpoints) {
     }
 
     if (need !== 'session' || roles !== undefined) {
-      test('by role: served where the role may, else 403', async () => {
+      test('each role is served or gets 403', async () => {
         for (const role of Object.keys(ROLE_SCOPES) as Role[]) {
           const person = await api.person({ org_id: owner.org_id, role });
-          // Keys and SSH keys are one's own; all else is the organisation's.
+          // Keys and SSH keys belong to a person, all else to the organisation.
           const ids = await idsOf(entry.personal === true ? person : owner);
           const headers = entry.sudo === true ? await makeSudo(api.db, person) : {};
           const answer = await call(person.session, endpoint, ids, entry, headers);
@@ -187,13 +187,13 @@ for (const endpoint of endpoints) {
       });
     }
 
-    test('403 with the organisation of somebody else', async () => {
+    test('403 in an organisation of somebody else', async () => {
       const headers = { 'berth-org': stranger.org_id };
       assertError(await call(owner.session, endpoint, await idsOf(owner), entry, headers), 'FORBIDDEN');
     });
 
     if (resource) {
-      test("404 on another organisation's resource, as on one that never was", async () => {
+      test("404 for another organisation's resource, as for one that never existed", async () => {
         const theirs = await resource(stranger);
         const headers = entry.sudo === true ? await makeSudo(api.db, owner) : {};
         const none = await call(owner.session, endpoint, unknownIds(theirs), entry, headers);

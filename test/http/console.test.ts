@@ -1,9 +1,9 @@
-/** How the web console's files are served; what they do in a browser is in test/e2e. */
+/** How the web console's files are served. Tests in a browser are in test/e2e. */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { brotliDecompressSync, gunzipSync } from 'node:zlib';
-import { CONSOLE_PAGES, CONSOLE_SECURITY_POLICY } from '../../src/http/console.ts';
+import { CONSOLE_PAGES, CONSOLE_SECURITY_POLICY } from '../../src/http/pages/console.ts';
 import { PROJECT } from '../house/imports.ts';
 import { apiForFile } from '../support/api.ts';
 
@@ -15,7 +15,7 @@ const get = (url: string, headers: Record<string, string> = {}) =>
 const page = await get('/');
 const assets = [...page.payload.matchAll(/(?:src|href)="([^"]+)"/g)].map(([, path = '']) => path);
 
-test('every page is the same document, asked for anew each time, and may run and ask nothing but its own', async () => {
+test('every path serves the same page, revalidated each time, which loads from and connects to its own server only', async () => {
   for (const path of ['/', ...CONSOLE_PAGES.map((each) => `/${each}`), '/instances/web/terminal']) {
     const { statusCode, headers, payload } = await get(path);
     assert.equal(statusCode, 200, path);
@@ -30,7 +30,7 @@ test('every page is the same document, asked for anew each time, and may run and
   assert.doesNotMatch(page.payload, /<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=/);
 });
 
-test('its files are named by their content, kept for ever, and sent as compressed as the browser takes them', async () => {
+test('its assets are named by content, cached for ever, and compressed as the browser accepts', async () => {
   assert.equal(assets.length, 3);
   for (const path of assets) {
     assert.match(path, /^\/assets\/[a-z]+-[A-Z0-9]{8}\.(js|css|svg)$/);
@@ -47,7 +47,7 @@ test('its files are named by their content, kept for ever, and sent as compresse
   }
 });
 
-test('what is no page and no file of it is not there, and says so as the API does', async () => {
+test('an unknown path is 404 in the form of the API', async () => {
   for (const path of ['/nothing', '/assets/nothing.js', '/assets/..%2findex.html', '/v1/instances.html']) {
     const { statusCode, headers } = await get(path);
     assert.equal(statusCode, 404, path);

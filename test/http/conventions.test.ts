@@ -1,4 +1,4 @@
-/** What holds on every route: the order of checks, bodies and their types, ids of requests, shapes of errors. */
+/** Conventions of every route: the precedence of errors, bodies and their types, request ids, the form of errors. */
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { text } from 'node:stream/consumers';
@@ -15,7 +15,7 @@ const api = await apiForFile();
 const owner = await api.person();
 const JSON_TYPE = { 'content-type': 'application/json' };
 
-describe('the order of checks', () => {
+describe('the precedence of errors', () => {
   const body = '{"nonsense":';
   const path = `/v1/instances/${newId('inst')}/vm?nonsense=1`;
   const call = (token?: string) =>
@@ -30,11 +30,11 @@ describe('the order of checks', () => {
   test('then 400', async () => {
     assertError(await call(owner.session), 'INVALID_REQUEST');
   });
-  test('400 before 404: a bad query of an instance that never was', async () => {
+  test('400 before 404: a malformed query on an unknown instance', async () => {
     assertError(await api.as(owner).post(path), 'INVALID_REQUEST');
     assertError(await api.as(owner).get(`/v1/instances/${newId('inst')}/vm?wait=x`), 'INVALID_REQUEST');
   });
-  test('404 before 409: the state of what one may not see is not told', async () => {
+  test('404 before 409: the state of an invisible resource stays hidden', async () => {
     const { id } = await api.instance(owner);
     assertError(await api.as(owner).post(`/v1/instances/${id}/vm/restart`), 'VM_NOT_RUNNING');
     assertError(await api.as(await api.person()).post(`/v1/instances/${id}/vm/restart`), 'NOT_FOUND');
@@ -73,7 +73,7 @@ describe('bodies', () => {
       assertError(answer, 'INVALID_REQUEST');
     }
   });
-  test('a body that is not UTF-8 is 400, and nothing else is read in the place of what was sent', async () => {
+  test('a body that is not UTF-8 is 400, and is not decoded to another text', async () => {
     const raw = Buffer.from('{"name":"caf\xe9","scope":"vm:read"}', 'latin1');
     const answer = await api.as(owner).call('POST', '/v1/api-keys', { raw, headers: JSON_TYPE });
     assertError(answer, 'INVALID_REQUEST');
@@ -82,7 +82,11 @@ describe('bodies', () => {
     ['a name', () => post('/v1/api-keys', { name: 'a\nb', scope: '*' }), /printable characters/],
     ['an empty name', () => post('/v1/api-keys', { name: '', scope: '*' }), /name must not be empty/],
     ['an instance', () => post('/v1/instances', { name: 'UPPER' }), /name must be 1 to 63 of a to z/],
-    ['a label', () => post('/v1/instances', { name: 'a', labels: { '-x': '' } }), /-x is no key of a label/],
+    [
+      'a label',
+      () => post('/v1/instances', { name: 'a', labels: { '-x': '' } }),
+      /-x must be 1 to 63 letters, .* to be the key of a label/,
+    ],
     [
       'an hour',
       () => post('/v1/instances', { name: 'a', idle_timeout_seconds: 1 }),
@@ -90,7 +94,7 @@ describe('bodies', () => {
     ],
     ['a limit', () => api.as(owner).get('/v1/instances?limit=-1'), /limit must be a whole number/],
     ['a state', () => api.as(owner).get('/v1/notifications?status=x'), /status must be one of unread, read$/],
-    ['a key set', putKeys, /body is not as it must be. Either `ssh_key_ids`, or `mode`/],
+    ['a key set', putKeys, /body has none of the accepted forms. Either `ssh_key_ids`, or `mode`/],
   ];
   async function putKeys() {
     const { id } = await api.instance(owner);
@@ -100,7 +104,7 @@ describe('bodies', () => {
     return api.as(owner).post(path, body);
   }
   for (const [what, call, words] of wrong) {
-    test(`400 says in words what is wrong with ${what}`, async () => {
+    test(`400 describes in words what is wrong with ${what}`, async () => {
       const { message } = assertError((await call()) as Parameters<typeof assertError>[0], 'INVALID_REQUEST');
       assert.match(message, words);
       assert.doesNotMatch(message, /pattern|allowed values|schema/);
@@ -117,7 +121,7 @@ describe('bodies', () => {
       'UNSUPPORTED_MEDIA_TYPE',
     );
   });
-  test('nothing at all is of any type, in chunks too', async () => {
+  test('an empty body may have any type, also in chunks', async () => {
     const send = async (path: string, type: string, body: string) => {
       const lines = [
         `POST ${path} HTTP/1.1`,
@@ -146,7 +150,7 @@ describe('bodies', () => {
   });
 });
 
-describe('what is not there', () => {
+describe('unknown paths and methods', () => {
   for (const path of [
     '/',
     '/v1',
@@ -157,16 +161,16 @@ describe('what is not there', () => {
     '/v1/%ZZ',
     `/v1/instances/${'x'.repeat(300)}`,
   ]) {
-    test(`${path.slice(0, 30)} is 404 in the one shape`, async () => {
+    test(`${path.slice(0, 30)} is 404 in the common form`, async () => {
       assertError(await api.as(owner).get(path), 'NOT_FOUND');
     });
   }
-  test('a method that a path does not have is 404', async () => {
+  test('a method that the path does not serve is 404', async () => {
     assertError(await api.as(owner).put('/v1/instances'), 'NOT_FOUND');
   });
 });
 
-/** What the server answers to these bytes until it hangs up. */
+/** Everything that the server answers to these bytes until it disconnects. */
 function talk(bytes: string): Promise<string> {
   const { port } = new URL(api.origin);
   return new Promise((resolve, reject) => {
@@ -179,7 +183,7 @@ function talk(bytes: string): Promise<string> {
   });
 }
 
-test('HTTP/1.1 without a Host, and an Expect that nobody knows, are answered in the one shape', async () => {
+test('HTTP/1.1 without Host, and an unknown Expect, are answered in the common form', async () => {
   const id = /\r\nx-request-id: req_[0-9a-f]{24}\r\n/i;
   const without = await talk('GET /v1/me HTTP/1.1\r\nConnection: close\r\n\r\n');
   assert.match(without, /^HTTP\/1\.1 400 .*"code":"INVALID_REQUEST"/s);
@@ -191,7 +195,7 @@ test('HTTP/1.1 without a Host, and an Expect that nobody knows, are answered in 
   assert.match(expecting, id);
 });
 
-test('what is no HTTP is refused in the one shape', async () => {
+test('bytes that are not HTTP are refused in the common form', async () => {
   const answer = await talk('NONSENSE\r\n\r\n');
   assert.match(answer, /^HTTP\/1\.1 400 .*\r\nX-Request-Id: req_[0-9a-f]{24}\r\n/s);
   const { error } = JSON.parse(answer.slice(answer.indexOf('{')));
@@ -199,7 +203,7 @@ test('what is no HTTP is refused in the one shape', async () => {
 });
 
 describe('headers', () => {
-  test('every answer has an id of its own, whatever id the caller sends', async () => {
+  test('every answer has its own request id, also where the caller sends one', async () => {
     const ids = new Set<string>();
     for (const path of ['/healthz', '/v1/instances', '/v1/nothing', '/v1/me']) {
       for (const client of [api.client, api.as(owner)]) {
@@ -212,14 +216,14 @@ describe('headers', () => {
     }
     assert.equal(ids.size, 8);
   });
-  test('no answer names the program behind it', async () => {
+  test('no answer names the server software', async () => {
     const { headers } = await api.client.get('/healthz');
     assert.equal(headers['x-powered-by'], undefined);
     assert.equal(headers['server'], undefined);
   });
 });
 
-test('what breaks inside is 500 without a word of it', async (t) => {
+test('an internal failure is 500 without internal detail', async (t) => {
   const secret = 'inner detail of the database';
   t.mock.method(api.context.db, 'selectFrom', () => {
     throw new Error(secret);
@@ -229,7 +233,7 @@ test('what breaks inside is 500 without a word of it', async (t) => {
   assert.ok(!answer.text.includes(secret));
 });
 
-test('what is asked on a connection that is still open while the server stops is 503 in the one shape', async (t) => {
+test('a request on an open connection while the server stops is 503 in the common form', async (t) => {
   const ending = await startApi();
   t.after(() => ending.close());
   const person = await ending.person();
@@ -253,7 +257,7 @@ test('what is asked on a connection that is still open while the server stops is
   await closed;
 });
 
-test('a hundred calls on one kept connection leave no listener behind', async (t) => {
+test('a hundred calls on one kept-alive connection leave no listener behind', async (t) => {
   const warnings: Error[] = [];
   const note = (warning: Error) => void warnings.push(warning);
   process.on('warning', note);
@@ -270,7 +274,7 @@ test('a hundred calls on one kept connection leave no listener behind', async (t
   );
 });
 
-test('a caller who hangs up while waiting is forgotten', async (t) => {
+test('the wait of a caller that disconnects ends', async (t) => {
   const { id } = await instanceIn(api, owner, 'starting');
   const gone = new AbortController();
   const waits = t.mock.method(api.hub, 'waitFor');
@@ -285,11 +289,11 @@ test('a caller who hangs up while waiting is forgotten', async (t) => {
   void mine()?.result?.then(() => {
     over = true;
   });
-  // Long before the minute that it was to wait.
+  // Long before the minute of its wait is over.
   await until('nobody waits', () => over);
 });
 
-test('every schema becomes code: the running API leaves that to first requests', async () => {
+test('every schema compiles, which the running API does at first requests', async () => {
   const at_once = await createApp(api.context, {});
   await at_once.ready();
   await at_once.close();

@@ -1,4 +1,4 @@
-/** `/docs`: the API document as a page, from this server alone. */
+/** `/docs`: the API document as a page, without any other server. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { accessApiForFile } from '../support/access-api.ts';
@@ -19,7 +19,7 @@ test('/docs answers without a credential, with and without a slash at its end', 
   }
 });
 
-test('its content security policy lets nothing foreign and nothing inline in', async () => {
+test('its content security policy forbids other servers and inline code', async () => {
   const policy = String((await page('/docs/')).headers['content-security-policy']);
   assert.match(policy, /^default-src 'none';/);
   assert.doesNotMatch(policy, /unsafe|https?:|\*/);
@@ -27,7 +27,7 @@ test('its content security policy lets nothing foreign and nothing inline in', a
   assert.deepEqual([...new Set(sources)].sort(), ["'none'", "'self'", 'data:']);
 });
 
-test('the page has no inline script and no inline style, and all that it loads is here', async () => {
+test('the page has no inline script or style, and loads from this server only', async () => {
   const { text } = await page('/docs/');
   assert.doesNotMatch(text, /<script(?![^>]*\ssrc=)|<style|\son[a-z]+=|\sstyle=/);
   const loaded = [...text.matchAll(/(?:src|href)="([^"]+)"/g)].map((match) => String(match[1]));
@@ -38,7 +38,7 @@ test('the page has no inline script and no inline style, and all that it loads i
   }
 });
 
-test('what it renders is the document of GET /v1/openapi.json', async () => {
+test('it renders the document of GET /v1/openapi.json', async () => {
   const { text: initializer } = await page('/docs/static/swagger-initializer.js');
   assert.match(initializer, /resolveUrl\('\.\/json'\)/);
   assert.deepEqual((await page('/docs/json')).body, (await page('/v1/openapi.json')).body);

@@ -1,4 +1,4 @@
-/** ETag and If-Match: a change is made to what was seen, or not at all. */
+/** ETag and If-Match: a change applies to the seen state, or not at all. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { present } from '../../src/lib/assert.ts';
@@ -19,7 +19,7 @@ interface Change {
   readonly path: string;
   readonly json?: () => Promise<unknown>;
   readonly sudo?: boolean;
-  /** Ends the resource: nothing to read after it. */
+  /** Deletes the resource, so there is nothing to read afterwards. */
   readonly last?: boolean;
 }
 interface Resource {
@@ -113,7 +113,7 @@ const RESOURCES: Record<string, Resource> = {
   },
 };
 
-test('what is made is answered with its ETag, a replay without', async () => {
+test('a creation answers with the ETag, its replay without', async () => {
   const made: Record<string, object> = {
     '/v1/instances': { name: newName() },
     '/v1/api-keys': { name: 'key', scope: 'vm:read' },
@@ -177,7 +177,7 @@ for (const [what, { make, changes }] of Object.entries(RESOURCES)) {
       });
 
       if (last !== true) {
-        test(`${method} ${path}: of two changes to what both saw one is made`, async () => {
+        test(`${method} ${path}: of two changes to the same seen state, one succeeds`, async () => {
           const at = await make(owner);
           const { etag } = await read(at);
           const answers = await Promise.all([call(at, etag), call(at, etag)]);

@@ -1,4 +1,4 @@
-/** GET /v1/events/stream. What all streams have in common is in notification-stream.test.ts. */
+/** GET /v1/events/stream. Tests of all streams are in notification-stream.test.ts. */
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { describe, test } from 'node:test';
@@ -25,7 +25,7 @@ const ping = (who: Person, n = 0) =>
   append(db, { org_id: who.org_id, type: 'webhook.ping', data: { n }, actor: 'system' });
 
 describe('200', () => {
-  test('what happens comes as it is listed, under its type and id', async () => {
+  test('each event arrives as in the list, under its type and id', async () => {
     const who = await api.person();
     const stream = await open(who);
     const { id } = await instanceIn(api, who, 'running');
@@ -44,14 +44,14 @@ describe('200', () => {
     await stream.cut();
   });
 
-  test('cut again and again while events come: all of them, in order, once', async () => {
+  test('a reader that is cut repeatedly gets every event once, in order', async () => {
     const who = await api.person();
     const seen: number[] = [];
     let last: string | undefined;
     let stream = await open(who);
     const happening = (async () => {
       for (let n = 0; n < 200; n++) {
-        // Several transactions at once, and dispatchers that meet each other.
+        // Concurrent transactions, and concurrent dispatchers.
         await Promise.all([ping(who, n), n % 3 === 0 ? tellAll(db) : undefined]);
       }
       await tellAll(db);
@@ -72,7 +72,7 @@ describe('200', () => {
     );
   });
 
-  test('what happened after an event that is not committed yet comes after it', async () => {
+  test('an event waits for an earlier one that is not committed yet', async () => {
     const who = await api.person();
     const stream = await open(who);
     const held = Promise.withResolvers<void>();
@@ -85,7 +85,7 @@ describe('200', () => {
     await written.promise;
     const later = await ping(who, 2);
     await tellAll(db);
-    // It looks, and who goes on from an event that was not shown has no place.
+    // It reads, and nobody can resume after an event that was never shown.
     await notify(db, 'events', who.org_id);
     const other = await open(who, '', { 'last-event-id': later });
     assert.equal((await other.next())?.event, 'reset');
@@ -102,7 +102,7 @@ describe('200', () => {
     }
   });
 
-  test('a filter holds for the stream, and for where it goes on', async () => {
+  test('a filter applies to the stream and to its resumption', async () => {
     const who = await api.person();
     const stream = await open(who, '?type=webhook.disabled');
     await ping(who, 1);
@@ -118,7 +118,7 @@ describe('200', () => {
     await rest.cut();
   });
 
-  test('by scope, as the list', async () => {
+  test('the scopes apply as in the list', async () => {
     const who = await api.person();
     const { key } = await makeKey(db, who, 'instances:read');
     const stream = await open(key);
@@ -129,7 +129,7 @@ describe('200', () => {
     await stream.cut();
   });
 
-  test('another organisation’s are not in it', async () => {
+  test('events of another organisation are not in it', async () => {
     const [who, other] = [await api.person(), await api.person()];
     const stream = await open(who);
     await ping(other, 1);
@@ -139,7 +139,7 @@ describe('200', () => {
     await stream.cut();
   });
 
-  test('who has left the organisation reads on in no other', async () => {
+  test('a reader that has left the organisation does not continue in another', async () => {
     const owner = await api.person();
     const guest = await api.person({ org_id: owner.org_id, role: 'member' });
     const stream = await open(guest);
@@ -156,8 +156,8 @@ describe('200', () => {
 });
 
 describe('the end', () => {
-  test('a reader that went away before its stream began holds no place', async (t) => {
-    // Without heartbeats, which would find out.
+  test('a reader that disconnects before its stream begins holds no slot', async (t) => {
+    // Without heartbeats, which would detect it.
     const quiet = await startApi({ context: { quotas: { ...QUOTA_DEFAULTS, streams: STREAMS } } });
     t.after(() => quiet.close());
     const { server } = quiet.app;
@@ -182,7 +182,7 @@ describe('the end', () => {
         return (await promise) === 0;
       });
     });
-    // After those: places are taken in the order of the looks.
+    // After those: slots are taken in the order of the reads.
     const streams = await Promise.all(
       Array.from({ length: STREAMS }, () => readEvents(quiet.origin + PATH, who.session)),
     );
@@ -191,7 +191,7 @@ describe('the end', () => {
 });
 
 describe('400', () => {
-  test('a filter or a Last-Event-ID that is none', async () => {
+  test('a malformed filter or Last-Event-ID', async () => {
     const who = await api.person();
     for (const query of ['type=vm', 'resource=x', 'limit=5', 'cursor=x']) {
       assertError(await api.as(who).get(`${PATH}?${query}`), 'INVALID_REQUEST');

@@ -125,7 +125,7 @@ describe('POST …/fork 201', () => {
     await client.post(path(parent.id, 'fork'), { name: newName() });
     assert.notEqual(await ownKey(parent.id), before);
     assert.equal((await commitWith(parent.id, 2, before)).outcome, 'committed');
-    await assert.rejects(commitWith(parent.id, 3, before), /with 400.*is not written with any more/);
+    await assert.rejects(commitWith(parent.id, 3, before), /with 400.*retired key/);
     assert.equal((await commitWith(parent.id, 3, await ownKey(parent.id))).outcome, 'committed');
     // A key of another instance is none of this one's.
     await assert.rejects(commitWith(parent.id, 4, `dk_${'0'.repeat(32)}`), /with 400/);

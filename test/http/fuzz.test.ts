@@ -1,4 +1,4 @@
-/** Every route, fed generated bodies, queries, paths and headers, answers in the one shape and never 500. */
+/** Every route answers generated bodies, queries, paths and headers in the common form, and never with 500. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
@@ -31,7 +31,7 @@ const value = fc.oneof(
   fc.jsonValue({ maxDepth: 3 }),
 );
 
-/** Fields that the route knows, with wild values, among fields that it does not. */
+/** Known fields with arbitrary values, among unknown fields. */
 function bodyFor({ operation }: Endpoint): fc.Arbitrary<unknown> {
   const schema = operation.requestBody?.content['application/json']?.schema;
   const known = fieldsOf(schema);
@@ -74,7 +74,7 @@ const NO_IDS = ['inst_', 'x', '%00', '%2e%2e', '%ff', "'", 'inst_000000000000000
 
 for (const endpoint of endpointsOf(api.app.swagger() as unknown as Document)) {
   test(`${endpoint.name} never answers 500`, async () => {
-    // Stopped: what a well-formed call begins on it need not be waited for.
+    // Stopped, so that no test waits for what a valid call begins.
     const { id: own } = await instanceIn(api, owner, 'stopped');
     const known = fc.constantFrom(own, owner.org_id, owner.user_id);
     const ids = fc.array(fc.oneof({ weight: 3, arbitrary: known }, fc.constantFrom(...NO_IDS)), {
@@ -92,7 +92,7 @@ for (const endpoint of endpointsOf(api.app.swagger() as unknown as Document)) {
           const path = endpoint.path.replace(/\{\w+\}/, first).replace(/\{\w+\}/, second);
           const raw = form === 'raw' ? String(JSON.stringify(body)).slice(1) : JSON.stringify(body);
           const type = form === 'json' ? { 'content-type': 'application/json' } : {};
-          // A well-formed logout ends the session that it comes with; a deletion of the account all of it.
+          // A valid logout ends the session, a valid deletion of the account ends everything.
           const caller = endpoint.path === '/v1/me' ? await api.person() : owner;
           const fresh = await makeSession(api.db, caller.user_id);
           const sudo = await makeSudo(api.db, { ...fresh, user_id: caller.user_id });

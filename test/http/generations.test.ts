@@ -208,7 +208,7 @@ describe('POST …/restore 409', () => {
       await makeGenerations(db, id, 1);
       const answer = await client.post(path(id, 'restore'), { generation: 1 });
       assertError(answer, 'CONFLICT');
-      assert.match(answer.text, new RegExp(`is ${state};`));
+      assert.match(answer.text, new RegExp(`is ${state}[.]`));
     });
   }
   test('while it is being deleted', async () => {

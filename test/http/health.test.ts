@@ -1,4 +1,4 @@
-/** Health, readiness, images, and what callers hear while the database is away. */
+/** Health, readiness, images, and the answers while the database is unavailable. */
 import assert from 'node:assert/strict';
 import { after, describe, type TestContext, test } from 'node:test';
 import { sql } from 'kysely';
@@ -79,7 +79,7 @@ describe('200', () => {
 });
 
 describe('503', () => {
-  test('/readyz while no host was heard of lately', async (t) => {
+  test('/readyz while no host has reported recently', async (t) => {
     await api.agent.silence();
     t.after(() => api.agent.connect());
     await api.db
@@ -98,7 +98,7 @@ describe('503', () => {
     assert.deepEqual(body.object_store, { ok: false, problem: 'the disk is full' });
   });
 
-  test('every call while the database is away, and none of them once it is back', async (t) => {
+  test('every call while the database is unavailable, and no call afterwards', async (t) => {
     assert(way);
     const { cut, mend } = { cut: () => way?.cut(), mend: () => way?.mend() };
     const { id } = await instanceIn(api, owner, 'running');
@@ -131,7 +131,7 @@ describe('503', () => {
     assert.equal((await waiting).body.state, 'stopped', 'notifications arrive again');
   });
 
-  test('a connection that breaks while it is lent out is an error of that call, not the end of the process', async (t) => {
+  test('a connection that breaks during a call fails that call, and the process goes on', async (t) => {
     assert(way);
     const cut_way = way;
     const uncaught: unknown[] = [];
@@ -141,7 +141,7 @@ describe('503', () => {
     const work = api.context.db.transaction().execute(async (tx) => {
       await sql`select 1`.execute(tx);
       await cut_way.cut();
-      // Between two statements: the error has nobody but the connection itself to go to.
+      // Between two statements, where only the connection itself can receive the error.
       await new Promise((resolve) => setImmediate(resolve));
       await sql`select 1`.execute(tx);
     });
@@ -151,7 +151,7 @@ describe('503', () => {
     assert.deepEqual(uncaught, []);
   });
 
-  test('a wait that the loss of the database interrupts is answered, and goes on after it', async () => {
+  test('a wait that a database outage interrupts is answered, and works again afterwards', async () => {
     assert(way);
     const { id } = await instanceIn(api, owner, 'starting');
     const waiting = api
@@ -166,7 +166,7 @@ describe('503', () => {
     else assertError(answer, 'UNAVAILABLE');
   });
 
-  test('a database that has no room left is said to have none, by /readyz for half a minute', async (t: TestContext) => {
+  test('/readyz reports a full database disk for half a minute', async (t: TestContext) => {
     const full = sql`do $$ begin raise exception using errcode = 'disk_full'; end $$`.execute(api.context.db);
     const { code, message } = toAppError(await full.catch((error: unknown) => error));
     assert.deepEqual([code, /no room left/.test(message)], ['UNAVAILABLE', true]);

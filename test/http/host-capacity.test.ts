@@ -1,4 +1,4 @@
-/** How much of a host on another machine is given to VMs: what its operator has set, and never what it says of itself. */
+/** VMs use of a remote host what its operator has set, and never more because of its reports. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { listHosts, setHost } from '../../src/cli/host-commands.ts';

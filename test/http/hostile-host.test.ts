@@ -1,7 +1,4 @@
-/**
- * What a hostile host can do about instances that are not on it: nothing. It has joined, has a token, and once ran the
- * instance that all this is about.
- */
+/** A hostile host, with a token, can do nothing to an instance that it once ran and that is now elsewhere. */
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { once as eventOnce } from 'node:events';

@@ -1,4 +1,4 @@
-/** Images: what is listed, which version a disk is made over, and that none is removed which somebody needs. */
+/** Images: the list, the version that a disk is based on, and that a needed version cannot be removed. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
@@ -102,7 +102,7 @@ describe('versions of an image', () => {
     const body = { name: newName(), image: 'large', disk_gib: 2 };
     const refused = await client.post('/v1/instances', body);
     assertError(refused, 'INVALID_REQUEST');
-    assert.match(refused.text, /takes at least 3/);
+    assert.match(refused.text, /needs at least 3/);
     assert.equal((await client.post('/v1/instances', { ...body, disk_gib: 3 })).status, 201);
     // It has grown since the instance was made.
     const { id } = await api.instance(owner, { image: 'large', disk_gib: 3 });
@@ -119,8 +119,8 @@ describe('removing an image', () => {
     await register('old', 'b');
     await register('old', 'c');
     await assert.rejects(remove('old', 'a'), { code: 'CONFLICT', message: /disks are based on it: needs-a/ });
-    await assert.rejects(remove('old', 'c'), { code: 'CONFLICT', message: /new disks are made over/ });
-    await assert.rejects(remove('old', null), { code: 'CONFLICT', message: /made of it: needs-a/ });
+    await assert.rejects(remove('old', 'c'), { code: 'CONFLICT', message: /current version for new disks/ });
+    await assert.rejects(remove('old', null), { code: 'CONFLICT', message: /instances use it: needs-a/ });
     await assert.rejects(remove('old', 'd'), { code: 'NOT_FOUND' });
     await assert.rejects(remove('nothing', null), { code: 'NOT_FOUND' });
     assert.deepEqual(await remove('old', 'bb'), [version('b')]);

@@ -1,4 +1,4 @@
-/** What the ingress is told and believed: revocations that wait for the guest, wake, idle stop. */
+/** The internal API of the ingress: unconfirmed revocations, wake, idle stop. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
@@ -187,7 +187,7 @@ describe('a wake', () => {
     const answer = await wake(id);
     await db.deleteFrom('image_versions').execute();
     assert(answer.outcome === 'refused');
-    assert.match(answer.why, /takes a disk of 2 GiB/);
+    assert.match(answer.why, /needs a disk of 2 GiB/);
   });
 });
 

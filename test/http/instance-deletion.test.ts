@@ -1,4 +1,4 @@
-/** Deletion: from every state, with everything, and for good. */
+/** Deletion of an instance: from every state, complete and final. */
 import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,4 @@
-/** Instances: making, reading, changing. Deletion and lists have files of their own. */
+/** Instances: create, read, change. Other files test deletion and lists. */
 import assert from 'node:assert/strict';
 import { createServer } from 'node:net';
 import { describe, test } from 'node:test';
@@ -248,7 +248,7 @@ describe('400', () => {
       const { id } = await instanceIn(api, owner, state);
       const answer = await client.patch(`${INSTANCES}/${id}`, { disk_gib: 7 });
       const { details } = assertError(answer, 'INVALID_REQUEST');
-      assert.deepEqual(details, [{ field: 'disk_gib', issue: 'a disk only grows, and it has 8 GiB' }]);
+      assert.deepEqual(details, [{ field: 'disk_gib', issue: 'a disk only grows; it has 8 GiB' }]);
     }
   });
   test('user_data that is empty, too long, or holds a NUL', async () => {

@@ -1,11 +1,12 @@
-/** Berth answers to the names that its operator gave it, and believes the Origin of its own pages alone. */
+/** Berth answers to its configured names only, and accepts the Origin of its own pages only. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type IncomingMessage, request } from 'node:http';
 import { connect } from 'node:net';
 import { json, text } from 'node:stream/consumers';
 import { after, describe, test } from 'node:test';
-import { createMetricsApp, RequestMetrics } from '../../src/http/metrics.ts';
+import { createMetricsApp } from '../../src/http/monitoring/metrics.ts';
+import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
 import { apiForFile } from '../support/api.ts';
 
 const api = await apiForFile({
@@ -36,7 +37,7 @@ async function login(
   const body = (await json(response)) as { error?: { code: string } };
   return { status: response.statusCode, code: body.error?.code };
 }
-/** What is sent as it is, to a server that hangs up. */
+/** The answer to these bytes, from a server that disconnects afterwards. */
 async function raw(head: string, origin = api.origin): Promise<string> {
   const socket = connect(Number(new URL(origin).port), '127.0.0.1');
   socket.end(`${head}\r\n\r\n`);
@@ -81,7 +82,7 @@ const UNKNOWN = [
   ] as const),
 ];
 
-describe('a Host that is known is served', () => {
+describe('a known Host is served', () => {
   for (const host of KNOWN) {
     test(host, async () => {
       assert.equal(await statusOf(host, '/v1/me'), 401);
@@ -92,7 +93,7 @@ describe('a Host that is known is served', () => {
 
 describe('421 MISDIRECTED_REQUEST', () => {
   for (const host of UNKNOWN) {
-    test(`Host: ${host}, on routes, pages and what is not there`, async () => {
+    test(`Host: ${host}, on routes, pages and unknown paths`, async () => {
       for (const path of ['/v1/me', '/v1/openapi.json', '/docs/', '/nothing']) {
         const response = await ask(host, path);
         const { error } = (await json(response)) as { error: { code: string; request_id: string } };
@@ -102,12 +103,12 @@ describe('421 MISDIRECTED_REQUEST', () => {
     });
   }
 
-  test('a page of another name whose Origin fits its Host does not reach the login', async () => {
+  test('a page of another name cannot log in, although its Origin matches its Host', async () => {
     const headers = { host: `evil:${port}`, origin: `http://evil:${port}` };
     assert.deepEqual(await login(headers), { status: 421, code: 'MISDIRECTED_REQUEST' });
   });
 
-  test('before the credential is looked at', async () => {
+  test('before authentication', async () => {
     const sent = request(`${api.origin}/v1/me`, {
       headers: { host: 'evil.example', authorization: `Bearer ${owner.session}` },
     });
@@ -115,7 +116,7 @@ describe('421 MISDIRECTED_REQUEST', () => {
     assert.equal(response.resume().statusCode, 421);
   });
 
-  test('a request line that names another host than Host, either way round', async () => {
+  test('a request line and a Host header that differ, either of them unknown', async () => {
     const get = (target: string, host: string) =>
       raw(`GET ${target}/v1/me HTTP/1.1\r\nHost: ${host}\r\nConnection: close`);
     assert.match(await get('http://evil.example', 'localhost'), /^HTTP\/1\.1 421 /);
@@ -135,7 +136,7 @@ describe('421 MISDIRECTED_REQUEST', () => {
     assert.match(await raw(head('localhost')), /^HTTP\/1\.1 401 /);
   });
 
-  test('/metrics, which asks for no credential; at its own address it is served', async () => {
+  test('/metrics, which needs no credential; it is served at its own address', async () => {
     const metrics = new RequestMetrics();
     const scraped = createMetricsApp(metrics, { ...api.context, hosts: ['10.1.2.3'] });
     after(() => scraped.close());
@@ -151,21 +152,21 @@ describe('421 MISDIRECTED_REQUEST', () => {
   });
 });
 
-test('probes are answered whatever the Host: a load balancer asks by address', async () => {
+test('probes are answered with any Host: a load balancer uses an address', async () => {
   assert.equal(await statusOf('192.0.2.7', '/healthz'), 200);
   assert.equal(await statusOf('192.0.2.7', '/readyz'), 200);
 });
 
-test('400: several Hosts, of which a proxy before us may have judged another one', async () => {
+test('400: several Host headers, of which a proxy may have checked another one', async () => {
   const head = 'GET /v1/me HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close';
   assert.match(await raw(head), /^HTTP\/1\.1 400 [\s\S]*more than one Host/);
 });
 
-test('HTTP/1.0 without a Host is served: no browser sends it', async () => {
+test('HTTP/1.0 without Host is served: no browser sends it', async () => {
   assert.match(await raw('GET /v1/me HTTP/1.0'), /^HTTP\/1\.1 401 /);
 });
 
-describe('a login takes the Origin of our own pages', () => {
+describe('a login accepts the Origin of our own pages', () => {
   const own = [
     'https://berth.example',
     `http://localhost:${port}`,
@@ -182,7 +183,7 @@ describe('a login takes the Origin of our own pages', () => {
   }
 });
 
-describe('403 FORBIDDEN for any other Origin, whatever the Host', () => {
+describe('403 FORBIDDEN for any other Origin, with any Host', () => {
   const foreign = [
     'http://localhost',
     'http://localhost:1',
@@ -201,7 +202,7 @@ describe('403 FORBIDDEN for any other Origin, whatever the Host', () => {
   ];
   for (const origin of foreign) {
     test(origin, async () => {
-      // As if the page were of the very host that it asks.
+      // The page's host equals the requested host.
       const said = URL.parse(origin)?.host ?? 'localhost';
       for (const host of [
         'localhost',

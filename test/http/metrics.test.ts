@@ -1,9 +1,10 @@
-/** What Prometheus reads: on a listener of its own, bounded labels, and nothing of what is in an instance. */
+/** Metrics for Prometheus: their own listener, bounded labels, and no content of an instance. */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import type { VmSample } from '../../src/agent-api/host-calls.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
-import { createMetricsApp, RequestMetrics } from '../../src/http/metrics.ts';
+import { createMetricsApp } from '../../src/http/monitoring/metrics.ts';
+import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
 import { apiForFile } from '../support/api.ts';
 import { instanceIn } from '../support/states.ts';
 import { happen, tellAll } from '../support/telling.ts';
@@ -23,7 +24,7 @@ const SAMPLE: VmSample = {
   network: { received_bytes: 5, sent_bytes: 6 },
 };
 
-/** The answer, with what the host says of its VMs; without: it does not answer. */
+/** The answer, with the host's report of its VMs; without a report the host does not answer. */
 async function scrape(vms?: readonly { instance_id: string; sample: VmSample }[]): Promise<string> {
   const asked = fetch(`${origin}/metrics`);
   if (vms) {
@@ -41,7 +42,7 @@ function seriesValue(text: string, series: string): number | undefined {
   return line === undefined ? undefined : Number(line.slice(series.length + 1));
 }
 
-test('requests by route and status; a path that is no route is none of its own', async () => {
+test('requests by route and status; unknown paths share one label', async () => {
   await api.as(owner).get('/v1/me');
   await api.as(owner).get('/v1/instances/inst_x');
   await api.as(owner).get(`/nowhere/${'x'.repeat(100)}`);
@@ -57,7 +58,7 @@ test('requests by route and status; a path that is no route is none of its own',
   assert.doesNotMatch(text, /nowhere|inst_x/);
 });
 
-test('VMs by state, every state; open flushes, pending deliveries, mails, the pool', async () => {
+test('VMs by every state, open flushes, pending deliveries, mails, the pool', async () => {
   await instanceIn(api, owner, 'running');
   await instanceIn(api, owner, 'failed');
   await api.instance(owner);
@@ -77,7 +78,7 @@ test('VMs by state, every state; open flushes, pending deliveries, mails, the po
   assert.notEqual(seriesValue(text, 'process_resident_memory_bytes'), undefined);
 });
 
-test('figures of each VM; what is not known is no series; a VM that is gone is none any more', async () => {
+test('figures of each VM; an unknown value and a deleted VM have no series', async () => {
   const { id } = await instanceIn(api, owner, 'running');
   const text = await scrape([{ instance_id: id, sample: SAMPLE }]);
   assert.equal(seriesValue(text, `berth_vm_cpu_seconds_total{instance_id="${id}"}`), 12.5);
@@ -87,7 +88,7 @@ test('figures of each VM; what is not known is no series; a VM that is gone is n
   assert(!(await scrape([])).includes(`instance_id="${id}"`));
 });
 
-test("a host's word counts for no VM of another host", async () => {
+test('a host cannot report for a VM of another host', async () => {
   const { id } = await instanceIn(api, owner, 'running');
   await api.db
     .updateTable('vms')
@@ -98,12 +99,12 @@ test("a host's word counts for no VM of another host", async () => {
   assert(!(await scrape([{ instance_id: id, sample }])).includes(id));
 });
 
-test('a host that does not answer leaves the rest as it is', async () => {
+test('a host that does not answer does not affect the rest', async () => {
   const text = await scrape();
   assert.equal(seriesValue(text, 'berth_vms{state="running"}'), 3);
   assert.doesNotMatch(text, /^berth_vm_cpu_seconds_total\{/m);
 });
 
-test('the public listener has no such path', async () => {
+test('the public listener does not serve it', async () => {
   assert.equal((await api.client.get('/metrics')).status, 404);
 });

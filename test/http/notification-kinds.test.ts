@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { after, describe, test } from 'node:test';
-import { tellOfExpiry } from '../../src/api-keys/tell-of-expiry.ts';
 import { appendPrivate } from '../../src/events/append.ts';
 import { KIND_NAMES } from '../../src/notifications/model.ts';
+import { reportExpiry } from '../../src/tasks/report-expiry.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import {
   makeServiceAccount,
@@ -196,15 +196,15 @@ describe('of keys', () => {
       });
     await make(member, 8);
     const soon = await make(member, 6);
-    await Promise.all([tellOfExpiry(db), tellOfExpiry(db), tellOfExpiry(db)]);
+    await Promise.all([reportExpiry(db), reportExpiry(db), reportExpiry(db)]);
     const item = await only(member, 'api_key.expiring');
     assert.equal(item.resource?.id, soon.body.id);
     assert.deepEqual(await told(owner, 'api_key.expiring'), []);
-    await tellOfExpiry(db);
+    await reportExpiry(db);
     assert.equal((await only(member, 'api_key.expiring')).count, 1);
     const account = await makeServiceAccount(db, owner.org_id, 'notifications:read');
     const { key } = (await make(owner, 1, { service_account_id: account })).body;
-    await tellOfExpiry(db);
+    await reportExpiry(db);
     for (const who of [key, owner, admin]) await only(who, 'api_key.expiring');
   });
 

@@ -1,10 +1,10 @@
-/** The API document: committed as the routes say it, and of the shape that readers of OpenAPI 3.1 expect. */
+/** The API document equals the committed one, and has the form that readers of OpenAPI 3.1 expect. */
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { Compile } from 'typebox/schema';
+import { OPENAPI_PATH, openApiText } from '../../src/http/openapi/write-openapi.ts';
 import { OF_PATTERN } from '../../src/http/validation-words.ts';
-import { OPENAPI_PATH, openApiText } from '../../src/http/write-openapi.ts';
 import { ERROR_CODES } from '../../src/lib/errors.ts';
 import { type Document, type Endpoint, endpointsOf, type Media } from '../support/openapi.ts';
 
@@ -12,7 +12,7 @@ const text = await openApiText();
 const document = JSON.parse(text) as Document;
 const endpoints = endpointsOf(document);
 
-/** The codes that an operation answers with one status. */
+/** The error codes of an operation with this status. */
 function codesOf({ operation }: Endpoint, status: string): string[] {
   return Object.keys(operation.responses[status]?.content?.['application/json']?.examples ?? {});
 }
@@ -20,11 +20,11 @@ function headersOf({ operation }: Endpoint): string[] {
   return (operation.parameters ?? []).filter((each) => each.in === 'header').map((each) => each.name);
 }
 
-test('openapi/v1.json is what the routes say (if not: node src/http/write-openapi.ts)', async () => {
+test('openapi/v1.json is what the routes declare (if not: node src/http/openapi/write-openapi.ts)', async () => {
   assert.equal(await readFile(OPENAPI_PATH, 'utf8'), text);
 });
 
-test('the document is the same each time it is made', async () => {
+test('the document is the same each time it is generated', async () => {
   assert.equal(await openApiText(), text);
 });
 
@@ -36,7 +36,7 @@ test('it is OpenAPI 3.1 with title, version, licence, server, and a credential o
   assert.deepEqual(Object.keys(document.components['securitySchemes'] ?? {}), ['session', 'api_key', 'sudo']);
 });
 
-test('the schemas that the seed names are there under those names, and refer to what they hold', () => {
+test('the schemas of the public interface have its names, and refer to each other', () => {
   const schemas = document.components['schemas'] ?? {};
   for (const name of [
     ...['SudoGrantRequest', 'SudoGrantResponse', 'CreateApiKeyRequest', 'CreateApiKeyResponse'],
@@ -52,14 +52,14 @@ test('the schemas that the seed names are there under those names, and refer to 
   });
 });
 
-test('every path is under /v1 and every operation has a name of its own, a summary and one described tag', () => {
+test('every path is under /v1, and every operation has a unique name, a summary and one described tag', () => {
   assert.ok(endpoints.length > 0);
   const names = new Set<string>();
   const tags = (document as unknown as { tags: { name: string; description: string }[] }).tags;
   for (const { name, path, operation } of endpoints) {
     assert.match(path, /^\/v1(\/[a-z0-9.-]+|\/\{[a-z_]+\})+$/, name);
     assert.match(operation.operationId, /^[a-z][A-Za-z0-9]+$/, name);
-    assert.ok(!names.has(operation.operationId), `${operation.operationId} is there twice`);
+    assert.ok(!names.has(operation.operationId), `${operation.operationId} is used twice`);
     names.add(operation.operationId);
     assert.ok(operation.summary, name);
     assert.equal(operation.tags.length, 1, name);
@@ -77,7 +77,7 @@ test('the parameters of a path are those that it declares', () => {
   }
 });
 
-test('every operation declares a success, and the errors that any caller can meet, in the one shape', () => {
+test('every operation declares a success, and the errors that any call can get, in the common form', () => {
   for (const endpoint of endpoints) {
     const { name, operation, path, method } = endpoint;
     const statuses = Object.keys(operation.responses);
@@ -108,18 +108,18 @@ test('every operation declares a success, and the errors that any caller can mee
   }
 });
 
-test('every error code is answered by some operation', () => {
+test('some operation declares each error code', () => {
   const told = new Set(
     endpoints.flatMap((each) =>
       Object.keys(each.operation.responses).flatMap((status) => codesOf(each, status)),
     ),
   );
-  // The spelling of routes that are not there yet.
+  // Only routes of webhooks use this spelling.
   const missing = Object.keys(ERROR_CODES).filter((code) => !told.has(code) && code !== 'Unauthenticated');
   assert.deepEqual(missing, []);
 });
 
-test('a route takes Idempotency-Key exactly where it tells of its conflicts and replays, nullable', () => {
+test('a route takes a nullable Idempotency-Key exactly where it declares its conflicts and replays', () => {
   let taking = 0;
   for (const endpoint of endpoints) {
     const takes = headersOf(endpoint).includes('Idempotency-Key');
@@ -144,7 +144,7 @@ test('If-Match is declared where 412 is', () => {
   }
 });
 
-test('the destructive families, and adding a factor, need the session and the sudo cookie, and nothing else does', () => {
+test('only destructive routes, and the one that adds a factor, need the session and the sudo cookie', () => {
   const needing = endpoints.filter((each) =>
     (each.operation.security ?? []).some((way) => 'sudo' in (way as object)),
   );
@@ -158,7 +158,7 @@ test('the destructive families, and adding a factor, need the session and the su
   for (const each of needing) assert.ok(codesOf(each, '403').includes('SUDO_REQUIRED'), each.name);
 });
 
-test('every example is valid, and every request body and every answer with one has an example', () => {
+test('every request body and every JSON answer has an example, and the example is valid', () => {
   const check = (where: string, media: Media) => {
     const given = media.examples ? Object.values(media.examples).map((each) => each.value) : [media.example];
     const validator = Compile(media.schema as never);
@@ -178,7 +178,7 @@ test('every example is valid, and every request body and every answer with one h
   }
 });
 
-test('what a pattern asks for can be said in words', () => {
+test('every pattern of a request has a description in words', () => {
   const untold = new Set<string>();
   const walk = (value: unknown): void => {
     if (typeof value !== 'object' || value === null) return;
@@ -190,7 +190,7 @@ test('what a pattern asks for can be said in words', () => {
     walk(operation.parameters?.filter((each) => each.in === 'query'));
   }
   walk(document.components['schemas']);
-  // Of an answer, not of a request.
+  // Only answers have it.
   untold.delete('^req_[0-9a-f]{24}$');
   assert.deepEqual([...untold], []);
 });

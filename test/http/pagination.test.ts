@@ -1,4 +1,4 @@
-/** Lists: newest first, complete and without doubles while others insert, and cursors that fit nowhere else. */
+/** Lists are newest first, complete and without duplicates during inserts, and a cursor is valid for its list only. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { CursorSealer } from '../../src/http/pagination.ts';
@@ -39,7 +39,7 @@ for (const list of LISTS) {
       assert.deepEqual(await read(api.as(who), list), { data: [], next_cursor: null });
     });
 
-    test('pages are newest first, whole, without doubles, and unmoved by what is made meanwhile', async () => {
+    test('pages are newest first, complete, without duplicates, and stable during inserts', async () => {
       const who = await api.person();
       const made: string[] = [];
       for (let i = 0; i < 7; i++) made.push(await add(list, who));
@@ -60,14 +60,14 @@ for (const list of LISTS) {
       assert.equal(pages, 3);
     });
 
-    test('a page that holds just all has no cursor', async () => {
+    test('a page that holds the whole list has no cursor', async () => {
       const who = await api.person();
       for (let i = 0; i < 3; i++) await add(list, who);
       assert.equal((await read(api.as(who), `${list}?limit=3`)).next_cursor, null);
       assert.notEqual((await read(api.as(who), `${list}?limit=2`)).next_cursor, null);
     });
 
-    test('50 is the default and 200 the most', async () => {
+    test('the default limit is 50 and the maximum 200', async () => {
       const who = await api.person();
       if (list !== '/v1/instances') for (let i = 0; i < 51; i++) await add(list, who);
       assert.equal((await read(api.as(who), list)).data.length, list === '/v1/instances' ? 0 : 50);
@@ -77,7 +77,7 @@ for (const list of LISTS) {
       }
     });
 
-    test('a cursor is refused to anyone else, in another organisation, elsewhere, changed, or too old', async () => {
+    test('a cursor is refused to others, in another organisation, for another list, changed, or expired', async () => {
       const who = await api.person();
       for (let i = 0; i < 2; i++) await add(list, who);
       const { next_cursor } = await read(api.as(who), `${list}?limit=1`);
@@ -121,7 +121,7 @@ test('a cursor of a filtered list is refused with another filter', async () => {
   assert.equal((await read(api.as(who), `/v1/instances?label=a&cursor=${next_cursor}`)).data.length, 1);
 });
 
-test('a cursor is good for three days and shows nothing of what it holds', async () => {
+test('a cursor is valid for three days and reveals nothing', async () => {
   const who = await api.person();
   let now_ms = Date.now();
   const sealer = new CursorSealer(api.context.secret_key, () => now_ms);

@@ -1,4 +1,4 @@
-/** `X-Forwarded-For` is believed behind BERTH_TRUSTED_PROXIES alone: in limits, in the audit log, for keys' networks. */
+/** `X-Forwarded-For` is trusted only from BERTH_TRUSTED_PROXIES: in limits, in the audit log, for keys' networks. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { DEFAULT_RATE_LIMITS } from '../../src/config/settings.ts';
@@ -12,7 +12,7 @@ const proxied = await apiForFile({ context: { rate_limits, trusted_proxies: ['12
 
 const from = (chain: string) => ({ headers: { 'x-forwarded-for': chain } });
 
-/** What an address has left of its 60 a minute, after a login from there. */
+/** The rest of an address's 60 requests a minute, after a login from it. */
 async function leftAfterLogin(api: TestApi, chain: string): Promise<number> {
   const body = { email: 'nobody@example.org', password: 'no such password' };
   const answer = await api.client.post('/v1/auth/password-reset', { email: body.email }, from(chain));
@@ -38,14 +38,14 @@ async function keyFor(api: TestApi, network: string): Promise<string> {
 }
 
 describe('without trusted proxies', () => {
-  test('every caller is where it is, whatever it says: one limit for all', async () => {
+  test('the header is ignored: all callers share one limit', async () => {
     const first = await leftAfterLogin(direct, '192.0.2.1');
     assert.equal(await leftAfterLogin(direct, '192.0.2.2'), first - 1);
   });
   test('the audit log has the address of the connection', async () => {
     assert.equal(await auditedAddress(direct, '192.0.2.1'), '127.0.0.1');
   });
-  test('a key for one network is not let in by a header', async () => {
+  test('a header does not admit a key from outside its network', async () => {
     const key = await keyFor(direct, '192.0.2.0/24');
     assertError(await direct.as(key).get('/v1/api-keys', from('192.0.2.1')), 'UNAUTHENTICATED');
     const here = await keyFor(direct, '127.0.0.1/32');
@@ -54,17 +54,17 @@ describe('without trusted proxies', () => {
 });
 
 describe('behind a trusted proxy', () => {
-  test('each address has a limit of its own', async () => {
+  test('each address has its own limit', async () => {
     assert.equal(await leftAfterLogin(proxied, '192.0.2.1'), 59);
     assert.equal(await leftAfterLogin(proxied, '192.0.2.1'), 58);
     assert.equal(await leftAfterLogin(proxied, '192.0.2.2'), 59);
   });
-  test('what the caller itself put before the last proxy is not believed', async () => {
+  test('addresses that the caller wrote before the last proxy are not trusted', async () => {
     assert.equal(await auditedAddress(proxied, '198.51.100.9, 192.0.2.3'), '192.0.2.3');
     assert.equal(await auditedAddress(proxied, '192.0.2.4, 10.0.0.1'), '192.0.2.4');
     assert.equal(await auditedAddress(proxied, '192.0.2.4, 10.0.0.2'), '10.0.0.2');
   });
-  test('a key for a network is let in from there, and from nowhere else', async () => {
+  test('a key for a network is accepted from there only', async () => {
     const key = await keyFor(proxied, '192.0.2.0/24');
     assert.equal((await proxied.as(key).get('/v1/api-keys', from('192.0.2.77'))).status, 200);
     assertError(await proxied.as(key).get('/v1/api-keys', from('192.0.3.1')), 'UNAUTHENTICATED');

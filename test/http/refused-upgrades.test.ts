@@ -1,4 +1,4 @@
-/** A refused upgrade's connection ends with its answer, whatever the peer does with its own side. */
+/** The connection of a refused upgrade ends with the answer, even if the peer keeps its side open. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect } from 'node:net';
@@ -9,7 +9,7 @@ import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
 
-/** The whole answer, to a peer that keeps its own side open; resolves once the server has let go of the connection. */
+/** The whole answer, to a peer that keeps its side open; resolves once the server has closed the connection. */
 async function refused(origin: string, path: string, headers: Record<string, string>): Promise<string> {
   const { hostname, port } = new URL(origin);
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true });

@@ -1,4 +1,4 @@
-/** The line of log that every request leaves. */
+/** The log line of every request. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { pino } from 'pino';
@@ -11,7 +11,7 @@ const log = pino({ level: 'info' }, { write: (line: string) => void lines.push(l
 const api = await apiForFile({ context: { log } });
 const owner = await api.person();
 
-/** The line of the request that `call` makes: it is written just after the answer was sent. */
+/** The log line of the request that `call` sends; it is written just after the answer. */
 async function lineOf(call: () => Promise<{ readonly headers: Record<string, unknown> }>) {
   const id = (await call()).headers['x-request-id'];
   for (;;) {
@@ -21,7 +21,7 @@ async function lineOf(call: () => Promise<{ readonly headers: Record<string, unk
   }
 }
 
-test('a request that is served: when, what, by whom, with which outcome', async () => {
+test('a served request: its time, route, principal and status', async () => {
   const line = await lineOf(() => api.as(owner).get('/v1/me'));
   assert.equal(line['method'], 'GET');
   assert.equal(line['route'], '/v1/me');
@@ -31,7 +31,7 @@ test('a request that is served: when, what, by whom, with which outcome', async 
   assert.equal(line['ip'], undefined);
 });
 
-test('a request that is refused, for its credential or for its scope, also from where', async () => {
+test('a request refused for its credential or scope: also the address', async () => {
   const unknown = await lineOf(() => api.client.get('/v1/me'));
   assert.deepEqual([unknown['status'], unknown['principal'], unknown['ip']], [401, null, '127.0.0.1']);
   const { id, key } = await makeKey(api.db, owner, 'vm:read');
@@ -39,7 +39,7 @@ test('a request that is refused, for its credential or for its scope, also from 
   assert.deepEqual([narrow['status'], narrow['principal'], narrow['ip']], [403, id, '127.0.0.1']);
 });
 
-test('neither credentials, passwords nor line breaks of a caller get into the log', async () => {
+test('no credential, password or line break of a caller gets into the log', async () => {
   const token = newToken(SESSION_PREFIX);
   await lineOf(() => api.as(token).get('/v1/me'));
   await lineOf(() =>

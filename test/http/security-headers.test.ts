@@ -1,4 +1,4 @@
-/** What browsers are told of every answer. */
+/** The security headers of every answer. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { apiForFile } from '../support/api.ts';
@@ -14,7 +14,7 @@ const ANSWERS = {
 };
 
 for (const [what, answer] of Object.entries(ANSWERS)) {
-  test(`${what}: nothing is stored, sniffed, framed, loaded or told to others`, async () => {
+  test(`${what}: no storing, sniffing, framing, loading or referrer`, async () => {
     const { headers } = await answer();
     assert.equal(headers['cache-control'], 'no-store');
     assert.equal(headers['x-content-type-options'], 'nosniff');
@@ -28,13 +28,13 @@ for (const [what, answer] of Object.entries(ANSWERS)) {
   });
 }
 
-test('JSON says that it is JSON in UTF-8', async () => {
+test('the type of JSON names UTF-8', async () => {
   for (const answer of [await ANSWERS['a success'](), await ANSWERS['a refusal']()]) {
     assert.equal(answer.headers['content-type'], 'application/json; charset=utf-8');
   }
 });
 
-test('TRACE is served nowhere', async () => {
+test('TRACE is never served', async () => {
   const { statusCode } = await api.app.inject({ method: 'TRACE' as never, url: '/v1/me' });
   assert.equal(statusCode, 404);
 });

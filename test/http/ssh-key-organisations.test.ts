@@ -1,4 +1,4 @@
-/** In which organisations an SSH key lets in: by what registered it, and by the role of its owner. */
+/** In which organisations an SSH key grants access: by the credential that registered it, and its owner's role. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { Role } from '../../src/db/tables.ts';

@@ -1,4 +1,4 @@
-/** Which SSH port a new instance gets, and what becomes of the port of a deleted one. */
+/** Assignment of SSH ports to new instances, and quarantine of a deleted instance's port. */
 import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,4 @@
-/** How to connect to an instance, and whom it lets in. */
+/** Connection details of an instance, and its allowed keys. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { newId } from '../../src/lib/ids.ts';
@@ -84,7 +84,7 @@ describe('200', () => {
     assert.deepEqual(await told(), [other]);
     const { reason } = await stateOf(api, owner, id);
     assert.equal(reason?.code, 'ready');
-    assert.match(reason?.message ?? '', /host key is another/);
+    assert.match(reason?.message ?? '', /host key has changed/);
   });
 
   test("mode account lets in the creator's keys, later ones too, and nobody else's", async () => {

@@ -1,4 +1,4 @@
-/** The serial console: its log, tickets, and the live line, spliced by the control plane with what a host's agent opens. */
+/** The serial console: its log, tickets, and the live line, which the control plane splices with the agent's stream. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { request } from 'node:http';

@@ -1,4 +1,4 @@
-/** Commands in the guest, as the API takes and answers them; the guest itself is in test/guest. */
+/** The API of commands in the guest. test/guest has the guest's side. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { ExecResult } from '../../src/agent-api/host-calls.ts';

@@ -1,4 +1,4 @@
-/** Flushes that callers wait for: who joins whom, what a receipt covers, and what a caller hears when there is none. */
+/** Requested flushes: which flush a caller joins, what a receipt covers, and the errors. */
 import assert from 'node:assert/strict';
 import { describe, type TestContext, test } from 'node:test';
 import type { FlushReceipt } from '../../src/agent-api/types.ts';
@@ -138,7 +138,7 @@ describe('409', () => {
     const answering = flush(id);
     await agent.beginFlush(await agent.askedToFlush(id));
     await agent.failed(id);
-    assertError(await answering, 'CONFLICT', /The VM is failed/);
+    assertError(await answering, 'CONFLICT', /The VM has failed/);
   });
   test('a VM that fails while it is stopping has no final flush to join', async (t) => {
     const waiting = waitersOf(t, 'instance');
@@ -243,7 +243,7 @@ describe('503', () => {
     const answering = ending.as(person).post(`/v1/instances/${id}/vm/flush`);
     await ending.agent.askedToFlush(id);
     await ending.hub.stop();
-    assertError(await answering, 'UNAVAILABLE', /goes on/);
+    assertError(await answering, 'UNAVAILABLE', /still running/);
   });
 });
 

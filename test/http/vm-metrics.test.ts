@@ -1,4 +1,4 @@
-/** What a VM uses, as the API answers it; how it is measured is in test/guest. */
+/** The API of a VM's metrics. test/guest has the measurement. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { VmSample } from '../../src/agent-api/host-calls.ts';

@@ -1,4 +1,4 @@
-/** The table of states and calls in the interface, against real rows: what each call answers, and what it leaves. */
+/** The interface's table of states and calls, against real rows: the answer of each call, and the state after it. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { VmState } from '../../src/vms/model.ts';

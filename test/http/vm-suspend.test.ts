@@ -1,4 +1,4 @@
-/** A suspend beyond the table of states: what the host says, whose the memory is, and when it goes. */
+/** Suspend beyond the table of states: the host's reports, the owner of the memory, and its removal. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -8,10 +8,10 @@ import { knownObjects } from '../../src/disks/segment-store.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
+import { applyDeadlines } from '../../src/tasks/enforce-deadlines.ts';
 import { freeMemory } from '../../src/tasks/free-memory.ts';
 import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
-import { applyDeadlines } from '../../src/vms/apply-report.ts';
-import { listSpentMemory } from '../../src/vms/memory-store.ts';
+import { listOrphanedMemory } from '../../src/vms/memory-store.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { instanceIn, stateOf } from '../support/states.ts';
@@ -24,7 +24,7 @@ const { agent } = api;
 const start = (id: InstanceId) => client.post<VmOut>(`/v1/instances/${id}/vm`);
 const stop = (id: InstanceId) => client.delete<VmOut>(`/v1/instances/${id}/vm`);
 const suspend = (id: InstanceId) => client.post<VmOut>(`/v1/instances/${id}/vm/suspend`);
-const isSpent = async (key: string) => (await listSpentMemory(api.db, 1_000)).includes(key);
+const isOrphaned = async (key: string) => (await listOrphanedMemory(api.db, 1_000)).includes(key);
 const isKnown = async (key: string) => (await knownObjects(api.db, [key])).has(key);
 const lastEvent = async (id: InstanceId) => {
   const row = await api.db
@@ -52,17 +52,17 @@ describe('suspend and resume', () => {
     assert.equal(await lastEvent(id), 'vm.suspended');
     const gone = (await agent.assignments()).every((each) => each.instance_id !== id);
     assert(gone, 'nothing of it is left to do for a host');
-    assert.deepEqual([await isSpent(memory.key), await isKnown(`${memory.key}/1`)], [false, true]);
+    assert.deepEqual([await isOrphaned(memory.key), await isKnown(`${memory.key}/1`)], [false, true]);
 
     const started = (await start(id)).body;
     assert.deepEqual([started.state, started.boot], ['starting', 2]);
     const assignment = await agent.assigned(id);
     assert.deepEqual([assignment.resume, assignment.suspended], [memory, false]);
-    assert.equal(await isSpent(memory.key), false);
+    assert.equal(await isOrphaned(memory.key), false);
     await agent.ready(id, null, [], true);
     assert.equal((await stateOf(api, owner, id)).reason?.code, 'resumed');
     assert.equal((await agent.known(id)).resume, null);
-    assert.equal(await isSpent(memory.key), true);
+    assert.equal(await isOrphaned(memory.key), true);
     assert.equal(await lastEvent(id), 'vm.started');
   });
 
@@ -75,7 +75,7 @@ describe('suspend and resume', () => {
     const newer = await agent.memory(id);
     assert.equal(newer.generation, older.generation);
     await agent.suspended(id);
-    assert.deepEqual([await isSpent(older.key), await isSpent(newer.key)], [true, false]);
+    assert.deepEqual([await isOrphaned(older.key), await isOrphaned(newer.key)], [true, false]);
     await start(id);
     const { resume } = await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3);
     assert.equal(resume?.key, newer.key);
@@ -96,7 +96,7 @@ describe('suspend and resume', () => {
     await start(id);
     await agent.assigned(id);
     await agent.failed(id);
-    assert.equal(await isSpent(key), true);
+    assert.equal(await isOrphaned(key), true);
     await start(id);
     assert.equal((await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3)).resume, null);
   });
@@ -107,7 +107,7 @@ describe('suspend and resume', () => {
     assert.equal((await stop(id)).status, 202);
     const assignment = await agent.assigned(id);
     assert.deepEqual([assignment.desired, assignment.suspended, assignment.resume], ['stopped', true, null]);
-    assert.equal(await isSpent(key), true);
+    assert.equal(await isOrphaned(key), true);
     await agent.stopped(id);
     assert.equal((await stateOf(api, owner, id)).state, 'stopped');
     await start(id);
@@ -170,9 +170,9 @@ describe('the objects of a memory', () => {
       },
     };
     await assert.rejects(free(broken as ObjectStore), /killed here/);
-    assert.equal(await isSpent(key), true);
+    assert.equal(await isOrphaned(key), true);
     await free();
-    assert.deepEqual([await there(), await isSpent(key)], [[], false]);
+    assert.deepEqual([await there(), await isOrphaned(key)], [[], false]);
   });
 
   test('of a suspend that came to nothing go with the sweep', async () => {
@@ -210,7 +210,7 @@ describe('what the host says of a suspend', () => {
       const { id } = await instanceIn(api, owner, state);
       assert.deepEqual(await agent.suspended(id), { outcome: 'accepted' });
       assert.equal((await stateOf(api, owner, id)).state, state);
-      assert.equal(await isSpent((await agent.memory(id)).key), true);
+      assert.equal(await isOrphaned((await agent.memory(id)).key), true);
     });
   }
 
@@ -240,6 +240,6 @@ describe('what the host says of a suspend', () => {
     await applyDeadlines(api.db);
     assert.deepEqual(await agent.suspended(id), { outcome: 'accepted' });
     assert.equal((await stateOf(api, owner, id)).state, 'failed');
-    assert.equal(await isSpent((await agent.memory(id)).key), true);
+    assert.equal(await isOrphaned((await agent.memory(id)).key), true);
   });
 });

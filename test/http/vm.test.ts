@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { newId } from '../../src/lib/ids.ts';
-import { applyDeadlines, watchDeadlines } from '../../src/vms/apply-report.ts';
-import { DeadlineWatch, HEARING_MS } from '../../src/vms/deadline-watch.ts';
+import { applyDeadlines, enforceDeadlines } from '../../src/tasks/enforce-deadlines.ts';
+import { DeadlineMonitor, GRACE_MS } from '../../src/vms/deadline-monitor.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { FACTS } from '../support/scripted-agent.ts';
@@ -325,10 +325,10 @@ describe('deadlines', () => {
     const passed = { deadline_at: new Date(Date.now() - 1) };
     for (const each of [id, late.id])
       await api.db.updateTable('vms').where('instance_id', '=', each).set(passed).execute();
-    const watch = new DeadlineWatch();
-    await watchDeadlines(api.db, watch, 0);
+    const watch = new DeadlineMonitor();
+    await enforceDeadlines(api.db, watch, 0);
     await agent.ready(id);
-    for (let now_ms = 0; now_ms <= HEARING_MS; now_ms += 5_000) await watchDeadlines(api.db, watch, now_ms);
+    for (let now_ms = 0; now_ms <= GRACE_MS; now_ms += 5_000) await enforceDeadlines(api.db, watch, now_ms);
     assert.equal((await stateOf(api, owner, id)).state, 'running');
     assert.equal((await stateOf(api, owner, late.id)).state, 'failed');
   });

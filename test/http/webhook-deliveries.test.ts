@@ -1,4 +1,4 @@
-/** What is sent, in which order, how often, and what people see of it and ask for. */
+/** Deliveries: who gets them, order, retries, redelivery, replay, and their list. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { InstanceId } from '../../src/lib/ids.ts';
@@ -20,7 +20,7 @@ const api = await apiForFile();
 sendWebhooks(api);
 const numbers = (got: readonly { event: { data: Record<string, unknown> } }[]) =>
   got.map(({ event }) => event.data['n']);
-/** It is not tried again while the test runs. */
+/** No retry while the test runs. */
 const LATER = { status: 503, headers: { 'retry-after': '3600' } } as const;
 const agoMs = (ms: number) => new Date(Date.now() - ms).toISOString();
 
@@ -59,7 +59,7 @@ describe('an event', () => {
 });
 
 describe('order', () => {
-  test('of one instance: the first attempts follow each other, whatever becomes of them', async () => {
+  test('the first attempts of one instance follow each other, also after failures', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url, { events: ['vm.started'] });
@@ -110,7 +110,7 @@ describe('order', () => {
 });
 
 describe('a failed attempt', () => {
-  test('is made again on schedule, with the same id and the same bytes', async () => {
+  test('is retried on schedule, with the same id and the same bytes', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url);
@@ -144,7 +144,7 @@ describe('a failed attempt', () => {
     assert.equal(delivery?.next_attempt_at, null);
   });
 
-  test('waits for as long as the receiver asks', async () => {
+  test('is retried when the receiver asks for it', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url);
@@ -207,7 +207,7 @@ describe('202', () => {
     assert.deepEqual(numbers(await other.has(1)), [1]);
   });
 
-  test('a redelivery sends the same again, also what was delivered', async () => {
+  test('a redelivery sends the same id and bytes again, also after a success', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url);

@@ -1,4 +1,4 @@
-/** Receivers that want no more, or take nothing for days. The clock is moved by writing to the database. */
+/** Receivers that answer 410, or nothing but failures for days. Tests move the clock by writing to the database. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
@@ -30,7 +30,7 @@ const eventsOf = (org_id: string, type: string) =>
     .where('type', '=', type)
     .execute();
 
-/** As if nothing had been taken for so long. */
+/** As if it had been failing for so long. */
 async function failingFor(id: string, ms: number): Promise<void> {
   await api.db
     .updateTable('webhooks')
@@ -40,7 +40,7 @@ async function failingFor(id: string, ms: number): Promise<void> {
 }
 
 describe('410', () => {
-  test('disables at once; what waits has failed, others hear of it', async () => {
+  test('disables at once, fails pending deliveries, and other webhooks get the event', async () => {
     const owner = await api.person();
     const [gone, other] = [await startRecorder(), await startRecorder()];
     const webhook = await makeWebhook(api, owner, gone.url);
@@ -97,7 +97,7 @@ describe('nothing but failure', () => {
     assert.equal(event?.actor, 'system');
   });
 
-  test('ends with one that was taken', async () => {
+  test('ends with a success', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url);
@@ -116,7 +116,7 @@ describe('nothing but failure', () => {
     assert.equal(after.status, 'enabled');
   });
 
-  test('is told once: at the fifth failure of a delivery, or after an hour', async () => {
+  test('raises one event: at the fifth failure of a delivery, or after an hour', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url);
@@ -132,14 +132,14 @@ describe('nothing but failure', () => {
       assert.deepEqual(await told(), []);
       await untilRetried(api, webhook, receiver, attempts, attempts + 1);
     }
-    await until('it is told', async () => (await told()).length === 1);
+    await until('the event is raised', async () => (await told()).length === 1);
     await untilRetried(api, webhook, receiver, 5, 6);
     await until('it is recorded', async () => {
       const [delivery] = await deliveriesOf(api, owner, webhook);
       return delivery?.attempt_count === 6;
     });
     assert.equal((await told()).length, 1);
-    // Well again, then failing again: that is news.
+    // It recovers and fails again: another event.
     nth_well = 7;
     await happen(api, owner.org_id, 2);
     await webhookWhen(api, owner, webhook, 'well', ({ failing_since }) => failing_since === null);
@@ -147,7 +147,7 @@ describe('nothing but failure', () => {
     await webhookWhen(api, owner, webhook, 'failing', ({ failing_since }) => failing_since !== null);
     await failingFor(webhook.id, HOUR_MS + 1_000);
     await happen(api, owner.org_id, 4);
-    await until('it is told again', async () => (await told()).length === 2);
+    await until('it is raised again', async () => (await told()).length === 2);
     const [event] = await told();
     assert.equal((event?.data as { webhook: { id: string } } | undefined)?.webhook.id, webhook.id);
     assert.equal(event?.user_id, null);
@@ -155,7 +155,7 @@ describe('nothing but failure', () => {
 });
 
 describe('a webhook that is enabled again', () => {
-  test('starts well, and gets what happens from then on', async () => {
+  test('is not failing, and gets new events', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url, { events: ['member.added'] });
@@ -181,18 +181,18 @@ describe('a webhook that is enabled again', () => {
   });
 });
 
-describe('what is handed out in the moment of a disabling', () => {
+describe('a delivery of a fan-out beside the disabling', () => {
   const statesOf = async (id: string) => {
     const query = api.db.selectFrom('webhook_deliveries').select('state');
     return (await query.where('webhook_id', '=', id as never).execute()).map(({ state }) => state);
   };
 
-  test('has failed with the rest', async () => {
+  test('fails with the others', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const { id } = await makeWebhook(api, owner, receiver.url);
     await transaction(api.db, async (tx) => {
-      // Nobody else hands out anything meanwhile.
+      // No other dispatcher runs meanwhile.
       await tx.selectFrom('event_head').select('position').forUpdate().execute();
       await happen(api, owner.org_id, 1);
       await fanOutToWebhooks(tx, present(await numberEvents(tx, 100), 'the head'));

@@ -1,4 +1,4 @@
-/** What receivers get: signed as Standard Webhooks says, checked by its own package. */
+/** Signatures, verified by the package of Standard Webhooks, and bodies. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { Webhook } from 'standardwebhooks';
@@ -73,7 +73,7 @@ describe('the signature', () => {
 });
 
 describe('a rotation', () => {
-  test('signs with both secrets until the grace ends, then with the new one alone', async () => {
+  test('signs with both secrets until the grace period ends, then with the new one only', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const { id, secret: before } = await makeWebhook(api, owner, receiver.url);
@@ -93,7 +93,7 @@ describe('a rotation', () => {
     assert.ok(after && !verifies(before, after) && verifies(body.secret, after));
   });
 
-  test('without grace ends the secret before at once, and a second one ends the first', async () => {
+  test('without a grace period ends the present secret at once, and a second rotation ends the first secret', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const { id, secret: first } = await makeWebhook(api, owner, receiver.url);

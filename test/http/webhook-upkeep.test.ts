@@ -1,13 +1,12 @@
-/** What a process that died leaves behind, what a slow receiver costs the others, and what is removed in time. */
+/** Leases, slow receivers, the sweep, and the end of a process. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import type { WebhookDeliveryId, WebhookId } from '../../src/lib/ids.ts';
 import { newId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
 import { sweep } from '../../src/tasks/sweep.ts';
-import { reviveForgotten } from '../../src/webhooks/deliveries.ts';
-import { giveLease, takeLease } from '../../src/webhooks/drain-store.ts';
-import { FAST, SLOW_MS } from '../../src/webhooks/lanes.ts';
+import { listDueWebhooks, releaseLease, takeLease } from '../../src/webhooks/lease-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { until } from '../support/waiting.ts';
 import {
@@ -21,7 +20,9 @@ import {
 } from '../support/webhooks.ts';
 
 const api = await apiForFile();
-const senders = sendWebhooks(api);
+const lines: string[] = [];
+const log = createLog('webhooks', 'debug', { write: (line) => void lines.push(line) });
+const senders = sendWebhooks(api, { log });
 const { db } = api;
 const DAY_MS = 86_400_000;
 
@@ -32,25 +33,25 @@ const dispatched = () =>
   });
 
 describe('the lease', () => {
-  test('is held by one, told to come back for more, and taken over once its time is over', async () => {
+  test('has one holder, which others wake, and is taken over once it has expired', async () => {
     const id = newId('wh');
     assert.equal(await takeLease(db, id, 'a', 15), true);
     assert.equal(await takeLease(db, id, 'b', 15), false);
-    assert.equal(await giveLease(db, id, 'b', false), true, 'nothing to give back');
-    assert.equal(await giveLease(db, id, 'a', false), false, 'b has asked for it meanwhile');
-    assert.equal(await giveLease(db, id, 'a', false), true);
+    assert.equal(await releaseLease(db, id, 'b', false), true, 'nothing to release');
+    assert.equal(await releaseLease(db, id, 'a', false), false, 'b has woken it meanwhile');
+    assert.equal(await releaseLease(db, id, 'a', false), true);
     assert.equal(await takeLease(db, id, 'b', 15), true);
     await db
-      .updateTable('webhook_drains')
+      .updateTable('webhook_leases')
       .set({ until: new Date(Date.now() - 1_000) })
       .where('webhook_id', '=', id)
       .execute();
     assert.equal(await takeLease(db, id, 'c', 15), true);
-    assert.equal(await giveLease(db, id, 'b', true), true);
-    assert.equal(await takeLease(db, id, 'b', 15), false, 'b could not give back what is not its own');
+    assert.equal(await releaseLease(db, id, 'b', true), true);
+    assert.equal(await takeLease(db, id, 'b', 15), false, 'b could not release the lease of c');
   });
 
-  test('of many at once one gets it', async () => {
+  test('goes to one of many that take it at once', async () => {
     const id = newId('wh');
     const got = await Promise.all(
       Array.from({ length: 20 }, (_, nth) => takeLease(api.context.db, id, `${nth}`, 15)),
@@ -58,7 +59,7 @@ describe('the lease', () => {
     assert.equal(got.filter(Boolean).length, 1);
   });
 
-  test('of a process that died: what it had under way is sent by another', async () => {
+  test('of a process that died expires, and another process sends the pending deliveries', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const { id } = await makeWebhook(api, owner, receiver.url);
@@ -66,63 +67,46 @@ describe('the lease', () => {
     assert.ok(await takeLease(db, webhook_id, 'a process that is dead', 15));
     await happen(api, owner.org_id, 1);
     await dispatched();
-    await until('its job has been looked at', async () => {
+    await until('a sender was refused the lease', async () => {
       const lease = await db
-        .selectFrom('webhook_drains')
-        .select('again')
+        .selectFrom('webhook_leases')
+        .select('woken')
         .where('webhook_id', '=', webhook_id)
         .executeTakeFirst();
-      return lease?.again;
+      return lease?.woken;
     });
+    const due = (await listDueWebhooks(db)).map((each) => each.id);
+    assert.ok(!due.includes(webhook_id), 'not due while the lease is live');
+    assert.equal(receiver.got.length, 0);
     await db
-      .updateTable('webhook_batches')
-      .set({ created_at: new Date(Date.now() - 60_000) })
-      .where('webhook_id', '=', webhook_id)
-      .execute();
-    await reviveForgotten(db);
-    assert.equal(receiver.got.length, 0, 'not while the lease may still be held');
-    await db
-      .updateTable('webhook_drains')
+      .updateTable('webhook_leases')
       .set({ until: new Date(Date.now() - 1) })
       .where('webhook_id', '=', webhook_id)
       .execute();
-    await reviveForgotten(db);
     await receiver.has(1);
   });
 });
 
 describe('a receiver that hangs', () => {
-  test('is moved to the slow lane, and back once it answers', async () => {
+  test('is slow from then on, and fast again once it answers', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url);
     const release = receiver.hold((_, nth) => nth === 1);
-    const is_slow = async () => {
-      const { slow } = await db
-        .selectFrom('webhooks')
-        .select('slow')
-        .where('id', '=', webhook.id as WebhookId)
-        .executeTakeFirstOrThrow();
-      return slow;
-    };
-    const jobs = async () => {
-      const { rows } = await sql<{ n: number }>`
-        select count(*) as n from graphile_worker.jobs where task_identifier = ${FAST.task} and locked_at is not null`.execute(
-        db,
-      );
-      return rows[0]?.n;
-    };
-    const began_ms = Date.now();
+    const logged = (what: string) => lines.some((line) => line.includes(webhook.id) && line.includes(what));
     await happen(api, owner.org_id, 1);
     await receiver.has(1);
-    // Its request is still under way when its place in the fast lane is free again.
-    await until('the fast lane is free', async () => Date.now() - began_ms > SLOW_MS && (await jobs()) === 0);
+    await until('it counts as slow', () => logged('the receiver is slow'));
     assert.equal((await deliveriesOf(api, owner, webhook))[0]?.attempt_count, 0);
     release();
-    await until('it is in the slow lane', is_slow);
+    await until('its sender has ended', async () => {
+      const leases = db.selectFrom('webhook_leases').select('owner');
+      return (await leases.where('webhook_id', '=', webhook.id as WebhookId).execute()).length === 0;
+    });
+    assert.ok(!logged('fast again'));
     await happen(api, owner.org_id, 2);
     await receiver.has(2);
-    await until('it is back', async () => !(await is_slow()));
+    await until('it counts as fast', () => logged('the receiver is fast again'));
   });
 });
 
@@ -136,14 +120,19 @@ describe('the sweep', () => {
     });
     return { webhook, delivery };
   }
-  /** As if it had been made so many days ago: an id tells its time. */
+  /** As if it had been made so many days ago: an id has its time. */
   async function age(id: string, days: number): Promise<void> {
     const at = new Date(Date.now() - days * DAY_MS);
     const old = newId('whd', at.getTime());
     await db
       .updateTable('webhook_deliveries')
-      .set({ id: old, created_at: at, first_at: at })
+      .set({ id: old, created_at: at })
       .where('id', '=', id as WebhookDeliveryId)
+      .execute();
+    await db
+      .updateTable('webhook_attempts')
+      .set({ delivery_id: old, at })
+      .where('delivery_id', '=', id as WebhookDeliveryId)
       .execute();
   }
 
@@ -165,15 +154,15 @@ describe('the sweep', () => {
     // The webhook made first has also had the event of the second.
     assert.deepEqual(await left(old.webhook), [1]);
     assert.deepEqual(await left(young.webhook), [1]);
-    const orphans = await db
-      .selectFrom('webhook_deliveries')
-      .select('id')
-      .where('first_at', '<', new Date(Date.now() - 14 * DAY_MS))
+    const old_attempts = await db
+      .selectFrom('webhook_attempts')
+      .select('number')
+      .where('at', '<', new Date(Date.now() - 14 * DAY_MS))
       .execute();
-    assert.deepEqual(orphans, []);
+    assert.deepEqual(old_attempts, []);
   });
 
-  test('leaves an old delivery that was asked for again, with its last attempt', async () => {
+  test('leaves an old delivery that was redelivered, with its last attempt', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const { webhook, delivery } = await attempted(owner, receiver.url);
@@ -205,7 +194,7 @@ describe('the sweep', () => {
     await other.has(1);
     assert.equal(receiver.got.length, 1);
     await sweep(db);
-    for (const table of ['webhook_deliveries', 'webhook_drains'] as const) {
+    for (const table of ['webhook_deliveries', 'webhook_leases'] as const) {
       const rows = await db.selectFrom(table).select('webhook_id').where('webhook_id', '=', gone).execute();
       assert.deepEqual(rows, [], table);
     }
@@ -218,7 +207,7 @@ describe('the sweep', () => {
     const { id } = await makeWebhook(api, owner, (await startRecorder()).url);
     const webhook_id = id as WebhookId;
     await api.as(owner).delete(`/v1/webhooks/${id}`);
-    // As if they had been made today: an id tells its time.
+    // As if they had been made today: an id has its time.
     const today = newId('whd').slice(0, 14);
     await sql`insert into webhook_deliveries (id, webhook_id, event_id, position, state)
       select ${today}::text || lpad(n::text, 16, '0'), ${id}, 'evt', n, 'delivered' from generate_series(1, 10001) as n`.execute(
@@ -226,13 +215,13 @@ describe('the sweep', () => {
     );
     assert.ok(await takeLease(db, webhook_id, 'a process that is dead', 15));
     await sweep(db);
-    for (const table of ['webhook_deliveries', 'webhook_drains'] as const) {
+    for (const table of ['webhook_deliveries', 'webhook_leases'] as const) {
       const query = db.selectFrom(table).select('webhook_id').where('webhook_id', '=', webhook_id);
       assert.equal((await query.execute()).length, 0, table);
     }
   });
 
-  test('what is pending without its event has failed, and retries go out as before', async () => {
+  test('fails pending deliveries without their events, and retries go out as before', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url);
@@ -246,7 +235,8 @@ describe('the sweep', () => {
       webhook_id,
       event_id: newId('evt', month_ago_ms),
       position: 1_000_000 + n,
-      next_attempt_at: n === 0 ? null : new Date(month_ago_ms),
+      in_order: n === 0,
+      next_attempt_at: new Date(month_ago_ms),
     }));
     await db.insertInto('webhook_deliveries').values(orphans).execute();
     await sweep(db);
@@ -259,7 +249,7 @@ describe('the sweep', () => {
     });
   });
 
-  test('a webhook of a deleted organisation goes the same way', async () => {
+  test('removes the webhooks of a deleted organisation too', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const { webhook } = await attempted(owner, receiver.url);
@@ -274,7 +264,7 @@ describe('the sweep', () => {
   });
 });
 
-test('a webhook that is failing says since when', async () => {
+test('a failing webhook has failing_since', async () => {
   const owner = await api.person();
   const receiver = await startRecorder();
   receiver.reply = () => ({ status: 500 });
@@ -291,7 +281,7 @@ test('a webhook that is failing says since when', async () => {
   assert.ok((failing_since ?? '') >= created_at);
 });
 
-test('a process that is told to stop writes what is under way, sends nothing more, and holds nothing', async () => {
+test('a process that stops records its requests in flight, begins none, and releases its leases', async () => {
   const owner = await api.person();
   const receiver = await startRecorder();
   const webhook = await makeWebhook(api, owner, receiver.url, { events: ['vm.started'] });
@@ -310,7 +300,7 @@ test('a process that is told to stop writes what is under way, sends nothing mor
     ['pending', 'pending', 'delivered'],
   );
   const lease = await db
-    .selectFrom('webhook_drains')
+    .selectFrom('webhook_leases')
     .selectAll()
     .where('webhook_id', '=', webhook.id as WebhookId)
     .executeTakeFirst();

@@ -1,4 +1,4 @@
-/** Webhooks themselves: made, read, changed, deleted. What is sent stands in the files beside this one. */
+/** Webhooks: created, read, changed, deleted. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { invalid } from '../../src/lib/errors.ts';
@@ -133,7 +133,7 @@ describe('200', () => {
     }
   });
 
-  test('a change changes what it names, and says the state that it made', async () => {
+  test('a change changes the given fields only, and returns the new state', async () => {
     const owner = await api.person();
     const { id, secret, ...before } = await makeWebhook(api, owner, URL);
     const change = { name: 'other', events: ['*'] };
@@ -272,13 +272,13 @@ describe('403', () => {
     const writes = ROUTES.filter(([method, path]) => method !== 'GET' || path.endsWith('deliveries'));
     for (const who of [member, billing, robot, weak]) {
       for (const route of writes) assertError(await call(who, route, id), 'FORBIDDEN');
-      // Whatever else is wrong.
+      // Before any other error.
       assertError(await api.as(who).post(PATH, { nonsense: true }), 'FORBIDDEN');
     }
     assert.equal((await api.as(owner).get(`${PATH}/${id}`)).status, 200);
   });
 
-  test('making one, and changing it, by who is removed or demoted while its name is looked up', async (t) => {
+  test('a caller who is removed or demoted while the name is looked up creates and changes nothing', async (t) => {
     const owner = await api.person();
     const { id } = await makeWebhook(api, owner, URL);
     const { outbound } = api.context.webhooks;
@@ -312,7 +312,7 @@ describe('403', () => {
 });
 
 describe('404', () => {
-  test('one of another organisation, one that never was and a malformed id are the same', async () => {
+  test('a webhook of another organisation, an unknown id and a malformed id get the same answer', async () => {
     const owner = await api.person();
     const theirs = await makeWebhook(api, await api.person(), URL);
     for (const route of ROUTES.slice(2)) {
@@ -326,7 +326,7 @@ describe('404', () => {
 });
 
 describe('409', () => {
-  test('nothing is asked of a disabled webhook', async () => {
+  test('a disabled webhook refuses ping, redelivery and replay', async () => {
     const owner = await api.person();
     const { id } = await makeWebhook(api, owner, URL);
     await api.as(owner).patch(`${PATH}/${id}`, { status: 'disabled' });
@@ -348,7 +348,7 @@ describe('422', () => {
 });
 
 describe('429', () => {
-  test('an organisation has as many as its quota says, however many are made at once', async () => {
+  test('concurrent requests do not exceed the quota', async () => {
     const owner = await api.person();
     await setQuota(api.db, owner.org_id, { webhooks: 20 });
     const made = await Promise.all(Array.from({ length: 25 }, () => api.as(owner).post(PATH, BODY)));

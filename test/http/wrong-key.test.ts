@@ -37,7 +37,7 @@ test('the keys of disks tell it', async () => {
   await db.deleteFrom('audit_log').execute();
   await start(context.secret_key, context.secret_key);
   await assert.rejects(start(another, null), {
-    message: `${FILE.secret_key}: is not the key that this database was made with; bring that file back from a backup, or set BERTH_SECRET_KEY`,
+    message: `${FILE.secret_key}: is not the key that this database was made with; restore that file from a backup, or set BERTH_SECRET_KEY`,
     exit_code: 2,
   });
 });

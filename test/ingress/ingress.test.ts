@@ -62,7 +62,7 @@ async function runIngress(
   });
 }
 
-test('bytes go both ways as they are', async (t) => {
+test('bytes pass unchanged in both directions', async (t) => {
   const address = await target(t, (socket) => socket.pipe(socket));
   const { port } = await ingressTo(t, address);
   const socket = dial(t, port);
@@ -71,14 +71,14 @@ test('bytes go both ways as they are', async (t) => {
   assert.deepEqual(await readAll(socket), sent);
 });
 
-test('what the far side sends first arrives: sshd greets before its client', async (t) => {
+test('the first data of the VM arrives: sshd greets before its client', async (t) => {
   const address = await target(t, (socket) => socket.write('SSH-2.0-test\r\n'));
   const { port } = await ingressTo(t, address);
   const [greeting] = await once(dial(t, port), 'data');
   assert.equal(String(greeting), 'SSH-2.0-test\r\n');
 });
 
-test('64 MiB each way at once arrive whole and in order', async (t) => {
+test('64 MiB in each direction arrive complete and in order', async (t) => {
   const [up, down] = [randomBytes(64 * 1024 * 1024), randomBytes(64 * 1024 * 1024)];
   const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
   const received = Promise.withResolvers<string>();
@@ -93,7 +93,7 @@ test('64 MiB each way at once arrive whole and in order', async (t) => {
   assert.equal(await received.promise, digest(up));
 });
 
-test('a side that has ended its own sending still hears the other', async (t) => {
+test('a side that has ended sending still receives', async (t) => {
   const address = await target(t, (socket) => {
     void readAll(socket).then((request) => {
       // After the caller's end, and not at once.
@@ -106,7 +106,7 @@ test('a side that has ended its own sending still hears the other', async (t) =>
   assert.equal(String(await readAll(socket)), '5 bytes heard');
 });
 
-test('a caller who vanishes closes the way behind, and the other way round', async (t) => {
+test('the end of either side closes the other', async (t) => {
   const accepted = Promise.withResolvers<Socket>();
   const address = await target(t, (socket) => accepted.resolve(socket));
   const { port } = await ingressTo(t, address);
@@ -122,7 +122,7 @@ test('a caller who vanishes closes the way behind, and the other way round', asy
   await readAll(waiting);
 });
 
-test('a port whose VM does not run takes a connection and closes it at once', async (t) => {
+test('a port whose VM does not run closes connections at once', async (t) => {
   const { port } = await ingressTo(t, null);
   assert.equal((await readAll(dial(t, port))).length, 0);
 });
@@ -132,7 +132,7 @@ test('a VM that does not answer closes the connection', async (t) => {
   assert.equal((await readAll(dial(t, port))).length, 0);
 });
 
-test('a new target holds for new connections; those that are open stay', async (t) => {
+test('a new target applies to new connections; open ones stay', async (t) => {
   const one = await target(t, (socket) => socket.on('data', () => socket.write('one')));
   const two = await target(t, (socket) => socket.on('data', () => socket.write('two')));
   const { ingress, port } = await ingressTo(t, one);
@@ -147,7 +147,7 @@ test('a new target holds for new connections; those that are open stay', async (
   assert.equal(String((await once(first, 'data'))[0]), 'one');
 });
 
-test('a route that is gone closes its port and its connections', async (t) => {
+test('a removed route closes its port and its connections', async (t) => {
   const address = await target(t, (socket) => socket.write('hello'));
   const { ingress, port } = await ingressTo(t, address);
   const open = dial(t, port);
@@ -158,7 +158,7 @@ test('a route that is gone closes its port and its connections', async (t) => {
   assert.equal(error.code, 'ECONNREFUSED');
 });
 
-test('routes that come twice at once open a port once, and it closes with its route', async (t) => {
+test('concurrent routes open a port once, and it closes with its route', async (t) => {
   const ingress = new Ingress({ host: HOST, client: nowhere, log });
   t.after(() => ingress.close());
   const port = await ownPort();
@@ -170,7 +170,7 @@ test('routes that come twice at once open a port once, and it closes with its ro
   assert.equal(error.code, 'ECONNREFUSED');
 });
 
-test('routes that were read for a connection do not undo newer ones that the poll has brought meanwhile', async (t) => {
+test('routes refreshed for a connection do not undo newer ones of the poll', async (t) => {
   const port = await ownPort();
   const address = await target(t, (socket) => socket.end('hello'));
   const [old, now] = [[route(port)], [route(port, { target: address })]];
@@ -196,7 +196,7 @@ test('routes that were read for a connection do not undo newer ones that the pol
   assert.equal(String(await readAll(dial(t, port))), 'hello');
 });
 
-test('after routes that were read for a connection the poll is for changes of those', async (t) => {
+test('after a refresh the poll waits for changes from the refreshed routes', async (t) => {
   const port = await ownPort();
   const address = await target(t, (socket) => socket.end('hello'));
   const [held, anew] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
@@ -214,7 +214,7 @@ test('after routes that were read for a connection the poll is for changes of th
   await anew.promise;
 });
 
-test('a port that another program holds is reported, keeps no change waiting, and is opened once it is free', async (t) => {
+test('a port that another program uses is reported, blocks no change, and is opened once it is free', async (t) => {
   const blocker = createServer();
   const [port, other] = [await listen(blocker), await ownPort()];
   const change = { instance_id: newId('inst'), target: await target(t, (socket) => socket.end()) };
@@ -227,7 +227,7 @@ test('a port that another program holds is reported, keeps no change waiting, an
       answer('e2', [route(port), route(other, change)]);
     }
   });
-  assert.deepEqual(await reported.promise, [{ port, problem: 'another program has the port' }]);
+  assert.deepEqual(await reported.promise, [{ port, problem: 'another program uses the port' }]);
   await until('the other is open', () => isOpen(other));
   await new Promise((resolve) => blocker.close(resolve));
   await until('it is open', () => isOpen(port));

@@ -1,4 +1,4 @@
-/** Waiting for a VM, revocations, limits and what is told of use: one ingress with a scripted control plane. */
+/** Holding, revocations, limits and activity reports: one ingress with a scripted control plane. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer as createHttpServer } from 'node:http';
@@ -97,7 +97,7 @@ async function setUp(
 const echo = (t: TestContext) => target(t, (socket) => socket.pipe(socket));
 const closed = async (socket: Socket) => assert.equal((await readAll(socket)).length, 0);
 
-test('a connection to a stopped VM asks for its start, waits, and is then joined with all it has sent', async (t) => {
+test('a connection to a stopped VM requests its start, is held, and is then spliced with all it has sent', async (t) => {
   const { port, wakes, set } = await setUp(t, { wake: true });
   const socket = dial(t, port);
   socket.write('SSH-2.0-client\r\n');
@@ -109,7 +109,7 @@ test('a connection to a stopped VM asks for its start, waits, and is then joined
   assert.equal(String((await once(socket, 'data'))[0]), 'more');
 });
 
-test('more than is kept of a waiting caller arrives whole all the same', async (t) => {
+test('more data than a held connection buffers arrives completely', async (t) => {
   const { port, set } = await setUp(t, { wake: true }, { held_bytes: 1_000 });
   const sent = Buffer.alloc(8 * 1024 * 1024, 'x');
   const socket = dial(t, port);
@@ -127,7 +127,7 @@ test('more than is kept of a waiting caller arrives whole all the same', async (
   assert.equal(await received.promise, sent.length);
 });
 
-test('a start is asked for again while the VM is not there, also after a failure', async (t) => {
+test('a wake is repeated until the VM runs, also after a failure', async (t) => {
   const setup = await setUp(t, { wake: true });
   setup.answer = null;
   const socket = dial(t, setup.port);
@@ -139,14 +139,14 @@ test('a start is asked for again while the VM is not there, also after a failure
   assert.equal(String((await once(socket, 'data'))[0]), 'hello');
 });
 
-test('a refused start closes those who wait', async (t) => {
+test('a refused start closes held connections', async (t) => {
   const setup = await setUp(t, { wake: true });
   setup.answer = { outcome: 'refused', why: 'the quota' };
   await closed(dial(t, setup.port));
   assert.equal(setup.wakes.length, 1);
 });
 
-test('a VM that fails while it is woken closes those who wait', async (t) => {
+test('a VM that fails while it wakes closes held connections', async (t) => {
   const { port, wakes, set } = await setUp(t, { wake: true });
   const socket = dial(t, port);
   await until('it waits', () => wakes.length > 0);
@@ -154,12 +154,12 @@ test('a VM that fails while it is woken closes those who wait', async (t) => {
   await closed(socket);
 });
 
-test('nobody waits for longer than the limit', async (t) => {
+test('no connection is held for longer than the limit', async (t) => {
   const { port } = await setUp(t, { wake: true }, { held_ms: 50 });
   await closed(dial(t, port));
 });
 
-test('a caller who hangs up while waiting makes room, and is not joined', async (t) => {
+test('a held connection that disconnects frees its place, and is not spliced', async (t) => {
   const { port, wakes, set } = await setUp(t, { wake: true }, { held_per_instance: 1 });
   const first = dial(t, port);
   await until('it waits', () => wakes.length > 0);
@@ -179,7 +179,7 @@ test('a caller who hangs up while waiting makes room, and is not joined', async 
   assert.equal(String((await once(second, 'data'))[0]), 'I');
 });
 
-test('while a revocation is unconfirmed nobody new gets through, and those who are there stay', async (t) => {
+test('an unconfirmed revocation holds new connections, and open ones stay', async (t) => {
   const { port, set } = await setUp(t, { target: await echo(t) });
   const there = dial(t, port);
   there.write('1');
@@ -194,7 +194,7 @@ test('while a revocation is unconfirmed nobody new gets through, and those who a
   assert.equal(String((await once(late, 'data'))[0]), '2');
 });
 
-test('a revocation that is not confirmed in time ends all connections and closes the port until it is', async (t) => {
+test('a revocation that is not confirmed in time ends all connections, and closes the port until it is confirmed', async (t) => {
   const { port, set } = await setUp(t, { target: await echo(t) }, { revoking_ms: 50 });
   const there = dial(t, port);
   there.write('1');
@@ -212,7 +212,7 @@ test('a revocation that is not confirmed in time ends all connections and closes
   assert.equal(String((await once(back, 'data'))[0]), '4');
 });
 
-test('while the guest has not all keys yet who is new waits, and is then let through to it', async (t) => {
+test('new connections are held until the guest accepts all keys', async (t) => {
   const { port, set } = await setUp(t, { target: await echo(t) });
   const there = dial(t, port);
   there.write('1');
@@ -227,7 +227,7 @@ test('while the guest has not all keys yet who is new waits, and is then let thr
   assert.equal(String((await once(late, 'data'))[0]), '2');
 });
 
-test('a guest that does not get its new keys in time is waited for no longer, but for a revocation it is', async (t) => {
+test('connections stop waiting for added keys after a time, but not for a revocation', async (t) => {
   const { port, set } = await setUp(t, { target: await echo(t), settling: true }, { settling_ms: 50 });
   for (const said of ['1', '2']) {
     const socket = dial(t, port);
@@ -245,7 +245,7 @@ test('a guest that does not get its new keys in time is waited for no longer, bu
   assert.equal(String((await once(held, 'data'))[0]), '3');
 });
 
-test('for a new key nobody is turned away: those who find no room to wait go on', async (t) => {
+test('without room to hold, connections pass while a key is being added', async (t) => {
   const limits = { held_per_instance: 1 };
   const { port, set } = await setUp(t, { target: await echo(t), settling: true }, limits);
   const first = dial(t, port);
@@ -261,7 +261,7 @@ test('for a new key nobody is turned away: those who find no room to wait go on'
   assert.equal(String((await once(first, 'data'))[0]), '1');
 });
 
-test('who waits for a confirmation when the VM stops waits for its next boot instead', async (t) => {
+test('a connection held for a confirmation waits for the next boot when the VM stops', async (t) => {
   const { port, set, wakes } = await setUp(t, { target: await echo(t), revoking: true, wake: true });
   const socket = dial(t, port);
   socket.write('I');
@@ -272,7 +272,7 @@ test('who waits for a confirmation when the VM stops waits for its next boot ins
   assert.equal(String((await once(socket, 'data'))[0]), 'I');
 });
 
-test('an ingress that ends takes no more, and ends what is open', async (t) => {
+test('a closing ingress accepts no connections, and ends the open ones', async (t) => {
   const { ingress, port } = await setUp(t, { target: await echo(t) });
   const open = dial(t, port);
   open.write('?');
@@ -282,7 +282,7 @@ test('an ingress that ends takes no more, and ends what is open', async (t) => {
   assert.equal(error.code, 'ECONNREFUSED');
 });
 
-test('connections beyond the limit of an instance, or of all, are closed at once', async (t) => {
+test('connections beyond the limit of an instance, or of the total, are closed at once', async (t) => {
   for (const limits of [{ connections_per_instance: 2 }, { connections: 2 }]) {
     const { port } = await setUp(t, { target: await echo(t) }, limits);
     const open = [dial(t, port), dial(t, port)];
@@ -300,12 +300,12 @@ test('connections beyond the limit of an instance, or of all, are closed at once
   }
 });
 
-test('who says nothing for too long is closed', async (t) => {
+test('a silent connection is closed', async (t) => {
   const { port } = await setUp(t, { target: await echo(t) }, { silent_ms: 50 });
   await closed(dial(t, port));
 });
 
-test('use is told of: one that is open, one that was, none, and again what was not heard', async (t) => {
+test('activity reports contain open and closed connections, and what an earlier failed report contained', async (t) => {
   const setup = await setUp(t, { target: await echo(t) }, { report_ms: 100 });
   const ended = new AbortController();
   const running = setup.ingress.run(ended.signal);
@@ -336,7 +336,7 @@ test('use is told of: one that is open, one that was, none, and again what was n
   assert.equal((await reported(() => true)).active.length, 0);
 });
 
-test('each reset of a guest ends the connections from before it, also one during a restart; later ones stay', async (t) => {
+test('each reset of a guest, also during a restart, ends earlier connections; later ones stay', async (t) => {
   const address = await echo(t);
   const { port, set } = await setUp(t, { target: address });
   const talk = async (socket: Socket) => {
@@ -355,7 +355,7 @@ test('each reset of a guest ends the connections from before it, also one during
   await talk(since);
 });
 
-test('a VM that has just come up is reached, although its route is still on its way', async (t) => {
+test('a VM that has just started is reached before its new route arrives', async (t) => {
   const { port, newest } = await setUp(t, {});
   newest.routes.push({
     instance_id,
@@ -371,7 +371,7 @@ test('a VM that has just come up is reached, although its route is still on its 
   assert.equal(String((await once(socket, 'data'))[0]), 'SSH-2.0-client\r\n');
 });
 
-test('connections to a VM that does not run are closed, and many at once ask for the routes once or twice', async (t) => {
+test('connections to a VM that does not run are closed, and many at once refresh the routes once or twice', async (t) => {
   const { port, newest } = await setUp(t, {});
   const stopped = { target: null, resets: 0, revoking: false, settling: false, wake: false };
   newest.routes.push({ instance_id, port, ...stopped });

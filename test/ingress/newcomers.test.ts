@@ -1,4 +1,4 @@
-/** Connections that do not log in keep nobody out of the guest's sshd. */
+/** Connections that do not log in cannot block the guest's sshd. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
@@ -28,7 +28,7 @@ async function portWith(t: TestContext, limits: Partial<IngressLimits>, totals =
     limits: { ...LIMITS, ...limits },
     totals,
     log: createLog('test', 'silent'),
-    events: { waits: () => undefined, active: () => undefined, look: async () => undefined },
+    events: { waiting: () => undefined, active: () => undefined, refresh: async () => undefined },
   });
   await open.listen(HOST);
   t.after(() => open.destroy());
@@ -56,7 +56,7 @@ async function isOpen(socket: Socket): Promise<void> {
   assert.equal(String((await once(socket, 'data'))[0]), '?');
 }
 
-test('of those who have not sent a login yet the oldest goes when there are too many, never one who has', async (t) => {
+test('beyond the limit the oldest early connection is evicted, never one that may have logged in', async (t) => {
   const { come } = await portWith(t, { early_per_instance: 2 });
   const logged_in = await come(HOST, LOGIN);
   const early = [];
@@ -65,7 +65,7 @@ test('of those who have not sent a login yet the oldest goes when there are too 
   for (const socket of [logged_in, early[1], early[2]]) await isOpen(socket as Socket);
 });
 
-test('a source that opens many pushes out its own, and nobody from elsewhere', async (t) => {
+test('a source with many connections displaces only its own', async (t) => {
   const { come } = await portWith(t, { early_per_instance: 4 });
   const elsewhere = await come(OTHER, BANNER);
   const many = [];
@@ -74,7 +74,7 @@ test('a source that opens many pushes out its own, and nobody from elsewhere', a
   for (const socket of [elsewhere, ...many.slice(9)]) await isOpen(socket);
 });
 
-test('a source has a bound for those that may still be logging in, whatever they have sent; another one comes in', async (t) => {
+test('connections that may still log in are bounded per source; another source gets in', async (t) => {
   const { come, port } = await portWith(t, { young_per_source: 3 });
   const early = await come(HOST, BANNER);
   const sent = [];
@@ -85,14 +85,14 @@ test('a source has a bound for those that may still be logging in, whatever they
   for (const socket of sent) await isOpen(socket);
 });
 
-test('those that are older than a login may take do not count', async (t) => {
+test('connections older than the login timeout do not count', async (t) => {
   const { come } = await portWith(t, { young_per_source: 1, young_ms: 0 });
   const sockets = [];
   for (let i = 0; i < 3; i++) sockets.push(await come(HOST, LOGIN));
   for (const socket of sockets) await isOpen(socket);
 });
 
-test('of a burst only those that are left go on to the guest', async (t) => {
+test('of a burst, only connections that are still open reach the guest', async (t) => {
   let accepted = 0;
   const counted = await target(t, () => {
     accepted += 1;
@@ -113,7 +113,7 @@ test('of a burst only those that are left go on to the guest', async (t) => {
   assert(accepted <= 10, `${accepted} of 60 went on`);
 });
 
-test('of all instances the oldest goes when there are too many', async (t) => {
+test('beyond the total limit the oldest early connection of all instances is evicted', async (t) => {
   const totals = new Totals();
   const [one, other] = [await portWith(t, { early: 1 }, totals), await portWith(t, { early: 1 }, totals)];
   const first = await one.come(HOST, BANNER);
@@ -123,7 +123,7 @@ test('of all instances the oldest goes when there are too many', async (t) => {
   second.destroy();
 });
 
-test('a source is an address, or a network of IPv6', () => {
+test('a source is an IPv4 address or an IPv6 /64', () => {
   for (const [address, source] of [
     ['192.0.2.7', '192.0.2.7'],
     ['::ffff:192.0.2.7', '192.0.2.7'],

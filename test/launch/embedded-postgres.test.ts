@@ -67,7 +67,7 @@ test(
   },
 );
 
-test('a server whose starter was killed goes on, and the next start adopts it', async (t) => {
+test('a server survives the kill of its launcher, and the next start adopts it', async (t) => {
   const paths = await dataFolder(t);
   const starter = runScript(
     t,
@@ -96,7 +96,7 @@ test('a server whose starter was killed goes on, and the next start adopts it', 
   assert.equal(isAlive(pid), false);
 });
 
-test('a killed server is started again by the watch, with everything that was committed', async (t) => {
+test('the watch restarts a killed server, with everything that was committed', async (t) => {
   const paths = await dataFolder(t);
   const postgres = await start(t, paths);
   await query(postgres.database_url, 'CREATE TABLE kept AS SELECT 1 AS row');
@@ -106,7 +106,7 @@ test('a killed server is started again by the watch, with everything that was co
   assert.deepEqual(await query(postgres.database_url, 'SELECT row FROM kept'), [{ row: 1 }]);
 });
 
-test('a server killed while nobody watched is started by the next start over its stale files', async (t) => {
+test('a server killed without a watch is started by the next start over its stale files', async (t) => {
   const paths = await dataFolder(t);
   const first = await start(t, paths);
   first.abandon();
@@ -117,7 +117,7 @@ test('a server killed while nobody watched is started by the next start over its
   await query(second.database_url, 'SELECT 1');
 });
 
-test('a server that is on its way down is waited for, and started anew', async (t) => {
+test('a start waits for a server that is shutting down, and starts it again', async (t) => {
   const paths = await dataFolder(t);
   const first = await start(t, paths);
   first.abandon();
@@ -133,7 +133,7 @@ test('a server that is on its way down is waited for, and started anew', async (
   await query(second.database_url, 'SELECT 1');
 });
 
-test('a server whose folder was removed is ended first: it would take the socket of the new one along', async (t) => {
+test('a server whose folder was deleted is ended first: it would unlink the socket of the new one', async (t) => {
   const paths = await dataFolder(t);
   const first = await start(t, paths);
   first.abandon();
@@ -146,7 +146,7 @@ test('a server whose folder was removed is ended first: it would take the socket
   await query(second.database_url, 'SELECT 1');
 });
 
-test('what an interrupted initdb has left is cleared away', async (t) => {
+test('the remains of an interrupted initdb are removed', async (t) => {
   const paths = await dataFolder(t);
   await mkdir(join(paths.postgres, 'cluster.new-1', 'base'), { recursive: true });
   await start(t, paths);
@@ -163,7 +163,7 @@ test('a cluster of another PostgreSQL version is refused, naming both', async (t
   });
 });
 
-test('a server that can not start says why in the words of its log', async (t) => {
+test('the failure of a server that cannot start quotes its log', async (t) => {
   const paths = await dataFolder(t);
   await (await start(t, paths)).stop();
   const settings = join(paths.postgres, 'cluster', 'postgresql.conf');
@@ -174,7 +174,7 @@ test('a server that can not start says why in the words of its log', async (t) =
   );
 });
 
-test('the log is cut at its bound and its end is kept', async (t) => {
+test('the log is rotated at its bound', async (t) => {
   const log_path = join(await temporaryFolder(t), 'postgres.log');
   await writeFile(log_path, 'x'.repeat(100));
   await boundLog(log_path, 100);

@@ -1,6 +1,6 @@
 /**
- * What is handed to people: the package that `npm pack` makes, in an empty folder, and the Debian package, below a root
- * of its own. No registry is asked, but with BERTH_TEST_FAULTS=all: npm's own installation then.
+ * The package of `npm pack`, installed in an empty folder, and the Debian package, installed below a temporary root. Only
+ * BERTH_TEST_FAULTS=all uses a registry, for npm's installation.
  */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -26,7 +26,7 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     if (folder !== undefined) await rm(folder, { recursive: true, force: true });
   });
 
-  test('npm pack makes a package of JavaScript with all that is read at run time', async () => {
+  test('npm pack makes a package of JavaScript with everything that is read at run time', async () => {
     folder = await mkdtemp(join(tmpdir(), 'berth-packages-'));
     await run('npm', ['pack', '--pack-destination', folder], { cwd: PROJECT });
     const [name = ''] = await readdir(folder);

@@ -1,4 +1,4 @@
-/** For the tests of this folder: temporary folders, child processes that never outlive their test, and waiting. */
+/** For the tests of this folder: temporary folders, child processes that end with their test, and waiting. */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';

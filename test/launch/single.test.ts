@@ -34,7 +34,7 @@ test('a second launcher is refused and told the pid of the first', async (t) => 
   });
 });
 
-test('a SIGKILL of its holder frees the lock', async (t) => {
+test('a SIGKILL of its holder releases the lock', async (t) => {
   const path = join(await temporaryFolder(t), 'launcher.lock');
   const first = runScript(t, holder(path));
   await until('the first holds the lock', () => first.output().includes('held'));
@@ -43,7 +43,7 @@ test('a SIGKILL of its holder frees the lock', async (t) => {
   (await lockDataFolder(path, quiet)).release();
 });
 
-test('of launchers that start together exactly one gets the data folder', async (t) => {
+test('of several launchers that start together exactly one gets the data folder', async (t) => {
   const path = join(await temporaryFolder(t), 'launcher.lock');
   const contenders = Array.from({ length: 6 }, () => runScript(t, holder(path)));
   await until('all have an answer', () => contenders.every(({ output }) => output().includes('\n')));
@@ -86,7 +86,7 @@ test('a listen address in use is refused with one line', async (t) => {
   await assert.rejects(checkListenAddress({ host: '127.0.0.1', port }), {
     name: 'StartError',
     exit_code: 2,
-    message: `BERTH_LISTEN: can't listen on 127.0.0.1:${port}: another program listens there; BERTH_LISTEN=127.0.0.1:PORT takes another port`,
+    message: `BERTH_LISTEN: cannot listen on 127.0.0.1:${port}: another program listens there; set another port by BERTH_LISTEN=127.0.0.1:PORT`,
   });
   await assert.rejects(checkListenAddress({ host: '192.0.2.1', port }), /this machine has no such address/);
 });

@@ -1,4 +1,4 @@
-/** `npm start` as a whole, in a project folder with a small role and a recipe that builds nothing real. */
+/** `npm start` as a whole, in a project folder with a small role and a dummy recipe. */
 import assert from 'node:assert/strict';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -94,7 +94,7 @@ test('starts everything, refuses a second start, and stops everything on SIGTERM
   assert.equal(await runningServer(join(paths.postgres, 'cluster')), undefined);
 });
 
-test('a host of a fleet, which serves nobody, tells systemd that it is ready', async (t) => {
+test('a host of a fleet notifies systemd that it is ready', async (t) => {
   const folder = await temporaryFolder(t);
   const told = join(folder, 'told');
   await writeFile(join(folder, 'systemd-notify'), `#!/bin/sh\necho "$@" > ${told}\n`, { mode: 0o755 });
@@ -154,7 +154,7 @@ test(
   },
 );
 
-test('after a SIGKILL of the launcher the next start takes over what it left', AS_ROOT, async (t) => {
+test('after a SIGKILL of the launcher the next start adopts what it left', AS_ROOT, async (t) => {
   const project = await projectFolder(t);
   const cluster = join(pathsIn(join(project, 'data')).postgres, 'cluster');
   const port = await ownPort();
@@ -173,7 +173,7 @@ test('after a SIGKILL of the launcher the next start takes over what it left', A
   assert.equal((await second.ended).code, 0);
 });
 
-test('bad settings end with 2 and a line each, before anything is made', async (t) => {
+test('bad settings end with 2 and a line each, before anything is created', async (t) => {
   const project = await projectFolder(t);
   const { code, output } = await launch(t, project, { BERTH_ACCEL: 'x', BERTH_LISTN: 'y' }).ended;
   assert.equal(code, 2);
@@ -185,10 +185,10 @@ test('bad settings end with 2 and a line each, before anything is made', async (
   await assert.rejects(readFile(join(project, 'data')), { code: 'ENOENT' });
 });
 
-test('a TLS certificate that can not be read ends with 2 and a line', async (t) => {
+test('an unreadable TLS certificate ends with 2 and a line', async (t) => {
   const project = await projectFolder(t);
   const settings = { BERTH_TLS_CERT: 'no.pem', BERTH_TLS_KEY: 'no.key' };
   const { code, output } = await launch(t, project, settings).ended;
   assert.equal(code, 2);
-  assert.match(output, /^berth: BERTH_TLS_CERT: \S+no\.pem can't be read: ENOENT[^\n]*\n$/);
+  assert.match(output, /^berth: BERTH_TLS_CERT: \S+no\.pem cannot be read: ENOENT[^\n]*\n$/);
 });

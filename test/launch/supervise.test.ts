@@ -43,13 +43,13 @@ function supervised(
     timing: { backoff_min_ms: 10, backoff_max_ms: 50, ...timing },
   });
   cleanUp(t, async () => {
-    supervisor.hurry();
+    supervisor.kill();
     await supervisor.stop();
   });
   return supervisor;
 }
 
-test('a role that dies is started again, as often as it dies', async (t) => {
+test('a role that dies is restarted every time', async (t) => {
   const journal = join(await temporaryFolder(t), 'journal');
   const supervisor = supervised(t, [role('a', journal)]);
   const pids = new Set<number>();
@@ -63,7 +63,7 @@ test('a role that dies is started again, as often as it dies', async (t) => {
   assert.equal(pids.size, 3);
 });
 
-test('stop asks the roles one after another, the last started first, and starts none again', async (t) => {
+test('stop ends the roles in reverse order, and restarts none', async (t) => {
   const journal = join(await temporaryFolder(t), 'journal');
   const supervisor = supervised(t, [role('a', journal), role('b', journal), role('c', journal)]);
   await until('all run', async () => (await linesOf(journal)).length === 3);
@@ -73,7 +73,7 @@ test('stop asks the roles one after another, the last started first, and starts 
   assert.deepEqual(pids.map(isAlive), [false, false, false]);
 });
 
-test('a role that does not heed SIGTERM is killed after its grace', async (t) => {
+test('a role that ignores SIGTERM is killed after its grace period', async (t) => {
   const journal = join(await temporaryFolder(t), 'journal');
   const supervisor = supervised(t, [role('deaf', journal, '')], { grace_ms: 50 });
   await until('it runs', async () => (await linesOf(journal)).length === 1);
@@ -83,17 +83,17 @@ test('a role that does not heed SIGTERM is killed after its grace', async (t) =>
   assert.equal((await linesOf(journal)).at(-1), 'deaf asked');
 });
 
-test('hurry ends a stop that waits', async (t) => {
+test('kill ends a stop that waits', async (t) => {
   const journal = join(await temporaryFolder(t), 'journal');
   const supervisor = supervised(t, [role('a', journal, ''), role('b', journal, '')], { grace_ms: 600_000 });
   await until('both run', async () => (await linesOf(journal)).length === 2);
   const stopped = supervisor.stop();
   await until('b is asked', async () => (await linesOf(journal)).includes('b asked'));
-  supervisor.hurry();
+  supervisor.kill();
   await stopped;
 });
 
-test('a role that refuses its settings at its first start is told and not started again', async (t) => {
+test('a role that refuses its settings at its first start is reported, and not restarted', async (t) => {
   const journal = join(await temporaryFolder(t), 'journal');
   const refusing = { name: 'b', args: ['-e', 'process.exit(2)'] };
   const supervisor = supervised(t, [role('a', journal), refusing]);
@@ -133,7 +133,7 @@ test('SIGTERM stops the roles and ends the launcher with 0', async (t) => {
   assert.equal(isAlive(role_pid), false);
 });
 
-test('a second SIGINT does not wait for a role that hangs', async (t) => {
+test('a second SIGINT kills a role that hangs', async (t) => {
   const journal = join(await temporaryFolder(t), 'journal');
   const { pid, ended } = runScript(t, launcher(role('a', journal, '')));
   const role_pid = await pidIn(journal);
@@ -145,7 +145,7 @@ test('a second SIGINT does not wait for a role that hangs', async (t) => {
   assert.equal(isAlive(role_pid), false);
 });
 
-test('one Ctrl-C that comes twice, as under npm, lets a role end by itself', async (t) => {
+test('one Ctrl-C that arrives twice, as under npm, kills no role', async (t) => {
   const folder = await temporaryFolder(t);
   const [journal, heard] = [join(folder, 'journal'), join(folder, 'heard')];
   // It ends once both signals were heard, unless the second one has killed it.

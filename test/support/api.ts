@@ -18,7 +18,7 @@ import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
-import { createInternalApp } from '../../src/http/internal.ts';
+import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import type { InstanceBody, Vm } from '../../src/http/schemas.ts';
 import { offerPorts } from '../../src/instances/port-store.ts';
 import type { HostId, InstanceId } from '../../src/lib/ids.ts';

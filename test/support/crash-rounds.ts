@@ -40,8 +40,6 @@ const LONGEST_MS = 4_000;
 /** An image is unpacked, written, booted and stored one after the other. */
 const LONGEST_IMAGE_MS = 25_000;
 const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
-/** What keeps objects few, as the control plane schedules it. */
-const UPKEEP = ['drop-generations', 'checkpoint-disks', 'compact-disks', 'free-segments', 'sweep-orphans'];
 
 export interface RoundsTotal {
   rounds: number;
@@ -174,7 +172,6 @@ export class CrashRounds {
     if (work === 'compact') {
       await this.#flush();
       await this.#flush();
-      for (const task of UPKEEP) await this.#berth.addJob(task);
     }
     if (['start', 'lazy start', 'template', 'resume', 'killed and started'].includes(work)) {
       await client.request('POST', `${guest.path}/vm`);

@@ -19,7 +19,6 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import pg from 'pg';
 import { pathsIn } from '../../src/config/paths.ts';
-import { migrateJobs } from '../../src/db/jobs.ts';
 import { migrate } from '../../src/db/migrate.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
@@ -118,7 +117,6 @@ export async function clusterTemplate(): Promise<string> {
     const server = await startEmbeddedPostgres(paths, { say: () => undefined });
     try {
       await migrate(server.database_url);
-      await migrateJobs(server.database_url);
     } finally {
       await server.stop();
     }

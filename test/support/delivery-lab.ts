@@ -1,6 +1,6 @@
 /**
- * PostgreSQL with its watch, control planes and a receiver, each a real process that a test may kill: no agent, no
- * guests. The test itself writes the events.
+ * PostgreSQL with its watch, control planes and receivers, each a process that a test may kill. There is no agent and no
+ * guest; the test writes the events.
  */
 import { type ChildProcess, fork, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -31,7 +31,7 @@ const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
 const RECEIVER = join(import.meta.dirname, 'recording-receiver.ts');
 const PASSWORD = 'only for this test';
 
-/** What a receiver got, in order; the same event maybe several times. */
+/** A request that a receiver got. The same event may come several times. */
 export interface Received {
   readonly id: string;
   readonly body_hash: string;
@@ -60,7 +60,7 @@ export class DeliveryLab {
   #client: RestClient | undefined;
   #org_id: OrgId | undefined;
 
-  /** With `control_planes` of them, an administrator, and nothing else. */
+  /** With so many control planes and an administrator. */
   static async start(control_planes: number): Promise<DeliveryLab> {
     const lab = new DeliveryLab();
     try {
@@ -93,7 +93,7 @@ export class DeliveryLab {
     return present(this.#client);
   }
 
-  /** Resolves when it serves its API; one that ends before that (no database, say) is started again, as the launcher does. */
+  /** Resolves when it serves its API. One that ends before (no database, say) is started again, as by the launcher. */
   async startControlPlane(nth: number): Promise<void> {
     const control_plane = present(this.#control_planes[nth]);
     control_plane.child = this.#spawnControlPlane(nth, control_plane);
@@ -136,7 +136,7 @@ export class DeliveryLab {
     process.kill(present(this.#postgres).pid(), 'SIGKILL');
   }
 
-  /** Resolves with its URL when it listens. A name that was used before keeps its port and what it has got. */
+  /** Resolves with its URL when it listens. A name that was used before keeps its port and its requests. */
   async startReceiver(name: string): Promise<string> {
     const port = this.#receivers.get(name)?.port ?? (await ownPort());
     const child = fork(RECEIVER, [this.#fileOf(name), String(port)], { stdio: 'inherit' });
@@ -149,7 +149,7 @@ export class DeliveryLab {
     await kill(this.#receivers.get(name)?.child);
   }
 
-  /** From now on it answers nothing, until {@link answer}. */
+  /** It does not answer until {@link answer} is called. */
   hold(name: string): void {
     writeFileSync(`${this.#fileOf(name)}.hold`, '');
   }
@@ -173,7 +173,7 @@ export class DeliveryLab {
     return (await this.client.expect<{ id: string }>(201, 'POST', '/v1/webhooks', body)).id;
   }
 
-  /** `data.n` counts from `first`; in transactions of a few. Again when the database goes away: then some are doubled. */
+  /** `data.n` counts from `first`; ten events a transaction. Retries when the database goes away, which may double some. */
   async happen(first: number, count: number): Promise<void> {
     const org_id = present(this.#org_id);
     for (let n = first; n < first + count; n += 10) {

@@ -12,9 +12,9 @@ import {
   type VmRecord,
   vmFolder,
   writeRecord,
-} from '../../src/host/runner/record.ts';
+} from '../../src/host/machine/record.ts';
 import { identityOf } from '../../src/host/vm/process-identity.ts';
-import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { until } from './waiting.ts';
 
@@ -52,7 +52,14 @@ export async function leftBehind(
   t.after(() => child.kill('SIGKILL'));
   const identity = await until('it runs', () => identityOf(child.pid ?? 0));
   const record: VmRecord = {
-    ...{ instance_id, vm_id: newId('vm'), boot: 1, epoch: 1, image_version: 'a'.repeat(64) },
+    ...{
+      instance_id,
+      vm_id: newId('vm'),
+      boot: 1,
+      epoch: 1,
+      image: 'debian-12',
+      image_version: 'a'.repeat(64),
+    },
     ...{
       ssh_forward_port: 1,
       identity,

@@ -9,7 +9,7 @@ import { addHost, type GivenCapacity } from '../../src/cli/host-commands.ts';
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { createInternalApp } from '../../src/http/internal.ts';
+import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import type { TestApi } from './api.ts';

@@ -92,26 +92,26 @@ export class GuestInstance {
   }
 
   async start(): Promise<VmBody> {
-    await this.#hangUp();
+    await this.#disconnectSignal();
     await this.installation.client.expect([200, 202], 'POST', `${this.path}/vm`);
     return this.reached('running');
   }
 
   async stop({ force = false } = {}): Promise<VmBody> {
-    await this.#hangUp();
+    await this.#disconnectSignal();
     const query = force ? '?force=true' : '';
     await this.installation.client.expect([200, 202], 'DELETE', `${this.path}/vm${query}`);
     return this.reached('stopped');
   }
 
   async suspend(): Promise<VmBody> {
-    await this.#hangUp();
+    await this.#disconnectSignal();
     await this.installation.client.expect(202, 'POST', `${this.path}/vm/suspend`);
     return this.reached('suspended');
   }
 
   async restart(): Promise<VmBody> {
-    await this.#hangUp();
+    await this.#disconnectSignal();
     await this.installation.client.expect(202, 'POST', `${this.path}/vm/restart`);
     return this.reached('running');
   }
@@ -143,12 +143,12 @@ export class GuestInstance {
 
   /** As {@link sh}, over a new connection, and again until it works: the way in may just be coming back. */
   async shAgain(command: string): Promise<string> {
-    await this.#hangUp();
+    await this.#disconnectSignal();
     return untilWorks(`ssh to ${this.id}`, () => this.sh(command), { every_ms: 200 });
   }
 
-  async #hangUp(): Promise<void> {
-    if (this.#ssh !== undefined) await this.installation.ssh.hangUp(this.#ssh);
+  async #disconnectSignal(): Promise<void> {
+    if (this.#ssh !== undefined) await this.installation.ssh.disconnectSignal(this.#ssh);
   }
 
   /** Which boot of the guest's kernel this is. */

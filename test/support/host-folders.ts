@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
-import { makeVmFolder, vmFolder } from '../../src/host/runner/record.ts';
+import { makeVmFolder, vmFolder } from '../../src/host/machine/record.ts';
 import { newId } from '../../src/lib/ids.ts';
 
 /** Short, for the paths of sockets below it; gone with the test. */

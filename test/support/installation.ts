@@ -319,11 +319,6 @@ export class Installation {
     for (const each of found) assert(await waitForExit(each, ROLE_END_MS), `the database's ${each.pid} ends`);
   }
 
-  /** Has the control plane do one of its tasks now. */
-  async addJob(task: string): Promise<void> {
-    await this.sql('select graphile_worker.add_job($1)', [task]);
-  }
-
   /** A statement in its database, and its rows. */
   async sql(text: string, values: readonly unknown[] = []): Promise<readonly Record<string, unknown>[]> {
     const url = await runningDatabaseUrl(this.paths);

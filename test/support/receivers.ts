@@ -1,4 +1,4 @@
-/** HTTP servers of the tests: each on loopback, each remembering its connections, and ended with everything that hangs. */
+/** HTTP servers on loopback for tests. They count their connections; closing one ends its hanging requests too. */
 import { createServer, type RequestListener, type Server } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';

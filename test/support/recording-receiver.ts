@@ -1,6 +1,6 @@
 /**
- * A webhook receiver as a process of its own, so that it can be killed: what it got is in a file before it answers, a
- * line a request: webhook-id, SHA-256 of the body, `data.n`. While `FILE.hold` exists it records and does not answer.
+ * A webhook receiver as a process, so that a test can kill it. Before it answers it appends a line to FILE: webhook-id,
+ * SHA-256 of the body, `data.n`. While `FILE.hold` exists it records and does not answer.
  */
 import { createHash } from 'node:crypto';
 import { appendFileSync, existsSync } from 'node:fs';

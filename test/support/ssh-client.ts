@@ -116,7 +116,7 @@ export class SshClient {
   }
 
   /** Ends the connection that `shared` commands went over, if there is one: the next begins another. */
-  async hangUp(target: SshTarget): Promise<void> {
+  async disconnectSignal(target: SshTarget): Promise<void> {
     const path = this.#shared(target);
     if (existsSync(path))
       await runProgram('ssh', ['-F', 'none', '-o', `ControlPath=${path}`, '-O', 'exit', 'x']);

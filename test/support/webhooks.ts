@@ -1,4 +1,4 @@
-/** Webhooks in tests: the senders beside an API, and receivers that remember what they got and answer as told. */
+/** Webhooks in tests: senders beside an API, and receivers that record their requests. */
 import assert from 'node:assert/strict';
 import { after } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
@@ -14,8 +14,8 @@ import {
 import { createLog } from '../../src/lib/log.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
 import { runTasks } from '../../src/tasks/run-tasks.ts';
-import { type DeliveryParts, reviveForgotten, runDeliveries } from '../../src/webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
+import { runSenders, type SendersParts } from '../../src/webhooks/senders.ts';
 import type { TestApi } from './api.ts';
 import type { Page } from './client.ts';
 import type { Person } from './people.ts';
@@ -54,13 +54,16 @@ export interface DeliveryOut {
   }[];
 }
 
-/** Numbers events and fans them out, at every commit of this process; sends what is due. Ended with the API. */
+/** So seldom that no test sees it: only wakes start senders. */
+export const NO_POLL = { poll_ms: 3_600_000 } as const;
+
+/** Fans events out at every commit of this process, and sends. Ended with the API. */
 export function sendWebhooks(
   api: TestApi,
-  options: Partial<Pick<DeliveryParts, 'url' | 'log' | 'lease_s'>> = {},
+  options: Partial<Pick<SendersParts, 'log' | 'lease_s' | 'poll_ms'>> = {},
 ): { readonly stop: () => Promise<void> } {
   const { db, hub, webhooks } = api.context;
-  const { url = api.database.url, log = createLog('webhooks', 'silent'), ...others } = options;
+  const { log = createLog('webhooks', 'silent'), ...others } = options;
   const ended = new AbortController();
   const events = {
     name: 'events',
@@ -70,7 +73,7 @@ export function sendWebhooks(
   };
   const running = Promise.all([
     runTasks([events], hub, log, ended.signal),
-    runDeliveries({ url, db, hub, log, ...webhooks, ...others }, ended.signal),
+    runSenders({ db, hub, log, poll_ms: 50, ...webhooks, ...others }, ended.signal),
   ]);
   const stop = async () => {
     ended.abort();
@@ -91,7 +94,7 @@ export interface Got {
   };
 }
 
-/** What it answers: a status, or an end of its own making. */
+/** The answer to the request number `nth`. */
 export type Reply = (got: Got, nth: number) => Reaction | Promise<Reaction>;
 export interface Reaction {
   readonly status: number;
@@ -102,10 +105,9 @@ export interface Reaction {
 export class Recorder {
   readonly got: Got[] = [];
   url = '';
-  /** 204 until it is told otherwise. */
   reply: Reply = () => ({ status: 204 });
 
-  /** From now on answers of which `which` says so, all unless told, wait until what this returns is called. */
+  /** Holds back the answers to the requests that `which` picks, until the returned function is called. */
   hold(which: (got: Got, nth: number) => boolean = () => true): () => void {
     const { promise: released, resolve: release } = Promise.withResolvers<void>();
     this.reply = async (got, nth) => {
@@ -115,7 +117,7 @@ export class Recorder {
     return release;
   }
 
-  /** The request number `count` is the last that it has got. */
+  /** Waits for `count` requests; fails if there are more. */
   async has(count: number): Promise<readonly Got[]> {
     await until(`${count} requests (${this.got.length})`, () => this.got.length >= count);
     assert.equal(this.got.length, count);
@@ -155,7 +157,7 @@ export async function makeWebhook(
   return made.body;
 }
 
-/** A delivery that has failed, of an event of its own, written straight into the database. */
+/** A failed delivery of a new event, inserted into the database. */
 export async function makeDelivery(
   { db }: TestApi,
   { org_id }: Pick<Person, 'org_id'>,
@@ -168,12 +170,12 @@ export async function makeDelivery(
     .execute();
   await db
     .insertInto('webhook_deliveries')
-    .values({ id, webhook_id, event_id, position: 1, state: 'failed' })
+    .values({ id, webhook_id, event_id, position: 1, state: 'failed', next_attempt_at: null })
     .execute();
   return id;
 }
 
-/** An event of the organisation, told by `data.n`. */
+/** An event of the organisation with `data.n`. */
 export function happen(
   api: TestApi,
   org_id: OrgId,
@@ -210,7 +212,7 @@ export async function webhookWhen(
   });
 }
 
-/** Lets what has been tried `attempts` times be due again, and not in its hours; until the receiver has `count` requests. */
+/** Makes deliveries with so many attempts due now, until the receiver has `count` requests. */
 export async function untilRetried(
   { context: { db } }: TestApi,
   { id }: { readonly id: string },
@@ -227,7 +229,6 @@ export async function untilRetried(
       .where('state', '=', 'pending')
       .where('attempts', '=', attempts)
       .execute();
-    await reviveForgotten(db);
     return false;
   });
 }

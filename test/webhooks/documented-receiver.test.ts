@@ -1,4 +1,4 @@
-/** What docs/webhooks.md shows is taken out of it and run: the receiver, and the two scripts for curl and openssl. */
+/** Runs the programs of docs/webhooks.md: the receiver, and the scripts for curl and openssl. */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { createHmac, randomBytes } from 'node:crypto';
@@ -13,7 +13,7 @@ import { until } from '../support/waiting.ts';
 const run = promisify(execFile);
 const DOCUMENT = join(import.meta.dirname, '..', '..', 'docs', 'webhooks.md');
 const SECRET = `whsec_${randomBytes(24).toString('base64')}`;
-/** Of the specification: https://github.com/standard-webhooks/standard-webhooks */
+/** The test vector of https://github.com/standard-webhooks/standard-webhooks */
 const PUBLISHED = {
   secret: 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw',
   id: 'msg_p5jXN8AQM9LWM0D4loKWxJek',
@@ -69,7 +69,7 @@ function shell(name: string, secret: string, args: readonly string[]) {
 const BODY =
   '{"type":"vm.started","timestamp":"2026-01-01T00:00:00.000Z","data":{"name":"grün","sequence":3}}';
 
-test('the receiver takes what is signed, once, and with either signature of a rotation', async () => {
+test('the receiver accepts a signed request once, and either signature of a rotation', async () => {
   const now = seconds();
   assert.equal(await send('evt_1', now, sign('evt_1', now, BODY), BODY), 204);
   assert.equal(await send('evt_1', now, sign('evt_1', now, BODY), BODY), 204);
@@ -80,7 +80,7 @@ test('the receiver takes what is signed, once, and with either signature of a ro
   assert.equal(printed.match(/^evt_2 vm.started 3$/gm)?.length, 1);
 });
 
-test('the receiver refuses what is changed, old, signed otherwise or not at all', async () => {
+test('the receiver refuses requests that are changed, old, signed with another secret, or unsigned', async () => {
   const now = seconds();
   const old = String(Number(now) - 400);
   const good = sign('evt_3', now, BODY);
@@ -103,14 +103,14 @@ test('the receiver refuses what is changed, old, signed otherwise or not at all'
   assert.doesNotMatch(printed, /evt_[345]/);
 });
 
-test('the receiver takes what send.sh sends, and not with another secret', async () => {
+test('the receiver accepts send.sh with its secret only', async () => {
   assert.equal((await shell('send.sh', SECRET, [url])).stdout, '204\n');
   await until('the ping is printed', () => /^evt_try\d+ webhook.ping/m.test(printed));
   const other = `whsec_${randomBytes(32).toString('base64')}`;
   await assert.rejects(shell('send.sh', other, [url]), ({ stdout }) => stdout === '401\n');
 });
 
-test('verify.sh agrees with the published vector, and tells a forgery', async () => {
+test('verify.sh accepts the published vector and refuses a forgery', async () => {
   const { secret, id, timestamp, body, signature } = PUBLISHED;
   writeFileSync(join(folder, 'body.json'), body);
   const verify = (...args: string[]) => shell('verify.sh', secret, ['body.json', ...args]);

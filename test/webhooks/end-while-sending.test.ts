@@ -1,9 +1,9 @@
-/** A webhook that is deleted, disabled or changed while it has much to be sent: from then on only what is under way gets through. */
+/** A webhook that is deleted, disabled or changed during a backlog: only requests in flight still reach the old receiver. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
 import { append } from '../../src/events/append.ts';
-import { Drain } from '../../src/webhooks/drain.ts';
+import { PARALLEL, Sender } from '../../src/webhooks/sender.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import type { Person } from '../support/people.ts';
@@ -18,10 +18,10 @@ import {
   type WebhookOut,
 } from '../support/webhooks.ts';
 
-/** All of them are held by the drain at once. */
+/** The sender claims all of them at once. */
 const EVENTS = 400;
 /** To one receiver at a time. */
-const UNDER_WAY = 16;
+const IN_FLIGHT = PARALLEL.fast.in_order;
 
 const api = await apiForFile();
 sendWebhooks(api);
@@ -33,9 +33,9 @@ async function muchHappens({ org_id }: Person): Promise<void> {
   });
 }
 
-async function leaseIsBack(id: string): Promise<void> {
-  const leases = () => queryOnce(api.database.url, 'select from webhook_drains where webhook_id = $1', [id]);
-  await until('the lease is given back', async () => (await leases()).length === 0);
+async function leaseIsReleased(id: string): Promise<void> {
+  const leases = () => queryOnce(api.database.url, 'select from webhook_leases where webhook_id = $1', [id]);
+  await until('the lease is released', async () => (await leases()).length === 0);
 }
 
 const ENDS: Readonly<Record<string, (who: Person, path: string) => Promise<{ status: number }>>> = {
@@ -44,23 +44,23 @@ const ENDS: Readonly<Record<string, (who: Person, path: string) => Promise<{ sta
 };
 
 for (const [what, end] of Object.entries(ENDS)) {
-  test(`one that is ${what} gets nothing more but what is under way`, async (t) => {
-    const ended = t.mock.method(Drain.prototype, 'end');
+  test(`a webhook that is ${what} gets no further request`, async (t) => {
+    const ended = t.mock.method(Sender.prototype, 'end');
     const owner = await api.person();
     const recorder = await startRecorder();
     const { id } = await makeWebhook(api, owner, recorder.url);
     const release = recorder.hold();
     await muchHappens(owner);
-    await recorder.has(UNDER_WAY);
+    await recorder.has(IN_FLIGHT);
     assert.ok([200, 204].includes((await end(owner, `/v1/webhooks/${id}`)).status));
     await until('its sender knows', () => ended.mock.calls.some((call) => call.arguments[0] === 'disabled'));
     release();
-    await leaseIsBack(id);
-    assert.equal(recorder.got.length, UNDER_WAY);
+    await leaseIsReleased(id);
+    assert.equal(recorder.got.length, IN_FLIGHT);
   });
 }
 
-test('a receiver that has said 410 gets nothing more but what is under way', async () => {
+test('a receiver that answers 410 gets no further request', async () => {
   const owner = await api.person();
   const recorder = await startRecorder();
   const { id } = await makeWebhook(api, owner, recorder.url);
@@ -70,31 +70,31 @@ test('a receiver that has said 410 gets nothing more but what is under way', asy
     const text = "select from webhooks where id = $1 and status = 'disabled'";
     return (await queryOnce(api.database.url, text, [id])).length > 0;
   });
-  await leaseIsBack(id);
-  assert.ok(recorder.got.length <= UNDER_WAY, `${recorder.got.length} requests`);
+  await leaseIsReleased(id);
+  assert.ok(recorder.got.length <= IN_FLIGHT, `${recorder.got.length} requests`);
 });
 
-test('what is held goes to the new address', async (t) => {
-  const told = t.mock.method(Drain.prototype, 'look');
+test('claimed deliveries go to the new address', async (t) => {
+  const told = t.mock.method(Sender.prototype, 'reload');
   const owner = await api.person();
   const [before, after] = [await startRecorder(), await startRecorder()];
   const { id } = await makeWebhook(api, owner, before.url);
   const release = before.hold();
   await muchHappens(owner);
-  await before.has(UNDER_WAY);
+  await before.has(IN_FLIGHT);
   assert.equal((await api.as(owner).patch(`/v1/webhooks/${id}`, { url: after.url })).status, 200);
   await until('its sender knows', () => told.mock.callCount() > 0);
   release();
   await until('all are sent', () => before.got.length + after.got.length >= EVENTS);
-  // What was under way, and some more until its sender has read the address.
+  // Those in flight, and some more until its sender has read the address.
   assert.ok(after.got.length > 0, `${before.got.length} went to the old one`);
 });
 
 for (const knows of [true, false]) {
-  test(`a 410 of the old address is for that alone; its sender knows the new one: ${knows}`, async (t) => {
-    const { look } = Drain.prototype;
-    const told = t.mock.method(Drain.prototype, 'look', function hear(this: Drain) {
-      if (knows) look.call(this);
+  test(`a 410 of the old address does not disable the webhook; its sender knows the new one: ${knows}`, async (t) => {
+    const { reload } = Sender.prototype;
+    const told = t.mock.method(Sender.prototype, 'reload', function hear(this: Sender) {
+      if (knows) reload.call(this);
     });
     const owner = await api.person();
     const [before, after] = [await startRecorder(), await startRecorder()];
@@ -108,7 +108,7 @@ for (const knows of [true, false]) {
     await before.has(1);
     const path = `/v1/webhooks/${webhook.id}`;
     assert.equal((await api.as(owner).patch(path, { url: after.url })).status, 200);
-    await until('its sender is told', () => told.mock.callCount() > 0);
+    await until('its sender is notified', () => told.mock.callCount() > 0);
     release();
     await until(
       'it is recorded',

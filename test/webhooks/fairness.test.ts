@@ -1,6 +1,6 @@
 /**
- * Receivers that never answer, answer a byte at a time, or are gone, beside 200 that are well. A request may take ten
- * minutes here: whoever waited for one of the bad would not come to an end.
+ * Receivers that never answer, answer a byte at a time, or are gone, beside 200 good ones. A request may take ten minutes
+ * here: a sender that waited for a bad receiver would exceed the test's patience.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -26,7 +26,7 @@ const api = await apiForFile({ context: { webhooks: { outbound, secrets } } });
 after(() => outbound.close());
 sendWebhooks(api);
 
-test('200 good receivers get all of two waves while the bad ones hold their first requests', async () => {
+test('200 good receivers get two waves of events while the bad ones hold their first requests', async () => {
   const got = new Map<string, number>();
   const good = await startReceiver((request, response) => {
     const path = request.url ?? '';
@@ -64,8 +64,8 @@ test('200 good receivers get all of two waves while the bad ones hold their firs
     for (let n = 0; n < EVENTS; n++) for (const { org_id } of owners) await happen(api, org_id, n);
     const complete = () =>
       got.size === GOOD && [...got.values()].every((requests) => requests === wave * EVENTS);
-    await until(`wave ${wave} is with all the good`, complete, { timeout_ms: 120_000 });
-    await until('the bad have theirs', () => held.silent > 0 && held.dribbling > 0);
-    assert.equal(held.ended, 0, 'and none of those has ended');
+    await until(`all good receivers have wave ${wave}`, complete, { timeout_ms: 120_000 });
+    await until('the bad ones have their requests', () => held.silent > 0 && held.dribbling > 0);
+    assert.equal(held.ended, 0, 'none of those has ended');
   }
 });

@@ -1,6 +1,6 @@
 /**
- * The way out, against real servers and a real name server, all on loopback. Of 127.0.0.0/8 one address plays the
- * receiver that may be reached (the operator allows it), another one what an attacker is after.
+ * Outbound requests, with real servers and a real name server on loopback. One address of 127.0.0.0/8 is a receiver that
+ * the operator allows; another is an internal service that no URL may reach.
  */
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -17,7 +17,7 @@ const HEADERS = { 'content-type': 'application/json' };
 let names: NameServer;
 let outbound: Outbound;
 let receiver: Receiver;
-/** At the same port as the receiver, so that a name that changes sides finds it. */
+/** On the port of the receiver, so that a name whose address changes leads to it. */
 let victim: Receiver;
 let seen: { readonly url: string; readonly body: string; readonly host: string }[] = [];
 
@@ -30,7 +30,7 @@ before(async () => {
       });
       request.on('end', () => {
         seen.push({ url: request.url ?? '', body, host: request.headers.host ?? '' });
-        // Every request is a connection of its own, and so judged anew.
+        // Each request needs a new connection, and a check.
         response.writeHead(200, { connection: 'close' }).end('thanks');
       });
     },
@@ -159,7 +159,7 @@ for (const name of [
   });
 }
 
-test('a public name is accepted, with TLS only; one that does not resolve is accepted and judged at dial', async () => {
+test('a public name is accepted, with TLS only; one that does not resolve is accepted, and checked when it is dialled', async () => {
   await outbound.checkUrl('https://public.lab/hook');
   await refusedAtCreation('http://public.lab/hook');
   await outbound.checkUrl('https://nowhere.lab/hook');
@@ -177,7 +177,7 @@ test('a name that was good at creation and leads inside at dial is not dialled',
   assert.equal(victim.connections(), 0);
 });
 
-test('a name that changes sides while it is dialled never reaches the inside', async () => {
+test('a name whose address changes while it is dialled never reaches the internal service', async () => {
   const url = `http://good.lab:${receiver.port}/`;
   const answers = { sent: 0, refused: 0 };
   let flipping = true;
@@ -203,7 +203,7 @@ test('a name that changes sides while it is dialled never reaches the inside', a
   assert.equal(victim.connections(), 0);
 });
 
-test('what no name server answers for is a failure of that request alone', async () => {
+test('a silent name server fails its own request only', async () => {
   const deaf = new Outbound({
     allow_cidrs: [],
     timeout_ms: 300,

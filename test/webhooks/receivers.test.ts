@@ -1,4 +1,4 @@
-/** What receivers do to a request: hang, dribble, redirect, answer too much or nonsense, show a wrong certificate. */
+/** Receivers that hang, dribble, redirect, answer too much or nonsense, or have a wrong certificate. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -15,7 +15,7 @@ import { type ReceiverOptions, startReceiver } from '../support/receivers.ts';
 const allow_cidrs = [{ address: '127.0.0.1', prefix: 32 }] as const;
 const outbound = new Outbound({ allow_cidrs, timeout_ms: 120_000 });
 const impatient = new Outbound({ allow_cidrs, timeout_ms: 400 });
-/** Within it an answer begins, on a busy machine too. */
+/** Long enough for an answer to begin on a busy machine. */
 const fairly_patient = new Outbound({ allow_cidrs, timeout_ms: 4_000 });
 const folder = mkdtempSync(join(tmpdir(), 'berth-receivers-'));
 after(async () => {
@@ -23,7 +23,7 @@ after(async () => {
   rmSync(folder, { recursive: true });
 });
 
-/** The answer to one request to a receiver that behaves like this. */
+/** The answer of such a receiver to one request. */
 async function answerOf(answer: RequestListener, options: ReceiverOptions = {}, sender = outbound) {
   const receiver = await startReceiver(answer, options);
   try {
@@ -67,7 +67,7 @@ test('a receiver that takes the connection and reads nothing ends at the timeout
   server.close();
 });
 
-test('a receiver that sends its body a byte at a time ends at the timeout, with what came of it', async () => {
+test('a receiver that sends its body a byte at a time ends at the timeout, and the beginning is kept', async () => {
   const dribble: RequestListener = (_, response) => {
     response.writeHead(200);
     const timer = setInterval(() => response.write('x'), 20);
@@ -111,7 +111,7 @@ test('of a huge or endless body 4 KiB are kept, and it is cut off', async () => 
   assert.ok(sent_bytes < 50_000_000, `cut off after ${sent_bytes} bytes`);
 });
 
-test('a body that is no UTF-8 becomes text', async () => {
+test('a body that is not UTF-8 becomes text', async () => {
   const answer = await answerOf((_, response) =>
     response.end(Buffer.from([0x6f, 0x6b, 0, 0xff, 0xfe, 0x80])),
   );
@@ -128,7 +128,7 @@ test('Retry-After is read, as seconds and as a date', async () => {
   assert.equal((await answerOf((_, response) => response.end())).retry_after_seconds, null);
 });
 
-test('nobody listening, a connection that breaks and an answer that is no HTTP are failures with words', async () => {
+test('a refused connection, one that breaks and an answer that is not HTTP have error texts', async () => {
   const nobody = await outbound.post(`http://127.0.0.1:${await ownPort()}/`, {}, '{}');
   assert.equal(nobody.error, 'the connection was refused');
   const broken = await answerOf((request) => request.socket.destroy());
@@ -147,7 +147,7 @@ test('nobody listening, a connection that breaks and an answer that is no HTTP a
   assert.equal(headers.error, 'the headers of the answer are too large');
 });
 
-test('a request that is given up ends at once, and so does what is under way at the close', async () => {
+test('an abort ends its request at once, and a close ends all requests in flight', async () => {
   const receiver = await startReceiver(() => undefined);
   const patient = new Outbound({ allow_cidrs: [{ address: '127.0.0.1', prefix: 32 }] });
   const stop = new AbortController();
@@ -165,7 +165,7 @@ test('a request that is given up ends at once, and so does what is under way at 
   await receiver.close();
 });
 
-test('of many under one signal those that were answered stay answered, and each other one is given up', async (t) => {
+test('an abort gives up all requests of its signal but the answered ones', async (t) => {
   const receiver = await startReceiver((request, response) => {
     if (request.url?.startsWith('/now')) response.writeHead(204).end();
   });
@@ -232,7 +232,7 @@ function certificate(subject_alt_name: string): { key: string; cert: string } {
   return { key: readFileSync(key, 'utf8'), cert: readFileSync(cert, 'utf8') };
 }
 
-test('a certificate that is self-signed or for another name is refused, one that is trusted is not', async () => {
+test('a certificate that is self-signed or for another name is refused, a trusted one is accepted', async () => {
   const right = certificate('IP:127.0.0.1');
   const other = certificate('DNS:other.example');
   let asked = 0;

@@ -1,4 +1,4 @@
-/** A backlog is read from where the last look ended: what a replay puts before that place is sent all the same. */
+/** A sender reads a backlog from its last position on. A replay that makes earlier deliveries pending is sent too. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
@@ -6,16 +6,15 @@ import { append } from '../../src/events/append.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
-import { makeWebhook, sendWebhooks, startRecorder } from '../support/webhooks.ts';
+import { makeWebhook, NO_POLL, sendWebhooks, startRecorder } from '../support/webhooks.ts';
 
-/** More than a drain holds at a time, twice. */
+/** More than twice what a sender claims at a time. */
 const EVENTS = 1_200;
-/** Sent before the replay, and by then not held any more. */
+/** Sent and recorded before the replay. */
 const FIRST = 100;
 
 const api = await apiForFile();
-// Without the task that finds what was forgotten.
-sendWebhooks(api);
+sendWebhooks(api, NO_POLL);
 
 test('a replay in the middle of a backlog sends again what had been sent, and all of the rest', async () => {
   const owner = await api.person();

@@ -18,7 +18,7 @@ const LASTING = [
 ] as const;
 
 interface Props {
-  /** Whose key it will be; absent: one's own. */
+  /** The key's owner; absent: the user. */
   readonly holder?: ServiceAccount;
   readonly onClose: () => void;
   readonly onMade: (key: MadeKey) => Promise<void>;

@@ -1,4 +1,4 @@
-/** What a key may be allowed (docs/permissions.md). */
+/** The scopes of a key (docs/permissions.md). */
 export const RESOURCES = [
   'instances',
   'vm',
@@ -10,7 +10,7 @@ export const RESOURCES = [
   'audit',
 ] as const;
 
-/** What is ticked, as a scope string; `all` where everything is. */
+/** The ticked boxes as a scope string; `all` if every box is ticked. */
 export function scopeOf(form: FormData, all: string): string {
   return form.get('scope-kind') === 'all' ? all : form.getAll('scope').join(' ');
 }

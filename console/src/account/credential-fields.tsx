@@ -49,7 +49,7 @@ export function AppCodeField({ label }: { readonly label: string }) {
   );
 }
 
-/** Whose account it is; the first thing that is asked. */
+/** The account's address: the first field. */
 export function EmailField() {
   return (
     <Field

@@ -1,4 +1,4 @@
-/** Where one is logged in. */
+/** The user's sessions. */
 import type { Session } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { logout } from '../session.ts';

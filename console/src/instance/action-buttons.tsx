@@ -18,7 +18,7 @@ interface Props {
 export function ActionButtons({ instance, small = false, only }: Props) {
   // Several at once: a flush may last minutes, and a stop does not wait for it.
   const [busy, setBusy] = useState<readonly VmAction[]>([]);
-  // It stands where Stop was: a second press there would be one too many.
+  // It stands where Stop was, so an accidental second click must not trigger it.
   const [asked, setAsked] = useState(false);
   const possible = actionsOf(instance);
   const run = async (action: VmAction) => {

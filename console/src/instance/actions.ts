@@ -1,4 +1,4 @@
-/** What can be done with a VM in which state: the one table (the API's own is in src/vms/model.ts). */
+/** The actions of each VM state, in one table (the API's is in src/vms/model.ts). */
 import { signal } from '@preact/signals';
 import type { FlushReceipt, Instance, VmState } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
@@ -22,7 +22,7 @@ const BY_STATE: Record<VmState, readonly VmAction[]> = {
 export interface ActionFacts {
   readonly name: string;
   readonly icon: IconName;
-  /** What it does, for who points at it. */
+  /** Its effect, as tooltip. */
   readonly about: string;
 }
 

@@ -1,4 +1,4 @@
-/** What has happened to an instance, newest first, as it happens. */
+/** An instance's events, newest first, live. */
 import type { Event, Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { Actor, useActors } from '../ui/actor.tsx';

@@ -1,4 +1,4 @@
-/** The end of what the guest has printed on its serial line, for when it is too late to watch. */
+/** The tail of the guest's serial console. */
 import { useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';

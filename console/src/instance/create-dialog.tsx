@@ -1,4 +1,4 @@
-/** A new instance, in one dialog: what most want on top, the rest folded away with its defaults. */
+/** A new instance, in one dialog: common fields on top, the others folded, with defaults. */
 import { useState } from 'preact/hooks';
 import type { CreateInstanceRequest } from '../../../client/src/berth.ts';
 import { call, sayError } from '../api.ts';

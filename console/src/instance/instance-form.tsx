@@ -20,7 +20,7 @@ export function NewNameField(props: { readonly placeholder: string; readonly iss
   );
 }
 
-/** What every form of an instance asks. `null` of a time: never. */
+/** The fields of every form of an instance. A time of `null`: never. */
 export interface Settings {
   readonly idle_timeout_seconds: number | null;
   readonly auto_flush_seconds: number | null;

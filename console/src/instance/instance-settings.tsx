@@ -37,7 +37,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
     };
     const changed = await call('changeInstance', { path: { id }, body });
     putInstance(changed);
-    // What is saved is nobody's entry any more: the fields follow what is told of it from now on.
+    // Saved values are no longer edits: from now on the fields follow the live state.
     element.reset();
     tell('good', 'Saved.');
     if (changed.name !== name) navigate(`/instances/${changed.name}/settings`, { replace: true });

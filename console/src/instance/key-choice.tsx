@@ -1,4 +1,4 @@
-/** Whose SSH keys an instance lets in: all of its creator's account, whatever they are then, or just these. */
+/** The SSH keys that an instance accepts: all current keys of its creator's account, or a fixed choice. */
 import type { KeySetKey } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { org } from '../live/membership.ts';
@@ -16,7 +16,7 @@ interface Props {
 
 export function KeyChoice({ explicit, onChange, chosen = [] }: Props) {
   const own = useQuery('key-choice', () => call('listSshKeys', { query: { limit: 200 } }));
-  // Of other members too, where they are let in already.
+  // Also keys of other members, if the instance already accepts them.
   const usable = (own.data?.data ?? []).filter(({ org_id }) => org_id === null || org_id === org.value?.id);
   const offered: Offered[] = [...usable];
   offered.push(...chosen.filter((each) => !offered.some(({ id }) => id === each.id)));

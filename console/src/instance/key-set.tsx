@@ -42,7 +42,7 @@ function Edit({ instance, keys, onSaved }: EditProps) {
   const replace = async (form: FormData, element: HTMLFormElement) => {
     const body = explicit ? { ssh_key_ids: chosenKeys(form) } : ({ mode: 'account' } as const);
     onSaved(await call('replaceKeySet', { path: { id: instance.id }, body }));
-    // What is saved is nobody's entry any more: the boxes follow what is told of it from now on.
+    // Saved values are no longer edits: from now on the boxes follow the live state.
     element.reset();
     tell('good', 'The key set is replaced.');
   };

@@ -5,7 +5,7 @@ import { FormDialog } from '../ui/form.tsx';
 interface Props {
   readonly generation: Generation;
   readonly onClose: () => void;
-  /** null: no name any more. */
+  /** null removes the name. */
   readonly work: (name: string | null) => Promise<void>;
 }
 

@@ -1,4 +1,4 @@
-/** How to get in, what is durable, and what the VM uses. */
+/** The SSH command, the durable state, and the VM's usage. */
 import type { ComponentChildren } from 'preact';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';

@@ -1,4 +1,4 @@
-/** What a flush has made durable. */
+/** The receipt of a flush. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { bytes, exactly, plural } from '../format.ts';
 import { Icon } from '../ui/icon.tsx';

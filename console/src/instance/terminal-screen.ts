@@ -12,7 +12,7 @@ export interface Screen {
   readonly dispose: () => void;
 }
 
-/** The text of one element as a sheet of its own. */
+/** The text of one element as a separate sheet. */
 function asSheet(element: HTMLElement): HTMLElement {
   const sheet = new CSSStyleSheet();
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
@@ -86,7 +86,7 @@ export function openScreen(place: HTMLElement, socket: WebSocket): Screen {
   socket.binaryType = 'arraybuffer';
   socket.addEventListener('open', () => {
     terminal.focus();
-    // The line is silent until somebody types: this brings its prompt.
+    // The line is silent until it gets input: this brings the prompt.
     socket.send('\r');
   });
   socket.addEventListener('message', ({ data }) => terminal.write(new Uint8Array(data as ArrayBuffer)));

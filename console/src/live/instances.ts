@@ -40,13 +40,13 @@ export function isOnItsWay({ vm, deleting }: Instance): boolean {
 
 let timer: ReturnType<typeof setTimeout> | undefined;
 let running: AbortController | null = null;
-/** The run whose look is under way. */
+/** The refresh under way. */
 let looking: AbortController | null = null;
-/** Asked for since then: what that look finds may be older. */
+/** Requested since then: the answer under way may be older. */
 let asked_again = false;
 /** By `performance.now()`: no look that is asked for begins sooner. */
 let rested_at_ms = 0;
-/** How many answers were put into the list: what was asked for before them is older. */
+/** The number of answers applied to the list: a request from before them is older. */
 let puts = 0;
 
 function planNext(within_ms?: number): void {
@@ -63,9 +63,9 @@ function planNext(within_ms?: number): void {
 
 async function look(): Promise<void> {
   const controller = running;
-  // One at a time. What is asked for meanwhile follows it.
+  // One at a time. A request meanwhile runs afterwards.
   if (controller === null || looking === controller) return;
-  // Nobody sees it; when somebody does again, it is asked for at once.
+  // The page is hidden; when it is visible again, it is refreshed at once.
   if (document.hidden) return;
   looking = controller;
   asked_again = false;
@@ -115,7 +115,7 @@ export function lookAgain(): void {
   planNext(AT_ONCE_MS);
 }
 
-/** What an answer has just said of one, until the next look. */
+/** Puts one instance of an answer into the list, until the next refresh. */
 export function putInstance(next: Instance): void {
   puts += 1;
   const list = instances.value ?? [];

@@ -1,4 +1,4 @@
-/** The organisation that is shown, those there are beside it, and what the person may do in it. */
+/** The current organisation, the user's others, and the user's role in it. */
 import { signal } from '@preact/signals';
 import type { Org } from '../../../client/src/berth.ts';
 import type { Member } from '../../../client/src/generated.ts';
@@ -10,7 +10,7 @@ export const orgs = signal<readonly Org[]>([]);
 export const org = signal<Org | null>(null);
 export const role = signal<Member['role'] | null>(null);
 
-/** Roles as docs/permissions.md has them. The server decides; this only keeps away what would be refused. */
+/** Roles as in docs/permissions.md. The server decides; this only hides actions that it would refuse. */
 export const leads = () => role.value === 'owner' || role.value === 'admin';
 export const works = () => role.value !== null && role.value !== 'billing';
 

@@ -1,9 +1,9 @@
-/** Who stands behind the ids in what has happened: members by their address, service accounts by their name. */
+/** Names for the ids in events: a member's address, a service account's name. */
 import { effect, signal } from '@preact/signals';
 import { berth } from '../api.ts';
 import { leads, org } from './membership.ts';
 
-/** By id; those who have left are not in it. Null: not learnt yet. */
+/** By id, without former members. Null: not loaded yet. */
 const names = signal<ReadonlyMap<string, string> | null>(null);
 /** Of which organisation they are, or are being asked for. */
 let learnt: string | null = null;
@@ -14,7 +14,7 @@ effect(() => {
   names.value = null;
 });
 
-/** Once an organisation; called by who shows them. What cannot be learnt is shown by its id. */
+/** Loads names once for each organisation, on first use. If that fails, ids are shown. */
 export function learnPeople(): void {
   const id = org.value?.id;
   if (id === undefined || id === learnt) return;
@@ -38,12 +38,12 @@ export function peopleKnown(): boolean {
   return names.value !== null;
 }
 
-/** As people say it; null where only the id is known. */
+/** The display name; null if only the id is known. */
 export function nameOf(actor: string): string | null {
   if (actor.startsWith('host_')) return 'the host';
   if (actor === 'system') return 'Berth';
   const name = names.value?.get(actor) ?? null;
-  // They are called what somebody likes, also by the address of a person.
+  // A service account may have any name, even a user's address.
   return name !== null && actor.startsWith('sa_') ? `${name} (service account)` : name;
 }
 

@@ -16,7 +16,7 @@ export type Told =
 const listeners = new Set<(told: Told) => void>();
 const AGAIN_MS = 5_000;
 
-/** @returns what ends the listening */
+/** @returns a function that stops listening */
 export function listen(listener: (told: Told) => void): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -42,7 +42,7 @@ export function runStreams(signal: AbortSignal): void {
       again(signal, tell, (onOpen) => readEvents(signal, tell, onOpen)),
       again(signal, tell, (onOpen) => readNotifications(signal, tell, onOpen)),
     ]);
-  // A tab that takes over may have been told less than all.
+  // A tab that takes over may have missed events.
   const lead = () => {
     tell({ kind: 'reset' });
     return read();
@@ -51,7 +51,7 @@ export function runStreams(signal: AbortSignal): void {
   reading.catch(() => undefined);
 }
 
-/** The client goes on by itself over cuts; what it cannot mend is a token that has expired, which the next call does. */
+/** The client reconnects by itself. It cannot renew an expired token; the next call does. */
 async function again(
   signal: AbortSignal,
   tell: (told: Told) => void,
@@ -59,7 +59,7 @@ async function again(
 ): Promise<void> {
   for (let ended = false; !signal.aborted && session.value === 'in'; ended = true) {
     try {
-      // A new stream begins now: what came since the one before it has ended is in neither.
+      // A new stream starts now: events since the end of the previous one are in neither.
       await read(() => ended && tell({ kind: 'reset' }));
     } catch (error) {
       const renewed = error instanceof BerthError && error.status === 401;

@@ -1,4 +1,4 @@
-/** How many notifications are unread, and news of those that should not wait until somebody looks. */
+/** The number of unread notifications, and toasts for urgent ones. */
 import { signal } from '@preact/signals';
 import { berth } from '../api.ts';
 import { tell } from '../ui/toasts.tsx';

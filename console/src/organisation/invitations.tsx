@@ -1,4 +1,4 @@
-/** Asking people in: by mail, or where the server sends none, by a link to pass on. */
+/** Invitations: by mail, or by a link if the server sends no mail. */
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { org } from '../live/membership.ts';
@@ -29,7 +29,7 @@ export function Invitations() {
     const body = { email, role: form.get('role') as Role };
     const { accept_url } = await call('createInvitation', { path: { id }, body });
     element.reset();
-    // To which the browser would not go back by itself: it takes the first one, which is owner.
+    // The browser would reset it to the first option, which is owner.
     (element.elements.namedItem('role') as HTMLSelectElement).value = DEFAULT_ROLE;
     if (accept_url === undefined) tell('good', `The invitation is on its way to ${email}.`);
     else setLink({ email, accept_url });

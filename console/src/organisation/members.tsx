@@ -1,4 +1,4 @@
-/** Who is in the organisation, and as what. */
+/** The organisation's members and their roles. */
 import type { Member } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';

@@ -1,4 +1,4 @@
-/** What the organisation has, and may have. */
+/** The organisation's usage and quotas. */
 import { call } from '../api.ts';
 import { mebibytes } from '../format.ts';
 import { org } from '../live/membership.ts';

@@ -1,4 +1,4 @@
-/** Who did what, when and from where. */
+/** The audit log. */
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { exactly } from '../format.ts';

@@ -1,4 +1,4 @@
-/** One instance: what it is, what can be done with it, and its parts as tabs. */
+/** One instance: its state, its actions, and its parts as tabs. */
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { mebibytes } from '../format.ts';
@@ -28,7 +28,7 @@ const TABS = {
   activity: { name: 'Activity', Panel: Activity },
   settings: { name: 'Settings', Panel: InstanceSettings },
 } as const;
-/** Reasons of VMs that are well which say more than their state (docs/errors.md). */
+/** Reasons that add to the state of a healthy VM (docs/errors.md). */
 const WORTH_A_WORD = ['recovered', 'flush_pending'];
 
 type Tab = keyof typeof TABS;

@@ -14,7 +14,7 @@ import { Empty, PageHead } from '../ui/page.tsx';
 import { type Column, Table } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
 
-/** From here on a list is easier to search than to read. */
+/** From this many rows on, the list has a search field. */
 const SEARCH_FROM = 6;
 
 export function InstancesPage() {

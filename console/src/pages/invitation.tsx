@@ -1,4 +1,4 @@
-/** Joining an organisation by the link of a mail, as somebody who has an account. */
+/** Joins an organisation by a mail's link, for a user with an account. */
 import { call } from '../api.ts';
 import { chooseOrganisation } from '../live/membership.ts';
 import { navigate, takeTokenOfLink } from '../router.ts';

@@ -14,7 +14,7 @@ import { Gate } from '../ui/gate.tsx';
 import { useAction } from '../use-action.ts';
 import { SecondFactor } from './second-factor.tsx';
 
-/** What was right so far; the second step sends it again with a factor. */
+/** The accepted address and password; the second step sends them again with a factor. */
 export type FirstStep = Pick<LoginRequest, 'email' | 'password'>;
 
 export function LoginPage() {

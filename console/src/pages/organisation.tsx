@@ -1,4 +1,4 @@
-/** The organisation: its name, what it may have, who is in it. */
+/** The organisation: its name, quotas and members. */
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { chooseOrganisation, leads, loadMembership, org, role } from '../live/membership.ts';

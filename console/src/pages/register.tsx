@@ -1,4 +1,4 @@
-/** Making an account: with an invitation, or where the operator lets everybody. */
+/** Registration: with an invitation, or if the operator opened sign-ups. */
 import { useState } from 'preact/hooks';
 import { NewPasswordField } from '../account/credential-fields.tsx';
 import { navigate, takeTokenOfLink } from '../router.ts';
@@ -21,7 +21,7 @@ export function RegisterPage() {
     };
     begin(await anonymous.call('register', { body }));
     dropInvitation();
-    // Who came by an invitation has joined with it: nothing is asked for any more.
+    // An invited user has already joined: there is no further question.
     navigate('/', { replace: true });
   };
   return (

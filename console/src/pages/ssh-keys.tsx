@@ -85,7 +85,7 @@ interface AddKeyProps {
 function AddKey({ onClose, onAdded }: AddKeyProps) {
   const work = async (form: FormData) => {
     const public_key = String(form.get('public_key')).trim();
-    // Its comment says whose it is, mostly user@machine.
+    // A key's comment names its owner, usually user@machine.
     const name = String(form.get('name')).trim() || public_key.split(/\s+/)[2] || 'my key';
     await call('addSshKey', { body: { name, public_key } });
     await onAdded();

@@ -1,4 +1,4 @@
-/** What is done by the token of a mail, as somebody who is logged in: from the link, or typed. */
+/** An action by a mail's token, from its link or typed, for a logged-in user. */
 import { useState } from 'preact/hooks';
 import { TokenField } from '../account/credential-fields.tsx';
 import { Form } from '../ui/form.tsx';

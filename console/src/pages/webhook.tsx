@@ -1,4 +1,4 @@
-/** One webhook: its settings, and what was and is to be sent to it. */
+/** One webhook: its settings and its deliveries. */
 import { useState } from 'preact/hooks';
 import type { Webhook } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';

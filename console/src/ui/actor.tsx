@@ -1,4 +1,4 @@
-/** Who did it: by name where that is known, with the id for who points at it. */
+/** The actor: the name if it is known, with the id as tooltip. */
 import { useEffect } from 'preact/hooks';
 import { org } from '../live/membership.ts';
 import { learnPeople, nameOf, peopleKnown } from '../live/people.ts';

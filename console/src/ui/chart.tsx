@@ -11,7 +11,7 @@ interface Props {
   readonly title: string;
   readonly points: readonly Point[];
   readonly format: (value: number) => string;
-  /** The upper end of the scale where it has one of its own. */
+  /** The upper end of the scale, if it is fixed. */
   readonly max?: number;
   /** How far back the chart goes. */
   readonly span_ms: number;
@@ -76,7 +76,7 @@ export function Chart({ title, points, format, max, span_ms }: Props) {
 
 type Known = Point & { value: number };
 
-/** Runs of points whose values are known. */
+/** Runs of points with known values. */
 function segments(points: readonly Point[]): Known[][] {
   const found: Known[][] = [[]];
   for (const point of points) {

@@ -1,4 +1,4 @@
-/** Asks before what cannot be taken back; with `word`, that word must be typed. */
+/** Asks before an irreversible action; with `word`, the user must type that word. */
 import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
 import { Field } from './field.tsx';

@@ -1,4 +1,4 @@
-/** Text to be taken elsewhere, with a button that takes it. */
+/** Text with a button that copies it. */
 import { useEffect, useState } from 'preact/hooks';
 import { Icon } from './icon.tsx';
 

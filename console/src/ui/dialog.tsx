@@ -8,13 +8,13 @@ interface Props {
   readonly onClose: () => void;
   readonly children: ComponentChildren;
   readonly wide?: boolean;
-  /** What is shown once must be closed on purpose. */
+  /** A secret that is shown once needs a deliberate close. */
   readonly stubborn?: boolean;
-  /** What it asked for is under way; it stays to say what comes of it. */
+  /** The request is in flight; the dialog stays to show the outcome. */
   readonly busy?: boolean;
 }
 
-/** By dialog, what had the focus before it: the opener, and behind it the opener of the dialog that this one is in. */
+/** For each dialog, the elements that had the focus before: its opener, then the opener of the dialog around it. */
 const openers = new WeakMap<Element, readonly Element[]>();
 
 function open(dialog: HTMLDialogElement): () => void {
@@ -25,7 +25,7 @@ function open(dialog: HTMLDialogElement): () => void {
   dialog.showModal();
   return () => {
     dialog.close();
-    // The browser finds the opener again where it is still there. Often it is not: its row or its dialog went.
+    // The browser finds the opener if it still exists. Often its row or its dialog is gone.
     if (document.activeElement !== document.body) return;
     const back = way_back.find((each) => each.isConnected && each !== document.body);
     ((back as HTMLElement | undefined) ?? document.querySelector('main'))?.focus({ preventScroll: true });
@@ -46,7 +46,7 @@ export function Dialog({ title, onClose, children, wide = false, stubborn = fals
         if (!stubborn && !busy) onClose();
       }}
       onClose={() => {
-        // Browsers let nobody hold a dialog open against a second Escape. Gone already: it was closed by us.
+        // Browsers close a dialog at a second Escape, whatever we do. If it is gone already, we closed it.
         if (!element.current) return;
         if (stubborn || busy) element.current.showModal();
         else onClose();

@@ -1,6 +1,6 @@
 import { Icon } from './icon.tsx';
 
-/** What went wrong, told at once to those who hear the page. */
+/** An error, announced at once to screen readers. */
 export function Failure({ text }: { readonly text: string | null | undefined }) {
   return (
     <div role="alert" class={text ? 'failure' : 'failure none'}>

@@ -1,4 +1,4 @@
-/** A labelled input with its hint and what is wrong with it, bound together for those who hear the page. */
+/** An input with label, hint and error, connected for screen readers. */
 import type { ComponentChildren, JSX } from 'preact';
 import { useEffect, useId, useRef } from 'preact/hooks';
 
@@ -38,7 +38,7 @@ function described(id: string, { hint, issue }: Common) {
   return hint === undefined ? {} : { 'aria-describedby': `${id}-hint` };
 }
 
-/** The browser minds `autofocus` of what is there when a page or dialog opens; this also of what comes later. */
+/** The browser applies `autofocus` only when a page or dialog opens; this also applies it to later elements. */
 function useFocus<T extends HTMLElement>(wanted: boolean) {
   const element = useRef<T>(null);
   useEffect(() => {

@@ -1,4 +1,4 @@
-/** A form, on a page or in a dialog: what is filled in goes to `work`; what went wrong stands above the button. */
+/** A form on a page or in a dialog. `work` gets its values; an error stands above the button. */
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { BerthError } from '../../../client/src/berth.ts';
@@ -9,17 +9,17 @@ import { Dialog, DialogActions } from './dialog.tsx';
 import { Failure } from './failure.tsx';
 
 export type Issues = Action<[]>['issues'];
-/** @param form what was filled in, by the fields' names @param element to reset it afterwards */
+/** @param form the values by field name @param element to reset it afterwards */
 export type FormWork = (form: FormData, element: HTMLFormElement) => Promise<void>;
 
 interface Props {
   readonly work: FormWork;
   readonly verb: string;
-  /** With what is wrong with single fields, by their names. */
+  /** With the errors of single fields, by name. */
   readonly children: (issues: Issues) => ComponentChildren;
 }
 
-/** The API calls its fields by their names; who fills in a form knows them by their labels. */
+/** The API's errors use field names; the form shows labels. */
 function sayByLabels(error: unknown, form: HTMLFormElement | null): string {
   if (!(error instanceof BerthError) || error.code !== 'INVALID_REQUEST' || error.details.length === 0)
     return sayError(error);
@@ -35,7 +35,7 @@ function labelOf(name: string, form: HTMLFormElement | null): string | undefined
   return undefined;
 }
 
-/** The browser shows what is wrong with a field where that can be seen; folded away, a press would do nothing. */
+/** The browser shows a field's error only where it is visible: in a folded part, a click would do nothing. */
 function unfold(event: Event): void {
   (event.target as Element).closest('details')?.setAttribute('open', '');
 }
@@ -81,11 +81,11 @@ interface DialogProps extends Props {
   readonly wide?: boolean;
   readonly danger?: boolean;
   readonly disabled?: boolean;
-  /** What is done when `work` is; `onClose` unless given. */
+  /** Runs after `work`; default: `onClose`. */
   readonly onDone?: () => void;
 }
 
-/** A call whose answer does not come keeps nobody longer. */
+/** Without an answer for this long, the user may close the dialog. */
 const KEPT_MS = 30_000;
 
 function useKept(busy: boolean): boolean {

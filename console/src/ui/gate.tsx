@@ -1,4 +1,4 @@
-/** The page of those who are not inside yet: the name, one form, nothing else. */
+/** The page before login: the name and one form. */
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
 

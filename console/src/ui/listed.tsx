@@ -1,4 +1,4 @@
-/** A list of the API on a page: room kept while it loads, why it could not, what to do when it is empty, and its next page. */
+/** A list of the API on a page: a placeholder while it loads, its error, its empty state, and its next page. */
 import type { ComponentChildren, ComponentProps } from 'preact';
 import { useAction } from '../use-action.ts';
 import type { List } from '../use-list.ts';
@@ -8,7 +8,7 @@ import { Table } from './table.tsx';
 
 interface Props<T> {
   readonly list: Pick<List<T>, 'data' | 'error' | 'reload'> & Partial<Pick<List<T>, 'more'>>;
-  /** Instead of it where nothing is in it. */
+  /** Shown instead of an empty list. */
   readonly empty: ComponentChildren;
   /** How many there will probably be. */
   readonly lines?: number;

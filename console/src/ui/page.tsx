@@ -1,4 +1,4 @@
-/** What every page has: a heading, what can be done here, and either its content or why there is none. */
+/** The frame of every page: a heading, its actions, and its content or the reason why there is none. */
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { Button } from './button.tsx';
@@ -31,7 +31,7 @@ interface EmptyProps {
   readonly children: ComponentChildren;
 }
 
-/** Nothing here yet: says what it would be and how to get one. */
+/** An empty list: says what belongs here and how to make one. */
 export function Empty({ icon, title, children }: EmptyProps) {
   return (
     <div class="empty">
@@ -83,7 +83,7 @@ export function Loaded<T>({ query, children, lines = 3 }: LoadedProps<T>) {
   );
 }
 
-/** A part of a page with a heading of its own. */
+/** A part of a page with its heading. */
 export function Section({
   title,
   lead,

@@ -1,4 +1,4 @@
-/** A secret that the server shows once. Closed on purpose only, and by a button that says what that means. */
+/** A secret that the server shows once. Only a button with the consequence in its text closes it. */
 import type { ComponentChildren } from 'preact';
 import { Button } from './button.tsx';
 import { Copyable } from './copy.tsx';

@@ -1,4 +1,4 @@
-/** A table: a column by what it shows of a row, and what can be done with a row at its end. */
+/** A table: a column is a function of its row; a row's actions are at its end. */
 import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
 import { attempt } from '../attempt.ts';
@@ -17,9 +17,9 @@ export interface Column<T> {
 
 export interface RowAction<T> {
   readonly name: string | ((row: T) => string);
-  /** What it does to which row: for those who hear the page, and over the question. */
+  /** The action and its row: for screen readers, and as the title of the question. */
   readonly about: (row: T) => string;
-  /** What comes of it; with it, it is asked first. */
+  /** The consequence; if given, a dialog asks first. */
   readonly warning?: string | ((row: T) => string);
   /** A checkbox below the question. */
   readonly option?: { readonly label: string; readonly hint: string };

@@ -1,8 +1,8 @@
-/** A time, told from now and kept current; the exact one is there for who points at it. */
+/** A time relative to now, kept current; the exact time is its tooltip. */
 import { signal } from '@preact/signals';
 import { ago, exactly } from '../format.ts';
 
-/** Its change is what makes the times be told anew. */
+/** Its change renders the times again. */
 const now = signal(Date.now());
 setInterval(() => {
   now.value = Date.now();

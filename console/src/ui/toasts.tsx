@@ -1,4 +1,4 @@
-/** Short news at the page's edge. They are told once to those who hear the page, and leave by themselves. */
+/** Short news at the page's edge. Screen readers announce each once; it disappears by itself. */
 import { signal } from '@preact/signals';
 import { Icon, type IconName } from './icon.tsx';
 

@@ -1,4 +1,4 @@
-/** What was and is to be sent to a webhook, with every attempt and what was answered. */
+/** A webhook's deliveries, with every attempt and its answer. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Webhook, WebhookDelivery } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';

@@ -1,4 +1,4 @@
-/** What a webhook can be told of (docs/webhooks.md). Typed by the API: one that it does not know does not compile. */
+/** The event types of webhooks (docs/webhooks.md). Typed by the API: an unknown one does not compile. */
 import type { EventType } from '../../../client/src/berth.ts';
 
 export const EVENT_GROUPS: readonly { readonly name: string; readonly types: readonly EventType[] }[] = [

@@ -39,7 +39,7 @@ export type AddedFactor =
   | (AddedNames & { readonly type: 'totp'; readonly secret: string; readonly otpauth_url: string })
   | (AddedNames & { readonly type: 'webauthn'; readonly options: PublicKeyCredentialCreationOptionsJSON });
 
-/** Adds a factor, to be confirmed within the hour. @throws AppError QUOTA_EXCEEDED; CONFLICT where WebAuthn cannot work */
+/** Adds a factor, which must be confirmed within an hour. @throws AppError QUOTA_EXCEEDED; CONFLICT where WebAuthn cannot work */
 export async function addFactor(
   tx: Tx,
   context: MfaContext,
@@ -65,9 +65,9 @@ export async function addFactor(
 export type FactorAnswer = { readonly code: string } | RegistrationResponseJSON;
 
 /**
- * Looks at the answer that is to confirm a factor. Outside the transaction that confirms, because a wrong one counts:
- * the fifth wrong code in a row ends the factor, and a WebAuthn challenge is used up by any answer.
- * @throws AppError NOT_FOUND, CONFLICT when it is confirmed, INVALID_REQUEST when the answer is wrong
+ * Verifies the response that confirms a factor. Runs outside of the confirming transaction, because a wrong response
+ * counts: the fifth wrong code in a row removes the factor, and any response consumes a WebAuthn challenge.
+ * @throws AppError NOT_FOUND, CONFLICT if it is confirmed, INVALID_REQUEST if the response is wrong
  */
 export async function proveFactor(
   db: Db,
@@ -99,7 +99,7 @@ export async function proveFactor(
   return { last_step: null, credential };
 }
 
-/** The step of a right code. */
+/** The time step of a right code. */
 async function proveCode(
   db: Db,
   context: MfaContext,
@@ -117,10 +117,10 @@ async function proveCode(
 }
 
 /**
- * Confirms a factor, and tells the account. Answers new recovery codes when the account has none (this is its first
- * factor, or all of them were used), else null: those it has stay good.
- * @param ip where it was confirmed from
- * @throws AppError NOT_FOUND when it is gone meanwhile, CONFLICT
+ * Confirms a factor and notifies the account. Returns new recovery codes if the account has none (its first factor, or
+ * all are used), else null: the existing ones stay valid.
+ * @param ip of the caller
+ * @throws AppError NOT_FOUND if it no longer exists, CONFLICT
  */
 export async function confirmFactor(
   tx: Tx,
@@ -148,7 +148,7 @@ export interface RemovedFactor {
   readonly name: string;
 }
 
-/** Removes a factor, and the recovery codes with the last confirmed one. @throws AppError NOT_FOUND */
+/** Removes a factor; with the last confirmed one also the recovery codes. @throws AppError NOT_FOUND */
 export async function removeFactor(
   tx: Tx,
   user_id: UserId,
@@ -161,7 +161,7 @@ export async function removeFactor(
   const rest = await confirmedFactors(tx, user_id);
   if (rest.length === 0) await deleteRecoveryCodes(tx, user_id);
   const { type, name } = factor;
-  // An unconfirmed factor guarded nothing.
+  // An unconfirmed factor protected nothing.
   if (factor.confirmed_at !== null) {
     const data = { factor: { id, type, name }, ip };
     await appendPrivate(tx, { type: 'mfa.removed', org_id: null, user_id, data, actor: user_id });
@@ -170,8 +170,8 @@ export async function removeFactor(
 }
 
 /**
- * Removes every factor and recovery code of an account, and tells the account.
- * @param actor who does it, when it is not the account itself
+ * Removes every factor and recovery code of an account, and notifies the account.
+ * @param actor if not the account itself
  * @returns how many confirmed factors there were
  */
 export async function removeAllFactors(tx: Tx, user_id: UserId, actor: string): Promise<number> {
@@ -186,7 +186,7 @@ export async function removeAllFactors(tx: Tx, user_id: UserId, actor: string): 
   return confirmed.length;
 }
 
-/** Why a factor that was unconfirmed a moment ago is not any more. */
+/** The error for a factor that is no longer unconfirmed. */
 async function goneOrConfirmed(tx: Tx, user_id: UserId, id: MfaFactorId): Promise<AppError> {
   const factor = await findFactor(tx, user_id, id);
   return factor?.confirmed_at ? confirmedAlready() : new AppError('NOT_FOUND');

@@ -1,9 +1,9 @@
 /**
- * Logging in with a passkey: alone, where its user verification stands for the password too, or after the password as
- * the second factor. Both begin with {@link passkeyOptions}.
+ * Login with a passkey: alone, with user verification in place of the password, or after the password as the second
+ * factor. Both begin with {@link passkeyOptions}.
  *
- * With an address the options name the account's credentials; for an address without any (or without an account) they
- * name made-up ones, always the same, so that they do not tell which addresses exist (WebAuthn L3, section 14.6.2).
+ * With an address the options name the account's credentials. For an address without credentials or account they name
+ * made-up ones, always the same, so that they do not reveal which addresses exist (WebAuthn L3, section 14.6.2).
  */
 import { createHmac } from 'node:crypto';
 import type {
@@ -20,7 +20,7 @@ import { requireRelyingParty } from './relying-party.ts';
 import { findCredentialsByEmail, findFactorByCredential, insertChallenge } from './store.ts';
 import { descriptor, takeAnswered, userHandle, verifyAssertion } from './webauthn.ts';
 
-/** What `navigator.credentials.get()` takes. @throws AppError CONFLICT where WebAuthn cannot work */
+/** The options for `navigator.credentials.get()`. @throws AppError CONFLICT where WebAuthn cannot work */
 export async function passkeyOptions(
   db: Db,
   context: MfaContext & { readonly secret_key: Uint8Array },
@@ -36,7 +36,7 @@ export async function passkeyOptions(
     rpID: id,
     timeout: CHALLENGE_LIFETIME_S * 1000,
     allowCredentials: named.map(descriptor),
-    // As a second factor a security key that cannot verify its user will do.
+    // A second factor may be a security key that cannot verify its user.
     userVerification: email === null ? 'required' : 'preferred',
   });
   await insertChallenge(db, options.challenge, 'login', own[0]?.user_id ?? null);
@@ -51,7 +51,7 @@ const DECOYS = [
   { bytes: 48, transports: ['nfc', 'usb'] },
 ] as const;
 
-/** One, or for one address in four two. */
+/** One; two for one address in four. */
 function decoyCredentials(
   secret_key: Uint8Array,
   email_key: string,
@@ -67,9 +67,9 @@ function decoyCredentials(
 }
 
 /**
- * The account whose passkey answered, with user verification. Not under the lockout: there is nothing to guess, and
- * whoever locks an account by wrong passwords does not keep its owner out.
- * @throws AppError UNAUTHENTICATED, the same whatever was wrong
+ * The account whose passkey responded with user verification. The lockout does not apply: there is nothing to guess, and
+ * an attacker who locks an account by wrong passwords must not keep its owner out.
+ * @throws AppError UNAUTHENTICATED, the same for every cause
  */
 export async function loginByPasskey(
   db: Db,
@@ -80,7 +80,7 @@ export async function loginByPasskey(
   const factor = await findFactorByCredential(db, answer.id);
   if (taken && factor?.credential) {
     const { id, user_id, credential } = factor;
-    // Section 7.2, step 6: who was not named before is named by the authenticator.
+    // Section 7.2, step 6: without an address the authenticator names the user.
     const identified =
       taken.user_id === null ? answer.response.userHandle === userHandle(user_id) : taken.user_id === user_id;
     const assertion = {
@@ -96,7 +96,7 @@ export async function loginByPasskey(
   });
 }
 
-/** Whether the answer is by a credential of this account, to a challenge that was made for this account's login. */
+/** Whether a credential of this account responded to a challenge for this account's login. */
 export async function isSecondFactor(
   tx: Tx,
   context: MfaContext,

@@ -1,8 +1,7 @@
 /**
- * Recovery codes: ten at a time, 80 random bits each, shown once, each good for one login. Shown as four groups of
- * Crockford's base32 (https://www.crockford.com/base32.html), which a person can read aloud and type back with
- * capitals, without hyphens, or with the letters O, I and L for the digits they look like. At rest only the SHA-256:
- * with 80 random bits there is nothing to guess.
+ * Recovery codes: ten at a time, 80 random bits each, shown once, each valid for one login. They are four groups of
+ * Crockford's base32 (https://www.crockford.com/base32.html). Capitals, missing hyphens, and O, I and L for the digits
+ * they resemble are accepted. The database stores only the SHA-256, which is enough for 80 random bits.
  */
 import { createHash, randomInt } from 'node:crypto';
 
@@ -22,7 +21,7 @@ function newRecoveryCode(): string {
   return Array.from({ length: GROUPS }, group).join('-');
 }
 
-/** SHA-256 of the code as it was meant, however it was typed. */
+/** SHA-256 of the normalised code. */
 export function hashRecoveryCode(typed: string): Buffer {
   const meant = typed.toLowerCase().replaceAll(/[\s-]/g, '').replaceAll('o', '0').replaceAll(/[il]/g, '1');
   return createHash('sha256').update(meant).digest();

@@ -1,7 +1,7 @@
 /**
- * Who we are to an authenticator: the relying party's id and origin (WebAuthn L3, sections 5.1.3 and 13.4.9). The id
- * is the host name people use. It cannot be an address, so at a loopback address it is `localhost`, which browsers
- * treat as secure without TLS; at any other address there are no passkeys.
+ * The relying party's id and origin (WebAuthn L3, sections 5.1.3 and 13.4.9). The id is the public host name. It cannot
+ * be an address: for a loopback address it is `localhost`, which browsers treat as secure without TLS; at any other
+ * address there are no passkeys.
  */
 import { isIP } from 'node:net';
 import { AppError } from '../../lib/errors.ts';

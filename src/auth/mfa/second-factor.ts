@@ -17,7 +17,7 @@ export interface GivenFactor {
   readonly webauthn?: AuthenticationResponseJSON | undefined;
 }
 
-/** To be asked before the password is looked at. @throws AppError INVALID_REQUEST when there are several */
+/** Call it before the password is verified. @throws AppError INVALID_REQUEST if there are several */
 export function requireOneFactor({ totp_code, recovery_code, webauthn }: GivenFactor): void {
   const given = [totp_code, recovery_code, webauthn].filter((each) => each !== undefined);
   if (given.length < 2) return;
@@ -25,8 +25,8 @@ export function requireOneFactor({ totp_code, recovery_code, webauthn }: GivenFa
 }
 
 /**
- * Uses up what was given: a code, a recovery code or an answer is right once, however many come at once. Each step is
- * one statement, so the pool will do for `db`; a transaction must commit also after `wrong`.
+ * Verifies and consumes the factor: a code, a recovery code or a response is right only once, even among concurrent
+ * requests. Each step is one statement, so `db` may be the pool; a transaction must also commit after `wrong`.
  */
 export async function verifySecondFactor(
   context: MfaContext & { readonly db: Tx },

@@ -10,7 +10,7 @@ import {
   UNCONFIRMED_LIFETIME_MINUTES,
 } from './model.ts';
 
-/** Makes changes to one account's factors wait for each other. Undefined when the account is gone. */
+/** Serialises changes to one account's factors. Undefined if the account no longer exists. */
 export async function lockAccount(tx: Tx, user_id: UserId) {
   return tx
     .selectFrom('users')
@@ -75,7 +75,7 @@ export async function confirmedFactors(tx: Tx, user_id: UserId) {
     .execute();
 }
 
-/** The confirmed factor, of whatever account, that this WebAuthn credential is. */
+/** The confirmed factor of any account with this WebAuthn credential. */
 export async function findFactorByCredential(tx: Tx, credential_id: string) {
   return tx
     .selectFrom('mfa_factors')
@@ -85,7 +85,7 @@ export async function findFactorByCredential(tx: Tx, credential_id: string) {
     .executeTakeFirst();
 }
 
-/** The confirmed WebAuthn credentials of whoever has this address. */
+/** The confirmed WebAuthn credentials of the account with this address. */
 export async function findCredentialsByEmail(tx: Tx, email_key: string) {
   const rows = await tx
     .selectFrom('mfa_factors as f')
@@ -100,8 +100,8 @@ export async function findCredentialsByEmail(tx: Tx, email_key: string) {
 }
 
 /**
- * Counts one more try to confirm a TOTP factor, before its code is looked at; answers how many there were, or null
- * when no more are allowed. An unconfirmed factor has accepted no step yet, so `last_step` holds the tries, negative.
+ * Counts a try to confirm a TOTP factor before its code is verified. Returns the number of tries, or null if no more are
+ * allowed. An unconfirmed factor has accepted no step yet, so `last_step` holds the number of tries, negated.
  */
 export async function countTry(tx: Tx, user_id: UserId, id: MfaFactorId): Promise<number | null> {
   const row = await tx
@@ -117,12 +117,12 @@ export async function countTry(tx: Tx, user_id: UserId, id: MfaFactorId): Promis
 }
 
 export interface Confirmation {
-  /** TOTP: the step of the code that confirmed it, which is used up by that. */
+  /** TOTP: the step of the confirming code, which is thereby used. */
   readonly last_step: number | null;
   readonly credential: StoredCredential | null;
 }
 
-/** Undefined when there is no such unconfirmed factor. @throws unique violation `mfa_factors_credential` */
+/** Undefined if no such unconfirmed factor exists. @throws unique violation `mfa_factors_credential` */
 export async function confirmFactorRow(tx: Tx, user_id: UserId, id: MfaFactorId, by: Confirmation) {
   return tx
     .updateTable('mfa_factors')
@@ -138,7 +138,7 @@ export async function confirmFactorRow(tx: Tx, user_id: UserId, id: MfaFactorId,
     .executeTakeFirst();
 }
 
-/** Uses up a time step and all before it. False when it was used already. */
+/** Consumes a time step and all earlier ones. False if it was used before. */
 export async function useStep(tx: Tx, id: MfaFactorId, step: number): Promise<boolean> {
   const done = await tx
     .updateTable('mfa_factors')
@@ -151,7 +151,7 @@ export async function useStep(tx: Tx, id: MfaFactorId, step: number): Promise<bo
 }
 
 /**
- * Takes a signature counter. False unless it is above the one before; authenticators without one always say 0
+ * Stores a signature counter. False unless it has risen; authenticators without a counter always report 0
  * (WebAuthn L3, section 6.1.1).
  */
 export async function useCounter(tx: Tx, id: MfaFactorId, counter: number): Promise<boolean> {
@@ -169,7 +169,7 @@ export async function useCounter(tx: Tx, id: MfaFactorId, counter: number): Prom
   return done.numUpdatedRows > 0n;
 }
 
-/** Ends all factors of an account, confirmed or not. */
+/** Deletes all factors of an account, confirmed or not. */
 export async function deleteFactors(tx: Tx, user_id: UserId) {
   return tx
     .deleteFrom('mfa_factors')
@@ -187,7 +187,7 @@ export async function deleteFactor(tx: Tx, user_id: UserId, id: MfaFactorId) {
     .executeTakeFirst();
 }
 
-/** Ends a factor unless it was confirmed meanwhile. */
+/** Deletes a factor unless it has been confirmed. */
 export async function deleteUnconfirmedFactor(tx: Tx, user_id: UserId, id: MfaFactorId): Promise<void> {
   await tx
     .deleteFrom('mfa_factors')
@@ -197,7 +197,7 @@ export async function deleteUnconfirmedFactor(tx: Tx, user_id: UserId, id: MfaFa
     .execute();
 }
 
-/** Removes the factors that nobody confirmed in time, of one account or of all. */
+/** Deletes the factors that were not confirmed in time, of one account or of all. */
 export async function sweepUnconfirmedFactors(tx: Tx, user_id: UserId | null = null): Promise<void> {
   await tx
     .deleteFrom('mfa_factors')
@@ -225,7 +225,7 @@ export async function countRecoveryCodes(tx: Tx, user_id: UserId): Promise<numbe
   return row.n;
 }
 
-/** Uses up a recovery code. False when the account has no such code (any more). */
+/** Consumes a recovery code. False if the account does not have it. */
 export async function takeRecoveryCode(tx: Tx, user_id: UserId, code_hash: Buffer): Promise<boolean> {
   const gone = await tx
     .deleteFrom('recovery_codes')
@@ -243,7 +243,7 @@ export async function deleteRecoveryCodes(tx: Tx, user_id: UserId): Promise<void
 
 export type ChallengePurpose = 'register' | 'login';
 
-/** `user_id` null: for whoever answers. */
+/** `user_id` null: any account may respond. */
 export async function insertChallenge(
   tx: Tx,
   challenge: string,
@@ -254,7 +254,7 @@ export async function insertChallenge(
   await tx.insertInto('webauthn_challenges').values({ challenge, purpose, user_id, expires_at }).execute();
 }
 
-/** Uses up a live challenge; undefined when there is none. */
+/** Consumes a live challenge; undefined if there is none. */
 export async function takeChallenge(tx: Tx, challenge: string, purpose: ChallengePurpose) {
   return tx
     .deleteFrom('webauthn_challenges')

@@ -1,7 +1,7 @@
 /**
  * Time-based one-time passwords, RFC 6238: HMAC-SHA-1, 6 digits, steps of 30 s, a secret of 160 bits (RFC 4226,
- * section 4, R6). A code is looked for one step around the present one (RFC 6238, section 5.2); that it works once is
- * the store's part, which remembers the last step.
+ * section 4, R6). Codes of the previous, current and next step are accepted (RFC 6238, section 5.2). The store remembers
+ * the last step, so that a code works once.
  */
 import { timingSafeEqual } from 'node:crypto';
 import { HOTP, Secret, TOTP } from 'otpauth';
@@ -24,7 +24,7 @@ export function otpauthUrl(secret: string, account: string): string {
   return new TOTP({ ...shape, label: account, secret: Secret.fromBase32(secret) }).toString();
 }
 
-/** The latest time step around `now_ms` that this code is of, or null. Takes the same time whatever matches. */
+/** The latest time step around `now_ms` with this code, or null. Runs in constant time. */
 export function matchingStep(secret: string, code: string, now_ms: number): number | null {
   const given = Buffer.from(code.replaceAll(' ', ''));
   const key = Secret.fromBase32(secret);

@@ -1,9 +1,9 @@
 /**
- * The two WebAuthn ceremonies (Web Authentication Level 3, sections 7.1 and 7.2), by @simplewebauthn/server. What that
- * package leaves to its caller is here: challenges are ours, good for five minutes, and used up by the first answer,
- * right or wrong; a credential is one account's; a signature counter only goes up.
+ * The two WebAuthn ceremonies (Web Authentication Level 3, sections 7.1 and 7.2), with @simplewebauthn/server. The parts
+ * that the package leaves to its caller: a challenge is ours, valid for five minutes, and consumed by the first response,
+ * right or wrong; a credential belongs to one account; a signature counter only rises.
  *
- * The package, and the two hundred modules of it, is loaded by the first ceremony: most starts see none.
+ * The first ceremony loads the package with its two hundred modules; most processes never need it.
  */
 import type {
   AuthenticationResponseJSON,
@@ -29,15 +29,15 @@ const ALGORITHMS = [-8, -7, -257];
 /** WebAuthn L3, section 7.1, step 25. */
 const MAX_CREDENTIAL_ID_BYTES = 1023;
 const MAX_TRANSPORTS = 10;
-/** As challenges are made; what else a caller may have put there, a NUL for one, the database would not take. */
+/** The form of our challenges; the database rejects some other texts, such as a NUL. */
 const BASE64URL = /^[\w-]+$/;
 
-/** The account as authenticators know it (WebAuthn L3, section 5.4.3): the opaque id, no address. */
+/** The user handle (WebAuthn L3, section 5.4.3): the opaque id, not the address. */
 export function userHandle(user_id: UserId): string {
   return Buffer.from(user_id).toString('base64url');
 }
 
-/** What `navigator.credentials.create()` takes. @throws AppError CONFLICT where WebAuthn cannot work */
+/** The options for `navigator.credentials.create()`. @throws AppError CONFLICT where WebAuthn cannot work */
 export async function registrationOptions(
   tx: Tx,
   context: MfaContext,
@@ -70,7 +70,7 @@ export function descriptor({ id, transports }: Pick<StoredCredential, 'id' | 'tr
   return { id, transports: [...transports] };
 }
 
-/** The credential of a right answer to {@link registrationOptions} of this account; null of a wrong one. */
+/** The credential of a right response to {@link registrationOptions} for this account; null for a wrong one. */
 export async function verifyRegistration(
   tx: Tx,
   context: MfaContext,
@@ -103,8 +103,8 @@ export async function verifyRegistration(
 }
 
 /**
- * We ask for no attestation. Statements with certificates are refused, not checked: the check would fetch revocation
- * lists from wherever the certificate says.
+ * We request no attestation. Statements with certificates are rejected unchecked: the check would fetch revocation lists
+ * from any address that the certificate names.
  */
 async function refuseCertificates(answer: RegistrationResponseJSON): Promise<void> {
   const { decodeAttestationObject } = await import('@simplewebauthn/server/helpers');
@@ -133,11 +133,11 @@ export interface Assertion {
     readonly user_id: UserId;
     readonly credential: StoredCredential;
   };
-  /** By PIN, fingerprint, …: the authenticator must have checked who it is. */
+  /** The authenticator must have verified the user, by PIN, fingerprint, …. */
   readonly user_verification: boolean;
 }
 
-/** Whether the answer is this credential's to this challenge, which was taken. Takes its signature counter if so. */
+/** Whether this credential responded to this consumed challenge. If so, stores its signature counter. */
 export async function verifyAssertion(tx: Tx, context: MfaContext, assertion: Assertion): Promise<boolean> {
   const { id, user_id } = assertion.factor;
   const counter = await signedCounter(context, assertion);
@@ -150,12 +150,12 @@ export async function verifyAssertion(tx: Tx, context: MfaContext, assertion: As
   return false;
 }
 
-/** The signature counter of an answer that is right in all else; null of one that is not. */
+/** The signature counter of a response that is otherwise right; null if it is wrong. */
 async function signedCounter(context: MfaContext, assertion: Assertion): Promise<number | null> {
   const { challenge, answer, factor, user_verification } = assertion;
   const party = relyingParty(context.public_url);
   if (!party) return null;
-  // Absent or null where the authenticator keeps none.
+  // Absent or null if the authenticator has none.
   const handle: unknown = answer.response.userHandle ?? null;
   if (handle !== null && handle !== userHandle(factor.user_id)) return null;
   const { id, public_key } = factor.credential;
@@ -167,7 +167,7 @@ async function signedCounter(context: MfaContext, assertion: Assertion): Promise
       expectedOrigin: party.origin,
       expectedRPID: party.id,
       requireUserVerification: user_verification,
-      // The counter is compared by the statement that takes it, once the signature is known to be right.
+      // The statement that stores the counter compares it, after the signature is verified.
       credential: { id, publicKey: new Uint8Array(Buffer.from(public_key, 'base64url')), counter: 0 },
     });
     return verified ? authenticationInfo.newCounter : null;
@@ -177,7 +177,7 @@ async function signedCounter(context: MfaContext, assertion: Assertion): Promise
   }
 }
 
-/** Uses up the challenge that is answered; undefined when it is not one of ours, too old or answered already. */
+/** Consumes the challenge of a response; undefined if it is not ours, expired or consumed. */
 export async function takeAnswered(
   tx: Tx,
   answer: RegistrationResponseJSON | AuthenticationResponseJSON,
@@ -188,7 +188,7 @@ export async function takeAnswered(
   return challenge !== null && taken ? { challenge, user_id: taken.user_id } : undefined;
 }
 
-/** Of the client data (WebAuthn L3, section 5.8.1); null too for an answer made inside another site's page. */
+/** The challenge in the client data (WebAuthn L3, section 5.8.1); null also for a response from another site's frame. */
 function challengeIn(client_data: string): string | null {
   let data: unknown;
   try {

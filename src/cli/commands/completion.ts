@@ -1,4 +1,4 @@
-/** Completion by the shell: each script asks `berth __complete WORDS…` for what may come next. */
+/** Shell completion: each script calls `berth __complete WORDS…`. */
 
 import type { Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';

@@ -1,14 +1,14 @@
-/** The serial console as a terminal: its bytes to the screen as they are, what is typed to the guest, until Ctrl-]. */
+/** The serial console as a terminal, until Ctrl-]. Bytes pass unchanged in both directions. */
 import { once } from 'node:events';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 
-/** Ctrl-], as telnet and virsh have it: shells and editors hardly need it. */
+/** Ctrl-], as in telnet and virsh: shells and editors hardly use it. */
 const END_BYTE = 0x1d;
-/** The VM has ended, or we have. */
+/** The close codes of a VM's end, or of our own. */
 const OVER = 1000;
-/** For the server's farewell: where the network is dead none comes. */
+/** How long to wait for the server's close frame, which a dead network never delivers. */
 const CLOSE_MS = 1_000;
 
 async function openConsole(call: Call): Promise<undefined> {
@@ -27,7 +27,7 @@ async function openConsole(call: Call): Promise<undefined> {
   const socket = new WebSocket(berth.url.replace(/^http/, 'ws') + path);
   socket.binaryType = 'arraybuffer';
   const closed = once(socket, 'close') as Promise<[CloseEvent]>;
-  // Its close follows, and says why.
+  // The close event follows, with the reason.
   socket.addEventListener('error', () => undefined);
   socket.addEventListener('message', ({ data }) => void stdout.write(Buffer.from(data as ArrayBuffer)));
   let ended_here = false;
@@ -41,10 +41,10 @@ async function openConsole(call: Call): Promise<undefined> {
     socket.close(OVER);
     setTimeout(() => given_up.resolve(null), CLOSE_MS).unref();
   };
-  // Until then nobody hears what is typed, and Ctrl-C ends the waiting.
+  // Before this, input is ignored and Ctrl-C ends the wait.
   await Promise.race([once(socket, 'open'), closed]);
   let end: [CloseEvent] | null;
-  // Before it is told: a Ctrl-C that is typed at once is the guest's too.
+  // Before the message, so that an early Ctrl-C goes to the guest.
   stdin.setRawMode(true);
   try {
     if (socket.readyState === WebSocket.OPEN)
@@ -56,7 +56,7 @@ async function openConsole(call: Call): Promise<undefined> {
     stdin.setRawMode(false);
     stdout.write('\n');
   }
-  // The socket would keep us until TCP gives up.
+  // Otherwise the socket keeps the process alive until TCP gives up.
   if (end === null) process.exit(EXIT.done);
   const [{ code, reason }] = end;
   if (ended_here || code === OVER) return undefined;

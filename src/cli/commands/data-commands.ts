@@ -1,4 +1,4 @@
-/** Disks and whole machines, checked, taken out and brought back; on the server. Loaded only when one of them is typed. */
+/** Server commands on disks and backups. Loaded only when typed. */
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
@@ -24,7 +24,7 @@ function formatOf({ options }: Call): (typeof FORMATS)[number] | null {
   return found;
 }
 
-/** Ctrl-C ends what was under way with an error of its own; it is told as what it is. */
+/** Ctrl-C fails the work under way with some error: report an interruption instead. */
 async function heeding<T>({ signal }: Call, work: () => Promise<T>): Promise<T> {
   try {
     return await work();

@@ -1,4 +1,4 @@
-/** `berth doctor`: what may be wrong between this machine and the server, and what to do about it. */
+/** `berth doctor`: checks this machine, the server and the connection, with remedies. */
 import { execFileSync } from 'node:child_process';
 import { accessSync, constants, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,15 +9,15 @@ import { configFolder } from '../profiles.ts';
 
 interface Finding {
   readonly check: string;
-  /** Null: cannot be said here, and is no failure. */
+  /** Null: unknown here, which is no failure. */
   readonly ok: boolean | null;
   readonly found: string;
   readonly next?: string;
-  /** It weakens the server, and is no failure either. */
+  /** A weak setting, which is no failure. */
   readonly weak?: true;
 }
 
-/** Of what /readyz answers. */
+/** The checks of /readyz. */
 interface Part {
   readonly ok: boolean;
   readonly problem?: string;
@@ -68,7 +68,7 @@ async function server({ session }: Call): Promise<Finding[]> {
   return found;
 }
 
-/** What the hosts' agents have found out with a test guest: a /dev/kvm that opens may still run none. */
+/** The agents' result with a test guest: /dev/kvm may open and still run none. */
 function kvm(accelerators: readonly string[]): Finding {
   const check = 'KVM';
   if (accelerators.every((each) => each === 'kvm')) return { check, ok: true, found: 'VMs run on it' };
@@ -77,7 +77,7 @@ function kvm(accelerators: readonly string[]): Finding {
   return { check, ok: null, found: `${where} their VMs, which is slow`, next };
 }
 
-/** Without a server that says more. */
+/** Without the server's answer. */
 function kvmDevice(): Finding {
   const check = 'KVM';
   try {
@@ -135,12 +135,12 @@ function machine({ session }: Call): Finding[] {
   return found;
 }
 
-/** On the machine of the server, and by who may read its data folder. */
+/** On the server's machine, with access to its data folder. */
 async function weaknesses({ session }: Call): Promise<Finding[]> {
   const { findWeaknesses } = await import('../server-weaknesses.ts');
   const weak = await findWeaknesses(session.env, session.url);
   if (weak === null) {
-    // For somebody elsewhere there is nothing to look for.
+    // Not on the server's machine: nothing to check.
     if (!isLocal(session.url)) return [];
     const found = 'not looked for: no data folder of this server was found';
     const next = 'BERTH_DATA_DIR=FOLDER berth doctor, as who runs the server';

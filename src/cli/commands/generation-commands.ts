@@ -1,4 +1,4 @@
-/** Generations: what a disk was. Kept, named, gone back to, forked. */
+/** Commands on a disk's generations: list, pin, name, restore, fork. */
 import { BerthError, type Generation, type Instance } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
@@ -14,7 +14,7 @@ function generationNumber(text = ''): number {
   throw new UsageError(`a generation is a number of berth generations NAME, not ${text}`);
 }
 
-/** Its answer to a wrong number is not that the instance is missing. */
+/** Explains a 404 of a generation: the instance may exist. */
 async function withGeneration<T>({ name }: Instance, work: () => Promise<T>): Promise<T> {
   try {
     return await work();
@@ -46,7 +46,7 @@ async function list({ session, args, terminal }: Call): Promise<undefined> {
 
 type Change = { readonly pinned?: boolean; readonly name?: string | null };
 
-/** @param told what is said of it then */
+/** @param told the message afterwards */
 async function change(call: Call, body: Change, told: (made: Generation) => string): Promise<undefined> {
   const { session, args, terminal } = call;
   const generation = String(generationNumber(args[1]));

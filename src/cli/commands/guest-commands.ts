@@ -1,4 +1,4 @@
-/** What happens in guests, by the API alone: commands, the console log, what a VM uses. */
+/** Commands inside guests: exec, console log, metrics. */
 import { setTimeout as pause } from 'node:timers/promises';
 import type { MetricsSample } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
@@ -9,15 +9,15 @@ import { whole } from '../numbers.ts';
 import { patientFetch } from '../patient-fetch.ts';
 import { bytes, clock } from '../words.ts';
 
-/** The API's. */
+/** The API's limit. */
 const MAX_TIMEOUT_SECONDS = 600;
 const TIMEOUT_SECONDS = 60;
 const MAX_TAIL_KIB = 1024;
 const TAIL_KIB = 64;
-/** As shells have it. */
+/** As in a shell. */
 const NO_SUCH_PROGRAM = 127;
 const FOLLOW_MS = 2_000;
-/** One row of the metrics in five minutes: the last hour fits a screen. */
+/** One row for five minutes, so that an hour fits on a screen. */
 const ROW_SECONDS = 300;
 
 function within(name: string, text: string | undefined, most: number): number | undefined {
@@ -61,10 +61,10 @@ async function logs({ args, options, session, terminal, signal }: Call): Promise
     berth.call('getConsoleLog', { path: { id }, query: { tail_kib: kib } }, { signal });
   const print = (log: string) =>
     terminal.format === 'json' ? terminal.jsonLine({ log }) : terminal.guest(log);
-  // Who follows compares with at least as much as is read again.
+  // To follow, read at least as much as the next read returns.
   let before = await read(follow ? Math.max(tail_kib, TAIL_KIB) : tail_kib);
   print(before.slice(-tail_kib * 1024));
-  // A console ends in the middle of a line, where the shell's prompt would go on.
+  // A console may end inside a line, where the shell's prompt would continue.
   if (!follow && process.stdout.isTTY && before !== '' && !before.endsWith('\n')) terminal.say('');
   while (follow) {
     await pause(FOLLOW_MS, undefined, { signal }).catch(() => signal.throwIfAborted());
@@ -99,7 +99,7 @@ async function metrics({ args, session, terminal }: Call): Promise<undefined> {
   if (terminal.format === 'json') return void terminal.json(found);
   const { now, samples, interval_seconds } = found;
   const step = Math.max(1, Math.round(ROW_SECONDS / interval_seconds));
-  // Counted from the newest, so that the rows are as far from now each time.
+  // Counted from the newest, so that rows have a fixed age.
   const rows = samples.filter((_, at) => (samples.length - 1 - at) % step === step - 1);
   terminal.list([...rows, now], {
     headings: ['AT', 'CPU', 'MEMORY', 'OF THE HOST', 'READ', 'WRITTEN', 'RECEIVED', 'SENT'],

@@ -1,4 +1,4 @@
-/** Images: listed by the API; made and removed on the server, by commands that are loaded when they are typed. */
+/** Commands on images: a list from the API, and server commands that are loaded only when typed. */
 import type { Call, Command } from '../command.ts';
 
 export const IMAGE_COMMANDS: readonly Command[] = [
@@ -30,7 +30,7 @@ type Parts = typeof import('../image-commands.ts');
 type Work = import('../image-commands.ts').ImageWork;
 type Server = import('../server-context.ts').ServerContext;
 
-/** Printed at the end; what happens meanwhile is a bar on a terminal, else a line a step. */
+/** Shows the steps, then prints the result. */
 async function onServer(
   { terminal, signal }: Call,
   work: (images: Parts, server: Server, parts: Work) => Promise<string>,

@@ -1,4 +1,4 @@
-/** Instances: what is durable. */
+/** Commands on instances. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
 import { CommandError } from '../command-error.ts';
@@ -11,7 +11,7 @@ import { SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance
 
 export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
 
-/** Of a VM that has died the server knows a bound alone. */
+/** For a failed VM the server knows only an upper bound. */
 function toSave({ disk, vm }: Instance): string {
   const bound = vm.state === 'failed' && disk.dirty_bytes > 0 ? 'at most ' : '';
   return `${bound}${bytes(disk.dirty_bytes)} to save`;

@@ -1,11 +1,11 @@
-/** The settings of an instance as options: what `create` and `set` both take, and what only a new one does. */
+/** An instance's settings as options of `create` and `set`. */
 import { readFileSync, statSync } from 'node:fs';
 import type { CreateInstanceRequest } from '../../../client/src/berth.ts';
 import type { Call, Option } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { labels, sizeMib, whole, wholeOrOff } from '../numbers.ts';
 
-/** The API's own bound; said here before a large file is read. */
+/** The API's limit, checked before a large file is read. */
 const MAX_USER_DATA_BYTES = 64 * 1024;
 
 export const SETTINGS: Readonly<Record<string, Option>> = {
@@ -52,7 +52,7 @@ function keep(text: string | undefined): CreateInstanceRequest['generations_keep
   return { last: Number(last), daily_days: Number(daily_days) };
 }
 
-/** Those that only a stopped instance changes. */
+/** Options that need a stopped instance. */
 export function sizesOf({ options }: Call) {
   const disk_mib = sizeMib('disk', options.text('disk'), 'gib');
   return {
@@ -75,7 +75,7 @@ export function settingsOf(call: Call) {
   };
 }
 
-/** @throws CommandError where it cannot be read */
+/** @throws CommandError when it cannot be read */
 export async function userDataOf({ options, terminal }: Call): Promise<string | undefined> {
   const path = options.text('user-data');
   if (path === undefined) return undefined;

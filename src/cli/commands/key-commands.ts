@@ -1,4 +1,4 @@
-/** SSH keys of the account, key sets of instances, API keys. */
+/** Commands on SSH keys, key sets of instances, and API keys. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
@@ -16,10 +16,10 @@ import { ago } from '../words.ts';
 const SSH_KEY = { what: 'SSH key', list: 'berth ssh-key ls' };
 const API_KEY = { what: 'API key', list: 'berth key ls' };
 
-/** As ssh itself tries them. */
+/** In ssh's order. */
 const USUAL = ['id_ed25519.pub', 'id_ecdsa.pub', 'id_ed25519_sk.pub', 'id_ecdsa_sk.pub', 'id_rsa.pub'];
 
-/** A file, stdin, or the key that ssh would use. */
+/** From a file, stdin, or the key that ssh would use. */
 async function publicKey({ args, terminal, session }: Call): Promise<string> {
   const [path] = args;
   if (path !== undefined && path !== '-') {
@@ -46,23 +46,23 @@ async function publicKey({ args, terminal, session }: Call): Promise<string> {
 
 export const sshFolder = (env: Env) => join(homeFolder(env), '.ssh');
 
-/** The path of the first of them that is there. */
+/** The path of the first that exists. */
 function firstThere(env: Env, names: readonly string[]): string | undefined {
   const folder = sshFolder(env);
   let there: readonly string[] = [];
   try {
     there = readdirSync(folder);
   } catch {
-    // No such folder: no key in it.
+    // No such folder.
   }
   const found = names.find((name) => there.includes(name));
   return found === undefined ? undefined : join(folder, found);
 }
 
-/** The path of the one that ssh tries first. */
+/** The key that ssh tries first. */
 export const localPublicKeyPath = (env: Env) => firstThere(env, USUAL);
 
-/** Of a private key, which may have lost its public part. */
+/** Of a private key, whose .pub file may be missing. */
 export const localPrivateKeyPath = (env: Env) =>
   firstThere(
     env,
@@ -84,7 +84,7 @@ async function addSshKey(call: Call): Promise<undefined> {
   return registerKey(call, public_key, call.options.text('name'));
 }
 
-/** Under `called`, else the key's comment. */
+/** Named `called`, or by the key's comment. */
 export async function registerKey(call: Call, text: string, called?: string | undefined): Promise<undefined> {
   const public_key = text.trim();
   const said = public_key.split(/\s+/).slice(2).join(' ');
@@ -104,10 +104,10 @@ const keyRow = (key: SshKey) => [
   key.org_id === null ? 'everywhere' : 'this organisation',
 ];
 
-/** Ids of the keys that are said by id or name; where people share a name, one's own is meant. @throws CommandError */
+/** Finds keys by id or name; of several with a name, the caller's own. @throws CommandError */
 async function membersKeys(berth: Berth, org_id: string, said: readonly string[]): Promise<string[]> {
   const own = await collect(berth.list('listSshKeys', {})).catch((error: unknown) => {
-    // A service account is no person.
+    // A service account has no SSH keys.
     if (error instanceof BerthError && error.status === 403) return [];
     throw error;
   });
@@ -157,7 +157,7 @@ async function keySet(call: Call): Promise<undefined> {
 
 const shown = (key: ApiKey) => `${key.prefix}…${key.last4}`;
 
-/** A new key is the result itself: with -q nothing else. */
+/** With -q prints only the new key. */
 function printNewKey(
   { terminal }: Call,
   made: { readonly key: string; readonly name: string },
@@ -179,7 +179,7 @@ async function createKey(call: Call): Promise<undefined> {
   printNewKey(call, made, `${made.name} may ${made.scope === '*' ? 'do all that you may' : made.scope}.`);
 }
 
-/** All that the key's holder may, as far as can be asked: of a key from the environment nothing says which it is. */
+/** The scopes of the present key if they are known: a key from the environment has no id here. */
 async function wholeScope({ session, options }: Call): Promise<string> {
   const id = options.text('service-account');
   if (id !== undefined) {
@@ -326,7 +326,7 @@ export const KEY_COMMANDS: readonly Command[] = [
       const asks = { password_stdin: options.flag('password-stdin') };
       const made = await session.withSudo(asks, (berth) => berth.call('rotateApiKey', input));
       const { profile } = session;
-      // Our own: we go on with the new one.
+      // Our own key: continue with the new one.
       if (profile?.api_key_id === found.id)
         session.keep(session.profile_name, { ...profile, api_key: made.key });
       printNewKey(call, made, `${made.name} has a new key.`);

@@ -1,4 +1,4 @@
-/** Who one is: login, logout, whoami, sudo. A login leaves an API key of this machine in a file that only its owner reads. */
+/** login, logout, whoami, sudo. A login saves an API key for this machine in a private file. */
 import { hostname } from 'node:os';
 import { Berth, BerthError } from '../../../client/src/berth.ts';
 import { scopeOfRole } from '../../../client/src/role-scopes.ts';
@@ -10,7 +10,7 @@ import type { Profile } from '../profiles.ts';
 import { USER_AGENT } from '../session.ts';
 import { clock } from '../words.ts';
 
-/** A server that one has left may be gone. */
+/** Logout must work when the server is gone. */
 const REVOKE_MS = 5_000;
 const PASSWORD_STDIN = {
   'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
@@ -21,7 +21,7 @@ export async function login(call: Call): Promise<undefined> {
   const { url } = session;
   const profile_name = session.profile_name;
   const before = session.profile;
-  // On the machine that runs Berth the first account is the administrator's.
+  // On the server's machine, offer the first administrator's address.
   const local = isLocal(url);
   const email =
     options.text('email') ??
@@ -32,7 +32,7 @@ export async function login(call: Call): Promise<undefined> {
   try {
     const orgs = await berth.call('listOrgs', { query: { limit: 200 } });
     const wanted = options.text('org');
-    // The one that the account first belonged to is the last of a list whose first is the one joined last.
+    // The list starts with the newest membership; choose the oldest.
     const org = wanted
       ? orgs.data.find(({ id, name }) => id === wanted || name === wanted)
       : orgs.data.at(-1);
@@ -70,7 +70,7 @@ export async function login(call: Call): Promise<undefined> {
   }
 }
 
-/** By the password that Berth generated on this machine while it is the right one; else by asking. */
+/** With the generated password on this machine while it works; else asks. */
 async function openLogin({ session, terminal, options }: Call, email: string, local: boolean) {
   const { url } = session;
   const totp = options.text('totp');
@@ -91,14 +91,14 @@ async function openLogin({ session, terminal, options }: Call, email: string, lo
   return { ...(await session.openAsked(email, password, totp)), first: undefined };
 }
 
-/** Its only record is overwritten. Another account's key, or another server's, ends itself. */
+/** Revokes the old key before its only record is overwritten. */
 async function endBefore({ url, api_key, api_key_id }: Profile, acting: Berth): Promise<void> {
   if (acting.url === url && (await revoke(acting, api_key_id))) return;
   const signal = AbortSignal.timeout(REVOKE_MS);
   await revoke(new Berth({ url, token: api_key, user_agent: USER_AGENT, retries: 0 }), api_key_id, signal);
 }
 
-/** What is gone already, or another's by now, is no failure. */
+/** A key that is revoked already is no failure. */
 async function revoke(berth: Berth, id: string, signal?: AbortSignal): Promise<boolean> {
   return berth.call('revokeApiKey', { path: { id } }, { signal }).then(
     () => true,

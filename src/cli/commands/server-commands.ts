@@ -1,4 +1,4 @@
-/** On the server itself, on its settings and database. Loaded only when one of them is typed: they bring the database along. */
+/** Server commands. Loaded only when typed, because they need the database. */
 import { extname, join } from 'node:path';
 import { readEnv } from '../../config/env.ts';
 import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../lib/quotas.ts';
@@ -32,7 +32,7 @@ async function onServer(
   process.stdout.write(await work({ context, users, orgs, hosts }));
 }
 
-/** Becomes the program that npm start runs: same process, so that signals and exit code are its own. */
+/** Runs the program of npm start in this process, so that signals and exit code pass unchanged. */
 async function server(): Promise<undefined> {
   const program = join(import.meta.dirname, '..', '..', `main${extname(import.meta.filename)}`);
   process.execve?.(process.execPath, [process.execPath, program, 'start'], readEnv());

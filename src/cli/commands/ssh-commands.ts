@@ -1,4 +1,4 @@
-/** Into a guest: with OpenSSH, believing the host keys that the API tells and no others. */
+/** SSH to a guest with OpenSSH, which trusts only the host keys from the API. */
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { constants, userInfo } from 'node:os';
@@ -19,7 +19,7 @@ const START: NonNullable<Command['options']> = {
   'no-start': { type: 'boolean', help: 'fail rather than start a VM that does not run' },
 };
 
-/** How to reach it, its VM started where it does not run. */
+/** The connection details; starts the VM if it does not run. */
 async function reach(call: Call, berth: Berth, instance: Instance): Promise<ConnectionDetails> {
   return checkedWayIn(instance, await detailsOf(call, berth, instance));
 }
@@ -41,10 +41,10 @@ async function detailsOf(call: Call, berth: Berth, instance: Instance): Promise<
     }
   }
   if ((await berth.instances.keySet(id)).data.length === 0) {
-    // Said before the boot rather than after it.
+    // A problem with the keys is reported before the boot.
     throw new CommandError(`${name} lets no key in`, { next: 'berth ssh-key add', exit_code: 5 });
   }
-  // One that is coming up or going down already is waited for.
+  // Waits for a VM that is starting or stopping.
   if (instance.vm.state === 'stopping') await waitFor(call, berth, instance, 'stopped', 'stopping');
   if (instance.vm.state === 'suspending') await waitFor(call, berth, instance, 'suspended', 'suspending');
   await berth.instances.startVm(id);
@@ -54,13 +54,13 @@ async function detailsOf(call: Call, berth: Berth, instance: Instance): Promise<
   return details;
 }
 
-/** The host keys of one instance, in a file of their own. @returns its path */
+/** Writes the host keys of one instance to a file. @returns its path */
 function knownHosts(call: Call, { id }: Instance, { known_hosts }: ConnectionDetails): string {
   const folder = join(configFolder(call.session.env), 'known_hosts');
   return writePrivate(folder, id, known_hosts.map((line) => `${line}\n`).join(''));
 }
 
-/** ssh takes its home from the password file, whatever HOME says: a key in HOME's folder has to be named to it. */
+/** ssh ignores HOME and uses the password file, so a key in HOME must be passed by its path. */
 function identityOf({ options, session }: Call): string | undefined {
   const given = options.text('identity');
   if (given !== undefined) return given;
@@ -79,7 +79,7 @@ export async function ssh(call: Call): Promise<number> {
     `UserKnownHostsFile="${knownHosts(call, instance, details)}"`,
     'GlobalKnownHostsFile=none',
     'StrictHostKeyChecking=yes',
-    // The lines name the address as we do.
+    // The lines must contain the address that ssh gets.
     'CheckHostIP=no',
   ].flatMap((each) => ['-o', each]);
   const args = [
@@ -101,7 +101,7 @@ export async function ssh(call: Call): Promise<number> {
   });
 }
 
-/** A name that ssh_config takes as it is. */
+/** A name without meaning in ssh_config. */
 const hostOf = ({ name }: Instance) => `${name}.berth`;
 
 function blockOf(call: Call, instance: Instance, details: ConnectionDetails): string {
@@ -128,7 +128,7 @@ function readOrEmpty(path: string): string {
   }
 }
 
-/** Our blocks live in a file of ours; the person's own gets one line, at its top, where it counts for every host. */
+/** Our blocks are in a separate file. The user's file gets one line at its top, where it applies to every host. */
 async function sshConfig(call: Call): Promise<undefined> {
   const { session, terminal, options, args } = call;
   const berth = session.berth();
@@ -145,7 +145,7 @@ async function sshConfig(call: Call): Promise<undefined> {
   const include = `Include "${ours}"\n`;
   const theirs = readOrEmpty(join(home, 'config'));
   if (!theirs.includes(include)) writePrivate(home, 'config', include + theirs);
-  // Which ssh reads, whatever HOME says.
+  // The file that ssh reads, independent of HOME.
   const read = join(userInfo().homedir, '.ssh');
   terminal.done(
     home === read

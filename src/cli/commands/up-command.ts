@@ -1,7 +1,4 @@
-/**
- * `berth up NAME`: from nothing to a shell. Each thing that is missing on the way (login, key, instance, running VM) is
- * made, each that is there is used; said twice it only logs in.
- */
+/** `berth up NAME`: from nothing to a shell. Creates what is missing (login, key, instance, running VM), and reuses the rest. */
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -15,7 +12,7 @@ import { localPrivateKeyPath, localPublicKey, registerKey, sshFolder } from './k
 import { login } from './login-commands.ts';
 import { IDENTITY, ssh } from './ssh-commands.ts';
 
-/** Beside a private key, of which it is a part; ssh-keygen asks for its passphrase. @throws CommandError */
+/** Derives the .pub file of a private key; ssh-keygen asks for its passphrase. @throws CommandError */
 function makePublicKey(path: string): string {
   try {
     const stdio = ['inherit', 'pipe', 'inherit'] as const;
@@ -29,7 +26,7 @@ function makePublicKey(path: string): string {
   }
 }
 
-/** Without a passphrase, as ssh needs it where nobody can be asked. */
+/** Without a passphrase, for ssh without a terminal. */
 function makeKey(call: Call): string {
   const folder = sshFolder(call.session.env);
   const path = join(folder, 'id_ed25519');
@@ -38,7 +35,7 @@ function makeKey(call: Call): string {
     try {
       return makePublicKey(private_key);
     } catch (error) {
-      // One of another kind, whose passphrase nobody can give, is left alone.
+      // Skip a key of another type whose passphrase cannot be asked.
       if (private_key === path) throw error;
     }
   }
@@ -52,7 +49,7 @@ function makeKey(call: Call): string {
   return localPublicKey(call.session.env) ?? '';
 }
 
-/** By `make`, or by another `up` that was quicker. */
+/** Creates it, unless a concurrent `up` did. */
 async function made(make: () => Promise<unknown>, isThere: () => Promise<boolean>): Promise<void> {
   try {
     await make();
@@ -61,7 +58,7 @@ async function made(make: () => Promise<unknown>, isThere: () => Promise<boolean
   }
 }
 
-/** The key that ssh will show, on the account. */
+/** Registers the key that ssh will use. */
 async function ensureKey(call: Call, berth: Berth): Promise<void> {
   const public_key = localPublicKey(call.session.env) ?? makeKey(call);
   const blob = public_key.split(/\s+/)[1];

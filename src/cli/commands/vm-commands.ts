@@ -1,4 +1,4 @@
-/** VMs: what comes and goes. */
+/** Commands on VMs. */
 import type { Berth, Instance, Vm } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
 import { waitFor, watched } from '../waiting.ts';
@@ -11,7 +11,7 @@ interface Move {
   readonly begin: (berth: Berth, id: string, call: Call) => Promise<Vm>;
 }
 
-/** Begins with all of them, then waits for each. */
+/** Requests all, then waits for each. */
 async function move(call: Call, { doing, done, to, begin }: Move): Promise<undefined> {
   const { args, options, session, terminal } = call;
   const berth = session.berth();
@@ -30,7 +30,7 @@ async function move(call: Call, { doing, done, to, begin }: Move): Promise<undef
   if (terminal.format === 'json') terminal.json(vms.length === 1 ? vms[0] : vms);
 }
 
-/** Not all that it had is there. */
+/** The VM was recovered: writes are lost. */
 function isRecovered(vm: Vm | undefined): boolean {
   return ['recovered', 'cold_boot'].includes(vm?.reason?.code ?? '');
 }

@@ -1,4 +1,4 @@
-/** What has happened and what happens: notifications, events, the audit log. */
+/** Commands on notifications, events and the audit log. */
 import type { Event, Notification } from '../../../client/src/berth.ts';
 import { actorNames, targetNames } from '../actors.ts';
 import type { Call, Command } from '../command.ts';
@@ -14,7 +14,7 @@ const FOLLOW = {
   follow: { type: 'boolean', short: 'f', help: 'and go on as they come, until Ctrl-C' },
 } as const;
 
-/** Below the title. */
+/** The text below the title. */
 const BODY_AT = 22;
 
 const mostOf = ({ options }: Call) => whole('limit', options.text('limit')) ?? 50;
@@ -124,7 +124,7 @@ export const WATCH_COMMANDS: readonly Command[] = [
       call.terminal.list(await collect(call.session.berth().list('listAudit', input), most), {
         headings: ['#', 'AT', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
         row: (each) => [
-          // None yet just after the request: it is chained then.
+          // Null until the entry is sealed, shortly after the request.
           String(each.seq ?? ''),
           each.at,
           nameOf(each.actor),

@@ -1,4 +1,4 @@
-/** Webhooks, and what would be sent to one, live. */
+/** Commands on webhooks, with a live view of deliveries. */
 import type { CreateWebhookRequest, Event, WebhookDelivery } from '../../../client/src/berth.ts';
 import type { NameOf } from '../actors.ts';
 import type { Call, Command } from '../command.ts';
@@ -47,7 +47,7 @@ async function deliveries(call: Call): Promise<undefined> {
   });
 }
 
-/** A webhook's body, as it comes: one line of JSON each with --json, else a head and what changed. */
+/** Prints a webhook's body: a line of JSON with --json, else a summary. */
 export function printEvent(
   { terminal }: Pick<Call, 'terminal'>,
   event: Event,

@@ -1,6 +1,6 @@
 /**
- * Memory of a flush's batches, lent for payloads to be read into: one that is a whole batch is packed where it came to lie,
- * and not copied before.
+ * Lends the buffers of a flush's batches, so that the NBD server reads payloads straight into them. A payload that is a
+ * whole batch is then packed in place, without a copy.
  */
 import type { BlockBuffers } from '../../disk-format/block-buffers.ts';
 import type { PayloadRooms } from './nbd-export.ts';
@@ -26,12 +26,12 @@ export class BatchRooms implements PayloadRooms {
     if (this.#lent.delete(buffer)) this.#buffers.give(new Uint8Array(buffer, byteOffset, length));
   }
 
-  /** Whether the payload lies in a room. */
+  /** Whether the payload is in a lent buffer. */
   has({ buffer }: Buffer): boolean {
     return this.#lent.has(buffer);
   }
 
-  /** The payload's blocks, in a buffer that is the caller's from now on. */
+  /** Transfers the payload's buffer to the caller. */
   keep({ buffer, byteOffset, length }: Buffer): Uint8Array<ArrayBuffer> {
     this.#lent.delete(buffer);
     return new Uint8Array(buffer as ArrayBuffer, byteOffset, length);

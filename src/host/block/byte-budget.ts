@@ -1,6 +1,6 @@
 /**
- * A bound on bytes held at once, granted in the order of asking. What alone exceeds the bound is admitted when
- * nothing else is held, so nobody waits for ever.
+ * A limit on bytes held at once, granted in the order of requests. A request above the limit is granted when nothing else
+ * is held, so none waits for ever.
  */
 import { assert } from '../../lib/assert.ts';
 
@@ -29,14 +29,14 @@ export class ByteBudget {
     return this.#waiters.length > 0;
   }
 
-  /** Takes `bytes` if there is room and nobody waits; else answers false. */
+  /** Takes `bytes` and returns true, unless there is no space or another caller waits. */
   tryTake(bytes: number): boolean {
     if (this.#failure || this.#waiters.length > 0 || !this.#fits(bytes)) return false;
     this.#used += bytes;
     return true;
   }
 
-  /** Waits for room for `bytes`. Rejects with what {@link fail} was given. */
+  /** Waits for space for `bytes`. Rejects with the cause given to {@link fail}. */
   take(bytes: number): Promise<void> {
     if (this.#failure) return Promise.reject(this.#failure.cause);
     if (this.tryTake(bytes)) return Promise.resolve();
@@ -53,7 +53,7 @@ export class ByteBudget {
     }
   }
 
-  /** Ends all waiting, now and later. */
+  /** Rejects all waiting and later calls. */
   fail(cause: unknown): void {
     this.#failure ??= { cause };
     for (const waiter of this.#waiters.splice(0)) waiter.reject(cause);

@@ -1,15 +1,15 @@
 /**
- * The receiving end of one flush: an NBD export into which QEMU's backup job writes the dirty blocks, and from which
- * segments go to the object store.
+ * The target of one flush: an NBD export to which QEMU's backup job writes the dirty blocks. It packs them into segments and
+ * uploads these.
  *
  *   write → spool (bounded; the ack waits for room) → batch of 1 MiB → worker: hash, skip, zstd → segment → PUT
  *
  * Invariants:
- * - An acknowledged write is in memory only; it is durable when `finish` resolves, not before.
- * - Of several writes to a block the last one wins: batches are appended in the order they were filled.
- * - A block is left out only if the head already says the same, and no earlier write of this flush said otherwise.
- * - Absent from the map means "as in the base image", so zeroes are recorded unless the head says zero.
- * - After a failure nothing succeeds any more: writes, flushes and `finish` reject with its cause.
+ * - An acknowledged write is in memory only. It is durable when `finish` resolves.
+ * - The last of several writes to a block wins: batches are appended in the order in which they were filled.
+ * - A block is skipped only if the head has the same content and no earlier write of this flush changed it.
+ * - A block absent from the map equals the base image, so zeroes are recorded unless the head has zeroes there.
+ * - After a failure, writes, flushes and `finish` reject with its cause.
  * - Nothing is deleted that a generation may need.
  */
 import { randomBytes } from 'node:crypto';
@@ -46,38 +46,38 @@ export interface FlushSinkOptions {
   readonly pool: CompressPool;
   readonly disk_id: string;
   readonly epoch: number;
-  /** The generation being made. */
+  /** The new generation. */
   readonly generation: number;
   /** Segments are named `<key_prefix>/seg/<epoch>/<generation>-<attempt>-<part>`. */
   readonly key_prefix: string;
   /** Size of the disk; a last partial block is padded with zeroes. A multiple of 512. */
   readonly size_bytes: number;
-  /** The map of the generation before; none for the first. Must not change meanwhile. */
+  /** The map of the previous generation; undefined for the first. It must not change meanwhile. */
   readonly head: BlockMap | undefined;
-  /** What to encrypt with; null: not at all. */
+  /** Null: not encrypted. */
   readonly data_key: DataKey | null;
-  /** The most bytes held in memory between an acknowledged write and its upload. 24 MiB by default. */
+  /** Maximum bytes in memory between a write's acknowledgement and its upload. 24 MiB by default. */
   readonly spool_bytes?: number;
-  /** PUTs at once; 4 by default. */
+  /** Concurrent PUTs; 4 by default. */
   readonly upload_concurrency?: number;
   readonly signal?: AbortSignal;
 }
 
 export interface FlushResult {
-  /** In the order in which they apply. */
+  /** In the order of application. */
   readonly segments: readonly WrittenSegment[];
-  /** Distinct blocks received, times 64 KiB. */
+  /** Distinct blocks received, in bytes. */
   readonly dirty_bytes: number;
-  /** Sizes of all segments. */
+  /** Total size of the segments. */
   readonly uploaded_bytes: number;
-  /** Blocks received that the head already had, times 64 KiB. */
+  /** Received blocks that the head already had, in bytes. */
   readonly skipped_bytes: number;
-  /** Entries in all segments. */
+  /** Number of entries in all segments. */
   readonly blocks: number;
 }
 
 interface Batch {
-  /** In order; `slot` is the block's place in `data`, or -1 for a zero block. */
+  /** In order. `slot` is the block's index in `data`, or -1 for a zero block. */
   readonly items: { readonly block: number; readonly slot: number; readonly known: Uint8Array | undefined }[];
   readonly members: Set<number>;
   data: Uint8Array<ArrayBuffer> | undefined;
@@ -86,7 +86,7 @@ interface Batch {
 
 const BATCH_SLOTS = 16;
 const BATCH_ITEMS = 4_096;
-/** What a zero block is charged: it is an entry in memory until uploaded. */
+/** The charge of a zero block, whose entry is in memory until the upload. */
 const ZERO_CHARGE_BYTES = 128;
 const NO_BYTES = new Uint8Array(0);
 
@@ -147,22 +147,22 @@ export class FlushSink implements NbdExport {
     else this.#signal?.addEventListener('abort', this.#onSignal, { once: true });
   }
 
-  /** Bytes in the spool now. */
+  /** Bytes in the spool. */
   get spool_used_bytes(): number {
     return this.#budget.used_bytes;
   }
 
-  /** What made it fail, if it has: QEMU only says that its target failed. */
+  /** The cause of a failure. QEMU reports only that its target failed. */
   get failure(): { readonly cause: unknown } | undefined {
     return this.#failure;
   }
 
-  /** Distinct blocks received so far, times 64 KiB. */
+  /** Distinct blocks received so far, in bytes. */
   get dirty_bytes(): number {
     return this.#touched.count * BLOCK_BYTES;
   }
 
-  /** Takes whole blocks (the disk's last may be partial); resolves once they are in the spool. */
+  /** Accepts whole blocks (the disk's last may be partial). Resolves once they are in the spool. */
   async write(offset: number, data: Buffer): Promise<void> {
     this.#verifyRange(offset, data.length);
     if (this.rooms.has(data)) {
@@ -184,14 +184,14 @@ export class FlushSink implements NbdExport {
     }
   }
 
-  /** An NBD flush promises nothing here: durability is what `finish` gives. */
+  /** An NBD flush does nothing: only `finish` makes writes durable. */
   async flush(): Promise<void> {
     this.#throwIfFailed();
   }
 
   /**
-   * Uploads what is left. Resolves once every segment is durable in the store; rejects with the first failure.
-   * Call once, when no write is under way; after a rejection call {@link abort}.
+   * Uploads the rest. Resolves once every segment is durable; rejects with the first failure.
+   * Call it once, without writes in flight. After a rejection call {@link abort}.
    */
   async finish(): Promise<FlushResult> {
     this.#throwIfFailed();
@@ -213,12 +213,12 @@ export class FlushSink implements NbdExport {
     };
   }
 
-  /** To be called before the commit is asked for: from here on a generation may need what was uploaded, whatever comes. */
+  /** Call it before requesting the commit: from then on a generation may need the segments, even if the request fails. */
   keep(): void {
     this.#kept = true;
   }
 
-  /** Stops, and deletes what was uploaded, best effort, unless it is to be kept: then the sweep finds it if nobody needs it. */
+  /** Stops, and deletes the uploaded segments, best effort. After {@link keep} it leaves them to the sweep. */
   async abort(reason: unknown = new Error('the flush was aborted')): Promise<void> {
     this.#fail(reason);
     await this.#packed;
@@ -250,14 +250,14 @@ export class FlushSink implements NbdExport {
     this.#relieve();
   }
 
-  /** Somebody waits for room and nothing under way will make any: send what is held back for fuller segments. */
+  /** If a writer waits for space that no upload in flight will free, uploads the open segment early. */
   #relieve(): void {
     if (!this.#budget.waiting || this.#packing > 0 || this.#failure) return;
     if (this.#batch.items.length > 0) this.#cutBatch();
     else if (!this.#writer.uploading) this.#writer.cut();
   }
 
-  /** A batch of its own, of the blocks from this one on. */
+  /** Adds a new batch with the blocks from `first` on. */
   #addBatch(first: number, data: Uint8Array<ArrayBuffer>): void {
     this.#cutBatch();
     this.#batch.data = data;
@@ -269,7 +269,7 @@ export class FlushSink implements NbdExport {
     batch.data ??= this.#buffers.take();
     const at = batch.slots * BLOCK_BYTES;
     batch.data.set(bytes, at);
-    // The disk's last block may be partial: it is padded.
+    // The disk's last block may be partial.
     batch.data.fill(0, at + bytes.length, at + BLOCK_BYTES);
     this.#addItem(batch, block, batch.slots++);
   }
@@ -296,7 +296,7 @@ export class FlushSink implements NbdExport {
     this.#batch = emptyBatch();
     this.#packing += 1;
     const packing = this.#pack(batch);
-    packing.catch(() => {}); // awaited in its turn; a failure may come before
+    packing.catch(() => {}); // awaited later; it may fail before that
     this.#packed = this.#packed.then(async () => {
       try {
         const packed = await packing;
@@ -324,7 +324,7 @@ export class FlushSink implements NbdExport {
     return this.#pool.pack({ blocks, known, known_present, sealing: this.#sealing(batch) });
   }
 
-  /** Each slot of each batch has a nonce of its own: a block that comes twice in a flush too. */
+  /** Each slot of each batch has its own nonce, so a block that is written twice has two. */
   #sealing({ items, slots }: Batch): PackTask['sealing'] {
     if (!this.#key) return undefined;
     const numbers = new Uint32Array(slots);
@@ -357,7 +357,7 @@ export class FlushSink implements NbdExport {
       const kind = packed.kinds[slot];
       const stored = packed.frames.subarray(at, at + (packed.stored_bytes[slot] ?? 0));
       at += stored.length;
-      // A tag may make it larger than the block was.
+      // A tag may make it larger than the block.
       const charge_bytes = Math.min(stored.length, BLOCK_BYTES);
       freed_bytes += BLOCK_BYTES - charge_bytes;
       if (kind === UNCHANGED) {

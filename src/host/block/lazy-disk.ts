@@ -1,12 +1,12 @@
 /**
- * A generation of a disk as an NBD export, read only and fetched as it is read: what the overlay of a lazily started
- * VM has below it until it is whole. Blocks of the map come from the store, all others from the base image.
+ * A generation of a disk as a read-only NBD export that fetches blocks on demand. It is the backing file of a lazily started
+ * VM's overlay until the overlay is complete. Blocks of the map come from the store, all others from the base image.
  *
  * Invariants:
- * - nothing is answered that was not verified;
- * - a store or control plane that is away makes reads wait, not fail, until they are refused;
- * - what is missing or damaged is looked for once more where the head says now (its blocks may have been moved);
- *   damaged still, the read fails and `corrupt` names the segment.
+ * - every returned block was verified;
+ * - while store or control plane are unavailable, reads wait until they are refused;
+ * - a missing or corrupt block is read once more by the map of the present head, as compaction may have moved it. If it is
+ *   still corrupt, the read fails and `corrupt` names the segment.
  */
 import type { FileHandle } from 'node:fs/promises';
 import type { BlockMap } from '../../disk-format/block-map.ts';
@@ -22,29 +22,29 @@ import { NBD_EIO } from './nbd-protocol.ts';
 import type { RunCache } from './run-cache.ts';
 import { RunIndex } from './run-index.ts';
 
-/** The most blocks whose first reads are remembered: 256 MiB. */
+/** Blocks whose first reads are recorded: 256 MiB. */
 export const BOOT_ORDER_MAX = 4_096;
-/** A head that was read so lately is not read again for a damaged block. */
+/** The head is reloaded for a corrupt block at most this often. */
 const RELOAD_AGAIN_MS = 60_000;
-/** From here on reads that failed and are tried again count as waiting. */
+/** After this time, reads that fail and are retried count as stalled. */
 const STALLED_MS = 1_000;
-/** And those that have no answer at all. */
+/** After this time, reads without a response count as stalled. */
 const UNANSWERED_MS = 10_000;
 const UNANSWERED = 'the object store does not answer reads of the disk';
 
 export interface LazyDiskOptions {
   readonly size_bytes: number;
-  /** The base image, read where the map says nothing; zeroes behind its end. */
+  /** The base image, for blocks absent from the map. Zeroes after its end. */
   readonly base: FileHandle;
   readonly runs: RunCache;
-  /** The map of the head, loaded where it is not yet; with `anew`, of the head as it is now. */
+  /** The map of the head, loaded once; with `anew`, reloaded. */
   readonly map: (anew: boolean) => Promise<BlockMap>;
-  /** What opens the map's segments. */
+  /** The keys of the map's segments. */
   readonly keys: () => KeyRing;
   readonly log?: Log;
 }
 
-/** A segment is damaged, and the head names no other place for the block. */
+/** A segment is corrupt, and the head has no other place for the block. */
 export class DamagedError extends NbdError {
   override name = 'DamagedError';
   readonly damage: SegmentCorruptError;
@@ -57,7 +57,7 @@ export class DamagedError extends NbdError {
 
 interface UnderWay {
   readonly since_ms: number;
-  /** Why it could not be done so far. */
+  /** Why the read has failed so far. */
   cause: unknown;
   readonly abort: AbortController;
 }
@@ -88,15 +88,15 @@ export class LazyDisk implements NbdExport {
     this.#options = options;
   }
 
-  /** The damage that made the latest read fail, if any did. */
+  /** The damage that made the latest read fail, if any. */
   get corrupt(): SegmentCorruptError | null {
     return this.#corrupt;
   }
-  /** Bytes answered from the map so far. */
+  /** Bytes read from the map's segments so far. */
   get served_bytes(): number {
     return this.#served_bytes;
   }
-  /** Why reads wait, once one does for longer than a moment. */
+  /** The reason why reads stall; null: none does. */
   get stalled(): { readonly cause: unknown } | null {
     const now = performance.now();
     for (const { since_ms, cause } of this.#under_way) {
@@ -106,11 +106,11 @@ export class LazyDisk implements NbdExport {
     return null;
   }
 
-  /** Remembers from now on which blocks of the map are read first, and in which order. */
+  /** Starts recording the order in which blocks of the map are first read. */
   record(): void {
     this.#recording = true;
   }
-  /** What was remembered; remembers no more. */
+  /** Returns the record and stops recording. */
   takeFirstReads(): number[] {
     this.#recording = false;
     const blocks = [...this.#first_reads];
@@ -118,18 +118,18 @@ export class LazyDisk implements NbdExport {
     return blocks;
   }
 
-  /** The map, and its blocks by what is fetched together. Waits as a read does. */
+  /** The map, and its blocks grouped into runs. Waits like a read. */
   contents(): Promise<{ map: BlockMap; index: RunIndex }> {
     return this.#patiently(() => this.#ready());
   }
 
-  /** Reads under way for longer than `ms` fail now; later ones wait again. A guest is stopped by it until `cont`. */
+  /** Fails the reads in flight for longer than `ms`. QEMU then stops the guest until `cont`. Later reads wait again. */
   refuse(ms = 0): void {
     const before = performance.now() - ms;
     for (const { since_ms, abort } of this.#under_way) if (since_ms <= before) abort.abort();
   }
 
-  /** All reads fail from now on. */
+  /** Fails all reads from now on. */
   close(): void {
     this.#closed = true;
     this.refuse();
@@ -147,7 +147,7 @@ export class LazyDisk implements NbdExport {
     }
   }
 
-  /** Fetches what blocks of the map need, so that reads of them soon after do not wait. Waits as a read does. */
+  /** Fetches the runs of blocks, so that reads soon afterwards find them in the cache. Waits like a read. */
   async prefetch(blocks: Iterable<number>): Promise<void> {
     await this.#patiently(async () => {
       const { map, index } = await this.#ready();
@@ -221,10 +221,10 @@ export class LazyDisk implements NbdExport {
     if (this.#recording && this.#first_reads.size < BOOT_ORDER_MAX) this.#first_reads.add(block);
   }
 
-  /** Does the work, again and again where what it needs is away, until it is done or refused. */
+  /** Runs `work`, and retries while store or control plane are unavailable, until it succeeds or is refused. */
   async #patiently<T>(work: () => Promise<T>): Promise<T> {
     const read: UnderWay = { since_ms: performance.now(), cause: undefined, abort: new AbortController() };
-    if (this.#closed) throw new NbdError(NBD_EIO, 'the disk is served no more');
+    if (this.#closed) throw new NbdError(NBD_EIO, 'the disk is closed');
     this.#under_way.add(read);
     try {
       for (let attempt = 0; ; attempt++) {
@@ -245,11 +245,11 @@ export class LazyDisk implements NbdExport {
     read.cause = cause;
     if (attempt === 2) this.#options.log?.warn({ reason: messageOf(cause) }, 'reads of a disk wait');
     if (!(await pause(backoffMs(attempt, 100, 2_000), read.abort.signal))) {
-      throw new NbdError(NBD_EIO, `a read could not wait any longer: ${messageOf(cause)}`);
+      throw new NbdError(NBD_EIO, `a read was refused after it had waited: ${messageOf(cause)}`);
     }
   }
 
-  /** Resolves when the head was read anew since; else the damage is told. */
+  /** Resolves when the head was reloaded since the read began; else throws the damage. */
   async #lookAgain(error: SegmentCorruptError, read: UnderWay): Promise<void> {
     if (this.#reloading === undefined && performance.now() - this.#reloaded_ms < RELOAD_AGAIN_MS) {
       this.#options.log?.error({ err: error }, 'a read met a damaged segment');
@@ -264,7 +264,7 @@ export class LazyDisk implements NbdExport {
       await unlessAborted(this.#reloading, read.abort.signal);
     } catch (cause) {
       if (cause instanceof NbdError) throw cause;
-      // The block itself is tried again. Where the head could not be read, that is tried again too.
+      // The caller then retries the block. If the reload failed, it is retried too.
       if (cause instanceof SegmentCorruptError) return;
       this.#reloaded_ms = Number.NEGATIVE_INFINITY;
       await this.#wait(cause, 3, read);
@@ -282,7 +282,7 @@ function byRun(pieces: readonly Piece[]): Map<FrameRun, number[]> {
   return runs;
 }
 
-/** What `work` comes to, or a refusal as soon as `signal` aborts; the work is then left to itself. */
+/** Settles with `work`, or rejects as soon as `signal` aborts, without stopping `work`. */
 function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
     const refuse = () => reject(new NbdError(NBD_EIO, 'a read was refused while it waited'));

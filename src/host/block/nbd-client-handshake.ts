@@ -1,4 +1,4 @@
-/** The client's side of the fixed newstyle handshake: chooses an export by NBD_OPT_GO. */
+/** The client side of the fixed newstyle handshake: selects an export with NBD_OPT_GO. */
 import type { Socket } from 'node:net';
 import {
   encodeOption,
@@ -25,7 +25,7 @@ export interface ServedExport {
   readonly transmission_flags: number;
   readonly min_block_bytes: number;
   readonly max_payload_bytes: number;
-  /** The id under which `base:allocation` was granted, with structured replies; undefined when it was not. */
+  /** The id of the `base:allocation` context. Undefined when the server does not support it with structured replies. */
   readonly allocation_context: number | undefined;
 }
 
@@ -120,12 +120,12 @@ function decodeInfos(
       max_payload_bytes = Math.min(max_payload_bytes, data.readUInt32BE(10));
     }
   }
-  if (size === undefined) throw new NbdProtocolError('the server did not tell the size of the export');
+  if (size === undefined) throw new NbdProtocolError('the server did not send the size of the export');
   return { size_bytes: Number(size), transmission_flags, min_block_bytes, max_payload_bytes };
 }
 
 async function need(reader: SocketReader, length: number): Promise<Buffer> {
   const bytes = await reader.read(length);
-  if (!bytes) throw new NbdProtocolError('the server hung up during the handshake');
+  if (!bytes) throw new NbdProtocolError('the server disconnected during the handshake');
   return bytes;
 }

@@ -1,6 +1,5 @@
 /**
- * Matches the server's replies, simple and structured, to the client's requests. A reply that makes no sense ends
- * the connection: nothing after it can be trusted.
+ * Matches the server's replies, simple and structured, to the client's requests. An invalid reply ends the connection.
  */
 import { NbdProtocolError } from './nbd-client-handshake.ts';
 import { NbdError } from './nbd-export.ts';
@@ -13,7 +12,7 @@ import {
 } from './nbd-protocol.ts';
 import type { SocketReader } from './socket-reader.ts';
 
-/** A stretch of the export with one status; consecutive ones are adjacent. */
+/** A range of the export with one status. Consecutive extents are adjacent. */
 export interface AllocationExtent {
   readonly length: number;
   /** Nothing is allocated here. */
@@ -24,7 +23,7 @@ export interface AllocationExtent {
 
 interface Expectation {
   readonly offset: number;
-  /** Where a read's data goes. */
+  /** The buffer for a read's data. */
   readonly into: Buffer | undefined;
   readonly extents: AllocationExtent[] | undefined;
 }
@@ -47,7 +46,7 @@ export class NbdReplies {
     this.#allocationContext = allocation_context;
   }
 
-  /** Resolves when the request of this cookie succeeded. @throws NbdError */
+  /** Resolves when the request with this cookie succeeds. @throws NbdError */
   expect(cookie: bigint, expectation: Expectation): Promise<void> {
     if (this.#ended) return Promise.reject(this.#ended);
     return new Promise((resolve, reject) =>
@@ -55,7 +54,7 @@ export class NbdReplies {
     );
   }
 
-  /** Reads replies until the connection ends; answers why it did, having rejected all that was pending. */
+  /** Reads replies until the connection ends, then rejects all pending requests. Returns the reason. */
   async run(): Promise<Error> {
     try {
       while (await this.#one());
@@ -100,7 +99,7 @@ export class NbdReplies {
     if (type === NBD_CHUNK.offset_data || type === NBD_CHUNK.offset_hole) this.#fill(pending, type, body);
     else if (type === NBD_CHUNK.block_status) this.#status(pending, body);
     else if (type >= 1 << 15) pending.error ??= nbdError(body.length >= 4 ? body.readUInt32BE(0) : NBD_EIO);
-    else if (type !== NBD_CHUNK.none) throw new NbdProtocolError(`chunk type ${type} is not known here`);
+    else if (type !== NBD_CHUNK.none) throw new NbdProtocolError(`chunk type ${type} is unknown`);
     if ((flags & NBD_CHUNK.done) !== 0) this.#finish(cookie, pending);
   }
 
@@ -135,7 +134,7 @@ export class NbdReplies {
     this.#pending.delete(cookie);
     if (pending.error) pending.reject(pending.error);
     else if (pending.into && pending.received_bytes !== pending.into.length) {
-      pending.reject(new NbdProtocolError('a read was answered short'));
+      pending.reject(new NbdProtocolError('the reply to a read was too short'));
     } else pending.resolve();
   }
 
@@ -147,5 +146,5 @@ export class NbdReplies {
 }
 
 function nbdError(errno: number): NbdError {
-  return new NbdError(errno, `the NBD server answered error ${errno}`);
+  return new NbdError(errno, `the NBD server returned error ${errno}`);
 }

@@ -1,8 +1,8 @@
 /**
- * An NBD client on a unix socket: pipelined, with a bound on the bytes in flight.
+ * An NBD client on a unix socket: pipelined, with a limit on the bytes in flight.
  *
- * Invariants: each request is answered once or rejects; a broken connection rejects everything under way and all
- * that follows; requests larger than the server takes are split.
+ * Invariants: each request settles once; a broken connection rejects all pending and later requests; requests above the
+ * server's maximum are split.
  */
 import { createConnection, type Socket } from 'node:net';
 import { assert } from '../../lib/assert.ts';
@@ -15,14 +15,14 @@ import { SocketReader } from './socket-reader.ts';
 export interface NbdConnectOptions {
   readonly path: string;
   readonly export_name: string;
-  /** Payload bytes sent or asked for and not yet answered; 16 MiB by default. */
+  /** Payload bytes of unanswered requests; 16 MiB by default. */
   readonly in_flight_bytes?: number;
-  /** Asks for `base:allocation`, which {@link NbdClient.blockStatus} needs. */
+  /** Negotiates `base:allocation`, which {@link NbdClient.blockStatus} needs. */
   readonly allocation?: boolean;
   readonly signal?: AbortSignal;
 }
 
-/** What one request costs besides its payload. */
+/** The charge of a request without its payload. */
 const REQUEST_CHARGE_BYTES = 16 * 1024;
 /** Requests without payload are split too, below the u32 limit and aligned. */
 const MAX_RANGE_BYTES = 1024 * 1024 * 1024;
@@ -54,7 +54,7 @@ export class NbdClient {
   }
 
   /**
-   * Connects and chooses an export.
+   * Connects and selects an export.
    * @throws NbdProtocolError when it is refused; the system's error when nobody listens.
    */
   static async connect(options: NbdConnectOptions): Promise<NbdClient> {
@@ -71,7 +71,7 @@ export class NbdClient {
         socket.once('error', reject);
         socket.once('close', () => reject(new NbdProtocolError('the connection was closed')));
       });
-      socket.on('error', () => {}); // seen by the reader as the end
+      socket.on('error', () => {}); // the reader sees the end
       const reader = new SocketReader(socket);
       const served = await chooseExport(socket, reader, export_name, allocation);
       return new NbdClient(socket, reader, served, in_flight_bytes);
@@ -100,7 +100,7 @@ export class NbdClient {
     );
   }
 
-  /** Tells that a range is not needed. @throws NbdError */
+  /** Discards a range. @throws NbdError */
   async trim(offset: number, length: number): Promise<void> {
     await this.#split(offset, length, MAX_RANGE_BYTES, (at, part_length) =>
       this.#request(NBD_CMD.trim, 0, at, part_length),
@@ -117,7 +117,7 @@ export class NbdClient {
     return out;
   }
 
-  /** Has the server bring a range nearer without sending it; QEMU copies it into an overlay. @throws NbdError */
+  /** Makes the server prefetch a range. QEMU copies it into an overlay. @throws NbdError */
   async cache(offset: number, length: number): Promise<void> {
     assert((this.#served.transmission_flags & NBD_TRANSMISSION.send_cache) !== 0, 'the server can cache');
     await this.#split(offset, length, this.#served.max_payload_bytes, (at, part_length) =>
@@ -125,15 +125,15 @@ export class NbdClient {
     );
   }
 
-  /** Everything acknowledged before is durable at the server afterwards. @throws NbdError */
+  /** Makes all acknowledged writes durable. @throws NbdError */
   async flush(): Promise<void> {
     if ((this.#served.transmission_flags & NBD_TRANSMISSION.send_flush) === 0) return;
     await this.#request(NBD_CMD.flush, 0, 0, 0);
   }
 
   /**
-   * What of a range is allocated, as `base:allocation` tells. Answers at least the first extent and may stop before
-   * the end of the range: ask on from there. Needs `allocation: true` at connect and a server that has it.
+   * The allocation of a range, by `base:allocation`. Returns at least the first extent, and may stop before the range's end:
+   * continue from there. Needs `allocation: true` at connect, and a server that supports it.
    */
   async blockStatus(offset: number, length: number): Promise<readonly AllocationExtent[]> {
     assert(this.#served.allocation_context !== undefined, 'base:allocation was negotiated');

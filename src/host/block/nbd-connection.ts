@@ -1,9 +1,8 @@
 /**
- * One connection to the NBD server, from greeting to close.
+ * One connection of the NBD server, from greeting to close.
  *
- * Invariants: requests are carried out as they come, many at once, and answered in any order; the payloads and
- * answers held at once are bounded by {@link CONNECTION_BYTES}, beyond which the socket is not read; whatever the
- * peer sends ends at worst this connection.
+ * Invariants: requests run concurrently, and replies may be in any order. Payloads and replies take at most
+ * {@link CONNECTION_BYTES}; beyond that, the socket is not read. A misbehaving peer ends only its own connection.
  */
 import type { Socket } from 'node:net';
 import { messageOf } from '../../lib/errors.ts';
@@ -30,13 +29,13 @@ import { PayloadBuffers } from './payload-buffers.ts';
 import { SocketReader } from './socket-reader.ts';
 
 const CONNECTION_BYTES = 8 * 1024 * 1024;
-/** What a request costs besides its payload: bounds their number to 4,096. */
+/** The charge of a request without its payload. It limits their number to 4,096. */
 const REQUEST_CHARGE_BYTES = 16 * 1024;
 const HANDSHAKE_TIMEOUT_MS = 10_000;
 const NOTHING = Buffer.alloc(0);
 
 export class NbdConnection {
-  /** Resolves when the connection is closed and nothing of it is under way. */
+  /** Resolves when the connection is closed and no request is in flight. */
   readonly done: Promise<void>;
   #exportName: string | undefined;
   readonly #socket: Socket;
@@ -54,12 +53,12 @@ export class NbdConnection {
     this.done = this.#run(exports);
   }
 
-  /** The export in use, once the handshake is over. */
+  /** The selected export, after the handshake. */
   get export_name(): string | undefined {
     return this.#exportName;
   }
 
-  /** Takes no more requests, answers those under way, then closes. */
+  /** Accepts no more requests, finishes those in flight, then closes. */
   drain(): void {
     this.#reader.stop();
   }
@@ -94,7 +93,7 @@ export class NbdConnection {
       const request = decodeRequest(head);
       if (!request || request.type === NBD_CMD.disconnect) return;
       const is_write = request.type === NBD_CMD.write;
-      // Such a payload is not worth skipping: the protocol lets the server hang up.
+      // The protocol lets the server disconnect instead of skipping such a payload.
       if (is_write && request.length > NBD_MAX_PAYLOAD_BYTES) return;
       const carries = is_write || (request.type === NBD_CMD.read && request.length <= NBD_MAX_PAYLOAD_BYTES);
       const charge_bytes = REQUEST_CHARGE_BYTES + (carries ? request.length : 0);
@@ -112,7 +111,7 @@ export class NbdConnection {
     }
   }
 
-  /** Carries out one request, gives its payload back and writes its reply; never rejects. */
+  /** Executes one request, returns its payload buffer and writes its reply. Never rejects. */
   async #answer(disk: NbdExport, request: NbdRequest, payload: Buffer, giveBack: () => void): Promise<void> {
     let errno = 0;
     let data: Buffer = NOTHING;
@@ -127,19 +126,19 @@ export class NbdConnection {
     giveBack();
     const reply = encodeSimpleReply(request.cookie, errno);
     if (!this.#socket.writable) return;
-    // The callback comes in every case, with an error when the socket is destroyed before.
+    // The callback always comes, with an error if the socket is destroyed first.
     const error = await new Promise<unknown>((resolve) => {
       this.#socket.cork();
       this.#socket.write(reply);
       this.#socket.write(data, resolve);
       this.#socket.uncork();
     });
-    // After an error the system may still have it.
+    // After an error the kernel may still read it.
     if (!error) release(data);
   }
 }
 
-/** The error number of a request that the export cannot or may not carry out; 0 when it can. */
+/** The error number of a request that the export does not support or allow; 0: none. */
 function refusal(disk: NbdExport, { type, flags, offset, length }: NbdRequest): number {
   const known = NBD_CMD_FLAG.fua | NBD_CMD_FLAG.no_hole | NBD_CMD_FLAG.fast_zero;
   if ((flags & ~known) !== 0) return NBD_EINVAL;
@@ -165,7 +164,7 @@ async function execute(disk: NbdExport, request: NbdRequest, payload: Buffer): P
   switch (request.type) {
     case NBD_CMD.read: {
       const data = await disk.read?.(offset, length);
-      if (data?.length !== length) throw new Error('an export answered a read with a wrong length');
+      if (data?.length !== length) throw new Error('an export returned a read with a wrong length');
       return data;
     }
     case NBD_CMD.write:
@@ -175,7 +174,7 @@ async function execute(disk: NbdExport, request: NbdRequest, payload: Buffer): P
       await disk.writeZeroes?.(offset, length);
       break;
     case NBD_CMD.trim: {
-      // Only whole blocks: what a trim leaves is undefined, what lies beside it is not.
+      // Trim whole blocks only, because the content of a trimmed range is undefined.
       const block = disk.min_block_bytes;
       const start = Math.ceil(offset / block) * block;
       const end = Math.floor((offset + length) / block) * block;
@@ -190,12 +189,12 @@ async function execute(disk: NbdExport, request: NbdRequest, payload: Buffer): P
   return NOTHING;
 }
 
-/** Sends what is written, then closes; a peer that does not read is cut off by its socket's close. */
+/** Sends the written data, then closes, also when the peer does not read. */
 function endSocket(socket: Socket): Promise<void> {
   if (socket.destroyed) return Promise.resolve();
   return new Promise((resolve) => {
     socket.once('close', () => resolve());
-    socket.resume(); // so that the peer's end is seen
+    socket.resume(); // to see the peer's end
     socket.end(() => socket.destroy());
   });
 }

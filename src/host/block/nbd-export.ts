@@ -1,34 +1,34 @@
-/** What an NBD server serves: the disk behind a name. */
+/** The interface of a disk that the NBD server serves under a name. */
 
-/** Offsets and lengths in bytes, within `size_bytes`, whole multiples of `min_block_bytes`. */
+/** Offsets and lengths are in bytes, within `size_bytes`, and multiples of `min_block_bytes`. */
 export interface NbdExport {
   readonly size_bytes: number;
   readonly read_only: boolean;
   /** A power of two from 1 to 65,536 that divides `size_bytes`. */
   readonly min_block_bytes: number;
-  /** Resolves with exactly `length` bytes, in a buffer of their own: the server releases it. */
+  /** Resolves with exactly `length` bytes in a new buffer, which the server releases. */
   read?(offset: number, length: number): Promise<Buffer>;
-  /** Where payloads are read into; absent, or for those it has no room for: into the server's memory. */
+  /** Buffers for payloads. Without one, the server uses its own. */
   readonly rooms?: PayloadRooms;
-  /** `data` is the server's again once this settles, and released then; what lies in a room goes back there. */
+  /** Once this settles, the server releases `data`, or gives it back to `rooms`. */
   write?(offset: number, data: Buffer): Promise<void>;
-  /** Makes the range read as zeroes; must be fast whatever its length. Also what a TRIM becomes. */
+  /** Makes the range read as zeroes, fast for any length. Also used for TRIM. */
   writeZeroes?(offset: number, length: number): Promise<void>;
   flush?(): Promise<void>;
 }
 
-/** An export's own memory for payloads. */
+/** An export's own buffers for payloads. */
 export interface PayloadRooms {
-  /** Room for a payload of so many bytes; what is in it is anything. */
+  /** A buffer of `length` bytes with arbitrary content; undefined: none is free. */
   take(length: number): Buffer | undefined;
-  /** Once the request is answered, or did not come whole; also what `write` has kept. */
+  /** Called with each buffer after its request, also for one that `write` has kept. */
   give(room: Buffer): void;
 }
 
-/** A failure with an NBD error number of its own; anything else thrown is answered EIO. */
+/** A failure with an NBD error number. The reply to any other error is EIO. */
 export class NbdError extends Error {
   override name = 'NbdError';
-  /** As on the wire: the Linux errno numbers. */
+  /** A Linux errno number, as on the wire. */
   readonly errno: number;
 
   constructor(errno: number, message: string) {

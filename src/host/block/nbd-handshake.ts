@@ -1,6 +1,5 @@
 /**
- * The server's side of the fixed newstyle handshake: from the greeting to the chosen export, or to the end.
- * Every option is bounded in size; one that is malformed ends the connection.
+ * The server side of the fixed newstyle handshake. Options are limited in size. A malformed one ends the connection.
  */
 import type { Socket } from 'node:net';
 import type { NbdExport } from './nbd-export.ts';
@@ -29,7 +28,7 @@ export interface Chosen {
   readonly disk: NbdExport;
 }
 
-/** Negotiates; undefined when the client left, aborted or broke the protocol: close the connection then. */
+/** Returns the selected export. Undefined when the client left, aborted or broke the protocol: close the connection. */
 export async function negotiate(
   socket: Socket,
   reader: SocketReader,
@@ -64,7 +63,7 @@ export async function negotiate(
   return undefined;
 }
 
-/** The old way, without an answer for a name that is not known: the connection is closed. */
+/** NBD_OPT_EXPORT_NAME has no reply for an unknown name: the connection is closed. */
 function chooseByName(
   socket: Socket,
   exports: ReadonlyMap<string, NbdExport>,

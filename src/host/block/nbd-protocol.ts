@@ -1,6 +1,6 @@
 /**
- * Numbers and layouts of the NBD protocol, fixed newstyle
- * (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md). All integers big-endian.
+ * Constants and layouts of the NBD protocol, fixed newstyle
+ * (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md). Integers are big-endian.
  */
 
 export const NBD_MAGIC = 0x4e42444d41474943n; // "NBDMAGIC"
@@ -10,7 +10,7 @@ export const NBD_REQUEST_MAGIC = 0x25609513;
 export const NBD_SIMPLE_REPLY_MAGIC = 0x67446698;
 export const NBD_STRUCTURED_REPLY_MAGIC = 0x668e33ef;
 
-/** Handshake flags, of both sides. */
+/** Handshake flags of both sides. */
 export const NBD_FLAG_FIXED_NEWSTYLE = 1;
 export const NBD_FLAG_NO_ZEROES = 2;
 
@@ -39,7 +39,7 @@ export const NBD_REP = {
 
 export const NBD_INFO = { export: 0, block_size: 3 } as const;
 
-/** Transmission flags: what an export can do. */
+/** Transmission flags: the features of an export. */
 export const NBD_TRANSMISSION = {
   has_flags: 1 << 0,
   read_only: 1 << 1,
@@ -81,9 +81,9 @@ export const NBD_EINVAL = 22;
 export const NBD_ENOSPC = 28;
 export const NBD_EOVERFLOW = 75;
 
-/** The most bytes in one READ or WRITE; QEMU's own limit too. */
+/** Maximum bytes of one READ or WRITE, the same as QEMU's. */
 export const NBD_MAX_PAYLOAD_BYTES = 32 * 1024 * 1024;
-/** An option with more data than this is malformed: names are at most 4,096 bytes. */
+/** A longer option is malformed: names have at most 4,096 bytes. */
 export const NBD_MAX_OPTION_BYTES = 16 * 1024;
 export const NBD_MAX_NAME_BYTES = 4_096;
 
@@ -146,7 +146,7 @@ export function encodeOptionReply(option: number, type: number, data: Buffer = B
   return Buffer.concat([head, data]);
 }
 
-/** A u32 length and the text: how names travel inside options. */
+/** A name inside an option: u32 length and text. */
 export function encodeString(text: string): Buffer {
   const bytes = Buffer.from(text, 'utf8');
   const head = Buffer.allocUnsafe(4);

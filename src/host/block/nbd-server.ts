@@ -1,8 +1,8 @@
 /**
  * An NBD server on a unix socket, serving exports by name. Fixed newstyle handshake, simple replies.
  *
- * Invariants: a peer can end its own connection at worst; connections are bounded in number and in memory; exports
- * come and go while it runs; after `close` or `removeExport` nothing calls the exports concerned any more.
+ * Invariants: a misbehaving peer ends only its own connection. Connections are limited in number and memory. Exports can be
+ * added and removed at any time. After `close` or `removeExport` the exports are not called.
  */
 import { chmod, chown, lstat, unlink } from 'node:fs/promises';
 import { createServer, type Server, type Socket } from 'node:net';
@@ -13,14 +13,14 @@ import type { NbdExport } from './nbd-export.ts';
 import { NBD_MAX_NAME_BYTES } from './nbd-protocol.ts';
 
 export interface NbdServerOptions {
-  /** Path of the socket; a socket left there by a process that died is replaced. */
+  /** Path of the socket. A socket left by a dead process is replaced. */
   readonly path: string;
-  /** Permissions of the socket file, 0o600 by default; connecting needs the write bit. */
+  /** Permissions of the socket file, 0o600 by default. Connecting needs the write bit. */
   readonly mode?: number;
-  /** Owner of the socket file; both or none. */
+  /** Owner of the socket file: both or none. */
   readonly uid?: number;
   readonly gid?: number;
-  /** Further connections are closed at once. 64 by default. */
+  /** Maximum connections; further ones are closed at once. 64 by default. */
   readonly max_connections?: number;
   readonly log?: Log;
 }
@@ -43,7 +43,7 @@ export class NbdServer {
     );
   }
 
-  /** Listens, without exports yet. Rejects with the system's error when it cannot. */
+  /** Listens, without exports. Rejects with the system error. */
   static async listen(options: NbdServerOptions): Promise<NbdServer> {
     const { path, mode = 0o600, uid, gid } = options;
     const server = new NbdServer(options);
@@ -78,7 +78,7 @@ export class NbdServer {
     this.#exports.set(name, disk);
   }
 
-  /** Takes an export away and drains its connections; resolves when nothing of it is under way. */
+  /** Removes an export and drains its connections. Resolves when no request of it is in flight. */
   async removeExport(name: string): Promise<void> {
     this.#exports.delete(name);
     const concerned = [...this.#connections].filter((connection) => connection.export_name === name);
@@ -87,8 +87,8 @@ export class NbdServer {
   }
 
   /**
-   * Stops listening, lets requests under way be answered, then closes. Connections not done after `drain_ms` are
-   * cut. Calling it again waits for the same end.
+   * Stops listening, finishes requests in flight, then closes. Cuts connections that are not done after `drain_ms`. A second
+   * call waits for the same end.
    */
   close(drain_ms = 5_000): Promise<void> {
     this.#closed ??= this.#close(drain_ms);
@@ -96,8 +96,8 @@ export class NbdServer {
   }
 
   /**
-   * Stops listening and breaks every connection, requests unanswered: a client that reconnects asks them again of
-   * whoever listens next. What the exports have under way must be ended by their owner.
+   * Stops listening and breaks all connections without replies: clients reconnect and repeat their requests. The exports'
+   * owner must end their pending work.
    */
   cut(): Promise<void> {
     for (const connection of this.#connections) connection.destroy();

@@ -1,10 +1,10 @@
 /**
- * Memory of the payloads that one connection reads, used again for the next of the same length: new memory is a page fault
- * each 4 KiB, which is more than to copy into it. QEMU's backup mostly sends a MiB at a time.
+ * Reuses the payload buffers of one connection for payloads of the same length. New memory costs a page fault each 4 KiB,
+ * which takes longer than copying into it. QEMU's backup mostly sends 1 MiB at a time.
  */
 import { release } from '../../lib/release.ts';
 
-/** Not worth keeping: smaller ones come from memory that the process has. */
+/** Smaller buffers are not kept: they come from memory that the process has. */
 const KEEP_MIN_BYTES = 128 * 1024;
 
 export class PayloadBuffers {
@@ -16,7 +16,7 @@ export class PayloadBuffers {
     this.#limit_bytes = limit_bytes;
   }
 
-  /** What is in it is anything. */
+  /** A buffer with arbitrary content. */
   take(length: number): Buffer {
     const found = this.#kept.findIndex((payload) => payload.length === length);
     const [again] = found < 0 ? [] : this.#kept.splice(found, 1);
@@ -24,7 +24,7 @@ export class PayloadBuffers {
     return again ?? Buffer.allocUnsafe(length);
   }
 
-  /** Nobody may look at it any more. */
+  /** Takes a buffer back. The caller must not use it afterwards. */
   give(payload: Buffer): void {
     if (payload.length >= KEEP_MIN_BYTES) {
       this.#kept.push(payload);
@@ -32,7 +32,7 @@ export class PayloadBuffers {
     } else release(payload);
   }
 
-  /** Lets go of the oldest until what requests hold fits beside the rest below the limit. */
+  /** Releases the oldest buffers until kept and held bytes fit below the limit. */
   keepWithin(held_bytes: number): void {
     while (this.#kept_bytes + held_bytes > this.#limit_bytes) {
       const oldest = this.#kept.shift();
@@ -42,7 +42,7 @@ export class PayloadBuffers {
     }
   }
 
-  /** Gives all memory back. */
+  /** Releases all buffers. */
   close(): void {
     this.keepWithin(Number.POSITIVE_INFINITY);
   }

@@ -1,9 +1,9 @@
 /**
- * Runs fetched and unpacked lately, for all disks of this host: what one guest's read brought serves its next ones.
+ * A cache of recently fetched and unpacked runs, for all disks of this host.
  *
- * Invariants: one fetch at a time for a run, whoever asks; at most `fetches` in work; at most `kept_bytes` kept, the
- * least lately used going first. Nothing that could not be verified is kept. What goes is released at once, but never under
- * whoever looks at it: blocks are shown to a callback, and are not there for it afterwards.
+ * Invariants: concurrent reads of a run share one fetch; at most `fetches` run at once; at most `kept_bytes` are cached, and
+ * the least recently used run is evicted first. Only verified runs are cached. An evicted run is released at once, but never
+ * during a read: a read's callback may use the blocks only while it runs.
  */
 import type { CompressPool } from '../../disk-format/compress-pool.ts';
 import type { KeyRing } from '../../disk-format/key-ring.ts';
@@ -14,7 +14,7 @@ import { ByteBudget } from './byte-budget.ts';
 
 export interface RunCacheOptions {
   readonly store: ObjectStore;
-  /** Unpacks in worker threads; on the calling thread when absent. */
+  /** Unpacks in worker threads. When absent, on the calling thread. */
   readonly pool?: CompressPool;
   readonly kept_bytes?: number;
   readonly fetches?: number;
@@ -22,7 +22,7 @@ export interface RunCacheOptions {
 
 interface Fetch {
   readonly blocks: Promise<Buffer>;
-  /** Who still waits to look. */
+  /** Reads that wait for it. */
   readers: number;
 }
 
@@ -47,14 +47,14 @@ export class RunCache {
   get held_bytes(): number {
     return this.#held_bytes;
   }
-  /** What was asked of the store so far. */
+  /** The fetches from the store so far. */
   get fetched(): { readonly requests: number; readonly bytes: number } {
     return { requests: this.#requests, bytes: this.#fetched_bytes };
   }
 
   /**
-   * Shows `look` the blocks of a run, 64 KiB each, in the order of its frames; not to be changed, nor to be kept. `keys`:
-   * its disk's.
+   * Calls `look` with the blocks of a run, 64 KiB each, in the order of its frames. `look` must neither change nor keep them.
+   * `keys`: the disk's.
    * @throws SegmentCorruptError, ObjectStoreUnavailableError
    */
   async read(run: FrameRun, keys: KeyRing, look: (blocks: Buffer) => void): Promise<void> {
@@ -99,7 +99,7 @@ export class RunCache {
     }
   }
 
-  /** Once all who waited for it have looked. */
+  /** Caches a run after all waiting reads. */
   #keep(name: string, blocks: Buffer): void {
     this.#kept.set(name, blocks);
     this.#held_bytes += blocks.length;

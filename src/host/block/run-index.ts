@@ -1,8 +1,8 @@
 /**
- * Which run of frames a block is fetched with: neighbours in a segment, up to what one GET brings (read-run.ts).
+ * Groups blocks into runs: neighbours in a segment that one GET fetches (read-run.ts).
  *
- * Built once from a map, 12 bytes a block. The map may move on underneath: a run is put together from where the map
- * says that its blocks lie now, so what has moved away merely falls out of it.
+ * Built once from a map, 12 bytes a block. The map may change afterwards: a run is composed from the present places of its
+ * blocks, so a moved block drops out of it.
  */
 import type { BlockLocation, BlockMap } from '../../disk-format/block-map.ts';
 import { coalesce, type FrameRun } from '../../disk-format/read-run.ts';
@@ -12,14 +12,14 @@ import { assert, present } from '../../lib/assert.ts';
 const KEPT_RUNS = 256;
 
 export class RunIndex {
-  /** Blocks with data, in the order they lie in their segments. */
+  /** Blocks with data, in segment order. */
   readonly #blocks: Uint32Array;
-  /** Where each run begins in `#blocks`, and the end of the last. */
+  /** The start of each run in `#blocks`, and the end of the last. */
   readonly #starts: Uint32Array;
-  /** Block numbers, rising, and beside each the run it is in. */
+  /** Sorted block numbers; `#runs` has the run of each. */
   readonly #sorted: Uint32Array;
   readonly #run_of: Uint32Array;
-  /** Runs put together lately, by their number. */
+  /** Recently composed runs, by number. */
   readonly #kept = new Map<number, readonly FrameRun[]>();
 
   constructor(map: BlockMap) {
@@ -40,17 +40,17 @@ export class RunIndex {
     this.#run_of = Uint32Array.from(places, (place) => run_at[place] ?? 0);
   }
 
-  /** How many runs there are. */
+  /** The number of runs. */
   get count(): number {
     return this.#starts.length - 1;
   }
 
-  /** The blocks of a run, as they were when the index was built. */
+  /** The blocks of a run at the time the index was built. */
   blocksOf(run: number): Uint32Array {
     return this.#blocks.subarray(this.#starts[run], this.#starts[run + 1]);
   }
 
-  /** The number of the run that a block was in; -1 when in none. */
+  /** The run of a block, or -1. */
   find(block: number): number {
     let low = 0;
     let high = this.#sorted.length;
@@ -62,7 +62,7 @@ export class RunIndex {
     return this.#sorted[low] === block ? (this.#run_of[low] ?? -1) : -1;
   }
 
-  /** The run to fetch for a block that lies at `location` now. */
+  /** The run to fetch for a block at `location`. */
   runFor(map: BlockMap, location: BlockLocation): FrameRun {
     const number = this.find(location.block);
     if (number < 0) return alone(location);

@@ -1,7 +1,6 @@
 /**
- * Exact reads from a socket, with a bound on what is buffered: the socket is paused while nobody reads, so the peer
- * feels it. Large reads are filled directly, without joining chunks. What is read is the reader's own; the socket's
- * chunks are released as soon as they are used up.
+ * Exact reads from a socket with bounded buffering: the socket is paused while no read is pending, which gives backpressure.
+ * Large reads are filled directly. The socket's chunks are released as soon as they are used up.
  */
 import type { Socket } from 'node:net';
 import { assert } from '../../lib/assert.ts';
@@ -28,12 +27,12 @@ export class SocketReader {
     for (const event of ['end', 'close', 'error'] as const) socket.on(event, () => this.stop());
   }
 
-  /** Reads `length` bytes; undefined when the stream ended before. One read at a time. */
+  /** Reads `length` bytes. Undefined when the stream ends first. One read at a time. */
   read(length: number): Promise<Buffer | undefined> {
     return this.fill(Buffer.allocUnsafe(length));
   }
 
-  /** Reads as many bytes as `into` has, and answers it; undefined when the stream ended before. One read at a time. */
+  /** Fills `into` and returns it. Undefined when the stream ends first. One read at a time. */
   fill(into: Buffer): Promise<Buffer | undefined> {
     assert(!this.#wanted, 'one read at a time');
     const { length } = into;
@@ -55,7 +54,7 @@ export class SocketReader {
     });
   }
 
-  /** Ends reading: a read under way, and every later one that the buffer cannot satisfy, answers undefined. */
+  /** Ends reading: the pending read, and later ones that the buffer cannot satisfy, return undefined. */
   stop(): void {
     this.#ended = true;
     const wanted = this.#wanted;

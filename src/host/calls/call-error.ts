@@ -1,6 +1,6 @@
 import type { CallFailure } from '../../agent-api/host-calls.ts';
 
-/** A call that cannot be carried out, in words for its caller. */
+/** Why a call failed, with a message for its caller. */
 export class CallError extends Error {
   override name = 'CallError';
   readonly code: CallFailure['code'];

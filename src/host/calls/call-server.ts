@@ -1,6 +1,6 @@
 /**
- * Answers what callers wait for: polls the control plane for calls, carries each out beside the others, and gives its
- * answer once. An answer that cannot be delivered is dropped: its caller is gone with the control plane.
+ * Executes calls that API callers wait for (commands, consoles, metrics): polls the control plane for calls, executes them in
+ * parallel, and answers each once. An answer that cannot be delivered is dropped: the caller's request has ended too.
  */
 import { fits } from '../../agent-api/check.ts';
 import {
@@ -20,8 +20,8 @@ import {
   GuestAgentTimeoutError,
 } from '../guest/agent-errors.ts';
 import type { HostContext } from '../host-context.ts';
-import type { Machine } from '../runner/machine.ts';
-import { vmFolder } from '../runner/record.ts';
+import type { Machine } from '../machine/machine.ts';
+import { vmFolder } from '../machine/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
 import { dialSshd } from './open-ssh.ts';
@@ -30,7 +30,7 @@ import { runCommand } from './run-command.ts';
 import type { VmMeters } from './vm-meters.ts';
 
 const ANSWER_TRIES = 3;
-/** A scrape's answer stays small. */
+/** Bounds the answer to a metrics scrape. */
 const USAGE_VMS = 500;
 
 export class CallServer {
@@ -45,7 +45,7 @@ export class CallServer {
     this.#meters = meters;
   }
 
-  /** Until `signal` aborts, which ends what is under way; its callers are told. */
+  /** Until `signal` aborts, which fails the calls under way. */
   async run(signal: AbortSignal): Promise<void> {
     const under_way = new Set<Promise<void>>();
     let fresh = true;
@@ -59,7 +59,7 @@ export class CallServer {
           under_way.add(served);
         }
       } catch {
-        // Whether the control plane is away, the other poll tells.
+        // The poll for assignments logs that the control plane is away.
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }
     }
@@ -70,8 +70,8 @@ export class CallServer {
     const { client, log } = this.#context;
     let answer: CallAnswer;
     try {
-      const result = await this.#carryOut(id, call, signal);
-      // A guest may say anything.
+      const result = await this.#execute(id, call, signal);
+      // A guest can send anything.
       if (!fits(RESULTS[call.kind], result))
         throw new CallError('failed', 'The guest gave no sensible answer.');
       answer = { result };
@@ -89,7 +89,7 @@ export class CallServer {
     }
   }
 
-  async #carryOut(id: string, call: HostCall, signal: AbortSignal): Promise<unknown> {
+  async #execute(id: string, call: HostCall, signal: AbortSignal): Promise<unknown> {
     switch (call.kind) {
       case 'console_log':
         return readConsole(vmFolder(this.#context.paths.vms, call.instance_id).console_log, call.max_bytes);
@@ -120,7 +120,7 @@ export class CallServer {
   /** @throws CallError not_running */
   #machine({ instance_id, vm_id }: { instance_id: InstanceId; vm_id: string }): Machine {
     const machine = this.#runnerOf(instance_id)?.machineOf(vm_id);
-    if (!machine) throw new CallError('not_running', 'The VM is not running any more.');
+    if (!machine) throw new CallError('not_running', 'The VM is no longer running.');
     return machine;
   }
 }
@@ -130,11 +130,11 @@ function failureOf(error: unknown): CallFailure {
   if (error instanceof GuestAgentTimeoutError || error instanceof GuestAgentProtocolError) {
     return {
       code: 'guest_silent',
-      message: "The guest's agent does not answer; a restart would bring it back.",
+      message: "The guest's agent does not answer. Restart the VM to bring it back.",
     };
   }
   if (error instanceof GuestAgentClosedError) {
-    return { code: 'not_running', message: 'The VM went off or was restarted meanwhile.' };
+    return { code: 'not_running', message: 'The VM powered off or was restarted meanwhile.' };
   }
   return { code: 'failed', message: `The host could not do it: ${messageOf(error)}` };
 }

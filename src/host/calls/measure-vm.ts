@@ -1,21 +1,21 @@
 /**
- * What one VM uses, as counters since its process began and levels of this moment. What the host can see it reads; what
- * only the guest knows is asked of its agent, and null while that does not answer.
+ * What one VM uses: counters since its process began, and current levels. The host measures what it can; the rest comes from the
+ * guest's agent, and is null while that does not answer.
  */
 import { readFile } from 'node:fs/promises';
 import type { VmSample } from '../../agent-api/host-calls.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { memoryUse, networkUse } from '../guest/guest-use.ts';
-import type { Machine } from '../runner/machine.ts';
+import type { Machine } from '../machine/machine.ts';
 
 /** sysconf(_SC_CLK_TCK) is 100 on every Linux of x86-64. */
 const TICKS_A_SECOND = 100;
 const PAGE_BYTES = 4096;
-/** A flush's freeze may wait behind it. */
+/** Short: a flush's freeze may queue behind it. */
 const GUEST_MS = 1_000;
 
-/** `guest`: whether the guest may be asked now. Rejects when the process or its monitor is gone. */
+/** `guest`: also ask the guest. Rejects when the process or its monitor is gone. */
 export async function measureVm(machine: Machine, guest: boolean): Promise<VmSample> {
   const { pid } = machine.record.identity;
   const [stat, statm, disk, inside] = await Promise.all([
@@ -37,7 +37,7 @@ export async function measureVm(machine: Machine, guest: boolean): Promise<VmSam
   };
 }
 
-/** utime and stime of proc(5), fields 14 and 15; the name before them may hold anything. */
+/** utime and stime of proc(5), fields 14 and 15. The process name before them may contain anything. */
 function cpuSeconds(stat: string): number {
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
   return (Number(fields[11]) + Number(fields[12])) / TICKS_A_SECOND;

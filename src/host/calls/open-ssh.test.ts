@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { test } from 'node:test';
-import type { Machine } from '../runner/machine.ts';
+import type { Machine } from '../machine/machine.ts';
 import { dialSshd } from './open-ssh.ts';
 
-test('a connection that its VM breaks before it is joined with its caller is closed, and no more than that', async (t) => {
+test('a connection that its VM breaks before it reaches its caller is closed, and nothing else', async (t) => {
   const sshd = createServer().listen(0, '127.0.0.1');
   t.after(() => sshd.close());
   await once(sshd, 'listening');

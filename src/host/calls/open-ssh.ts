@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { messageOf } from '../../lib/errors.ts';
-import type { Machine } from '../runner/machine.ts';
+import type { Machine } from '../machine/machine.ts';
 import { CallError } from './call-error.ts';
 
 const DIAL_MS = 5_000;
@@ -13,11 +13,11 @@ export async function dialSshd({ record }: Machine): Promise<Socket> {
   const socket = connect({ host: '127.0.0.1', port, noDelay: true, allowHalfOpen: true });
   try {
     await once(socket, 'connect', { signal: AbortSignal.timeout(DIAL_MS) });
-    // Its VM may end before there is somebody to join it with.
+    // The VM may end before the other stream is connected.
     socket.on('error', () => socket.destroy());
     return socket;
   } catch (error) {
     socket.destroy();
-    throw new CallError('not_running', `The guest's sshd is not reached: ${messageOf(error)}`);
+    throw new CallError('not_running', `The guest's sshd cannot be reached: ${messageOf(error)}`);
   }
 }

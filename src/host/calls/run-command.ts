@@ -1,7 +1,7 @@
-/** A command in the guest for a caller. Bounded for each VM: the agent is one channel, and a flush's freeze goes over it. */
+/** Runs a caller's command in the guest. Bounded per VM: a flush's freeze shares the agent's one channel. */
 import { EXEC_OUTPUT_BYTES, type ExecResult, type HostCall } from '../../agent-api/host-calls.ts';
 import { runUserCommand } from '../guest/user-command.ts';
-import type { Machine } from '../runner/machine.ts';
+import type { Machine } from '../machine/machine.ts';
 import { CallError } from './call-error.ts';
 
 const COMMANDS_A_VM = 8;
@@ -9,14 +9,14 @@ const SIGNALLED = 128;
 
 const running = new WeakMap<Machine, number>();
 
-/** @throws CallError not_running, guest_silent, busy, and what the guest agent rejects with */
+/** @throws CallError not_running, guest_silent, busy; the guest agent's errors */
 export async function runCommand(
   machine: Machine,
   { command, stdin, timeout_ms }: Extract<HostCall, { kind: 'exec' }>,
   signal: AbortSignal,
 ): Promise<ExecResult> {
-  if (machine.view === 'off') throw new CallError('not_running', 'The VM is not running any more.');
-  // One that was adopted runs, and is not known to answer before it was asked.
+  if (machine.view === 'off') throw new CallError('not_running', 'The VM is no longer running.');
+  // An adopted guest runs, and has not answered this agent yet.
   if (machine.view === 'booting') {
     throw new CallError('guest_silent', 'The guest has just rebooted, or its host was started again.');
   }
@@ -25,7 +25,7 @@ export async function runCommand(
     throw new CallError('busy', `${COMMANDS_A_VM} commands run in this VM already; wait for one to end.`);
   }
   running.set(machine, others + 1);
-  const upset = machine.upset(machine.resets);
+  const bootEnded = machine.bootEnded(machine.resets);
   try {
     const [path = '', ...args] = command;
     const result = await runUserCommand(machine.agent, {
@@ -34,7 +34,7 @@ export async function runCommand(
       input: stdin,
       timeout_ms,
       max_output_bytes: EXEC_OUTPUT_BYTES,
-      signal: AbortSignal.any([signal, upset]),
+      signal: AbortSignal.any([signal, bootEnded]),
     });
     return {
       exit_code: result.timed_out ? null : (result.exit_code ?? SIGNALLED + (result.signal ?? 0)),
@@ -43,7 +43,8 @@ export async function runCommand(
       truncated: result.truncated,
     };
   } catch (error) {
-    if (upset.aborted) throw new CallError('not_running', 'The VM rebooted or ended while the command ran.');
+    if (bootEnded.aborted)
+      throw new CallError('not_running', 'The VM rebooted or ended while the command ran.');
     if (signal.aborted) throw new CallError('failed', 'The host is restarting; the command was ended.');
     throw error;
   } finally {

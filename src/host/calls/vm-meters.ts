@@ -1,17 +1,17 @@
 /**
- * The last hour of every VM of this host, one sample in 15 s, in memory: nobody may ever read it, so it is not worth
- * a write to the database each time, and a restarted agent begins anew. Bounded: 240 small samples a VM.
+ * The last hour of every VM of this host, one sample per 15 s, in memory: most samples are never read, so they are not written to
+ * the database, and a restarted agent starts with none. Bounded: 240 small samples per VM.
  */
 import { fits } from '../../agent-api/check.ts';
 import { type MetricsResult, type UsageResult, VmSample } from '../../agent-api/host-calls.ts';
 import { pause } from '../../lib/backoff.ts';
-import type { Machine } from '../runner/machine.ts';
+import type { Machine } from '../machine/machine.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { measureVm } from './measure-vm.ts';
 
 const SAMPLE_S = 15;
 const SAMPLES = 240;
-/** Asking the guest costs it something: once a minute, and when somebody looks. */
+/** A sample costs the guest work: once a minute, and for each read. */
 const GUEST_EVERY = 4;
 
 export class VmMeters {
@@ -39,12 +39,12 @@ export class VmMeters {
     return { now, interval_seconds: SAMPLE_S, samples: this.#samples.get(machine) ?? [] };
   }
 
-  /** The newest sample of each VM that has one, at most so many. */
+  /** The newest sample of each VM, of at most `limit` VMs. */
   newest(limit: number): UsageResult {
     const vms = [...this.#runners()].flatMap((runner) => {
       const machine = runner.machineOf();
       const sample = machine && this.#samples.get(machine)?.at(-1);
-      // What one guest says of itself is not to cost the others their figures.
+      // One guest's invalid answer must not fail the others' samples.
       return sample && fits(VmSample, sample) ? [{ instance_id: runner.instance_id, sample }] : [];
     });
     return { vms: vms.slice(0, limit) };

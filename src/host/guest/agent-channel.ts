@@ -2,26 +2,26 @@
  * The byte channel to a guest agent: lines out, lines in, with deadlines.
  *
  * Invariants:
- * - it is read only while somebody waits for a line: what nobody asked for stays in the guest, and costs nothing here;
- * - a line, and what comes between a send and the line that ends the wait, are bounded before anything is parsed;
- * - at most one reader waits; once closed, every wait rejects.
+ * - the socket is read only while somebody waits for a line; unrequested output stays in the guest and costs nothing here;
+ * - a line, and everything between a send and the line that ends the wait, is bounded before it is parsed;
+ * - at most one reader waits; once the channel is closed, every wait rejects.
  */
 import { once } from 'node:events';
 import { LineSplitter } from '../qmp/line-splitter.ts';
 import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
 import { GuestAgentClosedError, GuestAgentProtocolError, GuestAgentTimeoutError } from './agent-errors.ts';
 
-/** Of a reply. What is larger, files and what commands print, is read in pieces that fit. */
+/** Of a reply. Files and command output are read in pieces that fit. */
 export const MAX_LINE_BYTES = 64 * 1024;
 /**
- * Passed over between a send and its answer: what earlier waits gave up on. A guest that takes minutes to boot, or hung for
- * hours, is greeted again and again, and answers all at once, with two lines each: the one for the 0xFF is an error.
+ * Skipped between a send and its answer: answers to calls that timed out. A guest that boots for minutes, or hung for hours, was
+ * sent many syncs, and answers all of them at once with two lines each; the one for the 0xFF is an error.
  */
 const MAX_PASSED_LINES = 2_000;
 const MAX_PASSED_BYTES = 1024 * 1024;
-/** Of one VM. All that one command printed comes at once, and then as fast as a slow disk reads. */
+/** Of one VM. The output of one command comes in a burst, further output at the speed of a slow disk. */
 const PACE = { bytes_per_second: 4 * 1024 * 1024, burst_bytes: 2 * 1024 * 1024 };
-/** What a line counts for at least, however short. */
+/** The minimum cost of a line. */
 const LINE_BYTES = 1024;
 
 interface Reader {
@@ -58,12 +58,12 @@ export class AgentChannel {
     return this.#ended !== undefined;
   }
 
-  /** More has come than was waited for: the next line may be no answer to what is sent next. */
+  /** Unread data is left: the next line may not answer the next command. */
   get holds_more(): boolean {
     return this.#splitter.held_bytes > 0;
   }
 
-  /** Parses a line, at its guest's expense. */
+  /** Parses a line, and charges the time to the guest's budget. */
   parse<T>(parse: () => T): T {
     return this.#budget.spendOn(parse);
   }
@@ -73,7 +73,7 @@ export class AgentChannel {
     if (!this.#ended) this.#input.socket.write(bytes);
   }
 
-  /** The next line, at the latest at `deadline` (performance.now's scale). */
+  /** The next line. Rejects at `deadline` (performance.now's scale). */
   nextLine(deadline: number, what: string): Promise<Buffer> {
     const { promise, resolve, reject } = Promise.withResolvers<Buffer>();
     if (this.#ended) {
@@ -83,7 +83,7 @@ export class AgentChannel {
     const reader: Reader = { resolve, reject };
     this.#reader = reader;
     this.#deliver();
-    // It was here already, or what is here ends it all.
+    // A line was here already, or the channel has failed.
     if (this.#reader !== reader || this.#ended) return promise;
     const timer = setTimeout(
       () => reject(new GuestAgentTimeoutError(`${what}: no answer from the guest in time`)),
@@ -114,7 +114,7 @@ export class AgentChannel {
     this.#deliver();
   }
 
-  /** A line that is here to the reader that waits. */
+  /** Passes an available line to the waiting reader. */
   #deliver(): void {
     const reader = this.#reader;
     if (!reader) return;
@@ -126,7 +126,7 @@ export class AgentChannel {
       this.#input.expect(false);
       reader.resolve(line);
     } catch (error) {
-      this.destroy(new GuestAgentProtocolError('the guest sends what no agent sends', { cause: error }));
+      this.destroy(new GuestAgentProtocolError('the guest broke the agent protocol', { cause: error }));
     }
   }
 
@@ -136,13 +136,11 @@ export class AgentChannel {
     this.#passed.bytes += line.length;
     const { lines, bytes } = this.#passed;
     if (lines > MAX_PASSED_LINES || bytes > MAX_PASSED_BYTES)
-      throw new Error(
-        `more than ${MAX_PASSED_LINES} lines or ${MAX_PASSED_BYTES} bytes that nobody asked for`,
-      );
+      throw new Error(`more than ${MAX_PASSED_LINES} lines or ${MAX_PASSED_BYTES} unrequested bytes`);
   }
 }
 
-/** Rejects with {@link GuestAgentClosedError} when nothing listens there, or in time. `budget`: what a VM's channels share. */
+/** Rejects with {@link GuestAgentClosedError} if nothing accepts in time. `budget`: shared by a VM's channels. */
 export async function openAgentChannel(
   socket_path: string,
   deadline: number,

@@ -23,7 +23,7 @@ test('an agent that breaks the protocol again and again is cut off for longer ea
   assert.equal(conduct.cutOffMs(now + 600_000), 1_000);
 });
 
-test('it is silent from the break on until it answers', () => {
+test('an agent that broke the protocol is silent until it answers', () => {
   const conduct = new AgentConduct();
   assert.equal(conduct.is_silent, false);
   conduct.brokeProtocol(0);
@@ -34,7 +34,7 @@ test('it is silent from the break on until it answers', () => {
   assert.equal(conduct.is_silent, false);
 });
 
-test('one that does not answer is silent after 20 s of being asked in vain, not before', () => {
+test('an agent is silent once it has not answered for 20 s, not before', () => {
   const conduct = new AgentConduct();
   conduct.didNotAnswer(0, 1_000);
   conduct.didNotAnswer(18_000, 19_999);
@@ -48,7 +48,7 @@ test('one that does not answer is silent after 20 s of being asked in vain, not 
   assert.equal(slow.is_silent, false);
 });
 
-test('a guest that begins anew is asked at once', () => {
+test('a guest that was reset is called at once', () => {
   const conduct = new AgentConduct();
   conduct.brokeProtocol(0);
   conduct.forgive();

@@ -1,13 +1,13 @@
 /**
- * How a guest's agent has behaved, and what follows. Pure: times are given, by performance.now's scale.
+ * How a guest's agent behaves, and what follows. Pure: the caller passes times, on performance.now's scale.
  *
- *   answers ──breaks the protocol──▶ cut off, 1 s, then 2, 4 … 60 ──answers again──▶ answers
- *      └──silent for 20 s of being asked──▶ silent ──answers──▶ answers
+ *   answers ──breaks the protocol──▶ cut off for 1 s, then 2, 4 … 60 ──answers──▶ answers
+ *      └──does not answer for 20 s──▶ silent ──answers──▶ answers
  *
- * `is_silent` holds in both: the guest's agent is as good as none. Breaking the protocol again within five minutes cuts off for
- * twice as long, whatever was answered between.
+ * `is_silent` holds in both states. Breaking the protocol again within five minutes doubles the time of the cut-off, whatever was
+ * answered in between.
  */
-/** Longer than a guest that is well takes to answer. */
+/** Longer than a healthy guest takes to answer. */
 const SILENT_MS = 20_000;
 const CUT_OFF_MS = 1_000;
 const MAX_CUT_OFF_MS = 60_000;
@@ -15,7 +15,7 @@ const REMEMBERED_MS = 300_000;
 
 export class AgentConduct {
   #is_silent = false;
-  /** When the first of the questions was sent that had no answer. */
+  /** When the first unanswered call was sent. */
   #unanswered_since: number | null = null;
   #cut_off_ms = 0;
   #cut_off_until = Number.NEGATIVE_INFINITY;
@@ -24,7 +24,7 @@ export class AgentConduct {
     return this.#is_silent;
   }
 
-  /** How long it is not to be asked; 0: it may be. */
+  /** The remaining time of the cut-off; 0: the agent may be called. */
   cutOffMs(now: number): number {
     return Math.max(0, this.#cut_off_until - now);
   }
@@ -34,7 +34,7 @@ export class AgentConduct {
     this.#unanswered_since = null;
   }
 
-  /** To what was asked at `asked_at`. */
+  /** A call that was sent at `asked_at` has timed out. */
   didNotAnswer(asked_at: number, now: number): void {
     this.#unanswered_since ??= asked_at;
     if (now - this.#unanswered_since >= SILENT_MS) this.#is_silent = true;
@@ -47,7 +47,7 @@ export class AgentConduct {
     this.#is_silent = true;
   }
 
-  /** The guest begins anew, or stood still for a reason that is not its own. */
+  /** The guest was reset, or was paused by its host. */
   forgive(): void {
     this.answered();
     this.#cut_off_until = Number.NEGATIVE_INFINITY;

@@ -1,4 +1,4 @@
-/** What can go wrong with a guest agent. None of it says that the VM itself is broken. */
+/** Failures of a guest agent. None of them means that the VM itself has failed. */
 import { untrustedText } from '../../lib/untrusted-text.ts';
 
 /** No answer in time: the guest is busy, frozen, still booting, or has no agent. */
@@ -6,7 +6,7 @@ export class GuestAgentTimeoutError extends Error {
   override name = 'GuestAgentTimeoutError';
 }
 
-/** The agent has sent what no agent sends, and is not asked for a while: nothing was sent to it. */
+/** The agent broke the protocol and is cut off for a while: the call was not sent. */
 export class GuestAgentCutOffError extends GuestAgentTimeoutError {
   override name = 'GuestAgentCutOffError';
 }
@@ -15,7 +15,7 @@ export class GuestAgentCutOffError extends GuestAgentTimeoutError {
 export class GuestAgentError extends Error {
   override name = 'GuestAgentError';
   readonly command: string;
-  /** The agent's own words, cut and cleaned: from the guest, so never to be trusted as more than text. */
+  /** The agent's message, shortened and cleaned. Untrusted text from the guest. */
   readonly desc: string;
 
   constructor(command: string, desc: unknown) {
@@ -31,7 +31,7 @@ export class GuestAgentClosedError extends Error {
   override name = 'GuestAgentClosedError';
 }
 
-/** The guest sent what no agent sends: an endless line, no JSON, a reply of the wrong shape. */
+/** The guest broke the protocol: an endless line, no JSON, a reply of the wrong shape. */
 export class GuestAgentProtocolError extends Error {
   override name = 'GuestAgentProtocolError';
 }

@@ -1,17 +1,12 @@
 /**
- * The QEMU guest agent, spoken to over its chardev's unix socket (docs/interop/qemu-ga-ref in QEMU's tree).
+ * The client of a QEMU guest agent, over its chardev's unix socket (docs/interop/qemu-ga-ref in QEMU's tree).
  *
  * Invariants:
- * - one command at a time, in the order of the calls; the socket takes one client at a time;
- * - the channel is in step before a command is sent: after every connect, and after every command whose reply did
- *   not come, `guest-sync-delimited` is exchanged first. A 0xFF byte before it ends whatever half command a
- *   predecessor left in the agent's parser; everything before the 0xFF of its answer is dropped;
- * - nothing the guest sends is trusted: lines are bounded, replies are checked for shape where they are used;
- * - one deadline for a whole call, which bytes that trickle do not extend. An agent that breaks the protocol loses its channel
- *   and is not asked for a while, which doubles each time (agent-conduct.ts).
- *
- * A command that timed out may still be carried out later, in order. For a freeze that means: {@link GuestAgent.thaw}
- * until it succeeds. {@link GuestAgent.maybe_frozen} remembers it.
+ * - one command at a time, in the order of the calls;
+ * - the channel is in step before a command is sent: after a connect, and after a command without a reply,
+ *   `guest-sync-delimited` comes first. Its leading 0xFF resets the agent's parser; everything before the 0xFF of its answer is dropped;
+ * - nothing the guest sends is trusted: lines are bounded, and replies are checked where they are used;
+ * - one deadline per call. An agent that breaks the protocol is disconnected and cut off for a while (agent-conduct.ts).
  */
 import { randomInt } from 'node:crypto';
 import { pause } from '../../lib/backoff.ts';
@@ -26,14 +21,14 @@ import {
 } from './agent-errors.ts';
 
 const DEFAULT_TIMEOUT_MS = 5_000;
-/** How long guest-shutdown is listened to for a refusal; success never answers. */
+/** How long guest-shutdown waits for a refusal. Success has no answer. */
 const SHUTDOWN_REFUSAL_MS = 500;
-/** How long the first sync of a guest that comes up is waited for; each later one twice as long, up to the second. */
+/** How long the first sync to a booting guest may take; each later one twice as long, up to LATER_SYNCS_MS. */
 const FIRST_SYNC_MS = 125;
 const LATER_SYNCS_MS = 2_000;
 
 export interface AgentCallOptions {
-  /** For the whole call, waiting behind earlier calls and getting back in step included. Default 5 s. */
+  /** For the whole call, including the wait for earlier calls and the sync. Default 5 s. */
   readonly timeout_ms?: number;
 }
 
@@ -53,23 +48,23 @@ export class GuestAgent {
   #closed = false;
   #tail: Promise<unknown> = Promise.resolve();
 
-  /** Connects at the first call, and again whenever the connection was lost. `changed`: {@link is_silent} has. */
+  /** Connects at the first call, and again after a lost connection. `changed`: called when {@link is_silent} changes. */
   constructor(socket_path: string, changed: () => void = () => undefined) {
     this.#socket_path = socket_path;
     this.#changed = changed;
   }
 
-  /** It breaks the protocol, or has not answered for long: what needs it cannot be had. */
+  /** It breaks the protocol, or has not answered for long. */
   get is_silent(): boolean {
     return this.#conduct.is_silent;
   }
 
-  /** It is not asked for now: a call would reject at once, with nothing sent. */
+  /** It is cut off: a call would reject at once, unsent. */
   get is_cut_off(): boolean {
     return this.#conduct.cutOffMs(performance.now()) > 0;
   }
 
-  /** The guest has begun anew, or stood still for its host's sake: what was, does not count. */
+  /** The guest was reset, or was paused by its host: forget its earlier silence. */
   forgive(): void {
     this.#judge(() => this.#conduct.forgive());
   }
@@ -100,9 +95,8 @@ export class GuestAgent {
   }
 
   /**
-   * Returns once the agent answers, at the latest after `timeout_ms`. A sync waits in QEMU until the guest opens its end of
-   * the port. One that reaches a guest whose first process has just the port open is lost when that process closes it, so
-   * the sync is repeated: soon at first, then every two seconds.
+   * Resolves once the agent answers. QEMU holds a sync until the guest opens its end of the port. A sync is lost if the guest's
+   * first process has the port open and then closes it, so the sync is repeated: soon at first, then every two seconds.
    * Rejects with {@link GuestAgentTimeoutError}, {@link GuestAgentClosedError}, or the signal's reason.
    */
   async waitUntilUp(timeout_ms: number, signal?: AbortSignal): Promise<void> {
@@ -125,15 +119,15 @@ export class GuestAgent {
   }
 
   /**
-   * Freezes the guest's file systems; answers how many. While frozen the guest refuses file and exec commands.
-   * After any rejection call {@link thaw}: the freeze may have happened, or may yet.
+   * Freezes the guest's file systems; returns how many. A frozen guest refuses file and exec commands.
+   * After a rejection call {@link thaw}: the freeze may have been executed, or may still be.
    */
   async fsfreeze(timeout_ms: number): Promise<number> {
     this.#maybe_frozen = true;
     return asNumber(await this.execute('guest-fsfreeze-freeze', undefined, { timeout_ms }), 'freeze');
   }
 
-  /** Thaws; answers how many file systems were frozen. Harmless when none was. */
+  /** Thaws; returns how many file systems were frozen. Harmless if none was. */
   async thaw(options: AgentCallOptions = {}): Promise<number> {
     const count = asNumber(await this.execute('guest-fsfreeze-thaw', undefined, options), 'thaw');
     this.#maybe_frozen = false;
@@ -150,7 +144,7 @@ export class GuestAgent {
   }
 
   /**
-   * Asks the guest to go down. Success is never answered: watch QMP for SHUTDOWN or RESET. Rejects with
+   * Asks the guest to shut down. Success has no answer: watch QMP for SHUTDOWN or RESET. Rejects with
    * {@link GuestAgentError} when the guest refuses within half a second, or with what {@link execute} rejects.
    */
   async shutdown(mode: 'powerdown' | 'reboot' | 'halt', options: AgentCallOptions = {}): Promise<void> {
@@ -172,12 +166,12 @@ export class GuestAgent {
     try {
       await this.execute('guest-set-time', `{"time":${time_ns}}`, options);
     } catch (error) {
-      // The system clock is set by then; only writing it on to the hardware clock failed.
+      // The system clock is set; only writing the hardware clock failed.
       if (!(error instanceof GuestAgentError && error.desc.includes('hwclock'))) throw error;
     }
   }
 
-  /** Hangs up and refuses further calls. The guest keeps running; a later client gets back in step by itself. */
+  /** Disconnects and refuses further calls. The guest keeps running. */
   close(): void {
     this.#closed = true;
     this.#channel?.destroy(new GuestAgentClosedError('this side closed the guest agent channel'));
@@ -199,7 +193,7 @@ export class GuestAgent {
       if (given_up || performance.now() >= deadline) throw late;
       if (this.#closed) throw new GuestAgentClosedError(`${what}: the guest agent client is closed`);
       if (this.is_cut_off)
-        throw new GuestAgentCutOffError(`${what}: not sent, the guest's agent has broken the protocol`);
+        throw new GuestAgentCutOffError(`${what}: not sent, the guest agent has broken the protocol`);
       resolve(await this.#judged(run(deadline)));
     });
     this.#tail = turn.catch(reject);

@@ -1,6 +1,6 @@
 /**
- * Small commands of our own in the guest, through its agent, which answers all that they print in one reply: what prints more
- * than 45 KiB or so breaks the channel's bound. What users run is in user-command.ts.
+ * Runs our own small commands in the guest through its agent, which returns their whole output in one reply: output of more than
+ * about 45 KiB breaks the channel's bound. Users' commands are in user-command.ts.
  */
 import { pause } from '../../lib/backoff.ts';
 import { GuestAgentProtocolError, GuestAgentTimeoutError } from './agent-errors.ts';
@@ -11,7 +11,7 @@ import { executeThawed, START_MS } from './thawed.ts';
 const SHELL = '/bin/sh';
 const FIRST_POLL_MS = 5;
 const MAX_POLL_MS = 250;
-/** An answer that was lost keeps all other calls waiting for so long. */
+/** How long a lost answer may block other calls. */
 const ANSWER_MS = 60_000;
 const KILL_MS = 5_000;
 
@@ -19,16 +19,16 @@ export interface GuestCommand {
   /** A program's path, or its name in the agent's PATH. */
   readonly path: string;
   readonly args?: readonly string[];
-  /** Replaces the environment when given; else it is the agent's own. */
+  /** Replaces the agent's environment. */
   readonly env?: readonly string[];
   readonly input?: Uint8Array | string;
-  /** For all of it. Default 30 s. */
+  /** For the whole command. Default 30 s. */
   readonly timeout_ms?: number;
   readonly signal?: AbortSignal;
 }
 
 export interface GuestCommandResult {
-  /** null when a signal ended it. */
+  /** null: a signal ended it. */
   readonly exit_code: number | null;
   readonly signal: number | null;
   readonly stdout: Buffer;
@@ -44,9 +44,8 @@ interface ExecStatus {
 }
 
 /**
- * Runs a command in the guest as root and waits for its end; while the file systems are frozen for a flush it waits.
- * Rejects with GuestAgentError (no such program), GuestAgentTimeoutError (the command is then killed, its children are not), the signal's
- * reason, or what {@link GuestAgent.execute} rejects with.
+ * Runs a command in the guest as root, and waits for its end. Rejects with GuestAgentError (no such program), GuestAgentTimeoutError
+ * (the command is killed, its children are not), the signal's reason, or as {@link GuestAgent.execute}.
  */
 export async function guestExec(agent: GuestAgent, command: GuestCommand): Promise<GuestCommandResult> {
   const { result, timed_out } = await runToEnd(agent, command, (pid) => `kill -KILL ${pid}`);
@@ -55,7 +54,7 @@ export async function guestExec(agent: GuestAgent, command: GuestCommand): Promi
   return result;
 }
 
-/** `kill`: the shell's words that end it when its time is over; what it had printed by then is answered. Rejects as {@link guestExec}. */
+/** `kill`: a shell command that ends it after the timeout; its output so far is returned. Rejects as {@link guestExec}. */
 export async function runToEnd(
   agent: GuestAgent,
   command: GuestCommand,
@@ -87,7 +86,7 @@ async function start(agent: GuestAgent, command: GuestCommand, deadline: number)
   };
   const started = (await executeThawed(agent, 'guest-exec', words, deadline)) as { pid?: unknown } | null;
   const pid = started?.pid;
-  // It becomes a word of a command.
+  // It becomes a word of a shell command.
   if (!Number.isSafeInteger(pid)) throw new GuestAgentProtocolError('guest-exec answered no pid');
   return pid as number;
 }
@@ -96,7 +95,7 @@ async function askStatus(agent: GuestAgent, pid: number, deadline: number): Prom
   return (await executeThawed(agent, 'guest-exec-status', { pid }, deadline)) as ExecStatus | null;
 }
 
-/** null also where no answer has come in a while, and there is time to ask again. */
+/** null also if no answer has come, and there is time for another try. */
 async function askStatusAgain(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
   const now = performance.now();
   const patience = Math.min(now + ANSWER_MS, Math.max(deadline, now + 1_000));
@@ -109,8 +108,8 @@ async function askStatusAgain(agent: GuestAgent, pid: number, deadline: number):
 }
 
 /**
- * Best effort: the agent has no command for it, and a guest that hangs cannot be helped. Asking for the status until
- * it has ended also makes the agent forget it; that status is answered.
+ * Best effort: the agent has no command for it. Polling the status until the end also makes the agent forget the process. Returns
+ * that status.
  */
 async function killCommand(agent: GuestAgent, pid: number, kill: string): Promise<ExecStatus | null> {
   const deadline = performance.now() + KILL_MS;
@@ -122,7 +121,7 @@ async function killCommand(agent: GuestAgent, pid: number, kill: string): Promis
       await pause(poll_ms);
     }
   } catch {
-    // The caller is told of the timeout anyway.
+    // The caller reports the timeout anyway.
   }
   return null;
 }
@@ -136,7 +135,7 @@ function resultOf(status: ExecStatus): GuestCommandResult {
   };
 }
 
-/** What a guest says may be anything. */
+/** A guest can send anything. */
 function numberIn(value: unknown): number | null {
   return Number.isSafeInteger(value) ? (value as number) : null;
 }

@@ -19,7 +19,7 @@ function guest(status: (nth: number) => unknown) {
   return { agent: agent as unknown as GuestAgent, waits };
 }
 
-test('an answer that was lost does not keep all other calls waiting for as long as the command may run', async () => {
+test('a lost answer does not block other calls for as long as the command may run', async () => {
   const { agent, waits } = guest((nth) => {
     if (nth === 1) throw new GuestAgentTimeoutError('lost');
     return { exited: true, exitcode: 7 };
@@ -29,7 +29,7 @@ test('an answer that was lost does not keep all other calls waiting for as long 
   for (const wait_ms of waits) assert(wait_ms !== undefined && wait_ms <= 60_000, `${wait_ms}`);
 });
 
-test('a guest that is silent to the end is told as that', async () => {
+test('a guest that never answers is a timeout', async () => {
   const timeout_ms = 200;
   const { agent } = guest(async () => {
     await pause(timeout_ms + 50);
@@ -55,7 +55,7 @@ function growing(parts: readonly string[]) {
   return { agent: agent as unknown as GuestAgent, seen, watch };
 }
 
-test('a file that grows is read on until it holds what is awaited, and closed', async () => {
+test('a growing file is read until it holds the awaited text, and closed', async () => {
   const { agent, seen, watch } = growing(['be', '', 'rth']);
   const done = (held: Buffer) => held.toString() === 'berth';
   assert.equal(await watchGuestFile(agent, '/log', { ...watch, done }), true);
@@ -63,7 +63,7 @@ test('a file that grows is read on until it holds what is awaited, and closed', 
   assert.deepEqual(seen, ['guest-file-open', ...reads, 'guest-file-close']);
 });
 
-test('one that holds too much, or nothing by the end of patience, is given up', async () => {
+test('watching a file ends when it holds too much, or at the deadline', async () => {
   const long = growing(['123456', '7890AB', 'C']);
   assert.equal(await watchGuestFile(long.agent, '/log', { ...long.watch, done: () => false }), false);
   assert.equal(long.seen.filter((each) => each === 'guest-file-read').length, 2);
@@ -73,7 +73,7 @@ test('one that holds too much, or nothing by the end of patience, is given up', 
   assert.equal(seen.at(-1), 'guest-file-close');
 });
 
-test('a file whose reader has little time, and finds the guest frozen by the end of it, is not left open', async () => {
+test('a file is closed even if its reader’s time ends while the guest is frozen', async () => {
   const seen: [string, number | undefined][] = [];
   const agent = {
     execute: async (command: string, _: unknown, { timeout_ms }: AgentCallOptions) => {

@@ -1,23 +1,23 @@
 /**
- * Files of the guest, through its agent, in pieces that fit into a reply. Files are written by commands: qemu-ga's own way makes
- * them of mode 0666, and shows half of one to whoever reads it then; it serves for one that is there, before it is read.
+ * Reads files of the guest through its agent, in pieces that fit into a reply. New files are written by commands instead: qemu-ga
+ * creates files with mode 0666, and readers see them half-written. It only fills files that exist and are not read yet.
  */
 import { pause } from '../../lib/backoff.ts';
 import { GuestAgentError } from './agent-errors.ts';
 import type { GuestAgent } from './guest-agent.ts';
 import { executeThawed, FROZEN_MS, START_MS } from './thawed.ts';
 
-/** As base64, and with the words around it, a reply of less than 64 KiB. */
+/** In base64, with its JSON, less than 64 KiB. */
 const PIECE_BYTES = 45 * 1024;
 
 export interface FileOptions {
-  /** For opening the file (5 s at least, and by default), and again for reading all of it. */
+  /** For opening the file (at least 5 s, the default), and again for reading it. */
   readonly timeout_ms?: number;
 }
 
 /**
- * Up to `max_bytes` of a file of the guest. Rejects with GuestAgentError when there is no such file, when it is
- * longer, and with what {@link GuestAgent.execute} rejects with.
+ * Reads a file of at most `max_bytes`. Rejects with GuestAgentError if there is no such file or it is longer, and as
+ * {@link GuestAgent.execute}.
  */
 export async function readGuestFile(
   agent: GuestAgent,
@@ -37,8 +37,8 @@ export async function readGuestFile(
 }
 
 /**
- * What a file of the guest holds from an offset on, up to `max_bytes`, and the offset that it was read from: 0 where the
- * file has become shorter, its end (and nothing) for `end`. Rejects as {@link readGuestFile}.
+ * Reads up to `max_bytes` from an offset, and returns the offset used: 0 if the file is shorter now. `end`: returns the file's size
+ * and no data. Rejects as {@link readGuestFile}.
  */
 export async function readGuestFileFrom(
   agent: GuestAgent,
@@ -64,8 +64,8 @@ export async function readGuestFileFrom(
 }
 
 /**
- * Reads a file that grows until `done` says so of what it holds: true; false once `until` (by `performance.now()`) has come.
- * Rejects as {@link readGuestFile}, also when the file is not there yet.
+ * Reads a growing file until `done` accepts its content: true; or until `until` (on performance.now's scale): false.
+ * Rejects as {@link readGuestFile}, also if the file does not exist yet.
  */
 export async function watchGuestFile(
   agent: GuestAgent,
@@ -93,8 +93,8 @@ export async function watchGuestFile(
 }
 
 /**
- * Writes a file that is there and empty; without a process in the guest, but in pieces. `text` has at most 1 MiB. Rejects with
- * GuestAgentError when there is no such file or no room, and with what {@link GuestAgent.execute} rejects with.
+ * Fills an existing empty file without starting a process in the guest. Not atomic. `text`: at most 1 MiB. Rejects with
+ * GuestAgentError if there is no such file or no room, and as {@link GuestAgent.execute}.
  */
 export async function fillGuestFile(
   agent: GuestAgent,
@@ -112,7 +112,7 @@ export async function fillGuestFile(
     await closeFile(agent, handle);
     throw error;
   }
-  // What the agent has kept of it is written now.
+  // The agent writes its buffer at the close.
   await agent.execute('guest-file-close', { handle }, options);
 }
 
@@ -125,15 +125,15 @@ function openFile(
   return agent.execute('guest-file-open', { path, mode }, { timeout_ms: Math.max(timeout_ms, START_MS) });
 }
 
-/** Best effort, also where a flush froze the guest meanwhile: what is left open stays so, and the agent can have but 1024. */
+/** Best effort, and retried while the guest is frozen: the agent can hold 1,024 open files. */
 async function closeFile(agent: GuestAgent, handle: unknown): Promise<void> {
   const deadline = performance.now() + FROZEN_MS;
   await executeThawed(agent, 'guest-file-close', { handle }, deadline).catch(() => undefined);
 }
 
 /**
- * To the end, at most so many bytes, in whole pieces: less than was asked for is the end, whatever else is said of it. What
- * a guest answers cannot make it ask more often than that.
+ * Reads to the end, at most `max_bytes`, in pieces. A short piece is the end, whatever the guest says, so a guest cannot make this
+ * read for ever.
  */
 async function readOpenFile(
   agent: GuestAgent,
@@ -154,7 +154,7 @@ async function readOpenFile(
   return Buffer.concat(parts);
 }
 
-/** Of base64; nothing where the guest says no text: of an object Buffer.from would make as many bytes as that says it has. */
+/** Decodes base64. Anything but a string is empty: Buffer.from would allocate the length that an object claims. */
 export function bytesOf(base64: unknown): Buffer {
   return Buffer.from(typeof base64 === 'string' ? base64 : '', 'base64');
 }

@@ -20,7 +20,7 @@ function saying(text: string): GuestAgent {
   return { execute } as unknown as GuestAgent;
 }
 
-test('how full the root file system is, as others than root see it, and null of what is no number', async () => {
+test('how full the root file system is, as unprivileged users see it, and null if an answer is no number', async () => {
   const use = (text: string) => rootFileSystemUse(saying(text), OPTIONS);
   assert.deepEqual(await use('4096 1000 400 350\n'), { used_bytes: 600 * 4096, total_bytes: 950 * 4096 });
   for (const text of [
@@ -35,7 +35,7 @@ test('how full the root file system is, as others than root see it, and null of 
   }
 });
 
-test('what the first card has carried, among as many as there are', async () => {
+test('the traffic of the first interface, among any number', async () => {
   const use = (text: string) => networkUse(saying(text), OPTIONS);
   const [head, lo] = [
     'Inter-|   Receive  |  Transmit\n face |bytes packets\n',
@@ -50,7 +50,7 @@ test('what the first card has carried, among as many as there are', async () => 
   }
 });
 
-test('how much memory is used, where what it says makes sense', async () => {
+test('how much memory is used, if the answer is plausible', async () => {
   const use = (text: string) => memoryUse(saying(text), OPTIONS);
   const told = 'MemTotal:         250000 kB\nMemFree: 1 kB\nMemAvailable:     100000 kB\n';
   assert.deepEqual(await use(told), { used_bytes: 150_000 * 1024, total_bytes: 250_000 * 1024 });

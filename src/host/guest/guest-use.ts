@@ -1,6 +1,6 @@
 /**
- * How much of its disk, memory and network a guest says that it uses. Asked of files and of one small command: what the agent has
- * for it is as long as the guest has mounts and interfaces, which may be hundreds.
+ * How much disk, memory and network a guest uses, by its own account: from files and one small command. The agent's commands for it
+ * answer once per mount and interface, of which there may be hundreds.
  */
 import type { FileSystemUse } from '../../agent-api/host-types.ts';
 import type { GuestAgent } from './guest-agent.ts';
@@ -17,7 +17,7 @@ interface Options {
   readonly timeout_ms: number;
 }
 
-/** How full the root file system is, as others than root see it; null where the guest does not say. */
+/** How full the root file system is, as unprivileged users see it. null: the guest gave no valid answer. */
 export async function rootFileSystemUse(agent: GuestAgent, options: Options): Promise<FileSystemUse | null> {
   const args = ['stat', '-f', '-c', '%S %b %f %a', '/'];
   const { stdout } = await guestExec(agent, { path: BUSYBOX, args, ...options });
@@ -31,7 +31,7 @@ export async function rootFileSystemUse(agent: GuestAgent, options: Options): Pr
 }
 
 export interface MemoryUse {
-  /** Without what it can give up at once. */
+  /** Without memory that can be reclaimed at once. */
   readonly used_bytes: number | null;
   readonly total_bytes: number | null;
 }
@@ -51,7 +51,7 @@ export interface NetworkUse {
   readonly sent_bytes: number | null;
 }
 
-/** Of its first card, since it booted. */
+/** Of its first interface, since the boot. */
 export async function networkUse(agent: GuestAgent, options: Options): Promise<NetworkUse> {
   const table = (await readGuestFile(agent, '/proc/net/dev', NET_DEV_BYTES, options)).toString('latin1');
   const fields = (/^ *eth0: *([0-9 ]+)$/m.exec(table)?.[1] ?? '').split(/ +/);
@@ -59,7 +59,7 @@ export async function networkUse(agent: GuestAgent, options: Options): Promise<N
   return { received_bytes: bytesIn(fields[0]), sent_bytes: bytesIn(fields[SENT_BYTES_FIELD]) };
 }
 
-/** What a guest says may be anything. */
+/** A guest can send anything. */
 function count(value: number): number | null {
   return Number.isSafeInteger(value) && value >= 0 ? value : null;
 }

@@ -1,6 +1,6 @@
 /**
- * A user's command in the guest, whatever it prints: a reply of the agent holds the first of it, files of the guest the rest
- * (user-command.sh), which are read in pieces.
+ * Runs a user's command in the guest, whatever it prints: the agent's reply holds the first part of the output, files of the guest
+ * the rest (user-command.sh), which is read in pieces.
  */
 import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -14,7 +14,7 @@ const SCRIPT = readFileSync(join(import.meta.dirname, 'user-command.sh'), 'utf8'
 const BUSYBOX = '/usr/lib/berth/busybox';
 /** On tmpfs: written while the disk is frozen too. */
 const FILES = '/run/berth/exec-';
-/** Of both streams, as base64, one reply. */
+/** Of each stream; both fit into one reply, in base64. */
 const INLINE_BYTES = 16 * 1024;
 const BEGUN = Buffer.from('begun\n');
 /** For the rest of one stream. */
@@ -26,21 +26,21 @@ export interface UserCommand {
   readonly args: readonly string[];
   readonly input: Uint8Array | string;
   readonly timeout_ms: number;
-  /** Kept of stdout and of stderr each; more than 16 KiB. */
+  /** Of stdout and stderr each; more than 16 KiB. */
   readonly max_output_bytes: number;
   readonly signal: AbortSignal;
 }
 
 export interface UserCommandResult extends GuestCommandResult {
-  /** It has printed more than is here. */
+  /** It has printed more than is returned. */
   readonly truncated: boolean;
-  /** It was killed, with all that it had started in its session, and this is what it had printed. */
+  /** Its session was killed; this is its output until then. */
   readonly timed_out: boolean;
 }
 
 /**
- * Runs it as root in a session of its own. Rejects with GuestAgentError where the guest cannot run it (no room for what it
- * prints, no process), the signal's reason, or what {@link GuestAgent.execute} rejects with.
+ * Runs it as root in a new session. Rejects with GuestAgentError if the guest cannot run it (no room for its output, no process),
+ * the signal's reason, or as {@link GuestAgent.execute}.
  */
 export async function runUserCommand(agent: GuestAgent, command: UserCommand): Promise<UserCommandResult> {
   const { path, args, max_output_bytes } = command;
@@ -67,7 +67,7 @@ export async function runUserCommand(agent: GuestAgent, command: UserCommand): P
   };
 }
 
-/** Its session; or itself, where it has not come to one: then those who wait to read its pipes are to see an end. */
+/** Kills its session; or the process itself before it has one, and then opens its pipes so that their readers see an end. */
 function killWords(pid: number, name: string): string {
   const ends = [`${name}.out`, `${name}.err`].map((pipe) => `[ ! -p ${pipe} ] || : <> ${pipe}`);
   return `kill -KILL -${pid} 2> /dev/null || { kill -KILL ${pid}; ${ends.join('; ')}; }`;
@@ -90,7 +90,7 @@ async function wholeOutput(
     const data = Buffer.concat([first, rest]);
     return { data: data.subarray(0, max_bytes), truncated: data.length > max_bytes };
   } catch (error) {
-    // There was no room for it in the guest.
+    // The guest had no room for the file.
     if (error instanceof GuestAgentError) return { data: first, truncated: true };
     throw error;
   }

@@ -1,6 +1,6 @@
 /**
- * Pausing every VM of this host, whatever its state and whoever has its monitor: SIGSTOP to each QEMU of the data
- * folder. It stops the guest's processors, its disk and its network at once, and loses nothing.
+ * Pausing every VM of this host, in any state and under any owner: SIGSTOP to each QEMU of the data folder. It stops the guest's
+ * processors, disk and network at once, and loses nothing.
  */
 import { existsSync, rmSync, writeFileSync } from 'node:fs';
 import type { Paths } from '../../config/paths.ts';
@@ -9,7 +9,7 @@ import { type FoundVm, findOrphans } from '../vm/qemu-process.ts';
 
 type FencePaths = Pick<Paths, 'vms' | 'fenced'>;
 
-/** Pauses all that are not paused; answers those. The mark comes first, so that no pause goes unnoticed. */
+/** Pauses all running VMs and returns them. The mark is written first, so that no pause goes unnoticed. */
 export function fenceVms(paths: FencePaths): FoundVm[] {
   const running = findOrphans(paths.vms).filter(({ identity }) => !isStopped(identity));
   if (running.length === 0) return [];
@@ -22,14 +22,14 @@ export function wasFenced(paths: FencePaths): boolean {
 }
 
 /**
- * With a lease that was renewed: lets those VMs go on that are still to run here, and ends the others, which may run
- * elsewhere by now. What they wrote stays in their overlays.
+ * After a renewal: resumes the VMs that are still assigned to this host, and ends the others, which may run elsewhere. Their
+ * overlays stay.
  */
 export function releaseVms(
   paths: FencePaths,
   isOurs: (vm: FoundVm) => boolean,
 ): { resumed: FoundVm[]; ended: FoundVm[] } {
-  // Before the look: what is paused after it is marked again.
+  // Before the search: a VM that is paused after it is marked again.
   rmSync(paths.fenced, { force: true });
   const paused = findOrphans(paths.vms).filter(({ identity }) => isStopped(identity));
   const [resumed, ended]: [FoundVm[], FoundVm[]] = [[], []];

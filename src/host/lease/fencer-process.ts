@@ -1,4 +1,4 @@
-/** The fencer as a process: `fencer-process.ts DATA_FOLDER LOG_LEVEL`. It loads next to nothing. */
+/** The fencer's process: `fencer-process.ts DATA_FOLDER LOG_LEVEL`. It loads almost nothing. */
 import type { LogLevel } from '../../config/config.ts';
 import { pathsIn } from '../../config/paths.ts';
 import { createLog } from '../../lib/log.ts';

@@ -1,8 +1,8 @@
 /**
- * The fencer: a process of its own on each host of a fleet, which outlives agent and launcher as the VMs do, and pauses
- * the VMs when nobody has renewed the lease in time. It knows the lease's file and /proc, and speaks to nobody.
+ * The fencer: a separate process on each host of a fleet. It outlives agent and launcher, as the VMs do, and pauses the VMs when the
+ * lease was not renewed in time. It reads the lease's file and /proc, and talks to nobody.
  *
- * It keeps pausing what runs as long as the lease is over, and ends when there is no lease any more.
+ * It pauses VMs as long as the lease is over, and exits when there is no lease.
  */
 import { spawn } from 'node:child_process';
 import { closeSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -15,7 +15,7 @@ import { identityOf, isAlive, type ProcessIdentity } from '../vm/process-identit
 import { fenceVms } from './fence.ts';
 import { leftMs, readLease } from './lease-file.ts';
 
-/** The longest that a suspended machine that wakes up goes unnoticed. */
+/** How long a host that wakes from suspend may go unnoticed. */
 const LOOK_MS = 1_000;
 const WHILE_OVER_MS = 100;
 
@@ -40,7 +40,7 @@ export async function runFencer(paths: FencerPaths, log: Log, signal: AbortSigna
   rmSync(paths.fencer, { force: true });
 }
 
-/** The process that enforces the lease; null when there is none. */
+/** The running fencer; null: none. */
 export function runningFencer({ fencer }: Pick<Paths, 'fencer'>): ProcessIdentity | null {
   try {
     const identity = JSON.parse(readFileSync(fencer, 'utf8')) as ProcessIdentity;
@@ -50,11 +50,11 @@ export function runningFencer({ fencer }: Pick<Paths, 'fencer'>): ProcessIdentit
   }
 }
 
-/** Starts `fencer-process.ts`, in a session of its own, with none of our settings and secrets. */
+/** Starts `fencer-process.ts` in a new session, without our settings and secrets. */
 export function startFencer({ data, fencer_log }: Pick<Paths, 'data' | 'fencer_log'>, level: string): void {
   const log = openSync(fencer_log, 'a', 0o600);
   try {
-    // As this file is called here: JavaScript in a package.
+    // The extension of this file: JavaScript in a package.
     const program = join(import.meta.dirname, `fencer-process${extname(import.meta.filename)}`);
     const child = spawn(process.execPath, [program, data, level], {
       cwd: '/',
@@ -62,7 +62,7 @@ export function startFencer({ data, fencer_log }: Pick<Paths, 'data' | 'fencer_l
       stdio: ['ignore', 'ignore', log],
       detached: true,
     });
-    // That it did not come up is seen by its not being there.
+    // The caller checks whether the fencer runs.
     child.on('error', () => undefined);
     child.unref();
   } finally {

@@ -1,12 +1,11 @@
 /**
- * This host's lease as the agent keeps it.
+ * This host's lease, as the agent keeps it.
  *
- *   none ◀──alone──▶ held ──not renewed in time──▶ over ──renewed, assignments read anew──▶ held
+ *   none ◀──host is alone──▶ held ──not renewed in time──▶ over ──renewed, assignments read──▶ held
  *
- * While it is over no VM runs here: the fencer has paused them, and so has this, each without the other. A lease counts
- * from the sending of the renewal that was answered. It is promised to the control plane only once a fencer watches.
- * After a renewal of a lease that was over, the assignments are read before any VM goes on: those that were given up
- * meanwhile are ended.
+ * Invariants: while the lease is over no VM runs here; fencer and agent each pause them, independently. A lease counts from the
+ * sending of its renewal, and is promised to the control plane only once a fencer runs. After the renewal of a lease that was over,
+ * the assignments are read before any VM is resumed, and VMs that were given up are ended.
  */
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { Assignment } from '../../agent-api/types.ts';
@@ -14,8 +13,9 @@ import type { Paths } from '../../config/paths.ts';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
+import { Signal } from '../../lib/signal.ts';
+import { bootMs } from '../vm/boot-clock.ts';
 import type { FoundVm } from '../vm/qemu-process.ts';
-import { bootMs } from './boot-clock.ts';
 import { fenceVms, releaseVms, wasFenced } from './fence.ts';
 import { runningFencer } from './fencer.ts';
 import { leftMs, readLease, removeLease, writeLease } from './lease-file.ts';
@@ -25,7 +25,7 @@ const RETRY_MS = 500;
 const FENCER_START_MS = 10_000;
 const LOOK_MS = 100;
 
-/** Past it nothing may be begun here that another host might be doing. */
+/** The lease is over: start nothing that another host might be doing. */
 export class LeaseOverError extends Error {
   override name = 'LeaseOverError';
 }
@@ -34,32 +34,31 @@ export interface HostLeaseOptions {
   readonly client: ControlPlaneClient;
   readonly paths: Pick<Paths, 'lease' | 'fencer' | 'fenced' | 'vms'>;
   readonly log: Log;
-  /** Starts the process of `runFencer`, which outlives us. */
+  /** Starts the fencer's process, which outlives this one. */
   readonly startFencer: () => void;
 }
 
 export class HostLease {
   readonly #options: HostLeaseOptions;
-  /** On the boot clock; null: no lease is kept. */
+  /** On the boot clock; null: there is no lease. */
   #until_ms: number | null = null;
-  /** What the control plane wants kept. */
+  /** The length that the control plane wants. */
   #wanted_ms: number | null = null;
   #over = false;
-  /** What was said last of why it is not renewed. */
-  #told: string | null = null;
-  #held = Promise.withResolvers<void>();
+  /** The last logged reason of a failed renewal. */
+  #logged_reason: string | null = null;
+  readonly #held_again = new Signal();
 
   constructor(options: HostLeaseOptions) {
     this.#options = options;
-    this.#held.resolve();
-    // The lease may be renewed and its VMs still be paused: whoever renewed it ended before it let them go on.
-    if (wasFenced(options.paths)) this.#end();
+    // An earlier agent may have ended between its renewal and the resume: VMs are still paused under a valid lease.
+    if (wasFenced(options.paths)) this.#over = true;
     const lease = readLease(options.paths.lease);
     if (lease === null) return;
-    // From before: this agent is not the first. It keeps on as long as it lasts.
+    // An earlier agent's lease is still valid.
     this.#until_ms = bootMs() + leftMs(lease);
     this.#wanted_ms = lease.lease_ms > 0 ? lease.lease_ms : null;
-    this.#lookAtTheClock();
+    this.#checkClock();
   }
 
   /** VMs may run here. */
@@ -74,17 +73,13 @@ export class HostLease {
 
   /** Resolves once VMs may run here, or `signal` aborts. */
   async whenHeld(signal: AbortSignal): Promise<void> {
-    if (this.isHeld || signal.aborted) return;
-    this.#lookAtTheClock();
-    const aborted = new Promise<void>((resolve) =>
-      signal.addEventListener('abort', () => resolve(), { once: true }),
-    );
-    await Promise.race([this.#held.promise, aborted]);
+    if (!this.isHeld) this.#checkClock();
+    while (!this.isHeld && !signal.aborted) await this.#held_again.wait({ signal });
   }
 
-  /** Renews until `signal` aborts. The lease is left as it is then: the next agent, or the fencer, goes on from it. */
+  /** Renews until `signal` aborts. The lease stays then, for the next agent and the fencer. */
   async run(signal: AbortSignal): Promise<void> {
-    const clock = setInterval(() => this.#lookAtTheClock(), LOOK_MS);
+    const clock = setInterval(() => this.#checkClock(), LOOK_MS);
     try {
       while (!signal.aborted) {
         const renewed = await this.#renew(signal);
@@ -96,19 +91,14 @@ export class HostLease {
     }
   }
 
-  /** Wakes late when this process was stopped: then it is the first thing that happens. */
-  #lookAtTheClock(): void {
+  /** The first thing that runs after this process was stopped for a while. */
+  #checkClock(): void {
     if (this.#until_ms === null || bootMs() < this.#until_ms) return;
     if (!this.#over) {
-      this.#end();
+      this.#over = true;
       this.#options.log.error('the lease could not be renewed in time: VMs are paused');
     }
     fenceVms(this.#options.paths);
-  }
-
-  #end(): void {
-    this.#over = true;
-    this.#held = Promise.withResolvers<void>();
   }
 
   async #renew(signal: AbortSignal): Promise<boolean> {
@@ -118,30 +108,30 @@ export class HostLease {
       const sent_ms = bootMs();
       const bound_ms = Math.min(RENEW_MS, (this.#wanted_ms ?? RENEW_MS * 3) / 3);
       const { lease_ms } = await client.renewLease({ kept_ms }, bound_ms, signal);
-      if (lease_ms === null) await this.#doWithout(signal);
+      if (lease_ms === null) await this.#dropLease(signal);
       else await this.#keep(sent_ms, lease_ms, kept_ms, signal);
-      this.#told = null;
+      this.#logged_reason = null;
       return lease_ms === null || kept_ms === lease_ms;
     } catch (error) {
-      if (!signal.aborted) this.#tell(error);
+      if (!signal.aborted) this.#logFailure(error);
       return false;
     }
   }
 
-  /** A control plane that is away is told of by who polls it. All else is said here, once: at last it pauses all VMs. */
-  #tell(error: unknown): void {
+  /** The poll for assignments logs that the control plane is away. Other failures are logged here, once: in the end they pause all VMs. */
+  #logFailure(error: unknown): void {
     const { log } = this.#options;
     const reason = messageOf(error);
     const away = error instanceof ControlPlaneUnavailable;
-    if (away || this.#told === reason) log.debug({ reason }, 'the lease was not renewed');
+    if (away || this.#logged_reason === reason) log.debug({ reason }, 'the lease was not renewed');
     else log.warn({ err: error }, 'the lease cannot be renewed');
-    if (!away) this.#told = reason;
+    if (!away) this.#logged_reason = reason;
   }
 
   async #keep(sent_ms: number, lease_ms: number, kept_ms: number | null, signal: AbortSignal): Promise<void> {
     const { paths, log, startFencer } = this.#options;
     this.#wanted_ms = lease_ms;
-    // Never longer than what was promised.
+    // Never longer than the promised length.
     const until_ms = sent_ms + Math.min(lease_ms, kept_ms ?? lease_ms);
     writeLease(paths.lease, until_ms, lease_ms);
     this.#until_ms = until_ms;
@@ -154,8 +144,8 @@ export class HostLease {
     if (this.#over || wasFenced(paths)) await this.#release(signal);
   }
 
-  /** This host is alone: nothing expires. */
-  async #doWithout(signal: AbortSignal): Promise<void> {
+  /** This host is alone: it needs no lease. */
+  async #dropLease(signal: AbortSignal): Promise<void> {
     const { paths } = this.#options;
     if (this.#until_ms === null && !this.#over && !wasFenced(paths)) return;
     removeLease(paths.lease);
@@ -164,24 +154,24 @@ export class HostLease {
     if (this.#over || wasFenced(paths)) await this.#release(signal);
   }
 
-  /** The control plane has heard of us again: what it wants now is what may go on. */
+  /** After a renewal: resumes the VMs that are still assigned, and ends the others. */
   async #release(signal: AbortSignal): Promise<void> {
     const { client, paths, log } = this.#options;
     const { assignments } = await client.poll({ seen: null }, signal);
-    // That took time of the lease.
+    // The poll took part of the lease.
     if (this.#until_ms !== null && bootMs() >= this.#until_ms) return;
     const { resumed, ended } = releaseVms(paths, (vm) => isWanted(assignments, vm));
     const ids = (vms: readonly FoundVm[]) => vms.map(({ instance_id }) => instance_id);
     log.warn(
       { resumed: ids(resumed), ended: ids(ended) },
-      'the lease is renewed: paused VMs go on, or are over',
+      'the lease is renewed: paused VMs were resumed or ended',
     );
     this.#over = false;
-    this.#held.resolve();
+    this.#held_again.notify();
   }
 }
 
-/** One that is being suspended goes on until its memory is durable. */
+/** A VM that is being suspended runs until its memory is durable. */
 function isWanted(assignments: readonly Assignment[], { instance_id, vm_id }: FoundVm): boolean {
   const wanted = assignments.find((each) => each.instance_id === instance_id);
   return wanted?.vm_id === vm_id && ['running', 'suspended', 'stopped'].includes(wanted.desired);

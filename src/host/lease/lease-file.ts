@@ -1,20 +1,20 @@
 /**
- * Until when this host may run its VMs, for every process that must know: `run/lease.json`, replaced whole. It needs no
- * fsync: after a power loss no VM runs, and a lease of another boot is over. Without the file there is no lease.
+ * Until when this host may run its VMs, for every process that must know: `run/lease.json`, replaced whole. It needs no fsync: after
+ * a power loss no VM runs, and a lease of another boot is over. Without the file there is no lease.
  */
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { errnoOf } from '../../lib/errors.ts';
-import { bootId, bootMs } from './boot-clock.ts';
+import { bootId, bootMs } from '../vm/boot-clock.ts';
 
 export interface Lease {
   readonly boot_id: string;
   /** On the boot clock. */
   readonly until_ms: number;
-  /** Its whole length, as it was promised to the control plane. */
+  /** The length that was promised to the control plane. */
   readonly lease_ms: number;
 }
 
-/** null: no lease is kept here. What cannot be read is a lease that is over. */
+/** null: there is no lease. An unreadable lease is over. */
 export function readLease(path: string): Lease | null {
   try {
     const { boot_id, until_ms, lease_ms } = JSON.parse(readFileSync(path, 'utf8')) as Partial<Lease>;
@@ -28,7 +28,7 @@ export function readLease(path: string): Lease | null {
 
 const OVER: Lease = { boot_id: '', until_ms: 0, lease_ms: 0 };
 
-/** How long it still lasts; 0: it is over. */
+/** The remaining time; 0: it is over. */
 export function leftMs({ boot_id, until_ms }: Pick<Lease, 'boot_id' | 'until_ms'>): number {
   return boot_id === bootId() ? Math.max(0, until_ms - bootMs()) : 0;
 }

@@ -1,6 +1,6 @@
-/** Bytes asked for by number from a stream of chunks of any size; one chunk in memory. */
+/** Reads a given number of bytes from a stream of chunks of any size, with one chunk in memory. */
 
-/** What was given cannot become an image; the message is for whoever gave it. */
+/** The input cannot become an image. The message is for the user. */
 export class UnusableImageError extends Error {
   override name = 'UnusableImageError';
 }
@@ -13,7 +13,7 @@ export class ByteSource {
     this.#chunks = chunks[Symbol.asyncIterator]();
   }
 
-  /** Up to `most` bytes, at least one; null at the end. */
+  /** From 1 to `most` bytes; null at the end. */
   async some(most: number): Promise<Buffer | null> {
     while (this.#rest.length === 0) {
       const next = await this.#chunks.next();
@@ -25,7 +25,7 @@ export class ByteSource {
     return taken;
   }
 
-  /** Exactly `count` bytes; null when there is none at all. @throws UnusableImageError when it ends within */
+  /** Exactly `count` bytes; null at the end. @throws UnusableImageError when the stream ends within them */
   async exactly(count: number): Promise<Buffer | null> {
     const parts: Buffer[] = [];
     for (let missing = count; missing > 0; ) {
@@ -34,7 +34,7 @@ export class ByteSource {
         if (parts.length === 0) return null;
         throw new UnusableImageError('the archive ends in the middle');
       }
-      // A copy: the chunk may be a stream's buffer that is used again.
+      // A copy, because the stream may reuse the chunk's buffer.
       parts.push(Buffer.from(part));
       missing -= part.length;
     }

@@ -1,6 +1,6 @@
 /**
- * Whether an image does what an instance's must, by booting it once as one: its guest agent answers, a key is let in,
- * its disk grows and freezes, it shuts down. The machine and all that it wrote are gone afterwards.
+ * Checks an image by booting it once like an instance: the guest agent replies, a key can log in, the disk grows and freezes,
+ * and it shuts down. The machine and its disk are deleted afterwards.
  */
 import { execFile } from 'node:child_process';
 import { mkdir, readFile, rm } from 'node:fs/promises';
@@ -12,16 +12,17 @@ import { newId } from '../../lib/ids.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
 import { guestExec } from '../guest/guest-command.ts';
 import { rootFileSystemUse } from '../guest/guest-use.ts';
-import type { HostImage } from '../images.ts';
-import { applyKeys } from '../runner/apply-keys.ts';
-import { readHostKeys, waitForSsh } from '../runner/personalise.ts';
+import { readHostKeys, waitForSsh } from '../guest/sshd.ts';
+import type { HostImage } from '../image/host-images.ts';
+import { applyKeys } from '../keys/apply-keys.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
 import { filesOfVm, type Jail } from '../vm/jail.ts';
 import { createOverlay, overlayPaths } from '../vm/overlay.ts';
 import { killProcess, waitForExit } from '../vm/process-identity.ts';
-import { type Accelerator, qemuArguments, type VmSpec, vmSockets } from '../vm/qemu-command.ts';
+import { qemuArguments } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir } from '../vm/uid.ts';
+import { type Accelerator, type VmSpec, vmSockets } from '../vm/vm-spec.ts';
 import { UnusableImageError } from './byte-source.ts';
 import { lastLines } from './install-machine.ts';
 
@@ -37,7 +38,7 @@ const CONSOLE_CHARS = 16 * 1024;
 
 export interface CheckOptions {
   readonly image: HostImage;
-  /** A folder that is ours, near enough to the root for sockets' paths. */
+  /** A folder of the agent's, with a path short enough for sockets. */
   readonly work_dir: string;
   readonly accel: Accelerator;
   readonly qemu_binary: string;
@@ -47,7 +48,7 @@ export interface CheckOptions {
   readonly signal: AbortSignal;
 }
 
-/** @throws UnusableImageError saying what it does not do */
+/** @throws UnusableImageError with the failed check */
 export async function checkBoot(options: CheckOptions): Promise<void> {
   const { image, work_dir, run_as, jail } = options;
   const instance_id = newId('inst');
@@ -71,7 +72,7 @@ export async function checkBoot(options: CheckOptions): Promise<void> {
   const words = qemuArguments(machine);
   const vm = await launchVm({
     qemu_binary: options.qemu_binary,
-    // It is spoken to, and speaks to nobody.
+    // It accepts connections, and makes none.
     arguments: words.map((word) => (word.startsWith('user,id=') ? `${word},restrict=on` : word)),
     runtime_dir,
     log_path: join(work_dir, 'qemu.log'),
@@ -145,7 +146,7 @@ async function check({ agent, vm, image, port, work_dir, signal }: Checked): Pro
   off.catch(() => undefined);
   await agent.shutdown('powerdown');
   await off.catch(() => {
-    throw new Error('it does not shut down when it is told to');
+    throw new Error('it does not shut down on request');
   });
 }
 
@@ -168,7 +169,7 @@ async function login(port: number, key_path: string, signal: AbortSignal): Promi
   await run('ssh', [...words, 'root@127.0.0.1', 'true'], { timeout: LOGIN_MS, signal });
 }
 
-/** What a command says there; an empty text when it cannot be asked. */
+/** The output of a command in the guest; empty when it cannot run. */
 async function inGuest(agent: GuestAgent, command: string): Promise<string> {
   try {
     const { stdout } = await guestExec(agent, { path: '/bin/sh', args: ['-c', command], timeout_ms: 10_000 });

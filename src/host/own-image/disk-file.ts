@@ -1,6 +1,6 @@
 /**
- * A raw or qcow2 disk whose root file system is to be an image's: an ext4 on the whole disk or in one of its partitions.
- * What is in the disk is only measured here; it is mounted nowhere but in a machine of its own.
+ * Extracts the root file system of a raw or qcow2 disk: an ext4 on the whole disk or in a partition. The host only measures
+ * it; it is mounted only in a machine of its own.
  */
 import { chown, copyFile, type FileHandle, open, truncate } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -14,7 +14,7 @@ const SECTOR = 512;
 const MIB = 2 ** 20;
 const PIECE_BYTES = 4 * MIB;
 const CONVERT_MS = 30 * 60_000;
-/** GPT's type of a Linux file system, and of an x86-64 root (Discoverable Partitions Specification). */
+/** GPT types of a Linux file system and of an x86-64 root (Discoverable Partitions Specification). */
 const LINUX = 'af3dc60f838472478e793d69d8477de4';
 const LINUX_ROOT = 'e3bc684fcde8b14d96e7fbcaf984b709';
 
@@ -24,10 +24,10 @@ export interface Range {
 }
 
 export interface DiskOptions {
-  /** Made; ours alone. */
+  /** An existing private folder. */
   readonly work_dir: string;
   readonly max_bytes: number;
-  /** Whoever qemu-img runs as: it reads what somebody else has made. */
+  /** The user of qemu-img, because it reads an untrusted file. */
   readonly run_as: { readonly uid: number; readonly gid: number } | null;
   readonly jail: Jail | null;
 }
@@ -40,7 +40,7 @@ export function looksLikeDisk(head: Buffer): boolean {
   return head.readUInt16LE(510) === 0xaa55 || head.readUInt16LE(1_080) === 0xef53;
 }
 
-/** The root file system of a disk, as a file of its own. @throws UnusableImageError */
+/** Copies the root file system of a disk to a file. @throws UnusableImageError */
 export async function rootOfDisk(path: string, head: Buffer, options: DiskOptions): Promise<string> {
   const raw = isQcow2(head) ? await toRaw(path, options) : path;
   await using disk = await open(raw, 'r');
@@ -52,7 +52,7 @@ export async function rootOfDisk(path: string, head: Buffer, options: DiskOption
   return rootfs;
 }
 
-/** qemu-img reads a copy whose header was looked at, as its user: no other file on this machine. */
+/** qemu-img reads a copy with a checked header, as an unprivileged user, so it opens no other file of this host. */
 async function toRaw(path: string, { work_dir, max_bytes, run_as, jail }: DiskOptions): Promise<string> {
   const copy = join(work_dir, 'given.qcow2');
   const raw = join(work_dir, 'given.raw');
@@ -67,30 +67,31 @@ async function toRaw(path: string, { work_dir, max_bytes, run_as, jail }: DiskOp
       files: { reads: [copy], writes: [raw] },
     });
   } catch (cause) {
-    const said = cause instanceof Error && 'stderr' in cause ? String(cause.stderr).trim().slice(0, 300) : '';
-    throw new UnusableImageError(`the qcow2 cannot be read: ${said}`, { cause });
+    const reason =
+      cause instanceof Error && 'stderr' in cause ? String(cause.stderr).trim().slice(0, 300) : '';
+    throw new UnusableImageError(`the qcow2 cannot be read: ${reason}`, { cause });
   }
   return raw;
 }
 
-/** Of the disk in a qcow2 file. @throws UnusableImageError unless all of it is in that file, and is as large at most */
+/** The virtual size of a qcow2 file. @throws UnusableImageError when it needs other files or is larger than `max_bytes` */
 async function sizeOfWhole(path: string, max_bytes: number): Promise<number> {
   const header = parseQcow2Header(await headOf(path));
   if (!header || (header.version !== 2 && header.version !== 3))
     throw new UnusableImageError('its qcow2 version is unknown');
   if (header.has_backing_file) {
-    throw new UnusableImageError(
-      'the qcow2 has a backing file; make it whole first: qemu-img convert -O qcow2',
-    );
+    throw new UnusableImageError('the qcow2 has a backing file; convert it first: qemu-img convert -O qcow2');
   }
   if (header.has_data_file)
-    throw new UnusableImageError('the qcow2 keeps its data in another file; make it whole first');
+    throw new UnusableImageError(
+      'the qcow2 keeps its data in another file; convert it to a single file first',
+    );
   if (header.is_encrypted) throw new UnusableImageError('the qcow2 is encrypted');
   if (header.size_bytes > max_bytes) throw tooLarge(max_bytes);
   return header.size_bytes;
 }
 
-/** Where the root is. @throws UnusableImageError saying what was found instead */
+/** Finds the root file system. @throws UnusableImageError with what was found instead */
 export async function findRoot(disk: FileHandle, size: number): Promise<Range> {
   const head = await readAt(disk, 0, 2 * SECTOR);
   const candidates =
@@ -101,7 +102,7 @@ export async function findRoot(disk: FileHandle, size: number): Promise<Range> {
         : mbrRanges(head);
   for (const range of [...candidates, { offset: 0, length: size }]) {
     const within = range.offset >= 0 && range.length > 0 && range.offset + range.length <= size;
-    // What comes after it, as a /boot, may be of any form.
+    // Partitions after it, like /boot, may have any form.
     if (within && (await isExt4(disk, range))) return range;
   }
   throw new UnusableImageError(
@@ -109,7 +110,7 @@ export async function findRoot(disk: FileHandle, size: number): Promise<Range> {
   );
 }
 
-/** @throws UnusableImageError for an ext4 that could not be grown to a disk's size */
+/** @throws UnusableImageError for an ext4 that cannot grow to a disk's size */
 async function isExt4(disk: FileHandle, { offset, length }: Range): Promise<boolean> {
   const block = await readAt(disk, offset + 1_024, 1_024);
   if (block.readUInt16LE(56) !== 0xef53) return false;
@@ -124,7 +125,7 @@ async function isExt4(disk: FileHandle, { offset, length }: Range): Promise<bool
   return true;
 }
 
-/** The larger first: a /boot is small. */
+/** Larger partitions first, because a /boot is small. */
 function mbrRanges(head: Buffer): Range[] {
   return [0, 1, 2, 3]
     .map((i) => head.subarray(446 + 16 * i, 462 + 16 * i))
@@ -133,7 +134,7 @@ function mbrRanges(head: Buffer): Range[] {
     .sort((a, b) => b.length - a.length);
 }
 
-/** Roots first, then the larger. */
+/** Root partitions first, then larger ones. */
 async function gptRanges(disk: FileHandle, head: Buffer): Promise<Range[]> {
   const at = Number(head.readBigUInt64LE(SECTOR + 72)) * SECTOR;
   const count = head.readUInt32LE(SECTOR + 80);
@@ -154,7 +155,7 @@ async function gptRanges(disk: FileHandle, head: Buffer): Promise<Range[]> {
   return found.sort((a, b) => Number(b.root) - Number(a.root) || b.length - a.length);
 }
 
-/** Sparse; a whole number of MiB, as disks are. */
+/** Copies sparsely, rounded up to whole MiB like a disk. */
 async function copyRange(disk: FileHandle, { offset, length }: Range, path: string): Promise<void> {
   await using file = await open(path, 'wx', 0o600);
   await file.truncate(Math.ceil(length / MIB) * MIB);
@@ -172,7 +173,7 @@ async function copyRange(disk: FileHandle, { offset, length }: Range, path: stri
   }
 }
 
-/** Zeroes behind the end. */
+/** Returns zeroes after the end. */
 async function readAt(disk: FileHandle, at: number, length: number): Promise<Buffer> {
   const buffer = Buffer.alloc(length);
   for (let done = 0; done < length; ) {

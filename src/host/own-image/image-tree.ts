@@ -1,10 +1,10 @@
 /**
- * The root of an image to be, as its archives say, one after the other: a tree in memory, the contents of files beside
- * it. Paths and links are followed in that tree and nowhere else; on this machine's disk appears only the finished tree,
- * links last, so that nothing is ever written through one.
+ * The root file system of a new image, built from archives: a tree in memory, with the contents of files in a folder. Paths
+ * and links are resolved in that tree only. Only the finished tree is written to the host's disk, links last, so that nothing
+ * is written through a link.
  *
- * Invariants: no path leaves the root; what a later layer says replaces what an earlier one said, and its whiteouts take
- * away only that; entries, depth and bytes are bounded; no device, socket or pipe comes into being.
+ * Invariants: no path leaves the root; a later layer's entries replace earlier ones, and its whiteouts delete only earlier
+ * ones; entries, depth and bytes are limited; no device, socket or pipe is created.
  */
 import { chmod, chown, lchown, link, mkdir, open, rename, rm, symlink, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -37,9 +37,9 @@ type Node = Folder | File | Link;
 const PLAIN: Owned = { mode: 0o755, uid: 0, gid: 0, mtime: 0 };
 
 export interface TreeOptions {
-  /** For contents; empty. */
+  /** An empty folder for the contents of files. */
   readonly folder: string;
-  /** Of all that is unpacked, also of what is replaced later. */
+  /** Limit of all unpacked bytes, including those replaced later. */
   readonly max_bytes: number;
 }
 
@@ -58,12 +58,12 @@ export class ImageTree {
     return this.#bytes;
   }
 
-  /** Names that the archives gave, also of what was replaced later. */
+  /** The number of entries in the archives, including those replaced later. */
   get entries(): number {
     return this.#entries;
   }
 
-  /** One archive over what is there. @param whiteouts whether `.wh.` names take away (layers of OCI images) */
+  /** Applies one archive. @param whiteouts whether `.wh.` names delete entries (layers of OCI images) */
   async addLayer(entries: AsyncIterable<TarEntry>, { whiteouts }: { whiteouts: boolean }): Promise<void> {
     this.#layer += 1;
     for await (const entry of entries) {
@@ -72,7 +72,7 @@ export class ImageTree {
     }
   }
 
-  /** One more of what is in memory: an entry, or a folder that only the path of one names. */
+  /** Counts an entry, or a folder that exists only in a path. */
   #count(): void {
     this.#entries += 1;
     if (this.#entries > ENTRIES_MAX) {
@@ -80,7 +80,7 @@ export class ImageTree {
     }
   }
 
-  /** The kind of what is at a path, links followed; null: nothing. */
+  /** The kind of the node at a path, following links; null: none. */
   has(path: string): Node['kind'] | null {
     return this.#find(partsOf(path))?.kind ?? null;
   }
@@ -94,9 +94,9 @@ export class ImageTree {
     }
     if (whiteouts && name.startsWith(WHITEOUT)) return this.#takeAway(parts.slice(0, -1), name);
     if (entry.kind === 'fifo' || entry.kind === 'device') {
-      // The guest's kernel makes what is in /dev; pipes are made anew by who uses them.
+      // The guest's kernel fills /dev, and programs create their pipes.
       if (entry.kind === 'fifo' || parts[0] === 'dev') return;
-      throw new UnusableImageError(`${entry.path} is a device; outside /dev none is taken`);
+      throw new UnusableImageError(`${entry.path} is a device outside /dev`);
     }
     const folder = this.#folderAt(parts.slice(0, -1), entry.path);
     const { children } = folder;
@@ -109,7 +109,7 @@ export class ImageTree {
       }
       case 'symlink':
         if (entry.target === '' || !canBePath(entry.target)) {
-          throw new UnusableImageError(`${entry.path} links to nothing that could be`);
+          throw new UnusableImageError(`${entry.path} is a link to an invalid target`);
         }
         children.set(name, {
           kind: 'symlink',
@@ -148,7 +148,7 @@ export class ImageTree {
     return { ...ownedOf(entry), path, size_bytes: entry.size_bytes };
   }
 
-  /** A whiteout takes away what earlier layers have put there; an opaque one, all of a folder's. */
+  /** A whiteout deletes an entry of earlier layers; an opaque one deletes all entries of a folder. */
   #takeAway(parts: readonly string[], name: string): void {
     const folder = this.#folderOf(parts);
     if (!folder) return;
@@ -156,7 +156,7 @@ export class ImageTree {
       for (const child of [...folder.children.keys()]) this.#dropEarlier(folder, child);
       return;
     }
-    // Others of this form are the layer's own book-keeping.
+    // Other names of this form are the layer's metadata.
     if (name.startsWith(`${WHITEOUT}${WHITEOUT}`)) return;
     const gone = name.slice(WHITEOUT.length);
     partsOf(gone);
@@ -175,10 +175,10 @@ export class ImageTree {
     return { kind: 'folder', layer: this.#layer, owned, children: new Map() };
   }
 
-  /** The folder at a path, links followed, made where nothing is. @throws UnusableImageError where something else is */
+  /** The folder at a path, following links, created if missing. @throws UnusableImageError for another kind of node */
   #folderAt(parts: readonly string[], of: string): Folder {
     const folder = this.#folderOf(parts, true);
-    if (!folder) throw new UnusableImageError(`${of} is below something that is no folder`);
+    if (!folder) throw new UnusableImageError(`${of} has a parent that is not a folder`);
     return folder;
   }
 
@@ -187,7 +187,7 @@ export class ImageTree {
     return node?.kind === 'folder' ? node : null;
   }
 
-  /** As the guest's kernel would find it: from the root, which is its own parent. */
+  /** Resolves a path like the guest's kernel: from the root, which is its own parent. */
   #find(parts: readonly string[], make = false): Node | null {
     const way: Folder[] = [this.#root];
     const left = [...parts].reverse();
@@ -214,17 +214,18 @@ export class ImageTree {
         continue;
       }
       if (next.kind === 'file') return left.every((each) => each === '') ? next : null;
-      if (way.length > DEPTH_MAX) throw new UnusableImageError(`folders are more than ${DEPTH_MAX} deep`);
+      if (way.length > DEPTH_MAX)
+        throw new UnusableImageError(`folders are nested more than ${DEPTH_MAX} deep`);
       way.push(next);
     }
     return way.at(-1) ?? null;
   }
 
-  /** The tree as files below `folder`, which is empty and nobody else's. */
+  /** Writes the tree below `folder`, which must be empty and private. */
   async writeTo(folder: string): Promise<void> {
     const placed = new Map<string, string>();
     await this.#writeFolder(this.#root, folder, placed);
-    // What was replaced on the way.
+    // The contents of replaced files.
     await rm(this.#options.folder, { recursive: true, force: true });
   }
 
@@ -252,7 +253,7 @@ async function writeFile(content: Content, at: string, placed: Map<string, strin
   await settle(at, content);
 }
 
-/** The owner first: changing it takes set-id bits away. */
+/** Sets the owner first, because that clears set-id bits. */
 async function settle(path: string, { mode, uid, gid, mtime }: Owned): Promise<void> {
   await chown(path, uid, gid);
   await chmod(path, mode);
@@ -263,19 +264,19 @@ function ownedOf({ mode, uid, gid, mtime }: TarEntry): Owned {
   return { mode, uid, gid, mtime };
 }
 
-/** @throws UnusableImageError for a path that leads out, or that no file can have */
+/** @throws UnusableImageError for a path outside of the root, or an invalid one */
 function partsOf(path: string): string[] {
   const parts = path.split('/').filter((part) => part !== '' && part !== '.');
   const shown = JSON.stringify(path.slice(0, 200));
   if (parts.includes('..')) throw new UnusableImageError(`the path ${shown} leads out of the image`);
   const too_long = parts.some((part) => Buffer.byteLength(part) > NAME_MAX_BYTES);
   if (too_long || parts.length > DEPTH_MAX || !canBePath(path)) {
-    throw new UnusableImageError(`the path ${shown} cannot be a file's`);
+    throw new UnusableImageError(`the path ${shown} is invalid`);
   }
   return parts;
 }
 
-/** U+FFFD stands for bytes that are no UTF-8: they are lost. */
+/** U+FFFD replaces bytes that are not UTF-8, so the original is lost. */
 function canBePath(text: string): boolean {
   return Buffer.byteLength(text) <= PATH_MAX_BYTES && !text.includes('\0') && !text.includes('\ufffd');
 }

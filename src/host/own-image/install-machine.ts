@@ -1,24 +1,18 @@
 /**
- * Gives an image of somebody's own what Berth needs, in a machine of its own: it mounts the image's file system and
- * runs `guest/rootfs/usr/lib/berth/install` from debian-12. This host's kernel never sees that file system.
+ * Installs what Berth needs into a custom image, in a machine that mounts the image's file system and runs
+ * `guest/rootfs/usr/lib/berth/install` of debian-12. The host's kernel never mounts that file system.
  */
 import { spawn } from 'node:child_process';
 import { chown } from 'node:fs/promises';
 import { untrustedText } from '../../lib/untrusted-text.ts';
-import type { HostImage } from '../images.ts';
+import type { HostImage } from '../image/host-images.ts';
 import { CLEAN_ENV, inJail, type Jail } from '../vm/jail.ts';
-import {
-  type Accelerator,
-  blockdev,
-  commonArguments,
-  device,
-  machineFor,
-  onBus,
-} from '../vm/qemu-command.ts';
+import { blockdev, commonArguments, device, onBus } from '../vm/qemu-command.ts';
+import { type Accelerator, machineFor } from '../vm/vm-spec.ts';
 import { UnusableImageError } from './byte-source.ts';
 
 const DONE = 'berth-install-ok';
-/** What a terminal would act on (ECMA-48, 5.3 and 5.4): firmware clears the screen instead of ending its last line. */
+/** Escape sequences of terminals (ECMA-48, 5.3 and 5.4): firmware clears the screen instead of ending its last line. */
 const TERMINAL = new RegExp(`${'\u001b'}(?:\\[[0-9;?]*[A-Za-z]|[@-~])`, 'g');
 const PROBLEM = /^berth(?:-install)?: (.+?)\r?$/gm;
 const TIMEOUT_MS = 15 * 60_000;
@@ -26,7 +20,7 @@ const MAX_OUTPUT_CHARS = 256 * 1024;
 
 export interface InstallOptions {
   readonly rootfs_path: string;
-  /** debian-12: its kernel, initrd, and files. */
+  /** debian-12, with kernel, initrd and files. */
   readonly base: HostImage;
   readonly accel: Accelerator;
   readonly qemu_binary: string;
@@ -35,7 +29,7 @@ export interface InstallOptions {
   readonly signal: AbortSignal;
 }
 
-/** @throws UnusableImageError naming each thing that is missing */
+/** @throws UnusableImageError with everything that is missing */
 export async function installInMachine(options: InstallOptions): Promise<void> {
   const { rootfs_path, base, run_as, jail, qemu_binary, signal } = options;
   if (run_as) await chown(rootfs_path, run_as.uid, run_as.gid);
@@ -72,22 +66,22 @@ export async function installInMachine(options: InstallOptions): Promise<void> {
   if (output.includes(DONE)) return;
   const problems = problemsIn(output);
   if (problems.length > 0) throw new UnusableImageError(problems.join('; '));
-  throw new UnusableImageError(`what Berth needs could not be put into it: ${lastLines(output)}`);
+  throw new UnusableImageError(`Berth's files could not be installed in it: ${lastLines(output)}`);
 }
 
-/** What the machine has said that is missing or went wrong. */
+/** The problems that the machine has printed. */
 export function problemsIn(output: string): string[] {
   return [...output.replace(TERMINAL, '\n').matchAll(PROBLEM)].map(([, problem]) => untrustedText(problem));
 }
 
-/** For a person, without what a terminal would act on. */
+/** For people, without escape sequences. */
 export function lastLines(output: string): string {
   const lines = output.replace(TERMINAL, '\n').split('\n').map(untrustedText);
   const said = lines.filter((line) => line !== '').slice(-3);
   return untrustedText(said.join(' | '));
 }
 
-/** No network, no guest agent; what it writes need not be on the disk before it ends. */
+/** No network, no guest agent. Its writes need not be durable before it ends. */
 function installArguments({ rootfs_path, base, accel }: InstallOptions): string[] {
   const machine = machineFor(accel);
   const disk = (name: string, path: string, read_only: boolean) => [

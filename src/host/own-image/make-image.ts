@@ -1,6 +1,6 @@
 /**
- * From what somebody gives to an image in this host's folder: what it is is found out, its root file system is made or
- * taken out, Berth's files are put into it and it is booted to be checked. It appears in its place last, and whole.
+ * Makes an image in this host's folder from a user's file: detects the file's type, creates or extracts the root file system,
+ * installs Berth's files and boots it as a check. The image is published last, atomically.
  */
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -22,9 +22,9 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { IMAGE_FILES, type ImageManifest } from '../../disk-format/image-manifest.ts';
 import { present } from '../../lib/assert.ts';
-import { type HostImage, readHostImage } from '../images.ts';
+import { type HostImage, readHostImage } from '../image/host-images.ts';
 import type { Jail } from '../vm/jail.ts';
-import type { Accelerator } from '../vm/qemu-command.ts';
+import type { Accelerator } from '../vm/vm-spec.ts';
 import { UnusableImageError } from './byte-source.ts';
 import { checkBoot } from './check-boot.ts';
 import { isQcow2, looksLikeDisk, rootOfDisk } from './disk-file.ts';
@@ -37,20 +37,20 @@ import { compressionOf, headOf, unpacked } from './unpacked.ts';
 const run = promisify(execFile);
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;
-/** For the modules of the kernel, Berth's files, and room to begin with. */
+/** Space for kernel modules, Berth's files, and first use. */
 const ROOM_BYTES = 384 * MIB;
-/** What a file or folder takes at most beside its content: the rest of its last block, an inode, its name. */
+/** Maximum overhead of a file or folder: the rest of its last block, an inode, its name. */
 const ENTRY_BYTES = 6 * 1024;
-/** An inode is kept free for so much, as mke2fs does; those of the archive are beside. */
+/** One free inode for this many bytes, like mke2fs, besides the archive's inodes. */
 const INODE_RATIO_BYTES = 16 * 1024;
-/** So many 4 KiB blocks the file system can grow to: 1024 GiB. */
+/** The file system can grow to this many 4 KiB blocks: 1024 GiB. */
 const MAX_BLOCKS = 1024 * 262_144;
-/** Left free on the host's disk. */
+/** Space to leave free on the host's disk. */
 const SPARE_BYTES = GIB;
 
 export interface MakeOptions {
   readonly id: string;
-  /** A tarball, an OCI layout (a folder or a tarball of it), a raw or qcow2 disk. */
+  /** Path of a tarball, an OCI layout (folder or tarball), or a raw or qcow2 disk. */
   readonly given: string;
   readonly images_dir: string;
   readonly base: HostImage;
@@ -64,7 +64,7 @@ export interface MakeOptions {
   readonly signal: AbortSignal;
 }
 
-/** @throws UnusableImageError when what was given cannot be an image */
+/** @throws UnusableImageError when the input cannot become an image */
 export async function makeOwnImage(options: MakeOptions): Promise<HostImage> {
   const { id, images_dir, base, say } = options;
   const work_dir = await mkdtemp(join(images_dir, '.add-'));
@@ -72,13 +72,13 @@ export async function makeOwnImage(options: MakeOptions): Promise<HostImage> {
   try {
     const rootfs_path = await rootOf(options, work_dir);
     await chmod(rootfs_path, 0o600);
-    say('putting in what Berth needs');
+    say('installing what Berth needs');
     await installInMachine({ ...options, rootfs_path });
     say('checksums');
     const manifest = await manifestOf(id, base, rootfs_path);
     const ready = join(work_dir, 'ready');
     await mkdir(ready);
-    // A VM's user reads what is in it, whatever the umask is.
+    // Each VM's user reads it, so the umask must not matter.
     await chmod(ready, 0o755);
     await chmod(rootfs_path, 0o444);
     await rename(rootfs_path, join(ready, 'rootfs.img'));
@@ -89,7 +89,7 @@ export async function makeOwnImage(options: MakeOptions): Promise<HostImage> {
     });
     await chmod(join(ready, 'manifest.json'), 0o444);
     const image = present(await readHostImage(ready, true), 'the image just made');
-    say('booting it to see whether it works');
+    say('booting it as a check');
     await checkBoot({ ...options, image, work_dir });
     return await publish(image, images_dir);
   } finally {
@@ -97,7 +97,7 @@ export async function makeOwnImage(options: MakeOptions): Promise<HostImage> {
   }
 }
 
-/** Into its place, as what new disks are made over. */
+/** Publishes the image, which new disks then use. */
 async function publish(image: HostImage, images_dir: string): Promise<HostImage> {
   const name = image.version.slice(0, 12);
   const folder = join(images_dir, image.id, name);
@@ -121,7 +121,7 @@ async function sync(path: string): Promise<void> {
   await handle.sync();
 }
 
-/** The root file system of what was given, as a file in `work_dir`, which others may pass. @throws UnusableImageError */
+/** Makes the root file system of the input as a file in `work_dir`, which other users may search. @throws UnusableImageError */
 export async function rootOf(
   options: Pick<MakeOptions, 'given' | 'max_bytes' | 'run_as' | 'jail' | 'say'>,
   work_dir: string,
@@ -129,10 +129,10 @@ export async function rootOf(
   const { given, max_bytes, say } = options;
   const { bavail, bsize } = await statfs(work_dir);
   const free = bavail * bsize - SPARE_BYTES;
-  // Unpacked, then once more in the file system.
+  // It is unpacked, then copied into the file system.
   const most = Math.min(max_bytes, Math.floor(free / 2));
   if (most < ROOM_BYTES)
-    throw new UnusableImageError(`${work_dir} has too little room left to make an image`);
+    throw new UnusableImageError(`${work_dir} has too little free space to make an image`);
   if ((await stat(given)).isDirectory()) return fromLayout(given, work_dir, most, say);
   const head = await headOf(given);
   if (head.length < 1_100) throw new UnusableImageError('it is too short to be an image');
@@ -146,7 +146,7 @@ export async function rootOf(
   await using archive = await open(given, 'r');
   const bytes = unpacked(archive);
   await tree.addLayer(readTar(bytes), { whiteouts: false });
-  // A compression's own checksum comes after the archive's end.
+  // Read on to the compression's checksum.
   for await (const _ of bytes);
   const layout = tree.has('oci-layout') === 'file' && tree.has('index.json') === 'file';
   const folder = await closedFolder(work_dir, 'tree');
@@ -178,8 +178,8 @@ async function newTree(work_dir: string, name: string, max_bytes: number): Promi
 }
 
 /**
- * A path below what only we may pass: files with set-id bits are about to lie there, and the folder of that name gets
- * the mode that an archive says.
+ * A path below a private folder, because the unpacked files may have set-id bits, and the folder itself gets the archive's
+ * mode.
  */
 async function closedFolder(work_dir: string, name: string): Promise<string> {
   const closed = join(work_dir, 'closed');
@@ -187,7 +187,7 @@ async function closedFolder(work_dir: string, name: string): Promise<string> {
   return join(closed, name);
 }
 
-/** The same file system as debian-12's: guest/build.sh says what the options are for. */
+/** Makes the same file system as debian-12's; guest/build.sh explains the options. */
 async function fileSystem(
   root: string,
   { unpacked_bytes, entries }: ImageTree,
@@ -208,8 +208,8 @@ async function fileSystem(
       env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
     });
   } catch (cause) {
-    const said = cause instanceof Error && 'stderr' in cause ? String(cause.stderr).trim().slice(-300) : '';
-    throw new UnusableImageError(`its file system could not be written: ${said}`, { cause });
+    const reason = cause instanceof Error && 'stderr' in cause ? String(cause.stderr).trim().slice(-300) : '';
+    throw new UnusableImageError(`its file system could not be written: ${reason}`, { cause });
   }
   await rm(root, { recursive: true, force: true });
   return path;

@@ -1,7 +1,7 @@
 /**
- * An OCI image layout (opencontainers/image-spec, image-layout.md) in a folder: which layers make up the image for this
- * machine. Names of blobs are their hashes; all that is read is compared with its own.
- * Invariant: only regular files of the layout are read, at their own paths: no link in it leads to another file of this host.
+ * Reads the layers of an OCI image layout (opencontainers/image-spec, image-layout.md) for this host's platform. Every blob
+ * is verified against the hash that is its name.
+ * Invariant: only regular files inside of the layout are read, so no link leads to another file of this host.
  */
 import { createHash } from 'node:crypto';
 import { constants } from 'node:fs';
@@ -14,7 +14,7 @@ import { unpacked } from './unpacked.ts';
 
 const JSON_MAX_BYTES = 4 * 1024 * 1024;
 const LAYERS_MAX = 256;
-/** An index may name an index. */
+/** An index may refer to an index. */
 const DEPTH_MAX = 3;
 const PLATFORM = { os: 'linux', architecture: 'amd64' } as const;
 
@@ -25,15 +25,15 @@ interface Descriptor {
   readonly platform?: { readonly os?: string; readonly architecture?: string };
 }
 
-/** The layers, the lowest first. @throws UnusableImageError */
+/** The layers, lowest first. @throws UnusableImageError */
 export async function ociLayers(folder: string): Promise<Descriptor[]> {
   const layout = await readJson(folder, 'oci-layout');
   if (layout['imageLayoutVersion'] !== '1.0.0') {
-    throw new UnusableImageError('oci-layout says another version than 1.0.0');
+    throw new UnusableImageError('the version in oci-layout is not 1.0.0');
   }
   let said = await readJson(folder, 'index.json');
   for (let depth = 0; Array.isArray(said['manifests']); depth++) {
-    if (depth === DEPTH_MAX) throw new UnusableImageError('the OCI index goes on and on');
+    if (depth === DEPTH_MAX) throw new UnusableImageError('the OCI indexes are nested too deep');
     const chosen = choose(said['manifests'] as unknown[]);
     said = parse(await readBlob(folder, chosen, JSON_MAX_BYTES), chosen.digest);
   }
@@ -49,18 +49,18 @@ export async function ociLayers(folder: string): Promise<Descriptor[]> {
   });
 }
 
-/** What a layer holds; at its end its hash is compared. @throws UnusableImageError */
+/** The entries of a layer. Verifies its hash at the end. @throws UnusableImageError */
 export async function* layerEntries(folder: string, layer: Descriptor): AsyncGenerator<TarEntry> {
   await using file = await openBlob(folder, layer);
   const hash = createHash('sha256');
   const bytes = unpacked(file, (chunk) => hash.update(chunk));
   yield* readTar(bytes);
-  // What comes after the archive's end counts for the hash.
+  // The hash includes bytes after the archive's end.
   for await (const _ of bytes);
   if (`sha256:${hash.digest('hex')}` !== layer.digest) throw damaged(layer.digest);
 }
 
-/** That for this machine; the only one may say no platform. */
+/** Chooses the manifest for this platform. A single manifest may have no platform. */
 function choose(manifests: readonly unknown[]): Descriptor {
   const all = manifests.map(descriptor);
   const fit = all.filter(
@@ -70,7 +70,7 @@ function choose(manifests: readonly unknown[]): Descriptor {
   const chosen = fit[0] ?? only;
   if (!chosen) throw new UnusableImageError('the OCI image is not for linux/amd64');
   if (fit.length > 1 || (fit.length === 0 && all.length > 1)) {
-    throw new UnusableImageError('the OCI layout holds several images; give one that holds one');
+    throw new UnusableImageError('the OCI layout has several images; use one with a single image');
   }
   return chosen;
 }
@@ -78,10 +78,12 @@ function choose(manifests: readonly unknown[]): Descriptor {
 function descriptor(value: unknown): Descriptor {
   const { mediaType, digest, size } = (value ?? {}) as Record<string, unknown>;
   if (!/^sha256:[0-9a-f]{64}$/.test(String(digest)) || !Number.isSafeInteger(size)) {
-    throw new UnusableImageError('the OCI image names a blob that cannot be: sha256 and a size are needed');
+    throw new UnusableImageError(
+      'the OCI image has an invalid blob reference: it needs a sha256 digest and a size',
+    );
   }
   if (typeof mediaType !== 'string')
-    throw new UnusableImageError('the OCI image names a blob without a type');
+    throw new UnusableImageError('the OCI image has a blob reference without a type');
   return value as Descriptor;
 }
 
@@ -95,7 +97,7 @@ async function openBlob(folder: string, { digest, size }: Descriptor): Promise<F
 }
 
 async function readBlob(folder: string, blob: Descriptor, max_bytes: number): Promise<Buffer> {
-  if (blob.size > max_bytes) throw new UnusableImageError(`${blob.digest} is larger than it may be`);
+  if (blob.size > max_bytes) throw new UnusableImageError(`${blob.digest} is too large`);
   await using file = await openBlob(folder, blob);
   const bytes = await file.readFile();
   if (`sha256:${createHash('sha256').update(bytes).digest('hex')}` !== blob.digest)
@@ -113,12 +115,12 @@ async function readJson(folder: string, name: string): Promise<Record<string, un
 }
 
 /**
- * Opens a file of the layout; null when there is none. The path is judged after the opening, by the file that is open: whoever
- * can write the layout could replace a folder by a link between a look and the opening. @throws UnusableImageError for a link
+ * Opens a file of the layout; null: it does not exist. The path of the open file is checked, because the layout's owner could
+ * replace a folder by a link between a check and the opening. @throws UnusableImageError for a link
  */
 async function openInside(folder: string, name: string): Promise<FileHandle | null> {
   const root = await realpath(folder);
-  // Of a pipe the opening would wait for its writer.
+  // Opening a pipe would wait for a writer.
   const flags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
   const file = await open(join(root, name), flags).catch((error: unknown) => {
     const code = errnoOf(error) ?? '';
@@ -142,9 +144,9 @@ function parse(bytes: Buffer, name: string): Record<string, unknown> {
     const value: unknown = JSON.parse(bytes.toString('utf8'));
     if (typeof value === 'object' && value !== null) return value as Record<string, unknown>;
   } catch {
-    // Said below.
+    // Reported below.
   }
-  throw new UnusableImageError(`${name} of the OCI layout is no JSON object`);
+  throw new UnusableImageError(`${name} of the OCI layout is not a JSON object`);
 }
 
 function damaged(digest: string): UnusableImageError {

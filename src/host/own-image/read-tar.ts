@@ -1,6 +1,6 @@
 /**
- * Entries of a tar archive (POSIX ustar and pax, with GNU's long names and large numbers), as they come. Nothing of an
- * entry is believed but its form; what its path may be is for `image-tree.ts` to say.
+ * Streams the entries of a tar archive (POSIX ustar and pax, with GNU's long names and large numbers). It checks the form of
+ * entries only; `image-tree.ts` checks their paths.
  */
 import { ByteSource, UnusableImageError } from './byte-source.ts';
 
@@ -13,7 +13,7 @@ export type TarKind = 'file' | 'hard link' | 'symlink' | 'device' | 'folder' | '
 export interface TarEntry {
   readonly kind: TarKind;
   readonly path: string;
-  /** Of links. */
+  /** The target of a link. */
   readonly target: string;
   readonly size_bytes: number;
   /** Permissions, set-id bits and the sticky bit. */
@@ -22,7 +22,7 @@ export interface TarEntry {
   readonly gid: number;
   /** Seconds. */
   readonly mtime: number;
-  /** Of a file. What is not read of it is passed over. */
+  /** The content of a file. Unread content is skipped. */
   readonly body: () => AsyncGenerator<Buffer>;
 }
 
@@ -45,7 +45,7 @@ export async function* readTar(chunks: AsyncIterable<Uint8Array>): AsyncGenerato
   let own: Record<string, string> = {};
   for (;;) {
     const header = await source.exactly(BLOCK);
-    // Two blocks of zeroes end it; some writers leave them out.
+    // Two blocks of zeroes end an archive, but some programs omit them.
     if (header === null || header.every((byte) => byte === 0)) return;
     checkSum(header);
     const type = String.fromCharCode(header[156] ?? 0);
@@ -79,7 +79,7 @@ async function* entryOf(
   header_size: number,
 ): AsyncGenerator<TarEntry> {
   const size = said['size'] === undefined ? header_size : wholeNumber(said['size']);
-  // Links have no content, whatever their header says of what they link to; folders neither.
+  // Links and folders have no content, even when their header has a size.
   const size_bytes = kind === 'file' ? size : 0;
   let left = size_bytes;
   const body = async function* (): AsyncGenerator<Buffer> {
@@ -90,7 +90,7 @@ async function* entryOf(
       yield piece;
     }
   };
-  // GNU's own form says 'ustar  ', and has times there.
+  // GNU's format has the magic 'ustar  ', and times in this field.
   const prefix =
     header.toString('latin1', 257, 263) === 'ustar\0' ? untilZero(header.subarray(345, 500)) : '';
   const name = untilZero(header.subarray(0, 100));
@@ -118,10 +118,10 @@ function checkSum(header: Buffer): void {
     .replace(/[\0 ]+$/, '')
     .trim();
   if (!/^[0-7]+$/.test(said) || Number.parseInt(said, 8) !== sum)
-    throw new UnusableImageError('this is no tar archive, or it is damaged');
+    throw new UnusableImageError('this is not a tar archive, or it is damaged');
 }
 
-/** Octal digits, or GNU's base 256 where the highest bit is set. */
+/** Octal digits, or GNU's base 256 if the highest bit is set. */
 function numberIn(header: Buffer, at: number, length: number): number {
   const field = header.subarray(at, at + length);
   if (((field[0] ?? 0) & 0x80) !== 0) {
@@ -132,11 +132,11 @@ function numberIn(header: Buffer, at: number, length: number): number {
     .toString('latin1')
     .replace(/[\0 ]+$/, '')
     .trim();
-  if (!/^[0-7]*$/.test(text)) throw new UnusableImageError('the archive has a number that is none');
+  if (!/^[0-7]*$/.test(text)) throw new UnusableImageError('the archive has an invalid number');
   return bounded(Number.parseInt(text || '0', 8));
 }
 
-/** Before 1970 is a negative number (base 256, its sign the second bit), and is no less a time. */
+/** A time before 1970 is a negative number in base 256, with the second bit as its sign. */
 function timeIn(header: Buffer): number {
   return ((header[136] ?? 0) & 0xc0) === 0xc0 ? 0 : numberIn(header, 136, 12);
 }
@@ -148,15 +148,14 @@ function bounded(value: number): number {
 }
 
 function wholeNumber(text: string): number {
-  if (!/^[0-9]{1,15}$/.test(text)) throw new UnusableImageError('the archive has a number that is none');
+  if (!/^[0-9]{1,15}$/.test(text)) throw new UnusableImageError('the archive has an invalid number');
   return Number(text);
 }
 
-/** What chown(2) takes. */
+/** An id that chown(2) accepts. */
 function idOf(said: string | undefined, in_header: number): number {
   const id = said === undefined ? in_header : wholeNumber(said);
-  if (id >= 2 ** 32 - 1)
-    throw new UnusableImageError(`the archive has the owner ${id}, which no file can have`);
+  if (id >= 2 ** 32 - 1) throw new UnusableImageError(`the archive has the invalid owner ${id}`);
   return id;
 }
 
@@ -168,7 +167,7 @@ async function extension(source: ByteSource, size: number): Promise<Buffer> {
   return body.subarray(0, size);
 }
 
-/** `<length> <key>=<value>\n`, the length counting all of it (pax(1)). */
+/** `<length> <key>=<value>\n`, where the length counts the whole record (pax(1)). */
 function paxRecords(bytes: Buffer): Record<string, string> {
   const records: Record<string, string> = {};
   for (let at = 0; at < bytes.length; ) {

@@ -1,4 +1,4 @@
-/** An archive's bytes, whatever they are compressed with, as they come. */
+/** Decompresses an archive as a stream. */
 import { spawn } from 'node:child_process';
 import { type FileHandle, open } from 'node:fs/promises';
 import type { Readable, Transform } from 'node:stream';
@@ -10,7 +10,7 @@ const XZ_MEMORY = '256MiB';
 
 export type Compression = 'none' | 'gzip' | 'zstd' | 'xz';
 
-/** The first bytes of a file, by which it is known. */
+/** The first bytes of a file, which show its type. */
 export async function headOf(path: string): Promise<Buffer> {
   await using file = await open(path, 'r');
   return headOfFile(file);
@@ -32,9 +32,9 @@ export function compressionOf(head: Buffer): Compression {
 }
 
 /**
- * The file stays open.
- * @param watch sees what is read, before it is unpacked
- * @throws UnusableImageError when it cannot be unpacked
+ * Decompresses a file, which stays open.
+ * @param watch is called with each compressed chunk
+ * @throws UnusableImageError when it cannot be decompressed
  */
 export async function* unpacked(source: FileHandle, watch?: (chunk: Buffer) => void): AsyncGenerator<Buffer> {
   const compression = compressionOf(await headOfFile(source));
@@ -66,7 +66,7 @@ function isUnpacking(error: unknown): boolean {
   return /^(Z_|ZSTD_|ERR_)/.test(code);
 }
 
-/** Node.js unpacks no xz. A program of Debian's does, with bounded memory. */
+/** Node.js does not support xz. Debian's program does, with limited memory. */
 async function* throughXz(file: Readable): AsyncGenerator<Buffer> {
   const xz = spawn('xz', ['--decompress', '--stdout', `--memlimit-decompress=${XZ_MEMORY}`], {
     stdio: ['pipe', 'pipe', 'ignore'],
@@ -77,7 +77,7 @@ async function* throughXz(file: Readable): AsyncGenerator<Buffer> {
     xz.once('close', resolve);
   });
   ended.catch(() => undefined);
-  // Its end says what went wrong.
+  // Its exit code reports the error.
   xz.stdin.on('error', () => undefined);
   file.pipe(xz.stdin);
   try {

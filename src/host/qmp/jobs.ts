@@ -1,20 +1,20 @@
 /**
- * Waiting for a QEMU block job. Jobs here are made with `auto-dismiss=false`, so a finished one stays visible as
- * `concluded` until `job-dismiss`, and a state cannot be missed: what events do not say, query-jobs does.
+ * Waits for a QEMU block job. Jobs are created with `auto-dismiss=false`, so a finished one stays `concluded` until
+ * `job-dismiss`, and query-jobs shows a state whose event was missed.
  */
 import { type QmpClient, QmpTimeoutError } from './qmp-client.ts';
 import type { JobInfo, JobState } from './types.ts';
 
-/** QEMU knows no job of that id (any more). */
+/** QEMU has no job with that id. */
 export class JobGoneError extends Error {
   override name = 'JobGoneError';
 }
 
-/** States after which the state asked for cannot come. */
+/** A job in one of these states changes no more. */
 const FINAL: readonly JobState[] = ['concluded', 'null'];
 
 /**
- * The job, once it is in one of `states`, or in a final one (`concluded`: look at `error`) whichever comes first.
+ * Resolves with the job once it is in one of `states` or in a final state (`concluded`: check `error`).
  * Rejects with {@link JobGoneError}, QmpTimeoutError, QmpClosedError, or the signal's reason.
  */
 export async function waitForJob(
@@ -28,13 +28,13 @@ export async function waitForJob(
     const left_ms = Math.max(1, Math.ceil(deadline - performance.now()));
     const abandon = new AbortController();
     const signal = options.signal ? AbortSignal.any([options.signal, abandon.signal]) : abandon.signal;
-    // Listen first, then look: a change between the two is seen by the listener.
+    // Listen before asking, so that no change in between is missed.
     const changed = client.waitForEvent(
       (event) => event.event === 'JOB_STATUS_CHANGE' && event.data.id === id,
       { timeout_ms: left_ms, signal },
     );
     try {
-      // A QEMU that does not answer is not waited for past the signal.
+      // The signal also ends the wait for a QEMU that does not reply.
       const asked = client.execute('query-jobs', undefined, { timeout_ms: left_ms });
       const jobs = await Promise.race([asked, changed.then(() => asked)]);
       const job = jobs.find((candidate) => candidate.id === id);

@@ -10,7 +10,7 @@ function linesOf(splitter: LineSplitter, chunk: Buffer): Buffer[] {
   return lines;
 }
 
-test('however a stream is cut into chunks, the same lines come out', () => {
+test('any cut of a stream into chunks gives the same lines', () => {
   const line = fc
     .uint8Array({ maxLength: 20 })
     .map((bytes) => Buffer.from(bytes.map((b) => (b === 10 ? 11 : b))));
@@ -34,7 +34,7 @@ test('however a stream is cut into chunks, the same lines come out', () => {
   );
 });
 
-test('a line over the bound is refused, finished or not, and one at the bound is not', () => {
+test('a line over the limit is refused, complete or not; one at the limit is accepted', () => {
   assert.equal(linesOf(new LineSplitter(4), Buffer.from('1234\n')).length, 1);
   assert.throws(() => linesOf(new LineSplitter(4), Buffer.from('12345\n')), LineTooLongError);
   const splitter = new LineSplitter(4);
@@ -43,7 +43,7 @@ test('a line over the bound is refused, finished or not, and one at the bound is
   assert.equal(splitter.held_bytes, 0);
 });
 
-test('lines before one over the bound are had, and one of single bytes is refused at the bound', () => {
+test('lines before one over the limit are returned; a line sent in single bytes is refused at the limit', () => {
   const splitter = new LineSplitter(4);
   splitter.push(Buffer.from('ok\n123456789'));
   assert.equal(String(splitter.next()), 'ok');

@@ -1,7 +1,6 @@
 /**
- * Cuts a byte stream into lines ending in LF, for QMP and the guest agent alike; one at a time, as they are taken.
- * Invariant: a line over the bound is refused before anybody has it, whether or not its LF ever comes; so no more is held than
- * one line, and one read behind it.
+ * Splits a byte stream into lines ending in LF, for QMP and the guest agent. Invariant: a line over the limit is refused
+ * even before its LF arrives, so at most one line and one read after it are in memory.
  */
 const LF = 0x0a;
 const NOTHING = Buffer.alloc(0);
@@ -13,7 +12,7 @@ export class LineTooLongError extends Error {
 export class LineSplitter {
   readonly #max_line_bytes: number;
   #held: Buffer = NOTHING;
-  /** So many bytes of it hold no LF. */
+  /** The first bytes of `#held` that are known to have no LF. */
   #searched = 0;
 
   constructor(max_line_bytes: number) {
@@ -24,7 +23,7 @@ export class LineSplitter {
     this.#held = this.#held.length === 0 ? chunk : Buffer.concat([this.#held, chunk]);
   }
 
-  /** The next whole line without its LF; null: its end has not come. Throws {@link LineTooLongError} past the bound. */
+  /** The next line without its LF; null: it is incomplete. @throws LineTooLongError */
   next(): Buffer | null {
     const end = this.#held.indexOf(LF, this.#searched);
     const length = end === -1 ? this.#held.length : end;
@@ -41,18 +40,18 @@ export class LineSplitter {
     return line;
   }
 
-  /** Bytes that were pushed and not taken. */
+  /** Bytes that were pushed and not yet returned. */
   get held_bytes(): number {
     return this.#held.length;
   }
 
-  /** Forgets what is held. */
+  /** Drops the held bytes. */
   reset(): void {
     this.#hold(NOTHING);
   }
 
   #hold(rest: Buffer): void {
-    // A view of nothing would keep the memory behind it.
+    // An empty view would keep its whole buffer alive.
     this.#held = rest.length === 0 ? NOTHING : rest;
     this.#searched = 0;
   }

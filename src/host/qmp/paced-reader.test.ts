@@ -9,7 +9,7 @@ import { PacedReader, ReadBudget } from './paced-reader.ts';
 
 const MIB = 1024 * 1024;
 
-test('a budget has its burst at once, then what time brings, and never more than its burst', () => {
+test('a budget starts with its burst, refills with time, and never exceeds its burst', () => {
   let now_ms = 0;
   const budget = new ReadBudget({ bytes_per_second: 1_000, burst_bytes: 5_000 }, () => now_ms);
   budget.spend(5_000);
@@ -23,7 +23,7 @@ test('a budget has its burst at once, then what time brings, and never more than
   assert.equal(budget.wait_ms, 1);
 });
 
-test('the time that it takes to understand what was sent is counted fifty times', () => {
+test('the time to parse a message counts fifty times', () => {
   let worked_ms = 0;
   const pace = { bytes_per_second: 1_000, burst_bytes: 1_000 };
   const budget = new ReadBudget(
@@ -65,18 +65,18 @@ async function pair(t: TestContext, budget: ReadBudget) {
   return { reader, sender, got, arrived };
 }
 
-test('what nobody expects is not read: its sender waits, and all of it comes once it is expected', async (t) => {
+test('an unexpected message is not read: its sender waits, and it arrives completely once it is expected', async (t) => {
   const { reader, sender, got, arrived } = await pair(
     t,
     new ReadBudget({ bytes_per_second: 1e9, burst_bytes: 1e9 }),
   );
-  // More than the kernel keeps for a socket that is not read.
+  // More than the kernel buffers for a socket that is not read.
   const sent = Buffer.alloc(4 * MIB, 'x');
   let written = false;
   sender.write(sent, () => {
     written = true;
   });
-  // What is read at all is read by then: each turn of the event loop looks.
+  // Anything that is read at all is read by then: each turn of the event loop polls.
   for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve));
   assert.deepEqual([got.length, written], [0, false]);
   reader.expect(true);
@@ -89,12 +89,12 @@ test('what nobody expects is not read: its sender waits, and all of it comes onc
   assert.equal(got.length, before);
 });
 
-test('past its budget a socket is not read, however small the pieces that come', async (t) => {
+test('over its budget a socket is not read, however small the chunks', async (t) => {
   let now_ms = 0;
   const budget = new ReadBudget({ bytes_per_second: 1, burst_bytes: 16 * 1024 }, () => now_ms);
   const { reader, sender, got, arrived } = await pair(t, budget);
   reader.expect(true);
-  // Each is a read of its own, and counts for 8 KiB: two are within the budget, a third overdraws it.
+  // Each is one read and counts as 8 KiB: two are within the budget, a third overdraws it.
   for (let nth = 1; nth <= 3; nth++) {
     const next = arrived.next.promise;
     sender.write('x');

@@ -1,23 +1,23 @@
 /**
- * Reads what a guest, or its QEMU, sends: only while something is expected, and no faster than a budget has room. Otherwise
- * the socket is not read, and its sender waits: QEMU reads nothing more from a guest whose port or serial line has no room.
+ * Reads from a guest or its QEMU only while a message is expected, and only within a budget. Otherwise the socket is not
+ * read, and backpressure stops the sender: QEMU does not read from a guest port whose socket is full.
  *
- * A read counts for {@link READ_BYTES} at least, so single bytes cost this process no more than many at once; and the time that
- * it takes to understand what was read counts too.
+ * A read counts as at least {@link READ_BYTES}, so sending single bytes is no cheaper for the sender. The time to parse what
+ * was read counts too.
  */
 import { connect, type Socket } from 'node:net';
 
 const READ_BYTES = 8 * 1024;
-/** A sender may take one fiftieth of this thread's time. */
+/** A sender may use one fiftieth of this thread's time. */
 const TIMES = 50;
 
 export interface Pace {
   readonly bytes_per_second: number;
-  /** May be read at once after a while of silence. */
+  /** Bytes that may be read at once after silence. */
   readonly burst_bytes: number;
 }
 
-/** A token bucket. It may be overdrawn by one read, and is then waited for. */
+/** A token bucket. One read may overdraw it; the next read then waits. */
 export class ReadBudget {
   readonly #pace: Pace;
   readonly #now: () => number;
@@ -25,7 +25,7 @@ export class ReadBudget {
   #left_bytes: number;
   #counted_at_ms: number;
 
-  /** `worked`: processor time that this thread has had, ms. */
+  /** `worked`: processor time of this thread, ms. */
   constructor(pace: Pace, now: () => number = () => performance.now(), worked: () => number = threadTimeMs) {
     this.#pace = pace;
     this.#now = now;
@@ -39,7 +39,7 @@ export class ReadBudget {
     this.#left_bytes -= bytes;
   }
 
-  /** Does what it takes to understand what was read, and counts its time: what is short may be hard to parse. */
+  /** Runs `work` and charges its processor time: a short message may be slow to parse. */
   spendOn<T>(work: () => T): T {
     const before_ms = this.#worked();
     try {
@@ -49,7 +49,7 @@ export class ReadBudget {
     }
   }
 
-  /** Until it has room again; 0: it has. */
+  /** Time until the bucket is positive again, ms. 0: it is. */
   get wait_ms(): number {
     this.#refill();
     return Math.max(0, Math.ceil((-this.#left_bytes * 1_000) / this.#pace.bytes_per_second));
@@ -63,13 +63,13 @@ export class ReadBudget {
   }
 }
 
-/** Not the clock's: others may have the processor meanwhile. */
+/** Not wall time, in which other threads may run. */
 function threadTimeMs(): number {
   const { user, system } = process.threadCpuUsage();
   return (user + system) / 1_000;
 }
 
-/** For all sockets: what a read has put there is copied before the next one begins. */
+/** Shared by all sockets: `receive` copies the bytes before the next read starts. */
 const SHARED = Buffer.allocUnsafeSlow(64 * 1024);
 
 export class PacedReader {
@@ -78,10 +78,10 @@ export class PacedReader {
   #expecting = false;
   #timer: NodeJS.Timeout | undefined;
 
-  /** Connects, and reads nothing before it is to. `receive` must not throw. */
+  /** Connects, and reads nothing until {@link expect}. `receive` must not throw. */
   constructor(path: string, budget: ReadBudget, receive: (chunk: Buffer) => void) {
     this.#budget = budget;
-    // Such a socket stops reading as soon as it is paused; one with a stream's buffer would fill that first, byte by byte.
+    // A socket with `onread` stops reading when it is paused. One without would first fill its stream buffer.
     const callback = (bytes: number, into: Uint8Array): boolean => {
       budget.spend(Math.max(bytes, READ_BYTES));
       receive(Buffer.from(into.subarray(0, bytes)));
@@ -93,7 +93,7 @@ export class PacedReader {
     this.socket.once('close', () => clearTimeout(this.#timer));
   }
 
-  /** From now on; false: until further notice nothing is. */
+  /** Starts or stops reading. */
   expect(something: boolean): void {
     this.#expecting = something;
     this.#read();
@@ -104,7 +104,7 @@ export class PacedReader {
     else this.socket.pause();
   }
 
-  /** Whether to read now; where only the budget is against it, that is seen to. */
+  /** Whether to read now. If only the budget forbids it, reading resumes when the budget allows. */
   #goesOn(): boolean {
     clearTimeout(this.#timer);
     if (!this.#expecting || this.socket.destroyed || this.socket.connecting) return false;

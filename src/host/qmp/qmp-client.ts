@@ -4,12 +4,12 @@
  *
  * Invariants:
  * - every command settles: by its reply, its timeout, or the end of the connection;
- * - events reach listeners in QEMU's order, synchronously, before any continuation of a reply that came later;
+ * - listeners get events in QEMU's order, synchronously, before the continuation of any later reply;
  * - after the close nothing is delivered, and every later call rejects with {@link QmpClosedError};
- * - a QEMU that its guest has taken over costs us little: lines are bounded before they are parsed, what it sends is read no
- *   faster than a budget has room, its words are cut and cleaned, and an event has an object for its data.
+ * - a compromised QEMU costs little: lines are bounded before they are parsed, reading is within a budget, its texts are
+ *   cut and cleaned, and an event's data is checked to be an object.
  *
- * QEMU serves one QMP client at a time; a second one waits in the listen queue until the first has gone.
+ * QEMU serves one QMP client at a time. A second one waits in the listen queue until the first has disconnected.
  */
 import { once } from 'node:events';
 import { messageOf } from '../../lib/errors.ts';
@@ -19,14 +19,14 @@ import { PacedReader, ReadBudget } from './paced-reader.ts';
 import type { QmpArguments, QmpCommandName, QmpEvent, QmpReturn } from './types.ts';
 
 const DEFAULT_TIMEOUT_MS = 10_000;
-/** Far above what query-named-block-nodes answers for the few nodes that one VM has: some 10 KiB. */
+/** Far above the largest reply: query-named-block-nodes of one VM, about 10 KiB. */
 const MAX_LINE_BYTES = 256 * 1024;
 const PACE = { bytes_per_second: 4 * 1024 * 1024, burst_bytes: 4 * 1024 * 1024 };
-/** What a message counts for at least, however short: it is parsed, and many may listen. */
+/** The minimum that a message counts, because it is parsed and many may listen. */
 const MESSAGE_BYTES = 1024;
 const MAX_PENDING = 256;
 
-/** QEMU answered a command with an error. */
+/** QEMU replied to a command with an error. */
 export class QmpError extends Error {
   override name = 'QmpError';
   readonly command: string;
@@ -46,7 +46,7 @@ export class QmpError extends Error {
 /** The connection has ended: QEMU exited, or {@link QmpClient.close} was called. */
 export class QmpClosedError extends Error {
   override name = 'QmpClosedError';
-  /** True when our own {@link QmpClient.close} ended it: then it says nothing of QEMU's health. */
+  /** {@link QmpClient.close} ended it, so it says nothing about QEMU's health. */
   readonly by_us: boolean;
 
   constructor(message: string, by_us: boolean, cause?: unknown) {
@@ -55,7 +55,7 @@ export class QmpClosedError extends Error {
   }
 }
 
-/** No reply, or no event, in time. The command may still be carried out. */
+/** No reply or no event in time. QEMU may still execute the command. */
 export class QmpTimeoutError extends Error {
   override name = 'QmpTimeoutError';
 }
@@ -115,8 +115,8 @@ export class QmpClient {
   }
 
   /**
-   * Connects and negotiates. Rejects with the system error (ENOENT, ECONNREFUSED: not there yet, or gone),
-   * {@link QmpClosedError}, or {@link QmpTimeoutError} (also when another client holds the monitor).
+   * Connects and negotiates. Rejects with the system error (ENOENT, ECONNREFUSED: QEMU does not listen yet, or has exited),
+   * {@link QmpClosedError}, or {@link QmpTimeoutError} (also when another client is connected).
    */
   static async connect(socket_path: string, options: QmpConnectOptions = {}): Promise<QmpClient> {
     const timeout_ms = options.timeout_ms ?? DEFAULT_TIMEOUT_MS;
@@ -145,7 +145,7 @@ export class QmpClient {
   }
 
   /**
-   * Runs one command; several may be in flight. Rejects with {@link QmpError} (QEMU refused),
+   * Runs one command. Several may be in flight. Rejects with {@link QmpError} (QEMU refused it),
    * {@link QmpTimeoutError} (default 10 s; a late reply is dropped) or {@link QmpClosedError}.
    */
   execute<C extends QmpCommandName>(command: C, ...rest: Arguments<C>): Promise<QmpReturn<C>> {
@@ -168,16 +168,16 @@ export class QmpClient {
     return promise as Promise<QmpReturn<C>>;
   }
 
-  /** Hears every event until the returned function is called. The listener must not throw. */
+  /** Calls `listener` for every event until the returned function is called. It must not throw. */
   onEvent(listener: (event: QmpEvent) => void): () => void {
     this.#event_listeners.add(listener);
     return () => this.#event_listeners.delete(listener);
   }
 
   /**
-   * The first event from now on for which `predicate` holds. It listens from the moment of the call, so call it
-   * before the command that causes the event, and await it after: nothing can slip between. Rejects with
-   * {@link QmpTimeoutError}, {@link QmpClosedError}, or the signal's reason; an abandoned wait is harmless.
+   * The first event after this call for which `predicate` holds. Call it before the command that causes the event, and await
+   * it afterwards, so that no event is missed. Rejects with {@link QmpTimeoutError}, {@link QmpClosedError}, or the signal's
+   * reason. The promise may be abandoned.
    */
   waitForEvent<E extends QmpEvent>(
     predicate: (event: QmpEvent) => event is E,
@@ -210,8 +210,8 @@ export class QmpClient {
   }
 
   /**
-   * Hears the end of the connection, once. This is the quickest notice of QEMU's death there is for a process
-   * that is not our child. A listener added after the end is called in the next microtask.
+   * Calls `listener` once, at the end of the connection. That is the quickest sign of QEMU's death, as QEMU is not a child
+   * process. A listener added after the end is called in the next microtask.
    */
   onClose(listener: (reason: QmpClosedError) => void): () => void {
     const reason = this.#closed;
@@ -220,7 +220,7 @@ export class QmpClient {
     return () => this.#close_listeners.delete(listener);
   }
 
-  /** Hangs up. QEMU goes on, and accepts the next client. */
+  /** Disconnects. QEMU keeps running and accepts the next client. */
   close(): void {
     this.#end('this side closed the QMP connection', true);
   }
@@ -235,13 +235,14 @@ export class QmpClient {
         this.#dispatch(this.#budget.spendOn(() => JSON.parse(text) as Message | null));
       }
     } catch (error) {
-      // A parser's message quotes what it could not read.
+      // The parser's message quotes the input.
       this.#end(`QMP stream is broken: ${untrustedText(messageOf(error))}`, false, error);
     }
   }
 
   #dispatch(message: Message | null): void {
-    if (typeof message !== 'object' || message === null) throw new Error('QEMU sent what is no message');
+    if (typeof message !== 'object' || message === null)
+      throw new Error('QEMU sent something that is not a message');
     if (typeof message.event === 'string') {
       const data = typeof message.data === 'object' && message.data !== null ? message.data : {};
       const event = { ...message, data } as unknown as QmpEvent;
@@ -278,7 +279,7 @@ export class QmpClient {
   }
 }
 
-/** A listener's bug must not pass for a broken connection: it surfaces as an uncaught exception instead. */
+/** A listener's bug is an uncaught exception, and not mistaken for a broken connection. */
 function deliver<T>(listener: (value: T) => void, value: T): void {
   try {
     listener(value);

@@ -43,7 +43,7 @@ export interface StatusInfo {
   readonly status: RunState;
 }
 
-/** `error` is present only when the job has concluded and failed. Progress units are the job's own (bytes for backup). */
+/** `error` is present only after the job has failed. The unit of progress depends on the job (bytes for backup). */
 export interface JobInfo {
   readonly id: string;
   readonly type: string;
@@ -104,7 +104,7 @@ export interface BlockExportInfo {
   readonly 'shutting-down': boolean;
 }
 
-/** A block device graph node; drivers take too many options to list them all. */
+/** A node of the block graph. Drivers have too many options to list them all. */
 export interface BlockdevOptions {
   readonly driver: string;
   readonly 'node-name': string;
@@ -113,9 +113,9 @@ export interface BlockdevOptions {
 
 export interface BackupArguments {
   readonly 'job-id': string;
-  /** Node or qdev that is read. */
+  /** The node or qdev to read. */
   readonly device: string;
-  /** Node that is written. */
+  /** The node to write. */
   readonly target: string;
   readonly sync: 'full' | 'top' | 'none' | 'incremental' | 'bitmap';
   readonly bitmap?: string;
@@ -158,7 +158,7 @@ export interface TransactionArguments {
   readonly properties?: { readonly 'completion-mode'?: 'individual' | 'grouped' };
 }
 
-/** All of them bytes or requests a second; 0: no limit. Lengths of bursts in seconds. */
+/** Bytes or requests per second; 0: no limit. Burst lengths are in seconds. */
 export interface ThrottleArguments {
   readonly id: string;
   readonly bps: number;
@@ -245,14 +245,14 @@ export interface QemuVersion {
   readonly micro: number;
 }
 
-/** `nbd-server-start` takes the older, wrapped spelling of a socket address. */
+/** `nbd-server-start` takes a socket address in the older, wrapped form. */
 export interface NbdListen {
   readonly type: 'unix';
   readonly data: { readonly path: string };
 }
 
 export interface ShutdownData {
-  /** True when the guest asked for it. */
+  /** The guest asked for it. */
   readonly guest: boolean;
   /** 'guest-shutdown', 'guest-panic', 'host-qmp-quit', 'host-signal', … */
   readonly reason: string;
@@ -302,7 +302,7 @@ export interface QmpTimestamp {
   readonly microseconds: number;
 }
 
-/** An event, told apart by `event`. QEMU may send names not listed here: they arrive too, and match no case. */
+/** An event, discriminated by `event`. Events with other names are delivered too. */
 export type QmpEvent = {
   readonly [N in QmpEventName]: {
     readonly event: N;

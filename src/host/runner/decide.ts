@@ -1,46 +1,46 @@
 /**
- * What a runner does next, from what is wanted and what is there: one pure function. Each step moves the VM a
- * little nearer to what is wanted; the runner carries it out, looks again, and decides anew.
+ * The reconciler's policy, pure: the next step from what is wanted and what is there, what interrupts a step, and when nothing
+ * is left to do. Each step brings the VM nearer to what is wanted; the reconciler takes it, looks, and decides again.
  */
 import type { Assignment } from '../../agent-api/types.ts';
 
-/** The machine (a QEMU process) of an instance, as the runner sees it. */
+/** The machine (a QEMU process) of an instance, as the reconciler sees it. */
 export type MachineView =
   /** No process. */
   | 'none'
   /** A process of an earlier boot. */
   | 'stale'
-  /** The guest is booting or rebooting. */
+  /** The guest boots or reboots. */
   | 'booting'
   /** The guest answers and accepts SSH. */
   | 'up'
-  /** The guest has powered off; the process holds its disk, quiet. */
+  /** The guest has powered off. The process keeps its disk open; nothing writes to it. */
   | 'off';
 
 export interface Situation {
-  /** `unassigned`: the control plane says nothing of the instance any more. */
+  /** `unassigned`: the instance is no longer assigned to this host. */
   readonly desired: Assignment['desired'] | 'unassigned';
   readonly machine: MachineView;
-  /** A machine of this boot was launched, now or before. */
+  /** A machine of this boot was launched, by this agent or an earlier one. */
   readonly launched: boolean;
-  /** The overlay here holds writes beyond the head, and no machine has it open. */
+  /** The overlay holds writes beyond the head, and no machine has it open. */
   readonly unsaved: boolean;
-  /** Memory and disk of this boot are durable, and its guest stands still. */
+  /** Memory and disk of this boot are durable, and its guest is paused. */
   readonly saved: boolean;
-  /** Its guest stands still for a suspend that was given up. */
-  readonly standing: boolean;
-  /** An earlier agent's, which may have been up for long, and was silent for a while: what is asked of it is done all the same. */
+  /** The guest is paused for a suspend that was given up. */
+  readonly suspend_abandoned: boolean;
+  /** An adopted machine that may serve users, whose guest does not answer: steps are taken with it all the same. */
   readonly silent: boolean;
   /** The end of this boot was reported and accepted. */
   readonly ended: boolean;
   readonly reboots_wanted: number;
   readonly reboots_done: number;
-  /** Callers wait for a flush. */
+  /** A caller waits for a flush. */
   readonly flush_asked: boolean;
-  /** The automatic flush of a running guest is due; it may still be so when that guest has ended. */
+  /** The automatic flush is due. It may stay due after the guest has ended. */
   readonly flush_due: boolean;
-  /** The guest began to wait for this host's disk, or its agent to be silent, or that is over, and it was not said. */
-  readonly trouble_unsaid: boolean;
+  /** The guest's trouble (no disk space, silent agent) began or ended, and that was not reported. */
+  readonly trouble_unreported: boolean;
 }
 
 export const STEPS = [
@@ -49,17 +49,17 @@ export const STEPS = [
   'reboot',
   'flush',
   'suspend',
-  'run_on',
+  'cancel_suspend',
   'power_off',
   'save',
   'save_offline',
   'end_machine',
   'remove',
-  'say_trouble',
-  'say_powered_off',
-  'say_suspended',
-  'say_stopped',
-  'say_died',
+  'report_trouble',
+  'report_powered_off',
+  'report_suspended',
+  'report_stopped',
+  'report_died',
   'nothing',
 ] as const;
 export type Step = (typeof STEPS)[number];
@@ -85,22 +85,22 @@ export function decide(now: Situation): Step {
 
 function decideRunning(now: Situation): Step {
   if (now.ended) return 'nothing';
-  if (now.saved && now.machine !== 'stale') return 'say_suspended';
+  if (now.saved && now.machine !== 'stale') return 'report_suspended';
   switch (now.machine) {
     case 'stale':
       return 'end_machine';
     case 'none':
-      return now.launched ? 'say_died' : 'start';
+      return now.launched ? 'report_died' : 'start';
     case 'booting':
-      if (now.standing) return 'run_on';
-      if (now.silent && now.trouble_unsaid) return 'say_trouble';
+      if (now.suspend_abandoned) return 'cancel_suspend';
+      if (now.silent && now.trouble_unreported) return 'report_trouble';
       if (now.silent && now.reboots_wanted > now.reboots_done) return 'reboot';
       return now.silent && (now.flush_asked || now.flush_due) ? 'flush' : 'await_guest';
     case 'off':
-      return 'say_powered_off';
+      return 'report_powered_off';
     case 'up':
-      if (now.standing) return 'run_on';
-      if (now.trouble_unsaid) return 'say_trouble';
+      if (now.suspend_abandoned) return 'cancel_suspend';
+      if (now.trouble_unreported) return 'report_trouble';
       if (now.reboots_wanted > now.reboots_done) return 'reboot';
       return now.flush_asked || now.flush_due ? 'flush' : 'nothing';
   }
@@ -108,43 +108,79 @@ function decideRunning(now: Situation): Step {
 
 function decideSuspended(now: Situation): Step {
   if (now.ended) return 'nothing';
-  if (now.saved && now.machine !== 'stale') return 'say_suspended';
+  if (now.saved && now.machine !== 'stale') return 'report_suspended';
   switch (now.machine) {
     case 'stale':
       return 'end_machine';
     case 'none':
-      return 'say_died';
+      return 'report_died';
     case 'booting':
-      if (now.standing) return 'run_on';
+      if (now.suspend_abandoned) return 'cancel_suspend';
       return now.silent ? 'suspend' : 'await_guest';
     case 'off':
-      return 'say_powered_off';
+      return 'report_powered_off';
     case 'up':
-      return now.standing ? 'run_on' : 'suspend';
+      return now.suspend_abandoned ? 'cancel_suspend' : 'suspend';
   }
 }
 
 function decideStopped(now: Situation): Step {
-  // The durable memory is said, wanted or not: who answers knows whether its machine may end.
-  if (now.saved && !now.ended && now.machine !== 'stale') return 'say_suspended';
+  // Durable memory is reported in any case: the answer says whether the machine may end.
+  if (now.saved && !now.ended && now.machine !== 'stale') return 'report_suspended';
   switch (now.machine) {
     case 'stale':
       return 'end_machine';
     case 'booting':
     case 'up':
-      return now.standing ? 'run_on' : 'power_off';
+      return now.suspend_abandoned ? 'cancel_suspend' : 'power_off';
     case 'off':
       return 'save';
     case 'none':
       if (now.ended) return 'nothing';
-      return now.unsaved ? 'save_offline' : 'say_stopped';
+      return now.unsaved ? 'save_offline' : 'report_stopped';
   }
 }
 
-/** Whether a step that is under way is given up for what is wanted now; undefined: nothing. */
-export function isInterruptible(step: Step, desired: Assignment['desired'] | undefined): boolean {
-  if (step === 'flush' || step === 'save' || step === 'save_offline') {
-    return desired === undefined || desired === 'deleted';
+/** How the end of a boot was reported. A `failed` VM can still be saved by a stop; a `suspended` one can still be stopped. */
+export interface Ending {
+  readonly vm_id: string;
+  readonly how: 'stopped' | 'suspended' | 'failed';
+}
+
+export function hasEnded(
+  ended: Ending | null,
+  { vm_id, desired }: Pick<Assignment, 'vm_id' | 'desired'>,
+): boolean {
+  if (ended?.vm_id !== vm_id) return false;
+  return desired !== 'stopped' || ended.how === 'stopped';
+}
+
+/** Without a machine, nothing is left to do on this host. */
+export function isFinished(
+  assignment: Pick<Assignment, 'vm_id' | 'desired'> | null,
+  ended: Ending | null,
+): boolean {
+  if (assignment === null) return true;
+  return ['stopped', 'suspended', 'deleted'].includes(assignment.desired) && hasEnded(ended, assignment);
+}
+
+type Wanted = Pick<Assignment, 'vm_id' | 'desired' | 'force'>;
+
+/** Whether a new assignment interrupts the step under way. A save has callers that wait: only a deletion interrupts it. */
+export function interrupts(step: Step, before: Wanted | null, after: Wanted | null): boolean {
+  const is_same =
+    after?.vm_id === before?.vm_id && after?.desired === before?.desired && after?.force === before?.force;
+  if (is_same) return false;
+  switch (step) {
+    case 'flush':
+    case 'save':
+    case 'save_offline':
+      return after === null || after.desired === 'deleted';
+    case 'remove':
+    case 'end_machine':
+    case 'report_suspended':
+      return false;
+    default:
+      return true;
   }
-  return step !== 'remove' && step !== 'end_machine' && step !== 'say_suspended';
 }

@@ -7,11 +7,11 @@ import { DiskSaver, type DiskSaverParts } from './disk-saver.ts';
 
 const RECEIPT = { generation: 1, consistency: 'filesystem' } as FlushReceipt;
 
-test('of automatic flushes that fail the first in a row is told; a flush that a caller asked for ends a row too', async () => {
+test('of automatic flushes that fail the first in a row is reported; a requested flush ends the row too', async () => {
   let works = true;
   const told: FlushFailure[] = [];
   const parts = {
-    held: {
+    local: {
       flush: async () => {
         if (works) return RECEIPT;
         throw new Error('no room');

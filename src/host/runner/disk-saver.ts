@@ -1,48 +1,47 @@
 /**
- * The runner's flushes: asked for, automatic, final, and of a disk whose machine has died. Whatever comes of a flush
- * that callers wait for is told them; what a failed one did not save stays marked, and goes with the next.
+ * The reconciler's flushes: requested, automatic, final, and of a disk whose machine has died. The outcome of a requested flush
+ * is reported to its callers. Blocks that a failed flush did not save stay marked, and the next flush saves them.
  */
 import type { Assignment, FlushReceipt, Observation, Reason } from '../../agent-api/types.ts';
 import type { FlushId } from '../../lib/ids.ts';
 import type { Log } from '../../lib/log.ts';
-import { reasonFor } from './failure-reasons.ts';
-import { FencedError } from './flush-machine.ts';
-import type { HeldMachine } from './held-machine.ts';
+import { reasonFor } from '../machine/failure-reasons.ts';
+import { FencedError } from '../overlay/commit-outcome.ts';
+import type { LocalVm } from './local-vm.ts';
 import type { Reporter } from './reporter.ts';
 
-/** A receipt would say that what is lost is durable. */
+/** Writes are lost, so a receipt would be wrong. */
 class LostError extends Error {
   override name = 'LostError';
 }
 
 export interface DiskSaverParts {
-  readonly held: HeldMachine;
+  readonly local: LocalVm;
   readonly reporter: Reporter;
   readonly log: Log;
   readonly endMachine: () => Promise<void>;
-  readonly say: (observed: Observation) => Promise<void>;
-  readonly sayFailed: (reason: Reason) => Promise<void>;
+  readonly report: (observed: Observation) => Promise<void>;
+  readonly reportFailed: (reason: Reason) => Promise<void>;
 }
 
 export class DiskSaver {
   readonly #parts: DiskSaverParts;
-  /** The last flush that was begun for callers. */
+  /** The newest requested flush that has begun. */
   #begun: FlushId | null = null;
-
-  /** An automatic flush has failed since the last that went well, whoever asked for that, and it was said. */
+  /** An automatic flush has failed since the last successful flush, and was reported. */
   #failing = false;
 
   constructor(parts: DiskSaverParts) {
     this.#parts = parts;
   }
 
-  /** Callers wait for a flush that was not begun. */
+  /** Callers wait for a flush that has not begun. */
   isAsked(assignment: Assignment | null): boolean {
     const flush_id = assignment?.flush_id ?? null;
     return flush_id !== null && flush_id !== this.#begun;
   }
 
-  /** Of a running guest. Answers whether it went well. A failed automatic flush comes again; the first in a row is reported. */
+  /** Flushes a running guest; returns whether that succeeded. Of automatic flushes that fail, the first in a row is reported. */
   async flush(assignment: Assignment, signal: AbortSignal): Promise<boolean> {
     const work = () => this.#flushMachine(assignment, 'freeze', signal);
     if (assignment.flush_id !== null && this.isAsked(assignment)) {
@@ -53,27 +52,27 @@ export class DiskSaver {
       return true;
     } catch (error) {
       if (error instanceof FencedError) throw error;
-      this.#parts.log.warn({ err: error }, 'the automatic flush failed; it is tried again at its next time');
-      if (!this.#failing && !signal.aborted) await this.#sayFailing(assignment, error);
+      this.#parts.log.warn({ err: error }, 'the automatic flush failed; the next interval tries again');
+      if (!this.#failing && !signal.aborted) await this.#reportFailing(assignment, error);
       return false;
     }
   }
 
-  /** The final flush of a machine that is off, and its end. Throws, to be tried again, until all is durable. */
+  /** The final flush of a machine that is off, and its end. Throws until all is durable; the step is retried. */
   async save(assignment: Assignment, signal: AbortSignal): Promise<void> {
-    const { held, endMachine } = this.#parts;
-    const machine = held.running;
+    const { local, endMachine } = this.#parts;
+    const machine = local.running;
     try {
       await this.#flushMachine(assignment, machine.cleanly_off ? 'offline' : 'crash', signal);
     } catch (error) {
-      if (!signal.aborted && !machine.gone) await this.#sayPending(error);
+      if (!signal.aborted && !machine.gone) await this.#reportPending(error);
       throw error;
     }
     await endMachine();
-    await held.markSaved(assignment);
+    await local.markSaved(assignment);
   }
 
-  /** What a machine that died has left in its overlay: the disk is opened without running the guest. */
+  /** Saves what a dead machine has left in its overlay: a machine opens the disk, and its guest never runs. */
   async saveOffline(assignment: Assignment, signal: AbortSignal): Promise<void> {
     if (assignment.flush_id !== null && this.isAsked(assignment)) {
       await this.#answer(assignment.flush_id, () => this.#saveOverlay(assignment, signal));
@@ -82,23 +81,23 @@ export class DiskSaver {
     try {
       await this.#saveOverlay(assignment, signal);
     } catch (error) {
-      // To be said with its end.
+      // Reported with the end of the boot.
       if (error instanceof LostError) return;
-      if (!signal.aborted) await this.#sayPending(error);
+      if (!signal.aborted) await this.#reportPending(error);
       throw error;
     }
   }
 
   async #saveOverlay(assignment: Assignment, signal: AbortSignal): Promise<FlushReceipt> {
-    const { held, endMachine } = this.#parts;
-    // Looked at anew: what was there when the machine died may be there no more.
-    await held.lookForUnsaved(assignment);
-    if (held.unsaved !== true) return this.#unchanged();
-    await held.launch(assignment, signal, { run: false });
+    const { local, endMachine } = this.#parts;
+    // The overlay may be gone since the last look.
+    await local.lookForUnsaved(assignment);
+    if (local.unsaved !== true) return this.#unchanged();
+    await local.launch(assignment, signal, { run: false });
     try {
       const receipt = await this.#flushMachine(assignment, 'crash', signal);
       await endMachine();
-      await held.markSaved(assignment);
+      await local.markSaved(assignment);
       return receipt;
     } finally {
       await endMachine();
@@ -106,9 +105,9 @@ export class DiskSaver {
   }
 
   async #unchanged(): Promise<FlushReceipt> {
-    const { held } = this.#parts;
-    if (held.lost) throw new LostError(`${held.lost.message} Start it.`);
-    const { generation, durable_at } = await held.disk.refresh();
+    const { local } = this.#parts;
+    if (local.lost) throw new LostError(`${local.lost.message} Start it.`);
+    const { generation, durable_at } = await local.disk.refresh();
     const nothing = { dirty_bytes: 0, uploaded_bytes: 0, segments: 0, duration_ms: 0 };
     return { generation, durable_at, ...nothing, consistency: 'crash' };
   }
@@ -130,22 +129,22 @@ export class DiskSaver {
     }
   }
 
-  /** Fenced, another placement has the disk: what this machine wrote since its last commit is void. */
+  /** Fenced: another placement has the disk, and this machine's writes since its last commit are void. */
   async #flushMachine(
     assignment: Assignment,
     quiesce: 'freeze' | 'offline' | 'crash',
     signal: AbortSignal,
   ): Promise<FlushReceipt> {
-    const { held, log, endMachine, sayFailed } = this.#parts;
+    const { local, log, endMachine, reportFailed } = this.#parts;
     try {
-      const receipt = await held.flush(assignment, quiesce, signal);
+      const receipt = await local.flush(assignment, quiesce, signal);
       this.#failing = false;
       return receipt;
     } catch (error) {
       if (error instanceof FencedError) {
         log.error({ err: error }, 'fenced: the VM is ended');
         await endMachine();
-        await sayFailed({
+        await reportFailed({
           code: 'fenced',
           message: `The disk has moved on without this VM: ${error.message}.`,
         });
@@ -154,18 +153,18 @@ export class DiskSaver {
     }
   }
 
-  async #sayFailing({ vm_id, epoch }: Assignment, error: unknown): Promise<void> {
+  async #reportFailing({ vm_id, epoch }: Assignment, error: unknown): Promise<void> {
     const reason = reasonFor(error, 'flush_failed');
-    // Without the control plane no flush can be committed: it knows by itself, and nobody is to wait here.
+    // The control plane notices its own absence, and a report would only wait for it.
     if (reason.code === 'control_plane_away') return;
     this.#failing = true;
     await this.#parts.reporter.flushFailure({ vm_id, epoch, error: reason });
   }
 
-  async #sayPending(error: unknown): Promise<void> {
+  async #reportPending(error: unknown): Promise<void> {
     if (error instanceof FencedError) return;
     const { message } = reasonFor(error, 'flush_failed');
-    await this.#parts.say({
+    await this.#parts.report({
       kind: 'flush_pending',
       reason: { code: 'flush_pending', message: `The final flush waits: ${message}` },
     });

@@ -3,7 +3,7 @@ import type { FlushFailure, FlushReport, KeysReport, Report, ReportResponse } fr
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { HostContext } from '../host-context.ts';
 
-/** Tells the control plane what was observed, again and again until it has heard. */
+/** Reports observations to the control plane, and retries until it has answered. */
 export class Reporter {
   readonly #context: HostContext;
   readonly #closing: AbortSignal;
@@ -13,33 +13,33 @@ export class Reporter {
     this.#closing = closing;
   }
 
-  /** False when the VM is no longer this host's. @throws the closing signal's reason */
+  /** False: fenced, the VM belongs to another placement. @throws the closing signal's reason */
   async report(report: Report): Promise<boolean> {
-    const { outcome } = await this.#untilHeard(() => this.#context.client.report(report));
+    const { outcome } = await this.#untilAnswered(() => this.#context.client.report(report));
     return outcome === 'accepted';
   }
 
   async suspended(report: Report): Promise<ReportResponse['outcome']> {
-    return (await this.#untilHeard(() => this.#context.client.report(report))).outcome;
+    return (await this.#untilAnswered(() => this.#context.client.report(report))).outcome;
   }
 
   async flush(report: FlushReport): Promise<void> {
-    await this.#untilHeard(() => this.#context.client.reportFlush(report));
+    await this.#untilAnswered(() => this.#context.client.reportFlush(report));
   }
 
   async flushFailure(failure: FlushFailure): Promise<void> {
-    await this.#untilHeard(() => this.#context.client.reportFlushFailure(failure));
+    await this.#untilAnswered(() => this.#context.client.reportFlushFailure(failure));
   }
 
   async keys(report: KeysReport): Promise<void> {
-    await this.#untilHeard(() => this.#context.client.reportKeys(report));
+    await this.#untilAnswered(() => this.#context.client.reportKeys(report));
   }
 
-  async #untilHeard(say: () => Promise<ReportResponse>): Promise<ReportResponse> {
+  async #untilAnswered(send: () => Promise<ReportResponse>): Promise<ReportResponse> {
     for (let attempt = 0; ; attempt++) {
       this.#closing.throwIfAborted();
       try {
-        return await say();
+        return await send();
       } catch (error) {
         if (!(error instanceof ControlPlaneUnavailable)) throw error;
         if (attempt === 3) this.#context.log.warn('reports wait for the control plane');

@@ -2,10 +2,10 @@ import type { FileSystemUse } from '../../agent-api/host-types.ts';
 import { rootFileSystemUse } from '../guest/guest-use.ts';
 import type { VmRunner } from './vm-runner.ts';
 
-/** It is a process in the guest, which may have much else to do. */
+/** It starts a process in the guest, which may be busy. */
 const ROOT_USE_MS = 2_000;
 
-/** How full the guest's root file system is; null when unknown. Never asked of a guest that is being flushed. */
+/** How full the guest's root file system is; null: unknown. A guest that is being flushed is not asked. */
 export async function rootUse(runner: VmRunner): Promise<FileSystemUse | null> {
   const machine = runner.machineOf();
   if (!machine || !runner.isQuiet) return null;

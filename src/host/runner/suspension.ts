@@ -1,36 +1,36 @@
 /**
- * The runner's part in a suspend: asked for, said, and given up. A machine whose memory is durable is ended only once the
- * control plane has taken the memory, or wants nothing of the machine any more; told that it is to run on, it does.
+ * The reconciler's part in a suspend: the attempt, its report, and its cancellation. A machine whose memory is durable ends only
+ * after the control plane has accepted the memory, or no longer wants the machine. If the suspend is unwanted, the guest continues.
  */
 import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
 import { discardMemory } from '../../disk-format/memory-format.ts';
 import { present } from '../../lib/assert.ts';
 import type { HostContext } from '../host-context.ts';
-import { reasonFor } from './failure-reasons.ts';
-import { FencedError } from './flush-machine.ts';
-import type { HeldMachine } from './held-machine.ts';
-import type { KeyPusher } from './key-pusher.ts';
+import type { KeyPusher } from '../keys/key-pusher.ts';
+import { reasonFor } from '../machine/failure-reasons.ts';
+import { FencedError } from '../overlay/commit-outcome.ts';
+import type { LocalVm } from './local-vm.ts';
 import type { Reporter } from './reporter.ts';
 
-/** For an attempt, with the guest standing still: a store of 16 MiB/s is fast enough, and one that is away is not waited for. */
+/** The guest is paused for the attempt: enough time for a store of 16 MiB/s, and no waiting for one that is away. */
 const ATTEMPT_MS = 120_000;
 const ATTEMPT_MS_PER_MIB = 62;
 const ATTEMPT_MAX_MS = 3_300_000;
 
 export interface SuspensionParts {
   readonly context: HostContext;
-  readonly held: HeldMachine;
+  readonly local: LocalVm;
   readonly keys: KeyPusher;
   readonly reporter: Reporter;
   readonly endMachine: () => Promise<void>;
-  readonly say: (observed: Observation) => Promise<void>;
-  readonly sayFailed: (reason: Reason) => Promise<void>;
+  readonly report: (observed: Observation) => Promise<void>;
+  readonly reportFailed: (reason: Reason) => Promise<void>;
 }
 
 export interface Signals {
-  /** Something else is wanted. */
+  /** Another state is wanted. */
   readonly signal: AbortSignal;
-  /** The agent closes: all that a flush heeds, whose commit may be under way. */
+  /** The agent closes. Only this interrupts the flush, whose commit may be under way. */
   readonly closing: AbortSignal;
 }
 
@@ -41,16 +41,16 @@ export class Suspension {
     this.#parts = parts;
   }
 
-  /** True when the guest stands still and all is durable; else it runs on, and that was said unless something else is wanted. */
+  /** True: the guest is paused and all is durable. Else it continues, which is reported unless another state is wanted. */
   async attempt(assignment: Assignment, { signal, closing }: Signals): Promise<boolean> {
-    const { context, held, keys, endMachine, say, sayFailed } = this.#parts;
-    const machine = held.running;
+    const { context, local, keys, endMachine, report, reportFailed } = this.#parts;
+    const machine = local.running;
     machine.noteGiven(keys.settled, machine.resets);
     const within = AbortSignal.timeout(
       Math.min(ATTEMPT_MAX_MS, ATTEMPT_MS + assignment.spec.memory_mib * ATTEMPT_MS_PER_MIB),
     );
     try {
-      const { memory_bytes, stored_bytes, generation } = await held.suspend(
+      const { memory_bytes, stored_bytes, generation } = await local.suspend(
         assignment,
         AbortSignal.any([signal, within]),
         closing,
@@ -61,34 +61,34 @@ export class Suspension {
       context.log.warn({ err: error }, 'the VM was not suspended');
       if (error instanceof FencedError) {
         await endMachine();
-        await sayFailed(reasonFor(error, 'fenced'));
+        await reportFailed(reasonFor(error, 'fenced'));
       } else if (!signal.aborted && !machine.gone && !machine.broken && machine.view !== 'off') {
-        await say({ kind: 'suspend_failed', reason: failedReason(within.aborted ? LATE : error) });
+        await report({ kind: 'suspend_failed', reason: failedReason(within.aborted ? LATE : error) });
       }
       return false;
     }
   }
 
-  /** True when the boot is over; else its guest runs on. */
-  async say(assignment: Assignment): Promise<boolean> {
-    const { context, held, reporter, endMachine, say } = this.#parts;
+  /** True: the boot is over. Else its guest continues. */
+  async report(assignment: Assignment): Promise<boolean> {
+    const { context, local, reporter, endMachine, report } = this.#parts;
     const { vm_id, epoch } = assignment;
-    const memory = present(held.savedMemory(vm_id), 'saved memory');
+    const memory = present(local.savedMemory(vm_id), 'saved memory');
     const outcome = await reporter.suspended({ vm_id, epoch, observed: { kind: 'suspended', memory } });
     if (outcome === 'unwanted') {
-      await held.runOn();
+      await local.cancelSuspend();
       await discardMemory(context.store, memory);
-      await say({ kind: 'suspend_failed', reason: failedReason(UNWANTED) });
+      await report({ kind: 'suspend_failed', reason: failedReason(UNWANTED) });
       return false;
     }
-    if (outcome === 'accepted') await held.endSuspended(assignment, memory);
+    if (outcome === 'accepted') await local.endSuspended(assignment, memory);
     else await endMachine();
     return true;
   }
 }
 
 const LATE = new Error('it took too long');
-const UNWANTED = new Error('something else was wanted meanwhile');
+const UNWANTED = new Error('another state was wanted meanwhile');
 
 function failedReason(error: unknown): Reason {
   const { message } = reasonFor(error, 'suspend_failed');

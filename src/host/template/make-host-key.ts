@@ -1,9 +1,9 @@
-/** An SSH host key, as `ssh-keygen -t ed25519` makes one: in the guest that takes half a second under emulation. */
+/** Makes an SSH host key like `ssh-keygen -t ed25519`, which takes half a second in an emulated guest. */
 import { generateKeyPairSync, randomBytes } from 'node:crypto';
 
 const TYPE = 'ssh-ed25519';
 const LINE = /.{1,70}/g;
-/** Of a key that is not encrypted (PROTOCOL.key in OpenSSH's sources). */
+/** The padding of an unencrypted key (PROTOCOL.key in OpenSSH's sources). */
 const BLOCK_BYTES = 8;
 
 export interface HostKeyFiles {

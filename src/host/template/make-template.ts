@@ -1,10 +1,10 @@
 /**
- * Makes a template: boots the image with `berth.template=1`, waits until its init sleeps, and keeps its memory.
+ * Makes a template: boots the image with `berth.template=1`, waits until its init sleeps, and saves its memory.
  *
  * Invariants:
- * - the machine is of no instance: its id is new, its disk is empty and must stay so, it reaches no network;
- * - all of it is below `templates/making`: a QEMU found there after our death is ended, the folder removed;
- * - it runs at the lowest priority, beside guests that somebody waits for.
+ * - the machine belongs to no instance: it has a new id, an empty disk that must stay empty, and no network;
+ * - all its files are in `templates/making`: after a crash the next agent ends a QEMU found there and removes the folder;
+ * - it runs at the lowest priority, because no user waits for it.
  */
 
 import { readdirSync } from 'node:fs';
@@ -20,15 +20,16 @@ import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { maxStreamBytes, saveStream } from '../vm/migration.ts';
 import { createOverlay, ensureRoom } from '../vm/overlay.ts';
 import { killProcess, type ProcessIdentity, waitForExit } from '../vm/process-identity.ts';
-import { qemuArguments, type VmSpec, vmSockets } from '../vm/qemu-command.ts';
+import { qemuArguments } from '../vm/qemu-command.ts';
 import { findOrphans, type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir } from '../vm/uid.ts';
+import { type VmSpec, vmSockets } from '../vm/vm-spec.ts';
 import { makingFolder, publishTemplate, type Shape, templateKey, writeMemory } from './template-files.ts';
-import { asleep } from './wake-machine.ts';
+import { isAsleep } from './wake-machine.ts';
 
 const ASLEEP_MS = 300_000;
 const EXIT_MS = 5_000;
-/** What must be left on the disk beside the memory. */
+/** Free disk space needed besides the memory. */
 const SPARE_BYTES = 1024 ** 3;
 const LOWEST_PRIORITY = 19;
 
@@ -37,14 +38,14 @@ export interface MakeOptions {
   readonly shape: Shape;
   readonly qemu_binary: string;
   readonly qemu_img_binary: string;
-  /** null: as ourselves. */
+  /** null: as the agent's user. */
   readonly run_as: { readonly uid: number; readonly gid: number } | null;
-  /** null: it sees what its user may. */
+  /** null: no jail. */
   readonly jail: Jail | null;
   readonly signal: AbortSignal;
 }
 
-/** It is there when this returns. @throws why not; nothing of it is left then */
+/** Resolves when the template exists. When it throws, nothing is left of it. */
 export async function makeTemplate(options: MakeOptions): Promise<void> {
   const { templates_dir, shape, run_as, signal } = options;
   const work_dir = makingFolder(templates_dir);
@@ -52,7 +53,7 @@ export async function makeTemplate(options: MakeOptions): Promise<void> {
   await clearAway(templates_dir);
   await ensureRoom(templates_dir, 'a template', maxStreamBytes(shape.memory_mib) + SPARE_BYTES);
   await mkdir(work_dir);
-  // Not as mkdir's mode, which passes through the umask.
+  // mkdir's mode is subject to the umask.
   await chmod(work_dir, 0o711);
   let vm: LaunchedVm | undefined;
   try {
@@ -60,9 +61,9 @@ export async function makeTemplate(options: MakeOptions): Promise<void> {
     else await mkdir(runtime_dir, { mode: 0o700 });
     vm = await launch(options, work_dir, runtime_dir);
     lowerPriority(vm.identity);
-    const { takes_files } = await untilAsleep(vm, vmSockets(runtime_dir).agent, signal);
+    await untilAsleep(vm, vmSockets(runtime_dir).agent, signal);
     await vm.qmp.execute('stop', undefined);
-    await save(options, vm.qmp, runtime_dir, takes_files);
+    await save(options, vm.qmp, runtime_dir);
   } finally {
     vm?.qmp.close();
     if (vm) await end(vm.identity);
@@ -70,7 +71,7 @@ export async function makeTemplate(options: MakeOptions): Promise<void> {
   }
 }
 
-/** Ends and removes what an earlier agent was making. */
+/** Ends the QEMU and removes the files of a template that an earlier agent was making. */
 export async function clearAway(templates_dir: string): Promise<void> {
   for (const { identity } of findOrphans(templates_dir)) await end(identity);
   await rm(makingFolder(templates_dir), { recursive: true, force: true });
@@ -104,7 +105,7 @@ async function launch(
   const words = qemuArguments(machine);
   return launchVm({
     qemu_binary,
-    // It is spoken to, and speaks to nobody.
+    // It accepts connections, and makes none.
     arguments: words.map((word) => (word.startsWith('user,id=') ? `${word},restrict=on` : word)),
     runtime_dir,
     log_path: join(work_dir, 'qemu.log'),
@@ -113,20 +114,16 @@ async function launch(
   });
 }
 
-/** All of its threads are there before its guest runs. */
+/** All of its threads exist before its guest runs. */
 function lowerPriority({ pid }: ProcessIdentity): void {
   try {
     for (const thread of readdirSync(`/proc/${pid}/task`)) setPriority(Number(thread), LOWEST_PRIORITY);
   } catch {
-    // It ended; that is noticed elsewhere.
+    // It has ended, which is detected elsewhere.
   }
 }
 
-async function untilAsleep(
-  vm: LaunchedVm,
-  agent_socket: string,
-  signal: AbortSignal,
-): Promise<{ readonly takes_files: boolean }> {
+async function untilAsleep(vm: LaunchedVm, agent_socket: string, signal: AbortSignal): Promise<void> {
   const deadline = performance.now() + ASLEEP_MS;
   const channel = await openAgentChannel(agent_socket, deadline);
   const given_up = () => channel.destroy(new Error('given up'));
@@ -134,10 +131,7 @@ async function untilAsleep(
   try {
     signal.throwIfAborted();
     await vm.qmp.execute('cont', undefined);
-    for (;;) {
-      const said = asleep(await channel.nextLine(deadline, 'booting a template'));
-      if (said) return said;
-    }
+    while (!isAsleep(await channel.nextLine(deadline, 'booting a template')));
   } finally {
     signal.removeEventListener('abort', given_up);
     channel.destroy(new Error('it sleeps'));
@@ -148,7 +142,6 @@ async function save(
   { templates_dir, shape, run_as, signal }: MakeOptions,
   qmp: QmpClient,
   runtime_dir: string,
-  takes_files: boolean,
 ): Promise<void> {
   const { cpus, memory_mib, accel, image } = shape;
   const traits = {
@@ -163,6 +156,6 @@ async function save(
   const written = (await qmp.execute('query-blockstats', {})).some(
     ({ stats }) => stats.wr_operations + stats.unmap_operations > 0,
   );
-  if (written) throw new Error('its guest has written to its disk');
-  await publishTemplate(templates_dir, templateKey(shape), { traits, takes_files, ...taken });
+  if (written) throw new Error('the guest has written to its disk');
+  await publishTemplate(templates_dir, templateKey(shape), { traits, ...taken });
 }

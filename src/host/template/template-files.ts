@@ -1,13 +1,13 @@
 /**
- * The templates of a host, in `templates/<key>/`: `memory`, QEMU's stream of a booted machine that waits to be told which
- * instance it is, and `template.json`, which says what machine that is and what the stream's digest is. A cache, ours alone.
+ * The templates of a host, in `templates/<key>/`: `memory`, QEMU's migration stream of a booted machine that waits for the
+ * identity of an instance, and `template.json`, with the machine's shape and the stream's digest. A cache.
  *
  * Invariants:
- * - a template gets its folder when all of it is on the disk: what a crash leaves is in `making`, or is nothing;
- * - the key says all that must be equal and is known before a QEMU runs; its version is compared with that of the one that does;
- * - no guest goes on from a stream whose digest was not found to be right: each file that an agent meets is read once for that,
- *   and again whenever it is not that file any more (inode, size, times);
- * - bounded in number, bytes and age: the one that was used longest ago goes first.
+ * - a template gets its folder when it is complete and durable: a crash leaves files in `making` only;
+ * - the key covers everything that must be equal and is known before QEMU runs. QEMU's version is compared when it runs;
+ * - a guest runs only from a stream with the right digest: an agent verifies each file once, and again after it has changed
+ *   (inode, size, times);
+ * - templates are limited in number, bytes and age. The least recently used is evicted first.
  */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -15,21 +15,21 @@ import { type FileHandle, mkdir, open, readdir, readFile, rename, rm, stat, utim
 import { join } from 'node:path';
 import type { MachineTraits } from '../../agent-api/types.ts';
 import { noteGarbage } from '../../lib/release.ts';
-import type { HostImage } from '../images.ts';
+import type { HostImage } from '../image/host-images.ts';
 import { syncFolder, writeFileDurably } from '../vm/durable-file.ts';
 import { hardwareTraits } from '../vm/machine-traits.ts';
-import type { Accelerator } from '../vm/qemu-command.ts';
+import type { Accelerator } from '../vm/vm-spec.ts';
 
-/** Goes into every key: another number, and what older programs have made is never used. */
+/** Part of every key: a new number makes all older templates unused. */
 const FORMAT = 2;
 export const MAX_TEMPLATES = 8;
 export const MAX_TEMPLATES_BYTES = 2 * 2 ** 30;
-/** What the kernel drew as it booted (where it lies in memory, for one) is the same in all that come from one template. */
+/** All guests of a template share what the kernel randomised at boot (its address, for example), so templates expire. */
 export const MAX_AGE_MS = 7 * 24 * 3_600_000;
 const CHUNK_BYTES = 1024 * 1024;
 const KEY = /^[0-9a-f]{32}$/;
 
-/** What a machine must be to go on from a template. */
+/** The properties that a machine must share with its template. */
 export interface Shape {
   readonly image: HostImage;
   readonly cpus: number;
@@ -42,8 +42,6 @@ interface Description {
   readonly traits: MachineTraits;
   readonly bytes: number;
   readonly sha256: string;
-  /** Its guest is told in lines, with files; else in one line. */
-  readonly takes_files: boolean;
   readonly made_at_ms: number;
 }
 
@@ -55,7 +53,7 @@ export interface Template extends Description {
 export function templateKey({ image, cpus, memory_mib, accel }: Shape): string {
   const { version, manifest } = image;
   const traits = hardwareTraits({ cpus, memory_mib, accel, image_version: version });
-  // What KVM shows of the host's CPU may change with its kernel and microcode.
+  // The CPU that KVM shows may change with the host's kernel and microcode.
   const host_boot = accel === 'kvm' ? readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim() : '';
   const { vmlinuz, 'initrd.img': initrd } = manifest.files;
   return createHash('sha256')
@@ -64,7 +62,7 @@ export function templateKey({ image, cpus, memory_mib, accel }: Shape): string {
     .slice(0, 32);
 }
 
-/** null where there is none, or none that could be used. */
+/** null: there is no usable template. */
 export async function findTemplate(templates_dir: string, key: string): Promise<Template | null> {
   const folder = join(templates_dir, key);
   try {
@@ -79,24 +77,24 @@ export async function findTemplate(templates_dir: string, key: string): Promise<
   }
 }
 
-/** It was used: others go before it. */
+/** Marks it as used, so that others are evicted first. */
 export async function noteUse({ folder }: Template): Promise<void> {
   const now = new Date();
   await utimes(join(folder, 'template.json'), now, now).catch(() => undefined);
 }
 
-/** Its stream. */
+/** Opens its stream. */
 export function openMemory({ folder }: Template): Promise<FileHandle> {
   return open(join(folder, 'memory'), 'r');
 }
 
-/** Another one after any write to it, or anything in its place. */
+/** Changes when the file is written or replaced. */
 export async function identityOf(file: FileHandle): Promise<string> {
   const { dev, ino, size, mtimeNs, ctimeNs } = await file.stat({ bigint: true });
   return [dev, ino, size, mtimeNs, ctimeNs].join(' ');
 }
 
-/** Reads it without moving where others read. @throws unless it is what was written */
+/** Verifies the digest, without moving the file's position. @throws when it is wrong */
 export async function verifyMemory(file: FileHandle, template: Template): Promise<void> {
   const hash = createHash('sha256');
   const buffer = Buffer.allocUnsafe(CHUNK_BYTES);
@@ -109,7 +107,7 @@ export async function verifyMemory(file: FileHandle, template: Template): Promis
   if (hash.digest('hex') !== template.sha256) throw new Error('the template is damaged');
 }
 
-/** What `stream` brings, into the folder where a template is made. */
+/** Writes `stream` into the folder where a template is made. */
 export async function writeMemory(
   templates_dir: string,
   stream: AsyncIterable<Buffer>,
@@ -131,7 +129,7 @@ export async function writeMemory(
   return { bytes, sha256: hash.digest('hex') };
 }
 
-/** Makes what was written a template, in place of an older one. It is there, and on the disk, when this returns. */
+/** Publishes the written template in place of an older one. It is durable when this resolves. */
 export async function publishTemplate(
   templates_dir: string,
   key: string,
@@ -145,7 +143,7 @@ export async function publishTemplate(
   await syncFolder(templates_dir);
 }
 
-/** Where one is made; no other is at the same time. */
+/** The folder where a template is made, one at a time. */
 export function makingFolder(templates_dir: string): string {
   return join(templates_dir, 'making');
 }
@@ -158,7 +156,7 @@ export async function removeTemplate(templates_dir: string, key: string): Promis
   await rm(join(templates_dir, key), { recursive: true, force: true });
 }
 
-/** Removes what cannot be used any more, what is not a template, and past the bounds what was not used for longest. */
+/** Removes expired templates, other files, and beyond the limits the least recently used templates. */
 export async function boundTemplates(
   templates_dir: string,
   isImageHere: (image_version: string) => boolean,
@@ -182,13 +180,12 @@ export async function boundTemplates(
 
 function isDescription(value: unknown): value is Description {
   if (typeof value !== 'object' || value === null) return false;
-  const { traits, bytes, sha256, takes_files, made_at_ms } = value as Record<string, unknown>;
+  const { traits, bytes, sha256, made_at_ms } = value as Record<string, unknown>;
   if (typeof traits !== 'object' || traits === null) return false;
   const { hardware, qemu, host_cpu, image_version } = traits as Record<string, unknown>;
   const texts = [hardware, qemu, host_cpu, image_version, sha256];
   return (
     texts.every((each) => typeof each === 'string') &&
-    typeof takes_files === 'boolean' &&
     Number.isSafeInteger(bytes) &&
     Number.isSafeInteger(made_at_ms)
   );

@@ -1,17 +1,18 @@
 /**
- * The templates of this host as its runners use them: one is looked for when a VM boots, and made, beside and one at a time,
- * after a boot that found none. Nothing here makes a start fail, or wait: without a template a VM boots.
+ * The templates of this host. A starting VM looks for one. After a boot that found none, one is made in the background, one
+ * at a time. A start never fails or waits because of templates: without one, the VM boots.
  *
- * A kind of machine whose template cannot be made, or was of no use REJECTIONS times, has none until the agent starts again.
+ * If a template cannot be made, or was rejected REJECTIONS times, its kind has none until the agent restarts.
  */
 import type { FileHandle } from 'node:fs/promises';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
-import type { ImageKeeper } from '../image-keeper.ts';
-import { listHostImages } from '../images.ts';
-import type { BootSlots } from '../runner/boot-slots.ts';
-import type { Accelerator } from '../vm/qemu-command.ts';
+import { Signal } from '../../lib/signal.ts';
+import type { BootSlots } from '../boot-slots.ts';
+import { listHostImages } from '../image/host-images.ts';
+import type { ImageKeeper } from '../image/image-keeper.ts';
+import type { Accelerator } from '../vm/vm-spec.ts';
 import { clearAway, type MakeOptions, makeTemplate } from './make-template.ts';
 import {
   boundTemplates,
@@ -29,12 +30,12 @@ import {
 const REJECTIONS = 2;
 const IDLE_TRY_MS = 500;
 const LOOK_EVERY_MS = 3_600_000;
-/** Kinds that wait to be made; more are asked for again by their next boots. */
+/** Kinds queued to be made. Others are requested again by their next boot. */
 const MAX_WANTED = 8;
 
 export interface TemplatesOptions
   extends Pick<MakeOptions, 'qemu_binary' | 'qemu_img_binary' | 'run_as' | 'jail'> {
-  /** False: none is made, none is used. */
+  /** False: templates are neither made nor used. */
   readonly enabled: boolean;
   readonly templates_dir: string;
   readonly images_dir: string;
@@ -55,15 +56,15 @@ export class Templates {
   readonly #options: TemplatesOptions;
   readonly #wanted = new Map<string, Wanted>();
   readonly #rejections = new Map<string, number>();
-  /** The files whose digest was found to be right: by their template's key, what is theirs alone. */
+  /** Verified files: template key → file identity. */
   readonly #verified = new Map<string, string>();
-  #news = Promise.withResolvers<void>();
+  readonly #changed = new Signal();
 
   constructor(options: TemplatesOptions) {
     this.#options = options;
   }
 
-  /** What a machine of that shape can go on from; null: it boots. */
+  /** The template for a machine of that shape; null: it must boot. */
   async find(shape: Omit<Shape, 'accel'>): Promise<Template | null> {
     const { enabled, templates_dir, accel } = this.#options;
     if (!enabled) return null;
@@ -75,13 +76,13 @@ export class Templates {
   }
 
   /**
-   * Its memory for a QEMU to read, whose guest may run when `verified` has resolved. The caller closes the file, after that.
-   * @throws when it is not there any more
+   * Opens its memory for QEMU. The guest may run once `verified` has resolved. The caller closes the file after that.
+   * @throws when the template no longer exists
    */
   async open(template: Template): Promise<{ readonly file: FileHandle; readonly verified: Promise<void> }> {
     const file = await openMemory(template);
     const verified = this.#verify(file, template);
-    // Until somebody waits for it.
+    // The caller may await it later.
     verified.catch(() => undefined);
     return { file, verified };
   }
@@ -93,29 +94,27 @@ export class Templates {
     this.#verified.set(template.key, identity);
   }
 
-  /** A machine did not come up from it. */
+  /** Records that a machine did not come up from it. */
   async reject({ key }: Pick<Template, 'key'>): Promise<void> {
     this.#rejections.set(key, (this.#rejections.get(key) ?? 0) + 1);
     await removeTemplate(this.#options.templates_dir, key);
   }
 
-  /** A machine of that kind has booted; the next one need not. */
+  /** Requests a template for a kind that had to boot. */
   want(wanted: Wanted): void {
     if (!this.#options.enabled || this.#wanted.size >= MAX_WANTED) return;
     this.#wanted.set(JSON.stringify(wanted), wanted);
-    this.#news.resolve();
+    this.#changed.notify();
   }
 
-  /** Until `signal` aborts. */
+  /** Makes requested templates until `signal` aborts. */
   async run(signal: AbortSignal): Promise<void> {
     const { templates_dir, log } = this.#options;
-    const ended = new Promise<void>((resolve) =>
-      signal.addEventListener('abort', () => resolve(), { once: true }),
-    );
     await clearAway(templates_dir).catch((error: unknown) =>
-      log.warn({ err: error }, 'what is left of a template stays'),
+      log.warn({ err: error }, 'an unfinished template could not be removed'),
     );
     while (!signal.aborted) {
+      const since = this.#changed.count;
       try {
         for (const [name, wanted] of this.#wanted) {
           this.#wanted.delete(name);
@@ -125,11 +124,8 @@ export class Templates {
       } catch (error) {
         if (!signal.aborted) log.warn({ err: error }, 'a template was not made');
       }
-      const over = new AbortController();
-      await Promise.race([this.#news.promise, ended, pause(LOOK_EVERY_MS, over.signal)]);
-      over.abort();
-      this.#news = Promise.withResolvers();
-      if (this.#wanted.size > 0) this.#news.resolve();
+      const over = AbortSignal.any([signal, AbortSignal.timeout(LOOK_EVERY_MS)]);
+      if (this.#wanted.size === 0) await this.#changed.wait({ since, signal: over });
     }
   }
 
@@ -146,7 +142,7 @@ export class Templates {
     const began = performance.now();
     try {
       await makeTemplate({ templates_dir, shape, qemu_binary, qemu_img_binary, run_as, jail, signal });
-      // Now, when nobody waits for it.
+      // Here no start waits for the verification.
       const template = await findTemplate(templates_dir, key);
       if (template) await this.#look(template);
       const ms = Math.round(performance.now() - began);
@@ -154,7 +150,10 @@ export class Templates {
     } catch (error) {
       if (signal.aborted) return;
       this.#rejections.set(key, REJECTIONS);
-      log.warn({ template: key, reason: messageOf(error) }, 'a template cannot be made; such VMs boot');
+      log.warn(
+        { template: key, reason: messageOf(error) },
+        'a template cannot be made; VMs of this kind boot without one',
+      );
     } finally {
       release();
     }

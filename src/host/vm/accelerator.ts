@@ -1,6 +1,6 @@
 /**
- * Which accelerator this host's VMs run with. KVM is believed only after a test guest has booted on it: a /dev/kvm
- * that opens, and even makes VMs, may still run no guest (nested virtualisation with parts missing).
+ * Chooses the accelerator of this host's VMs. KVM is used only after a test guest has booted with it: a /dev/kvm that opens,
+ * and even creates VMs, may still run no guest (incomplete nested virtualisation).
  * Invariant: no process of a probe outlives the call.
  */
 import { execFile, spawn } from 'node:child_process';
@@ -11,15 +11,16 @@ import { messageOf } from '../../lib/errors.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import { writeFileDurably } from './durable-file.ts';
 import { CLEAN_ENV, inJail, type Jail } from './jail.ts';
-import { ACCELERATORS, type Accelerator, probeArguments } from './qemu-command.ts';
+import { probeArguments } from './qemu-command.ts';
 import type { VmUser } from './uid.ts';
+import { ACCELERATORS, type Accelerator } from './vm-spec.ts';
 
 const run = promisify(execFile);
 const PROBE_WORD = 'berth-probe-ok';
 const MAX_OUTPUT_CHARS = 64 * 1024;
 const KVM_DEVICE = '/dev/kvm';
 const PROBE_MS = 10_000;
-/** The second try may take so many times as long; a host whose KVM hangs, as nested ones may, waits for both. */
+/** The second attempt may take this many times as long. A host whose KVM hangs waits for both. */
 const PATIENCE = 2;
 
 export const ACCELERATOR_SETTINGS = ['auto', 'kvm', 'tcg'] as const;
@@ -27,7 +28,7 @@ export type AcceleratorSetting = (typeof ACCELERATOR_SETTINGS)[number];
 
 export interface AcceleratorChoice {
   readonly accel: Accelerator;
-  /** For a person: why this one. */
+  /** Why this one, for people. */
   readonly reason: string;
 }
 
@@ -35,20 +36,20 @@ export interface ProbeOptions {
   readonly qemu_binary: string;
   readonly kernel_path: string;
   readonly initrd_path: string;
-  /** For one test guest. Default 10 s. */
+  /** Time limit of one test guest. Default 10 s. */
   readonly timeout_ms?: number;
-  /** The kind of user that VMs run as; it needs a group that may open /dev/kvm. Absent: ourselves. */
+  /** The VMs' user, whose group must have access to /dev/kvm. Absent: the agent's user. */
   readonly run_as?: VmUser;
   readonly jail?: Jail | null;
 }
 
 export interface ChooseOptions extends ProbeOptions {
   readonly setting: AcceleratorSetting;
-  /** Keeps the outcome of `auto` for the same kernel, initramfs, QEMU and boot of the host. */
+  /** Caches the result of `auto` for the same kernel, initramfs, QEMU and boot of the host. */
   readonly cache_path?: string;
 }
 
-/** KVM was asked for by name and does not work here. */
+/** The setting requires KVM, which does not work here. */
 export class AcceleratorError extends Error {
   override name = 'AcceleratorError';
 }
@@ -63,7 +64,7 @@ export async function chooseAccelerator(options: ChooseOptions): Promise<Acceler
   }
   const trouble = kvmTrouble() ?? (await probePatiently(options));
   if (trouble !== null && options.setting === 'kvm') {
-    throw new AcceleratorError(`KVM was asked for and does not work on this host: ${trouble}`);
+    throw new AcceleratorError(`KVM does not work on this host: ${trouble}`);
   }
   const choice: AcceleratorChoice =
     trouble === null
@@ -75,13 +76,13 @@ export async function chooseAccelerator(options: ChooseOptions): Promise<Acceler
   return choice;
 }
 
-/** What is kept until the host's next boot is asked twice: one that has just booted has much to do, and little room. */
+/** Tries twice, because the result is cached until the host's next boot, and a host that has just booted is busy. */
 async function probePatiently(options: ProbeOptions): Promise<string | null> {
   if ((await probeGuest('kvm', options)) === null) return null;
   return probeGuest('kvm', { ...options, timeout_ms: (options.timeout_ms ?? PROBE_MS) * PATIENCE });
 }
 
-/** Boots the test guest; null when it came up, else for a person what happened instead. */
+/** Boots the test guest. Returns null when it came up, else what happened, for people. */
 export async function probeGuest(accel: Accelerator, options: ProbeOptions): Promise<string | null> {
   const timeout_ms = options.timeout_ms ?? PROBE_MS;
   const { run_as, jail, kernel_path, initrd_path } = options;
@@ -128,7 +129,7 @@ export async function probeGuest(accel: Accelerator, options: ProbeOptions): Pro
   return `${accel === 'kvm' ? `${KVM_DEVICE} opens, but ` : ''}${what}${last ? `: ${last}` : ''}`;
 }
 
-/** Why KVM need not be tried; null when it should be. */
+/** Why KVM need not be tried; null: try it. */
 function kvmTrouble(): string | null {
   try {
     accessSync(KVM_DEVICE, constants.R_OK | constants.W_OK);
@@ -138,7 +139,7 @@ function kvmTrouble(): string | null {
   }
 }
 
-/** The last line that says something, without control characters; QEMU's own error before the guest's chatter. */
+/** QEMU's own error if there is one, else the last line with text, without control characters. */
 function lastWords(output: string): string {
   const lines = output
     .split('\n')
@@ -177,7 +178,7 @@ async function readCache(path: string, key: string): Promise<AcceleratorChoice |
     const reason = value['reason'];
     return value['key'] === key && accel && typeof reason === 'string' ? { accel, reason } : null;
   } catch {
-    // Absent or torn: the probe says it again.
+    // Absent or corrupt: probe again.
     return null;
   }
 }

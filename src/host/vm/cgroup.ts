@@ -1,10 +1,10 @@
 /**
  * Limits of one VM's process: a control group `berth/<instance id>` under each controller (version 1) or in the one
  * hierarchy (version 2), per the kernel's admin-guide/cgroup-v1 and cgroup-v2.
- * It hangs at the top, not below our own group: a service manager that ends our group must not end the VMs.
- * Invariant: either every controller of {@link CONTROLLERS} limits the process, or the reason why not is returned,
- * to be shown. Where there is a controller for I/O, the process is in a group of it too: VMs have equal shares of a disk whose
- * scheduler knows shares. How much it may read and write is `disk-limits.ts`.
+ * It is at the top, not below the agent's group, because a service manager that ends that group must not end the VMs.
+ * Invariant: either every controller of {@link CONTROLLERS} limits the process, or the reason is returned. If there is an I/O
+ * controller, the process is in its group too, so VMs have equal shares of a disk whose scheduler supports shares.
+ * `disk-limits.ts` limits their rates.
  */
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -12,29 +12,30 @@ import { join } from 'node:path';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
-import { type Accelerator, TCG_CACHE_MIB } from './qemu-command.ts';
+import { TCG_CACHE_MIB } from './qemu-command.ts';
+import type { Accelerator } from './vm-spec.ts';
 
 export const CONTROLLERS = ['cpu', 'memory', 'pids'] as const;
 export type Controller = (typeof CONTROLLERS)[number];
-/** Of I/O: in version 1 and 2. */
+/** The I/O controller in version 1 and 2. */
 const SHARES = { 1: 'blkio', 2: 'io' } as const;
 
 const PERIOD_US = 100_000;
-/** Disk and network emulation run beside the virtual cpus: half a cpu for them. */
+/** Half a CPU for disk and network emulation, which run beside the virtual CPUs. */
 const OVERHEAD_CPU = 0.5;
 /** QEMU itself and its I/O buffers. */
 const OVERHEAD_MIB = 256;
 /**
- * The system's cache of the VM's disk is counted too, though it is given up whenever the host needs the memory. At the
- * limit each page of it costs the guest a look for another one to give up: a tenth of its I/O without this room.
+ * The page cache of the VM's disk counts too, though the host can reclaim it. At the limit each new page first reclaims
+ * another, which costs a tenth of the guest's I/O without this allowance.
  */
 const DISK_CACHE_MIB = 512;
-/** Virtual cpus, main loop, RCU, and QEMU's pool of up to 64 I/O threads. */
+/** Virtual CPUs, main loop, RCU, and QEMU's pool of up to 64 I/O threads. */
 const OVERHEAD_PIDS = 96;
 const PARENT = 'berth';
 /**
- * All VMs of a host together against its other processes: as one busy process a core. The kernel's default is one
- * process in all, and guests would hardly run beside anything that is busy. cpu.shares is at most 262144, cpu.weight 10000.
+ * The share of all VMs together beside the host's other processes: one busy process for each core. The kernel's default is
+ * one process in total, which would starve guests on a busy host. cpu.shares is at most 262144, cpu.weight 10000.
  */
 const PARENT_SHARES = Math.min(262_144, 1_024 * availableParallelism());
 const PARENT_WEIGHT = Math.min(10_000, 100 * availableParallelism());
@@ -48,12 +49,12 @@ export interface VmLimits {
 
 type Roots = Readonly<Partial<Record<Controller | (typeof SHARES)[1], string>>>;
 
-/** Where the controllers are mounted. Version 2 has one place for all. */
+/** Where the controllers are mounted. Version 2 has one mount for all. */
 export type CgroupMounts = (
   | { readonly version: 2; readonly root: string }
   | { readonly version: 1; readonly roots: Roots }
 ) & {
-  /** In the place of `berth`: two hosts on one machine may hold the same instance for a moment. */
+  /** Instead of `berth`: two hosts on one machine may briefly have the same instance. */
   readonly parent?: string;
 };
 
@@ -61,7 +62,7 @@ export type LimitResult =
   | { readonly limited: true; readonly version: 1 | 2 }
   | { readonly limited: false; readonly reason: string };
 
-/** What a VM's process may use: what was asked for, and what QEMU needs beside it. */
+/** The limits of a VM's process: the instance's size and QEMU's overhead. */
 export function vmLimits(vm: {
   readonly cpus: number;
   readonly memory_mib: number;
@@ -77,8 +78,8 @@ export function vmLimits(vm: {
 }
 
 /**
- * Which controllers are where, from the text of /proc/self/mountinfo (proc(5)). Version 1 wins where both are
- * mounted and it holds the controllers: a controller is in one of them only. Null when there is none.
+ * Parses /proc/self/mountinfo (proc(5)). If both versions are mounted, version 1 is used if it has the controllers, because
+ * a controller is in one of them only. Null: there are none.
  */
 export function parseCgroupMounts(mountinfo: string): CgroupMounts | null {
   const roots: { -readonly [name in keyof Roots]: string } = {};
@@ -106,8 +107,8 @@ export function hostCgroups(): CgroupMounts | null {
 }
 
 /**
- * Puts the process, with all its threads, under the limits. Never throws: a host where it cannot be done runs its
- * VMs without limits and says so.
+ * Applies the limits to the process with all its threads. Never throws: a host that cannot do it runs its VMs without limits
+ * and reports the reason.
  */
 export function limitProcess(
   mounts: CgroupMounts | null,
@@ -127,8 +128,8 @@ export function limitProcess(
 }
 
 /**
- * Removes the groups of an instance whose process has ended. Returns a reason when one stays (EBUSY: a process is
- * still in it); call again later.
+ * Removes the groups of an instance whose process has ended. Returns the reason when one stays (EBUSY: it still has a
+ * process); call it again later.
  */
 export function removeLimits(mounts: CgroupMounts | null, instance_id: string): string | null {
   assert(isId('inst', instance_id), 'instance_id is not an instance id');
@@ -194,7 +195,7 @@ function limitV2(root: string, name: Group, pid: number, limits: VmLimits): void
   mkdirSync(group, { recursive: true });
   writeFileSync(join(group, 'cpu.max'), `${limits.cpu_quota_us} ${limits.cpu_period_us}`);
   writeFileSync(join(group, 'memory.max'), String(limits.memory_bytes));
-  // Swapped guest memory would only hide that the limit is too small.
+  // Swapping guest memory would only hide a limit that is too small.
   if (existsSync(join(group, 'memory.swap.max'))) writeFileSync(join(group, 'memory.swap.max'), '0');
   writeFileSync(join(group, 'pids.max'), String(limits.pids));
   writeFileSync(join(group, 'cgroup.procs'), String(pid));

@@ -1,6 +1,6 @@
 /**
- * The ceiling of one VM's disk, kept by QEMU, so that a guest which reads and writes all it can leaves the host's disk to others.
- * The burst is for a boot, a build or the start of a database. A flush, which QEMU does itself, is not counted.
+ * Limits the I/O rate of one VM's disk in QEMU, so that no guest takes the whole disk of the host. The burst allows for a
+ * boot, a build or the start of a database. A flush, which QEMU does itself, does not count.
  */
 import { present } from '../../lib/assert.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
@@ -17,11 +17,11 @@ export const DISK_LIMITS = {
   iops_max: 100_000,
 } as const;
 
-/** Before its guest runs. */
+/** Call it before the guest runs. */
 export async function limitDisk(qmp: QmpClient): Promise<void> {
   const { bps, iops, bps_max, iops_max } = DISK_LIMITS;
   const all = await qmp.execute('query-block', undefined);
-  // On PCI it is a part of the device of that name.
+  // On PCI its path contains the device's name.
   const disk = all.find(({ qdev }) => qdev?.split('/').includes(DEVICES.disk));
   await qmp.execute('block_set_io_throttle', {
     id: present(disk?.qdev, 'the path of the disk'),

@@ -1,11 +1,11 @@
-/** Files that are on the disk when a call returns: what must be there after a power cut. */
+/** Writes that survive a power cut once the call has returned. */
 import { constants } from 'node:fs';
 import { open, rename } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
 /**
- * Puts on the disk what whoever has written to the file, this process or another, has left in the host's cache. A link is not followed.
- * @throws the system's error, also one of an earlier write that nobody was told of
+ * Flushes all writes to a file, of any process, from the page cache to the disk. Does not follow a link.
+ * @throws the system error, also that of an earlier write that was not reported
  */
 export async function syncFile(path: string): Promise<void> {
   const handle = await open(path, constants.O_RDWR | constants.O_NOFOLLOW | constants.O_NONBLOCK);
@@ -16,12 +16,12 @@ export async function syncFile(path: string): Promise<void> {
   }
 }
 
-/** The last write of each path that is under way. */
+/** The last pending write of each path. */
 const writing = new Map<string, Promise<void>>();
 
 /**
- * Temporary file, fsync, rename, fsync of the folder: the old content or the new, after any crash. Of several at once each is
- * done in its turn, and the last that was asked for stays: they share the temporary file.
+ * Temporary file, fsync, rename, fsync of the folder: after a crash the file has the old or the new content. Concurrent
+ * writes run in order, because they share the temporary file.
  */
 export async function writeFileDurably(path: string, text: string): Promise<void> {
   const mine = (writing.get(path) ?? Promise.resolve())

@@ -1,16 +1,14 @@
 /**
- * What a guest may reach, as nftables rules (nft(8)): a pure function to the text that `nft -f -` reads.
+ * What a guest may reach, as nftables rules (nft(8)): a pure function that returns the input of `nft -f -`.
  *
- * A guest's traffic leaves through QEMU's user-mode network, so on the host it is traffic of the VM's user. slirp
- * maps 10.0.2.2 and 10.0.2.3 to the host's loopback and its resolver: what a guest sends there appears here as
- * traffic to 127.0.0.1 and to the resolver's address.
+ * A guest's traffic leaves through QEMU's user-mode network, so on the host it is traffic of the VM's user. slirp maps
+ * 10.0.2.2 and 10.0.2.3 to the host's loopback and resolver, so traffic to these appears as traffic to 127.0.0.1 and to the
+ * resolver.
  *
  * Invariants:
- * - the order decides: replies of forwarded SSH connections, then DNS to the host's resolvers, then all that is
- *   closed, then the rest, which is open;
- * - anything that stays on this host (it leaves by `lo`) is closed, so the host's public addresses are too, and
- *   with them the other guests' ports;
- * - applying the text replaces the table in one transaction: no moment without rules.
+ * - order of the rules: replies of forwarded SSH connections, DNS to the host's resolvers, closed networks, the rest (open);
+ * - traffic to this host itself (by `lo`) is closed, which includes its public addresses and other guests' ports;
+ * - applying the text replaces the table in one transaction, so the rules are never absent.
  */
 import { createHash } from 'node:crypto';
 import { isIP } from 'node:net';
@@ -18,12 +16,11 @@ import { assert } from '../../lib/assert.ts';
 import { VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
 
 /**
- * From IANA's special-purpose registry (RFC 6890 and later) for IPv4: this network, private, shared (CGNAT),
- * loopback, link-local with cloud metadata, protocol assignments, 6to4 relays, benchmarking, multicast, reserved
- * and broadcast; and one cloud's metadata service at a public address.
- * The documentation ranges (192.0.2.0/24 and its like) are not among them: nobody is there on the internet, and
- * where a closed network uses them as its outside, they are the outside. Networks that the host itself is on are
- * closed by {@link EgressOptions.host_networks}, whatever their addresses.
+ * From IANA's special-purpose registry for IPv4 (RFC 6890 and later): this network, private, shared (CGNAT), loopback,
+ * link-local with cloud metadata, protocol assignments, 6to4 relays, benchmarking, multicast, reserved and broadcast; and one
+ * cloud's metadata service at a public address.
+ * The documentation ranges (192.0.2.0/24 and others) stay open: they are unused on the internet, and some closed networks
+ * use them as public addresses. {@link EgressOptions.host_networks} closes the host's own networks.
  */
 export const CLOSED_IPV4 = [
   '0.0.0.0/8',
@@ -42,25 +39,25 @@ export const CLOSED_IPV4 = [
 ] as const;
 
 /**
- * The same for IPv6. Outside of 2000::/3 nothing is global unicast, so all of that is closed at once: loopback,
- * mapped (::ffff:0:0/96), translated (64:ff9b::/96), discard, unique local, link-local, site-local, multicast.
- * Inside it: protocol assignments with Teredo, and 6to4.
+ * The same for IPv6. Everything outside of 2000::/3 is closed, because it is not global unicast: loopback, mapped
+ * (::ffff:0:0/96), translated (64:ff9b::/96), discard, unique local, link-local, site-local, multicast. Inside of it:
+ * protocol assignments with Teredo, and 6to4.
  */
 export const CLOSED_IPV6 = ['::/3', '4000::/2', '8000::/1', '2001::/23', '2002::/16'] as const;
 
 export interface EgressOptions {
-  /** Tells this installation's table from another's: letters, digits and `_`. */
+  /** Identifies this installation's table: letters, digits and `_`. */
   readonly data_folder_id: string;
   /** Addresses of the host's resolvers. */
   readonly resolvers: readonly string[];
-  /** Networks that the host is on (`address/prefix`): its neighbours are as private as 10.0.0.0/8. */
+  /** The host's networks (`address/prefix`), which are as private as 10.0.0.0/8. */
   readonly host_networks?: readonly string[];
   /** First and last user of the VMs. */
   readonly first_uid?: number;
   readonly last_uid?: number;
 }
 
-/** What tells a data folder from others, as {@link EgressOptions} wants it. */
+/** The id of a data folder for {@link EgressOptions}. */
 export function dataFolderId(data_dir: string): string {
   return createHash('sha256').update(data_dir).digest('hex').slice(0, 12);
 }
@@ -71,7 +68,7 @@ export function egressTable(data_folder_id: string): string {
   return `berth_${data_folder_id}`;
 }
 
-/** The text for `nft -f -`: makes the table, or replaces it, in one transaction. */
+/** The input of `nft -f -`, which creates or replaces the table in one transaction. */
 export function egressRules(options: EgressOptions): string {
   const table = egressTable(options.data_folder_id);
   const first_uid = options.first_uid ?? VM_UID_BASE;
@@ -81,7 +78,7 @@ export function egressRules(options: EgressOptions): string {
   const resolvers_v4 = options.resolvers.filter((address) => isIP(address) === 4);
   const resolvers_v6 = options.resolvers.filter((address) => isIP(address) === 6 && !address.includes('%'));
   return [
-    // An empty table first, so that deleting it cannot fail.
+    // Declare the table first, so that deleting it cannot fail.
     `table inet ${table} {}`,
     `delete table inet ${table}`,
     `table inet ${table} {`,
@@ -98,7 +95,7 @@ export function egressRules(options: EgressOptions): string {
     `    ip daddr { ${CLOSED_IPV4.join(', ')} } goto refuse`,
     `    ip6 daddr { ${CLOSED_IPV6.join(', ')} } goto refuse`,
     '  }',
-    // A reset reaches the guest as "connection refused" at once; slirp does not pass every ICMP error on.
+    // A reset becomes "connection refused" in the guest at once. slirp does not forward every ICMP error.
     '  chain refuse {',
     '    meta l4proto tcp counter reject with tcp reset',
     '    counter reject with icmpx admin-prohibited',
@@ -108,7 +105,7 @@ export function egressRules(options: EgressOptions): string {
   ].join('\n');
 }
 
-/** The resolvers of a resolv.conf (resolv.conf(5)): at most three, as the C library takes. */
+/** The first three resolvers of a resolv.conf (resolv.conf(5)), as the C library uses. */
 export function parseResolvers(resolv_conf: string): string[] {
   return resolv_conf
     .split('\n')

@@ -1,7 +1,7 @@
 /**
- * Puts the guests' egress rules into the kernel, and takes them out.
- * Invariant: when the rules cannot be applied the reason is returned, and the caller must not start guests as if
- * they were (or must say plainly that guests reach this host's loopback).
+ * Applies and removes the guests' egress rules.
+ * Invariant: when the rules cannot be applied, the reason is returned. The caller must then not start guests, or must report
+ * that guests can reach this host's loopback.
  */
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -14,19 +14,19 @@ export type EgressResult =
   | { readonly closed: true }
   | {
       readonly closed: false;
-      /** For a person. */
+      /** For people. */
       readonly reason: string;
     };
 
 /**
- * Applies the rules, again and again if called so: the table is replaced whole. Never throws.
- * Resolvers and networks are the host's at this moment; call it again when they change.
+ * Applies the rules, replacing the table. Never throws. It reads the host's present resolvers and networks; call it again
+ * when they change.
  */
 export async function applyEgressRules(options: {
   readonly data_folder_id: string;
   readonly nft_binary?: string;
   readonly resolv_conf_path?: string;
-  /** First and last user of the VMs; all of uid.ts's range by default. */
+  /** First and last user of the VMs; by default the range of uid.ts. */
   readonly first_uid?: number;
   readonly last_uid?: number;
 }): Promise<EgressResult> {
@@ -34,7 +34,7 @@ export async function applyEgressRules(options: {
   try {
     resolvers = parseResolvers(readFileSync(options.resolv_conf_path ?? '/etc/resolv.conf', 'utf8'));
   } catch {
-    // Without it there are no resolvers to open: guests get no DNS, and nothing else changes.
+    // Without it no resolver is opened, so guests have no DNS.
   }
   const text = egressRules({ ...options, resolvers, host_networks: hostNetworks() });
   const trouble = await nft(options.nft_binary ?? 'nft', ['-f', '-'], text);
@@ -43,18 +43,18 @@ export async function applyEgressRules(options: {
     : { closed: false, reason: `the guests' network cannot be closed off: ${trouble}` };
 }
 
-/** Whether this installation's table is there: another program's `nft flush ruleset` takes it away. */
+/** Whether this installation's table exists: another program's `nft flush ruleset` deletes it. */
 export async function egressRulesPresent(data_folder_id: string, nft_binary = 'nft'): Promise<boolean> {
   return (await nft(nft_binary, ['list', 'table', 'inet', egressTable(data_folder_id)], '')) === null;
 }
 
-/** Removes the table; answers a reason when it could not. None of this installation's guests may run then. */
+/** Removes the table. Returns the reason when it fails. Call it only while none of this installation's guests run. */
 export async function removeEgressRules(data_folder_id: string, nft_binary = 'nft'): Promise<string | null> {
   const table = egressTable(data_folder_id);
   return nft(nft_binary, ['-f', '-'], `table inet ${table} {}\ndelete table inet ${table}\n`);
 }
 
-/** Every network of the host's interfaces; a single address (/32, /128) is nobody's neighbour. */
+/** The networks of the host's interfaces, except single addresses (/32, /128). */
 function hostNetworks(): string[] {
   return Object.values(networkInterfaces())
     .flatMap((addresses) => addresses ?? [])
@@ -62,7 +62,7 @@ function hostNetworks(): string[] {
     .filter((cidr) => cidr !== null && !/\/(32|128)$/.test(cidr)) as string[];
 }
 
-/** Null on success, else what went wrong. */
+/** Null on success, else the error. */
 function nft(binary: string, args: readonly string[], input: string): Promise<string | null> {
   const { promise, resolve } = Promise.withResolvers<string | null>();
   const child = spawn(binary, args, {

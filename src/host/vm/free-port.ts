@@ -1,6 +1,6 @@
 import { createServer } from 'node:net';
 
-/** A port of 127.0.0.1 that nobody listens on just now; another program may take it before QEMU does. */
+/** A free port of 127.0.0.1. Another program may take it before QEMU does. */
 export function freeLoopbackPort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const probe = createServer();

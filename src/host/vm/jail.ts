@@ -1,11 +1,11 @@
 /**
- * What a process that runs as a VM's user can see of this host: a mount namespace that holds the system's programs and the files
- * named, read-only but for its own, and process, IPC and host name namespaces of its own. bubblewrap makes them (bwrap(1)).
+ * Runs a process as a VM's user in a jail, made by bubblewrap (bwrap(1)): a mount namespace with the system's programs and the
+ * named files, read-only except its own, and its own process, IPC and host name namespaces.
  *
  * Invariants:
- * - paths inside are those outside, so a process is found by its arguments as before;
- * - nothing inside is a secret: no data folder, no home, no /etc but the resolvers, no /proc, no /sys, no devices but those named;
- * - the process is the first of its process namespace; bubblewrap waits for it outside, and its end does not end the process.
+ * - paths are the same inside and outside, so the arguments identify a process;
+ * - no secret is visible: no data folder, no home, of /etc only the resolvers, no /proc, no /sys, only the named devices;
+ * - the process is the first of its process namespace. bubblewrap waits for it outside; its end does not end the process.
  */
 import { execFile } from 'node:child_process';
 import { lstatSync, readlinkSync } from 'node:fs';
@@ -14,18 +14,18 @@ import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
-import type { VmSpec } from './qemu-command.ts';
 import { PROBE_UID, type VmUser } from './uid.ts';
+import type { VmSpec } from './vm-spec.ts';
 
 const run = promisify(execFile);
 const PROBE_MS = 10_000;
 export const CLEAN_ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' } as const;
-/** Of a system with a merged /usr these are links. */
+/** Links on a system with a merged /usr. */
 const SYSTEM_FOLDERS = ['/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32'];
 const DEVICES = ['/dev/null', '/dev/urandom'];
 
 export interface Jail {
-  /** The /etc inside. A folder, so that a resolv.conf that takes the place of another is seen. Null: none, for tools. */
+  /** The folder mounted as /etc: a mounted file would not show a replaced resolv.conf. Null: none, for tools. */
   readonly etc_dir: string | null;
 }
 
@@ -35,7 +35,7 @@ export interface JailFiles {
   readonly devices?: readonly string[];
 }
 
-/** The files of a VM's QEMU. Its sockets are all in its runtime folder. */
+/** The files of a VM's QEMU. All its sockets are in its runtime folder. */
 export function filesOfVm(spec: VmSpec): JailFiles {
   return {
     reads: [spec.kernel_path, spec.initrd_path, spec.base_path],
@@ -47,13 +47,13 @@ export function filesOfVm(spec: VmSpec): JailFiles {
 export interface JailedCommand {
   readonly jail: Jail;
   readonly files: JailFiles;
-  /** `operator`: root without its powers but that to read any of the files, and without a network. */
+  /** `operator`: root with only the capability to read any file, and without a network. */
   readonly user: VmUser | 'operator';
-  /** Where bubblewrap says the pid of the process, as JSON. With it the process outlives us; else it ends with bubblewrap. */
+  /** bubblewrap writes the process's pid there, as JSON. With it the process outlives the agent; without, it ends with bubblewrap. */
   readonly info_fd?: number;
 }
 
-/** The words, the program's first, that run `command` in the jail. */
+/** The command line that runs `command` in the jail. */
 export function inJail({ jail, files, user, info_fd }: JailedCommand, command: readonly string[]): string[] {
   const [program = ''] = command;
   const own_program = program.startsWith('/') && !program.startsWith('/usr/') ? [program] : [];
@@ -64,7 +64,7 @@ export function inJail({ jail, files, user, info_fd }: JailedCommand, command: r
     ...(info_fd === undefined ? ['--die-with-parent'] : ['--info-fd', String(info_fd)]),
     ...['--ro-bind', '/usr', '/usr', ...SYSTEM_FOLDERS.flatMap(sameAsHere)],
     ...(jail.etc_dir === null ? [] : ['--ro-bind', jail.etc_dir, '/etc']),
-    // bubblewrap makes missing folders for root alone.
+    // bubblewrap creates missing folders with access for root only.
     ...folders.flatMap((path) => ['--dir', path]),
     ...[...DEVICES, ...(files.devices ?? [])].flatMap((path) => ['--dev-bind', path, path]),
     ...reads.flatMap((path) => ['--ro-bind', path, path]),
@@ -79,20 +79,20 @@ export function inJail({ jail, files, user, info_fd }: JailedCommand, command: r
   ];
 }
 
-/** The words before a command that make it a VM's user's, for good. A change of user clears what `--die-with-parent` has set. */
+/** A command prefix that switches to a VM's user for good. Switching clears the effect of `--die-with-parent`. */
 export function asUser({ uid, gid }: VmUser, more: readonly string[] = []): string[] {
   const ids = ['--reuid', String(uid), '--regid', String(gid), '--clear-groups'];
   return ['setpriv', ...ids, '--inh-caps=-all', '--no-new-privs', ...more, '--'];
 }
 
-/** As root: the jail of this host's VMs, or why they have none. */
+/** The jail of this host's VMs, or why they have none. Needs root. */
 export async function openJail(
   etc_dir: string | null,
 ): Promise<
   { readonly jail: Jail; readonly problem: null } | { readonly jail: null; readonly problem: string }
 > {
   const jail = { etc_dir };
-  // On a full disk the old resolvers stay. A folder that is missing makes the probe below fail.
+  // On a full disk the old resolvers stay. If the folder is missing, the probe below fails.
   await refreshResolvers(jail).catch(() => undefined);
   const user = { uid: PROBE_UID, gid: PROBE_UID };
   const [file = '', ...args] = inJail({ jail, user, files: { reads: [], writes: [] } }, ['true']);
@@ -112,11 +112,11 @@ export async function openJail(
   }
 }
 
-/** QEMU's user network reads the file again once it has changed. */
+/** QEMU's user network reloads the file when it changes. */
 export async function refreshResolvers({ etc_dir }: Jail): Promise<void> {
   if (etc_dir === null) return;
   const path = join(etc_dir, 'resolv.conf');
-  // Of a host without one there are no resolvers.
+  // A host without the file has no resolvers.
   const wanted = (await textOf('/etc/resolv.conf')) ?? '';
   if (wanted === (await textOf(path))) return;
   await mkdir(etc_dir, { recursive: true });
@@ -143,7 +143,7 @@ function sameAsHere(path: string): string[] {
   return found ? ['--ro-bind', path, path] : [];
 }
 
-/** Every folder on the way to these, the upper first. */
+/** All parent folders of `paths`, parents first. */
 function foldersAbove(paths: readonly string[]): string[] {
   const found = new Set<string>();
   for (const path of paths) {

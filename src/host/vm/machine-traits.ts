@@ -1,9 +1,10 @@
-/** What two machines must have in common for one to go on from the other's memory. */
+/** The properties that two machines must share for one to resume from the other's memory. */
 import { createHash } from 'node:crypto';
 import { cpus } from 'node:os';
 import type { MachineTraits } from '../../agent-api/types.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
-import { type Accelerator, qemuArguments } from './qemu-command.ts';
+import { qemuArguments } from './qemu-command.ts';
+import type { Accelerator } from './vm-spec.ts';
 
 export interface MachineSize {
   readonly cpus: number;
@@ -12,14 +13,14 @@ export interface MachineSize {
   readonly image_version: string;
 }
 
-/** All but QEMU's own version, which a running one tells. */
+/** All except QEMU's version, which a running QEMU reports. */
 export function hardwareTraits(size: MachineSize): Omit<MachineTraits, 'qemu'> {
   return {
     hardware: createHash('sha256')
       .update(JSON.stringify(hardwareArguments(size)))
       .digest('hex'),
     image_version: size.image_version,
-    // KVM's guests see the host's CPU, and have chosen their code by it.
+    // A KVM guest sees the host's CPU and has chosen code for it.
     host_cpu: size.accel === 'kvm' ? (cpus()[0]?.model ?? '') : '',
   };
 }
@@ -29,7 +30,7 @@ export async function qemuVersion(qmp: QmpClient): Promise<string> {
   return `${qemu.major}.${qemu.minor}.${qemu.micro} ${build}`.trim();
 }
 
-/** What differs, for people; null when nothing does. */
+/** The difference, for people; null: none. */
 export function differenceOf(saved: MachineTraits, now: Partial<MachineTraits>): string | null {
   const names: Record<keyof MachineTraits, string> = {
     qemu: 'QEMU is another',
@@ -44,7 +45,7 @@ export function differenceOf(saved: MachineTraits, now: Partial<MachineTraits>):
   return null;
 }
 
-/** As they are for every VM of that size: what differs between VMs is no hardware. */
+/** The hardware arguments, which are the same for every VM of that size. */
 function hardwareArguments({ cpus: count, memory_mib, accel }: MachineSize): string[] {
   const nobody = '0'.repeat(26);
   return qemuArguments({

@@ -1,4 +1,4 @@
-/** QEMU's migration as a stream over a unix socket of ours: how a machine's memory leaves it, and comes into another. */
+/** Saves a machine's memory as a stream, and loads it into another machine, by QEMU's migration over a unix socket. */
 import { chmod, chown, rm } from 'node:fs/promises';
 import { connect, createServer, type Socket } from 'node:net';
 import { addAbortSignal, Readable } from 'node:stream';
@@ -8,25 +8,25 @@ import type { QmpClient } from '../qmp/qmp-client.ts';
 import type { QmpEvent } from '../qmp/types.ts';
 import { logTail, MEMORY_FD } from './qemu-process.ts';
 
-/** Bytes a second: who reads sets the pace. */
+/** Bytes per second: the reader sets the pace. */
 const UNLIMITED = 2 ** 60;
 const FOREVER_MS = 2 ** 31 - 1;
-/** Devices, and the marks of pages that are zero, on top of the memory. */
+/** Space in the stream for devices and marks of zero pages, besides the memory. */
 const MORE_MIB = 256;
 
-/** More than a machine of that size sends. */
+/** An upper limit of the stream of a machine of that size. */
 export function maxStreamBytes(memory_mib: number): number {
   return (memory_mib + MORE_MIB) * 2 ** 20;
 }
 
 interface Outlet {
   readonly path: string;
-  /** QEMU's user, which must reach the socket. */
+  /** QEMU's user, which must have access to the socket. */
   readonly owner: { readonly uid: number; readonly gid: number } | null;
   readonly signal: AbortSignal;
 }
 
-/** A stopped machine's memory to `take`. What that has taken is all there is of it only if `whole`. */
+/** Streams a stopped machine's memory to `take`. It is complete only if `whole`. */
 export async function saveStream<T>(
   qmp: QmpClient,
   { path, owner, signal }: Outlet,
@@ -49,14 +49,14 @@ export async function saveStream<T>(
 }
 
 interface Inlet {
-  /** What QEMU was started with as `-incoming`. */
+  /** The path given to QEMU's `-incoming`. */
   readonly path: string;
   readonly qemu_log: string;
   readonly timeout_ms: number;
   readonly signal: AbortSignal;
 }
 
-/** A stream into a QEMU that waits for it; its guest stands still then. @throws what the stream throws, or why QEMU does not take it */
+/** Loads a stream into a QEMU that waits for it. The guest stays paused. @throws errors of the stream; why QEMU refuses it */
 export async function loadStream(
   qmp: QmpClient,
   { path, qemu_log, timeout_ms, signal }: Inlet,
@@ -87,7 +87,7 @@ export async function loadStream(
   }
 }
 
-/** The file that QEMU was started with as {@link MEMORY_FD}, read by itself; its guest stands still then. @throws why it is not taken */
+/** Makes QEMU load the file passed as {@link MEMORY_FD}. The guest stays paused. @throws why QEMU refuses it */
 export async function loadFile(
   qmp: QmpClient,
   { qemu_log, timeout_ms, signal }: Omit<Inlet, 'path'>,
@@ -96,7 +96,7 @@ export async function loadFile(
   const ended = qmp.waitForEvent(isMigrationEnd, { timeout_ms, signal });
   ended.catch(() => undefined);
   try {
-    // While it reads it answers nothing.
+    // While it reads, it replies to nothing.
     await qmp.execute('migrate-incoming', { uri: `fd:${MEMORY_FD}` }, { timeout_ms });
     await untilLoaded(qmp, ended);
   } catch (error) {
@@ -112,10 +112,10 @@ async function untilLoaded(qmp: QmpClient, ended: Promise<MigrationEvent>): Prom
 }
 
 function notTaken(qemu_log: string, cause: unknown): Error {
-  return new Error(`QEMU does not take the memory: ${logTail(qemu_log).join(' | ')}`.trim(), { cause });
+  return new Error(`QEMU refuses the memory: ${logTail(qemu_log).join(' | ')}`.trim(), { cause });
 }
 
-/** From here on QEMU tells how a migration goes. */
+/** Enables QEMU's migration events. */
 async function tellOfMigration(qmp: QmpClient): Promise<void> {
   await qmp.execute('migrate-set-capabilities', { capabilities: [{ capability: 'events', state: true }] });
 }
@@ -126,7 +126,7 @@ function isMigrationEnd(event: QmpEvent): event is MigrationEvent {
   return event.event === 'MIGRATION' && ['completed', 'failed', 'cancelled'].includes(event.data.status);
 }
 
-/** A socket for one connection: QEMU's. */
+/** A socket that accepts one connection, from QEMU. */
 async function openInlet(path: string, owner: Outlet['owner']) {
   const connected = Promise.withResolvers<Socket>();
   const server = createServer({ pauseOnConnect: true }, (socket) => {

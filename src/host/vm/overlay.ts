@@ -1,13 +1,13 @@
 /**
- * A VM's local disk: a qcow2 overlay named `<instance id>.qcow2`, and `<instance id>.json` beside it, which says
- * what the overlay is worth (`sidecar.ts`).
+ * A VM's local disk: a qcow2 overlay `<instance id>.qcow2`, and its sidecar `<instance id>.json`, which says which head the
+ * overlay equals (`sidecar.ts`).
  *
  * Invariants:
- * - both files are a cache: what they hold beyond the last committed generation is all that can be lost with them;
- * - an overlay is on the disk before a sidecar vouches for it;
- * - a new overlay never takes the place of an old one while that one's sidecar still stands;
- * - an overlay belongs to its VM's user, who may have written anything to it: its header is checked, then programs that parse it
- *   run as that user.
+ * - both files are a cache: losing them loses only changes after the last committed generation;
+ * - an overlay is durable before its sidecar vouches for it;
+ * - an old overlay's sidecar is removed before a new overlay replaces it;
+ * - an overlay belongs to its VM's user and may have any content: its header is checked, and programs that parse it run as
+ *   that user.
  */
 import { constants } from 'node:fs';
 import { chown, copyFile, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
@@ -24,7 +24,7 @@ import type { VmUser } from './uid.ts';
 const QEMU_IMG_MS = 30_000;
 const SECTOR_BYTES = 512;
 
-/** The local disk is full. The guest's data is safe; room must be made. */
+/** The local disk is full. The guest's data is safe; space must be freed. */
 export class NoSpaceError extends Error {
   override name = 'NoSpaceError';
 }
@@ -34,7 +34,7 @@ export interface OverlayPaths {
   readonly sidecar: string;
 }
 
-/** What the file takes of the local disk; null: there is none. */
+/** The file's allocated size on the local disk; null: it does not exist. */
 export async function allocatedBytes(overlay: string): Promise<number | null> {
   try {
     return (await stat(overlay)).blocks * SECTOR_BYTES;
@@ -46,16 +46,15 @@ export async function allocatedBytes(overlay: string): Promise<number | null> {
 
 export function overlayPaths(folder: string, instance_id: string): OverlayPaths {
   assert(isId('inst', instance_id), 'instance_id is not an instance id');
-  // Absolute also keeps qemu-img from reading a protocol into a path with a colon.
+  // With an absolute path, qemu-img does not take a colon for a protocol.
   assert(isAbsolute(folder), 'the overlays folder must be absolute');
   return { overlay: join(folder, `${instance_id}.qcow2`), sidecar: join(folder, `${instance_id}.json`) };
 }
 
 /**
- * Makes an empty overlay of `size_bytes`, owned by the VM's user, mode 0600, in place of any older one. The backing
- * is given at run time (`-blockdev`), so none is recorded in the file.
- * Sub-clusters of 4 KiB (`extended_l2`) make first writes cheap: measured 0.31 s where plain clusters took 2.14 s.
- * Rejects with {@link NoSpaceError}, or an Error with qemu-img's words.
+ * Creates an empty overlay of `size_bytes`, owned by the VM's user, mode 0600, in place of an older one. The file names no
+ * backing file, because `-blockdev` sets it. Sub-clusters of 4 KiB (`extended_l2`) make first writes cheap.
+ * Rejects with {@link NoSpaceError}, or an Error with qemu-img's message.
  */
 export async function createOverlay(options: {
   readonly folder: string;
@@ -76,7 +75,7 @@ export async function createOverlay(options: {
     await handle.close();
     await qemuImg(
       ['create', '-q', '-f', 'qcow2', '-o', create_options, paths.overlay, String(options.size_bytes)],
-      // It is empty: nobody else has written to it yet.
+      // It is empty and new, so parsing it is safe.
       {
         ...{ qemu_img_binary: options.qemu_img_binary, user: null, jail: null, timeout_ms: QEMU_IMG_MS },
         files: { reads: [], writes: [paths.overlay] },
@@ -92,7 +91,7 @@ export async function createOverlay(options: {
   return paths;
 }
 
-/** Rejects with {@link NoSpaceError} when what an overlay will hold does not fit now. */
+/** Rejects with {@link NoSpaceError} when `bytes` do not fit on the disk. */
 export async function ensureRoom(folder: string, instance_id: string, bytes: number): Promise<void> {
   const { bavail, bsize } = await statfs(folder);
   if (bavail * bsize >= bytes) return;
@@ -100,15 +99,14 @@ export async function ensureRoom(folder: string, instance_id: string, bytes: num
 }
 
 /**
- * Makes an overlay that no QEMU has open as large as the disk has become; what it holds stays, and what is new reads
- * as zeroes. Nothing is done to one of that size. Rejects with {@link NoSpaceError}, or an Error with qemu-img's words; an
- * overlay whose header is not one of ours is not opened.
+ * Grows an overlay that no QEMU has open to the disk's new size. The new part reads as zeroes. Does nothing if it has that
+ * size. Rejects with {@link NoSpaceError}, or an Error with qemu-img's message. Does not open an overlay with a foreign header.
  */
 export async function growOverlay(options: {
   readonly folder: string;
   readonly instance_id: string;
   readonly size_bytes: number;
-  /** Absent: ourselves. */
+  /** Absent: the agent's user. */
   readonly owner?: VmUser;
   readonly jail: Jail | null;
   readonly qemu_img_binary: string;
@@ -134,7 +132,7 @@ export type OverlayLook =
   | { readonly size_bytes: number; readonly problem: null }
   | { readonly problem: string };
 
-/** The size of the disk that an overlay holds, or why it is not to be opened by QEMU's programs. Only its header is read. */
+/** The virtual size of an overlay, or why QEMU's programs must not open it. Reads only its header. */
 export async function inspectOverlay(path: string): Promise<OverlayLook> {
   await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   if (!(await file.stat()).isFile()) return { problem: 'it is no regular file' };
@@ -146,7 +144,7 @@ export async function inspectOverlay(path: string): Promise<OverlayLook> {
     : { problem: problem ?? 'it has no qcow2 header' };
 }
 
-/** Removes the sidecar first, durably, then the overlay: no crash leaves a sidecar that vouches for another file. */
+/** Removes the sidecar durably, then the overlay, so that no crash leaves a sidecar without its overlay. */
 export async function removeOverlay(folder: string, instance_id: string): Promise<void> {
   const paths = overlayPaths(folder, instance_id);
   await rm(paths.sidecar, { force: true });
@@ -155,12 +153,12 @@ export async function removeOverlay(folder: string, instance_id: string): Promis
   await rm(paths.overlay, { force: true });
 }
 
-/** Where overlays are kept that only an operator may decide about, below the folder of the others. */
+/** The folder, beside the overlays, of overlays that await an operator's decision. */
 const ASIDE = 'aside';
 
 /**
- * Moves an overlay and its sidecar to where nothing uses or removes them; the VM's user cannot write them any more.
- * Answers the overlay's new path.
+ * Moves an overlay and its sidecar to a folder where nothing uses or removes them and the VM's user cannot write them.
+ * Returns the overlay's new path.
  */
 export async function setAsideOverlay(folder: string, instance_id: string): Promise<string> {
   const paths = overlayPaths(folder, instance_id);
@@ -168,7 +166,7 @@ export async function setAsideOverlay(folder: string, instance_id: string): Prom
   await mkdir(aside, { recursive: true, mode: 0o700 });
   const stamp = new Date().toISOString().replaceAll(/[:.]/g, '-');
   const kept = join(aside, `${instance_id}-${stamp}.qcow2`);
-  // Its note first, which an operator needs: a crash in between leaves the overlay where it is.
+  // The sidecar first, which the operator needs: a crash in between leaves the overlay in place.
   await copyFile(paths.sidecar, kept.replace(/qcow2$/, 'json')).catch((error: unknown) => {
     if (errnoOf(error) !== 'ENOENT') throw error;
   });
@@ -180,7 +178,7 @@ export async function setAsideOverlay(folder: string, instance_id: string): Prom
   return kept;
 }
 
-/** All of an instance that was set aside: it is deleted. */
+/** Deletes the set-aside overlays of a deleted instance. */
 export async function removeAside(folder: string, instance_id: string): Promise<void> {
   const aside = join(folder, ASIDE);
   for (const name of await readdir(aside).catch(() => []))

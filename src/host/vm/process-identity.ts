@@ -1,25 +1,25 @@
 /**
- * Which process is meant: pid, start time and boot of the host together, as a pid is reused and the three are not (proc(5),
- * field 22 of /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
- * Invariant: nothing here signals, or believes alive, a process other than the one identified.
+ * Identifies a process by pid, start time and boot of the host, because pids are reused (proc(5): field 22 of
+ * /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
+ * Invariant: no other process with the same pid is signalled or taken for alive.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { pause } from '../../lib/backoff.ts';
 import { errnoOf } from '../../lib/errors.ts';
-import { bootId } from '../lease/boot-clock.ts';
+import { bootId } from './boot-clock.ts';
 
 export interface ProcessIdentity {
   readonly pid: number;
   /** Clock ticks since the host's boot. */
   readonly start_time: number;
-  /** Of which boot; absent in what programs of before have noted. */
-  readonly boot_id?: string;
+  /** The host's boot. */
+  readonly boot_id: string;
 }
 
 const STATE = 0;
 const START_TIME = 19;
 
-/** The identity of a living process; null when there is none of that pid, or only its zombie. */
+/** The identity of a living process; null: no process, or a zombie. */
 export function identityOf(pid: number): ProcessIdentity | null {
   const fields = statFields(pid);
   if (!fields || fields[STATE] === 'Z' || fields[STATE] === 'X') return null;
@@ -27,10 +27,7 @@ export function identityOf(pid: number): ProcessIdentity | null {
 }
 
 export function isSameProcess(one: ProcessIdentity, other: ProcessIdentity): boolean {
-  const boot_id = one.boot_id ?? other.boot_id;
-  return (
-    one.pid === other.pid && one.start_time === other.start_time && boot_id === (other.boot_id ?? boot_id)
-  );
+  return one.pid === other.pid && one.start_time === other.start_time && one.boot_id === other.boot_id;
 }
 
 export function isAlive(identity: ProcessIdentity): boolean {
@@ -43,13 +40,13 @@ export function isStopped(identity: ProcessIdentity): boolean {
   return isAlive(identity) && statFields(identity.pid)?.[STATE] === 'T';
 }
 
-/** The user that it runs as; null when it is gone. */
+/** The process's user; null: it has ended. */
 export function userOf(identity: ProcessIdentity): number | null {
   const uid = /^Uid:\t(\d+)/m.exec(procFile(identity.pid, 'status') ?? '')?.[1];
   return uid !== undefined && isAlive(identity) ? Number(uid) : null;
 }
 
-/** Signals the process; answers false when it is gone already. Throws EPERM when it is not ours to signal. */
+/** Signals the process. Returns false when it has ended. @throws EPERM */
 export function killProcess(identity: ProcessIdentity, signal: NodeJS.Signals): boolean {
   if (!isAlive(identity)) return false;
   try {
@@ -60,7 +57,7 @@ export function killProcess(identity: ProcessIdentity, signal: NodeJS.Signals): 
   }
 }
 
-/** True once the process has ended; false when it still lives after `timeout_ms`. */
+/** Resolves to true once the process has ended, to false after `timeout_ms`. */
 export async function waitForExit(identity: ProcessIdentity, timeout_ms: number): Promise<boolean> {
   const deadline = performance.now() + timeout_ms;
   for (let wait_ms = 1; isAlive(identity); wait_ms = Math.min(50, wait_ms * 2)) {
@@ -71,7 +68,7 @@ export async function waitForExit(identity: ProcessIdentity, timeout_ms: number)
   return true;
 }
 
-/** The arguments of a process, its name first; empty when it is gone, or a kernel thread. */
+/** The arguments of a process, starting with its name. Empty: it has ended, or is a kernel thread. */
 export function commandLineOf(pid: number): string[] {
   const text = procFile(pid, 'cmdline') ?? '';
   return text === '' ? [] : text.replace(/\0$/, '').split('\0');
@@ -83,13 +80,13 @@ export function allPids(): number[] {
     .map(Number);
 }
 
-/** Fields of /proc/<pid>/stat from the state (field 3) on: the name before them may hold anything. */
+/** Fields of /proc/<pid>/stat from the state (field 3) on. The name before it may contain any character. */
 function statFields(pid: number): string[] | null {
   const text = procFile(pid, 'stat');
   return text === null ? null : text.slice(text.lastIndexOf(')') + 2).split(' ');
 }
 
-/** null when the process is gone. */
+/** null: the process has ended. */
 function procFile(pid: number, name: string): string | null {
   try {
     return readFileSync(`/proc/${pid}/${name}`, 'utf8');

@@ -2,8 +2,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { newId } from '../../lib/ids.ts';
-import { qemuArguments, type VmSpec } from './qemu-command.ts';
+import { qemuArguments } from './qemu-command.ts';
 import { describeCommandLine } from './qemu-process.ts';
+import type { VmSpec } from './vm-spec.ts';
 
 const SPEC: VmSpec = {
   instance_id: newId('inst'),

@@ -1,34 +1,31 @@
 /**
- * What QEMU is started with: a pure function from a VM's description to an argument vector.
+ * QEMU's arguments: a pure function of a VM's description.
  *
  * Invariants:
- * - no value of the description can add an option: blockdevs and devices are JSON, commas in the remaining
- *   key=value lists are doubled (QEMU's own escape), and everything that lands on the guest kernel's command line
- *   is one word without quotes;
- * - `-name guest=<instance id>` comes first, so that the process is known by its arguments alone;
- * - QEMU starts paused (`-S`): nothing runs before the dirty bitmap is there and `cont` is said.
+ * - no value of the description can add an option: blockdevs and devices are JSON, commas in other key=value lists are
+ *   doubled (QEMU's escape), and values on the kernel's command line are single words without quotes;
+ * - `-name guest=<instance id>` comes first, so that the arguments identify the process;
+ * - QEMU starts paused (`-S`), so the guest runs only after the dirty bitmap exists and `cont` is sent.
  *
- * Node and device names are part of the interface to the disk engine: {@link NODES}, {@link DEVICES}.
+ * The disk engine uses the node and device names {@link NODES} and {@link DEVICES}.
  */
 import { createHash } from 'node:crypto';
-import { join } from 'node:path';
 import { assert } from '../../lib/assert.ts';
-import { isId } from '../../lib/ids.ts';
 import type { BlockdevOptions } from '../qmp/types.ts';
-
-export const ACCELERATORS = ['kvm', 'tcg'] as const;
-export type Accelerator = (typeof ACCELERATORS)[number];
+import {
+  type Accelerator,
+  absolute,
+  checkSpec,
+  type LazyBacking,
+  type Machine,
+  machineFor,
+  type VmSpec,
+  vmSockets,
+} from './vm-spec.ts';
 
 /**
- * microvm: virtio-mmio, no PCI, boots quicker; needs KVM's clock. q35: the same devices on PCI, and an HPET: under
- * TCG the only machine on which the guest's clock runs right (docs/adr/0004-q35-under-tcg.md).
- */
-export const MACHINES = ['microvm', 'q35'] as const;
-export type Machine = (typeof MACHINES)[number];
-
-/**
- * Block nodes from the guest down: overlay (qcow2) on overlay-file, over base (raw view) on base-file. While a lazily
- * started overlay is not whole, it is over lazy instead: our own NBD export, which has the base image in it.
+ * Block nodes from the guest down: overlay (qcow2) on overlay-file, backed by base (raw) on base-file. An incomplete overlay
+ * is backed by `lazy` instead: our NBD export, which includes the base image.
  */
 export const NODES = {
   overlay: 'overlay',
@@ -40,81 +37,23 @@ export const NODES = {
 export const DEVICES = { disk: 'disk0', net: 'net0', agent_port: 'qga0', panic: 'panic0' } as const;
 
 /**
- * QEMU's cache of translated code. Unbounded it grows to a gigabyte, and a soft reboot then takes up to 26 s; with
- * 64 MiB it takes 4 to 5 s. The VM's memory limit counts it.
+ * QEMU's cache of translated code, which counts towards the VM's memory limit. Without a limit it grows to a gigabyte, and
+ * a soft reboot takes up to 26 s; with 64 MiB it takes 4 to 5 s.
  */
 export const TCG_CACHE_MIB = 64;
 
 /**
- * Against a CPU that is emulated the mitigations guard nothing. The kernel's test of its timer counts ticks in a few
- * milliseconds of real time: on a host whose processors were all busy it found none, and panicked.
+ * On an emulated CPU the mitigations protect nothing. The kernel's timer test counts ticks in a few milliseconds of real
+ * time: on a busy host it finds none and panics.
  */
 export const TCG_KERNEL_WORDS = ['mitigations=off', 'no_timer_check'] as const;
 
-/** An NBD export that unwritten clusters of the overlay read from until the overlay is whole. */
-export interface LazyBacking {
-  readonly socket_path: string;
-  readonly export_name: string;
-  /** How long reads wait for a lost server before they fail. */
-  readonly reconnect_delay_seconds: number;
-}
-
-export interface VmSpec {
-  readonly instance_id: string;
-  readonly vm_id: string;
-  readonly cpus: number;
-  readonly memory_mib: number;
-  readonly accel: Accelerator;
-  readonly machine?: Machine;
-  readonly kernel_path: string;
-  readonly initrd_path: string;
-  /** A DNS label, or several with dots; the guest takes it at boot. */
-  readonly hostname: string;
-  readonly overlay_path: string;
-  /** The image, a raw file: what unwritten clusters of a whole overlay read from. */
-  readonly base_path: string;
-  readonly lazy?: LazyBacking;
-  /** Folder of the VM's sockets, its user's until it listens. */
-  readonly runtime_dir: string;
-  /** Port on the host's 127.0.0.1 that leads to the guest's port 22. */
-  readonly ssh_forward_port: number;
-  /** Further words for the kernel's command line. */
-  readonly kernel_parameters?: readonly string[];
-  /** To boot with: an SSH host key, its public file before the other, for a disk that has none; read as QEMU starts. */
-  readonly host_key_path?: string;
-  /** Continue from a memory rather than boot: from a stream to this socket, or from what QEMU is told of by its monitor. */
-  readonly incoming?: { readonly socket_path: string } | 'told';
-}
-
-export interface VmSockets {
-  readonly qmp: string;
-  readonly agent: string;
-  readonly console: string;
-  /** Where it is started to go on from a memory that comes as a stream. */
-  readonly incoming: string;
-}
-
-/** The sockets that QEMU listens on, in the VM's runtime folder. */
-export function vmSockets(runtime_dir: string): VmSockets {
-  return {
-    qmp: join(runtime_dir, 'qmp.sock'),
-    agent: join(runtime_dir, 'agent.sock'),
-    console: join(runtime_dir, 'console.sock'),
-    incoming: join(runtime_dir, 'resume.sock'),
-  };
-}
-
-/** sockaddr_un holds 108 bytes, the last of them NUL (unix(7)). */
-const MAX_SOCKET_PATH_BYTES = 107;
-const HOSTNAME =
-  /^(?=.{1,253}$)[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*$/;
-const KERNEL_WORD = /^[\x21\x23-\x7e]{1,256}$/;
 /** x86's limit of COMMAND_LINE_SIZE. */
 const MAX_KERNEL_COMMAND_LINE = 2047;
 
 /**
- * The arguments for qemu-system-x86_64 7.2 or later, without the program's name. Throws InvariantError for a
- * description that was not validated: a relative path, a hostile hostname, a socket path over 107 bytes.
+ * The arguments of qemu-system-x86_64 7.2 or later, without the program's name. @throws InvariantError for an invalid
+ * description: a relative path, a hostile hostname, a socket path over 107 bytes.
  */
 export function qemuArguments(spec: VmSpec): string[] {
   checkSpec(spec);
@@ -126,7 +65,7 @@ export function qemuArguments(spec: VmSpec): string[] {
     '-S',
     '-sandbox',
     'on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny',
-    // shutdown=pause: the dirty bitmap outlives the guest's power-off and the last flush runs on a quiet disk.
+    // shutdown=pause: the dirty bitmap survives the guest's power-off, and the last flush runs on a quiet disk.
     '-action',
     'shutdown=pause,reboot=reset,panic=pause',
     '-smp',
@@ -147,8 +86,8 @@ export function qemuArguments(spec: VmSpec): string[] {
 }
 
 /**
- * The arguments that boot the image's initramfs only, to see whether the accelerator works: it prints
- * `berth-probe-ok` on the serial line, which is QEMU's standard output, and powers off.
+ * The arguments that boot only the image's initramfs, to test the accelerator: it prints `berth-probe-ok` on the serial
+ * line, which is QEMU's standard output, and powers off.
  */
 export function probeArguments(probe: {
   readonly accel: Accelerator;
@@ -192,8 +131,8 @@ export function commonArguments(machine: Machine, accel: Accelerator): string[] 
     '-accel',
     accel === 'kvm' ? 'kvm' : `tcg,thread=multi,tb-size=${TCG_CACHE_MIB}`,
     '-cpu',
-    // Emulated, the kernel's `rep movsb` of ERMS is slower than its plain loops: a tenth of a boot; a fifth level of page
-    // tables, which no guest of ours is large enough for, makes each walk longer: a twentieth.
+    // Under emulation, `rep movsb` (ERMS) is slower than plain loops, which costs a tenth of a boot. The fifth level of page
+    // tables, which no guest needs, costs a twentieth.
     accel === 'kvm' ? 'host' : 'max,erms=off,la57=off',
     '-global',
     'virtio-mmio.force-legacy=false',
@@ -231,19 +170,19 @@ function channelArguments(spec: VmSpec, machine: Machine): string[] {
     '-object',
     'rng-random,id=rng0,filename=/dev/urandom',
     ...device({ driver: onBus('virtio-rng', machine), rng: 'rng0' }),
-    // Tells of a kernel panic at once, through the guest's pvpanic driver.
+    // Reports a kernel panic at once, by the guest's pvpanic driver.
     ...device({ driver: 'pvpanic', id: DEVICES.panic }),
   ];
 }
 
 /**
- * Decided for the overlay:
- * - discard=unmap down to the file: blocks that the guest frees leave the local disk and are flushed as zeroes;
- * - detect-zeroes=off: the packer finds zero blocks itself; looking for them here would cost every guest write;
- * - cache.direct=off: O_DIRECT is refused by some file systems (tmpfs among them), and the shared base profits from
- *   the page cache. Guest flushes still reach the disk: cache.no-flush stays off;
- * - werror=stop, rerror=stop: a guest never sees an I/O error of ours; it waits for `cont`.
- * File locks stay on `auto`: QEMU takes them, so no second QEMU opens the overlay for writing.
+ * Options of the overlay:
+ * - discard=unmap down to the file: blocks that the guest frees are freed on the local disk and flushed as zeroes;
+ * - detect-zeroes=off: the packer detects zero blocks, which here would slow down every guest write;
+ * - cache.direct=off: some file systems (tmpfs) refuse O_DIRECT, and the shared base profits from the page cache. Guest
+ *   flushes still reach the disk, because cache.no-flush is off;
+ * - werror=stop, rerror=stop: an I/O error of the host pauses the guest until `cont`; the guest never sees it.
+ * File locks stay on `auto`, so no second QEMU opens the overlay for writing.
  */
 function diskArguments(spec: VmSpec, machine: Machine): string[] {
   return [
@@ -275,7 +214,7 @@ function diskArguments(spec: VmSpec, machine: Machine): string[] {
   ];
 }
 
-/** All options of the overlay's node: what `blockdev-reopen` does not name again falls back to its default. */
+/** All options of the overlay's node, because `blockdev-reopen` resets options that it is not given. */
 export function overlayNode(backing: string): BlockdevOptions {
   return {
     driver: 'qcow2',
@@ -307,26 +246,26 @@ function networkArguments(spec: VmSpec, machine: Machine): string[] {
       driver: onBus('virtio-net', machine),
       netdev: DEVICES.net,
       mac: macAddress(spec.instance_id),
-      // The option ROM is for network boot, which does not happen here.
+      // The option ROM is for network boot, which is not used.
       ...(machine === 'q35' ? { romfile: '' } : {}),
     }),
   ];
 }
 
-/** Its hardware's words, and those that say which instance and boot it is. */
+/** Words for the hardware, and words that identify instance and boot. */
 export function kernelCommandLine(spec: VmSpec): string {
   const words = [
     'console=ttyS0',
     'quiet',
     'loglevel=4',
-    // microvm: else the kernel's reboot ends in a jump to the BIOS without a reset, and about one in three hangs
-    // there; by triple fault 28 of 28 came back.
+    // On microvm the default reboot jumps to the BIOS without a reset, and about one in three hangs there. A triple fault
+    // works.
     ...((spec.machine ?? machineFor(spec.accel)) === 'microvm' ? ['reboot=t'] : []),
-    // Panics are reported by pvpanic; where that driver is not loaded yet, the machine resets after a second.
+    // pvpanic reports panics. Before that driver is loaded, the machine resets after a second.
     'panic=1',
     ...(spec.accel === 'tcg' ? TCG_KERNEL_WORDS : []),
     `berth.hostname=${spec.hostname}`,
-    // The guest of a fork knows by it that its disk was another instance's.
+    // It tells a fork's guest that its disk was another instance's.
     `berth.instance=${spec.instance_id}`,
     `berth.vm=${spec.vm_id}`,
     ...(spec.kernel_parameters ?? []),
@@ -336,11 +275,7 @@ export function kernelCommandLine(spec: VmSpec): string {
   return line;
 }
 
-export function machineFor(accel: Accelerator): Machine {
-  return accel === 'kvm' ? 'microvm' : 'q35';
-}
-
-/** Of an instance's network card: locally administered, the same for all its boots. Each VM is alone on its network. */
+/** The MAC address of an instance: locally administered, the same for all boots. Each VM has a network of its own. */
 export function macAddress(instance_id: string): string {
   const digest = createHash('sha256').update(instance_id).digest();
   return `52:54:00:${[...digest.subarray(0, 3)].map((byte) => byte.toString(16).padStart(2, '0')).join(':')}`;
@@ -358,43 +293,7 @@ export function blockdev(options: BlockdevOptions): string[] {
   return ['-blockdev', JSON.stringify(options)];
 }
 
-/** QemuOpts' escape: a doubled comma is a comma of the value. */
+/** QemuOpts' escape: a doubled comma is a literal comma. */
 function escapeCommas(value: string): string {
   return value.replaceAll(',', ',,');
-}
-
-function absolute(path: string, what: string): string {
-  assert(path.startsWith('/') && !/[\0\n]/.test(path), `${what} must be an absolute path`);
-  return path;
-}
-
-function inRange(value: number, low: number, high: number, what: string): void {
-  assert(Number.isInteger(value) && value >= low && value <= high, `${what} must be ${low} to ${high}`);
-}
-
-function checkSpec(spec: VmSpec): void {
-  assert(isId('inst', spec.instance_id), 'instance_id is not an instance id');
-  assert(isId('vm', spec.vm_id), 'vm_id is not a VM id');
-  inRange(spec.cpus, 1, 64, 'cpus');
-  inRange(spec.memory_mib, 64, 1 << 20, 'memory_mib');
-  inRange(spec.ssh_forward_port, 1, 65_535, 'ssh_forward_port');
-  assert(HOSTNAME.test(spec.hostname), 'hostname is not a host name');
-  for (const word of spec.kernel_parameters ?? []) {
-    assert(KERNEL_WORD.test(word), 'a kernel parameter must be one printable word without quotes');
-  }
-  absolute(spec.kernel_path, 'kernel_path');
-  absolute(spec.initrd_path, 'initrd_path');
-  absolute(spec.overlay_path, 'overlay_path');
-  absolute(spec.runtime_dir, 'runtime_dir');
-  const socket_paths: string[] = Object.values(vmSockets(spec.runtime_dir));
-  absolute(spec.base_path, 'base_path');
-  if (spec.lazy) socket_paths.push(absolute(spec.lazy.socket_path, 'lazy.socket_path'));
-  if (typeof spec.incoming === 'object')
-    socket_paths.push(absolute(spec.incoming.socket_path, 'incoming.socket_path'));
-  for (const path of socket_paths) {
-    assert(
-      Buffer.byteLength(path) <= MAX_SOCKET_PATH_BYTES,
-      `socket path ${path} is longer than ${MAX_SOCKET_PATH_BYTES} bytes: choose a shorter data folder`,
-    );
-  }
 }

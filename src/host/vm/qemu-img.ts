@@ -1,6 +1,6 @@
 /**
- * qemu-img on a file that somebody else could write. It parses that file, so it runs as that user (or as root without its powers,
- * for an operator's file), in a jail with that file alone where this host has jails, and is bounded in time and memory.
+ * Runs qemu-img on an untrusted file. As it parses the file, it runs as the file's user (or as root without capabilities, for
+ * an operator's file), in a jail with only that file if the host has jails, and with limited time and memory.
  */
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
@@ -12,16 +12,16 @@ const MEMORY_BYTES = 2 ** 30;
 
 export interface QemuImgRun {
   readonly qemu_img_binary: string;
-  /** `operator`: whoever we are; null: the same, where VMs run as ourselves. */
+  /** `operator`: the present user; null: the same, on hosts where VMs run as the agent's user. */
   readonly user: VmUser | 'operator' | null;
   readonly jail: Jail | null;
-  /** All that it may open. */
+  /** The only files that it may open. */
   readonly files: JailFiles;
   readonly timeout_ms?: number;
   readonly signal?: AbortSignal;
 }
 
-/** Rejects as execFile does, with `stderr`. */
+/** Rejects like execFile, with `stderr`. */
 export async function qemuImg(args: readonly string[], options: QemuImgRun): Promise<{ stdout: string }> {
   const { user, jail, files, timeout_ms, signal } = options;
   const bounded = ['prlimit', `--as=${MEMORY_BYTES}`, '--core=0', '--', options.qemu_img_binary, ...args];

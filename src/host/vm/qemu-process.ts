@@ -1,12 +1,12 @@
 /**
- * QEMU as a process: started so that it outlives us, found again after our restart, seen to die.
+ * QEMU as a process: starts it so that it outlives the agent, finds it after the agent's restart, and detects its end.
  *
  * Invariants:
- * - the folder of its sockets is its user's while it begins to listen, and ours before its guest runs or has a memory;
- * - the process is a session of its own, its output goes to a file, its folder is `/`, its environment is fixed:
- *   nothing ties it to the process that started it;
- * - a launch either returns a QEMU that answers QMP, or leaves no process behind;
- * - in a jail our child is bubblewrap, which waits for QEMU; the identity is QEMU's, by its pid on this host.
+ * - the folder of its sockets belongs to its user until QEMU listens, and to the agent before the guest runs;
+ * - the process has its own session, its output goes to a file, its folder is `/`, its environment is fixed: nothing ties it
+ *   to the agent's process;
+ * - a launch returns a QEMU that replies to QMP, or leaves no process behind;
+ * - in a jail, the agent's child is bubblewrap, which waits for QEMU. The identity is QEMU's, with its pid on the host.
  */
 import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process';
 import {
@@ -39,42 +39,42 @@ import {
   type ProcessIdentity,
   waitForExit,
 } from './process-identity.ts';
-import { vmSockets } from './qemu-command.ts';
 import { takeRuntimeDir } from './uid.ts';
+import { vmSockets } from './vm-spec.ts';
 
-/** Of a QEMU that is given a memory to go on from, the file that it reads it from. */
+/** The file descriptor from which QEMU reads its memory. */
 export const MEMORY_FD = 3;
-/** Where bubblewrap says which process QEMU is. It does not pass it on. */
+/** The file descriptor to which bubblewrap writes QEMU's pid. QEMU does not inherit it. */
 const INFO_FD = 4;
 const LOG_TAIL_BYTES = 4_096;
 const LOG_TAIL_LINES = 5;
-/** From the end of the QMP connection to the end of the process, which still closes its images. */
+/** The time from the end of the QMP connection to the end of the process, which first closes its images. */
 const EXIT_GRACE_MS = 2_000;
 
 export interface LaunchOptions {
   readonly qemu_binary: string;
   /** From qemuArguments. */
   readonly arguments: readonly string[];
-  /** Absent: as ourselves, where we are not root. */
+  /** Absent: as the agent's user, which is not root. */
   readonly run_as?: { readonly uid: number; readonly gid: number };
-  /** Takes `run_as`. Absent: it sees what its user may. */
+  /** Needs `run_as`. Absent: no jail. */
   readonly jail?: { readonly jail: Jail; readonly files: JailFiles };
   readonly runtime_dir: string;
-  /** Ours; QEMU has it as {@link MEMORY_FD}. */
+  /** The agent's file descriptor. QEMU gets it as {@link MEMORY_FD}. */
   readonly memory_fd?: number;
-  /** QEMU's own messages; emptied at the start. Keep it bounded with {@link boundLog}. */
+  /** QEMU's messages, truncated at the start. Limit it with {@link boundLog}. */
   readonly log_path: string;
-  /** Until QMP answers. Default 15 s. */
+  /** Time limit until QMP replies. Default 15 s. */
   readonly timeout_ms?: number;
 }
 
 export interface LaunchedVm {
   readonly identity: ProcessIdentity;
-  /** Negotiated; the VM is paused (`prelaunch`). */
+  /** Connected. The VM is paused (`prelaunch`). */
   readonly qmp: QmpClient;
 }
 
-/** QEMU did not come up. The message ends with its own last words. */
+/** QEMU did not start. The message ends with QEMU's last messages. */
 export class QemuLaunchError extends Error {
   override name = 'QemuLaunchError';
   readonly log_tail: readonly string[];
@@ -86,11 +86,11 @@ export class QemuLaunchError extends Error {
 }
 
 /**
- * Starts QEMU and connects to its monitor. Rejects with {@link QemuLaunchError}: a missing file, a port in use, a
- * folder that the VM's user cannot reach, no monitor in time.
+ * Starts QEMU and connects to its monitor. Rejects with {@link QemuLaunchError}: a missing file, a port in use, a folder
+ * without access for the VM's user, no monitor in time.
  */
 export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
-  // Else the monitor of a predecessor in the same folder could answer before the new QEMU listens.
+  // The monitor of a predecessor in the same folder could reply before the new QEMU listens.
   for (const path of Object.values(vmSockets(options.runtime_dir))) rmSync(path, { force: true });
   const log_fd = openSync(
     options.log_path,
@@ -144,12 +144,12 @@ function spawnQemu({ qemu_binary, run_as, jail, memory_fd, ...options }: LaunchO
   });
 }
 
-/** Node has not reaped it yet, so the pid is still this child's, dead or alive. */
+/** Node has not reaped the child yet, so its pid is not reused. */
 function childIdentity({ pid }: ChildProcess): ProcessIdentity | null {
   return pid === undefined ? null : identityOf(pid);
 }
 
-/** Of the process that bubblewrap waits for; null when there is none, or it has ended. */
+/** The identity of bubblewrap's process; null: none, or it has ended. */
 async function jailedIdentity({ stdio }: ChildProcess, timeout_ms: number): Promise<ProcessIdentity | null> {
   const pipe = stdio[INFO_FD] as Readable;
   const late = setTimeout(() => pipe.destroy(), timeout_ms);
@@ -157,14 +157,14 @@ async function jailedIdentity({ stdio }: ChildProcess, timeout_ms: number): Prom
     const { 'child-pid': pid } = JSON.parse(await text(pipe)) as { 'child-pid': number };
     return identityOf(pid);
   } catch {
-    // It has ended before it said so: why is in its exit and in the log.
+    // bubblewrap has ended before. Exit code and log have the reason.
     return null;
   } finally {
     clearTimeout(late);
   }
 }
 
-/** That its monitor carries out commands says that it listens on all of them. Answers why it cannot be done. */
+/** Takes the socket folder from QEMU's user. Once the monitor replies, QEMU listens on all sockets. Returns a failure's reason. */
 function closeOff({ runtime_dir, run_as }: LaunchOptions): string | undefined {
   try {
     if (run_as) takeRuntimeDir(runtime_dir, run_as.uid, Object.values(vmSockets(runtime_dir)));
@@ -174,10 +174,10 @@ function closeOff({ runtime_dir, run_as }: LaunchOptions): string | undefined {
   }
 }
 
-/** A QEMU that has taken the connection and says nothing is asked by another: under load one in thousands never greets the first. */
+/** After this time without a greeting it reconnects: under load, one QEMU in thousands never greets the first connection. */
 const GREETING_MS = 5_000;
 
-/** The monitor, or the reason why not. QEMU listens before it has read all options, and may yet hang up. */
+/** The monitor, or the failure's reason. QEMU listens before it has read all options, and may still exit. */
 async function connectMonitor(
   socket_path: string,
   deadline: number,
@@ -196,13 +196,13 @@ async function connectMonitor(
   }
 }
 
-/** Connections that wait to be accepted fill a queue of one or two, and those of dead agents wait there too. */
+/** The accept queue holds one or two connections, among them those of dead agents. */
 const QUEUE_IS_FULL = 'EAGAIN';
 const NOBODY_LISTENS = ['ENOENT', 'ECONNREFUSED'];
 
 /**
- * The monitor of a QEMU that was left by a process before us; or why not, where nobody listens, or it was silent for
- * `patience_ms`. @throws where that says nothing of QEMU: it is paused, or the trouble is ours
+ * Connects to the monitor of a QEMU that an earlier agent started. Returns the reason when nothing listens or it was silent
+ * for `patience_ms`. @throws when QEMU may be healthy: it is paused, or the agent has a problem
  */
 export async function findMonitor(
   identity: ProcessIdentity,
@@ -225,12 +225,12 @@ export async function findMonitor(
   }
 }
 
-/** `exited`: the process is gone. `disconnected`: it lives, but its monitor no longer speaks with us. */
+/** `exited`: the process has ended. `disconnected`: it lives, but the monitor connection has ended. */
 export type VmEnd = 'exited' | 'disconnected';
 
 /**
- * Tells once how it ended, promptly: the kernel closes a dead QEMU's monitor socket at once, whether or not QEMU
- * is our child. Returns the function that stops listening. Closing `qmp` ourselves is told as `disconnected`.
+ * Calls `listener` once at the end, without delay: the kernel closes a dead QEMU's monitor socket at once, also when QEMU
+ * is not a child. Returns the function that stops listening. Closing `qmp` counts as `disconnected`.
  */
 export function onVmExit(
   identity: ProcessIdentity,
@@ -251,12 +251,12 @@ export function onVmExit(
 export interface FoundVm {
   readonly identity: ProcessIdentity;
   readonly instance_id: string;
-  /** From the kernel's command line; null when it is not there. */
+  /** From the kernel's command line; null: absent. */
   readonly vm_id: string | null;
   readonly runtime_dir: string;
 }
 
-/** Every living QEMU of ours (by its arguments alone) whose runtime folder lies below `runtime_root`. */
+/** Every running QEMU (by its arguments) with a runtime folder below `runtime_root`. */
 export function findOrphans(runtime_root: string): FoundVm[] {
   assert(runtime_root.startsWith('/'), 'runtime_root must be absolute');
   const root = runtime_root.endsWith('/') ? runtime_root : `${runtime_root}/`;
@@ -269,10 +269,10 @@ export function findOrphans(runtime_root: string): FoundVm[] {
   return found;
 }
 
-/** What start QEMU, with its arguments after their own. */
+/** Programs that start QEMU, with QEMU's arguments after their own. */
 const LAUNCHERS: readonly string[] = ['bwrap', 'setpriv'];
 
-/** What {@link qemuArguments} put into an argument vector; null when it is not one of ours, or a launcher's. */
+/** Parses the arguments of {@link qemuArguments}; null: another program's, or a launcher's. */
 export function describeCommandLine(argv: readonly string[]): Omit<FoundVm, 'identity'> | null {
   if (LAUNCHERS.includes(basename(argv[0] ?? ''))) return null;
   const instance_id = valueAfter(argv, '-name', 'guest=');
@@ -283,7 +283,7 @@ export function describeCommandLine(argv: readonly string[]): Omit<FoundVm, 'ide
   return { instance_id, vm_id: vm_id && isId('vm', vm_id) ? vm_id : null, runtime_dir: dirname(path) };
 }
 
-/** The value of the first `option` that starts with `prefix`, without the prefix. */
+/** The first value of `option` that starts with `prefix`, without the prefix. */
 function valueAfter(argv: readonly string[], option: string, prefix: string): string | null {
   for (const [index, value] of argv.entries()) {
     if (argv[index - 1] === option && value.startsWith(prefix)) return value.slice(prefix.length);
@@ -292,8 +292,8 @@ function valueAfter(argv: readonly string[], option: string, prefix: string): st
 }
 
 /**
- * Keeps the last half of `max_bytes` once the log is longer than `max_bytes`. Safe beneath a running QEMU, which
- * appends. Call it now and then: a guest can make QEMU complain.
+ * Truncates a log over `max_bytes` to its last half. Safe while QEMU appends to it. Call it regularly, because a guest can
+ * make QEMU write messages.
  */
 export function boundLog(log_path: string, max_bytes: number): void {
   const fd = openSync(log_path, constants.O_RDWR | constants.O_APPEND | constants.O_NOFOLLOW);
@@ -307,7 +307,7 @@ export function boundLog(log_path: string, max_bytes: number): void {
   }
 }
 
-/** QEMU's last messages, without its time stamps; empty when there is no log. */
+/** QEMU's last messages without time stamps; empty: no log. */
 export function logTail(log_path: string): string[] {
   let fd: number;
   try {

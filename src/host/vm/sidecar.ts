@@ -1,8 +1,8 @@
 /**
- * `<instance id>.json` beside an overlay: which head the overlay was last known to equal, and who has written it since.
- * What it is worth is decided in `runner/judge-overlay.ts`.
+ * `<instance id>.json` beside an overlay: the head that the overlay last equalled, and the VM that has opened it since.
+ * `judge-overlay.ts` decides by it how the overlay can be used.
  *
- * Invariant: it is replaced whole and is on the disk when a write returns.
+ * Invariant: a write replaces it atomically and durably.
  */
 import { readFile } from 'node:fs/promises';
 import { assert } from '../../lib/assert.ts';
@@ -12,27 +12,27 @@ import { writeFileDurably } from './durable-file.ts';
 import { overlayPaths, spaceOr } from './overlay.ts';
 
 /**
- * What unwritten clusters of an overlay are. `yes`: the image's, all of the head is in it. `no`: the head's, it was begun
- * empty. `unverified`: it should hold all of the head, but its last VM was killed; the head's until that was looked at.
+ * What unallocated clusters of an overlay read as. `yes`: the image, because the overlay has all blocks of the head. `no`: the
+ * head. `unverified`: the head, until a check shows that the overlay has all its blocks, because its last VM was killed.
  */
 export const FILLED = ['yes', 'no', 'unverified'] as const;
 export type Filled = (typeof FILLED)[number];
 
 export interface OverlaySidecar {
-  /** The head that the overlay's clean blocks are equal to. */
+  /** The head that the overlay's clean blocks equal. */
   readonly generation: number;
   readonly commit_id: string;
-  /** The VM that last had the overlay open, and the epoch of its placement. */
+  /** The VM that last opened the overlay, and the epoch of its placement. */
   readonly vm_id: VmId;
   readonly placement: number;
-  /** True when the overlay holds nothing beyond that head, is on the disk, and no VM has it open. */
+  /** The overlay equals that head, is durable, and no VM has it open. */
   readonly clean: boolean;
   readonly filled: Filled;
-  /** What it is a delta of. The head does not say so before its first generation. */
+  /** The image that it is based on. A head without generations does not name it. */
   readonly image_version: string | null;
 }
 
-/** Replaces the sidecar; on return it is on the disk. Rejects with NoSpaceError or the system error. */
+/** Replaces the sidecar durably. Rejects with NoSpaceError or the system error. */
 export async function writeSidecar(
   folder: string,
   instance_id: string,
@@ -47,7 +47,7 @@ export async function writeSidecar(
   }
 }
 
-/** The sidecar; `none`: there is no file; `damaged`: what there is cannot be one. */
+/** The sidecar; `none`: no file; `damaged`: not a valid sidecar. */
 export async function readSidecar(
   folder: string,
   instance_id: string,

@@ -1,7 +1,6 @@
 /**
- * The unprivileged user of each VM: numbers nobody else has, one per slot of the host, without entries in
- * /etc/passwd.
- * Invariant: two VMs that live at the same time have different users; the egress rules hold for the whole range.
+ * The unprivileged user of each VM: one uid for each slot of the host, from an unused range, without an entry in /etc/passwd.
+ * Invariant: concurrent VMs have different users. The egress rules cover the whole range.
  */
 import { spawnSync } from 'node:child_process';
 import { chmodSync, chownSync, lstatSync, mkdirSync, statSync, unlinkSync } from 'node:fs';
@@ -10,7 +9,7 @@ import { errnoOf } from '../../lib/errors.ts';
 
 export const VM_UID_BASE = 2_000_000;
 export const VM_UID_COUNT = 1_000_000;
-/** The last of the range: for test guests, which no slot ever reaches. */
+/** The last of the range, for test guests. No slot reaches it. */
 export const PROBE_UID = VM_UID_BASE + VM_UID_COUNT - 1;
 
 export interface VmUser {
@@ -18,15 +17,15 @@ export interface VmUser {
   readonly gid: number;
 }
 
-/** The user of the VM in `slot` (0 to 999,998): the offset of its forward port in the host's range. */
+/** The user of the VM in `slot` (0 to 999,998), which is the offset of its forwarded port in the host's range. */
 export function vmUser(slot: number): VmUser {
   assert(Number.isInteger(slot) && slot >= 0 && slot < VM_UID_COUNT - 1, 'slot is out of range');
   return { uid: VM_UID_BASE + slot, gid: VM_UID_BASE + slot };
 }
 
 /**
- * The group that a VM's user needs to open /dev/kvm; null when any does, or none would, or there is no device. Never
- * root's: what it may read and write is the host's. A VM under KVM runs with this as its gid: QEMU 7.2 cannot be handed the open device.
+ * The group that a VM's user needs for /dev/kvm; null: none is needed, none helps, or there is no device. Never root's group,
+ * which has access to the host's files. A VM with KVM has this gid, because QEMU 7.2 does not accept an open device.
  */
 export function kvmGroup(device_path = '/dev/kvm'): number | null {
   try {
@@ -40,7 +39,7 @@ export function kvmGroup(device_path = '/dev/kvm'): number | null {
   }
 }
 
-/** Makes `path` (its parent exists) a folder of this user's, for QEMU to make its sockets in: 0700. An existing one is taken over. */
+/** Creates `path` (its parent exists) for QEMU's sockets, owned by this user, 0700. Takes over an existing folder. */
 export function prepareRuntimeDir(path: string, uid: number, gid: number): void {
   try {
     mkdirSync(path, { mode: 0o700 });
@@ -53,9 +52,9 @@ export function prepareRuntimeDir(path: string, uid: number, gid: number): void 
 }
 
 /**
- * Takes the folder of a VM's sockets from its user, once QEMU listens on them: passed through, no more. Whoever has broken out of
- * QEMU can put nothing in their place then, so what we open, make and give away by path in it is what it seems to be. Of
- * `sockets`, what is not one of that user's is removed.
+ * Takes the folder of a VM's sockets from its user once QEMU listens, leaving it only search permission. A compromised QEMU
+ * then cannot replace anything in it, so the agent may open, create and chown files there by path. Removes those of `sockets`
+ * that are not sockets of that user.
  */
 export function takeRuntimeDir(path: string, uid: number, sockets: readonly string[]): void {
   chownSync(path, 0, 0);
@@ -68,8 +67,8 @@ export function takeRuntimeDir(path: string, uid: number, sockets: readonly stri
 }
 
 /**
- * Which of `paths` that user cannot read, by trying: modes, ACLs and every folder above count. The usual trap is a
- * data folder under a home of mode 0700.
+ * The `paths` that the user cannot read, found by trying: modes, ACLs and all parent folders count. The usual cause is a data
+ * folder in a home of mode 0700.
  */
 export function unreadablePaths(paths: readonly string[], user: VmUser): string[] {
   const script = 'for path; do [ -r "$path" ] || printf "%s\\0" "$path"; done';

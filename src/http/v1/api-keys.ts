@@ -1,22 +1,21 @@
 import type { FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { createApiKey } from '../../api-keys/create-api-key.ts';
-import { MAX_NETWORKS } from '../../api-keys/networks.ts';
 import { holdLineage, revokeApiKey, revokeApiKeys } from '../../api-keys/revoke-api-key.ts';
 import { MAX_GRACE_S, rotateApiKey } from '../../api-keys/rotate-api-key.ts';
-import { refuseEscalation } from '../../api-keys/scope-within.ts';
 import { type ApiKeyRow, findApiKey, listApiKeys } from '../../api-keys/store.ts';
 import { apiKeyView } from '../../api-keys/view.ts';
 import { requireKeysOf, viewerOf } from '../../api-keys/viewer.ts';
 import type { Principal } from '../../auth/principal.ts';
+import { refuseEscalation } from '../../auth/scope-within.ts';
 import type { Tx } from '../../db/pool.ts';
 import { present } from '../../lib/assert.ts';
 import { AppError } from '../../lib/errors.ts';
 import { type ApiKeyId, isId, type ServiceAccountId } from '../../lib/ids.ts';
-import { UnlimitedKeys } from '../../orgs/quotas.ts';
+import { MAX_NETWORKS } from '../../lib/networks.ts';
+import { checkQuota } from '../../orgs/quotas.ts';
 import { revokeRegisteredBy } from '../../ssh-keys/account-keys.ts';
-import { checkCaller, principalOf } from '../access.ts';
-import type { App } from '../app.ts';
+import { principalOf } from '../access.ts';
 import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
@@ -24,21 +23,22 @@ import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { peek } from '../path-organisation.ts';
 import {
-  COMMON,
   closed,
   EmptyBody,
-  errors,
-  IdParams,
-  Name,
+  EXAMPLE_SCOPE,
+  idOf,
   NoContent,
   named,
+  nameText,
   nullable,
   oneOf,
   pageOf,
   pageQuery,
+  pathIds,
   Scope,
   Time,
 } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 import { SERVICE_ACCOUNT_ID_PATTERN } from '../validation-words.ts';
 
 const MAX_LIFETIME_S = 10 * 365 * 86_400;
@@ -46,41 +46,53 @@ const ServiceAccountIdSchema = Type.Unsafe<ServiceAccountId>({
   type: 'string',
   maxLength: 29,
   pattern: SERVICE_ACCOUNT_ID_PATTERN,
-  description: 'The service account that holds it; absent: the caller does',
+  description: 'The service account that holds the key; absent: the caller holds it',
+  examples: [],
 });
 
+const EXAMPLE_NAME = 'deploy';
+const EXAMPLE_NETWORKS = ['203.0.113.0/24'];
 const SHOWN = {
-  id: Type.String(),
-  name: Type.String(),
-  scope: Type.String(),
+  id: idOf('ak'),
+  name: Type.String({ examples: [EXAMPLE_NAME] }),
+  scope: Type.String({ examples: [EXAMPLE_SCOPE] }),
   service_account_id: nullable(
-    Type.String({ description: 'The service account that holds it; null: its maker does' }),
+    idOf('sa', { description: 'The service account that holds the key; null: its creator holds it' }),
+    { examples: [null] },
   ),
-  allowed_cidrs: Type.Array(Type.String(), { description: 'Where it may be used from; empty: everywhere' }),
-  prefix: Type.String({ description: 'How the key begins' }),
-  last4: Type.String({ description: 'How the key ends' }),
+  allowed_cidrs: Type.Array(Type.String(), {
+    description: 'The networks that it may be used from; empty: everywhere',
+    examples: [EXAMPLE_NETWORKS],
+  }),
+  prefix: Type.String({ description: 'The first characters of the key', examples: ['berth_live_4kV0'] }),
+  last4: Type.String({ description: 'The last characters of the key', examples: ['x7Qd'] }),
   created_at: Time,
   last_used_at: nullable(Time),
   expires_at: nullable(Time),
   previous_expires_at: nullable(
     Type.String({
       format: 'date-time',
-      description: 'Until when the key before the last rotation works; null: it has ended at once',
+      description: 'Until when the secret before the last rotation works; null: it does not',
     }),
+    { examples: [null] },
   ),
   created_by_key: nullable(
-    Type.String({ description: 'The API key that made it, which may be gone; null: a session did' }),
+    idOf('ak', {
+      description: 'The API key that created it, which may no longer exist; null: a session created it',
+    }),
   ),
 };
 const ApiKey = named('ApiKey', SHOWN);
 const CreateApiKeyRequest = named('CreateApiKeyRequest', {
-  name: Name,
+  name: nameText(EXAMPLE_NAME),
   scope: Scope,
   expires_in_seconds: Type.Optional(
     Type.Integer({
       minimum: 1,
       maximum: MAX_LIFETIME_S,
-      description: 'Absent: it does not expire, or with the API key that makes it, which it cannot outlive',
+      description:
+        'Absent: it does not expire, or it expires with the API key that creates it, which it cannot outlive',
+      examples: [7_776_000],
     }),
   ),
   service_account_id: Type.Optional(ServiceAccountIdSchema),
@@ -88,13 +100,14 @@ const CreateApiKeyRequest = named('CreateApiKeyRequest', {
     Type.Array(Type.String({ minLength: 1, maxLength: 64 }), {
       maxItems: MAX_NETWORKS,
       description:
-        'Addresses or networks that it may be used from; empty or absent: everywhere, or wherever the API key that makes it may be',
+        'Addresses or networks that it may be used from; empty or absent: everywhere, or those of the API key that creates it',
+      examples: [EXAMPLE_NETWORKS],
     }),
   ),
 });
 const CreateApiKeyResponse = named('CreateApiKeyResponse', {
   ...SHOWN,
-  key: Type.String({ description: 'The plain key, shown this once' }),
+  key: Type.String({ description: 'The plain key, shown only once', examples: ['berth_live_…'] }),
 });
 const RotateApiKeyRequest = named('RotateApiKeyRequest', {
   grace_seconds: Type.Optional(
@@ -102,10 +115,13 @@ const RotateApiKeyRequest = named('RotateApiKeyRequest', {
       minimum: 0,
       maximum: MAX_GRACE_S,
       default: 0,
-      description: 'For how long the key before goes on',
+      description: 'For how long the previous secret keeps working',
+      examples: [3600],
     }),
   ),
 });
+
+const ApiKeyParams = pathIds({ id: 'the API key' });
 
 export function registerApiKeys(app: App, context: AppContext, cursors: CursorSealer): void {
   registerCreate(app, context);
@@ -114,17 +130,15 @@ export function registerApiKeys(app: App, context: AppContext, cursors: CursorSe
   registerRevoke(app, context);
 }
 
-/** What is refused whatever else the body holds: 403 comes before 400. @throws AppError FORBIDDEN */
-function refuseBeyondOwn(request: FastifyRequest): Promise<void> {
-  return checkCaller(request, (principal) => {
-    const holder = peek(request.body, 'service_account_id');
-    if (holder !== undefined) requireKeysOf(principal, holder as ServiceAccountId);
-    refuseEscalation(principal, request.body);
-  });
+/** 403 comes before 400, so this precedes the validation of the body. @throws AppError FORBIDDEN */
+async function refuseBeyondOwn(request: FastifyRequest): Promise<void> {
+  const principal = principalOf(request);
+  const holder = peek(request.body, 'service_account_id');
+  if (holder !== undefined) requireKeysOf(principal, holder as ServiceAccountId);
+  refuseEscalation(principal, request.body);
 }
 
 function registerCreate(app: App, context: AppContext): void {
-  const unlimited = new UnlimitedKeys(context.quotas);
   app.route({
     method: 'POST',
     url: '/v1/api-keys',
@@ -133,33 +147,21 @@ function registerCreate(app: App, context: AppContext): void {
       people_only: true,
       confirmed_address: true,
       idempotent: true,
-      proves: true,
+      etag: true,
+      errors: ['NOT_FOUND', 'QUOTA_EXCEEDED'],
     },
     preValidation: refuseBeyondOwn,
     schema: {
       operationId: 'createApiKey',
-      summary: 'Make an API key',
+      summary: 'Create an API key',
       tags: ['API keys'],
       body: CreateApiKeyRequest,
-      response: {
-        201: CreateApiKeyResponse,
-        ...errors(
-          ...COMMON,
-          'NOT_FOUND',
-          'QUOTA_EXCEEDED',
-          'IDEMPOTENCY_IN_PROGRESS',
-          'IDEMPOTENCY_KEY_REUSED',
-        ),
-      },
+      response: { 201: CreateApiKeyResponse },
     },
     handler: async (request, reply) => {
-      const of_caller = request.body.service_account_id === undefined;
-      const mutation = {
-        action: 'api_key.create',
-        blind: ({ org_id }: Principal) => (of_caller ? unlimited.proof(org_id) : null),
-      };
-      const { body } = await mutate(context, request, reply, mutation, async (tx, principal, blind) => {
-        if (!blind) await unlimited.check(tx, principal.org_id);
+      const mutation = { action: 'api_key.create' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        await checkQuota(tx, context.quotas, principal.org_id, { api_keys: 1 });
         const made = await createApiKey(tx, principal, request.body);
         const shown = apiKeyView(made);
         setEtag(reply, etagValue(made));
@@ -182,10 +184,10 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
     config: { access: 'api_keys:read' },
     schema: {
       operationId: 'listApiKeys',
-      summary: "The caller's API keys; for owners and administrators also those of service accounts",
+      summary: "List the caller's API keys; for owners and admins, also those of service accounts",
       tags: ['API keys'],
       querystring: pageQuery(200, { service_account_id: Type.Optional(ServiceAccountIdSchema) }),
-      response: { 200: pageOf(ApiKey), ...errors(...COMMON) },
+      response: { 200: pageOf(ApiKey) },
     },
     onRequest: async (request) => {
       const holder = peek(request.query, 'service_account_id');
@@ -203,14 +205,13 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
   app.route({
     method: 'GET',
     url: '/v1/api-keys/:id',
-    config: { access: 'api_keys:read' },
+    config: { access: 'api_keys:read', etag: true },
     schema: {
       operationId: 'getApiKey',
-      summary: 'One API key, without the key',
+      summary: 'Get an API key, without the key itself',
       tags: ['API keys'],
-      params: IdParams,
-      querystring: EmptyBody,
-      response: { 200: ApiKey, ...errors(...COMMON, 'NOT_FOUND') },
+      params: ApiKeyParams,
+      response: { 200: ApiKey },
     },
     handler: async (request, reply) => {
       const { id } = request.params;
@@ -223,7 +224,7 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
   });
 }
 
-/** What a change of a key changes; its use does not. */
+/** A rotation changes these; the use of the key does not. */
 function etagValue({ id, last4, previous_expires_at }: Parameters<typeof apiKeyView>[0]) {
   return { id, last4, previous_expires_at };
 }
@@ -232,36 +233,28 @@ function registerRotate(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/api-keys/:id/rotate',
-    config: { access: 'session', sudo: true },
+    config: { access: 'session', sudo: true, etag: true, errors: ['CONFLICT', 'PRECONDITION_FAILED'] },
     schema: {
       operationId: 'rotateApiKey',
-      summary: 'Give an API key a new secret under the same id',
+      summary: 'Rotate an API key: give it a new secret under the same id',
       tags: ['API keys'],
-      params: IdParams,
+      params: ApiKeyParams,
       body: RotateApiKeyRequest,
-      response: {
-        200: CreateApiKeyResponse,
-        ...errors(...COMMON, 'SUDO_REQUIRED', 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED'),
-      },
+      response: { 200: CreateApiKeyResponse },
     },
     handler: async (request, reply) => {
       const { id } = request.params;
       const grace_seconds = request.body.grace_seconds ?? 0;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'api_key.rotate' },
-        async (tx, principal) => {
-          if (!isId('ak', id)) throw new AppError('NOT_FOUND');
-          const row = await rotateApiKey(tx, principal, id, grace_seconds, (before) =>
-            requireMatch(request, etagValue(before)),
-          );
-          const shown = apiKeyView(row);
-          setEtag(reply, etagValue(row));
-          return { status: 200, body: { ...shown, key: row.key }, target: id, data: { grace_seconds } };
-        },
-      );
+      const mutation = { action: 'api_key.rotate' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        if (!isId('ak', id)) throw new AppError('NOT_FOUND');
+        const row = await rotateApiKey(tx, principal, id, grace_seconds, (before) =>
+          requireMatch(request, etagValue(before)),
+        );
+        const shown = apiKeyView(row);
+        setEtag(reply, etagValue(row));
+        return { status: 200, body: { ...shown, key: row.key }, target: id, data: { grace_seconds } };
+      });
       reply.header('cache-control', 'no-store');
       return body;
     },
@@ -272,21 +265,22 @@ function registerRevoke(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/api-keys/:id',
-    config: { access: 'api_keys:write', people_only: true },
+    config: { access: 'api_keys:write', people_only: true, errors: ['PRECONDITION_FAILED'] },
     schema: {
       operationId: 'revokeApiKey',
-      summary: 'Revoke an API key, at once',
+      summary: 'Revoke an API key at once',
       tags: ['API keys'],
-      params: IdParams,
+      params: ApiKeyParams,
       querystring: closed({
         descendants: Type.Optional(
           oneOf(['true', 'false'], {
-            description: 'Also every API key and SSH key that was made with it, by way of other keys too',
+            description:
+              '`true`: also every API key and SSH key that was created with it, directly or through other keys',
           }),
         ),
       }),
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       const { id } = request.params;
@@ -306,7 +300,7 @@ function registerRevoke(app: App, context: AppContext): void {
 
 const REVOKE = { action: 'api_key.revoke' };
 
-/** Each that goes has an audit entry, but the first, which the mutation notes. */
+/** Appends an audit entry for each revoked key except the first, whose entry is that of the mutation. */
 async function revokeLineage(
   context: AppContext,
   tx: Tx,

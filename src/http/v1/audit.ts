@@ -2,25 +2,26 @@ import { Type } from 'typebox';
 import { listAudit } from '../../audit/store.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
-import { COMMON, errors, named, nullable, pageOf, pageQuery, Time } from '../schemas.ts';
+import { idOf, named, nullable, pageOf, pageQuery, Time } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 import { AUDIT_WORD_PATTERN } from '../validation-words.ts';
 
 const AuditEntry = named('AuditEntry', {
-  id: Type.String(),
+  id: idOf('aud'),
   seq: nullable(
     Type.Integer({
-      description: 'Place in the chain of the organisation; null for the moment until it has one',
+      description: "The entry's number in the organisation's chain; null until the entry is sealed",
+      examples: [17],
     }),
   ),
   at: Time,
-  actor: Type.String(),
-  action: Type.String(),
-  target: nullable(Type.String()),
-  ip: nullable(Type.String()),
-  request_id: nullable(Type.String()),
+  actor: Type.String({ examples: ['usr_01k5x8m2vq7r4t9wz3b6c8d0ef'] }),
+  action: Type.String({ examples: ['api_key.create'] }),
+  target: nullable(Type.String({ examples: ['ak_01k5x8m2vq7r4t9wz3b6c8d0ef'] })),
+  ip: nullable(Type.String({ examples: ['203.0.113.7'] })),
+  request_id: nullable(Type.String({ examples: ['req_5f2b8c1e9d3a4b7c6e0f1a2d'] })),
   data: Type.Record(Type.String(), Type.Unknown()),
 });
 
@@ -34,13 +35,13 @@ export function registerAudit(app: App, { db }: AppContext, cursors: CursorSeale
     config: { access: 'audit:read', roles: ['owner', 'admin'] },
     schema: {
       operationId: 'listAudit',
-      summary: 'Who did what, when and from where',
+      summary: 'List the audit log: who did what, when and from where',
       tags: ['Audit'],
       querystring: pageQuery(200, {
-        action: Type.Optional(Word('As entries have it, whole')),
-        actor: Type.Optional(Word('The id of who did it')),
+        action: Type.Optional(Word('Only entries with exactly this action')),
+        actor: Type.Optional(Word('Only entries of the actor with this id')),
       }),
-      response: { 200: pageOf(AuditEntry), ...errors(...COMMON) },
+      response: { 200: pageOf(AuditEntry) },
     },
     handler: (request) => {
       const principal = principalOf(request);

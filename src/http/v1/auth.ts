@@ -23,15 +23,25 @@ import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
 import type { SessionId, UserId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import { appendAuditOf } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie, REFRESH_COOKIE, readCookie, setRefreshCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
-import { NOTHING } from '../nothing.ts';
 import { peek } from '../path-organisation.ts';
 import type { RateLimits } from '../rate-limits.ts';
-import { closed, Email, EmptyBody, errors, Name, NoContent, named, Time } from '../schemas.ts';
+import {
+  closed,
+  Email,
+  EmptyBody,
+  MailToken,
+  NO_BODY,
+  NoContent,
+  named,
+  nameText,
+  SessionToken,
+  Time,
+} from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 import { User, userView } from './me.ts';
 import { SecondFactor } from './mfa.ts';
 
@@ -39,39 +49,34 @@ const NewPassword = Type.String({
   minLength: PASSWORD_MIN_LENGTH,
   maxLength: PASSWORD_MAX_LENGTH,
   description: `${PASSWORD_MIN_LENGTH} to ${PASSWORD_MAX_LENGTH} characters; none of the 10,000 most used passwords, and not made of the account's e-mail address`,
+  examples: ['another long passphrase'],
 });
-const GivenPassword = Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH });
-const MailToken = Type.String({ minLength: 1, maxLength: 200 });
+const GivenPassword = Type.String({
+  minLength: 1,
+  maxLength: PASSWORD_MAX_LENGTH,
+  examples: ['a long passphrase of yours'],
+});
 
 const RegisterRequest = closed({
   email: Email,
   password: NewPassword,
-  name: Type.Optional(Name),
-  invitation_token: Type.Optional(MailToken),
+  name: Type.Optional(nameText('Ada Lovelace')),
+  invitation_token: Type.Optional(Type.String({ ...MailToken, examples: [] })),
 });
 const LoginRequest = closed({ email: Email, password: GivenPassword, ...SecondFactor });
 const SessionResponse = named('SessionResponse', {
   user: User,
-  session_token: Type.String(),
+  session_token: SessionToken,
   expires_at: Time,
 });
-const RefreshResponse = closed({ session_token: Type.String(), expires_at: Time });
-
-const PUBLIC = [
-  'INVALID_REQUEST',
-  'FORBIDDEN',
-  'UNSUPPORTED_MEDIA_TYPE',
-  'RATE_LIMITED',
-  'UNAVAILABLE',
-  'INTERNAL',
-] as const;
+const RefreshResponse = closed({ session_token: SessionToken, expires_at: Time });
 
 function callerOf(request: FastifyRequest) {
   const user_agent = (request.headers['user-agent'] ?? '').slice(0, 255);
   return { ip: request.ip, user_agent, request_id: request.id };
 }
 
-/** Opens a session for who has proved themselves, and answers with it. */
+/** Opens a session for an authenticated user, and answers with it. */
 export async function answerWithSession(
   context: AppContext,
   request: FastifyRequest,
@@ -97,7 +102,9 @@ function sessionAnswer(context: AppContext, reply: FastifyReply, opened: Opened)
 export function registerAuth(app: App, context: AppContext, limits: RateLimits): void {
   registerOpening(app, context, limits);
   registerSession(app, context, limits);
-  registerPasswords(app, context, limits);
+  registerPasswordChange(app, context, limits);
+  registerResetRequest(app, context, limits);
+  registerResetConfirmation(app, context, limits);
 }
 
 function registerOpening(app: App, context: AppContext, limits: RateLimits): void {
@@ -105,19 +112,18 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
   app.route({
     method: 'POST',
     url: '/v1/auth/register',
-    config: { access: 'public', own_site: true },
-    // Before it is refused: what is not let in counts too.
+    config: { access: 'public', own_site: true, sets_cookie: true, errors: ['CONFLICT', 'QUOTA_EXCEEDED'] },
+    // Counted before any refusal: refused requests count too.
     preValidation: async (request, reply) => {
       await limits.countAddress(request, reply);
       if (peek(request.body, 'invitation_token') === undefined) refuseUninvited(context.signups);
     },
     schema: {
       operationId: 'register',
-      summary: 'Make an account, where sign-ups are open or with an invitation',
+      summary: 'Create an account; needs open sign-ups or an invitation',
       tags: ['Accounts'],
-      security: [],
       body: RegisterRequest,
-      response: { 201: SessionResponse, ...errors(...PUBLIC, 'CONFLICT', 'QUOTA_EXCEEDED') },
+      response: { 201: SessionResponse },
     },
     handler: async (request, reply) => {
       const { email, password, name, invitation_token } = request.body;
@@ -131,19 +137,20 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
   app.route({
     method: 'POST',
     url: '/v1/auth/login',
-    config: { access: 'public', own_site: true },
+    config: {
+      access: 'public',
+      own_site: true,
+      sets_cookie: true,
+      errors: ['UNAUTHENTICATED', 'MFA_REQUIRED', 'ACCOUNT_LOCKED', 'QUOTA_EXCEEDED'],
+    },
     schema: {
       operationId: 'login',
       summary: 'Open a session',
       description:
-        'An account has as many live sessions as its quota `sessions` says. One past it is refused: end one, or reset the password, which ends all.',
+        'The quota `sessions` limits the live sessions of an account. A login beyond it is refused: end a session, or reset the password, which ends all.',
       tags: ['Accounts'],
-      security: [],
       body: LoginRequest,
-      response: {
-        200: SessionResponse,
-        ...errors(...PUBLIC, 'UNAUTHENTICATED', 'MFA_REQUIRED', 'ACCOUNT_LOCKED', 'QUOTA_EXCEEDED'),
-      },
+      response: { 200: SessionResponse },
     },
     handler: async (request, reply) => {
       const { email, password, ...factor } = request.body;
@@ -168,15 +175,14 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
   app.route({
     method: 'POST',
     url: '/v1/auth/refresh',
-    config: { access: 'public', own_site: true },
+    config: { access: 'public', own_site: true, sets_cookie: true, errors: ['UNAUTHENTICATED'] },
     schema: {
       operationId: 'refresh',
-      summary: `A new session token, by the cookie ${REFRESH_COOKIE}, which is replaced`,
-      description: `A replaced cookie is taken for ${REPLACED_GRACE_S} s more. Later it returns 401 and ends its session.`,
+      summary: `Get a new session token with the cookie ${REFRESH_COOKIE}, which is replaced`,
+      description: `A replaced cookie is accepted for another ${REPLACED_GRACE_S} s. Later it returns 401 and ends its session.`,
       tags: ['Accounts'],
-      security: [],
       body: EmptyBody,
-      response: { 200: RefreshResponse, ...errors(...PUBLIC, 'UNAUTHENTICATED') },
+      response: { 200: RefreshResponse },
     },
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);
@@ -194,13 +200,13 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
   app.route({
     method: 'POST',
     url: '/v1/auth/logout',
-    config: { access: 'session' },
+    config: { access: 'session', sets_cookie: true },
     schema: {
       operationId: 'logout',
       summary: 'End this session',
       tags: ['Accounts'],
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...PUBLIC, 'UNAUTHENTICATED') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       await mutate(context, request, reply, { action: 'auth.logout' }, async (tx, { credential }) => {
@@ -213,7 +219,7 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
   });
 }
 
-/** A session that ended because its replaced cookie came again: by whom is not known. */
+/** Notes a session that ended because its replaced cookie was used again, by an unknown caller. */
 async function noteReuse(
   { audit }: AppContext,
   tx: Tx,
@@ -227,18 +233,18 @@ async function noteReuse(
   await audit.append(tx, org_id, { ...entry, ip, request_id, data: { user_id, user_agent } });
 }
 
-function registerPasswords(app: App, context: AppContext, limits: RateLimits): void {
-  const { db, mailbox, public_url, log } = context;
+function registerPasswordChange(app: App, context: AppContext, limits: RateLimits): void {
+  const { db } = context;
   app.route({
     method: 'POST',
     url: '/v1/auth/password',
-    config: { access: 'session' },
+    config: { access: 'session', errors: ['ACCOUNT_LOCKED'] },
     schema: {
       operationId: 'changePassword',
       summary: 'Change the password; the other sessions end',
       tags: ['Accounts'],
       body: closed({ current_password: GivenPassword, new_password: NewPassword }),
-      response: { 204: NoContent, ...errors(...PUBLIC, 'UNAUTHENTICATED', 'ACCOUNT_LOCKED') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       const principal = principalOf(request);
@@ -254,46 +260,58 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       return reply.status(204).send(null);
     },
   });
+}
+
+function registerResetRequest(
+  app: App,
+  { db, mailbox, public_url, log }: AppContext,
+  limits: RateLimits,
+): void {
   app.route({
     method: 'POST',
     url: '/v1/auth/password-reset',
     config: { access: 'public' },
     schema: {
       operationId: 'requestPasswordReset',
-      summary: 'Send a reset token to the address, if it has an account',
+      summary: 'Mail a reset token to the address, if it has an account',
       tags: ['Accounts'],
-      security: [],
       body: closed({ email: Email }),
-      response: { 202: NoContent, ...errors(...PUBLIC) },
+      response: { 202: NoContent },
     },
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);
-      // Not awaited: neither the answer nor its time tells whether there is such an account.
+      // Not awaited: neither the answer nor its duration may show whether the account exists.
       requestPasswordReset(db, mailbox, public_url, request.body.email).catch((error: unknown) =>
-        log.error({ err: error }, 'a password reset could not be begun'),
+        log.error({ err: error }, 'a password reset could not be started'),
       );
-      return reply.status(202).send(NOTHING);
+      return reply.status(202).send(NO_BODY);
     },
   });
+}
+
+function registerResetConfirmation(app: App, context: AppContext, limits: RateLimits): void {
   app.route({
     method: 'POST',
     url: '/v1/auth/password-reset/confirm',
     config: { access: 'public' },
     schema: {
       operationId: 'confirmPasswordReset',
-      summary: 'Set a new password by the token of the mail; every session ends',
+      summary: 'Set a new password with the mailed token; every session ends',
       description:
-        'The notification and mail password.changed say how many API keys, SSH keys and factors remain (data.remaining). Of an account whose address was not confirmed all are removed, and the address counts as confirmed.',
+        'The notification and the mail `password.changed` give the number of API keys, SSH keys and factors that remain (`data.remaining`). If the address was not confirmed, all of them are removed, and the address is then confirmed.',
       tags: ['Accounts'],
-      security: [],
       body: closed({
         token: MailToken,
         new_password: NewPassword,
         revoke_all: Type.Optional(
-          Type.Boolean({ description: 'Also remove every API key, SSH key and factor', default: false }),
+          Type.Boolean({
+            description: 'Also remove every API key, SSH key and factor',
+            default: false,
+            examples: [false],
+          }),
         ),
       }),
-      response: { 204: NoContent, ...errors(...PUBLIC) },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);

@@ -1,4 +1,4 @@
-/** The organisation's events: as a list, and live. What a caller sees of them, its scopes say. */
+/** The organisation's events: as a list, and live. The caller's scopes decide which ones it sees. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import type { Scope } from '../../auth/permissions.ts';
@@ -14,15 +14,12 @@ import {
 import { eventView } from '../../events/view.ts';
 import { invalid } from '../../lib/errors.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
-import type { EventStreams, StreamSource } from '../event-stream.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
-  COMMON,
   closed,
-  errors,
   eventStream,
+  idOf,
   LastEventId,
   named,
   nullable,
@@ -31,20 +28,24 @@ import {
   pageQuery,
   Time,
 } from '../schemas.ts';
+import type { EventStreams, StreamSource } from '../streams/event-stream.ts';
+import type { App } from '../typed-app.ts';
 import { RESOURCE_ID_PATTERN } from '../validation-words.ts';
 
-const EventTypeSchema = oneOf(EVENT_TYPES, { title: 'EventType' });
+const EventTypeSchema = oneOf(EVENT_TYPES, { title: 'EventType', examples: ['vm.started'] });
 const Event = named('Event', {
-  id: Type.String(),
+  id: idOf('evt'),
   type: EventTypeSchema,
   timestamp: Time,
   data: Type.Object(
     {
-      org_id: Type.String(),
-      actor: Type.String(),
-      sequence: nullable(Type.Integer({ description: "Counts an instance's events" })),
+      org_id: idOf('org'),
+      actor: Type.String({ examples: ['usr_01k5x8m2vq7r4t9wz3b6c8d0ef'] }),
+      sequence: nullable(
+        Type.Integer({ description: "The number of the event among its instance's events", examples: [12] }),
+      ),
     },
-    { additionalProperties: true, description: 'The resource as the API shows it, and these' },
+    { additionalProperties: true, description: 'The resource as the API shows it, with these fields' },
   ),
 });
 
@@ -61,7 +62,7 @@ const FILTERS = {
 };
 type Filters = { readonly type?: EventType; readonly resource?: string };
 
-/** Of instances, VMs, disks and keys; all others are the organisation's. */
+/** Readable with `instances:read`; all others with `org:read`. */
 const OF_INSTANCES = ['instance', 'vm', 'disk', 'ssh_key', 'api_key'];
 const SCOPES = ['instances:read', 'org:read'] as const satisfies readonly Scope[];
 const ACCESS = { access: 'any', any_scope: SCOPES } as const;
@@ -99,12 +100,12 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
     config: ACCESS,
     schema: {
       operationId: 'listEvents',
-      summary: "The organisation's events of the last 30 days",
+      summary: "List the organisation's events of the last 30 days",
       description:
-        'Those of instances, VMs, disks and keys with the scope `instances:read`, the others with `org:read`.',
+        'The scope `instances:read` shows the events of instances, VMs, disks and keys; `org:read` shows the others.',
       tags: ['Events'],
       querystring: pageQuery(200, FILTERS),
-      response: { 200: pageOf(Event), ...errors(...COMMON) },
+      response: { 200: pageOf(Event) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -136,16 +137,16 @@ function registerStream(app: App, { db }: AppContext, streams: EventStreams): vo
   app.route({
     method: 'GET',
     url: '/v1/events/stream',
-    config: ACCESS,
+    config: { ...ACCESS, errors: ['QUOTA_EXCEEDED'] },
     schema: {
       operationId: 'streamEvents',
-      summary: "The organisation's events as they happen",
+      summary: "Stream the organisation's events as they happen",
       description:
-        'Each event under its type, with an Event. Also: `reset` when `Last-Event-ID` is not known any more, `end` with an error before the stream ends for want of a credential.',
+        'Each event is sent under its type, with an Event. The stream also sends `reset` when `Last-Event-ID` is no longer known, and `end` with an error before it ends because the credential has ended.',
       tags: ['Events'],
       headers: LastEventId,
       querystring: closed(FILTERS),
-      response: { 200: eventStream(), ...errors(...COMMON, 'QUOTA_EXCEEDED') },
+      response: { 200: eventStream() },
     },
     handler: (request: FastifyRequest, reply) => {
       const filter = request.query as Filters;

@@ -7,37 +7,37 @@ import { findInstance } from '../../instances/store.ts';
 import { generationView, instanceView } from '../../instances/view.ts';
 import { AppError } from '../../lib/errors.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
-  COMMON,
   Consistency,
-  errors,
   Instance,
   InstanceParams,
-  Name,
   named,
+  nameText,
   nullable,
   pageOf,
   pageQuery,
+  pathParameter,
   Time,
 } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 import { DnsLabel, instanceId } from './instances.ts';
 
-const GenerationNumber = Type.Integer({ minimum: 1, maximum: 2 ** 53 - 1 });
+const EXAMPLE_NAME = 'before the upgrade';
+const GenerationNumber = Type.Integer({ minimum: 1, maximum: 2 ** 53 - 1, examples: [42] });
 const Generation = named('Generation', {
-  generation: Type.Integer(),
+  generation: Type.Integer({ examples: [42] }),
   created_at: Time,
-  bytes: Type.Integer({ description: 'What the flush that made it uploaded' }),
+  bytes: Type.Integer({ description: 'The bytes that its flush uploaded', examples: [4_194_304] }),
   consistency: Consistency,
-  name: nullable(Type.String()),
-  pinned: Type.Boolean({ description: 'Kept whatever generations_keep says' }),
+  name: nullable(Type.String({ examples: [EXAMPLE_NAME] })),
+  pinned: Type.Boolean({ description: 'Kept regardless of `generations_keep`' }),
 });
 const ChangeGenerationRequest = named('ChangeGenerationRequest', {
-  name: Type.Optional(nullable(Name)),
+  name: Type.Optional(nullable(nameText(EXAMPLE_NAME))),
   pinned: Type.Optional(Type.Boolean()),
 });
 const RestoreRequest = named('RestoreRequest', { generation: GenerationNumber });
@@ -45,7 +45,10 @@ const ForkRequest = named('ForkRequest', {
   name: DnsLabel,
   generation: Type.Optional(GenerationNumber),
 });
-const GenerationParams = Type.Object({ id: Type.String(), generation: Type.String() });
+const GenerationParams = Type.Object({
+  ...InstanceParams.properties,
+  generation: pathParameter('The number of the generation'),
+});
 
 /** @throws AppError NOT_FOUND */
 function generationNumber({ generation }: { generation: string }): number {
@@ -67,11 +70,11 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
     config: { access: 'instances:read' },
     schema: {
       operationId: 'listGenerations',
-      summary: 'The states of the disk that can be gone back to or forked',
+      summary: 'List the generations of the disk, which can be restored or forked',
       tags: ['Generations'],
       params: InstanceParams,
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(Generation), ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: pageOf(Generation) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -94,29 +97,24 @@ function registerChange(app: App, context: AppContext): void {
   app.route({
     method: 'PATCH',
     url: '/v1/instances/:id/generations/:generation',
-    config: { access: 'instances:write' },
+    config: { access: 'instances:write', errors: ['CONFLICT', 'QUOTA_EXCEEDED'] },
     schema: {
       operationId: 'changeGeneration',
-      summary: 'Name a generation, or pin it',
+      summary: 'Name or pin a generation',
       tags: ['Generations'],
       params: GenerationParams,
       body: ChangeGenerationRequest,
-      response: { 200: Generation, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'QUOTA_EXCEEDED') },
+      response: { 200: Generation },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
       const generation = generationNumber(request.params);
       const change = request.body as { name?: string | null; pinned?: boolean };
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'generation.change' },
-        async (tx, principal) => {
-          const row = await changeGeneration(tx, principal, id, generation, change);
-          return { status: 200, body: generationView(row), target: id, data: { generation, change } };
-        },
-      );
+      const mutation = { action: 'generation.change' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await changeGeneration(tx, principal, id, generation, change);
+        return { status: 200, body: generationView(row), target: id, data: { generation, change } };
+      });
       return body;
     },
   });
@@ -126,31 +124,31 @@ function registerRestore(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/restore',
-    config: { access: 'instances:write', idempotent: true },
+    config: {
+      access: 'instances:write',
+      idempotent: true,
+      etag: true,
+      errors: ['CONFLICT', 'PRECONDITION_FAILED'],
+    },
     schema: {
       operationId: 'restoreInstance',
-      summary: 'Make a new generation that equals an older one, while stopped',
+      summary: 'Restore an older generation, as a new one; the VM must be stopped',
       tags: ['Generations'],
       params: InstanceParams,
       body: RestoreRequest,
-      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: { 200: Instance },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
       const { generation } = request.body;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.restore' },
-        async (tx, principal) => {
-          const row = await restoreInstance(tx, principal, id, generation, (version) =>
-            requireMatch(request, version),
-          );
-          setEtag(reply, row.version);
-          return { status: 200, body: instanceView(row), target: id, data: { generation } };
-        },
-      );
+      const mutation = { action: 'instance.restore' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await restoreInstance(tx, principal, id, generation, (version) =>
+          requireMatch(request, version),
+        );
+        setEtag(reply, row.version);
+        return { status: 200, body: instanceView(row), target: id, data: { generation } };
+      });
       return body;
     },
   });
@@ -160,33 +158,32 @@ function registerFork(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/fork',
-    config: { access: 'instances:write', idempotent: true },
+    config: {
+      access: 'instances:write',
+      idempotent: true,
+      etag: true,
+      errors: ['CONFLICT', 'QUOTA_EXCEEDED'],
+    },
     schema: {
       operationId: 'forkInstance',
-      summary: 'Make an instance whose disk begins as a generation of this one',
+      summary: 'Fork an instance: create one whose disk begins as a generation of this one',
       description:
-        'It shares the data and copies none; without `generation` it begins with the last durable one. It inherits size, ' +
-        'image and settings, not labels, keys, host key or wake.',
+        'The fork shares the data and copies none. Without `generation` it begins with the newest durable one. It inherits size, image and settings, but not labels, keys, the host key or `wake_on_connect`.',
       tags: ['Generations'],
       params: InstanceParams,
       body: ForkRequest,
-      response: { 201: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'QUOTA_EXCEEDED') },
+      response: { 201: Instance },
     },
     handler: async (request, reply) => {
       const from = instanceId(request.params);
       const { name, generation = null } = request.body;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.fork' },
-        async (tx, principal) => {
-          const row = await forkInstance(tx, principal, context, from, { name, generation });
-          setEtag(reply, row.version);
-          const data = { name, from, generation: row.generation };
-          return { status: 201, body: instanceView(row), target: row.id, data };
-        },
-      );
+      const mutation = { action: 'instance.fork' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await forkInstance(tx, principal, context, from, { name, generation });
+        setEtag(reply, row.version);
+        const data = { name, from, generation: row.generation };
+        return { status: 201, body: instanceView(row), target: row.id, data };
+      });
       return reply.status(201).send(body);
     },
   });

@@ -1,21 +1,25 @@
 import { Type } from 'typebox';
 import { listImages } from '../../images/store.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
-import { COMMON, errors, named, pageOf, pageQuery } from '../schemas.ts';
+import { named, pageOf, pageQuery } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 
+const EXAMPLE_VERSION = '5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef';
 const Image = named('Image', {
-  id: Type.String(),
+  id: Type.String({ maxLength: 64, examples: ['debian-12'] }),
   current: Type.Union([Type.String(), Type.Null()], {
-    description: 'The version that new disks are made over; null while no host has stored one',
+    description: 'The version that new disks are based on; null: no host has stored one yet',
+    examples: [EXAMPLE_VERSION],
   }),
   size_bytes: Type.Union([Type.Integer(), Type.Null()], {
-    description: 'Of its root file system: the least that a disk may have',
+    description: 'The size of its root file system, which is the minimum size of a disk',
+    examples: [1_073_741_824],
   }),
   versions: Type.Array(Type.String(), {
-    description: 'All that disks are based on or may be, by the hashes of their root file systems',
+    description: 'All versions that disks are or can be based on: hashes of root file systems',
+    examples: [[EXAMPLE_VERSION]],
   }),
 });
 
@@ -26,10 +30,10 @@ export function registerImages(app: App, { db }: AppContext, cursors: CursorSeal
     config: { access: 'instances:read' },
     schema: {
       operationId: 'listImages',
-      summary: 'Images that instances can be made of, by name',
+      summary: 'List the images for instances, by name',
       tags: ['Instances'],
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(Image), ...errors(...COMMON) },
+      response: { 200: pageOf(Image) },
     },
     handler: (request) =>
       pageOfList(cursors, principalOf(request), request, {

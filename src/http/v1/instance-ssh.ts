@@ -1,55 +1,50 @@
 import { Type } from 'typebox';
+import { type KeySet, readKeySet, replaceKeys } from '../../instances/replace-ssh-keys.ts';
 import { findInstance } from '../../instances/store.ts';
 import { AppError } from '../../lib/errors.ts';
-import { connectionDetails } from '../../ssh-keys/connection-details.ts';
-import { type KeySet, readKeySet, replaceKeys } from '../../ssh-keys/instance-keys.ts';
 import { listMemberKeys } from '../../ssh-keys/store.ts';
+import { connectionDetails } from '../../vms/connection-details.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
-import {
-  COMMON,
-  closed,
-  EmptyBody,
-  errors,
-  IdParams,
-  InstanceParams,
-  named,
-  pageOf,
-  pageQuery,
-} from '../schemas.ts';
+import { closed, InstanceParams, idOf, named, pageOf, pageQuery, pathIds } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 import { instanceId } from './instances.ts';
 
-const HostKeySchema = named('HostKey', {
-  type: Type.String(),
-  fingerprint: Type.String(),
-  public_key: Type.String(),
+const EXAMPLE_BLOB = 'AAAAC3NzaC1lZDI1NTE5AAAAIJqQm5Z1kT0fN2tq0Q7m8bq3yqkqk4dJX9mC2l7hY1aB';
+export const KeyType = Type.String({ examples: ['ssh-ed25519'] });
+export const Fingerprint = Type.String({
+  examples: ['SHA256:Yk9mQ2x0b1B6c0h3d0RqR1ZtN2pXcTVlTjRyVDhhSzE'],
 });
+export const EXAMPLE_PUBLIC_KEY = `ssh-ed25519 ${EXAMPLE_BLOB}`;
+export const PublicKey = Type.String({ examples: [EXAMPLE_PUBLIC_KEY] });
+const HostKeySchema = named('HostKey', { type: KeyType, fingerprint: Fingerprint, public_key: PublicKey });
 const ConnectionDetails = named('ConnectionDetails', {
-  host: Type.String(),
-  port: Type.Integer(),
-  user: Type.String(),
+  host: Type.String({ examples: ['berth.example.org'] }),
+  port: Type.Integer({ examples: [22_001] }),
+  user: Type.String({ examples: ['root'] }),
   host_keys: Type.Array(HostKeySchema),
-  known_hosts: Type.Array(Type.String()),
-  command: Type.String(),
-  allowed_keys: Type.Integer({ description: 'How many keys the instance lets in' }),
+  known_hosts: Type.Array(
+    Type.String({ examples: [`[berth.example.org]:22001 ssh-ed25519 ${EXAMPLE_BLOB}`] }),
+  ),
+  command: Type.String({ examples: ['ssh -p 22001 root@berth.example.org'] }),
+  allowed_keys: Type.Integer({ description: 'How many keys may log in', examples: [1] }),
 });
 const KeySetMode = Type.Unsafe<'account' | 'explicit'>({ type: 'string', enum: ['account', 'explicit'] });
 const KeySetKey = named('KeySetKey', {
-  id: Type.String(),
-  name: Type.String(),
-  type: Type.String(),
-  fingerprint: Type.String(),
-  owner_id: Type.String(),
+  id: idOf('key'),
+  name: Type.String({ examples: ['laptop'] }),
+  type: KeyType,
+  fingerprint: Fingerprint,
+  owner_id: idOf('usr'),
 });
 const KeySetSchema = named('KeySet', { mode: KeySetMode, data: Type.Array(KeySetKey) });
 const ReplaceKeys = Type.Union(
   [
-    closed({ ssh_key_ids: Type.Array(Type.String({ maxLength: 64 }), { maxItems: 200 }) }),
+    closed({ ssh_key_ids: Type.Array(idOf('key'), { maxItems: 200 }) }),
     closed({ mode: Type.Literal('account') }),
   ],
   { description: 'Either `ssh_key_ids`, or `mode` with the value `account`' },
@@ -65,14 +60,13 @@ function registerDetails(app: App, { db, ssh }: AppContext): void {
   app.route({
     method: 'GET',
     url: '/v1/instances/:id/ssh',
-    config: { access: 'vm:read' },
+    config: { access: 'vm:read', errors: ['VM_NOT_RUNNING'] },
     schema: {
       operationId: 'getSsh',
-      summary: 'How to connect to the running VM',
+      summary: 'Get the SSH connection details of the running VM',
       tags: ['SSH'],
       params: InstanceParams,
-      querystring: EmptyBody,
-      response: { 200: ConnectionDetails, ...errors(...COMMON, 'NOT_FOUND', 'VM_NOT_RUNNING') },
+      response: { 200: ConnectionDetails },
     },
     handler: async (request) => {
       const principal = principalOf(request);
@@ -89,14 +83,13 @@ function registerKeySet(app: App, context: AppContext): void {
   app.route({
     method: 'GET',
     url: '/v1/instances/:id/ssh-keys',
-    config: { access: 'ssh_keys:read' },
+    config: { access: 'ssh_keys:read', etag: true },
     schema: {
       operationId: 'getKeySet',
-      summary: 'The keys that the instance lets in',
+      summary: 'Get the key set of the instance: the SSH keys that may log in',
       tags: ['SSH'],
       params: InstanceParams,
-      querystring: EmptyBody,
-      response: { 200: KeySetSchema, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: KeySetSchema },
     },
     handler: async (request, reply) => {
       const { mode, data } = await readKeySet(db, principalOf(request), instanceId(request.params));
@@ -107,36 +100,36 @@ function registerKeySet(app: App, context: AppContext): void {
   app.route({
     method: 'PUT',
     url: '/v1/instances/:id/ssh-keys',
-    // Billing has the scope for keys of its own.
-    config: { access: 'ssh_keys:write', roles: ['owner', 'admin', 'member'] },
+    // The role billing has the scope for its own keys.
+    config: {
+      access: 'ssh_keys:write',
+      roles: ['owner', 'admin', 'member'],
+      etag: true,
+      errors: ['CONFLICT', 'PRECONDITION_FAILED'],
+    },
     schema: {
       operationId: 'replaceKeySet',
-      summary: 'Replace the keys that the instance lets in',
+      summary: 'Replace the key set of the instance',
       tags: ['SSH'],
       params: InstanceParams,
       body: ReplaceKeys,
-      response: { 200: KeySetSchema, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: { 200: KeySetSchema },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
       const ids = 'ssh_key_ids' in request.body ? request.body.ssh_key_ids : null;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.replace_ssh_keys' },
-        async (tx, principal) => {
-          const check = ({ mode, data }: KeySet) => requireMatch(request, { mode, data });
-          const { mode, data } = await replaceKeys(tx, principal, id, ids, check);
-          setEtag(reply, { mode, data });
-          return {
-            status: 200,
-            body: { mode, data: [...data] },
-            target: id,
-            data: { mode, ssh_keys: data.map((key) => key.id) },
-          };
-        },
-      );
+      const mutation = { action: 'instance.replace_ssh_keys' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const check = ({ mode, data }: KeySet) => requireMatch(request, { mode, data });
+        const { mode, data } = await replaceKeys(tx, principal, id, ids, check);
+        setEtag(reply, { mode, data });
+        return {
+          status: 200,
+          body: { mode, data: [...data] },
+          target: id,
+          data: { mode, ssh_keys: data.map((key) => key.id) },
+        };
+      });
       return body;
     },
   });
@@ -150,11 +143,11 @@ function registerMemberKeys(app: App, { db }: AppContext, cursors: CursorSealer)
     onRequest: inPathOrganisation(db),
     schema: {
       operationId: 'listOrgSshKeys',
-      summary: "The SSH keys of an organisation's members: what an instance's key set can be made of",
+      summary: "List the SSH keys of an organisation's members, which a key set can hold",
       tags: ['SSH'],
-      params: IdParams,
+      params: pathIds({ id: 'the organisation' }),
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(KeySetKey), ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: pageOf(KeySetKey) },
     },
     handler: (request) =>
       pageOfList(cursors, principalOf(request), request, {

@@ -6,15 +6,12 @@ import { instanceView } from '../../instances/view.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { type InstanceId, isId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
-  COMMON,
   EmptyBody,
-  errors,
   GenerationsKeep,
   Instance,
   InstanceParams,
@@ -25,32 +22,43 @@ import {
   pageQuery,
   VmStateSchema,
 } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 import { DNS_LABEL_PATTERN, IMAGE_PATTERN, NO_NUL_PATTERN, PRINTABLE_PATTERN } from '../validation-words.ts';
 
 export const DnsLabel = Type.String({
   maxLength: 63,
   pattern: DNS_LABEL_PATTERN,
   description: 'A DNS label',
+  examples: ['web-1'],
 });
-const AutoFlush = nullable(Type.Integer({ minimum: 5, maximum: 86_400, description: 'null turns it off' }));
+const AutoFlush = nullable(
+  Type.Integer({
+    minimum: 5,
+    maximum: 86_400,
+    description: 'Flush a running VM this often; null: never',
+    examples: [60],
+  }),
+);
 const Keep = nullable(GenerationsKeep);
-/** What is kept when nothing is said, or null. */
+/** Where a request gives none, or null. */
 const DEFAULT_KEEP: Static<typeof GenerationsKeep> = { last: 24, daily_days: 14 };
 const IdleTimeout = nullable(
   Type.Integer({
     minimum: 60,
     maximum: 2_592_000,
     description:
-      'Stop the VM after so long without SSH connection and without a call that asks something of it; null never does',
+      'Stop the VM after this time without an SSH connection, console, command, start, restart or flush; null: never',
   }),
+  { examples: [null] },
 );
 const WakeOnConnect = Type.Boolean({
-  description: 'A connection to the SSH port of the stopped VM starts it and is held until sshd answers',
+  description: 'A connection to the SSH port of a stopped VM starts the VM and waits until sshd answers',
+  examples: [false],
 });
-const CPUS = { minimum: 1, maximum: 16 };
-const MEMORY_MIB = { minimum: 128, maximum: 65_536 };
-const DISK_GIB = { minimum: 1, maximum: 1024 };
-const WHILE_STOPPED = 'Changes while the VM is stopped; the next start has it';
+const CPUS = { minimum: 1, maximum: 16, examples: [2] };
+const MEMORY_MIB = { minimum: 128, maximum: 65_536, examples: [1024] };
+const DISK_GIB = { minimum: 1, maximum: 1024, examples: [8] };
+const WHILE_STOPPED = 'Can be changed while the VM is stopped; applies from the next start';
 
 const USER_DATA_BYTES = 65_536;
 const UserData = Type.String({
@@ -58,12 +66,15 @@ const UserData = Type.String({
   maxLength: USER_DATA_BYTES,
   pattern: NO_NUL_PATTERN,
   description:
-    'A script that root runs once at the first boot, with /bin/sh unless its first line names another; at most 64 KiB in UTF-8. Its output is in the console log. It is not shown again, and not run in a fork',
+    'A script that root runs once, at the first boot, with /bin/sh unless its first line names another interpreter; at most 64 KiB in UTF-8. Its output is in the console log. The API never shows it, and a fork does not run it',
+  examples: ['#!/bin/sh\napt-get update\n'],
 });
 
 const CreateInstanceRequest = named('CreateInstanceRequest', {
   name: DnsLabel,
-  image: Type.Optional(Type.String({ maxLength: 63, pattern: IMAGE_PATTERN, default: 'debian-12' })),
+  image: Type.Optional(
+    Type.String({ maxLength: 63, pattern: IMAGE_PATTERN, default: 'debian-12', examples: ['debian-12'] }),
+  ),
   cpus: Type.Optional(Type.Integer(CPUS)),
   memory_mib: Type.Optional(Type.Integer(MEMORY_MIB)),
   disk_gib: Type.Optional(Type.Integer(DISK_GIB)),
@@ -84,11 +95,14 @@ const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   cpus: Type.Optional(Type.Integer({ ...CPUS, description: WHILE_STOPPED })),
   memory_mib: Type.Optional(Type.Integer({ ...MEMORY_MIB, description: WHILE_STOPPED })),
   disk_gib: Type.Optional(
-    Type.Integer({ ...DISK_GIB, description: `Only upwards. ${WHILE_STOPPED}, its root file system too` }),
+    Type.Integer({
+      ...DISK_GIB,
+      description: `Can only grow. ${WHILE_STOPPED}, which also grows the root file system`,
+    }),
   ),
 });
 
-/** The id of a path; one that cannot be ours is as unknown as any other. @throws AppError NOT_FOUND */
+/** The instance of a path. @throws AppError NOT_FOUND also where the id is malformed */
 export function instanceId(params: { id: string }): InstanceId {
   if (!isId('inst', params.id)) throw new AppError('NOT_FOUND');
   return params.id;
@@ -99,22 +113,29 @@ function keepColumns({ last, daily_days }: Static<typeof GenerationsKeep>) {
 }
 
 export function registerInstances(app: App, context: AppContext, cursors: CursorSealer): void {
-  registerCollection(app, context, cursors);
-  registerOne(app, context);
+  registerCreate(app, context);
+  registerList(app, context, cursors);
+  registerGet(app, context);
+  registerChange(app, context);
+  registerDelete(app, context);
 }
 
-function registerCollection(app: App, context: AppContext, cursors: CursorSealer): void {
-  const { db } = context;
+function registerCreate(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances',
-    config: { access: 'instances:write', idempotent: true },
+    config: {
+      access: 'instances:write',
+      idempotent: true,
+      etag: true,
+      errors: ['CONFLICT', 'QUOTA_EXCEEDED'],
+    },
     schema: {
       operationId: 'createInstance',
-      summary: 'Make an instance',
+      summary: 'Create an instance',
       tags: ['Instances'],
       body: CreateInstanceRequest,
-      response: { 201: Instance, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
+      response: { 201: Instance },
     },
     handler: async (request, reply) => {
       const { body } = request;
@@ -132,39 +153,45 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         user_data: body.user_data ?? null,
       };
       if (Buffer.byteLength(wanted.user_data ?? '') > USER_DATA_BYTES)
-        throw invalid('user_data', 'must have at most 64 KiB in UTF-8');
-      const made = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.create' },
-        async (tx, principal) => {
-          const row = await createInstance(tx, principal, context, wanted);
-          setEtag(reply, row.version);
-          return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
-        },
-      );
+        throw invalid('user_data', 'must be at most 64 KiB in UTF-8');
+      const mutation = { action: 'instance.create' };
+      const made = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await createInstance(tx, principal, context, wanted);
+        setEtag(reply, row.version);
+        return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
+      });
       return reply.status(201).send(made.body);
     },
   });
+}
+
+function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void {
   app.route({
     method: 'GET',
     url: '/v1/instances',
     config: { access: 'instances:read' },
     schema: {
       operationId: 'listInstances',
-      summary: "The organisation's instances",
+      summary: "List the organisation's instances",
       tags: ['Instances'],
       querystring: pageQuery(200, {
         name: Type.Optional(
-          Type.String({ maxLength: 63, pattern: PRINTABLE_PATTERN, description: 'The name, whole' }),
+          Type.String({
+            maxLength: 63,
+            pattern: PRINTABLE_PATTERN,
+            description: 'Only the instance of exactly this name',
+          }),
         ),
         label: Type.Optional(
-          Type.String({ maxLength: 320, pattern: PRINTABLE_PATTERN, description: '`key` or `key=value`' }),
+          Type.String({
+            maxLength: 320,
+            pattern: PRINTABLE_PATTERN,
+            description: 'Only those with this label: `key` or `key=value`',
+          }),
         ),
         state: Type.Optional(VmStateSchema),
       }),
-      response: { 200: pageOf(Instance), ...errors(...COMMON) },
+      response: { 200: pageOf(Instance) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -177,19 +204,17 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
   });
 }
 
-function registerOne(app: App, context: AppContext): void {
-  const { db } = context;
+function registerGet(app: App, { db }: AppContext): void {
   app.route({
     method: 'GET',
     url: '/v1/instances/:id',
-    config: { access: 'instances:read' },
+    config: { access: 'instances:read', etag: true },
     schema: {
       operationId: 'getInstance',
-      summary: 'One instance',
+      summary: 'Get an instance',
       tags: ['Instances'],
       params: InstanceParams,
-      querystring: EmptyBody,
-      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: Instance },
     },
     handler: async (request, reply) => {
       const row = await findInstance(db, principalOf(request).org_id, instanceId(request.params));
@@ -198,20 +223,24 @@ function registerOne(app: App, context: AppContext): void {
       return instanceView(row);
     },
   });
+}
+
+function registerChange(app: App, context: AppContext): void {
   app.route({
     method: 'PATCH',
     url: '/v1/instances/:id',
-    config: { access: 'instances:write' },
+    config: {
+      access: 'instances:write',
+      etag: true,
+      errors: ['CONFLICT', 'PRECONDITION_FAILED', 'QUOTA_EXCEEDED'],
+    },
     schema: {
       operationId: 'changeInstance',
       summary: 'Change an instance',
       tags: ['Instances'],
       params: InstanceParams,
       body: ChangeInstanceRequest,
-      response: {
-        200: Instance,
-        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED', 'QUOTA_EXCEEDED'),
-      },
+      response: { 200: Instance },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
@@ -220,46 +249,39 @@ function registerOne(app: App, context: AppContext): void {
         ...rest,
         ...(keep === undefined ? {} : keepColumns(keep ?? DEFAULT_KEEP)),
       } as InstanceChange;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.change' },
-        async (tx, principal) => {
-          const row = await changeInstance(tx, context.quotas, principal, id, change, (version) =>
-            requireMatch(request, version),
-          );
-          setEtag(reply, row.version);
-          return { status: 200, body: instanceView(row), target: id, data: { change } };
-        },
-      );
+      const mutation = { action: 'instance.change' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await changeInstance(tx, context.quotas, principal, id, change, (version) =>
+          requireMatch(request, version),
+        );
+        setEtag(reply, row.version);
+        return { status: 200, body: instanceView(row), target: id, data: { change } };
+      });
       return body;
     },
   });
+}
+
+function registerDelete(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/instances/:id',
-    config: { access: 'instances:write' },
+    config: { access: 'instances:write', errors: ['PRECONDITION_FAILED'] },
     schema: {
       operationId: 'deleteInstance',
-      summary: 'Delete an instance with its disk',
+      summary: 'Delete an instance and its disk',
       tags: ['Instances'],
       params: InstanceParams,
       body: EmptyBody,
-      response: { 202: Instance, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
+      response: { 202: Instance },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.delete' },
-        async (tx, principal) => {
-          const row = await deleteInstance(tx, principal, id, (version) => requireMatch(request, version));
-          return { status: 202, body: instanceView(row), target: id, data: { name: row.name } };
-        },
-      );
+      const mutation = { action: 'instance.delete' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await deleteInstance(tx, principal, id, (version) => requireMatch(request, version));
+        return { status: 202, body: instanceView(row), target: id, data: { name: row.name } };
+      });
       return reply.status(202).send(body);
     },
   });

@@ -7,40 +7,42 @@ import { deleteInvitation, listInvitations } from '../../orgs/invitation-store.t
 import { acceptInvitation, invite } from '../../orgs/invitations.ts';
 import { invitationView, organisationView } from '../../orgs/view.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
 import {
-  COMMON,
   closed,
   Email,
   EmptyBody,
-  errors,
-  IdParams,
+  idOf,
+  MailToken,
   NoContent,
   named,
   pageOf,
   pageQuery,
+  pathIds,
   Time,
 } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 import { RoleSchema, refuseMakingOwners } from './members.ts';
 import { Org } from './orgs.ts';
 
-const SHOWN = { id: Type.String(), email: Type.String(), role: RoleSchema, expires_at: Time };
-const ListedInvitation = named('ListedInvitation', { ...SHOWN, invited_by: Type.String(), created_at: Time });
+const SHOWN = { id: idOf('inv'), email: Email, role: RoleSchema, expires_at: Time };
+const ListedInvitation = named('ListedInvitation', { ...SHOWN, invited_by: idOf('usr'), created_at: Time });
 const Invitation = named('Invitation', {
   ...SHOWN,
   accept_url: Type.Optional(
     Type.String({
       description:
-        'With the token, for the inviter to pass on; only where the server sends no mail, and shown this once',
+        'The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once',
+      examples: ['https://berth.example.org/invitation#berth_mail_4kV0tq8WbYh2RmXz5nJc7LsPd1Fg3Ua9Eo6Ti'],
     }),
   ),
 });
-const InvitationParams = Type.Object({ id: Type.String(), invitation_id: Type.String() });
+const OrgParams = pathIds({ id: 'the organisation' });
+const InvitationParams = pathIds({ id: 'the organisation', invitation_id: 'the invitation' });
 const ADMINS = { access: 'session', organisation: { roles: ['owner', 'admin'] } } as const;
 
 export function registerInvitations(app: App, context: AppContext, cursors: CursorSealer): void {
@@ -55,27 +57,17 @@ function registerInvite(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/orgs/:id/invitations',
-    // Nobody mails strangers, or lets others in, from an address that may be somebody else's.
-    config: { ...ADMINS, idempotent: true, confirmed_address: true },
+    // An unconfirmed address may belong to somebody else, who must not appear to invite people.
+    config: { ...ADMINS, idempotent: true, confirmed_address: true, errors: ['CONFLICT', 'QUOTA_EXCEEDED'] },
     onRequest: inPathOrganisation(context.db),
     preValidation: refuseMakingOwners,
     schema: {
       operationId: 'createInvitation',
-      summary: 'Invite an address; the token goes there by mail, is good for 7 days and works once',
+      summary: 'Invite an address; the mailed token works once, within 7 days',
       tags: ['Organisations'],
-      params: IdParams,
+      params: OrgParams,
       body: closed({ email: Email, role: RoleSchema }),
-      response: {
-        201: Invitation,
-        ...errors(
-          ...COMMON,
-          'NOT_FOUND',
-          'CONFLICT',
-          'QUOTA_EXCEEDED',
-          'IDEMPOTENCY_IN_PROGRESS',
-          'IDEMPOTENCY_KEY_REUSED',
-        ),
-      },
+      response: { 201: Invitation },
     },
     handler: async (request, reply) => {
       pathOrganisation(request);
@@ -83,7 +75,7 @@ function registerInvite(app: App, context: AppContext): void {
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const { row, accept_url } = await invite(tx, principal, request.body, mailbox, public_url);
         const { id, email, role } = row;
-        // Nobody else would ever see it. By SMTP the token is what proves the address.
+        // With SMTP the token proves the address, so the inviter must not see it.
         const body = { ...invitationView(row), ...(has_smtp ? {} : { accept_url }) };
         return { status: 201, body, target: id, data: { email, role } };
       });
@@ -101,11 +93,11 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
     onRequest: inPathOrganisation(db),
     schema: {
       operationId: 'listInvitations',
-      summary: 'The invitations that can still be accepted',
+      summary: 'List the invitations that are open',
       tags: ['Organisations'],
-      params: IdParams,
+      params: OrgParams,
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(ListedInvitation), ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: pageOf(ListedInvitation) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -135,7 +127,7 @@ function registerWithdrawal(app: App, context: AppContext): void {
       tags: ['Organisations'],
       params: InvitationParams,
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       const org_id = pathOrganisation(request);
@@ -157,20 +149,20 @@ function registerAccept(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/invitations/accept',
-    config: { access: 'session', confirmed_address: true },
+    config: { access: 'session', confirmed_address: true, errors: ['NOT_FOUND', 'CONFLICT'] },
     schema: {
       operationId: 'acceptInvitation',
-      summary: "Join an organisation by an invitation of the account's address",
+      summary: "Accept an invitation to the account's address, and join its organisation",
       tags: ['Organisations'],
-      body: closed({ token: Type.String({ minLength: 1, maxLength: 200 }) }),
-      response: { 200: Org, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+      body: closed({ token: MailToken }),
+      response: { 200: Org },
     },
     handler: async (request, reply) => {
       const action = 'invitation.accept';
       const { body } = await mutate(context, request, reply, { action }, async (tx, principal) => {
         const user_id = userOf(principal);
         const organisation = await acceptInvitation(tx, user_id, request.body.token);
-        // Into the log of the organisation that was joined.
+        // In the audit log of the joined organisation.
         await appendAudit(context, tx, request, organisation.id, { action, target: user_id });
         return { status: 200, body: organisationView(organisation), target: user_id, unchanged: true };
       });

@@ -16,39 +16,40 @@ import { addSshKey, type ChangedKey, keyViewOf, revokeSshKey } from '../../ssh-k
 import { listSshKeys } from '../../ssh-keys/store.ts';
 import { sshKeyView } from '../../ssh-keys/view.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie } from '../cookies.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { NOTHING } from '../nothing.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
-  COMMON,
   closed,
   Email,
   EmptyBody,
-  errors,
-  IdParams,
-  Name,
+  idOf,
+  MailToken,
+  NO_BODY,
   NoContent,
   named,
+  nameText,
   nullable,
   pageOf,
   pageQuery,
+  pathIds,
   Time,
 } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
+import { EXAMPLE_PUBLIC_KEY, Fingerprint, KeyType, PublicKey } from './instance-ssh.ts';
 
 export const User = named('User', {
-  id: Type.String(),
-  email: Type.String(),
-  name: Type.String(),
+  id: idOf('usr'),
+  email: Email,
+  name: Type.String({ examples: ['Ada Lovelace'] }),
   created_at: Time,
   mfa_enabled: Type.Boolean(),
   email_confirmed: Type.Boolean({
-    description: 'Until it is, the account holds no API or SSH keys and accepts no invitation',
+    description: 'While false, the account can have no API or SSH keys and accept no invitation',
   }),
 });
 type UserRow = NonNullable<Awaited<ReturnType<typeof findUser>>>;
@@ -65,49 +66,53 @@ export function userView({ has_smtp }: Pick<AppContext, 'has_smtp'>, user: UserR
   };
 }
 
-/** What can be changed of an account. */
+/** The fields of an account that a change can change. */
 function etagValue({ id, email, name }: UserRow) {
   return { id, email, name };
 }
 
 const SshKey = named('SshKey', {
-  id: Type.String(),
-  name: Type.String(),
-  type: Type.String(),
-  fingerprint: Type.String(),
-  public_key: Type.String(),
+  id: idOf('key'),
+  name: Type.String({ examples: ['laptop'] }),
+  type: KeyType,
+  fingerprint: Fingerprint,
+  public_key: PublicKey,
   org_id: nullable(
-    Type.String({
-      description: 'The only organisation to whose instances it grants access; null: all of its owner',
+    idOf('org', {
+      description:
+        "The organisation whose instances it grants access to; null: all of its owner's organisations",
     }),
   ),
   created_at: Time,
   last_used_at: nullable(
     Type.String({
       format: 'date-time',
-      description: 'When a guest last told of a login with it: up to a minute after the login',
+      description: 'The last login that a guest has reported, up to a minute after it',
     }),
   ),
 });
 
 export function registerMe(app: App, context: AppContext, cursors: CursorSealer, limits: RateLimits): void {
-  registerAccount(app, context);
+  registerGet(app, context);
+  registerChange(app, context);
+  registerDelete(app, context);
   registerEmail(app, context, limits);
-  registerSshKeys(app, context, cursors);
+  registerKeyList(app, context, cursors);
+  registerKeyAddition(app, context);
+  registerKeyRevocation(app, context);
 }
 
-function registerAccount(app: App, context: AppContext): void {
+function registerGet(app: App, context: AppContext): void {
   const { db } = context;
   app.route({
     method: 'GET',
     url: '/v1/me',
-    config: { access: 'session' },
+    config: { access: 'session', etag: true },
     schema: {
       operationId: 'getMe',
-      summary: 'The caller',
+      summary: "Get the caller's account",
       tags: ['Accounts'],
-      querystring: EmptyBody,
-      response: { 200: User, ...errors(...COMMON) },
+      response: { 200: User },
     },
     handler: async (request, reply) => {
       const user = await findUser(db, userOf(principalOf(request)));
@@ -116,50 +121,51 @@ function registerAccount(app: App, context: AppContext): void {
       return userView(context, user);
     },
   });
+}
+
+function registerChange(app: App, context: AppContext): void {
   app.route({
     method: 'PATCH',
     url: '/v1/me',
-    config: { access: 'session' },
+    config: { access: 'session', etag: true, errors: ['PRECONDITION_FAILED'] },
     schema: {
       operationId: 'changeMe',
       summary: "Change the caller's name",
       tags: ['Accounts'],
-      body: closed({ name: Type.Optional(Name) }),
-      response: { 200: User, ...errors(...COMMON, 'PRECONDITION_FAILED') },
+      body: closed({ name: Type.Optional(nameText('Ada Lovelace')) }),
+      response: { 200: User },
     },
     handler: async (request, reply) => {
       const { name } = request.body;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'account.change' },
-        async (tx, principal) => {
-          const id = userOf(principal);
-          await lockUser(tx, id);
-          const before = await findUser(tx, id);
-          // Deleted since the request was let in.
-          if (!before) throw new AppError('UNAUTHENTICATED');
-          requireMatch(request, etagValue(before));
-          if (name !== undefined) await updateUser(tx, id, { name });
-          const user = present(await findUser(tx, id), 'user just changed');
-          setEtag(reply, etagValue(user));
-          return { status: 200, body: userView(context, user), target: id, unchanged: name === undefined };
-        },
-      );
+      const mutation = { action: 'account.change' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const id = userOf(principal);
+        await lockUser(tx, id);
+        const before = await findUser(tx, id);
+        // Deleted since the request was authenticated.
+        if (!before) throw new AppError('UNAUTHENTICATED');
+        requireMatch(request, etagValue(before));
+        if (name !== undefined) await updateUser(tx, id, { name });
+        const user = present(await findUser(tx, id), 'user just changed');
+        setEtag(reply, etagValue(user));
+        return { status: 200, body: userView(context, user), target: id, unchanged: name === undefined };
+      });
       return body;
     },
   });
+}
+
+function registerDelete(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/me',
-    config: { access: 'session', sudo: true },
+    config: { access: 'session', sudo: true, sets_cookie: true, errors: ['CONFLICT', 'PRECONDITION_FAILED'] },
     schema: {
       operationId: 'deleteMe',
-      summary: 'Delete the account, with the organisations that are its alone',
+      summary: 'Delete the account and the organisations that only it belongs to',
       tags: ['Accounts'],
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'SUDO_REQUIRED', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       await mutate(context, request, reply, { action: 'account.delete' }, async (tx, principal) => {
@@ -167,7 +173,7 @@ function registerAccount(app: App, context: AppContext): void {
         const target = userOf(principal);
         for (const { org_id, role } of await deleteAccount(tx, principal, check)) {
           const entry = { action: 'member.remove', target, data: { role } };
-          // Where the caller acts the deletion itself is noted.
+          // The organisation that the caller acts in gets the entry of the deletion itself.
           if (org_id !== principal.org_id) await appendAudit(context, tx, request, org_id, entry);
         }
         return { status: 204, body: null, target };
@@ -180,37 +186,41 @@ function registerAccount(app: App, context: AppContext): void {
 
 function registerEmail(app: App, context: AppContext, limits: RateLimits): void {
   const { db, mailbox, public_url } = context;
-  const Password = Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH });
+  const Password = Type.String({
+    minLength: 1,
+    maxLength: PASSWORD_MAX_LENGTH,
+    examples: ['a long passphrase of yours'],
+  });
   app.route({
     method: 'PUT',
     url: '/v1/me/email',
-    config: { access: 'session' },
+    config: { access: 'session', errors: ['ACCOUNT_LOCKED'] },
     schema: {
       operationId: 'changeEmail',
-      summary: 'Change the address; it holds once the token sent there is confirmed',
-      description: 'With the present address it sends the confirmation again.',
+      summary: 'Change the address; it takes effect when the token sent there is confirmed',
+      description: 'The present address gets its confirmation mail again.',
       tags: ['Accounts'],
       body: closed({ email: Email, password: Password }),
-      response: { 202: NoContent, ...errors(...COMMON, 'ACCOUNT_LOCKED', 'RATE_LIMITED') },
+      response: { 202: NoContent },
     },
     handler: async (request, reply) => {
       const principal = principalOf(request);
       await refuseWhileLocked(db, userOf(principal));
       await limits.countAddress(request, reply);
       await requestEmailChange(db, mailbox, public_url, principal, request.body, request.ip);
-      return reply.status(202).send(NOTHING);
+      return reply.status(202).send(NO_BODY);
     },
   });
   app.route({
     method: 'POST',
     url: '/v1/me/email/confirm',
-    config: { access: 'session' },
+    config: { access: 'session', errors: ['CONFLICT'] },
     schema: {
       operationId: 'confirmEmail',
-      summary: 'Confirm an address, the first or a new one, by the token sent there',
+      summary: 'Confirm the first or a new address with the token sent there',
       tags: ['Accounts'],
-      body: closed({ token: Type.String({ minLength: 1, maxLength: 200 }) }),
-      response: { 204: NoContent, ...errors(...COMMON, 'CONFLICT') },
+      body: closed({ token: MailToken }),
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       const { token } = request.body;
@@ -223,17 +233,17 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
   });
 }
 
-function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): void {
+function registerKeyList(app: App, context: AppContext, cursors: CursorSealer): void {
   app.route({
     method: 'GET',
     url: '/v1/me/ssh-keys',
     config: { access: 'ssh_keys:read', people_only: true },
     schema: {
       operationId: 'listSshKeys',
-      summary: "The caller's SSH keys; to an API key those that grant access in its organisation",
+      summary: "List the caller's SSH keys; for an API key, those that grant access in its organisation",
       tags: ['SSH'],
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(SshKey), ...errors(...COMMON) },
+      response: { 200: pageOf(SshKey) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -244,16 +254,32 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
       });
     },
   });
+}
+
+function registerKeyAddition(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/me/ssh-keys',
-    config: { access: 'ssh_keys:write', people_only: true, confirmed_address: true, idempotent: true },
+    config: {
+      access: 'ssh_keys:write',
+      people_only: true,
+      confirmed_address: true,
+      idempotent: true,
+      errors: ['CONFLICT', 'QUOTA_EXCEEDED'],
+    },
     schema: {
       operationId: 'addSshKey',
-      summary: 'Register an SSH key; one that an API key registers belongs to that API key’s organisation',
+      summary: "Register an SSH key; one that an API key registers belongs to the API key's organisation",
       tags: ['SSH'],
-      body: closed({ name: Name, public_key: Type.String({ minLength: 1, maxLength: 20_000 }) }),
-      response: { 201: SshKey, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
+      body: closed({
+        name: nameText('laptop'),
+        public_key: Type.String({
+          minLength: 1,
+          maxLength: 20_000,
+          examples: [EXAMPLE_PUBLIC_KEY],
+        }),
+      }),
+      response: { 201: SshKey },
     },
     handler: async (request, reply) => {
       const mutation = { action: 'ssh_key.add' };
@@ -265,6 +291,9 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
       return reply.status(201).send(body);
     },
   });
+}
+
+function registerKeyRevocation(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/me/ssh-keys/:id',
@@ -273,9 +302,9 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
       operationId: 'revokeSshKey',
       summary: 'Revoke an SSH key',
       tags: ['SSH'],
-      params: IdParams,
+      params: pathIds({ id: 'the SSH key' }),
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       const { id } = request.params;
@@ -292,8 +321,8 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
 }
 
 /**
- * An audit entry in each organisation that an SSH key's change concerns. Answers what the mutation itself notes where the
- * caller acts: nothing, if that is none of them.
+ * Appends an audit entry in each organisation that the change of an SSH key concerns. The returned part of the outcome is
+ * the entry of the organisation that the caller acts in; it is `unchanged` if the change does not concern that one.
  */
 async function auditEverywhere(
   context: AppContext,

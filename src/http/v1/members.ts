@@ -9,33 +9,28 @@ import { changeRole, removeMember } from '../../orgs/members.ts';
 import { OWNERS_ONLY } from '../../orgs/owners.ts';
 import { memberView } from '../../orgs/view.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation, peek } from '../path-organisation.ts';
-import {
-  COMMON,
-  closed,
-  EmptyBody,
-  errors,
-  IdParams,
-  NoContent,
-  named,
-  pageOf,
-  pageQuery,
-} from '../schemas.ts';
+import { closed, Email, EmptyBody, idOf, NoContent, named, pageOf, pageQuery, pathIds } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 
-export const RoleSchema = Type.Unsafe<(typeof ROLES)[number]>({ type: 'string', enum: [...ROLES] });
+export const RoleSchema = Type.Unsafe<(typeof ROLES)[number]>({
+  type: 'string',
+  enum: [...ROLES],
+  examples: ['member'],
+});
 const Member = named('Member', {
-  id: Type.String({ description: "The user's" }),
-  email: Type.String(),
-  name: Type.String(),
+  id: idOf('usr', { description: 'The id of the user' }),
+  email: Email,
+  name: Type.String({ examples: ['Ada Lovelace'] }),
   role: RoleSchema,
   created_at: Type.String({ format: 'date-time', description: 'When the user joined' }),
 });
-const MemberParams = Type.Object({ id: Type.String(), user_id: Type.String() });
+const OrgParams = pathIds({ id: 'the organisation' });
+const MemberParams = pathIds({ id: 'the organisation', user_id: 'the member' });
 const ADMINS = { access: 'session', organisation: { roles: ['owner', 'admin'] } } as const;
 
 export function registerMembers(app: App, context: AppContext, cursors: CursorSealer): void {
@@ -44,13 +39,13 @@ export function registerMembers(app: App, context: AppContext, cursors: CursorSe
   registerRemoval(app, context);
 }
 
-/** The member of a path; an id that cannot be one is as unknown as any other. @throws AppError NOT_FOUND */
+/** The member of a path. @throws AppError NOT_FOUND also where the id is malformed */
 function memberId(params: { user_id: string }): UserId {
   if (!isId('usr', params.user_id)) throw new AppError('NOT_FOUND');
   return params.user_id;
 }
 
-/** What can be changed of a membership. */
+/** The fields of a membership that a change can change. */
 function etagValue({ user_id, role }: MemberRow) {
   return { user_id, role };
 }
@@ -59,7 +54,7 @@ function isItself(request: FastifyRequest, principal: Principal): boolean {
   return userOf(principal) === (request.params as { user_id: string }).user_id;
 }
 
-/** Only owners make owners, whatever else the body holds. @throws AppError FORBIDDEN */
+/** Only owners make owners. Checked before the body is validated. @throws AppError FORBIDDEN */
 export async function refuseMakingOwners(request: FastifyRequest): Promise<void> {
   const { org_id, role } = principalOf(request);
   const here = org_id === (request.params as { id: string }).id;
@@ -76,11 +71,11 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
     onRequest: inPathOrganisation(db),
     schema: {
       operationId: 'listMembers',
-      summary: 'The members of an organisation, those who joined last first',
+      summary: 'List the members of an organisation, the newest first',
       tags: ['Organisations'],
-      params: IdParams,
+      params: OrgParams,
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(Member), ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: pageOf(Member) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -95,15 +90,14 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
   app.route({
     method: 'GET',
     url: '/v1/orgs/:id/members/:user_id',
-    config: { access: 'session', organisation: {} },
+    config: { access: 'session', organisation: {}, etag: true },
     onRequest: [inPathOrganisation(db), requireAdminOrItself],
     schema: {
       operationId: 'getMember',
-      summary: 'One member; anybody may look up their own membership',
+      summary: 'Get a member; any member may get their own membership',
       tags: ['Organisations'],
       params: MemberParams,
-      querystring: EmptyBody,
-      response: { 200: Member, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: Member },
     },
     handler: async (request, reply) => {
       const row = await findMember(db, pathOrganisation(request), memberId(request.params));
@@ -118,40 +112,35 @@ function registerChange(app: App, context: AppContext): void {
   app.route({
     method: 'PATCH',
     url: '/v1/orgs/:id/members/:user_id',
-    config: ADMINS,
+    config: { ...ADMINS, etag: true, errors: ['CONFLICT', 'PRECONDITION_FAILED'] },
     onRequest: inPathOrganisation(context.db),
     preValidation: refuseMakingOwners,
     schema: {
       operationId: 'changeMember',
-      summary: 'Give a member another role; only owners make and unmake owners',
+      summary: 'Change the role of a member; only owners make and unmake owners',
       tags: ['Organisations'],
       params: MemberParams,
       body: closed({ role: RoleSchema }),
-      response: { 200: Member, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: { 200: Member },
     },
     handler: async (request, reply) => {
       pathOrganisation(request);
       const user_id = memberId(request.params);
       const { role } = request.body;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'member.change_role' },
-        async (tx, principal) => {
-          const check = (before: MemberRow) => requireMatch(request, etagValue(before));
-          const { member, previous_role } = await changeRole(tx, principal, user_id, role, check);
-          const unchanged = previous_role === role;
-          setEtag(reply, etagValue(member));
-          return {
-            status: 200,
-            body: memberView(member),
-            target: user_id,
-            data: { role, previous_role },
-            unchanged,
-          };
-        },
-      );
+      const mutation = { action: 'member.change_role' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const check = (before: MemberRow) => requireMatch(request, etagValue(before));
+        const { member, previous_role } = await changeRole(tx, principal, user_id, role, check);
+        const unchanged = previous_role === role;
+        setEtag(reply, etagValue(member));
+        return {
+          status: 200,
+          body: memberView(member),
+          target: user_id,
+          data: { role, previous_role },
+          unchanged,
+        };
+      });
       return body;
     },
   });
@@ -170,17 +159,17 @@ function registerRemoval(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/orgs/:id/members/:user_id',
-    config: { access: 'session', organisation: {} },
+    config: { access: 'session', organisation: {}, errors: ['CONFLICT', 'PRECONDITION_FAILED'] },
     onRequest: [inPathOrganisation(context.db), requireAdminOrItself],
     schema: {
       operationId: 'removeMember',
-      summary: 'Remove a member, or leave',
+      summary: 'Remove a member, or leave the organisation',
       description:
-        "Ends the member's API keys of the organisation and lets the member's SSH keys into its instances no more, at once. The last owner who leaves an organisation without other members and instances ends it.",
+        "The member's API keys of the organisation end at once, and the member's SSH keys can no longer log in to its instances. When the last owner leaves an organisation that has no other members and no instances, the organisation is deleted.",
       tags: ['Organisations'],
       params: MemberParams,
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       pathOrganisation(request);

@@ -1,7 +1,7 @@
 /**
- * The routes of second factors and of logging in with a passkey. What goes to and comes from the browser's WebAuthn
- * calls keeps the browser's names (WebAuthn L3, section 5.1): `parseCreationOptionsFromJSON` takes `options`,
- * `parseRequestOptionsFromJSON` the answer of passkey/options, and `toJSON()` of a credential is what is sent back.
+ * Second factors, and login by passkey. The fields of WebAuthn keep the browser's names (WebAuthn L3, section 5.1):
+ * `parseCreationOptionsFromJSON` takes `options`, `parseRequestOptionsFromJSON` takes the answer of passkey/options, and
+ * the browser sends back the `toJSON()` of a credential.
  */
 import type { AuthenticationResponseJSON, RegistrationResponseJSON } from '@simplewebauthn/server';
 import type { FastifyReply, FastifyRequest } from 'fastify';
@@ -15,44 +15,45 @@ import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId, type MfaFactorId, type UserId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
-  COMMON,
   closed,
   Email,
   EmptyBody,
-  errors,
-  IdParams,
-  Name,
+  idOf,
   NoContent,
   named,
+  nameText,
   nullable,
   pageOf,
   pageQuery,
+  pathIds,
+  SessionToken,
   Time,
 } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 import { BASE64URL_PATTERN, TOTP_PATTERN } from '../validation-words.ts';
 import { User } from './me.ts';
 
-const Base64url = (max: number) => Type.String({ minLength: 1, maxLength: max, pattern: BASE64URL_PATTERN });
+const Base64url = (max: number) =>
+  Type.String({ minLength: 1, maxLength: max, pattern: BASE64URL_PATTERN, examples: ['eyJ0eXBlIjoi'] });
 
-/** What the browser put in beside the fields we read stays as it is. */
-const AS_MADE = { additionalProperties: true } as const;
+/** Fields of the browser that we do not read are accepted. */
+const OPEN = { additionalProperties: true } as const;
 const ANSWER = {
   id: Base64url(1400),
   rawId: Base64url(1400),
   type: Type.Literal('public-key'),
-  authenticatorAttachment: Type.Optional(nullable(Type.String({ maxLength: 64 }))),
-  clientExtensionResults: Type.Optional(Type.Object({}, AS_MADE)),
+  authenticatorAttachment: Type.Optional(nullable(Type.String({ maxLength: 64, examples: ['platform'] }))),
+  clientExtensionResults: Type.Optional(Type.Object({}, OPEN)),
 };
 const RegistrationAnswer = Type.Unsafe<RegistrationResponseJSON>(
   closed({
     ...ANSWER,
-    response: Type.Object({ clientDataJSON: Base64url(8192), attestationObject: Base64url(65_536) }, AS_MADE),
+    response: Type.Object({ clientDataJSON: Base64url(8192), attestationObject: Base64url(65_536) }, OPEN),
   }),
 );
 const AuthenticationAnswer = Type.Unsafe<AuthenticationResponseJSON>(
@@ -63,55 +64,77 @@ const AuthenticationAnswer = Type.Unsafe<AuthenticationResponseJSON>(
         clientDataJSON: Base64url(8192),
         authenticatorData: Base64url(8192),
         signature: Base64url(8192),
-        userHandle: Type.Optional(nullable(Type.String({ maxLength: 128 }))),
+        userHandle: Type.Optional(nullable(Type.String({ maxLength: 128, examples: ['eyJ0eXBlIjoi'] }))),
       },
-      AS_MADE,
+      OPEN,
     ),
   }),
 );
 
-const TotpCode = Type.String({ maxLength: 7, pattern: TOTP_PATTERN, description: 'Six digits' });
+const TotpCode = Type.String({
+  maxLength: 7,
+  pattern: TOTP_PATTERN,
+  description: 'Six digits',
+  examples: ['492039'],
+});
 
-/** The fields of a login that carry its second factor: at most one of them (`requireOneFactor`). */
+/** The fields of a login that carry its second factor: at most one of them (`requireOneFactor`), so one is the example. */
 export const SecondFactor = {
   totp_code: Type.Optional(TotpCode),
-  recovery_code: Type.Optional(Type.String({ minLength: 1, maxLength: 64 })),
-  webauthn: Type.Optional(AuthenticationAnswer),
+  recovery_code: Type.Optional(Type.String({ minLength: 1, maxLength: 64, examples: [] })),
+  webauthn: Type.Optional(Type.Unsafe<AuthenticationResponseJSON>({ ...AuthenticationAnswer, examples: [] })),
 };
 
 const Options = Type.Unsafe<object>({ type: 'object', additionalProperties: true });
-const FactorTypeSchema = Type.Unsafe<FactorType>({ type: 'string', enum: [...FACTOR_TYPES] });
+const FactorTypeSchema = Type.Unsafe<FactorType>({
+  type: 'string',
+  enum: [...FACTOR_TYPES],
+  examples: ['totp'],
+});
+const EXAMPLE_NAME = 'phone';
+const FactorName = Type.String({ examples: [EXAMPLE_NAME] });
 const MfaFactor = named('MfaFactor', {
-  id: Type.String(),
+  id: idOf('mfa'),
   type: FactorTypeSchema,
-  name: Type.String(),
+  name: FactorName,
   created_at: Time,
   confirmed_at: nullable(Time),
   last_used_at: nullable(Time),
 });
-const CreateMfaFactorRequest = closed({ type: FactorTypeSchema, name: Name });
+const CreateMfaFactorRequest = closed({ type: FactorTypeSchema, name: nameText(EXAMPLE_NAME) });
 const CreateMfaFactorResponse = Type.Union([
   closed({
-    id: Type.String(),
+    id: idOf('mfa'),
     type: Type.Literal('totp'),
-    name: Type.String(),
-    secret: Type.String({ description: 'Base32, shown this once' }),
-    otpauth_url: Type.String({ description: 'The same as a QR code holds it' }),
+    name: FactorName,
+    secret: Type.String({
+      description: 'Base32, shown only once',
+      examples: ['JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP'],
+    }),
+    otpauth_url: Type.String({
+      description: 'The secret as the URL for a QR code',
+      examples: [
+        'otpauth://totp/Berth:ada%40example.org?secret=JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP&issuer=Berth',
+      ],
+    }),
   }),
-  closed({ id: Type.String(), type: Type.Literal('webauthn'), name: Type.String(), options: Options }),
+  closed({ id: idOf('mfa'), type: Type.Literal('webauthn'), name: FactorName, options: Options }),
 ]);
 const VerifyMfaFactorRequest = Type.Union([closed({ code: TotpCode }), RegistrationAnswer]);
 const VerifyMfaFactorResponse = closed({
   recovery_codes: Type.Union([Type.Array(Type.String()), Type.Null()], {
     description:
-      'Shown this once, each good for one login. Null when the account has some already; those stay good',
+      'Shown only once; each is valid for one login. null: the account already has codes, which stay valid',
+    examples: [['k3v9-7q2m-x8rw-p5tz', 'b6dn-4h8s-y2cj-w9fa']],
   }),
 });
 const LoginResponse = named('SessionResponse', {
   user: User,
-  session_token: Type.String(),
+  session_token: SessionToken,
   expires_at: Time,
 });
+
+const FactorParams = pathIds({ id: 'the factor' });
 
 type FactorRow = Awaited<ReturnType<typeof listFactors>>[number];
 
@@ -153,10 +176,10 @@ function registerFactors(app: App, context: AppContext, cursors: CursorSealer): 
     config: { access: 'session' },
     schema: {
       operationId: 'listMfaFactors',
-      summary: "The caller's second factors",
+      summary: "List the caller's second factors",
       tags: ['MFA'],
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(MfaFactor), ...errors(...COMMON) },
+      response: { 200: pageOf(MfaFactor) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -170,18 +193,15 @@ function registerFactors(app: App, context: AppContext, cursors: CursorSealer): 
   app.route({
     method: 'POST',
     url: '/v1/me/mfa/factors',
-    // A factor outlives the session and a password reset, so a stolen session must not be able to add one.
-    config: { access: 'session', sudo: true },
+    // A factor outlives its session and a password reset, so a stolen session must not be able to add one.
+    config: { access: 'session', sudo: true, errors: ['CONFLICT', 'QUOTA_EXCEEDED'] },
     schema: {
       operationId: 'addMfaFactor',
-      summary: 'Add a second factor, to be confirmed within the hour',
+      summary: 'Add a second factor; confirm it within the hour',
       description: 'It counts against the quota `factors` of the account.',
       tags: ['MFA'],
       body: CreateMfaFactorRequest,
-      response: {
-        201: CreateMfaFactorResponse,
-        ...errors(...COMMON, 'SUDO_REQUIRED', 'CONFLICT', 'QUOTA_EXCEEDED'),
-      },
+      response: { 201: CreateMfaFactorResponse },
     },
     handler: async (request, reply) => {
       reply.header('cache-control', 'no-store');
@@ -198,31 +218,26 @@ function registerVerify(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/me/mfa/factors/:id/verify',
-    config: { access: 'session' },
+    config: { access: 'session', errors: ['CONFLICT'] },
     schema: {
       operationId: 'verifyMfaFactor',
-      summary: 'Confirm a second factor by a code of it, or by what the browser made of its options',
+      summary: "Confirm a second factor with its code, or with the browser's answer to its options",
       description:
-        'Needs no sudo grant: the secret or the challenge that the proof answers was shown only to the call that added the factor, which had one.',
+        'No sudo grant is needed: only the call that added the factor, which had one, received the secret or challenge.',
       tags: ['MFA'],
-      params: IdParams,
+      params: FactorParams,
       body: VerifyMfaFactorRequest,
-      response: { 200: VerifyMfaFactorResponse, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+      response: { 200: VerifyMfaFactorResponse },
     },
     handler: async (request, reply) => {
       const id = factorIdOf(request.params.id);
       const proof = await proveFactor(context.db, context, userOf(principalOf(request)), id, request.body);
       reply.header('cache-control', 'no-store');
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'mfa.confirm' },
-        async (tx, principal) => {
-          const confirmed = await confirmFactor(tx, userOf(principal), id, proof, request.ip);
-          return { status: 200, body: confirmed, target: id };
-        },
-      );
+      const mutation = { action: 'mfa.confirm' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const confirmed = await confirmFactor(tx, userOf(principal), id, proof, request.ip);
+        return { status: 200, body: confirmed, target: id };
+      });
       return reply.status(200).send(body);
     },
   });
@@ -235,11 +250,11 @@ function registerRemove(app: App, context: AppContext): void {
     config: { access: 'session', sudo: true },
     schema: {
       operationId: 'removeMfaFactor',
-      summary: 'Remove a second factor; the recovery codes go with the last one',
+      summary: 'Remove a second factor; with the last one the recovery codes are removed',
       tags: ['MFA'],
-      params: IdParams,
+      params: FactorParams,
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'SUDO_REQUIRED', 'NOT_FOUND') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       const id = factorIdOf(request.params.id);
@@ -268,17 +283,13 @@ function registerPasskeyLogin(
   app.route({
     method: 'POST',
     url: '/v1/auth/passkey/options',
-    config: { access: 'public' },
+    config: { access: 'public', errors: ['CONFLICT'] },
     schema: {
       operationId: 'passkeyOptions',
-      summary: 'What the browser needs to log in with a passkey, alone or after the password',
+      summary: 'Get the options for a login with a passkey, alone or after the password',
       tags: ['MFA'],
-      security: [],
       body: closed({ email: Type.Optional(Email) }),
-      response: {
-        200: Options,
-        ...errors('INVALID_REQUEST', 'CONFLICT', 'RATE_LIMITED', 'UNAVAILABLE', 'INTERNAL'),
-      },
+      response: { 200: Options },
     },
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);
@@ -289,25 +300,18 @@ function registerPasskeyLogin(
   app.route({
     method: 'POST',
     url: '/v1/auth/passkey',
-    config: { access: 'public', own_site: true },
+    config: {
+      access: 'public',
+      own_site: true,
+      sets_cookie: true,
+      errors: ['UNAUTHENTICATED', 'QUOTA_EXCEEDED'],
+    },
     schema: {
       operationId: 'loginByPasskey',
       summary: 'Open a session with a passkey alone',
       tags: ['MFA'],
-      security: [],
       body: AuthenticationAnswer,
-      response: {
-        200: LoginResponse,
-        ...errors(
-          'INVALID_REQUEST',
-          'UNAUTHENTICATED',
-          'FORBIDDEN',
-          'RATE_LIMITED',
-          'QUOTA_EXCEEDED',
-          'UNAVAILABLE',
-          'INTERNAL',
-        ),
-      },
+      response: { 200: LoginResponse },
     },
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);

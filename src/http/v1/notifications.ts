@@ -1,6 +1,6 @@
 /**
- * What the caller is told: a person's own notifications, or those about a service account itself. A person's API key sees
- * those that concern the account or the key's organisation.
+ * Notifications of the caller: a person's own, or those about a service account itself. A person's API key sees those
+ * that concern the account or the key's organisation.
  */
 import { type TSchema, Type } from 'typebox';
 import { actorOf, type Principal, userOf } from '../../auth/principal.ts';
@@ -13,42 +13,49 @@ import { readPreferences, setPreferences } from '../../notifications/preferences
 import { countUnread, listNotifications, listRaisedSince, type Reader } from '../../notifications/store.ts';
 import { notificationView } from '../../notifications/view.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
-import type { EventStreams, StreamSource } from '../event-stream.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
-  COMMON,
   closed,
-  errors,
   eventStream,
-  IdParams,
+  idOf,
   LastEventId,
   named,
   nullable,
   oneOf,
   pageOf,
   pageQuery,
+  pathIds,
   Time,
 } from '../schemas.ts';
+import type { EventStreams, StreamSource } from '../streams/event-stream.ts';
+import type { App } from '../typed-app.ts';
 
 const MAX_LIMIT = 100;
 
 const Notification = named('Notification', {
-  id: Type.String(),
-  kind: oneOf(KIND_NAMES, { title: 'NotificationKind' }),
+  id: idOf('ntf'),
+  kind: oneOf(KIND_NAMES, { title: 'NotificationKind', examples: ['vm.failed'] }),
   severity: oneOf(SEVERITIES, { title: 'NotificationSeverity' }),
-  title: Type.String({ maxLength: 200 }),
-  body: Type.String({ maxLength: 1_000 }),
-  resource: nullable(named('NotificationResource', { type: Type.String(), id: Type.String() })),
-  data: Type.Record(Type.String(), Type.Unknown(), { description: 'For programs: what it is about' }),
-  count: Type.Integer({ minimum: 1, description: 'Repeats within an hour on one resource, while unread' }),
+  title: Type.String({ maxLength: 200, examples: ['The VM of web-1 has failed'] }),
+  body: Type.String({
+    maxLength: 1_000,
+    examples: ['The VM process ended by itself; its host keeps what it had written.'],
+  }),
+  resource: nullable(
+    named('NotificationResource', { type: Type.String({ examples: ['instance'] }), id: idOf('inst') }),
+  ),
+  data: Type.Record(Type.String(), Type.Unknown(), { description: 'For programs: the subject' }),
+  count: Type.Integer({
+    minimum: 1,
+    description: 'How often it was raised for the resource within an hour, while unread',
+  }),
   created_at: Time,
-  read_at: nullable(Time),
+  read_at: nullable(Time, { examples: [null] }),
 });
-const Count = closed({ count: Type.Integer() });
+const Count = closed({ count: Type.Integer({ examples: [1] }) });
 
 function ofKinds<T extends TSchema>(schema: T) {
   return closed(Object.fromEntries(KIND_NAMES.map((kind) => [kind, schema])) as Record<Kind, T>);
@@ -56,7 +63,7 @@ function ofKinds<T extends TSchema>(schema: T) {
 const Preferences = named('NotificationPreferences', {
   mail: ofKinds(Type.Boolean()),
   always: Type.Array(oneOf(KIND_NAMES), {
-    description: 'Those that cannot be muted',
+    description: 'The kinds that cannot be muted',
     maxItems: KIND_NAMES.length,
   }),
 });
@@ -87,12 +94,12 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
     schema: {
       operationId: 'listNotifications',
       summary:
-        "The caller's notifications; to an API key those about its creator's account or its organisation",
+        "List the caller's notifications; for an API key, those about its creator's account or its organisation",
       tags: ['Notifications'],
       querystring: pageQuery(MAX_LIMIT, {
-        status: Type.Optional(oneOf(['unread', 'read'], { description: 'Only these' })),
+        status: Type.Optional(oneOf(['unread', 'read'], { description: 'Only those with this status' })),
       }),
-      response: { 200: pageOf(Notification), ...errors(...COMMON) },
+      response: { 200: pageOf(Notification) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -111,9 +118,9 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
     config: { access: 'notifications:read' },
     schema: {
       operationId: 'countUnreadNotifications',
-      summary: 'How many are unread',
+      summary: 'Count the unread notifications',
       tags: ['Notifications'],
-      response: { 200: Count, ...errors(...COMMON) },
+      response: { 200: Count },
     },
     handler: async (request) => ({ count: await countUnread(db, readerOf(principalOf(request))) }),
   });
@@ -126,11 +133,11 @@ function registerReading(app: App, { db }: AppContext): void {
     config: { access: 'notifications:write' },
     schema: {
       operationId: 'markNotification',
-      summary: 'Mark one as read, or as unread',
+      summary: 'Mark a notification as read or unread',
       tags: ['Notifications'],
-      params: IdParams,
+      params: pathIds({ id: 'the notification' }),
       body: closed({ read: Type.Boolean() }),
-      response: { 200: Notification, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: Notification },
     },
     handler: async (request) => {
       const { id } = request.params;
@@ -144,18 +151,19 @@ function registerReading(app: App, { db }: AppContext): void {
     config: { access: 'notifications:write' },
     schema: {
       operationId: 'markAllNotifications',
-      summary: 'Mark all as read that are there now, or up to one; what is raised meanwhile stays unread',
+      summary: 'Mark all present notifications as read, or those up to `before`',
       tags: ['Notifications'],
       body: closed({
         before: Type.Optional(
           Type.String({
             minLength: 1,
             maxLength: 64,
-            description: 'The id of the newest notification, or the time, up to which (inclusive)',
+            description: 'The last notification to mark, by its id, or the last time',
+            examples: ['2026-01-15T09:30:00.000Z'],
           }),
         ),
       }),
-      response: { 200: Count, ...errors(...COMMON) },
+      response: { 200: Count },
     },
     handler: async (request) => {
       const up_to = readUpTo(request.body.before);
@@ -169,12 +177,12 @@ function registerPreferences(app: App, context: AppContext): void {
   app.route({
     method: 'GET',
     url,
-    config: { access: 'notifications:read', people_only: true },
+    config: { access: 'notifications:read', people_only: true, etag: true },
     schema: {
       operationId: 'getNotificationPreferences',
-      summary: 'Which kinds go to the caller by mail',
+      summary: 'Get which kinds of notifications the caller also gets by mail',
       tags: ['Notifications'],
-      response: { 200: Preferences, ...errors(...COMMON) },
+      response: { 200: Preferences },
     },
     handler: async (request, reply) => {
       const preferences = await readPreferences(context.db, userOf(principalOf(request)));
@@ -185,13 +193,13 @@ function registerPreferences(app: App, context: AppContext): void {
   app.route({
     method: 'PUT',
     url,
-    config: { access: 'notifications:write', people_only: true },
+    config: { access: 'notifications:write', people_only: true, etag: true, errors: ['PRECONDITION_FAILED'] },
     schema: {
       operationId: 'setNotificationPreferences',
-      summary: 'Say which kinds go by mail: true unless it is named; those of security cannot be muted',
+      summary: 'Set which kinds also go by mail; a kind that is not named does, and security kinds always do',
       tags: ['Notifications'],
       body: SetPreferences,
-      response: { 200: Preferences, ...errors(...COMMON, 'PRECONDITION_FAILED') },
+      response: { 200: Preferences },
     },
     handler: async (request, reply) => {
       const wanted = request.body.mail;
@@ -228,15 +236,15 @@ function registerStream(app: App, { db }: AppContext, streams: EventStreams): vo
   app.route({
     method: 'GET',
     url: '/v1/notifications/stream',
-    config: { access: 'notifications:read' },
+    config: { access: 'notifications:read', errors: ['QUOTA_EXCEEDED'] },
     schema: {
       operationId: 'streamNotifications',
-      summary: "The caller's notifications as they are raised, and how many are unread",
+      summary: "Stream the caller's notifications as they are raised, and the unread count",
       description:
-        'Events: `notification` with a Notification (again when its `count` rises), `unread` with `{count}` at the start and when it changes, `reset` when `Last-Event-ID` is not known any more, `end` with an error before the stream ends for want of a credential.',
+        'Events: `notification` with a Notification (again when its `count` rises); `unread` with `{count}` at the start and when it changes; `reset` when `Last-Event-ID` is no longer known; `end` with an error before the stream ends because the credential has ended.',
       tags: ['Notifications'],
       headers: LastEventId,
-      response: { 200: eventStream(), ...errors(...COMMON, 'QUOTA_EXCEEDED') },
+      response: { 200: eventStream() },
     },
     handler: (request, reply) => streams.answer(request, reply, source) as never,
   });

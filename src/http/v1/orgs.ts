@@ -1,4 +1,4 @@
-/** Organisations: their names, bills and quotas. Members and invitations have files of their own beside this one. */
+/** Organisations: their names, billing addresses and quotas. Members and invitations have their own files. */
 import { Type } from 'typebox';
 import { actorOf, userOf } from '../../auth/principal.ts';
 import { AppError } from '../../lib/errors.ts';
@@ -9,40 +9,39 @@ import { readQuota } from '../../orgs/quotas.ts';
 import { findOrganisation, listOrganisations, type OrganisationRow } from '../../orgs/store.ts';
 import { organisationView } from '../../orgs/view.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
-import type { Places } from '../places.ts';
 import {
-  COMMON,
   closed,
   Email,
-  EmptyBody,
-  errors,
-  IdParams,
-  Name,
+  idOf,
   named,
+  nameText,
   nullable,
   oneOf,
   pageOf,
   pageQuery,
+  pathIds,
   Time,
 } from '../schemas.ts';
+import type { StreamSlots } from '../streams/stream-slots.ts';
+import type { App } from '../typed-app.ts';
 
+const EXAMPLE_NAME = 'Analytical Engines';
 export const Org = named('Org', {
-  id: Type.String(),
-  name: Type.String(),
-  billing_email: Type.String(),
+  id: idOf('org'),
+  name: Type.String({ examples: [EXAMPLE_NAME] }),
+  billing_email: Type.String({ examples: ['bills@example.org'] }),
   created_at: Time,
 });
 const QuotaOf = named('QuotaUse', {
-  limit: nullable(Type.Integer({ description: 'null: unlimited' })),
-  source: oneOf(['default', 'set'], { description: 'Whether the operator has set it for this organisation' }),
-  used: Type.Integer(),
+  limit: nullable(Type.Integer({ description: 'null: unlimited', examples: [20] })),
+  source: oneOf(['default', 'set'], { description: '`set`: the operator has set it for this organisation' }),
+  used: Type.Integer({ examples: [3] }),
 });
 const OrgQuota = named(
   'OrgQuota',
@@ -52,13 +51,15 @@ const OrgQuota = named(
   >,
 );
 
-export function registerOrgs(app: App, context: AppContext, cursors: CursorSealer, places: Places): void {
+const OrgParams = pathIds({ id: 'the organisation' });
+
+export function registerOrgs(app: App, context: AppContext, cursors: CursorSealer, slots: StreamSlots): void {
   registerCollection(app, context, cursors);
-  registerReads(app, context, places);
+  registerReads(app, context, slots);
   registerWrites(app, context);
 }
 
-/** What can be changed of an organisation. */
+/** The fields of an organisation that a change can change. */
 function etagValue({ id, name, billing_email }: OrganisationRow) {
   return { id, name, billing_email };
 }
@@ -71,10 +72,10 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
     config: { access: 'session' },
     schema: {
       operationId: 'listOrgs',
-      summary: 'The organisations that the caller is a member of, those joined last first',
+      summary: 'List the organisations of the caller, the last joined first',
       tags: ['Organisations'],
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(Org), ...errors(...COMMON) },
+      response: { 200: pageOf(Org) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -91,16 +92,13 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
   app.route({
     method: 'POST',
     url: '/v1/orgs',
-    config: { access: 'session', idempotent: true },
+    config: { access: 'session', idempotent: true, etag: true, errors: ['QUOTA_EXCEEDED'] },
     schema: {
       operationId: 'createOrg',
-      summary: 'Make an organisation that the caller owns',
+      summary: 'Create an organisation that the caller owns',
       tags: ['Organisations'],
-      body: closed({ name: Name }),
-      response: {
-        201: Org,
-        ...errors(...COMMON, 'QUOTA_EXCEEDED', 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'),
-      },
+      body: closed({ name: nameText(EXAMPLE_NAME) }),
+      response: { 201: Org },
     },
     handler: async (request, reply) => {
       const mutation = { action: 'org.create' };
@@ -119,19 +117,18 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
   });
 }
 
-function registerReads(app: App, { db, quotas }: AppContext, places: Places): void {
+function registerReads(app: App, { db, quotas }: AppContext, slots: StreamSlots): void {
   app.route({
     method: 'GET',
     url: '/v1/orgs/:id',
-    config: { access: 'any', organisation: { scope: 'org:read' } },
+    config: { access: 'any', organisation: { scope: 'org:read' }, etag: true },
     onRequest: inPathOrganisation(db),
     schema: {
       operationId: 'getOrg',
-      summary: 'One organisation',
+      summary: 'Get an organisation',
       tags: ['Organisations'],
-      params: IdParams,
-      querystring: EmptyBody,
-      response: { 200: Org, ...errors(...COMMON, 'NOT_FOUND') },
+      params: OrgParams,
+      response: { 200: Org },
     },
     handler: async (request, reply) => {
       const row = await findOrganisation(db, pathOrganisation(request));
@@ -147,18 +144,16 @@ function registerReads(app: App, { db, quotas }: AppContext, places: Places): vo
     onRequest: inPathOrganisation(db),
     schema: {
       operationId: 'getOrgQuota',
-      summary: 'What an organisation may have, and has',
+      summary: 'Get the quotas of an organisation and their use',
       description:
-        'instances and disk_gib count every instance until its deletion ends; cpus and memory_mib count VMs that are not stopped, suspended or failed; ' +
-        'streams counts open event streams, notification streams and consoles.',
+        '`instances` and `disk_gib` count every instance until its deletion ends; `cpus` and `memory_mib` count VMs that are not stopped, suspended or failed; `streams` counts open event streams, notification streams and consoles.',
       tags: ['Organisations'],
-      params: IdParams,
-      querystring: EmptyBody,
-      response: { 200: OrgQuota, ...errors(...COMMON, 'NOT_FOUND') },
+      params: OrgParams,
+      response: { 200: OrgQuota },
     },
     handler: async (request) => {
       const org_id = pathOrganisation(request);
-      return readQuota(db, quotas, org_id, places.heldBy(org_id));
+      return readQuota(db, quotas, org_id, slots.heldBy(org_id));
     },
   });
 }
@@ -168,15 +163,20 @@ function registerWrites(app: App, context: AppContext): void {
   app.route({
     method: 'PATCH',
     url: '/v1/orgs/:id',
-    config: { access: 'any', organisation: { scope: 'org:write', roles: ['owner', 'admin'] } },
+    config: {
+      access: 'any',
+      organisation: { scope: 'org:write', roles: ['owner', 'admin'] },
+      etag: true,
+      errors: ['PRECONDITION_FAILED'],
+    },
     onRequest: inPathOrganisation(db),
     schema: {
       operationId: 'changeOrg',
       summary: 'Rename an organisation',
       tags: ['Organisations'],
-      params: IdParams,
-      body: closed({ name: Type.Optional(Name) }),
-      response: { 200: Org, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
+      params: OrgParams,
+      body: closed({ name: Type.Optional(nameText(EXAMPLE_NAME)) }),
+      response: { 200: Org },
     },
     handler: async (request, reply) => {
       const id = pathOrganisation(request);
@@ -193,15 +193,21 @@ function registerWrites(app: App, context: AppContext): void {
   app.route({
     method: 'PUT',
     url: '/v1/orgs/:id/billing-email',
-    config: { access: 'session', organisation: { roles: ['owner', 'admin', 'billing'] }, sudo: true },
+    config: {
+      access: 'session',
+      organisation: { roles: ['owner', 'admin', 'billing'] },
+      sudo: true,
+      etag: true,
+      errors: ['PRECONDITION_FAILED'],
+    },
     onRequest: inPathOrganisation(db),
     schema: {
       operationId: 'changeBillingEmail',
-      summary: 'Change where the bills go; the address before and the new one are told',
+      summary: 'Change the billing address; the old and the new address get a mail',
       tags: ['Organisations'],
-      params: IdParams,
+      params: OrgParams,
       body: closed({ email: Email }),
-      response: { 200: Org, ...errors(...COMMON, 'SUDO_REQUIRED', 'NOT_FOUND', 'PRECONDITION_FAILED') },
+      response: { 200: Org },
     },
     handler: async (request, reply) => {
       const id = pathOrganisation(request);

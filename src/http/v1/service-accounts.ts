@@ -1,6 +1,6 @@
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
-import { refuseEscalation } from '../../api-keys/scope-within.ts';
+import { refuseEscalation } from '../../auth/scope-within.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { checkQuota } from '../../orgs/quotas.ts';
@@ -9,32 +9,34 @@ import { removeServiceAccount } from '../../service-accounts/remove-service-acco
 import { findServiceAccount, listServiceAccounts } from '../../service-accounts/store.ts';
 import { serviceAccountView } from '../../service-accounts/view.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
-  COMMON,
   closed,
   EmptyBody,
-  errors,
-  IdParams,
-  Name,
+  EXAMPLE_SCOPE,
+  idOf,
   NoContent,
   named,
+  nameText,
   pageOf,
   pageQuery,
+  pathIds,
   Scope,
   Time,
 } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 
 const ServiceAccount = named('ServiceAccount', {
-  id: Type.String(),
-  name: Type.String(),
-  scope: Type.String({ description: 'The most that a key of it can do' }),
+  id: idOf('sa'),
+  name: Type.String({ examples: ['ci'] }),
+  scope: Type.String({ description: 'The largest scope that its keys can have', examples: [EXAMPLE_SCOPE] }),
   created_at: Time,
 });
+
+const ServiceAccountParams = pathIds({ id: 'the service account' });
 
 const READ = { access: 'api_keys:read', roles: ['owner', 'admin'], people_only: true } as const;
 const WRITE = { access: 'api_keys:write', roles: ['owner', 'admin'], people_only: true } as const;
@@ -51,10 +53,10 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
     config: READ,
     schema: {
       operationId: 'listServiceAccounts',
-      summary: "The organisation's service accounts",
+      summary: "List the organisation's service accounts",
       tags: ['Service accounts'],
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(ServiceAccount), ...errors(...COMMON) },
+      response: { 200: pageOf(ServiceAccount) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -68,14 +70,13 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
   app.route({
     method: 'GET',
     url: '/v1/service-accounts/:id',
-    config: READ,
+    config: { ...READ, etag: true },
     schema: {
       operationId: 'getServiceAccount',
-      summary: 'One service account',
+      summary: 'Get a service account',
       tags: ['Service accounts'],
-      params: IdParams,
-      querystring: EmptyBody,
-      response: { 200: ServiceAccount, ...errors(...COMMON, 'NOT_FOUND') },
+      params: ServiceAccountParams,
+      response: { 200: ServiceAccount },
     },
     handler: async (request, reply) => {
       const { id } = request.params;
@@ -92,17 +93,14 @@ function registerWrites(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/service-accounts',
-    config: { ...WRITE, idempotent: true },
+    config: { ...WRITE, idempotent: true, etag: true, errors: ['QUOTA_EXCEEDED'] },
     preValidation: async (request: FastifyRequest) => refuseEscalation(principalOf(request), request.body),
     schema: {
       operationId: 'createServiceAccount',
-      summary: 'Make a service account: a holder of API keys that is no person',
+      summary: 'Create a service account: a holder of API keys that is not a person',
       tags: ['Service accounts'],
-      body: closed({ name: Name, scope: Scope }),
-      response: {
-        201: ServiceAccount,
-        ...errors(...COMMON, 'QUOTA_EXCEEDED', 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'),
-      },
+      body: closed({ name: nameText('ci'), scope: Scope }),
+      response: { 201: ServiceAccount },
     },
     handler: async (request, reply) => {
       const mutation = { action: 'service_account.create' };
@@ -119,14 +117,14 @@ function registerWrites(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/service-accounts/:id',
-    config: WRITE,
+    config: { ...WRITE, errors: ['PRECONDITION_FAILED'] },
     schema: {
       operationId: 'deleteServiceAccount',
       summary: 'Delete a service account; its keys end at once',
       tags: ['Service accounts'],
-      params: IdParams,
+      params: ServiceAccountParams,
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       const { id } = request.params;

@@ -1,4 +1,4 @@
-/** Sudo, and the list of the caller's sessions. */
+/** The sudo grant, and the caller's sessions. */
 import { Type } from 'typebox';
 import { lockedNow } from '../../auth/lockout.ts';
 import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
@@ -9,35 +9,29 @@ import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { setSudoCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import type { RateLimits } from '../rate-limits.ts';
-import {
-  COMMON,
-  EmptyBody,
-  errors,
-  IdParams,
-  NoContent,
-  named,
-  pageOf,
-  pageQuery,
-  Time,
-} from '../schemas.ts';
+import { EmptyBody, idOf, NoContent, named, pageOf, pageQuery, pathIds, Time } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 
 const Session = named('Session', {
-  id: Type.String(),
-  ip: Type.String(),
-  user_agent: Type.String(),
+  id: idOf('sess'),
+  ip: Type.String({ examples: ['203.0.113.7'] }),
+  user_agent: Type.String({ examples: ['Mozilla/5.0'] }),
   created_at: Time,
   last_seen_at: Time,
   ends_at: Time,
   current: Type.Boolean(),
 });
 const SudoGrantRequest = named('SudoGrantRequest', {
-  password: Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH }),
+  password: Type.String({
+    minLength: 1,
+    maxLength: PASSWORD_MAX_LENGTH,
+    examples: ['a long passphrase of yours'],
+  }),
 });
 const SudoGrantResponse = named('SudoGrantResponse', { expires_at: Time });
 
@@ -56,13 +50,13 @@ function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
   app.route({
     method: 'POST',
     url: '/v1/auth/sudo',
-    config: { access: 'session_or_401' },
+    config: { access: 'session_or_401', sets_cookie: true, errors: ['ACCOUNT_LOCKED'] },
     schema: {
       operationId: 'grantSudo',
-      summary: 'Re-enter the password; destructive routes are open to this session for five minutes',
+      summary: 'Re-enter the password, which allows this session destructive calls for five minutes',
       tags: ['Accounts'],
       body: SudoGrantRequest,
-      response: { 200: SudoGrantResponse, ...errors(...COMMON, 'ACCOUNT_LOCKED', 'RATE_LIMITED') },
+      response: { 200: SudoGrantResponse },
     },
     handler: async (request, reply) => {
       const principal = principalOf(request);
@@ -91,10 +85,10 @@ function registerList(app: App, context: AppContext, cursors: CursorSealer): voi
     config: { access: 'session' },
     schema: {
       operationId: 'listSessions',
-      summary: "The caller's sessions",
+      summary: "List the caller's sessions",
       tags: ['Accounts'],
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(Session), ...errors(...COMMON) },
+      response: { 200: pageOf(Session) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -119,9 +113,9 @@ function registerList(app: App, context: AppContext, cursors: CursorSealer): voi
       operationId: 'revokeSession',
       summary: 'End a session',
       tags: ['Accounts'],
-      params: IdParams,
+      params: pathIds({ id: 'the session' }),
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       const { id } = request.params;

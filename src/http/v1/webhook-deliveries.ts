@@ -4,46 +4,39 @@ import { isId } from '../../lib/ids.ts';
 import { parseTime } from '../../lib/rfc3339.ts';
 import { listDeliveries } from '../../webhooks/delivery-store.ts';
 import { DELIVERY_STATES } from '../../webhooks/model.ts';
-import { pingWebhook, redeliverDelivery, replaySince } from '../../webhooks/send-again.ts';
+import { pingWebhook } from '../../webhooks/ping.ts';
+import { redeliverDelivery } from '../../webhooks/redeliver.ts';
+import { replaySince } from '../../webhooks/replay.ts';
 import { findWebhook } from '../../webhooks/store.ts';
 import { deliveryView } from '../../webhooks/view.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
-import {
-  COMMON,
-  EmptyBody,
-  errors,
-  IdParams,
-  named,
-  nullable,
-  oneOf,
-  pageOf,
-  pageQuery,
-  Time,
-} from '../schemas.ts';
-import { ADMINS, webhookId } from './webhooks.ts';
+import { EmptyBody, idOf, named, nullable, oneOf, pageOf, pageQuery, pathIds, Time } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
+import { ADMINS, WebhookParams, webhookId } from './webhooks.ts';
 
 const READ = { access: 'webhooks:read', ...ADMINS } as const;
 const WRITE = { access: 'webhooks:write', ...ADMINS, idempotent: true } as const;
 
 const Attempt = named('WebhookAttempt', {
-  number: Type.Integer(),
+  number: Type.Integer({ examples: [1] }),
   at: Time,
-  status: nullable(Type.Integer({ description: 'null: there was no answer' })),
-  latency_ms: Type.Integer(),
-  error: nullable(Type.String({ description: 'Why it failed' })),
-  response: Type.String({ description: 'The first 4 KiB of the answer' }),
+  status: nullable(Type.Integer({ description: 'null: there was no answer', examples: [503] })),
+  latency_ms: Type.Integer({ examples: [38] }),
+  error: nullable(Type.String({ description: 'Why it failed', examples: ['not a 2xx status'] })),
+  response: Type.String({ description: 'The first 4 KiB of the answer', examples: ['busy'] }),
 });
 const Delivery = named('WebhookDelivery', {
-  id: Type.String(),
-  event_id: Type.String({ description: 'The webhook-id of each attempt' }),
-  event_type: nullable(Type.String({ description: 'null: the event is older than 30 days' })),
-  instance_id: nullable(Type.String()),
+  id: idOf('whd'),
+  event_id: idOf('evt', { description: 'The `webhook-id` of each attempt' }),
+  event_type: nullable(
+    Type.String({ description: 'null: the event is older than 30 days', examples: ['vm.started'] }),
+  ),
+  instance_id: nullable(idOf('inst')),
   status: oneOf(DELIVERY_STATES),
-  attempt_count: Type.Integer(),
+  attempt_count: Type.Integer({ examples: [1] }),
   next_attempt_at: nullable(Time),
   created_at: Time,
   attempts: Type.Array(Attempt, { description: 'The last ten, oldest first; kept for 14 days' }),
@@ -63,11 +56,11 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
     config: READ,
     schema: {
       operationId: 'listWebhookDeliveries',
-      summary: 'What was and is to be sent to a webhook, the newest events first',
+      summary: 'List the deliveries of a webhook, the newest events first',
       tags: ['Webhooks'],
-      params: IdParams,
+      params: WebhookParams,
       querystring: pageQuery(200, { status: Type.Optional(oneOf(DELIVERY_STATES)) }),
-      response: { 200: pageOf(Delivery), ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: pageOf(Delivery) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -84,7 +77,7 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
             before === null ? null : Number(before),
             count,
           );
-          // They are in the order of events, so that is what the next page goes on from.
+          // Deliveries are in the order of events, so the cursor is an event's position.
           return rows.map((row) => ({ id: String(row.position), row }));
         },
         show: ({ row }) => deliveryView(row),
@@ -97,18 +90,17 @@ function registerPing(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/webhooks/:id/ping',
-    config: WRITE,
+    config: { ...WRITE, errors: ['CONFLICT'] },
     schema: {
       operationId: 'pingWebhook',
-      summary: 'Send a webhook.ping to this webhook alone',
+      summary: 'Send the event `webhook.ping` to this webhook',
       tags: ['Webhooks'],
-      params: IdParams,
+      params: WebhookParams,
       body: EmptyBody,
       response: {
         202: named('PingWebhookResponse', {
-          event_id: Type.String({ description: 'The webhook-id that it will have' }),
+          event_id: idOf('evt', { description: 'The `webhook-id` of the ping' }),
         }),
-        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT'),
       },
     },
     handler: async (request, reply) => {
@@ -127,14 +119,14 @@ function registerRedeliver(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/webhooks/:id/deliveries/:delivery_id/redeliver',
-    config: WRITE,
+    config: { ...WRITE, errors: ['CONFLICT'] },
     schema: {
       operationId: 'redeliverWebhookDelivery',
-      summary: 'Send a delivery again, whatever became of it, with the same webhook-id',
+      summary: 'Redeliver: send a delivery again with the same `webhook-id`, whatever its outcome was',
       tags: ['Webhooks'],
-      params: Type.Object({ id: Type.String(), delivery_id: Type.String() }),
+      params: pathIds({ id: 'the webhook', delivery_id: 'the delivery' }),
       body: EmptyBody,
-      response: { 202: Delivery, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+      response: { 202: Delivery },
     },
     handler: async (request, reply) => {
       const mutation = { action: 'webhook.redeliver' };
@@ -154,20 +146,23 @@ function registerReplay(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/webhooks/:id/replay',
-    config: WRITE,
+    config: { ...WRITE, errors: ['CONFLICT'] },
     schema: {
       operationId: 'replayWebhook',
-      summary: 'Send every event since a time again, those missed while disabled too',
+      summary: 'Send every event since a time again, including those missed while disabled',
       tags: ['Webhooks'],
-      params: IdParams,
+      params: WebhookParams,
       body: named('ReplayWebhookRequest', {
-        since: Type.String({ maxLength: 40, description: 'RFC 3339; at most 27 days ago' }),
+        since: Type.String({
+          maxLength: 40,
+          description: 'RFC 3339; at most 27 days ago',
+          examples: ['2026-01-15T09:30:00.000Z'],
+        }),
       }),
       response: {
         202: named('ReplayWebhookResponse', {
-          count: Type.Integer({ description: 'How many events are sent' }),
+          count: Type.Integer({ description: 'How many events are sent', examples: [1] }),
         }),
-        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT'),
       },
     },
     handler: async (request, reply) => {
@@ -185,6 +180,6 @@ function registerReplay(app: App, context: AppContext): void {
 
 function readTime(field: string, text: string): Date {
   const time = parseTime(text);
-  if (time === null) throw invalid(field, 'is a time such as 2026-01-15T09:30:00Z');
+  if (time === null) throw invalid(field, 'must be a time such as 2026-01-15T09:30:00Z');
   return time;
 }

@@ -8,79 +8,92 @@ import { DEFAULT_GRACE_S, MAX_GRACE_S, MAX_WANTED, WANTED, WEBHOOK_STATUSES } fr
 import { findWebhook, listWebhooks, type WebhookRow } from '../../webhooks/store.ts';
 import { webhookView } from '../../webhooks/view.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
-  COMMON,
   EmptyBody,
-  errors,
-  IdParams,
-  Name,
+  idOf,
   NoContent,
   named,
+  nameText,
   nullable,
   oneOf,
   pageOf,
   pageQuery,
+  pathIds,
   Time,
 } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 
-/** A service account has no role in the organisation. */
+/** Never a service account: it has no role in the organisation. */
 export const ADMINS = { roles: ['owner', 'admin'], people_only: true } as const;
 const WRITE = { access: 'webhooks:write', ...ADMINS } as const;
 
+const EXAMPLE_URL = 'https://hooks.example.org/berth';
+const EXAMPLE_EVENTS = ['vm.started', 'vm.stopped'];
+const EXAMPLE_NAME = 'chat';
 const Url = Type.String({
   minLength: 1,
   maxLength: 2048,
-  description: 'https; http only to networks that the operator excepts',
+  description: 'https; http only to networks that the operator allows',
+  examples: [EXAMPLE_URL],
 });
 const Events = Type.Array(oneOf(WANTED), {
   minItems: 1,
   maxItems: MAX_WANTED,
   uniqueItems: true,
   description: 'Types of events, or `*` for all',
+  examples: [EXAMPLE_EVENTS],
 });
 const SHOWN = {
-  id: Type.String(),
-  url: Type.String(),
-  events: Type.Array(Type.String()),
-  name: Type.String(),
+  id: idOf('wh'),
+  url: Type.String({ examples: [EXAMPLE_URL] }),
+  events: Type.Array(Type.String(), { examples: [EXAMPLE_EVENTS] }),
+  name: Type.String({ examples: [EXAMPLE_NAME] }),
   status: oneOf(WEBHOOK_STATUSES),
   disabled_reason: nullable(
-    Type.String({ description: '`requested`, `gone` (the receiver said 410) or `failing` (for five days)' }),
+    Type.String({
+      description: '`requested`, `gone` (the receiver answered 410) or `failing` (for five days)',
+    }),
+    { examples: [null] },
   ),
-  disabled_at: nullable(Time),
+  disabled_at: nullable(Time, { examples: [null] }),
   failing_since: nullable(
     Type.String({ format: 'date-time', description: 'Since when every attempt has failed' }),
+    { examples: [null] },
   ),
   proven_at: nullable(
     Type.String({
       format: 'date-time',
       description:
-        'Since when its URL has answered 2xx; null: never. All such webhooks of an organisation together send at most 100 requests in ten minutes',
+        'When its URL first answered 2xx; null: never yet. All webhooks of an organisation whose URL never did send at most 100 requests in ten minutes together',
     }),
   ),
   previous_secret_expires_at: nullable(
     Type.String({
       format: 'date-time',
-      description: 'Until when the secret before the last rotation signs too',
+      description: 'Until when the previous secret signs too, after a rotation',
     }),
+    { examples: [null] },
   ),
-  created_by: Type.String(),
+  created_by: idOf('usr'),
   created_at: Time,
   updated_at: Time,
 };
 const Webhook = named('Webhook', SHOWN);
-const Secret = Type.String({ description: 'The secret that signs, shown this once' });
-const CreateWebhookRequest = named('CreateWebhookRequest', { url: Url, events: Events, name: Name });
+const Secret = Type.String({ description: 'The signing secret, shown only once', examples: ['whsec_…'] });
+const CreateWebhookRequest = named('CreateWebhookRequest', {
+  url: Url,
+  events: Events,
+  name: nameText(EXAMPLE_NAME),
+});
 const CreateWebhookResponse = named('CreateWebhookResponse', { ...SHOWN, secret: Secret });
 const ChangeWebhookRequest = named('ChangeWebhookRequest', {
   url: Type.Optional(Url),
   events: Type.Optional(Events),
-  name: Type.Optional(Name),
+  name: Type.Optional(nameText(EXAMPLE_NAME)),
   status: Type.Optional(oneOf(WEBHOOK_STATUSES)),
 });
 const RotateWebhookSecretRequest = named('RotateWebhookSecretRequest', {
@@ -89,19 +102,22 @@ const RotateWebhookSecretRequest = named('RotateWebhookSecretRequest', {
       minimum: 0,
       maximum: MAX_GRACE_S,
       default: DEFAULT_GRACE_S,
-      description: 'For how long the secret before signs too',
+      description: 'For how long the previous secret signs too',
+      examples: [3600],
     }),
   ),
 });
 
-/** The id of a path; one that cannot be ours is as unknown as any other. @throws AppError NOT_FOUND */
+export const WebhookParams = pathIds({ id: 'the webhook' });
+
+/** The webhook of a path. @throws AppError NOT_FOUND also where the id is malformed */
 export function webhookId({ id }: { readonly id: string }): WebhookId {
   if (!isId('wh', id)) throw new AppError('NOT_FOUND');
   return id;
 }
 
 const checkOf = (request: FastifyRequest) => (before: WebhookRow) => requireMatch(request, etagValue(before));
-/** What a change changes; what a receiver answers does not. */
+/** A change of the webhook changes its version; an answer of its receiver does not. */
 const etagValue = ({ id, version }: WebhookRow) => ({ id, version });
 
 export function registerWebhooks(app: App, context: AppContext, cursors: CursorSealer): void {
@@ -118,16 +134,16 @@ function registerCreate(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/webhooks',
-    config: { ...WRITE, idempotent: true },
+    config: { ...WRITE, idempotent: true, etag: true, errors: ['QUOTA_EXCEEDED'] },
     schema: {
       operationId: 'createWebhook',
-      summary: 'Make a webhook; nothing is sent by that',
+      summary: 'Create a webhook; this sends nothing',
       tags: ['Webhooks'],
       body: CreateWebhookRequest,
-      response: { 201: CreateWebhookResponse, ...errors(...COMMON, 'QUOTA_EXCEEDED') },
+      response: { 201: CreateWebhookResponse },
     },
     handler: async (request, reply) => {
-      // Before the transaction, since a name server may take its time; told within it, since a kept answer comes first.
+      // Judged before the transaction, because a name server may be slow. Refused within it, because a replay comes first.
       const judged = await outbound.checkUrl(request.body.url).then(
         ({ href }) => ({ href }),
         (refusal: unknown) => ({ refusal }),
@@ -165,10 +181,10 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
     config: { access: 'webhooks:read' },
     schema: {
       operationId: 'listWebhooks',
-      summary: "The organisation's webhooks",
+      summary: "List the organisation's webhooks",
       tags: ['Webhooks'],
       querystring: pageQuery(200, {}),
-      response: { 200: pageOf(Webhook), ...errors(...COMMON) },
+      response: { 200: pageOf(Webhook) },
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -182,14 +198,13 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
   app.route({
     method: 'GET',
     url: '/v1/webhooks/:id',
-    config: { access: 'webhooks:read' },
+    config: { access: 'webhooks:read', etag: true },
     schema: {
       operationId: 'getWebhook',
-      summary: 'One webhook, without its secret',
+      summary: 'Get a webhook, without its secret',
       tags: ['Webhooks'],
-      params: IdParams,
-      querystring: EmptyBody,
-      response: { 200: Webhook, ...errors(...COMMON, 'NOT_FOUND') },
+      params: WebhookParams,
+      response: { 200: Webhook },
     },
     handler: async (request, reply) => {
       const row = await findWebhook(db, principalOf(request).org_id, webhookId(request.params));
@@ -204,14 +219,14 @@ function registerChange(app: App, context: AppContext): void {
   app.route({
     method: 'PATCH',
     url: '/v1/webhooks/:id',
-    config: WRITE,
+    config: { ...WRITE, etag: true, errors: ['PRECONDITION_FAILED'] },
     schema: {
       operationId: 'changeWebhook',
-      summary: 'Change a webhook, disable it or enable it again',
+      summary: 'Change, disable or enable a webhook',
       tags: ['Webhooks'],
-      params: IdParams,
+      params: WebhookParams,
       body: ChangeWebhookRequest,
-      response: { 200: Webhook, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
+      response: { 200: Webhook },
     },
     handler: async (request, reply) => {
       const { url: text, ...rest } = request.body;
@@ -234,14 +249,14 @@ function registerDelete(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/webhooks/:id',
-    config: WRITE,
+    config: { ...WRITE, errors: ['PRECONDITION_FAILED'] },
     schema: {
       operationId: 'deleteWebhook',
-      summary: 'Delete a webhook with its deliveries',
+      summary: 'Delete a webhook and its deliveries',
       tags: ['Webhooks'],
-      params: IdParams,
+      params: WebhookParams,
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
+      response: { 204: NoContent },
     },
     handler: async (request, reply) => {
       await mutate(context, request, reply, { action: 'webhook.delete' }, async (tx, principal) => {
@@ -258,17 +273,14 @@ function registerRotate(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/webhooks/:id/rotate-secret',
-    config: WRITE,
+    config: { ...WRITE, etag: true, errors: ['PRECONDITION_FAILED'] },
     schema: {
       operationId: 'rotateWebhookSecret',
-      summary: 'Give a webhook a new secret; for a while both sign',
+      summary: 'Rotate the secret of a webhook; for a grace period both sign',
       tags: ['Webhooks'],
-      params: IdParams,
+      params: WebhookParams,
       body: RotateWebhookSecretRequest,
-      response: {
-        200: CreateWebhookResponse,
-        ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED'),
-      },
+      response: { 200: CreateWebhookResponse },
     },
     handler: async (request, reply) => {
       const { secrets } = context.webhooks;

@@ -1,13 +1,13 @@
 /**
- * Which addresses a webhook may reach. Global unicast alone; everything else (loopback, private, shared, link-local,
- * metadata, multicast, reserved, and whatever carries an IPv4 address inside: mapped, NAT64, 6to4, Teredo, ISATAP) is
- * refused whatever it leads to. The networks that the operator allows are the one exception, and the only ones that
- * are spoken to without TLS. Pure; asked at creation and again about each address dialled.
+ * The addresses that a webhook may reach: global unicast only. It refuses loopback, private, shared, link-local,
+ * metadata, multicast and reserved addresses, and those that embed an IPv4 address (mapped, NAT64, 6to4, Teredo,
+ * ISATAP). Networks that the operator allows are the one exception, and the only ones that may be reached without TLS.
+ * Pure; applied when a webhook is created and to each address that is dialled.
  */
 import { isIP } from 'node:net';
 import ipaddr from 'ipaddr.js';
 
-/** One network of BERTH_WEBHOOK_ALLOW_CIDRS, as the configuration has it. */
+/** A network of BERTH_WEBHOOK_ALLOW_CIDRS. */
 export interface Network {
   readonly address: string;
   readonly prefix: number;
@@ -15,9 +15,9 @@ export interface Network {
 
 export type Protocol = 'https:' | 'http:';
 
-/** Says why `address` (as node:net takes it) may not be reached; null when it may. */
+/** Why `address`, in the notation of node:net, may not be reached; null when it may. */
 export function refusal(address: string, protocol: Protocol, allow: readonly Network[]): string | null {
-  // The library reads more notations than what dials; a scope (fe80::1%eth0) names an interface of this machine.
+  // ipaddr.js accepts more notations than node:net; a scope (fe80::1%eth0) names an interface of this machine.
   if (isIP(address) === 0 || address.includes('%')) return 'is no address that a webhook may reach';
   const parsed = ipaddr.parse(address);
   if (allow.some((network) => contains(network, parsed))) return null;
@@ -30,9 +30,9 @@ function contains(network: Network, address: ipaddr.IPv4 | ipaddr.IPv6): boolean
   return base.kind() === address.kind() && address.match(base, network.prefix);
 }
 
-/** Azure's address for its guests looks like any other. */
+/** Azure's metadata service has a public address. */
 const AZURE_WIRE_SERVER = '168.63.129.16';
-/** All that is handed out of IPv6; also leaves out ::/96, NAT64 and whatever comes to be reserved elsewhere. */
+/** The only allocated range of IPv6; it excludes ::/96, NAT64 and future reservations. */
 const GLOBAL_UNICAST = ipaddr.IPv6.parseCIDR('2000::/3');
 
 function isPublic(address: ipaddr.IPv4 | ipaddr.IPv6): boolean {

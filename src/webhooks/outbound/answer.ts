@@ -2,26 +2,26 @@
 
 /** Of the body, in bytes of UTF-8. */
 export const KEPT_BYTES = 4096;
-/** Nobody is left waiting for longer than this, whatever Retry-After says. */
+/** The most that `Retry-After` may ask for. */
 export const MAX_RETRY_AFTER_SECONDS = 7 * 24 * 3600;
 
-/** As text that a database and a page can hold: valid UTF-8, no control characters but tab and newline, at most 4 KiB. */
+/** The body as text for a database and a page: valid UTF-8, no control characters but tab and newline, at most 4 KiB. */
 export function printable(chunks: readonly Uint8Array[]): string {
   if (chunks.length === 0) return '';
-  // A character cut in two at the end is left out (`stream`), what is no UTF-8 becomes U+FFFD.
+  // `stream` leaves out a character that is cut in two at the end; invalid bytes become U+FFFD.
   const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(
     Buffer.concat(chunks).subarray(0, KEPT_BYTES),
     { stream: true },
   );
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: it replaces them
   const clean = text.replace(/\r\n?/g, '\n').replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '\ufffd');
-  // A replaced byte has become three.
+  // U+FFFD takes three bytes for each that it replaces.
   const bytes = Buffer.from(clean);
   if (bytes.length <= KEPT_BYTES) return clean;
   return new TextDecoder('utf-8').decode(bytes.subarray(0, KEPT_BYTES), { stream: true });
 }
 
-/** Seconds or an HTTP date (RFC 9110); null when it is neither. */
+/** Seconds or an HTTP date (RFC 9110); null for anything else. */
 export function retryAfterSeconds(header: string | string[] | undefined, now_ms: number): number | null {
   const text = (Array.isArray(header) ? header[0] : header)?.trim() ?? '';
   const seconds = /^[0-9]{1,10}$/.test(text)

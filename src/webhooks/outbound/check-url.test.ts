@@ -32,7 +32,7 @@ test('an https URL with a name or a public address is accepted', () => {
   }
 });
 
-test('what is no plain https URL is refused', () => {
+test('other URLs are refused', () => {
   for (const text of [
     ...[
       '',

@@ -1,7 +1,7 @@
 /**
- * What a webhook's URL may be, as far as its text tells: https (http only where the operator has allowed networks), no
- * user, no fragment, and no literal address that may not be reached, in whatever notation: the URL standard's parser has
- * made `2130706433`, `0x7f.1` and `017700000001` into 127.0.0.1 before it is judged.
+ * Checks the text of a webhook's URL: https (http only if the operator allows networks), no user, no fragment, no
+ * forbidden literal address. The URL parser normalises notations first: `2130706433`, `0x7f.1` and `017700000001` are
+ * 127.0.0.1.
  */
 import { isIP } from 'node:net';
 import { invalid } from '../../lib/errors.ts';
@@ -12,7 +12,7 @@ export const MAX_URL_LENGTH = 2048;
 /** @throws AppError INVALID_REQUEST about `url` */
 export function checkUrl(text: string, allow: readonly Network[]): URL {
   // The parser would drop or encode these silently.
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: it refuses them
   if (/[\u0000-\u0020\u007f]/.test(text))
     throw invalid('url', 'must have no space or control character in it');
   const url = URL.parse(text);
@@ -36,7 +36,7 @@ export function protocolOf({ protocol }: URL): Protocol | null {
   return protocol === 'https:' || protocol === 'http:' ? protocol : null;
 }
 
-/** The address in the URL, without brackets; null when it has a name. */
+/** The address in the URL, without brackets; null when its host is a name. */
 export function literalOf({ hostname }: URL): string | null {
   const bare = hostname.replace(/^\[(.*)\]$/, '$1');
   return isIP(bare) === 0 ? null : bare;

@@ -1,12 +1,12 @@
 /**
- * What went wrong with a request, in words for whoever owns the webhook. The texts name the kind of failure only:
- * never an address that a name led to, since it may be one of the operator's own.
+ * The failure of a request, described for the owner of the webhook. A text never has an address that a name resolved to:
+ * it may be internal to the operator.
  */
 import { errors } from 'undici';
 import { errnoOf } from '../../lib/errors.ts';
 import { NameUnknown } from './resolve.ts';
 
-/** An address that the policy refuses; nothing was sent. */
+/** The policy refused an address; nothing was sent. */
 export class AddressRefused extends Error {
   override name = 'AddressRefused';
 }
@@ -34,7 +34,7 @@ const TEXTS: Readonly<Record<string, string>> = {
 export function failureText(thrown: unknown): string {
   if (thrown instanceof AddressRefused) return thrown.message;
   if (thrown instanceof NameUnknown) return 'the name does not resolve';
-  // Of several addresses that were dialled in vain, the first speaks for all.
+  // Several addresses were tried; the first failure stands for all.
   if (thrown instanceof AggregateError && thrown.errors.length > 0) return failureText(thrown.errors[0]);
   const code = errnoOf(thrown) ?? '';
   const text = TEXTS[code];

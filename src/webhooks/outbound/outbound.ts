@@ -1,8 +1,8 @@
 /**
- * The one way out to receivers. Invariants: every connection goes to an address that the policy has judged for this
- * very connection (names are resolved once, and what was judged is what is dialled; literals are judged as well, since
- * no resolver is ever asked about them); a redirect is an answer, never followed; a request ends after `timeout_ms` in
- * all, however slowly bytes come; of a body little is read. Nothing that a receiver does makes {@link Outbound.post} throw.
+ * Sends requests to receivers; nothing else in the process does.
+ * Invariants: the policy checks every address that is dialled (a name is resolved once, and the checked addresses are
+ * dialled; literals are checked before); a redirect is an answer and is not followed; a request ends after `timeout_ms`,
+ * however slowly bytes arrive; little of a body is read; {@link Outbound.post} never rejects.
  */
 import { isIP, type LookupFunction } from 'node:net';
 import { performance } from 'node:perf_hooks';
@@ -17,18 +17,18 @@ import { createResolve, NameUnknown, type Resolve } from './resolve.ts';
 export interface OutboundOptions {
   /** BERTH_WEBHOOK_ALLOW_CIDRS. */
   readonly allow_cidrs: readonly Network[];
-  /** Of a whole request. */
+  /** Of a whole request, its answer included. */
   readonly timeout_ms?: number;
   readonly resolve?: Resolve;
 }
 
 /** One of `status` and `error` is null, the other is not. */
 export interface Answer {
-  /** Of an answer that came to its end, or was cut short because nobody needs more of it. */
+  /** Of an answer that ended, or that was cut off after {@link READ_BYTES}. */
   readonly status: number | null;
-  /** Why there is no answer, for the webhook's owner. */
+  /** Why there is no answer, for the owner of the webhook. */
   readonly error: string | null;
-  /** What came of the body: valid UTF-8 of at most 4 KiB, without control characters. */
+  /** The beginning of the body: valid UTF-8 of at most 4 KiB, without control characters. */
   readonly response: string;
   readonly latency_ms: number;
   /** At most a week. */
@@ -41,14 +41,14 @@ interface RequestTarget {
 }
 
 export const TIMEOUT_MS = 15_000;
-/** A body up to this is read to its end, which keeps its connection for the next request; a longer one is cut off. */
+/** A body up to this is read to its end, so its connection is reused; a longer one is cut off, with its connection. */
 const READ_BYTES = 64 * 1024;
 const MAX_HEADER_BYTES = 16 * 1024;
 const IDLE_MS = 4_000;
 const MAX_IDLE_MS = 30_000;
-/** How long one of several addresses is tried before the next. */
+/** How long each of several addresses is tried. */
 const ATTEMPT_MS = 2_000;
-/** Whoever makes a webhook does not wait longer for a name server. */
+/** How long {@link Outbound.checkUrl} waits for a name server. */
 const CHECK_MS = 3_000;
 
 export class Outbound {
@@ -57,7 +57,8 @@ export class Outbound {
   readonly #resolve: Resolve;
   readonly #agent: Agent;
   readonly #targets = new WeakMap<URL, RequestTarget | null>();
-  readonly #given_up = new WeakMap<AbortSignal, UnderWay>();
+  /** By the signal that aborts them. */
+  readonly #in_flight = new WeakMap<AbortSignal, Set<Exchange>>();
 
   constructor(options: OutboundOptions) {
     this.#allow = options.allow_cidrs;
@@ -66,20 +67,20 @@ export class Outbound {
     this.#agent = new Agent({
       connect: this.#connector(),
       connectTimeout: this.#timeout_ms,
-      // The one clock is that of `post`; these look at pauses only.
+      // `post` has a timeout for the whole request; these are for pauses within it.
       headersTimeout: 0,
       bodyTimeout: 0,
       maxHeaderSize: MAX_HEADER_BYTES,
       keepAliveTimeout: IDLE_MS,
       keepAliveMaxTimeout: MAX_IDLE_MS,
       pipelining: 1,
-      // Requests to one origin never wait for each other, and no receiver counts streams for us.
+      // HTTP/2 would let a receiver limit the streams, and requests to one origin would wait for each other.
       allowH2: false,
     });
   }
 
   /**
-   * A URL that may be given to a webhook now. A name that does not resolve (yet) is accepted.
+   * Checks the URL of a webhook. A name that does not resolve yet is accepted.
    * @throws AppError INVALID_REQUEST about `url`
    */
   async checkUrl(text: string): Promise<URL> {
@@ -94,8 +95,9 @@ export class Outbound {
   }
 
   /**
-   * `url` is never changed; `headers` in lower case, beside those that HTTP needs. `signal` ends the request early, as a
-   * failure.
+   * @param url is not changed by the caller later
+   * @param headers in lower case
+   * @param signal ends the request early, as a failure
    */
   post(
     url: URL | string,
@@ -104,7 +106,7 @@ export class Outbound {
     signal?: AbortSignal,
   ): Promise<Answer> {
     return new Promise((resolve) => {
-      const exchange = new Exchange(this.#timeout_ms, resolve, signal && this.#endedBy(signal));
+      const exchange = new Exchange(this.#timeout_ms, resolve, signal && this.#abortedBy(signal));
       if (signal?.aborted) exchange.giveUp();
       const parsed = typeof url === 'string' ? URL.parse(url) : url;
       const target = parsed && this.#targetOf(parsed);
@@ -120,12 +122,12 @@ export class Outbound {
     });
   }
 
-  /** Ends what is under way, as failures. */
+  /** Ends the requests in flight, as failures. */
   async close(): Promise<void> {
     await this.#agent.destroy();
   }
 
-  /** Null of one that is never reached. A URL takes itself apart at each question, and thousands are sent to one. */
+  /** Null if its protocol can't be used. Kept by URL: parsing its parts for each request would cost more than the request. */
   #targetOf(url: URL): RequestTarget | null {
     const known = this.#targets.get(url);
     if (known !== undefined) return known;
@@ -134,14 +136,17 @@ export class Outbound {
     return target;
   }
 
-  /** All that one signal ends, by one listener: one for each would cost more than its signature. */
-  #endedBy(signal: AbortSignal): UnderWay {
-    const known = this.#given_up.get(signal);
+  /** The requests in flight that `signal` aborts: one listener for all of them. */
+  #abortedBy(signal: AbortSignal): Set<Exchange> {
+    const known = this.#in_flight.get(signal);
     if (known) return known;
-    const under_way = new UnderWay();
-    signal.addEventListener('abort', () => under_way.giveUp(), { once: true });
-    this.#given_up.set(signal, under_way);
-    return under_way;
+    const exchanges = new Set<Exchange>();
+    const abort = () => {
+      for (const exchange of exchanges) exchange.giveUp();
+    };
+    signal.addEventListener('abort', abort, { once: true });
+    this.#in_flight.set(signal, exchanges);
+    return exchanges;
   }
 
   async #addressesSoon(name: string): Promise<readonly string[]> {
@@ -154,7 +159,7 @@ export class Outbound {
     return Promise.race([found, late]).finally(() => clearTimeout(timer));
   }
 
-  /** undici's own, given the judged addresses of a name and nothing else. */
+  /** undici's connector, with a `lookup` that yields checked addresses only. */
   #connector(): buildConnector.connector {
     const connectors = { 'https:': this.#connectorFor('https:'), 'http:': this.#connectorFor('http:') };
     return (options, callback) => {
@@ -170,7 +175,7 @@ export class Outbound {
 
   #connectorFor(protocol: Protocol): buildConnector.connector {
     const lookup: LookupFunction = (name, { all }, callback) => {
-      this.#judged(name, protocol).then(
+      this.#checkedAddresses(name, protocol).then(
         (addresses) => {
           const found = addresses.map((address) => ({ address, family: isIP(address) }));
           const [first] = found;
@@ -189,8 +194,8 @@ export class Outbound {
     });
   }
 
-  /** One address that may not be reached refuses its name: who mixes them is up to something. */
-  async #judged(name: string, protocol: Protocol): Promise<readonly string[]> {
+  /** One forbidden address refuses the name: nobody mixes them with good intent. */
+  async #checkedAddresses(name: string, protocol: Protocol): Promise<readonly string[]> {
     const addresses = await this.#resolve(name);
     for (const address of addresses) {
       const reason = refusal(address, protocol, this.#allow);
@@ -200,36 +205,11 @@ export class Outbound {
   }
 }
 
-/**
- * Requests that are given up together. An array, whose places are taken over by the last: each table that a Set grows out
- * of stays in old space with all that was ever in it, and keeps that from the collection of young objects.
- */
-class UnderWay {
-  readonly #exchanges: Exchange[] = [];
-
-  add(exchange: Exchange): void {
-    exchange.place = this.#exchanges.push(exchange) - 1;
-  }
-
-  remove({ place }: Exchange): void {
-    const last = this.#exchanges.pop();
-    if (last === undefined || last.place === place) return;
-    last.place = place;
-    this.#exchanges[place] = last;
-  }
-
-  giveUp(): void {
-    for (const exchange of this.#exchanges.slice()) exchange.giveUp();
-  }
-}
-
 /** One request and its answer; settled once. */
 class Exchange implements Dispatcher.DispatchHandler {
   readonly #began_ms = performance.now();
   readonly #settle: (answer: Answer) => void;
-  readonly #others: UnderWay | undefined;
-  /** Among the others. */
-  place = -1;
+  readonly #in_flight: Set<Exchange> | undefined;
   readonly #timer: NodeJS.Timeout;
   #controller: Dispatcher.DispatchController | undefined;
   #settled = false;
@@ -239,11 +219,11 @@ class Exchange implements Dispatcher.DispatchHandler {
   #kept_bytes = 0;
   #read_bytes = 0;
 
-  /** @param others that are given up with it; it is among them until it ends */
-  constructor(timeout_ms: number, settle: (answer: Answer) => void, others: UnderWay | undefined) {
+  /** @param in_flight has this exchange until it ends */
+  constructor(timeout_ms: number, settle: (answer: Answer) => void, in_flight: Set<Exchange> | undefined) {
     this.#settle = settle;
-    this.#others = others;
-    others?.add(this);
+    this.#in_flight = in_flight;
+    in_flight?.add(this);
     this.#timer = setTimeout(() => {
       const what = this.#status === 0 ? 'no answer' : 'the answer did not end';
       this.fail(`${what} within ${timeout_ms / 1000} s`);
@@ -252,7 +232,7 @@ class Exchange implements Dispatcher.DispatchHandler {
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
     this.#controller = controller;
-    // The connection came after the end: nothing is sent any more.
+    // The connection was established after the end of the exchange.
     if (this.#settled) controller.abort(new Error('settled'));
   }
 
@@ -267,7 +247,7 @@ class Exchange implements Dispatcher.DispatchHandler {
     this.#read_bytes += chunk.length;
     const room = KEPT_BYTES - this.#kept_bytes;
     if (room > 0) {
-      // A copy: a slice would hold the whole of the parser's memory.
+      // A copy: a slice would keep the parser's whole buffer alive.
       this.#chunks.push(Buffer.from(chunk.subarray(0, room)));
       this.#kept_bytes += Math.min(room, chunk.length);
     }
@@ -294,7 +274,7 @@ class Exchange implements Dispatcher.DispatchHandler {
     if (this.#settled) return;
     this.#settled = true;
     clearTimeout(this.#timer);
-    this.#others?.remove(this);
+    this.#in_flight?.delete(this);
     if (!over) this.#controller?.abort(new Error('settled'));
     this.#settle({
       status,

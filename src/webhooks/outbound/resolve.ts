@@ -1,7 +1,6 @@
 /**
- * Names to addresses, for the guard. The machine's own resolver (getaddrinfo) holds one of libuv's four threads for
- * each name that nobody answers for, and with them every file operation of the process: so names are asked by c-ares,
- * which holds none. What is in the hosts file comes first, as everywhere.
+ * Resolves names for {@link Outbound}, the hosts file first. Uses c-ares: getaddrinfo would block one of libuv's four
+ * threads for each name whose server is silent, and with them every file operation of the process.
  */
 import { Resolver } from 'node:dns/promises';
 import { readFile } from 'node:fs/promises';
@@ -22,7 +21,7 @@ export interface ResolverOptions {
 
 const QUERY_TIMEOUT_MS = 2_000;
 const TRIES = 2;
-/** Of one name: more is no receiver. */
+/** A name with more addresses is refused. */
 const MAX_ADDRESSES = 32;
 
 export function createResolve(options: ResolverOptions = {}): Resolve {
@@ -33,7 +32,7 @@ export function createResolve(options: ResolverOptions = {}): Resolve {
     const bare = name.toLowerCase().replace(/\.$/, '');
     const fixed = await fromHosts(bare, hosts_path);
     if (fixed.length > 0) return fixed;
-    // Never asked of a name server (RFC 6761).
+    // Not for name servers (RFC 6761).
     if (bare === 'localhost' || bare.endsWith('.localhost')) return ['127.0.0.1', '::1'];
     const found = await Promise.allSettled([resolver.resolve4(bare), resolver.resolve6(bare)]);
     const addresses = found.flatMap((each) => (each.status === 'fulfilled' ? each.value : []));

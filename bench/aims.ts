@@ -1,0 +1,47 @@
+/** What each figure should reach. `bench/README.md` shows it beside the last result. */
+import type { Figure } from './figure.ts';
+
+export interface Aim {
+  readonly of: 'ratio' | 'value';
+  readonly at: 'least' | 'most';
+  readonly limit: number;
+}
+
+const atMost = (limit: number, of: Aim['of'] = 'ratio'): Aim => ({ of, at: 'most', limit });
+const atLeast = (limit: number, of: Aim['of'] = 'ratio'): Aim => ({ of, at: 'least', limit });
+
+export const AIMS: Readonly<Record<string, Aim>> = {
+  'start/ssh_banner': atMost(1.05),
+  'start/ssh_banner_from_template': atMost(0.4),
+  'start/ssh_banner_resumed_beside_a_boot': atMost(0.5),
+  'start/first_ssh_true_resumed_beside_a_boot': atMost(0.5),
+  'backup/flush_512_mib': atMost(1),
+  'backup/flush_512_mib_ordinary': atMost(1),
+  'backup/core_seconds_512_mib_ordinary': atMost(1.5, 'value'),
+  'backup/flat_256_gib': atMost(1.3),
+  'guest-io/read_4_kib': atLeast(0.95),
+  'guest-io/write_4_kib': atLeast(0.95),
+  'guest-io/read_1_mib': atLeast(0.95),
+  'guest-io/write_1_mib': atLeast(0.95),
+  'hostile-guest/start': atMost(1.2),
+  'hostile-guest/flush': atMost(1.2),
+  'hostile-guest/exec': atMost(1.2),
+  'hostile-guest/revoke': atMost(1.2),
+  'hostile-guest/stop': atMost(1.2),
+  'memory/flush_512_mib': atMost(200, 'value'),
+  'memory/lazy_restore_512_mib': atMost(200, 'value'),
+  'memory/flush_512_mib_s3': atMost(200, 'value'),
+  'memory/lazy_restore_512_mib_s3': atMost(200, 'value'),
+  'requests/read_1_per_second': atLeast(0.4),
+  'requests/read_16_per_second': atLeast(0.6),
+  'requests/write_1_per_second': atLeast(0.25),
+  'requests/write_16_per_second': atLeast(0.25),
+  'webhooks/deliveries_1': atLeast(3_000, 'value'),
+  'webhooks/idle_delay_p50': atMost(25, 'value'),
+  'webhooks/backlog_rss': atMost(1.2),
+};
+
+export function isReached(aim: Aim, figure: Figure): boolean {
+  const value = figure[aim.of];
+  return aim.at === 'most' ? value <= aim.limit : value >= aim.limit;
+}

@@ -1,0 +1,54 @@
+create table instances (
+  id                   text primary key,
+  org_id               text not null references organisations,
+  created_by           text not null,
+  name                 text not null,
+  image                text not null,
+  cpus                 integer not null,
+  memory_mib           integer not null,
+  disk_gib             integer not null,
+  labels               jsonb not null default '{}',
+  idle_timeout_seconds integer,
+  wake_on_connect      boolean not null default false,
+  auto_flush_seconds   integer,
+  -- Fixed for the instance's life.
+  ssh_port             integer not null unique,
+  host_keys            jsonb,
+  ssh_key_mode         text not null default 'account' check (ssh_key_mode in ('account', 'explicit')),
+  deleting             boolean not null default false,
+  -- Incremented by each change of this row. It guards updates and is the ETag.
+  version              bigint not null default 1,
+  created_at           timestamptz not null default now(),
+  updated_at           timestamptz not null default now(),
+  -- Numbers the instance's events. Old events may be deleted; their numbers are not used again.
+  event_sequence       bigint not null default 0,
+  -- Retention: the newest `keep_last` generations, and the newest one of each of the last `keep_daily_days` days.
+  keep_last            integer not null default 24,
+  keep_daily_days      integer not null default 14,
+  unique (org_id, name)
+);
+create index instances_page on instances (org_id, id desc);
+create index instances_image on instances (image);
+
+create table instance_ssh_keys (
+  instance_id text not null references instances on delete cascade,
+  ssh_key_id  text not null references ssh_keys on delete cascade,
+  primary key (instance_id, ssh_key_id)
+);
+create index instance_ssh_keys_key on instance_ssh_keys (ssh_key_id);
+
+-- SSH ports without an instance. The control plane adds the ports of its range when it starts.
+create table free_ssh_ports (
+  port           integer primary key,
+  -- When the last instance that ran at this port was deleted. Null: none ran.
+  quarantined_at timestamptz
+);
+-- Ports are taken in this order.
+create index free_ssh_ports_order on free_ssh_ports (quarantined_at nulls first, port);
+
+-- A script for an instance's first boot, kept until the disk that has run it is durable.
+create table user_data (
+  instance_id text primary key references instances on delete cascade,
+  script      text not null check (octet_length(script) <= 65536),
+  given       boolean not null default false
+);

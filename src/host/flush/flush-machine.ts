@@ -1,0 +1,249 @@
+/**
+ * One flush of a machine's disk, in two phases.
+ *
+ *   freeze ─▶ transaction(backup) ─▶ thaw ─▶ job: dirty blocks → our NBD export → segments → store
+ *          ─▶ job pending, segments durable, overlay on the host's disk ─▶ commit (compare and swap) ─▶ job-finalize
+ *
+ * Invariants: the overlay on the disk holds what is committed, so a killed QEMU or a power cut never leaves it behind the head.
+ * A failure before the commit ends in job-cancel, and every dirty bit is back. Once the commit is sent, its outcome is asked for
+ * until it is known, and its segments are never deleted; only then is the job finalized or cancelled.
+ */
+import { randomUUID } from 'node:crypto';
+import type { Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
+import { messageOf } from '../../lib/errors.ts';
+import { FlushSink } from '../block/flush-sink.ts';
+import { NbdServer } from '../block/nbd-server.ts';
+import { guestExec } from '../guest/guest-command.ts';
+import type { HostContext } from '../host-context.ts';
+import type { Machine } from '../machine/machine.ts';
+import { HeadMovedError } from '../overlay/commit-outcome.ts';
+import type { DiskState } from '../overlay/disk-state.ts';
+import type { VmUser } from '../vm/uid.ts';
+import {
+  addTarget,
+  awaitBackup,
+  beginBackup,
+  clearLeftovers,
+  finalizeBackup,
+  flushJobId,
+  giveFullSpeed,
+  isFlushJob,
+  removeTarget,
+  undoBackup,
+} from './backup-job.ts';
+import { FREEZE_MS, freeze, isThawing, thaw, thawBeside } from './freeze.ts';
+
+export interface FlushOptions {
+  readonly context: HostContext;
+  readonly machine: Machine;
+  readonly disk: DiskState;
+  /** The VM's user, who must reach the socket. */
+  readonly owner: VmUser | null;
+  /** `freeze`: by the guest agent, if it answers. Else the guest is paused or off, and this is its disk's consistency. */
+  readonly quiesce: 'freeze' | Consistency;
+  readonly signal: AbortSignal;
+}
+
+/** Makes everything written so far durable. @throws FencedError, or the failure; no write is lost then */
+export async function flushMachine(options: FlushOptions): Promise<FlushReceipt> {
+  const started = performance.now();
+  const { machine, disk } = options;
+  await disk.load();
+  await disk.renewKeys(machine.record, options.signal);
+  const { commit_id } = disk.head;
+  // The bitmap counts from another head. Only a comparison of the whole overlay finds what this head lacks.
+  if (machine.record.counts_from !== commit_id) await machine.update({ full_compare: true });
+  const found = options.quiesce === 'freeze' ? await askGuest(machine) : options.quiesce;
+  if (found === 'untouched') {
+    await requireHead(disk, commit_id);
+    return receiptOf(disk, started, { consistency: 'filesystem' });
+  }
+  const generation = disk.head.generation + 1;
+  const job_id = flushJobId(generation);
+  await clearLeftovers(machine);
+  const server = await NbdServer.listen({
+    path: `${machine.folder.runtime}/flush.sock`,
+    log: options.context.log,
+    ...(options.owner ?? {}),
+  });
+  const sink = new FlushSink({
+    store: options.context.store,
+    pool: options.context.pool,
+    disk_id: disk.instance_id,
+    epoch: machine.record.epoch,
+    generation,
+    key_prefix: disk.key_prefix,
+    size_bytes: disk.size_bytes,
+    head: disk.map,
+    data_key: disk.write_key,
+    signal: options.signal,
+  });
+  try {
+    server.addExport('flush', sink);
+    const { consistency, dirty } = await begin({ ...options, quiesce: found }, server.path, job_id);
+    if (!dirty) {
+      await sink.abort();
+      await requireHead(disk, commit_id);
+      return receiptOf(disk, started, { consistency });
+    }
+    return await complete(options, sink, { generation, job_id, consistency, started });
+  } catch (error) {
+    await sink.abort(error).catch(() => undefined);
+    throw error;
+  } finally {
+    await server.close(1_000);
+  }
+}
+
+/** A receipt without a commit must name a head that the database still has. @throws HeadMovedError */
+async function requireHead(disk: DiskState, commit_id: string): Promise<void> {
+  const { commit_id: now, generation } = await disk.refresh();
+  if (now !== commit_id) throw new HeadMovedError(generation);
+}
+
+function receiptOf(
+  disk: DiskState,
+  started: number,
+  made: { consistency: Consistency; dirty_bytes?: number; uploaded_bytes?: number; segments?: number },
+): FlushReceipt {
+  return {
+    generation: disk.head.generation,
+    durable_at: disk.head.durable_at,
+    dirty_bytes: made.dirty_bytes ?? 0,
+    uploaded_bytes: made.uploaded_bytes ?? 0,
+    segments: made.segments ?? 0,
+    duration_ms: Math.round(performance.now() - started),
+    consistency: made.consistency,
+  };
+}
+
+/** Phase one: the point in time. Without dirty blocks there is no job. */
+async function begin(
+  options: FlushOptions,
+  socket_path: string,
+  job_id: string,
+): Promise<{ readonly consistency: Consistency; readonly dirty: boolean }> {
+  const { machine, quiesce } = options;
+  await addTarget(machine, socket_path);
+  machine.disk.noteBegun();
+  let consistency: Consistency = quiesce === 'freeze' ? 'crash' : quiesce;
+  let begun = false;
+  try {
+    if (quiesce === 'freeze' && (await freeze(machine))) consistency = 'filesystem';
+    if ((await machine.markedBytes()) === 0) return { consistency, dirty: false };
+    await beginBackup(machine, job_id);
+    begun = true;
+  } finally {
+    // Do not wait again for a guest that did not answer the freeze.
+    if (quiesce === 'freeze' && consistency === 'crash') thawBeside(machine);
+    else if (quiesce === 'freeze') await thaw(machine);
+    if (!begun) await removeTarget(machine);
+  }
+  return { consistency, dirty: true };
+}
+
+const SYNC_MS = 5_000;
+
+/**
+ * `untouched`: nothing is dirty. After a sync the guest has written nothing since the thaw of the last flush.
+ * `crash`: the guest does not answer; do not try to freeze it.
+ */
+async function askGuest(machine: Machine): Promise<'untouched' | 'freeze' | 'crash'> {
+  if (isThawing(machine)) return 'crash';
+  if (machine.record.full_compare || !(await machine.disk.isUntouched())) return 'freeze';
+  const answers = machine.agent.ping({ timeout_ms: FREEZE_MS });
+  if (!(await answers.then(() => true).catch(() => false))) return 'crash';
+  try {
+    const { exit_code } = await guestExec(machine.agent, { path: '/bin/sync', timeout_ms: SYNC_MS });
+    return exit_code === 0 && (await machine.disk.isUntouched()) ? 'untouched' : 'freeze';
+  } catch {
+    return 'freeze';
+  }
+}
+
+interface Begun {
+  readonly generation: number;
+  readonly job_id: string;
+  readonly consistency: Consistency;
+  readonly started: number;
+}
+
+/** Phase two: the data, the commit, and the job's end. */
+async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): Promise<FlushReceipt> {
+  const { machine, disk, signal } = options;
+  const { job_id, generation, consistency } = begun;
+  let committed = false;
+  try {
+    await giveFullSpeed(machine, job_id);
+    const synced = syncOverlay(machine, signal);
+    synced.catch(() => undefined); // awaited below; the job may fail first
+    await awaitBackup(machine, job_id, signal);
+    const result = await sink.finish();
+    await synced;
+    const segments: SegmentRef[] = result.segments.map((written) => ({ ...written }));
+    if (segments.length > 0) {
+      const commit_id = randomUUID();
+      const flush = { job_id, generation, commit_id, segments, consistency, dirty_bytes: result.dirty_bytes };
+      await machine.update({ flush });
+      // The control plane refuses a commit once another host has the disk. Without a lease, do not even ask.
+      options.context.lease.require();
+      sink.keep();
+      await disk.commit(options.context.client, machine.record, flush, signal);
+    } else await requireHead(disk, disk.head.commit_id);
+    committed = true;
+    await finalizeBackup(machine, job_id);
+    await machine.update({ flush: null, full_compare: false, counts_from: disk.head.commit_id });
+    await machine.disk.noteFlushed();
+    return receiptOf(disk, begun.started, {
+      consistency,
+      dirty_bytes: result.dirty_bytes,
+      uploaded_bytes: result.uploaded_bytes,
+      segments: segments.length,
+    });
+  } catch (error) {
+    if (!committed && !machine.gone) {
+      // The failure matters more than the undo, which the next flush repeats: a fenced machine must end now.
+      await undoBackup(machine).catch((err: unknown) =>
+        options.context.log.warn({ err }, 'the next flush undoes what a failed one has left'),
+      );
+    }
+    throw sinkFailure(sink, error);
+  }
+}
+
+/** Before a commit, all writes that QEMU has completed reach the host's disk, whether or not the guest has synced them. */
+async function syncOverlay({ exported }: Machine, signal: AbortSignal): Promise<void> {
+  try {
+    await exported.syncToDisk(signal);
+  } catch (cause) {
+    signal.throwIfAborted();
+    throw new Error(`the host's disk does not take the guest's writes: ${messageOf(cause)}`, {
+      cause,
+    });
+  }
+}
+
+/** QEMU reports only that its target failed; the sink knows why. */
+function sinkFailure(sink: FlushSink, error: unknown): unknown {
+  return sink.failure === undefined ? error : sink.failure.cause;
+}
+
+/**
+ * Finishes or undoes the flush that an earlier agent left: a committed job is finalized, any other is cancelled, and the next
+ * flush has all of its blocks.
+ */
+export async function settleFlush(machine: Machine, disk: DiskState): Promise<void> {
+  if (machine.record.frozen) await thaw(machine);
+  const { flush } = machine.record;
+  const jobs = await machine.qmp.execute('query-jobs', undefined);
+  const job = jobs.find(isFlushJob);
+  if (!job && flush === null) return;
+  await disk.load();
+  const ours = flush !== null && (!job || flush.job_id === job.id);
+  if (ours && disk.hasCommitted(flush)) {
+    if (job?.status === 'pending') await finalizeBackup(machine, job.id);
+    else if (job) await clearLeftovers(machine);
+    await machine.update({ flush: null, full_compare: false, counts_from: flush.commit_id });
+  } else if (job) await undoBackup(machine);
+  else await machine.update({ flush: null });
+}

@@ -1,0 +1,57 @@
+import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
+import type { VmReasonCode } from '../../agent-api/reasons.ts';
+import type { Reason } from '../../agent-api/types.ts';
+import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
+import { messageOf } from '../../lib/errors.ts';
+import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import { ImageError } from '../image/host-images.ts';
+import { FencedError } from '../overlay/commit-outcome.ts';
+import { NoSpaceError } from '../vm/overlay.ts';
+import { consoleTail } from './console-log.ts';
+
+/** The public reason of a failure; `otherwise`: the code of an error that has none. */
+export function reasonFor<Code extends string>(error: unknown, otherwise: Code): Reason<Code | VmReasonCode> {
+  const message = sentence(withoutPath(error));
+  if (error instanceof SegmentCorruptError) return { code: 'segment_corrupt', message };
+  if (error instanceof NoSpaceError) return { code: 'disk_full', message };
+  if (error instanceof ImageError) return { code: 'image_missing', message };
+  // The message of the error names the store's location.
+  if (error instanceof ObjectStoreUnavailableError)
+    return {
+      code: 'object_store_unavailable',
+      message: sentence(`the object store cannot be used: ${error.reason}`),
+    };
+  if (error instanceof ControlPlaneUnavailable) return { code: 'control_plane_away', message };
+  if (error instanceof FencedError) return { code: 'fenced', message };
+  return { code: otherwise, message };
+}
+
+/** Why a machine has ended that was not ended by us. */
+export function deathReason(
+  { damage, panicked }: { readonly damage: Error | null; readonly panicked: boolean },
+  console_log: string,
+): Reason {
+  if (damage) return reasonFor(damage, 'vm_died');
+  if (!panicked) {
+    return {
+      code: 'vm_died',
+      message: 'The VM process ended by itself; what it had written is kept on its host.',
+    };
+  }
+  return {
+    code: 'guest_panicked',
+    // The registers that follow help few readers.
+    message: `The guest's kernel panicked. ${consoleTail(console_log, /Kernel panic/)}`.trim(),
+  };
+}
+
+/** A system error's text, `ENOENT: no such file or directory`, without the call and the host's path. */
+function withoutPath(error: unknown): string {
+  const message = messageOf(error);
+  return error instanceof Error && 'syscall' in error ? (message.split(', ')[0] ?? message) : message;
+}
+
+function sentence(text: string): string {
+  const upper = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(upper) ? upper : `${upper}.`;
+}

@@ -1,0 +1,113 @@
+/**
+ * What an adopting agent must know of a machine: `vms/<instance id>/record.json`, replaced durably at each change. The VM's user
+ * may traverse the folder and cannot write to it.
+ */
+import { chmod, mkdir, readdir, readFile, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Consistency, MemoryRef, Reason, SegmentRef } from '../../agent-api/types.ts';
+import { errnoOf } from '../../lib/errors.ts';
+import { type InstanceId, isId, type VmId } from '../../lib/ids.ts';
+import { writeFileDurably } from '../vm/durable-file.ts';
+import type { ProcessIdentity } from '../vm/process-identity.ts';
+
+/** A flush whose data is complete: what an adopting agent needs to finish it. */
+export interface FlushRecord {
+  readonly job_id: string;
+  readonly generation: number;
+  /** The head's id once this is committed. */
+  readonly commit_id: string;
+  /** All durable in the store. */
+  readonly segments: readonly SegmentRef[];
+  readonly consistency: Consistency;
+  readonly dirty_bytes: number;
+}
+
+export interface VmRecord {
+  readonly instance_id: InstanceId;
+  readonly vm_id: VmId;
+  readonly boot: number;
+  readonly epoch: number;
+  readonly image: string;
+  readonly image_version: string;
+  readonly ssh_forward_port: number;
+  readonly identity: ProcessIdentity;
+  /** False until the guest's first instruction. Such a machine is ended, not adopted. */
+  readonly released: boolean;
+  /** A guest of this boot has run, in this machine or an earlier one: the overlay's writes beyond the head are this boot's. */
+  readonly ran: boolean;
+  /** The overlay holds writes that no bitmap marks: the next flush compares all of it. */
+  readonly full_compare: boolean;
+  /** The head that the dirty bitmap counts from (its `commit_id`). */
+  readonly counts_from: string;
+  /** A freeze was sent and its thaw is not confirmed. */
+  readonly frozen: boolean;
+  /** Set while the overlay has our export below it. An adopting agent serves it first. */
+  readonly lazy: { readonly size_bytes: number; readonly base_path: string } | null;
+  readonly reboots_done: number;
+  /** The guest may be paused for a suspend; without `memory` it must continue. */
+  readonly suspending?: boolean;
+  /** The guest is paused for good: its memory and disk of this instant are durable. */
+  readonly memory?: MemoryRef | null;
+  /** The guest was started from saved memory, and has not answered yet. */
+  readonly resuming?: boolean;
+  /** Why this boot does not resume from its memory. */
+  readonly cold?: Reason | null;
+  /** Why this boot, or an earlier one, could not continue where the last ended. Kept until it is reported. */
+  readonly recovered?: Reason | null;
+  /**
+   * The guest was started from a template, and has not answered yet; if it never does, the VM boots. Not awake: it may not know
+   * its instance and nobody has used it, so such a machine is ended, not adopted.
+   */
+  readonly template?: { readonly key: string; readonly awake: boolean } | null;
+  readonly flush: FlushRecord | null;
+}
+
+export interface VmFolder {
+  readonly folder: string;
+  /** The sockets. The folder belongs to the VM's user until QEMU listens. */
+  readonly runtime: string;
+  readonly record: string;
+  readonly qemu_log: string;
+  readonly console_log: string;
+}
+
+export function vmFolder(vms_dir: string, instance_id: InstanceId): VmFolder {
+  const folder = join(vms_dir, instance_id);
+  return {
+    folder,
+    runtime: join(folder, 'run'),
+    record: join(folder, 'record.json'),
+    qemu_log: join(folder, 'qemu.log'),
+    console_log: join(folder, 'console.log'),
+  };
+}
+
+export async function makeVmFolder({ folder }: VmFolder): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  // The umask applies to mkdir's mode, and the VM's user must traverse the folder.
+  await chmod(folder, 0o711);
+}
+
+export async function writeRecord(folder: VmFolder, record: VmRecord): Promise<void> {
+  await writeFileDurably(folder.record, `${JSON.stringify(record)}\n`);
+}
+
+/** null: there is none, or it is damaged. It is replaced whole, so a partial record means damage. */
+export async function readRecord(folder: VmFolder): Promise<VmRecord | null> {
+  try {
+    return JSON.parse(await readFile(folder.record, 'utf8')) as VmRecord;
+  } catch (error) {
+    if (error instanceof SyntaxError || errnoOf(error) === 'ENOENT') return null;
+    throw error;
+  }
+}
+
+export async function removeRecord(folder: VmFolder): Promise<void> {
+  await rm(folder.record, { force: true });
+}
+
+/** Instances with a folder on this host. */
+export async function listVmFolders(vms_dir: string): Promise<InstanceId[]> {
+  const names = await readdir(vms_dir);
+  return names.filter((name): name is InstanceId => isId('inst', name));
+}

@@ -1,0 +1,161 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { VmId } from '../../lib/ids.ts';
+import type { OverlaySidecar } from '../vm/sidecar.ts';
+import { type FoundOverlay, isLost, judgeOverlay } from './judge-overlay.ts';
+
+/** A row for every way in which file, sidecar, head and database can disagree; `any`: it makes no difference. */
+interface Row {
+  readonly why: string;
+  readonly file: FoundOverlay['file'] | 'any';
+  readonly sidecar: 'none' | 'damaged' | 'clean' | 'written' | 'any';
+  /** The head is the one that the sidecar names. */
+  readonly same?: boolean | 'any';
+  /** No other host has had the disk since. */
+  readonly own?: boolean | 'any';
+  readonly continues?: boolean | 'any';
+  readonly known?: boolean | 'any';
+  readonly decision: 'clean' | 'unsaved' | 'remove' | 'set aside';
+}
+
+const ROWS: readonly Row[] = [
+  { why: 'no overlay', file: 'none', sidecar: 'any', decision: 'remove' },
+  { why: 'an overlay that nothing vouches for', file: 'any', sidecar: 'none', decision: 'remove' },
+  { why: 'nobody knows what it is of', file: 'any', sidecar: 'damaged', decision: 'set aside' },
+  { why: 'the head itself', file: 'whole', sidecar: 'clean', same: true, decision: 'clean' },
+  {
+    why: 'the head, torn: all is durable',
+    file: 'damaged',
+    sidecar: 'clean',
+    same: true,
+    decision: 'remove',
+  },
+  {
+    why: 'the head and more',
+    ...{ file: 'whole', sidecar: 'written', same: true, own: true, known: true, decision: 'unsaved' },
+  },
+  {
+    why: 'the head and more, by a VM that the database has lost',
+    ...{ file: 'whole', sidecar: 'written', same: true, own: true, known: false, decision: 'set aside' },
+  },
+  {
+    why: 'the head and more, torn',
+    file: 'damaged',
+    sidecar: 'written',
+    same: true,
+    own: true,
+    decision: 'set aside',
+  },
+  {
+    why: 'given up when another host got the disk',
+    file: 'any',
+    sidecar: 'written',
+    same: true,
+    own: false,
+    decision: 'remove',
+  },
+  {
+    why: 'behind or ahead of the head of its own VM: it holds both',
+    ...{ file: 'whole', sidecar: 'any', same: false, own: true, continues: true, decision: 'unsaved' },
+  },
+  {
+    why: 'the same, torn',
+    ...{ file: 'damaged', sidecar: 'any', same: false, own: true, continues: true, decision: 'set aside' },
+  },
+  {
+    why: 'its VM has the head, but another host had the disk since',
+    ...{
+      file: 'any',
+      sidecar: 'any',
+      same: false,
+      own: false,
+      continues: true,
+      known: true,
+      decision: 'remove',
+    },
+  },
+  {
+    why: 'the same, and the database has lost what it was of',
+    ...{
+      file: 'any',
+      sidecar: 'any',
+      same: false,
+      own: false,
+      continues: true,
+      known: false,
+      decision: 'set aside',
+    },
+  },
+  {
+    why: 'overtaken by another VM',
+    ...{ file: 'any', sidecar: 'any', same: false, continues: false, known: true, decision: 'remove' },
+  },
+  {
+    why: 'ahead of what the database knows',
+    ...{ file: 'any', sidecar: 'any', same: false, continues: false, known: false, decision: 'set aside' },
+  },
+];
+
+const HEAD = { commit_id: 'head' };
+const BOOLEANS = [true, false] as const;
+
+function* situations() {
+  for (const file of ['none', 'damaged', 'whole'] as const)
+    for (const sidecar of ['none', 'damaged', 'clean', 'written'] as const)
+      for (const same of BOOLEANS)
+        for (const own of BOOLEANS)
+          for (const continues of BOOLEANS)
+            for (const known of BOOLEANS) yield { file, sidecar, same, own, continues, known };
+}
+
+function matches(
+  row: Row,
+  now: ReturnType<typeof situations> extends Generator<infer S> ? S : never,
+): boolean {
+  const fits = (wanted: unknown, is: unknown) => wanted === undefined || wanted === 'any' || wanted === is;
+  // Earlier rows have said all that there is without a file or a sidecar.
+  if (row.sidecar === 'any' && row.file !== 'none' && ['none', 'damaged'].includes(now.sidecar)) return false;
+  if (row.file === 'any' && now.file === 'none') return false;
+  return (['file', 'sidecar', 'same', 'own', 'continues', 'known'] as const).every((name) =>
+    fits(row[name], now[name]),
+  );
+}
+
+test('every disagreement of overlay, sidecar, head and database has one decision', () => {
+  const used = new Set<Row>();
+  for (const now of situations()) {
+    const rows = ROWS.filter((row) => matches(row, now));
+    assert.equal(rows.length, 1, `${JSON.stringify(now)}: ${rows.map(({ why }) => why).join('; ')}`);
+    const [row] = rows as [Row];
+    used.add(row);
+    const sidecar: OverlaySidecar = {
+      ...{ generation: 7, commit_id: now.same ? 'head' : 'another', vm_id: 'vm_x' as VmId, placement: 4 },
+      ...{ clean: now.sidecar === 'clean', filled: 'yes', image_version: null },
+    };
+    const found: FoundOverlay = {
+      file: now.file,
+      sidecar: now.sidecar === 'none' || now.sidecar === 'damaged' ? now.sidecar : sidecar,
+    };
+    const { known, continues } = now;
+    const { use, otherwise } = judgeOverlay(found, HEAD, now.own ? 4 : 5, { known, continues });
+    assert.equal(use === 'none' ? otherwise : use, row.decision, `${row.why}: ${JSON.stringify(now)}`);
+  }
+  assert.equal(used.size, ROWS.length, 'every row is met');
+});
+
+test('a loss is reported: writes that a boot may have made, and writes that only a copy set aside holds', () => {
+  const nothing = { all_durable: false, may_have_written: false };
+  const wrote = { all_durable: false, may_have_written: true };
+  const durable = { all_durable: true, may_have_written: true };
+  const cases = [
+    ['none', 'remove', nothing, false],
+    ['none', 'remove', wrote, true],
+    ['none', 'remove', durable, false],
+    ['none', 'set aside', nothing, true],
+    ['none', 'set aside', durable, false],
+    ['clean', 'remove', wrote, false],
+    ['unsaved', 'set aside', wrote, false],
+  ] as const;
+  for (const [use, otherwise, writes, lost] of cases)
+    assert.equal(isLost({ use, otherwise }, writes), lost, `${use}, ${otherwise}, ${JSON.stringify(writes)}`);
+});

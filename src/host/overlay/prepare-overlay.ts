@@ -1,0 +1,75 @@
+/** Prepares the overlay that a launch opens: the existing one, grown to the disk's size, or a new one. */
+import type { Reason } from '../../agent-api/types.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import type { HostContext } from '../host-context.ts';
+import { createOverlay, ensureRoom, growOverlay, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
+import type { VmUser } from '../vm/uid.ts';
+import type { DiskState } from './disk-state.ts';
+import type { OverlayVerdict } from './judge-overlay.ts';
+
+export const SET_ASIDE =
+  'an overlay is ahead of the database, or damaged; it is set aside, and the disk comes from the object store';
+
+export interface OverlayOf {
+  readonly context: HostContext;
+  readonly instance_id: InstanceId;
+  readonly disk: DiskState;
+  readonly owner: VmUser | null;
+}
+
+/** Removes or sets aside an overlay that is not used. */
+export async function prepareOverlay(launch: OverlayOf, verdict: OverlayVerdict): Promise<void> {
+  if (verdict.use !== 'none') return growOverlayOf(launch);
+  if (verdict.otherwise === 'set aside') await setAside(launch);
+  await makeOverlay(launch);
+}
+
+async function growOverlayOf({ context, instance_id, disk, owner }: OverlayOf): Promise<void> {
+  const { size_bytes } = disk.head;
+  const { qemu_img_binary, jail, paths } = context;
+  await growOverlay({
+    ...{ folder: paths.overlays, instance_id, size_bytes, qemu_img_binary, jail },
+    ...(owner ? { owner } : {}),
+  });
+}
+
+/** Creates a new overlay. */
+async function makeOverlay({ context, instance_id, disk, owner }: OverlayOf): Promise<void> {
+  await disk.load();
+  const folder = context.paths.overlays;
+  await removeOverlay(folder, instance_id);
+  // The guest starts before its disk is fetched, and must not run out of room in the middle. Unpacked the blocks take more than
+  // their stored size: this is a lower bound, so that no disk is refused that would fit.
+  let stored_bytes = 0;
+  for (const { live_bytes } of disk.map.live()) stored_bytes += live_bytes;
+  await ensureRoom(folder, instance_id, stored_bytes);
+  await createOverlay({
+    folder,
+    instance_id,
+    size_bytes: disk.size_bytes,
+    qemu_img_binary: context.qemu_img_binary,
+    ...(owner ? { owner } : {}),
+  });
+  disk.setFilled(disk.head.generation === 0 ? 'yes' : 'no');
+}
+
+export function recoveredFrom(
+  generation: number,
+  boot: 'this one' | 'the next one',
+  { otherwise }: Pick<OverlayVerdict, 'otherwise'>,
+): Reason {
+  const from =
+    generation === 0
+      ? 'the image, because nothing had been flushed'
+      : `generation ${generation}, the last durable one`;
+  const message = `The last boot ended without saving its disk; ${boot} continues from ${from}.`;
+  const aside = 'Its host keeps a copy of the disk that the database does not know: ask the operator.';
+  return { code: 'recovered', message: otherwise === 'set aside' ? `${message} ${aside}` : message };
+}
+
+/** Keeps a copy for the operator: the database was set back, or failed over without its last commits, or the host's disk is damaged. */
+async function setAside({ context, instance_id, disk }: OverlayOf): Promise<void> {
+  const kept = await setAsideOverlay(context.paths.overlays, instance_id);
+  const { generation } = disk.head;
+  context.log.error({ instance_id, kept, generation }, SET_ASIDE);
+}

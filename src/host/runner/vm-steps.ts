@@ -1,0 +1,259 @@
+/**
+ * The steps that a reconciler takes with its VM, each for the assignment that it was decided for. What a step finds is reported
+ * for that boot. A step that throws is retried.
+ */
+import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
+import { present } from '../../lib/assert.ts';
+import type { AutoFlush } from '../flush/auto-flush.ts';
+import type { HostContext } from '../host-context.ts';
+import type { KeyPusher } from '../keys/key-pusher.ts';
+import { reportLogins } from '../keys/login-watch.ts';
+import { LeaseOverError } from '../lease/host-lease.ts';
+import { reasonFor } from '../machine/failure-reasons.ts';
+import type { Machine } from '../machine/machine.ts';
+import type { VmFolder } from '../machine/record.ts';
+import type { Ending, Step } from './decide.ts';
+import { DiskSaver } from './disk-saver.ts';
+import { powerOffGuest, rebootGuest } from './guest-power.ts';
+import { GuestReadiness } from './guest-readiness.ts';
+import { GuestReports } from './guest-reports.ts';
+import type { LocalVm } from './local-vm.ts';
+import type { Reporter } from './reporter.ts';
+import { Suspension } from './suspension.ts';
+
+/** Longer than a healthy guest takes to answer. */
+const SILENT_MS = 20_000;
+/** After the first boot is reported, so that the flush does not delay its first login. */
+const FIRST_FLUSH_MS = 2_000;
+
+export interface VmStepsParts {
+  readonly context: HostContext;
+  readonly folder: VmFolder;
+  readonly local: LocalVm;
+  readonly reporter: Reporter;
+  readonly keys: KeyPusher;
+  readonly auto: AutoFlush;
+  /** The agent closes. */
+  readonly closing: AbortSignal;
+  /** Changes what is wanted, unless another assignment has arrived. null: nothing, the instance is deleted. */
+  readonly setDesired: (assignment: Assignment, desired: Assignment['desired'] | null) => void;
+}
+
+export class VmSteps {
+  /** The boot whose end was reported. */
+  ended: Ending | null = null;
+  readonly #parts: VmStepsParts;
+  readonly #saver: DiskSaver;
+  readonly #suspension: Suspension;
+  readonly #readiness: GuestReadiness;
+  readonly #guest_reports = new GuestReports((observed) => this.#report(observed));
+  /** The machine that is waited for, until its guest answers. */
+  #awaited: Machine | null = null;
+  #assignment: Assignment | null = null;
+
+  constructor(parts: VmStepsParts) {
+    this.#parts = parts;
+    const { context, folder, local, reporter, keys } = parts;
+    const actions = {
+      endMachine: () => this.#endMachine(),
+      report: (observed: Observation) => this.#report(observed),
+      reportFailed: (reason: Reason) => this.#reportFailed(reason),
+    };
+    this.#saver = new DiskSaver({ ...actions, local, reporter, log: context.log });
+    this.#suspension = new Suspension({ ...actions, local, reporter, context, keys });
+    this.#readiness = new GuestReadiness({ ...actions, local, context, keys, folder });
+  }
+
+  /** An adopted guest that may serve users, and has not answered for a while. */
+  get isSilent(): boolean {
+    const { machine } = this.#parts.local;
+    return this.#awaited?.survives_silence === true && this.#awaited === machine;
+  }
+
+  get hasUnreportedTrouble(): boolean {
+    return this.#guest_reports.hasUnreportedTrouble(this.#parts.local.machine);
+  }
+
+  isFlushAsked(assignment: Assignment | null): boolean {
+    return this.#saver.isAsked(assignment);
+  }
+
+  /** Takes the step for `assignment`. */
+  async take(step: Step, assignment: Assignment | null, signal: AbortSignal): Promise<void> {
+    const { local, context } = this.#parts;
+    this.#assignment = assignment;
+    // The machine may have ended since the decision.
+    if (local.isOver) await this.#endMachine();
+    switch (step) {
+      case 'start':
+        return this.#start(signal);
+      case 'await_guest':
+        return this.#awaitGuest(signal);
+      case 'reboot':
+        return this.#reboot(signal);
+      case 'flush':
+        return this.#flush(signal);
+      case 'suspend':
+        return this.#suspend(signal);
+      case 'cancel_suspend':
+        return local.cancelSuspend();
+      case 'power_off':
+        return powerOffGuest(local.running, context.client, this.#current.force, signal);
+      case 'save':
+        return this.#save(signal);
+      case 'save_offline':
+        return this.#saver.saveOffline(this.#current, signal);
+      case 'end_machine':
+        return this.#endMachine();
+      case 'remove':
+        return this.#remove();
+      case 'report_trouble':
+        return this.#guest_reports.reportTrouble(local.running);
+      case 'report_powered_off':
+        return this.#reportPoweredOff();
+      case 'report_suspended':
+        return this.#reportSuspended();
+      case 'report_stopped':
+        return this.#reportStopped();
+      case 'report_died':
+        return this.#readiness.reportDeath();
+      case 'nothing':
+        return;
+    }
+  }
+
+  get #current(): Assignment {
+    return present(this.#assignment, 'assignment');
+  }
+
+  /** A failed start ends the boot, unless the control plane or the lease was missing, or something else is wanted. */
+  async #start(signal: AbortSignal): Promise<void> {
+    const { local, context } = this.#parts;
+    try {
+      await local.launch(this.#current, signal, { run: true });
+    } catch (error) {
+      const reason = reasonFor(error, 'start_failed');
+      const again = reason.code === 'control_plane_away' || error instanceof LeaseOverError;
+      if (signal.aborted || again) throw error;
+      context.log.error({ err: error }, 'the VM could not be started');
+      await this.#reportFailed(reason);
+    }
+  }
+
+  async #awaitGuest(signal: AbortSignal): Promise<void> {
+    const { local, keys, auto } = this.#parts;
+    const machine = local.running;
+    await this.#guest_reports.reportResets(machine);
+    const { host_key_new } = this.#current;
+    await keys.pause();
+    this.#awaited = machine;
+    const found = await this.#readiness.await(this.#current, machine, this.#patience(machine, signal));
+    if (found === null) return;
+    this.#awaited = null;
+    const { recovered, disk } = local;
+    await this.#report({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
+    this.#guest_reports.noteRunning();
+    if (!machine.gone) keys.follow(machine);
+    machine.lazy?.booted();
+    // The guest has just made its host key, or may have (a fork): make it durable soon, so that it outlives this host.
+    if (disk.hasNoGeneration || host_key_new) auto.hurry(FIRST_FLUSH_MS);
+    await local.noteReported();
+  }
+
+  /** A silent guest that may serve users is asked again and again; other steps are taken in between. */
+  #patience(machine: Machine, signal: AbortSignal): AbortSignal {
+    if (!machine.survives_silence || this.#current.user_data) return signal;
+    return AbortSignal.any([signal, AbortSignal.timeout(SILENT_MS)]);
+  }
+
+  async #reboot(signal: AbortSignal): Promise<void> {
+    const { local, context } = this.#parts;
+    const machine = local.running;
+    const { reboots } = this.#current;
+    await reportLogins(machine, context.client);
+    if (!(await rebootGuest(machine, signal))) return;
+    // Reported first: an agent that ends in between reboots the guest again, and no reset stays unreported.
+    await this.#guest_reports.reportResets(machine);
+    if (!machine.gone) await machine.update({ reboots_done: reboots });
+  }
+
+  async #flush(signal: AbortSignal): Promise<void> {
+    const { auto } = this.#parts;
+    auto.began();
+    auto.ended(await this.#saver.flush(this.#current, signal));
+  }
+
+  async #save(signal: AbortSignal): Promise<void> {
+    await this.#saver.save(this.#current, signal);
+    await this.#reportStopped();
+  }
+
+  async #suspend(signal: AbortSignal): Promise<void> {
+    const { local, keys, closing, setDesired } = this.#parts;
+    const assignment = this.#current;
+    const machine = local.running;
+    await keys.pause();
+    if (await this.#suspension.attempt(assignment, { signal, closing })) return;
+    if (!machine.gone) keys.follow(machine);
+    if (!signal.aborted) setDesired(assignment, 'running');
+  }
+
+  async #reportSuspended(): Promise<void> {
+    const { local, keys, setDesired } = this.#parts;
+    const assignment = this.#current;
+    if (await this.#suspension.report(assignment)) {
+      this.ended = { vm_id: assignment.vm_id, how: 'suspended' };
+      await local.forget();
+      return;
+    }
+    const { machine } = local;
+    if (machine && !machine.gone) keys.follow(machine);
+    if (assignment.desired === 'suspended') setDesired(assignment, 'running');
+  }
+
+  #endMachine(): Promise<void> {
+    void this.#parts.keys.pause();
+    return this.#parts.local.end();
+  }
+
+  async #remove(): Promise<void> {
+    const { local, context, setDesired } = this.#parts;
+    const assignment = this.#current;
+    await local.remove();
+    await this.#report({ kind: 'deleted' });
+    this.ended = { vm_id: assignment.vm_id, how: 'stopped' };
+    setDesired(assignment, null);
+    context.log.info('removed from this host');
+  }
+
+  /** A report that is fenced ends the machine: another placement has the instance. */
+  async #report(observed: Observation): Promise<void> {
+    const { local, reporter, context } = this.#parts;
+    const { vm_id, epoch } = this.#current;
+    if (await reporter.report({ vm_id, epoch, observed })) return;
+    if (local.machine) context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
+    await this.#endMachine();
+    this.ended = { vm_id, how: 'stopped' };
+  }
+
+  /** A stop is wanted from here on, even if the control plane has not assigned it yet. */
+  async #reportPoweredOff(): Promise<void> {
+    const assignment = this.#current;
+    await this.#report({ kind: 'powered_off' });
+    this.#parts.setDesired(assignment, 'stopped');
+  }
+
+  async #reportStopped(): Promise<void> {
+    const { local } = this.#parts;
+    const { recovered } = local;
+    await this.#report(recovered ? { kind: 'stopped', recovered } : { kind: 'stopped' });
+    this.ended = { vm_id: this.#current.vm_id, how: 'stopped' };
+    await local.forget();
+  }
+
+  async #reportFailed(reason: Reason): Promise<void> {
+    const { vm_id } = this.#current;
+    await this.#report({ kind: 'failed', reason });
+    this.ended = { vm_id, how: 'failed' };
+  }
+}

@@ -1,0 +1,125 @@
+/** Waits until a booting or resumed guest is ready: its agent answers, its keys are in place, its sshd listens. */
+import type { HostKey } from '../../agent-api/types.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import { thaw } from '../flush/freeze.ts';
+import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
+import { readHostKeys, waitForSshd } from '../guest/sshd.ts';
+import type { KeyPusher } from '../keys/key-pusher.ts';
+import type { Machine } from '../machine/machine.ts';
+
+const GUEST_UP_MS = 300_000;
+/** A guest from saved memory or a template need not boot. */
+const GUEST_AWAKE_MS = 120_000;
+/** If more guests boot than the host has processors, sshd may start long after the agent. */
+const SSHD_UP_MS = 180_000;
+const CLOCK_MS = 20_000;
+const APPLY_TRIES = 10;
+
+export interface GuestUp {
+  readonly ssh_address: string;
+  readonly host_keys: readonly HostKey[];
+  /** Fingerprints. */
+  readonly applied_keys: readonly string[];
+  /** It was resumed from saved memory. */
+  readonly resumed: boolean;
+}
+
+/** Waits for the guest and applies its keys. null: it was reset, powered off or died meanwhile. */
+export async function awaitGuest(
+  machine: Machine,
+  keys: KeyPusher,
+  signal: AbortSignal,
+  /** What else the guest gets before it is reported as running. */
+  give: (signal: AbortSignal) => Promise<void> = async () => undefined,
+): Promise<GuestUp | null> {
+  const { resets } = machine;
+  const resumed = machine.record.resuming === true;
+  const port = machine.record.ssh_forward_port;
+  const otherwise = () =>
+    machine.gone || machine.broken || machine.view !== 'booting' || machine.resets !== resets;
+  try {
+    const undisturbed = AbortSignal.any([signal, machine.bootEnded(resets)]);
+    if (resumed) await wakeGuest(machine, undisturbed);
+    else await agentUp(machine, machine.record.template ? GUEST_AWAKE_MS : GUEST_UP_MS, undisturbed);
+    // A freeze from before a reset may be executed after it.
+    if (!resumed && machine.agent.maybe_frozen) await machine.agent.thaw().catch(() => undefined);
+    // In parallel: all of these wait for the guest. Some images generate the host key beside the agent, so its first read may
+    // fail; it exists once sshd listens.
+    const [applied_keys, early] = await Promise.all([
+      applyUntilClear(keys, machine, undisturbed),
+      readHostKeys(machine.agent).catch(() => null),
+      waitForSshd(machine.agent, port, SSHD_UP_MS, undisturbed),
+    ]);
+    const host_keys = early ?? (await untilAnswered(() => readHostKeys(machine.agent), undisturbed));
+    await give(AbortSignal.any([signal, machine.bootEnded(resets)]));
+    if (otherwise()) return null;
+    if (resumed) setClock(machine, signal);
+    if (resumed) await machine.update({ resuming: false });
+    if (machine.record.template) await machine.update({ template: null });
+    machine.markUp(resets);
+    return { ssh_address: `127.0.0.1:${port}`, host_keys, applied_keys, resumed };
+  } catch (error) {
+    if (otherwise()) return null;
+    throw error;
+  }
+}
+
+/** A guest that waits for this host's disk cannot answer: keep waiting. */
+async function agentUp(machine: Machine, timeout_ms: number, signal: AbortSignal): Promise<void> {
+  for (;;) {
+    try {
+      return await machine.agent.waitUntilUp(timeout_ms, signal);
+    } catch (error) {
+      if (machine.stall === null || !(error instanceof GuestAgentTimeoutError)) throw error;
+    }
+  }
+}
+
+/** Retries: a connection of an adopted or resumed guest cannot be judged while its process is ending. */
+async function applyUntilClear(
+  keys: KeyPusher,
+  machine: Machine,
+  signal: AbortSignal,
+): Promise<readonly string[]> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await keys.apply(machine);
+    } catch (error) {
+      if (attempt === APPLY_TRIES || !(await pause(backoffMs(attempt, 200, 2_000), signal))) throw error;
+    }
+  }
+}
+
+/** Thaws a guest that was resumed from its memory. */
+async function wakeGuest(machine: Machine, signal: AbortSignal): Promise<void> {
+  const deadline = performance.now() + GUEST_AWAKE_MS;
+  while (machine.record.frozen) {
+    signal.throwIfAborted();
+    await thaw(machine);
+    if (performance.now() >= deadline) break;
+  }
+  if (machine.record.frozen) throw new Error('its file systems could not be thawed');
+  await machine.agent.waitUntilUp(GUEST_AWAKE_MS, signal);
+}
+
+/**
+ * Sets a resumed guest's clock. The guest sets it when it receives the call, before anybody can log in. The answer is not awaited:
+ * the guest first writes its hardware clock, for which it waits until a second begins.
+ */
+function setClock(machine: Machine, signal: AbortSignal): void {
+  const set = () => machine.agent.setTime(BigInt(Date.now()) * 1_000_000n, { timeout_ms: CLOCK_MS });
+  untilAnswered(set, signal).catch(() => undefined);
+}
+
+/** Retries: a guest that has answered before may be silent for a while, which is no reason to fail its start. */
+async function untilAnswered<T>(ask: () => Promise<T>, signal: AbortSignal): Promise<T> {
+  const deadline = performance.now() + GUEST_AWAKE_MS;
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await ask();
+    } catch (error) {
+      const silent = error instanceof GuestAgentTimeoutError && performance.now() < deadline;
+      if (!silent || !(await pause(backoffMs(attempt, 100, 2_000), signal))) throw error;
+    }
+  }
+}

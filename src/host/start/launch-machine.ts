@@ -1,0 +1,261 @@
+/**
+ * From an assignment to a machine whose guest has run its first instruction.
+ *
+ *   head, overlay judged ─▶ image ─▶ overlay ready ─▶ export below it ─▶ QEMU, paused ─▶ record written
+ *     ─▶ memory loaded, if any ─▶ dirty bitmap ─▶ sidecar "not clean" ─▶ cont
+ *
+ * Invariants: the record is written before the guest runs; the bitmap exists before the guest can write. A launch that fails
+ * leaves no process, and no overlay that it made.
+ */
+import type { Assignment, DiskHead, MemoryRef, Reason } from '../../agent-api/types.ts';
+import { messageOf } from '../../lib/errors.ts';
+import { type HostContext, vmOwner } from '../host-context.ts';
+import type { HostImage } from '../image/host-images.ts';
+import { Machine } from '../machine/machine.ts';
+import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../machine/machine-disk.ts';
+import { type VmRecord, vmFolder, writeRecord } from '../machine/record.ts';
+import type { DiskState } from '../overlay/disk-state.ts';
+import type { OverlayVerdict } from '../overlay/judge-overlay.ts';
+import { LazyOverlay } from '../overlay/lazy-overlay.ts';
+import { prepareOverlay, recoveredFrom } from '../overlay/prepare-overlay.ts';
+import type { QmpClient } from '../qmp/qmp-client.ts';
+import { checkFit, loadMemory } from '../suspend/load-memory.ts';
+import type { Template } from '../template/template-files.ts';
+import { wakeMachine } from '../template/wake-machine.ts';
+import { limitDisk } from '../vm/disk-limits.ts';
+import { syncFile } from '../vm/durable-file.ts';
+import { overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { killProcess, waitForExit } from '../vm/process-identity.ts';
+import { macAddress, NODES } from '../vm/qemu-command.ts';
+import type { VmUser } from '../vm/uid.ts';
+import { vmSockets } from '../vm/vm-spec.ts';
+import { type LaunchedQemu, launchQemu, makeFolders, sizeOf } from './launch-qemu.ts';
+import {
+  loadTemplateMemory,
+  openTemplateMemory,
+  TemplateError,
+  type TemplateMemory,
+} from './template-memory.ts';
+
+const EXIT_MS = 10_000;
+
+export interface Launch {
+  readonly context: HostContext;
+  readonly assignment: Assignment;
+  readonly disk: DiskState;
+  /** A guest of this boot has run before. */
+  readonly ran: boolean;
+  readonly changed: () => void;
+  readonly signal: AbortSignal;
+}
+
+export interface How {
+  /** False: the guest never runs, the machine only opens the disk. */
+  readonly run: boolean;
+  /** The memory that the guest resumes from; without it the guest boots. */
+  readonly memory?: MemoryRef;
+  /** The guest may start from a template of this host. */
+  readonly fast?: boolean;
+  /** Why the guest must boot; recorded until it runs. */
+  readonly cold?: Reason | null;
+}
+
+export interface Launched {
+  readonly machine: Machine;
+  /** Why the disk continues from the head, if writes of the last boot are lost. */
+  readonly recovered: Reason | null;
+}
+
+/** The disk of a launch: what there is, and what the guest will see. */
+interface FoundDisk {
+  readonly head: DiskHead;
+  readonly verdict: OverlayVerdict;
+  readonly image: HostImage;
+}
+
+/** A paused QEMU on its disk. */
+interface PausedVm extends FoundDisk, LaunchedQemu {
+  readonly owner: VmUser | null;
+  readonly lazy: LazyOverlay | null;
+  readonly template_memory: TemplateMemory | null;
+}
+
+/** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be launched */
+export async function launchMachine(launch: Launch, how: How): Promise<Launched> {
+  const { context, assignment } = launch;
+  const owner = vmOwner(context, assignment.spec.ssh_port);
+  const folder = vmFolder(context.paths.vms, assignment.instance_id);
+  const found = await findDisk(launch, how);
+  const { image, verdict } = found;
+  const { run, memory, fast } = how;
+  const template = run && fast ? await context.templates.find({ image, ...sizeOf(assignment.spec) }) : null;
+  await makeFolders(folder, owner);
+  await prepareOverlay({ context, instance_id: assignment.instance_id, disk: launch.disk, owner }, verdict);
+  await using template_memory = template && (await openTemplateMemory(context, template));
+  const lazy = launch.disk.filled === 'yes' ? null : await serveBelow(launch, image, owner);
+  const resumes = memory !== undefined;
+  const launched = await launchQemu(launch, {
+    ...{ folder, image, owner, lazy, resumes, memory_fd: template_memory?.file.fd },
+    offers_host_key: run && !resumes && !template_memory,
+  }).catch(async (error: unknown) => {
+    await lazy?.close();
+    throw error;
+  });
+  const paused = { ...found, ...launched, owner, lazy, template_memory };
+  const record = await makeReady(launch, how, paused);
+  const machine = new Machine({
+    ...{ folder, record, qmp: launched.vm.qmp, log: context.log, changed: launch.changed, lazy, owner },
+  });
+  if (memory) machine.noteGiven(memory.authorized_keys, machine.resets);
+  if (run) {
+    await letGo(launch, machine, template, launched.kernel_parameters).catch(async (error: unknown) => {
+      await machine.end();
+      await removeNewOverlay(launch, verdict);
+      throw error;
+    });
+    if (lazy) fillMachine(machine, lazy);
+  }
+  return { machine, recovered: lossOf(found, assignment) };
+}
+
+/** Judges the overlay against the head, and finds the disk's image. */
+async function findDisk(launch: Launch, { memory }: How): Promise<FoundDisk> {
+  const { context, assignment, disk, signal } = launch;
+  const { instance_id, epoch, spec, own_since } = assignment;
+  const head = await disk.headFor(epoch);
+  const verdict = await disk.judgeOverlay(own_since);
+  // Before the first generation only this host may know the version: the disk booted while no image was registered.
+  const version = head.image_version ?? (verdict.use === 'none' ? null : disk.overlay_image);
+  disk.setOverlayImage(version);
+  if (verdict.use === 'unsaved') {
+    // A killed QEMU's writes may be in the host's page cache only. They are committed next, so they must be as durable.
+    await syncFile(overlayPaths(context.paths.overlays, instance_id).overlay);
+    // This placement is responsible for the overlay's content from here on, even if a later step fails.
+    await disk.markDirty(assignment);
+  }
+  const image = await context.images.forDisk(spec.image, version, signal);
+  disk.setOverlayImage(image.version);
+  if (memory)
+    checkFit({ context, spec }, memory, { generation: head.generation, image_version: image.version });
+  return { head, verdict, image };
+}
+
+/** Writes the record and prepares the paused QEMU for its first instruction. A failure leaves no process. */
+async function makeReady(launch: Launch, how: How, paused: PausedVm): Promise<VmRecord> {
+  const { context, assignment, disk, signal } = launch;
+  const { vm, lazy, verdict, template_memory } = paused;
+  const { qmp, identity } = vm;
+  const folder = vmFolder(context.paths.vms, assignment.instance_id);
+  const record = newRecord(launch, how, paused);
+  try {
+    await writeRecord(folder, record);
+    if (how.memory) await loadMemory({ context, disk, qmp, folder, signal }, how.memory);
+    if (template_memory)
+      await loadTemplateMemory(template_memory, { qmp, qemu_log: folder.qemu_log, signal });
+    if (verdict.use !== 'unsaved') await addBitmap(qmp);
+    await limitDisk(qmp);
+    signal.throwIfAborted();
+    context.lease.require();
+    if (how.run || verdict.use !== 'clean') await disk.markDirty(assignment);
+    return record;
+  } catch (error) {
+    qmp.close();
+    killProcess(identity, 'SIGKILL');
+    // A process with much memory ends slowly, and locks the overlay until then: the next try would fail.
+    await waitForExit(identity, EXIT_MS);
+    await lazy?.close();
+    await removeNewOverlay(launch, verdict);
+    throw error;
+  }
+}
+
+function newRecord(
+  { assignment, ran }: Launch,
+  { memory, cold }: How,
+  { head, verdict, image, vm, ssh_forward_port, lazy, template_memory }: PausedVm,
+): VmRecord {
+  const { instance_id, vm_id, boot, epoch } = assignment;
+  return {
+    ...{ instance_id, vm_id, boot, epoch, ssh_forward_port, ran },
+    image: image.id,
+    image_version: image.version,
+    identity: vm.identity,
+    released: false,
+    reboots_done: 0,
+    flush: null,
+    full_compare: verdict.use === 'unsaved',
+    counts_from: head.commit_id,
+    frozen: memory?.frozen === true,
+    lazy: lazy && { size_bytes: head.size_bytes, base_path: image.rootfs_path },
+    resuming: memory !== undefined,
+    template: template_memory && { key: template_memory.template.key, awake: false },
+    cold: cold ?? null,
+  };
+}
+
+/** A new overlay whose guest never ran holds nothing. */
+async function removeNewOverlay({ context, assignment }: Launch, { use }: OverlayVerdict): Promise<void> {
+  if (use === 'none') await removeOverlay(context.paths.overlays, assignment.instance_id);
+}
+
+function lossOf({ head, verdict }: FoundDisk, { previous_failed }: Assignment): Reason | null {
+  const is_lost = verdict.use === 'none' && (verdict.otherwise === 'set aside' || previous_failed);
+  return is_lost ? recoveredFrom(head.generation, 'this one', verdict) : null;
+}
+
+/** Runs the guest's first instruction. @throws TemplateError, the signal's reason, or an error after which it may have run */
+async function letGo(
+  { context, assignment: { instance_id, authorized_keys }, signal }: Launch,
+  machine: Machine,
+  template: Template | null,
+  kernel_parameters: string,
+): Promise<void> {
+  await machine.update({ released: true, ran: true, cold: null });
+  await machine.qmp.execute('cont', undefined).catch((cause: unknown) => {
+    throw new Error(`QEMU did not confirm that its guest runs: ${messageOf(cause)}`, { cause });
+  });
+  if (!template) return;
+  const { resets } = machine;
+  const told = { kernel_parameters, mac: macAddress(instance_id), authorized_keys };
+  try {
+    const undisturbed = AbortSignal.any([signal, machine.bootEnded(resets)]);
+    await wakeMachine(vmSockets(machine.folder.runtime).agent, told, undisturbed);
+  } catch (error) {
+    signal.throwIfAborted();
+    throw new TemplateError(template, error);
+  }
+  machine.noteGiven(authorized_keys, resets);
+  await machine.update({ template: { key: template.key, awake: true } });
+  context.log.info({ template: template.key }, 'the guest starts from a template');
+}
+
+/** The export below an overlay that is not whole. Fails at once if the head cannot be read. */
+async function serveBelow(
+  { context, assignment, disk }: Launch,
+  image: HostImage,
+  owner: VmUser | null,
+): Promise<LazyOverlay> {
+  await disk.load();
+  const { runtime: runtime_dir } = vmFolder(context.paths.vms, assignment.instance_id);
+  const { size_bytes } = disk;
+  return LazyOverlay.open({ context, runtime_dir, disk, owner, size_bytes, base_path: image.rootfs_path });
+}
+
+/** Fills a machine's overlay beside its guest. */
+export function fillMachine(machine: Machine, lazy: LazyOverlay): void {
+  lazy.fill({
+    qmp: machine.qmp,
+    exported: machine.exported,
+    placement: machine.record,
+    detached: () => machine.noteFilled(),
+  });
+}
+
+async function addBitmap(qmp: QmpClient): Promise<void> {
+  await qmp.execute('block-dirty-bitmap-add', {
+    node: NODES.overlay,
+    name: DIRTY_BITMAP,
+    granularity: DIRTY_GRANULARITY,
+    persistent: false,
+  });
+}

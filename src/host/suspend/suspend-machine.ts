@@ -1,0 +1,139 @@
+/**
+ * Makes a running machine's memory and disk durable together.
+ *
+ *   freeze ─▶ stop ─▶ flush: all dirty blocks, one generation ─▶ migrate: QEMU's stream → parts → store ─▶ recorded
+ *
+ * Invariants: the guest runs no instruction between `stop` and the end of its process, so memory and disk are of one point in time.
+ * Before the record says `memory`, every failure, also an agent's death, ends in `cancelSuspend`, and the guest continues. With
+ * `memory` in the record the guest never runs again here, unless the control plane cancels the suspend.
+ */
+import { join } from 'node:path';
+import type { Consistency, MemoryRef } from '../../agent-api/types.ts';
+import { discardMemory, storeMemory } from '../../disk-format/memory-format.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import { retryWithBackoff } from '../../lib/retry.ts';
+import { flushMachine } from '../flush/flush-machine.ts';
+import { freeze, thaw } from '../flush/freeze.ts';
+import type { HostContext } from '../host-context.ts';
+import type { Machine } from '../machine/machine.ts';
+import type { DiskState } from '../overlay/disk-state.ts';
+import type { QmpClient } from '../qmp/qmp-client.ts';
+import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
+import { maxStreamBytes, saveStream } from '../vm/migration.ts';
+import type { VmUser } from '../vm/uid.ts';
+
+export interface SuspendOptions {
+  readonly context: HostContext;
+  readonly machine: Machine;
+  readonly disk: DiskState;
+  readonly spec: { readonly cpus: number; readonly memory_mib: number };
+  /** The VM's user, who must reach the sockets. */
+  readonly owner: VmUser | null;
+  readonly signal: AbortSignal;
+  /** The flush's only interruption: the outcome of its commit must be known, whatever else is wanted. */
+  readonly closing: AbortSignal;
+}
+
+/** QEMU finishes the requests under way. */
+const STOP_MS = 30_000;
+const CANCEL_MS = 30_000;
+
+/** @throws FencedError, or the failure; the guest then continues, or is still paused if another state is wanted meanwhile */
+export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef> {
+  const { context, machine, disk, owner, signal, closing } = options;
+  await machine.update({ suspending: true });
+  try {
+    const quiesce = await pauseGuest(machine);
+    await flushMachine({ context, machine, disk, owner, quiesce, signal: closing });
+    signal.throwIfAborted();
+    const memory = await saveMemory(options);
+    await machine.update({ memory });
+    return memory;
+  } catch (error) {
+    const interrupted = AbortSignal.any([signal, closing]);
+    await retryWithBackoff(() => cancelSuspend(machine), {
+      what: 'resuming the guest',
+      log: context.log,
+      signal: interrupted,
+      isOver: () => machine.gone || machine.broken,
+    });
+    throw error;
+  }
+}
+
+async function pauseGuest(machine: Machine): Promise<Consistency> {
+  const { resets, view } = machine;
+  const frozen = await freeze(machine);
+  await machine.qmp.execute('stop', undefined, { timeout_ms: STOP_MS });
+  const { status } = await machine.qmp.execute('query-status', undefined);
+  if (status !== 'paused' || machine.view !== view || machine.resets !== resets)
+    throw new Error('the guest rebooted or powered off');
+  return frozen ? 'filesystem' : 'crash';
+}
+
+async function saveMemory({
+  context,
+  machine,
+  disk,
+  spec,
+  owner,
+  signal,
+}: SuspendOptions): Promise<MemoryRef> {
+  const { qmp, record } = machine;
+  const place = { disk_id: record.instance_id, epoch: record.epoch, generation: disk.head.generation };
+  const { image_version, frozen } = record;
+  const traits = {
+    ...hardwareTraits({ ...spec, accel: context.accel, image_version }),
+    qemu: await qemuVersion(qmp),
+  };
+  const { taken: stored, whole } = await saveStream(
+    qmp,
+    { path: join(machine.folder.runtime, 'memory.sock'), owner, signal },
+    (stream) =>
+      storeMemory(stream, {
+        store: context.store,
+        key_prefix: disk.key_prefix,
+        place,
+        data_key: disk.memory_key,
+        max_bytes: maxStreamBytes(spec.memory_mib),
+        signal,
+      }),
+  );
+  if (!whole) {
+    await discardMemory(context.store, stored);
+    throw new Error('QEMU did not send all of its memory');
+  }
+  const { key, parts, memory_bytes, stored_bytes, encryption } = stored;
+  return {
+    ...{ key, parts, memory_bytes, stored_bytes, key_id: encryption.key_id },
+    salt: Buffer.from(encryption.salt).toString('base64'),
+    ...{ epoch: place.epoch, generation: place.generation, frozen, traits },
+    authorized_keys: machine.given_keys,
+  };
+}
+
+/** Resumes a guest that is paused for a suspend, at whatever stage the suspend is. */
+export async function cancelSuspend(machine: Machine): Promise<void> {
+  if (machine.gone) return;
+  const { qmp } = machine;
+  await endMigration(qmp);
+  // Before the guest's next instruction, which makes the saved memory stale. Written even if null: a last write may have failed.
+  if (machine.record.memory !== undefined) await machine.update({ memory: null });
+  const { status } = await qmp.execute('query-status', undefined);
+  if (status === 'paused' || status === 'postmigrate') await qmp.execute('cont', undefined);
+  await machine.update({ suspending: false });
+  if (machine.record.frozen) await thaw(machine);
+}
+
+const MIGRATING = ['setup', 'active', 'device', 'pre-switchover', 'cancelling'];
+
+async function endMigration(qmp: QmpClient): Promise<void> {
+  const deadline = performance.now() + CANCEL_MS;
+  for (let attempt = 0; performance.now() < deadline; attempt++) {
+    const { status } = await qmp.execute('query-migrate', undefined);
+    if (status === undefined || !MIGRATING.includes(status)) return;
+    if (attempt === 0) await qmp.execute('migrate_cancel', undefined);
+    await pause(backoffMs(attempt, 10, 200));
+  }
+  throw new Error('saving the memory could not be cancelled');
+}

@@ -1,0 +1,82 @@
+/** Internal API: calls to an agent while a caller waits, their answers, and the streams of consoles and SSH tunnels. */
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
+import type { Duplex } from 'node:stream';
+import type { FastifyInstance } from 'fastify';
+import { POLL_HOLD_MS } from '../../agent-api/client.ts';
+import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../../agent-api/host-calls.ts';
+import { joinStreams } from '../../agent-api/join-streams.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../../agent-api/protocol.ts';
+import { ROUTES } from '../../agent-api/routes.ts';
+import { AppError } from '../../lib/errors.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import { sshPlace } from '../../vms/tunnel.ts';
+import { refuseUpgrade } from '../errors.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
+import { newRequestId } from '../server/request-id.ts';
+import type { InternalContext } from './internal-context.ts';
+import { accepted, type CallingHost, serve } from './serve.ts';
+
+/** The ingress waits as long. */
+const TUNNEL_OPEN_MS = 5_000;
+
+type AdmitHost = (headers: IncomingHttpHeaders) => Promise<{ host: CallingHost; refusal: string | null }>;
+
+export function registerHostCalls(
+  app: FastifyInstance,
+  { db, host_calls, log }: InternalContext,
+  { admit, tunnels }: { admit: AdmitHost; tunnels: boolean },
+): void {
+  serve(app, ROUTES.calls, async ({ host, body, reply }) => {
+    if (body.fresh) host_calls.failTaken(host.id);
+    return { calls: await host_calls.take(host.id, POLL_HOLD_MS, disconnectSignal(reply)) };
+  });
+  serve(app, ROUTES.answerCall, async ({ host, body }) =>
+    accepted(host_calls.answer(host.id, body.id, body.answer as CallAnswer)),
+  );
+  app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+    socket.on('error', () => socket.destroy());
+    accept(request, socket, head).catch((error: unknown) =>
+      refuseUpgrade(error, socket, newRequestId(), log),
+    );
+  });
+
+  async function accept(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
+    const { host, refusal } = await admit(request.headers);
+    if (refusal !== null) return refuse(refusal, socket);
+    const [, instance_id] = /^\/internal\/v1\/tunnels\/(inst_[0-9a-z]{26})$/.exec(request.url ?? '') ?? [];
+    if (tunnels && instance_id !== undefined) return tunnel(instance_id as InstanceId, socket, head);
+    const id = /^\/internal\/v1\/calls\/([0-9a-f-]{36})\/stream$/.exec(request.url ?? '')?.[1] ?? '';
+    const known = request.headers.upgrade === CONSOLE_PROTOCOL && request.url === consoleStreamPath(id);
+    if (!known) throw new AppError('NOT_FOUND');
+    begin(socket, head);
+    if (!host_calls.connect(host.id, id, socket)) socket.destroy();
+  }
+
+  /** Splices the ingress's stream with one to the agent of the VM's host. */
+  async function tunnel(instance_id: InstanceId, socket: Duplex, head: Buffer): Promise<void> {
+    const place = await sshPlace(db, instance_id);
+    const gone = new AbortController();
+    socket.once('close', () => gone.abort());
+    if (!place) throw new AppError('NOT_FOUND');
+    const call = { kind: 'ssh', instance_id, vm_id: place.vm_id } as const;
+    const line = await host_calls.open(place.host_id, call, TUNNEL_OPEN_MS, gone.signal);
+    begin(socket, head);
+    joinStreams(socket, line);
+  }
+}
+
+/** 426, as for any other call. */
+function refuse(refusal: string, socket: Duplex): void {
+  socket.once('finish', () => socket.destroy());
+  socket.end(
+    `HTTP/1.1 426 Upgrade Required\r\nContent-Type: application/json; charset=utf-8\r\nConnection: close\r\n` +
+      `${PROTOCOL_HEADER}: ${AGENT_PROTOCOL}\r\n\r\n${JSON.stringify(refusalBody(refusal))}`,
+  );
+}
+
+function begin(socket: Duplex, head: Buffer): void {
+  socket.write(
+    `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${CONSOLE_PROTOCOL}\r\n\r\n`,
+  );
+  if (head.length > 0) socket.unshift(head);
+}

@@ -1,0 +1,199 @@
+/**
+ * The internal API, which agents and the ingress call (agent-api/routes.ts). It listens on a unix socket, and for hosts
+ * on other machines on its own address over TLS; never on the public listener. Every call carries a host's token.
+ */
+import { createHash } from 'node:crypto';
+import type { IncomingHttpHeaders } from 'node:http';
+import Fastify, { type FastifyInstance, type FastifyReply, LogController } from 'fastify';
+import type { TSchema } from 'typebox';
+import { POLL_HOLD_MS } from '../../agent-api/client.ts';
+import {
+  AGENT_PROTOCOL,
+  PROTOCOL_HEADER,
+  protocolOf,
+  refusalBody,
+  refusalOf,
+} from '../../agent-api/protocol.ts';
+import { ROUTES } from '../../agent-api/routes.ts';
+import { hashToken } from '../../auth/tokens.ts';
+import { transaction } from '../../db/pool.ts';
+import { findStoreMark } from '../../disks/mark-store.ts';
+import { readDataKeys, readHead } from '../../disks/read-head.ts';
+import { findLineage, recordBootOrder } from '../../disks/store.ts';
+import { renewLease } from '../../hosts/lease-store.ts';
+import { findHostByToken, recordHeartbeat, setProtocol } from '../../hosts/store.ts';
+import { commitGeneration } from '../../instances/commit-generation.ts';
+import { recordDisks } from '../../instances/record-disks.ts';
+import { AppError } from '../../lib/errors.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
+import { recordActivity } from '../../vms/activity-store.ts';
+import { applyKeys, applyReport } from '../../vms/apply-report.ts';
+import { listAssignments } from '../../vms/assignment-store.ts';
+import { recordFlush, recordFlushFailure } from '../../vms/flushes.ts';
+import { recordLogins } from '../../vms/record-logins.ts';
+import { listRoutes } from '../../vms/route-store.ts';
+import { markUserDataGiven, readUserData } from '../../vms/user-data-store.ts';
+import { wakeVm } from '../../vms/wake-vm.ts';
+import { sendError } from '../errors.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
+import { endConnectionsAtClose } from '../server/end-connections.ts';
+import { registerHostCalls } from './host-calls.ts';
+import { registerImageCalls } from './images.ts';
+import type { InternalContext } from './internal-context.ts';
+import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
+import { registerWeaknesses } from './weaknesses.ts';
+
+/** Each SSH connection to another machine takes one. */
+const CONNECTIONS_OF_HOSTS = 20_000;
+const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
+/** A flush of a whole, incompressible disk of 1 TiB is 177,000 segments: 30 MiB. */
+const COMMIT_LIMIT_BYTES = 64 * 1024 * 1024;
+/** Detects the end of SSH connections to a host that has vanished. */
+const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
+
+/** With `tls` it serves the agents of other machines only; without, on a unix socket, agent and ingress of this machine. */
+export function createInternalApp(
+  context: InternalContext,
+  tls: { readonly cert: Buffer; readonly key: Buffer } | null = null,
+): FastifyInstance {
+  const far = tls !== null;
+  const { log } = context;
+  const app = Fastify({
+    loggerInstance: log as never,
+    logController: new LogController({ disableRequestLogging: true }),
+    bodyLimit: BODY_LIMIT_BYTES,
+    keepAliveTimeout: 65_000,
+    ...(tls ? { https: { ...tls, ...KEEP_ALIVE, minVersion: 'TLSv1.3' as const } } : {}),
+  }) as unknown as FastifyInstance;
+  app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
+  endConnectionsAtClose(app);
+  app.setValidatorCompiler(({ schema }) => checkedBy(schema as TSchema));
+  app.decorateRequest('calling_host', null);
+  app.addHook('onRequest', async (request, reply) => {
+    reply.header(PROTOCOL_HEADER, String(AGENT_PROTOCOL));
+    const { host, refusal } = await admitHost(context, request.headers, far);
+    request.calling_host = host;
+    if (refusal !== null) return reply.code(426).send(refusalBody(refusal));
+    return undefined;
+  });
+  registerReports(app, context);
+  registerDisks(app, context);
+  registerImageCalls(app, context);
+  if (!far) registerIngress(app, context);
+  if (!far && context.installation) registerWeaknesses(app, context, context.installation);
+  if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
+  registerHostCalls(app, context, {
+    admit: (headers) => admitHost(context, headers, far),
+    tunnels: !far,
+  });
+  return app;
+}
+
+/** The calling host, and why it is refused. Keeps its protocol version for `berth host ls`. @throws AppError UNAUTHENTICATED */
+async function admitHost(
+  { db }: InternalContext,
+  headers: IncomingHttpHeaders,
+  far: boolean,
+): Promise<{ host: CallingHost; refusal: string | null }> {
+  const token = /^Bearer (\S{1,200})$/.exec(headers.authorization ?? '')?.[1];
+  const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
+  // The token of this machine's host is valid on the unix socket only, and that of any other host only over TLS.
+  if (!host || far !== host.remote) throw new AppError('UNAUTHENTICATED');
+  const { id, remote } = host;
+  const protocol = protocolOf(headers);
+  if (protocol !== host.protocol) await setProtocol(db, id, protocol);
+  return { host: { id, remote }, refusal: refusalOf(protocol) };
+}
+
+function registerReports(app: FastifyInstance, { db, hub, host_lease_ms }: InternalContext): void {
+  serve(app, ROUTES.lease, async ({ host, body }) => ({
+    lease_ms: await renewLease(db, host.id, body.kept_ms, host_lease_ms),
+  }));
+  serve(app, ROUTES.heartbeat, async ({ host, body }) => {
+    await recordHeartbeat(db, host.id, body.facts);
+    await recordDisks(db, host.id, body.disks);
+    return { host_id: host.id };
+  });
+  serve(app, ROUTES.poll, async ({ host, body, reply }) => {
+    const read = async () => {
+      const assignments = await listAssignments(db, host.id);
+      return { etag: etagOf(assignments), assignments };
+    };
+    return held(read, body.seen, reply, (look, signal) =>
+      hub.waitFor('host', host.id, POLL_HOLD_MS, look, signal),
+    );
+  });
+  serve(app, ROUTES.report, async ({ host, body }) => ({ outcome: await applyReport(db, host.id, body) }));
+  serve(app, ROUTES.flush, async ({ host, body }) => ({ outcome: await recordFlush(db, host.id, body) }));
+  serve(app, ROUTES.flushFailure, async ({ host, body }) => ({
+    outcome: await recordFlushFailure(db, host.id, body),
+  }));
+  serve(app, ROUTES.keys, async ({ host, body }) => ({ outcome: await applyKeys(db, host.id, body) }));
+  serve(app, ROUTES.logins, async ({ host, body }) => ({ outcome: await recordLogins(db, host.id, body) }));
+  serve(app, ROUTES.userData, async ({ host, body }) => ({
+    script: await readUserData(db, host.id, body.vm_id),
+  }));
+  serve(app, ROUTES.userDataGiven, async ({ host, body }) =>
+    accepted(await markUserDataGiven(db, host.id, body.vm_id)),
+  );
+}
+
+function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext): void {
+  const large = { bodyLimit: COMMIT_LIMIT_BYTES };
+  serve(app, ROUTES.commit, ({ host, body }) => commitGeneration(db, host.id, body), large);
+  serve(app, ROUTES.lineage, ({ host, body }) => findLineage(db, host.id, body));
+  serve(app, ROUTES.bootOrder, async ({ host, body }) => ({
+    outcome: await recordBootOrder(db, host.id, body),
+  }));
+  serve(app, ROUTES.objectStore, async () => ({ mark: await findStoreMark(db) }));
+  serve(app, ROUTES.head, ({ host, body }) => readHead(db, disk_keys, host.id, body.instance_id));
+  serve(app, ROUTES.dataKeys, ({ host, body }) => readDataKeys(db, disk_keys, host.id, body));
+}
+
+function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalContext): void {
+  serve(app, ROUTES.routes, async ({ body, request, reply }) => {
+    for (const { port, problem } of body.blocked) {
+      request.log.warn({ port, problem }, 'an SSH port cannot be opened');
+    }
+    const read = async () => {
+      const routes = await listRoutes(db);
+      return { etag: etagOf(routes), routes };
+    };
+    return held(read, body.seen, reply, (look, signal) =>
+      hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
+    );
+  });
+  serve(app, ROUTES.wake, async ({ body: { instance_id }, request }) => {
+    try {
+      return await transaction(db, (tx) => wakeVm(tx, quotas, instance_id));
+    } catch (error) {
+      if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE', 'CONFLICT'].includes(error.code))
+        throw error;
+      request.log.warn({ instance_id, reason: error.message }, 'a connection could not wake its VM');
+      return { outcome: 'refused' as const, why: untrustedText(error.message) };
+    }
+  });
+  serve(app, ROUTES.activity, async ({ body }) => {
+    await recordActivity(db, body);
+    return {};
+  });
+}
+
+/** Holds a poll until its answer differs from the one that the caller has seen, or the time is over. */
+async function held<T extends { etag: string }>(
+  read: () => Promise<T>,
+  seen: string | null,
+  reply: FastifyReply,
+  wait: (look: () => Promise<T | undefined>, signal: AbortSignal) => Promise<T | undefined>,
+): Promise<T> {
+  const look = async () => {
+    const answer = await read();
+    return answer.etag === seen ? undefined : answer;
+  };
+  return (await wait(look, disconnectSignal(reply))) ?? (await read());
+}
+
+/** Identifies the answer of a poll. */
+function etagOf(value: unknown): string {
+  return createHash('sha256').update(JSON.stringify(value)).digest('base64url').slice(0, 22);
+}

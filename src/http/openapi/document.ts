@@ -1,0 +1,106 @@
+/**
+ * The API document: its head, and an operation for each route, made from what the route declares (`operation.ts`).
+ * Components collect the schemas and error responses that operations refer to.
+ */
+import swagger from '@fastify/swagger';
+import type { FastifyInstance } from 'fastify';
+import { assert } from '../../lib/assert.ts';
+import { ERROR_SCHEMA } from '../schemas.ts';
+import { operationOf, type RouteDeclaration } from './operation.ts';
+import { ComponentSchemas } from './schemas.ts';
+import { ErrorResponses, HEADERS, PARAMETERS } from './shared.ts';
+import type { OperationObject } from './types.ts';
+
+const API_VERSION = '0.1.0';
+
+const TAGS: Readonly<Record<string, string>> = {
+  Accounts: "Registration, sessions, passwords, sudo, and the caller's account.",
+  MFA: 'Second factors: TOTP, passkeys and recovery codes.',
+  'API keys': 'Keys for programs. The plain key is shown once, at creation and at rotation.',
+  'Service accounts': 'Holders of API keys that are not people.',
+  Organisations: 'Organisations, their members, invitations, billing addresses and quotas.',
+  Audit: 'Who did what, when and from where; hash-chained.',
+  Instances: 'Durable instances: name, size, labels, disk.',
+  Generations: 'States of a disk that a flush made durable, to restore or to fork.',
+  VM: 'The virtual machine that comes and goes behind an instance.',
+  Notifications: 'Notifications of the caller: a list, a count, a live stream, and mail preferences.',
+  Events: 'Events of the organisation: a list and a live stream.',
+  SSH: 'SSH keys of accounts and instances, and how to connect.',
+  Webhooks: 'Signed requests to your servers for each event.',
+};
+
+const INFO = {
+  title: 'Berth',
+  version: API_VERSION,
+  description: [
+    'Durable instances and the virtual machines that come and go behind them.',
+    'Both kinds of credential travel as `Authorization: Bearer …`. An API key acts in the organisation it was created in. A session acts in the one that the header `Berth-Org` names, else in the first one that its user joined.',
+    'Errors take precedence in this order: 401, 403 FORBIDDEN, 403 SUDO_REQUIRED, 400, 404, 409 or 412. Unknown fields and query parameters are 400. Lists are newest first; for the next page pass `next_cursor` as `cursor`.',
+  ].join('\n\n'),
+  contact: { name: 'The operator of this server' },
+  license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+};
+const SERVERS = [
+  {
+    url: '/',
+    description: 'The server that serves this document (local or production).',
+    'x-internal': false,
+  },
+];
+const SECURITY_SCHEMES = {
+  session: { type: 'http', scheme: 'bearer', description: 'A session token, `berth_sess_…`.' },
+  api_key: { type: 'http', scheme: 'bearer', description: 'An API key, `berth_live_…`.' },
+  sudo: {
+    type: 'apiKey',
+    in: 'cookie',
+    name: '__Secure-berth_sudo',
+    description: 'The sudo grant of POST /v1/auth/sudo, in addition to the session; valid for five minutes.',
+  },
+};
+
+/** Decorates `app` with the document (`app.swagger()`), which is made when it is first read. */
+export async function registerDocument(app: FastifyInstance): Promise<void> {
+  const routes: RouteDeclaration[] = [];
+  app.addHook('onRoute', (route) => {
+    const { schema, config = {}, url } = route;
+    if (schema?.operationId === undefined) {
+      assert(schema?.hide === true || !url.startsWith('/v1/'), `${url} declares no operationId`);
+      return;
+    }
+    routes.push({
+      method: String(route.method).toLowerCase(),
+      path: url.replace(/:([a-z_]+)/g, '{$1}'),
+      config,
+      schema: schema as RouteDeclaration['schema'],
+    });
+  });
+  await app.register(swagger, {
+    openapi: { openapi: '3.1.0' },
+    // The document is ours; the plugin caches it and hands it to Swagger UI.
+    transform: ({ url }) => ({ url, schema: { hide: true } }),
+    transformObject: () => documentOf(routes) as never,
+  });
+}
+
+function documentOf(routes: readonly RouteDeclaration[]): object {
+  const components = { schemas: new ComponentSchemas(), errors: new ErrorResponses() };
+  const paths: Record<string, Record<string, OperationObject>> = {};
+  for (const route of routes) {
+    paths[route.path] = { ...paths[route.path], [route.method]: operationOf(route, components) };
+  }
+  return {
+    openapi: '3.1.0',
+    info: INFO,
+    components: {
+      securitySchemes: SECURITY_SCHEMES,
+      schemas: { Error: ERROR_SCHEMA, ...components.schemas.all() },
+      responses: components.errors.all(),
+      parameters: PARAMETERS,
+      headers: HEADERS,
+    },
+    paths,
+    servers: SERVERS,
+    security: [{ session: [] }, { api_key: [] }],
+    tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
+  };
+}

@@ -1,0 +1,58 @@
+/**
+ * The text of the API document, from the registered routes; no database is needed. Run as a program, it writes
+ * `openapi/v1.json`.
+ */
+
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { AuditLog } from '../../audit/append.ts';
+import { NotifyHub } from '../../db/notify.ts';
+import { openPool } from '../../db/pool.ts';
+import { diskKeys } from '../../disks/data-keys.ts';
+import { HostCalls } from '../../hosts/host-calls.ts';
+import { createLog } from '../../lib/log.ts';
+import { QUOTA_DEFAULTS } from '../../lib/quotas.ts';
+import { Sealer } from '../../lib/seal.ts';
+import { Mailbox } from '../../mail/mailbox.ts';
+import { Outbound } from '../../webhooks/outbound/outbound.ts';
+import { createApp } from '../app.ts';
+
+export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', '..', 'openapi', 'v1.json');
+/** Nothing connects to it. */
+const NO_DATABASE = 'postgresql://localhost/none';
+
+export async function openApiText(): Promise<string> {
+  const log = createLog('write-openapi', 'silent');
+  const secret_key = Buffer.alloc(32);
+  const db = openPool(NO_DATABASE, () => undefined);
+  const outbound = new Outbound({ allow_cidrs: [] });
+  const app = await createApp({
+    db,
+    hub: new NotifyHub(NO_DATABASE, log),
+    host_calls: new HostCalls(),
+    log,
+    secret_key,
+    audit: new AuditLog(secret_key),
+    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
+    factors: new Sealer(secret_key, 'berth factors v1'),
+    disk_keys: diskKeys(secret_key, true),
+    webhooks: { outbound, secrets: new Sealer(secret_key, 'berth webhooks v1') },
+    mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),
+    signups: 'closed',
+    quotas: QUOTA_DEFAULTS,
+    rate_limits: null,
+    ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
+    public_url: 'http://127.0.0.1:7400',
+    trusted_proxies: [],
+    has_smtp: false,
+    tls: null,
+  });
+  await app.ready();
+  const text = `${JSON.stringify(app.swagger(), null, 2)}\n`;
+  await app.close();
+  await outbound.close();
+  await db.destroy();
+  return text;
+}
+
+if (import.meta.main) await writeFile(OPENAPI_PATH, await openApiText());

@@ -1,0 +1,110 @@
+/**
+ * The web console's files, which `console/build.ts` builds: read once, and held in memory with their compressed forms.
+ *
+ * - The page loads scripts and styles from its own files only, connects to this server only, and runs no inline script.
+ *   It is the same for every user; its script reads the user's data from the API.
+ * - Browsers cache the assets for ever, because their names contain a hash. They revalidate the page each time.
+ */
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { extname, join } from 'node:path';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+
+/** First segments of the console's paths; each also serves every path below it. */
+export const CONSOLE_PAGES = [
+  ...(['login', 'register', 'invitation', 'password-reset', 'email'] as const),
+  ...([
+    'instances',
+    'ssh-keys',
+    'api-keys',
+    'webhooks',
+    'notifications',
+    'organisation',
+    'audit',
+    'account',
+  ] as const),
+] as const;
+
+export const CONSOLE_SECURITY_POLICY = [
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "img-src 'self' data:",
+  "connect-src 'self'",
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+  // No script can turn text into markup or code (Trusted Types).
+  "require-trusted-types-for 'script'",
+  "trusted-types 'none'",
+].join('; ');
+
+const PAGE_HEADERS = {
+  'content-security-policy': CONSOLE_SECURITY_POLICY,
+  'cross-origin-opener-policy': 'same-origin',
+  'cross-origin-resource-policy': 'same-origin',
+  'permissions-policy':
+    'camera=(), geolocation=(), microphone=(), payment=(), usb=(), publickey-credentials-get=(self), publickey-credentials-create=(self)',
+};
+const TYPES: Readonly<Record<string, string>> = {
+  '.html': 'text/html; charset=utf-8',
+  '.js': 'text/javascript; charset=utf-8',
+  '.css': 'text/css; charset=utf-8',
+  '.svg': 'image/svg+xml',
+};
+const ENCODINGS = ['br', 'gz'] as const;
+const TOKENS = { br: 'br', gz: 'gzip' } as const;
+
+interface ConsoleFile {
+  readonly type: string;
+  readonly plain: Buffer;
+  readonly encoded: Readonly<Record<(typeof ENCODINGS)[number], Buffer>>;
+}
+
+function readFile(path: string): ConsoleFile {
+  const [br, gz] = ENCODINGS.map((ending) => readFileSync(`${path}.${ending}`)) as [Buffer, Buffer];
+  return {
+    type: TYPES[extname(path)] ?? 'application/octet-stream',
+    plain: readFileSync(path),
+    encoded: { br, gz },
+  };
+}
+
+/** By name. */
+function readAssets(folder: string): ReadonlyMap<string, ConsoleFile> {
+  const names = readdirSync(folder).filter((name) => extname(name) in TYPES);
+  return new Map(names.map((name) => [name, readFile(join(folder, name))]));
+}
+
+function send(file: ConsoleFile, request: FastifyRequest, reply: FastifyReply): FastifyReply {
+  const accepted = String(request.headers['accept-encoding'] ?? '')
+    .split(',')
+    .map((each) => each.split(';')[0]?.trim());
+  const encoding = ENCODINGS.find((each) => accepted.includes(TOKENS[each]));
+  reply.type(file.type).header('vary', 'Accept-Encoding');
+  if (encoding === undefined) return reply.send(file.plain);
+  return reply.header('content-encoding', TOKENS[encoding]).send(file.encoded[encoding]);
+}
+
+/** @param folder `console/dist`; serves nothing where it has not been built */
+export function registerConsole(app: FastifyInstance, folder: string): void {
+  const index = join(folder, 'index.html');
+  if (!existsSync(index)) {
+    app.log.warn({ folder }, 'the web console is not built. Run npm start, which builds it');
+    return;
+  }
+  const page = readFile(index);
+  const assets = readAssets(join(folder, 'assets'));
+  const options = { schema: { hide: true } } as const;
+  const showPage = (request: FastifyRequest, reply: FastifyReply) =>
+    send(page, request, reply.headers(PAGE_HEADERS).header('cache-control', 'no-cache'));
+  for (const path of ['', ...CONSOLE_PAGES]) {
+    app.get(`/${path}`, options, showPage);
+    if (path !== '') app.get(`/${path}/*`, options, showPage);
+  }
+  app.get<{ Params: { name: string } }>('/assets/:name', options, (request, reply) => {
+    const file = assets.get(request.params.name);
+    if (!file) return reply.callNotFound();
+    reply.headers(PAGE_HEADERS).header('cache-control', 'public, max-age=31536000, immutable');
+    return send(file, request, reply);
+  });
+}

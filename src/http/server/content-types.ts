@@ -1,0 +1,40 @@
+/** How the body of a request is read: JSON only, and an empty body is no body, with or without Content-Type. */
+import { isUtf8 } from 'node:buffer';
+import type { FastifyInstance } from 'fastify';
+import { AppError } from '../../lib/errors.ts';
+
+export function registerContentTypes(app: FastifyInstance): void {
+  app.removeContentTypeParser(['application/json', 'text/plain']);
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, bytes, done) => {
+    if (bytes.length === 0) return done(null, undefined);
+    try {
+      done(null, parseJson(bytes as Buffer));
+    } catch {
+      done(new AppError('INVALID_REQUEST', { message: 'The body is not valid JSON.' }), undefined);
+    }
+  });
+  // Clients that send an empty body name various types for it, which we accept. Not on public routes: there a page of
+  // another site could send these types, which it cannot do with JSON.
+  app.addContentTypeParser('*', { parseAs: 'string' }, (request, text, done) => {
+    const harmless = text.length === 0 && request.routeOptions.config.access !== 'public';
+    done(harmless || request.is404 ? null : new AppError('UNSUPPORTED_MEDIA_TYPE'), undefined);
+  });
+  app.addHook('preValidation', (request, _reply, done) => {
+    if (request.routeOptions.schema?.body !== undefined) request.body ??= {};
+    done();
+  });
+}
+
+/** A text without these has no key `__proto__`, however it is spelt. */
+const MAY_NAME_PROTOTYPE = /__proto__|\\u/;
+
+/** JSON.parse that refuses keys which reach an object's prototype, and bytes that decode to another text than was sent. */
+function parseJson(bytes: Buffer): unknown {
+  if (!isUtf8(bytes)) throw new SyntaxError('not UTF-8');
+  const text = bytes.toString('utf8');
+  if (!MAY_NAME_PROTOTYPE.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (key, value: unknown) => {
+    if (key === '__proto__') throw new SyntaxError('forbidden key');
+    return value;
+  });
+}

@@ -1,0 +1,81 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { type AddressInfo, connect } from 'node:net';
+import { after, test } from 'node:test';
+import Fastify from 'fastify';
+import { disconnectSignal } from './disconnect.ts';
+
+const REQUEST = 'GET / HTTP/1.1\r\nHost: x\r\n\r\n';
+
+const app = Fastify();
+after(() => app.close());
+/** Answers the next request. */
+let answer: (signal: () => AbortSignal) => Promise<void> = async () => undefined;
+app.get('/', async (_, reply) => {
+  await answer(() => disconnectSignal(reply));
+  return 'done';
+});
+await app.listen({ port: 0, host: '127.0.0.1' });
+const { port } = app.server.address() as AddressInfo;
+
+/** Resolves once aborted. */
+const aborted = async (signal: AbortSignal) => {
+  if (!signal.aborted) await once(signal, 'abort');
+};
+
+test('the signal aborts when the caller disconnects', async () => {
+  const socket = connect(port, '127.0.0.1');
+  await new Promise<void>((resolve) => {
+    answer = async (signal) => {
+      socket.destroy();
+      resolve(aborted(signal()));
+    };
+    socket.write(REQUEST);
+  });
+});
+
+test('it is aborted already if the caller has disconnected before', async () => {
+  const socket = connect(port, '127.0.0.1');
+  await new Promise<void>((resolve, reject) => {
+    app.server.once('connection', (connection) => {
+      answer = async (signal) => {
+        socket.destroy();
+        await once(connection, 'close');
+        signal().aborted ? resolve() : reject(new Error('not noticed'));
+      };
+    });
+    socket.write(REQUEST);
+  });
+});
+
+test('it aborts for a response that waits for another on its connection', async () => {
+  const socket = connect(port, '127.0.0.1');
+  const ends = await new Promise<Promise<void>[]>((resolve) => {
+    const heard: Promise<void>[] = [];
+    answer = async (signal) => {
+      heard.push(aborted(signal()));
+      if (heard.length === 2) resolve(heard);
+      await heard[0];
+    };
+    socket.write(REQUEST + REQUEST);
+  });
+  socket.destroy();
+  await Promise.all(ends);
+});
+
+test('an answer leaves no listener behind on the connection', async () => {
+  const connected = once(app.server, 'connection');
+  const socket = connect(port, '127.0.0.1');
+  const [connection] = await connected;
+  const listeners = () => connection.listenerCount('close');
+  const before = listeners();
+  let heard = Promise.resolve();
+  answer = async (signal) => {
+    heard = aborted(signal());
+  };
+  socket.write(REQUEST);
+  await once(socket, 'data');
+  await heard;
+  assert.equal(listeners(), before);
+  socket.destroy();
+});

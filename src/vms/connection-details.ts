@@ -1,0 +1,24 @@
+import type { InstanceRow } from '../instances/store.ts';
+import { AppError } from '../lib/errors.ts';
+import { remedy } from './model.ts';
+
+/** The user of the built-in images. */
+const SSH_USER = 'root';
+
+/** How to connect by SSH. @throws AppError VM_NOT_RUNNING in every state but running */
+export function connectionDetails(row: InstanceRow, host: string, allowed_keys: number) {
+  const state = row.state ?? 'stopped';
+  if (state !== 'running') throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
+  const port = row.ssh_port;
+  const host_keys = row.host_keys ?? [];
+  return {
+    host,
+    port,
+    user: SSH_USER,
+    host_keys,
+    // sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT": a port other than 22 is written [host]:port.
+    known_hosts: host_keys.map((key) => `[${host}]:${port} ${key.public_key}`),
+    command: `ssh -p ${port} ${SSH_USER}@${host}`,
+    allowed_keys,
+  };
+}

@@ -1,0 +1,47 @@
+/** Ends VMs without a report of their host. */
+import type { Reason } from '../agent-api/types.ts';
+import { notify } from '../db/notify.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { lockInstance } from '../instances/store.ts';
+import { announce } from './announce.ts';
+import { changeFor } from './change-for.ts';
+import { failFlushes } from './flushes.ts';
+import { observe } from './model.ts';
+import { findVm, listActive, updateVm, type VmRow } from './store.ts';
+
+/** Fails every active VM: a restored database's hosts are gone, and with them what was not durable. Returns how many. */
+export async function failLost(db: Db, message: string, actor: string): Promise<number> {
+  const lost = await listActive(db);
+  for (const { id, instance_id } of lost) {
+    await transaction(db, async (tx) => {
+      await lockInstance(tx, instance_id);
+      const vm = await findVm(tx, id);
+      if (vm && observe(vm.state, 'failed'))
+        await endWithoutHost(tx, vm, { code: 'host_lost', message }, actor);
+    });
+  }
+  return lost.length;
+}
+
+/**
+ * Ends a VM whose host is gone: as `failed`, or as `stopped` if it was suspended before its stop was requested, because
+ * then everything is durable. The caller has locked the instance, and this is its newest boot.
+ */
+export async function endWithoutHost(tx: Tx, vm: VmRow, reason: Reason, actor = 'system'): Promise<void> {
+  if (vm.suspended_at === null) return failVm(tx, vm, reason, actor);
+  const stopped = { kind: 'stopped' } as const;
+  await updateVm(tx, vm, changeFor(vm, 'stopped', stopped, vm.host_id));
+  await announce(tx, vm, 'stopped', stopped, actor);
+  await notify(tx, 'instance', vm.instance_id);
+}
+
+/** Ends a VM as `failed`. The caller has locked the instance, and this is its newest boot. */
+export async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason, actor = 'system'): Promise<void> {
+  const reason = { code, message, actor };
+  await updateVm(tx, vm, { state: 'failed', reason, ssh_address: null, stopped_at: new Date() });
+  await failFlushes(tx, vm.id, message);
+  await announce(tx, vm, 'failed', { kind: 'failed', reason }, actor);
+  await notify(tx, 'instance', vm.instance_id);
+  await notify(tx, 'routes');
+  await notify(tx, 'host', vm.host_id);
+}

@@ -1,0 +1,65 @@
+import type { Principal } from '../auth/principal.ts';
+import type { Tx } from '../db/pool.ts';
+import { placeVm } from '../hosts/place.ts';
+import { currentImage } from '../images/store.ts';
+import type { InstanceRow } from '../instances/store.ts';
+import { AppError } from '../lib/errors.ts';
+import { type HostId, type InstanceId, newId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
+import { checkQuota } from '../orgs/quotas.ts';
+import { failFlushes } from './flushes.ts';
+import { reassignMemory } from './memory-store.ts';
+import { type CallCheck, type CallResult, newestVmOf, requestChange } from './request-change.ts';
+import { beginEpoch, insertVm, type VmReason } from './store.ts';
+
+/** Starts a new boot on the host that fits; 200 if one is starting or running already. */
+export function startVm(
+  tx: Tx,
+  quotas: QuotaLimits,
+  principal: Principal,
+  id: InstanceId,
+  check: CallCheck,
+): Promise<CallResult> {
+  return requestChange(tx, principal, id, 'start', check, (row, reason) =>
+    insertBoot(tx, quotas, row, reason('start_requested', 'A start was requested.')),
+  );
+}
+
+/** Places a new boot and raises the disk's epoch. The caller has locked the instance. */
+export async function insertBoot(
+  tx: Tx,
+  quotas: QuotaLimits,
+  row: InstanceRow,
+  reason: VmReason,
+): Promise<HostId> {
+  await checkQuota(tx, quotas, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
+  const image = await currentImage(tx, row.image);
+  const last = { id: row.host_id, unsaved: row.state === 'failed' };
+  const host = await placeVm(tx, { ...row, image: image ? null : row.image }, last);
+  const epoch = row.disk_epoch + 1;
+  // The first boot fixes the image version that the disk is a delta of.
+  const first = row.boot === null && row.disk_image_version === null;
+  if (first && image && image.size_bytes > row.disk_gib * 2 ** 30) {
+    const least_gib = Math.ceil(image.size_bytes / 2 ** 30);
+    const message = `The image "${row.image}" now needs a disk of ${least_gib} GiB. Set disk_gib to that first.`;
+    throw new AppError('CONFLICT', { message });
+  }
+  const head = await beginEpoch(tx, row.id, epoch, first && image ? image.version : null);
+  const id = newId('vm');
+  await insertVm(tx, {
+    id,
+    instance_id: row.id,
+    boot: (row.boot ?? 0) + 1,
+    epoch,
+    host_id: host.id,
+    head,
+    reason,
+  });
+  if (row.state === null) return host.id;
+  const previous = newestVmOf(row);
+  // In this transaction, so that no other boot can ever resume from it.
+  if (previous.state === 'suspended') await reassignMemory(tx, previous.id, id);
+  // The host of a failed VM no longer gets its flushes, and new callers must not join them.
+  await failFlushes(tx, previous.id, 'The VM was started again.');
+  return host.id;
+}

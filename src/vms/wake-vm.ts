@@ -1,0 +1,27 @@
+import type { WakeResponse } from '../agent-api/ingress-types.ts';
+import { notify } from '../db/notify.ts';
+import type { Tx } from '../db/pool.ts';
+import { getInstance, lockInstance } from '../instances/store.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
+import { ruleFor } from './model.ts';
+import { insertBoot } from './start-vm.ts';
+
+/**
+ * Starts the VM because a connection waits at its port: under the same rules as a requested start, as `system`.
+ * @throws AppError QUOTA_EXCEEDED, UNAVAILABLE, CONFLICT
+ */
+export async function wakeVm(tx: Tx, quotas: QuotaLimits, id: InstanceId): Promise<WakeResponse> {
+  await lockInstance(tx, id);
+  const row = await getInstance(tx, id);
+  if (!row || row.deleting) return { outcome: 'refused', why: 'there is no such instance' };
+  if (!row.wake_on_connect) return { outcome: 'refused', why: 'wake_on_connect is off' };
+  const state = row.state ?? 'stopped';
+  if (state === 'failed') return { outcome: 'refused', why: 'the VM has failed' };
+  if (ruleFor(state, 'start') !== 'accepted') return { outcome: 'coming' };
+  const message = 'A connection came to its SSH port.';
+  const host_id = await insertBoot(tx, quotas, row, { code: 'woken', message, actor: 'system' });
+  await notify(tx, 'host', host_id);
+  await notify(tx, 'instance', id);
+  return { outcome: 'coming' };
+}

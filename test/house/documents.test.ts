@@ -1,0 +1,147 @@
+/**
+ * The documents: an ADR fits on a page, every link leads somewhere, every path and every test that a document names
+ * exists, each behaviour in ARCHITECTURE.md names its code, and each promise in SPECIFICATION.md its proof.
+ */
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { test } from 'node:test';
+import { filesBelow, PROJECT, read } from './imports.ts';
+
+const ADR_MAX_WORDS = 400;
+
+const documents = [
+  ...readdirSync(PROJECT).filter((name) => name.endsWith('.md')),
+  ...['docs', 'bench', 'guest', 'client', 'console', 'packaging'].flatMap((folder) =>
+    filesBelow(folder, ['.md']),
+  ),
+];
+const adrs = documents.filter((path) => /^docs\/adr\/\d{4}-/.test(path));
+const exists = (path: string) => existsSync(join(PROJECT, path));
+
+test(`an ADR has a context, a decision, consequences, and at most ${ADR_MAX_WORDS} words`, () => {
+  assert.ok(adrs.length > 40);
+  for (const path of adrs) {
+    const text = read(path);
+    const words = text.trim().split(/\s+/).length;
+    assert.ok(words <= ADR_MAX_WORDS, `${path} has ${words} words`);
+    if (/superseded by/i.test(text)) continue;
+    for (const part of ['Context', 'Decision', 'Consequences'])
+      assert.match(text, new RegExp(`^\\*\\*${part}\\b.*\\*\\*|^## ${part}`, 'm'), path);
+  }
+});
+
+test('docs/adr/README.md lists every ADR once, superseded where its head says so', () => {
+  const rows = [...read('docs/adr/README.md').matchAll(/^\| \[(\d+)\]\(([\w-]+\.md)\) \|.*?\| (\w+)/gm)];
+  assert.deepEqual(
+    rows.map(([, , name]) => `docs/adr/${name}`),
+    adrs.toSorted(),
+  );
+  for (const [, number = '', name = '', status] of rows) {
+    const head = read(`docs/adr/${name}`).split('**Context')[0] ?? '';
+    assert.match(head, new RegExp(`^# ${number}\\. `));
+    assert.equal(status === 'superseded', /superseded by/i.test(head), name);
+  }
+});
+
+/** As GitHub makes them: lower case, punctuation removed, spaces to hyphens. */
+function anchorsOf(path: string): string[] {
+  return [...read(path).matchAll(/^#+ (.*)$/gm)].map(([, title = '']) =>
+    title
+      .replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1')
+      .toLowerCase()
+      .replaceAll(/[^\p{L}\p{N} _-]/gu, '')
+      .replaceAll(' ', '-'),
+  );
+}
+
+test('every relative link leads to a file, and its anchor to a heading', () => {
+  const broken = documents.flatMap((path) =>
+    [...read(path).matchAll(/\]\((?!https?:|mailto:)([^)\s]+)\)/g)].flatMap(([, link = '']) => {
+      const [file = '', anchor] = link.split('#');
+      const target = file === '' ? path : join(dirname(path), file);
+      if (!exists(target)) return [`${path}: ${link}`];
+      return anchor === undefined || anchorsOf(target).includes(anchor) ? [] : [`${path}: ${link}`];
+    }),
+  );
+  assert.deepEqual(broken, []);
+});
+
+const ROOMS = readdirSync(join(PROJECT, 'src'), { withFileTypes: true })
+  .filter((entry) => entry.isDirectory())
+  .map(({ name }) => name);
+const FOLDERS = ['src', 'test', 'bench', 'client', 'console', 'docs', 'guest', 'openapi', 'packaging', 'bin'];
+
+/** Paths in backquotes below a folder of the project or, without `src/`, below a room. */
+function pathsIn(text: string): string[] {
+  const without_figures = text.replaceAll(/bench `[^`]+`/g, '');
+  return [...without_figures.matchAll(/`([\w-]+(?:\/[\w.-]+)*\/?)(?::[^`]*)?`/g)].flatMap(([, path = '']) => {
+    const [first = '', second] = path.split('/');
+    if (second === undefined) return [];
+    if (FOLDERS.includes(first)) return [path];
+    return ROOMS.includes(first) ? [`src/${path}`] : [];
+  });
+}
+
+test('every path that a document at the top names exists', () => {
+  const missing = documents
+    .filter((path) => !path.includes('/'))
+    .flatMap((path) =>
+      pathsIn(read(path))
+        .filter((named) => !exists(named))
+        .map((named) => `${path}: ${named}`),
+    );
+  assert.ok(pathsIn(read('ARCHITECTURE.md')).length > 40);
+  assert.deepEqual([...new Set(missing)], []);
+});
+
+test('each behaviour in ARCHITECTURE.md names its code and a test, and each bare file name is one', () => {
+  const text = read('ARCHITECTURE.md');
+  const part = text.split('## Where is …')[1]?.split('\n## ')[0] ?? '';
+  const rows = [...part.matchAll(/^\| (?!behaviour|-)(.*?) \| (.*?) \| (.*?) \|$/gm)];
+  assert.ok(rows.length > 30);
+  for (const [row, , code = '', tests = ''] of rows) {
+    assert.ok(pathsIn(code).length > 0, row);
+    assert.match(tests, /`(?:test|src)\/[\w./-]+\.test\.ts`/, row);
+  }
+  const names = new Set(
+    ['src', 'client']
+      .flatMap((folder) => filesBelow(folder, ['.ts', '.sh', '.sql']))
+      .map((path) => basename(path)),
+  );
+  const bare = [...text.matchAll(/`([\w-]+\.(?:ts|sh|sql))`/g)].map(([, name = '']) => name);
+  assert.deepEqual(
+    bare.filter((name) => !names.has(name)),
+    [],
+  );
+});
+
+test('every test that a document names is there, by that name', () => {
+  const missing = documents.flatMap((document) =>
+    [
+      ...read(document).matchAll(/`((?:test|src|bench)\/[\w./-]+\.test\.ts)`(?:: ((?:“[^”]+”(?:, )?)+))?/g),
+    ].flatMap(([, path = '', titles = '']) => {
+      if (!exists(path)) return [`${document}: ${path}`];
+      // As it stands in a string of either quote; an ellipsis stands for the rest of a long title.
+      const text = read(path).replaceAll("\\'", "'");
+      return [...titles.matchAll(/“([^”]+?)…?”/g)]
+        .filter(([, title = '']) => !text.includes(title))
+        .map(([, title]) => `${document}: ${path}: ${title}`);
+    }),
+  );
+  assert.deepEqual(missing, []);
+});
+
+test('each promise in SPECIFICATION.md names a test or a benchmark that exists', () => {
+  const figures = read('bench/README.md');
+  const rows = read('SPECIFICATION.md')
+    .split('\n')
+    .filter((line) => /^\| (?!promise|event)/.test(line));
+  assert.ok(rows.length > 50);
+  for (const row of rows) {
+    const shown_by = row.split(' | ').at(-1) ?? '';
+    assert.match(shown_by, /`[\w./-]+\.test\.ts`|bench `|docs\/measurements\//, row);
+    for (const [, figure = ''] of shown_by.matchAll(/bench `([^`]+)`/g))
+      assert.ok(figures.includes(`\`${figure}`), `bench/README.md has no ${figure}`);
+  }
+});
