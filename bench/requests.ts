@@ -97,9 +97,9 @@ class BareServer {
 }
 
 /** What a write sets off: its event handed over, its entry's in the audit chain, its mail. */
-const UNFINISHED = `select where exists (select from events where position > (select position from event_head))
-  or exists (select from audit_log where seq is null and not refused)
-  or exists (select from notification_mails where due_at <= now())`;
+const UNFINISHED = `select where exists (select from events where position is null)
+  or exists (select from audit_log where seq is null)
+  or exists (select from notifications where mail_after <= now()) or exists (select from mails where due_at <= now())`;
 const FINISHED_MS = 60_000;
 
 /** Waits until Berth has finished what it has answered: else it would run in the other's time. Milliseconds, most of them a pause of its sealer's. */

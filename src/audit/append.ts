@@ -1,52 +1,41 @@
 /**
  * The audit log: who did what, when and from where.
  *
- *   written ── its own transaction's COMMIT ──▶ unsealed ── the sealer, within a quarter of a second ──▶ sealed
+ *   written ── COMMIT of its transaction ──▶ unsealed ── the sealer, within 250 ms ──▶ sealed
  *
- * An entry is written in the transaction that it tells of, under a MAC of its own, so that it cannot be altered
- * unnoticed. Then it gets its number and its place in the organisation's one chain, where each MAC covers the entry and
- * the MAC before it: from then on it can be neither changed, removed nor put elsewhere without `berth audit verify`
- * finding it. Two things cannot be seen: the removal of an entry before it is sealed, and cutting off the newest
- * entries together with the head. Formulas: macs.ts.
+ * An entry is written in the transaction that it records, under a MAC of its own. The sealer then numbers it and
+ * replaces that MAC by the chain's, which covers the MAC before it. `berth audit verify` finds every entry that was
+ * changed or inserted at any time, and every sealed entry that was removed or moved. It cannot find the removal of an
+ * unsealed entry, or of the newest entries together with the head. Why entries are not sealed at once: ADR 54.
  *
- * Why not chained at once: the head would be locked until its transaction is on the disk, and the writes of an
- * organisation would wait for each other's fsync.
- *
- * Invariants: a chain has one sealer at a time, who holds the lock of its head; numbers have no gap, and follow
- * `serial` within a batch; an entry whose own MAC does not fit is never sealed.
+ * Invariants: one sealer at a time; each organisation's numbers have no gap. Formulas: macs.ts.
  */
 import { afterCommit, type Db, type Tx, transaction } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { type AuditId, newId, type OrgId } from '../lib/ids.ts';
-import { type AuditEntry, AuditMacs } from './macs.ts';
+import { type AuditEntry, AuditMacs, NO_MAC } from './macs.ts';
 import {
   findFirstSealed,
   findHead,
+  type Head,
   insertEntry,
+  listHeads,
   listSealed,
   listUnsealed,
-  lockWaitingHeads,
-  refuseEntries,
-  type Sealed,
-  takeWaiting,
+  listUnsealedMacs,
+  lockSealer,
   writeSeals,
 } from './store.ts';
 import { wakeSealer } from './wake.ts';
 
-export interface SealedBatch {
-  readonly sealed: number;
-  /** Those whose own MAC did not fit. */
-  readonly refused: readonly AuditId[];
-}
-
 export interface Verdict {
-  /** In the chain, up to where it is whole. */
+  /** How many entries of the chain fit, from its beginning. */
   readonly entries: number;
   /** The number of the first entry that does not fit; null: the chain is whole. */
   readonly broken_at: number | null;
-  /** Not in the chain yet, under their own MACs. */
+  /** How many entries are not in the chain yet, and fit their own MACs. */
   readonly unsealed: number;
-  /** The first entry outside of the chain whose own MAC does not fit. */
+  /** The first unsealed entry that does not fit its own MAC. */
   readonly altered: AuditId | null;
 }
 
@@ -64,33 +53,28 @@ export class AuditLog {
   }
 
   /**
-   * Puts up to `limit` waiting entries into their chains, those excepted that another sealer is at, in one transaction:
-   * all or nothing, so a sealer may die at any time.
+   * Seals up to `limit` entries in one transaction and returns how many. It does not check them: an entry that was
+   * altered does not fit the chain either. Zero also if another sealer works.
    */
-  async seal(db: Db, limit: number): Promise<SealedBatch> {
+  async seal(db: Db, limit: number): Promise<number> {
     return transaction(db, async (tx) => {
-      const heads = new Map((await lockWaitingHeads(tx, limit)).map((head) => [head.org_id, head]));
-      if (heads.size === 0) return { sealed: 0, refused: [] };
-      const seals: Sealed[] = [];
-      const refused: AuditId[] = [];
-      for (const entry of await takeWaiting(tx, [...heads.keys()], limit)) {
-        const head = heads.get(entry.org_id);
-        const seq = (head?.seq ?? 0) + 1;
-        const mac = head ? this.#macs.chainedAfter(head.mac, seq, entry, entry.mac) : null;
-        if (!head || !mac) {
-          refused.push(entry.id);
-          continue;
-        }
-        heads.set(entry.org_id, { ...head, seq, mac });
-        seals.push({ org_id: entry.org_id, id: entry.id, seq, mac });
-      }
-      await refuseEntries(tx, [...heads.keys()], refused);
-      await writeSeals(tx, seals, [...heads.values()]);
-      return { sealed: seals.length, refused };
+      if (!(await lockSealer(tx))) return 0;
+      const waiting = await listUnsealedMacs(tx, limit);
+      const org_ids = [...new Set(waiting.map(({ org_id }) => org_id))];
+      const heads = new Map((await listHeads(tx, org_ids)).map((head) => [head.org_id, head]));
+      const sealed = waiting.map(({ org_id, id, mac: own }) => {
+        const head: Head = heads.get(org_id) ?? { org_id, seq: 0, mac: NO_MAC };
+        const seq = head.seq + 1;
+        const mac = this.#macs.chained(head.mac, seq, own);
+        heads.set(org_id, { org_id, seq, mac });
+        return { org_id, id, seq, mac };
+      });
+      await writeSeals(tx, sealed, [...heads.values()]);
+      return sealed.length;
     });
   }
 
-  /** Walks the chain of an organisation, then what is not sealed yet, as they were at one moment. Changes nothing. */
+  /** Checks an organisation's chain and its unsealed entries, as they were at one moment. */
   async verify(db: Db, org_id: OrgId): Promise<Verdict> {
     return db
       .transaction()
@@ -101,18 +85,20 @@ export class AuditLog {
       }));
   }
 
-  /** Whether what is chained already was chained with this key; null: nothing is. */
+  /** Whether the log was sealed with this key; null: nothing is sealed yet. */
   async beganWithThisKey(tx: Tx): Promise<boolean | null> {
     const first = await findFirstSealed(tx);
-    return first === undefined ? null : this.#macs.chained(Buffer.alloc(0), 1, first).equals(first.mac);
+    return first === undefined
+      ? null
+      : this.#macs.chained(NO_MAC, 1, this.#macs.own(first)).equals(first.mac);
   }
 
   async #verifyChain(tx: Tx, org_id: OrgId): Promise<Pick<Verdict, 'entries' | 'broken_at'>> {
-    let previous: Buffer = Buffer.alloc(0);
+    let previous = NO_MAC;
     let seq = 0;
     for await (const entry of listSealed(tx, org_id)) {
       seq += 1;
-      const mac = this.#macs.chained(previous, seq, entry);
+      const mac = this.#macs.chained(previous, seq, this.#macs.own(entry));
       if (entry.seq !== seq || !mac.equals(entry.mac)) return { entries: seq - 1, broken_at: seq };
       previous = mac;
     }
@@ -124,7 +110,7 @@ export class AuditLog {
   async #verifyUnsealed(tx: Tx, org_id: OrgId): Promise<Pick<Verdict, 'unsealed' | 'altered'>> {
     let unsealed = 0;
     for await (const entry of listUnsealed(tx, org_id)) {
-      if (entry.refused || !this.#macs.own(entry).equals(entry.mac)) return { unsealed, altered: entry.id };
+      if (!this.#macs.own(entry).equals(entry.mac)) return { unsealed, altered: entry.id };
       unsealed += 1;
     }
     return { unsealed, altered: null };

@@ -1,8 +1,8 @@
 /**
- * The two MACs of an audit entry, under keys that the database does not have:
+ * The two MACs of an audit entry, under keys that are not in the database:
  *
- *   own      = HMAC-SHA-256(entry key, canonical JSON of organisation and entry)           until it is in the chain
- *   chain(n) = HMAC-SHA-256(chain key, chain(n-1) ‖ n ‖ canonical JSON of entry n)         from then on
+ *   own(n)   = HMAC-SHA-256(entry key, canonical JSON of the entry)        stored until the entry is sealed
+ *   chain(n) = HMAC-SHA-256(chain key, chain(n-1) ‖ n ‖ own(n))            stored from then on
  */
 import { createHmac, createSecretKey, type KeyObject } from 'node:crypto';
 import { canonicalJson } from '../lib/canonical-json.ts';
@@ -19,13 +19,15 @@ export interface AuditEntry {
   readonly data: Record<string, unknown>;
 }
 
-/** With what it was given when it was written. */
 export interface WrittenEntry extends AuditEntry {
   readonly id: AuditId;
   readonly org_id: OrgId;
   /** RFC 3339, in milliseconds. */
   readonly at: string;
 }
+
+/** The chain MAC before the first entry's. */
+export const NO_MAC: Buffer = Buffer.alloc(0);
 
 export class AuditMacs {
   /** Objects, not bytes: making one for each MAC costs ten times the MAC. */
@@ -37,42 +39,12 @@ export class AuditMacs {
     this.#chain_key = createSecretKey(deriveKey(secret_key, 'berth audit v1'));
   }
 
-  own(entry: WrittenEntry): Buffer {
-    return this.#own(textsOf(entry));
+  own({ org_id, id, at, actor, action, target, ip, request_id, data }: WrittenEntry): Buffer {
+    const entry = { org_id, id, at, actor, action, target, ip, request_id, data };
+    return createHmac('sha256', this.#entry_key).update(canonicalJson(entry)).digest();
   }
 
-  /** `previous`: that of the entry before; empty before the first. */
-  chained(previous: Buffer, seq: number, entry: WrittenEntry): Buffer {
-    return this.#chained(previous, seq, textsOf(entry));
+  chained(previous: Buffer, seq: number, own: Buffer): Buffer {
+    return createHmac('sha256', this.#chain_key).update(previous).update(`${seq}`).update(own).digest();
   }
-
-  /** As {@link chained}, of an entry that is under its own MAC so far; null where that one does not fit. */
-  chainedAfter(previous: Buffer, seq: number, entry: WrittenEntry, own_mac: Buffer): Buffer | null {
-    const texts = textsOf(entry);
-    return this.#own(texts).equals(own_mac) ? this.#chained(previous, seq, texts) : null;
-  }
-
-  #own({ with_organisation }: Texts): Buffer {
-    return createHmac('sha256', this.#entry_key).update(with_organisation).digest();
-  }
-
-  #chained(previous: Buffer, seq: number, { without }: Texts): Buffer {
-    return createHmac('sha256', this.#chain_key).update(previous).update(`${seq}${without}`).digest();
-  }
-}
-
-/** Canonical JSON of an entry. */
-interface Texts {
-  readonly with_organisation: string;
-  readonly without: string;
-}
-
-/** Written out in the order of the keys: an entry is known by these texts three times before it is in its chain. */
-function textsOf({ org_id, id, at, actor, action, target, ip, request_id, data }: WrittenEntry): Texts {
-  const json = (text: string | null) => JSON.stringify(text);
-  const before =
-    `{"action":${json(action)},"actor":${json(actor)},"at":${json(at)},"data":${canonicalJson(data)},` +
-    `"id":${json(id)},"ip":${json(ip)},`;
-  const after = `"request_id":${json(request_id)},"target":${json(target)}}`;
-  return { with_organisation: `${before}"org_id":${json(org_id)},${after}`, without: before + after };
 }

@@ -1,23 +1,20 @@
 import { sql } from 'kysely';
-import { arrayText } from '../db/array-text.ts';
 import type { Tx } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { AuditId, OrgId } from '../lib/ids.ts';
 import type { WrittenEntry } from './macs.ts';
 
-/** `own_mac`: what it is known by until it is sealed. */
-export async function insertEntry(tx: Tx, entry: WrittenEntry, own_mac: Buffer): Promise<void> {
-  const { org_id, id, at, actor, action, target, ip, request_id, data } = entry;
-  const values = { org_id, id, at: new Date(at), actor, action, target, ip, request_id, mac: own_mac };
+/** `mac`: the entry's own, until it is sealed. */
+export async function insertEntry(tx: Tx, { data, at, ...entry }: WrittenEntry, mac: Buffer): Promise<void> {
   await tx
     .insertInto('audit_log')
-    .values({ ...values, data: JSON.stringify(data) })
+    .values({ ...entry, at: sql<Date>`${at}::timestamptz`, data: JSON.stringify(data), mac })
     .execute();
 }
 
 export interface Head {
   readonly org_id: OrgId;
-  /** The number of the newest sealed entry; 0: none. */
+  /** The number of the newest sealed entry. */
   readonly seq: number;
   readonly mac: Buffer;
 }
@@ -33,74 +30,48 @@ type StoredEntry = WrittenEntry & {
   readonly serial: number;
   readonly seq: number | null;
   readonly mac: Buffer;
-  readonly refused: boolean;
 };
 
-/**
- * Locks the heads of the organisations whose entries have waited for longest, made where there was none, but for those
- * that another sealer holds. What is lost of a sealer's transaction when the database dies is done again, so it does
- * not wait for the disk.
- */
-export async function lockWaitingHeads(tx: Tx, limit: number): Promise<readonly Head[]> {
-  const waiting = sql`
-    select org_id from audit_log where seq is null and not refused order by serial limit ${limit}`;
-  const [, , { rows }] = await Promise.all([
-    sql`set local synchronous_commit = off`.execute(tx),
-    sql`
-      insert into audit_heads (org_id, seq, mac)
-      select distinct org_id, 0, ''::bytea from (${waiting}) w
-      where not exists (select from audit_heads h where h.org_id = w.org_id)
-      order by org_id on conflict do nothing`.execute(tx),
-    sql<Head>`
-      select org_id, seq, mac from audit_heads where org_id in (${waiting})
-      for update skip locked`.execute(tx),
-  ]);
-  return rows;
-}
-
-/** In the order of their writing. To be called under the heads' locks: who held them before has sealed what it took. */
-export function takeWaiting(tx: Tx, org_ids: readonly OrgId[], limit: number): Promise<StoredEntry[]> {
-  return (
-    entries(tx)
-      .where('seq', 'is', null)
-      // Not as a parameter: the index of those that wait is found by it.
-      .where((eb) => eb.not('refused'))
-      .where('org_id', 'in', [...org_ids])
-      .orderBy('serial')
-      .limit(limit)
-      .execute()
-      .then((rows) => rows.map(stored))
+/** Held until the transaction ends. False: another sealer holds it. */
+export async function lockSealer(tx: Tx): Promise<boolean> {
+  const { rows } = await sql<{ taken: boolean }>`select pg_try_advisory_xact_lock(7400005) as taken`.execute(
+    tx,
   );
+  return rows[0]?.taken === true;
 }
 
-/** Numbers and chain MACs of the entries, and the heads as they are then. */
+/** The oldest unsealed entries of all organisations, in the order of their inserts. */
+export function listUnsealedMacs(tx: Tx, limit: number) {
+  return tx
+    .selectFrom('audit_log')
+    .select(['org_id', 'id', 'mac'])
+    .where('seq', 'is', null)
+    .orderBy('serial')
+    .limit(limit)
+    .execute();
+}
+
+export async function listHeads(tx: Tx, org_ids: readonly OrgId[]): Promise<readonly Head[]> {
+  if (org_ids.length === 0) return [];
+  return tx.selectFrom('audit_heads').selectAll().where('org_id', 'in', org_ids).execute();
+}
+
 export async function writeSeals(tx: Tx, sealed: readonly Sealed[], heads: readonly Head[]): Promise<void> {
   if (sealed.length === 0) return;
   await sql`
-    with sealed as (
-      update audit_log l set seq = s.seq, mac = s.mac
-      from unnest(${arrayText(sealed.map(({ org_id }) => org_id))}::text[], ${arrayText(sealed.map(({ id }) => id))}::text[],
-                  ${arrayText(sealed.map(({ seq }) => seq))}::bigint[], ${sealed.map(({ mac }) => mac)}::bytea[])
-        as s (org_id, id, seq, mac)
-      where l.org_id = s.org_id and l.id = s.id
-    )
-    update audit_heads h set seq = n.seq, mac = n.mac
-    from unnest(${heads.map(({ org_id }) => org_id)}::text[], ${heads.map(({ seq }) => seq)}::bigint[],
-                ${heads.map(({ mac }) => mac)}::bytea[]) as n (org_id, seq, mac)
-    where h.org_id = n.org_id and h.seq < n.seq`.execute(tx);
-}
-
-export async function refuseEntries(
-  tx: Tx,
-  org_ids: readonly OrgId[],
-  ids: readonly AuditId[],
-): Promise<void> {
-  if (ids.length === 0) return;
+    update audit_log l set seq = s.seq, mac = s.mac
+    from unnest(${sealed.map(({ org_id }) => org_id)}::text[], ${sealed.map(({ id }) => id)}::text[],
+                ${sealed.map(({ seq }) => seq)}::bigint[], ${sealed.map(({ mac }) => mac)}::bytea[])
+      as s (org_id, id, seq, mac)
+    where l.org_id = s.org_id and l.id = s.id`.execute(tx);
   await tx
-    .updateTable('audit_log')
-    .set({ refused: true })
-    .where('org_id', 'in', [...org_ids])
-    .where('id', 'in', [...ids])
+    .insertInto('audit_heads')
+    .values([...heads])
+    .onConflict((conflict) =>
+      conflict
+        .column('org_id')
+        .doUpdateSet((eb) => ({ seq: eb.ref('excluded.seq'), mac: eb.ref('excluded.mac') })),
+    )
     .execute();
 }
 
@@ -108,13 +79,13 @@ export function findHead(tx: Tx, org_id: OrgId): Promise<Head | undefined> {
   return tx.selectFrom('audit_heads').selectAll().where('org_id', '=', org_id).executeTakeFirst();
 }
 
-/** The first entry of the chain of some organisation. */
+/** The first entry of any organisation's chain. */
 export async function findFirstSealed(tx: Tx): Promise<StoredEntry | undefined> {
   const row = await entries(tx).where('seq', '=', 1).limit(1).executeTakeFirst();
   return row && stored(row);
 }
 
-/** Organisations that have a log, or had one whose head is left; those deleted too. By indexes: the log may be long. */
+/** Organisations, deleted ones too, that have entries or a head. Reads indexes only: the log may be long. */
 export async function listLogs(tx: Tx): Promise<OrgId[]> {
   const entries = tx.selectFrom('audit_log').select('org_id');
   const rows = await entries
@@ -128,7 +99,7 @@ export async function listLogs(tx: Tx): Promise<OrgId[]> {
 
 const PAGE = 1_000;
 
-/** The chain, from its first entry. */
+/** Sealed entries, from the first. */
 export async function* listSealed(tx: Tx, org_id: OrgId): AsyncGenerator<StoredEntry> {
   for (let after: number | null = null; ; ) {
     let query = entries(tx).where('org_id', '=', org_id).where('seq', 'is not', null);
@@ -140,7 +111,7 @@ export async function* listSealed(tx: Tx, org_id: OrgId): AsyncGenerator<StoredE
   }
 }
 
-/** What is not in the chain, in the order of its writing. */
+/** Unsealed entries, in the order of their inserts. */
 export async function* listUnsealed(tx: Tx, org_id: OrgId): AsyncGenerator<StoredEntry> {
   for (let after = 0; ; ) {
     const rows = await entries(tx)
@@ -169,7 +140,7 @@ export interface AuditFilter {
   readonly actor?: string;
 }
 
-/** By id, which says when it was written: an entry keeps its place when it is sealed. */
+/** Newest first, by id: sealing an entry does not move it. */
 export async function listAudit(
   tx: Tx,
   org_id: OrgId,

@@ -2,6 +2,7 @@
 import { type FileHandle, open, rm, stat } from 'node:fs/promises';
 import { transaction } from '../db/pool.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
+import { diskPrefix } from '../disk-format/disk-prefix.ts';
 import { loadMap } from '../disk-format/load-map.ts';
 import { packDisk } from '../disk-format/pack-disk.ts';
 import { type DiskFile, writeRawDisk } from '../disk-format/raw-disk.ts';
@@ -36,8 +37,6 @@ export interface ImportRequest extends Request {
 }
 
 const GIB = 2 ** 30;
-const prefixOf = (instance_id: string) => `disks/${instance_id}`;
-
 export async function exportDisk(request: ExportRequest): Promise<void> {
   const { file, format, terminal } = request;
   const raw_path = format === 'raw' ? file : `${file}.raw-part`;
@@ -160,7 +159,7 @@ async function store(
         base: base.disk,
         size_bytes,
         home: { disk_id: id, epoch: instance.disk_epoch + 1, generation: generation + 1 },
-        key_prefix: prefixOf(id),
+        key_prefix: diskPrefix(id),
         data_key: config.encryption ? own : null,
         onProgress: (done, total) => progress.say(`importing ${file}: ${bytes(done)} of ${bytes(total)}`),
       }),

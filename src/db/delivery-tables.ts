@@ -13,12 +13,14 @@ import type {
 type Json<T> = ColumnType<T, string, string>;
 
 export interface DeliveryTables {
-  /** Every event up to there is settled: committed and handed to the consumers, or never will be. */
+  /** The highest position given so far. The dispatcher locks this row. */
   event_head: { one: Generated<boolean>; position: number };
   events: {
     id: EventId;
-    /** Shown once `event_head` has come to it. */
-    position: GeneratedAlways<number>;
+    /** The order of the inserts. */
+    serial: GeneratedAlways<number>;
+    /** Given by the dispatcher, in the order of its batches; null until then. */
+    position: Generated<number | null>;
     org_id: OrgId | null;
     user_id: UserId | null;
     instance_id: InstanceId | null;
@@ -45,20 +47,18 @@ export interface DeliveryTables {
     created_at: Date;
     raised_at: Date;
     read_at: Date | null;
-  };
-  notification_mails: {
-    user_id: UserId;
-    id: GeneratedAlways<number>;
-    batch: string;
-    notifications: NotificationId[];
-    more: Generated<number>;
-    attempts: Generated<number>;
-    due_at: Generated<Date>;
+    /** It waits for a mail that is composed then, or later; null: it waits for none. */
+    mail_after: Date | null;
   };
   mails: {
     id: MailId;
+    kind: string;
+    /** The account that a mail of notifications goes to; null: any other mail. */
+    user_id: UserId | null;
+    /** Address, text and token. */
     sealed: Buffer;
     attempts: Generated<number>;
+    /** The next try. A process that sends the mail moves it on first, as its lease. */
     due_at: Generated<Date>;
     good_until: Date;
   };

@@ -28,8 +28,8 @@ export const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelayMillis: 10_000
 export const NO_ANSWER_MS = 60_000;
 
 /**
- * How long a transaction may sit idle or wait for a lock. One that hangs after it has written an event delays all later
- * events (ADR 41); one that hangs with a lock blocks everyone who needs it.
+ * How long a transaction may sit idle or wait for a lock. One that hangs with a lock blocks everyone who needs
+ * it.
  */
 const HANGS_MS = 5_000;
 

@@ -47,7 +47,6 @@ create table audit_log (
   data jsonb not null,
   mac bytea not null,
   serial bigint not null generated always as identity,
-  refused boolean not null default false,
   constraint audit_log_pkey PRIMARY KEY (org_id, id)
 );
 
@@ -114,7 +113,8 @@ create table events (
   data jsonb not null,
   actor text not null,
   created_at timestamp with time zone not null default now(),
-  position bigint not null generated always as identity,
+  serial bigint not null generated always as identity,
+  position bigint,
   user_id text,
   constraint events_pkey PRIMARY KEY (id),
   constraint events_owner CHECK (((org_id IS NOT NULL) OR (user_id IS NOT NULL)))
@@ -311,11 +311,14 @@ create table mail_tokens (
 
 create table mails (
   id text not null,
+  kind text not null,
+  user_id text,
   sealed bytea not null,
   attempts integer not null default 0,
   due_at timestamp with time zone not null default now(),
   good_until timestamp with time zone not null,
-  constraint mails_pkey PRIMARY KEY (id)
+  constraint mails_pkey PRIMARY KEY (id),
+  constraint mails_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
 create table memberships (
@@ -356,18 +359,6 @@ create table mfa_factors (
   constraint mfa_factors_type_check CHECK ((type = ANY (ARRAY['totp'::text, 'webauthn'::text])))
 );
 
-create table notification_mails (
-  user_id text not null,
-  id bigint not null generated always as identity,
-  batch text not null,
-  notifications text[] not null,
-  more integer not null default 0,
-  attempts integer not null default 0,
-  due_at timestamp with time zone not null default now(),
-  constraint notification_mails_pkey PRIMARY KEY (user_id, id),
-  constraint notification_mails_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
-);
-
 create table notification_preferences (
   user_id text not null,
   kind text not null,
@@ -392,6 +383,7 @@ create table notifications (
   raised_at timestamp with time zone not null,
   read_at timestamp with time zone,
   org_id text,
+  mail_after timestamp with time zone,
   constraint notifications_pkey PRIMARY KEY (recipient, id)
 );
 
@@ -649,15 +641,15 @@ CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_ac
 CREATE INDEX audit_log_action ON public.audit_log USING btree (org_id, action, id);
 CREATE INDEX audit_log_actor ON public.audit_log USING btree (org_id, actor, id);
 CREATE UNIQUE INDEX audit_log_place ON public.audit_log USING btree (org_id, seq) WHERE (seq IS NOT NULL);
-CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE ((seq IS NULL) AND (NOT refused));
+CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE (seq IS NULL);
 CREATE UNIQUE INDEX data_keys_in_use ON public.data_keys USING btree (instance_id, use) WHERE (use = ANY (ARRAY['disk'::text, 'memory'::text]));
 CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_age ON public.events USING brin (created_at);
 CREATE INDEX events_beside_flushes ON public.events USING btree (org_id, type, "position" DESC) WHERE (type <> 'disk.flushed'::text);
 CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
-CREATE UNIQUE INDEX events_position ON public.events USING btree ((("position" + 0)));
 CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, sequence) WHERE (instance_id IS NOT NULL);
+CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
@@ -671,13 +663,13 @@ CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
 CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC);
 CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
 CREATE INDEX mails_due ON public.mails USING btree (due_at);
+CREATE INDEX mails_user ON public.mails USING btree (user_id, kind) WHERE (user_id IS NOT NULL);
 CREATE INDEX memberships_user ON public.memberships USING btree (user_id, created_at);
 CREATE INDEX memory_images_instance ON public.memory_images USING btree (instance_id);
 CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);
 CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
-CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);
-CREATE UNIQUE INDEX notification_mails_open ON public.notification_mails USING btree (user_id, batch) WHERE (attempts = 0);
 CREATE INDEX notifications_age ON public.notifications USING brin (created_at);
+CREATE INDEX notifications_mail ON public.notifications USING btree (mail_after) WHERE (mail_after IS NOT NULL);
 CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((recipient || ' '::text) || kind) || ' '::text) || COALESCE(resource_id, ''::text))), id DESC) WHERE ((read_at IS NULL) AND (kind <> 'api_key.created'::text));
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);

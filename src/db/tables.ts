@@ -158,7 +158,7 @@ export interface Database extends DeliveryTables, WebhookTables {
   audit_heads: { org_id: OrgId; seq: number; mac: Buffer };
   audit_log: {
     org_id: OrgId;
-    /** Place in the chain; null: not sealed yet. */
+    /** The entry's number in the chain; null: not sealed yet. */
     seq: number | null;
     id: AuditId;
     at: Date;
@@ -168,9 +168,9 @@ export interface Database extends DeliveryTables, WebhookTables {
     ip: string | null;
     request_id: string | null;
     data: Json<Record<string, unknown>>;
+    /** Of the entry alone until it is sealed, of the chain from then on. */
     mac: Buffer;
     serial: GeneratedAlways<number>;
-    refused: Generated<boolean>;
   };
   ssh_keys: {
     id: SshKeyId;

@@ -1,4 +1,4 @@
-/** What readers of the one order ask: pages backwards, streams forwards. Only events that the head has come to. */
+/** Queries of the event API: lists go backwards, streams forwards. Both see only events that have a position. */
 import { type SqlBool, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { EventId, OrgId } from '../lib/ids.ts';
@@ -25,7 +25,7 @@ export interface EventFilter {
   readonly resource?: string | undefined;
 }
 
-/** Where `data` holds the resource of an id with this prefix, and what its types begin with; instances have a column. */
+/** By the prefix of a resource's id: its field in `data`, which is also how its event types begin. Instances have a column. */
 const RESOURCE_FIELDS: Readonly<Record<string, string>> = {
   ak: 'api_key',
   key: 'ssh_key',
@@ -38,21 +38,18 @@ export function isResource(id: string): boolean {
   return prefix === 'inst' || Object.hasOwn(RESOURCE_FIELDS, prefix);
 }
 
-/** False of types that no event of `resource` has: those need not be looked through for it. */
+/** False if no event of this type concerns `resource`; the query then leaves the type out. */
 export function mayConcern(type: EventType, resource: string): boolean {
   const field = RESOURCE_FIELDS[resource.split('_')[0] ?? ''];
   return field === undefined || type.startsWith(`${field}.`);
 }
-
-/** Events beyond it are not handed over yet, and others may still come before them. */
-export const upToHead = sql<number>`(select position from event_head)`;
 
 function filtered(tx: Tx, { org_id, types, resource }: EventFilter) {
   const query = tx
     .selectFrom('events')
     .select(SHOWN)
     .where('org_id', '=', org_id)
-    .where('position', '<=', upToHead)
+    .where('position', 'is not', null)
     .where('type', 'in', [...types]);
   return resource === undefined ? query : query.where(isOf(resource));
 }
@@ -82,14 +79,14 @@ export async function listEventsSince(
   return (await query.orderBy('position').limit(limit).execute()) as NumberedEvent[];
 }
 
-/** Of the newest event of all that are shown. */
+/** The highest position given so far. */
 export async function headPosition(tx: Tx): Promise<number> {
   const head = await tx.selectFrom('event_head').select('position').executeTakeFirstOrThrow();
   return head.position;
 }
 
-/** Undefined once the event is gone, and until the head has come to it. */
+/** Undefined if the event was deleted, or has no position yet. */
 export async function positionOf(tx: Tx, id: EventId): Promise<number | undefined> {
-  const query = tx.selectFrom('events').select('position').where('id', '=', id);
-  return (await query.where('position', '<=', upToHead).executeTakeFirst())?.position;
+  const event = await tx.selectFrom('events').select('position').where('id', '=', id).executeTakeFirst();
+  return event?.position ?? undefined;
 }

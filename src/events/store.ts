@@ -1,8 +1,9 @@
-import { sql } from 'kysely';
-import type { Db, Tx } from '../db/pool.ts';
+import { type Insertable, sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import type { Database } from '../db/tables.ts';
 import type { EventId, InstanceId, OrgId, UserId } from '../lib/ids.ts';
 
-/** What the outbox hands over of an event: most consumers care for few types, and `data` is the bulk of it. */
+/** The part of an event that every consumer gets: most need few types, and `data` is the bulk of an event. */
 export interface PlacedEvent {
   readonly position: number;
   readonly id: EventId;
@@ -11,9 +12,9 @@ export interface PlacedEvent {
   readonly type: string;
 }
 
-/** An event that has its place in the one order of all events. */
+/** A whole event, with its position in the one order of all events. */
 export interface NumberedEvent extends PlacedEvent {
-  /** Of an account event: whose. */
+  /** The account that the event concerns. */
   readonly user_id: UserId | null;
   readonly sequence: number | null;
   readonly data: unknown;
@@ -21,37 +22,26 @@ export interface NumberedEvent extends PlacedEvent {
   readonly created_at: Date;
 }
 
-/**
- * Something was seen beyond a position that is missing. Whoever took one of those before `up_to` is among `writers`, or
- * has ended: once all of these have, what is not there up to `up_to` never will be.
- */
-export interface Gap {
-  readonly up_to: number;
-  /** Virtual transactions. */
-  readonly writers: ReadonlySet<string>;
+/** Locks the instance's row until the transaction ends, so the order of the inserts is that of the sequence. */
+export async function nextSequence(tx: Tx, instance_id: InstanceId): Promise<number> {
+  const { event_sequence } = await tx
+    .updateTable('instances')
+    .set((eb) => ({ event_sequence: eb('event_sequence', '+', 1) }))
+    .where('id', '=', instance_id)
+    .returning('event_sequence')
+    .executeTakeFirstOrThrow();
+  return event_sequence;
 }
 
-export interface Settled {
-  /** In their order. */
-  readonly events: readonly PlacedEvent[];
-  /** What to bring along the next time. */
-  readonly gap: Gap | undefined;
-  /** Events that can be seen are left, behind a position that may still come. */
-  readonly is_held_up: boolean;
-  /** As many were seen as were asked for: there may be more. */
-  readonly is_full: boolean;
+export async function insertEvent(tx: Tx, event: Insertable<Database['events']>): Promise<void> {
+  await tx.insertInto('events').values(event).execute();
 }
 
 /**
- * Moves the head on over events that are settled, up to `limit`, and returns them. Its row stays locked until the
- * transaction ends; where another one holds it, the answer is null.
- *
- * A position is taken before its event's commit, so commits come out of order. What follows the head without a gap is
- * settled. Of a gap this is known: a lower position was taken earlier, in a transaction that held the lock of who
- * writes events, and holds it until its end, which is after its commit can be seen. So who can have taken what is
- * missing is asked after the read that misses it, and a read that begins when all of those have ended tells.
+ * Gives up to `limit` committed events their positions, in the order of their inserts, and returns them. `event_head`
+ * stays locked until the transaction ends. Null: another transaction holds it.
  */
-export async function takeSettled(tx: Tx, limit: number, known?: Gap): Promise<Settled | null> {
+export async function numberEvents(tx: Tx, limit: number): Promise<readonly PlacedEvent[] | null> {
   const head = await tx
     .selectFrom('event_head')
     .select('position')
@@ -59,71 +49,22 @@ export async function takeSettled(tx: Tx, limit: number, known?: Gap): Promise<S
     .skipLocked()
     .executeTakeFirst();
   if (!head) return null;
-  let gap = known === undefined || known.up_to <= head.position ? undefined : await lookAgain(tx, known);
-  for (;;) {
-    const seen = await eventsAfter(tx, head.position, limit);
-    const settled = settledUpTo(head.position, seen, limit, gap);
-    const last = seen.at(-1)?.position ?? settled;
-    if (last > settled && (gap === undefined || gap.up_to <= settled)) {
-      gap = { up_to: last, writers: await writersOfEvents(tx) };
-      // All have ended, maybe since the read.
-      if (gap.writers.size === 0) continue;
-    }
-    if (settled > head.position) {
-      await tx.updateTable('event_head').set({ position: settled }).execute();
-    }
-    return {
-      events: seen.filter(({ position }) => position <= settled),
-      gap: gap && gap.up_to > settled ? gap : undefined,
-      is_held_up: last > settled,
-      is_full: seen.length === limit,
-    };
-  }
-}
-
-/** Those of its writers that are still at it. Newcomers do not matter, so however many come, it ends. */
-async function lookAgain(tx: Tx, { up_to, writers }: Gap): Promise<Gap> {
-  if (writers.size === 0) return { up_to, writers };
-  const now = await writersOfEvents(tx);
-  return { up_to, writers: new Set([...writers].filter((writer) => now.has(writer))) };
-}
-
-/** A statement of its own each time: it begins after what was asked before. */
-async function eventsAfter(tx: Tx, position: number, limit: number): Promise<readonly PlacedEvent[]> {
-  // As the index is of it, which is for this alone.
   const { rows } = await sql<PlacedEvent>`
-    select position, id, org_id, instance_id, type from events
-    where position + 0 > ${position} order by position + 0 limit ${limit}`.execute(tx);
+    with waiting as materialized (
+      select id, row_number() over (order by serial) as place
+      from events where position is null order by serial limit ${limit}
+    ), numbered as (
+      update events e set position = ${head.position}::bigint + w.place
+      from waiting w where e.id = w.id
+      returning e.position, e.id, e.org_id, e.instance_id, e.type
+    )
+    select * from numbered order by position`.execute(tx);
+  const last = rows.at(-1);
+  if (last) await tx.updateTable('event_head').set({ position: last.position }).execute();
   return rows;
 }
 
-function settledUpTo(
-  head: number,
-  seen: readonly PlacedEvent[],
-  limit: number,
-  gap: Gap | undefined,
-): number {
-  let settled = head;
-  if (gap?.writers.size === 0) {
-    settled = Math.min(gap.up_to, seen.length < limit ? gap.up_to : (seen.at(-1)?.position ?? head));
-  }
-  for (const { position } of seen) {
-    if (position === settled + 1) settled = position;
-  }
-  return settled;
-}
-
-/** Those of other connections that have written events, or are about to, and have not ended. */
-async function writersOfEvents(tx: Tx): Promise<ReadonlySet<string>> {
-  const { rows } = await sql<{ writer: string }>`
-    select virtualtransaction as writer from pg_locks
-    where locktype = 'relation' and relation = 'events'::regclass and mode = 'RowExclusiveLock' and granted
-      and database = (select oid from pg_database where datname = current_database())
-      and pid is distinct from pg_backend_pid()`.execute(tx);
-  return new Set(rows.map(({ writer }) => writer));
-}
-
-/** The whole of them, in their order. */
+/** The events as a whole, in the order of their positions. */
 export async function readEvents(tx: Tx, events: readonly PlacedEvent[]): Promise<readonly NumberedEvent[]> {
   if (events.length === 0) return [];
   const { rows } = await sql<NumberedEvent>`
@@ -133,17 +74,11 @@ export async function readEvents(tx: Tx, events: readonly PlacedEvent[]): Promis
   return rows;
 }
 
-/** Of one statement: who writes events holds up the head at a gap. */
-const CHUNK = 10_000;
-
-/** Removes events older than 30 days that were handed over. */
-export async function deleteOldEvents(db: Db): Promise<void> {
-  for (;;) {
-    const { numAffectedRows } = await sql`
-      delete from events where ctid = any(array(
-        select ctid from events
-        where created_at < now() - interval '30 days' and position <= (select position from event_head)
-        limit ${CHUNK}))`.execute(db);
-    if ((numAffectedRows ?? 0n) < BigInt(CHUNK)) return;
-  }
+/** Deletes events older than 30 days that the consumers have had. */
+export async function deleteOldEvents(tx: Tx): Promise<void> {
+  await tx
+    .deleteFrom('events')
+    .where('created_at', '<', sql<Date>`now() - interval '30 days'`)
+    .where('position', 'is not', null)
+    .execute();
 }

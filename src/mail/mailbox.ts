@@ -1,29 +1,35 @@
 /**
- * Mails that a change sends to an address: with a token, most of them, so they are sealed while they wait. A mail is put
- * down in the transaction of what it tells, so none is lost and none goes out for what did not happen.
+ * The outbox of all mails. A change inserts its mail in its own transaction, so no committed change loses its mail and
+ * no mail tells of a change that was rolled back. Mails are sealed while they wait: most contain a token.
  */
 import { afterCommit, type Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import { type MailId, newId } from '../lib/ids.ts';
+import { type MailId, newId, type UserId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { Signal } from '../lib/signal.ts';
 import { countMail, MAX_MAILS, WINDOW_S } from './count-store.ts';
 import type { Mail } from './mailer.ts';
 import { insertMail } from './store.ts';
 
-/** For a mail that only tells: a mail server, or this one, may be away for so long before nobody is told. */
+/** How long a mail without a token is tried: longer than an outage of a mail server. */
 export const TOLD_FOR_S = 7 * 86_400;
 
-/** An address gets a bounded number of each. Notifications are kinds of their own. */
+/** The kinds that {@link Mailbox.post} limits; each kind of notification is one more. */
 export type PostKind = 'password_reset' | 'confirm_email' | 'email_changing' | 'invitation' | 'billing_email';
 export type Post = Mail & { readonly kind: PostKind };
 
-/** With the hash of the token in it, as hexadecimal digits. */
-export type Posted = Mail & { readonly token?: string | undefined };
+/** A mail in the outbox. */
+export type Letter = Mail & {
+  readonly kind: string;
+  /** When the limit of its kind counted it. */
+  readonly counted_at: string;
+  /** The hash of the token that it contains, in hexadecimal digits. */
+  readonly token?: string | undefined;
+};
 
 const posted = new Signal();
 
-/** Calls `wake` after each commit of a mail in this process. Returns the undoing. */
+/** Calls `wake` after each commit of a mail in this process. Returns the function that unsubscribes. */
 export const onPosted = posted.subscribe;
 
 export class Mailbox {
@@ -34,9 +40,9 @@ export class Mailbox {
   }
 
   /**
-   * It goes out once the transaction is committed; tried again for `good_for_s` seconds, after which nobody needs it, nor
-   * once the token that it brings does nothing any more.
-   * @throws AppError RATE_LIMITED where the address has had too many of the kind: the change is not made, so that nobody is silently not told
+   * Counts and inserts a mail. It is sent after the commit, and tried for `good_for_s` seconds, or until the token that
+   * it contains is no longer valid.
+   * @throws AppError RATE_LIMITED if the address had too many of the kind: the caller's change is rolled back with it
    */
   async post(
     tx: Tx,
@@ -44,25 +50,28 @@ export class Mailbox {
     good_for_s: number,
     token_hash?: Buffer,
   ): Promise<void> {
-    await count(tx, to, kind);
+    const counted = await countMail(tx, to, kind);
+    if ('free_in_s' in counted) {
+      throw new AppError('RATE_LIMITED', {
+        message: `${to} was sent ${MAX_MAILS} mails of this kind within ${WINDOW_S / 60} minutes, which is the most. Nothing was changed; try again later.`,
+        retry_after_seconds: counted.free_in_s,
+      });
+    }
+    const token = token_hash?.toString('hex');
+    await this.insert(tx, { kind, to, subject, text, ...counted, token }, good_for_s);
+  }
+
+  /** Inserts a mail that was counted. `user_id`: the mail is deleted with this account. */
+  async insert(tx: Tx, letter: Letter, good_for_s: number, user_id: UserId | null = null): Promise<void> {
     const id = newId('mail');
-    const whole: Posted = { to, subject, text, token: token_hash?.toString('hex') };
-    await insertMail(tx, id, this.#sealer.seal(JSON.stringify(whole), id), good_for_s);
+    const sealed = this.#sealer.seal(JSON.stringify(letter), id);
+    await insertMail(tx, { id, kind: letter.kind, user_id, sealed }, good_for_s);
     afterCommit(tx, posted.notify);
   }
 
-  /** null where the server's key is not what it was sealed with. */
-  open(id: MailId, sealed: Buffer): Posted | null {
+  /** null if it was sealed with another server key. */
+  open(id: MailId, sealed: Buffer): Letter | null {
     const text = this.#sealer.open(sealed, id);
-    return text === null ? null : (JSON.parse(text) as Posted);
+    return text === null ? null : (JSON.parse(text) as Letter);
   }
-}
-
-async function count(tx: Tx, to: string, kind: PostKind): Promise<void> {
-  const counted = await countMail(tx, to, kind);
-  if ('counted_at' in counted) return;
-  throw new AppError('RATE_LIMITED', {
-    message: `${to} was sent ${MAX_MAILS} mails of this kind within ${WINDOW_S / 60} minutes, which is the most. Nothing was changed; try again later.`,
-    retry_after_seconds: counted.free_in_s,
-  });
 }

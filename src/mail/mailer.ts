@@ -1,4 +1,4 @@
-/** How a mail leaves: into the outbox of the folder `mail/` (one .eml each), or by SMTP. */
+/** Delivers a mail: as a file in the folder `mail/` (one .eml each), or by SMTP. */
 import { mkdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { errnoOf } from '../lib/errors.ts';
@@ -10,13 +10,13 @@ export interface Mail {
   readonly text: string;
 }
 
-/** The same mail sent again has the same id. */
+/** Each try of a mail has the same id. */
 export type SentMail = Mail & { readonly id: string };
 
-/** Sends a mail now, once. */
+/** Tries to send a mail, once. */
 export type Deliver = (mail: SentMail) => Promise<void>;
 
-/** Of a server that is silent: milliseconds to connect, to its greeting, and between any two of its words. */
+/** How long a server may be silent: until it accepts the connection, until its greeting, and between two answers. */
 const SMTP_TIMEOUTS = { connectionTimeout: 10_000, greetingTimeout: 10_000, socketTimeout: 30_000 };
 const FROM_NAME = 'Berth';
 
@@ -34,7 +34,7 @@ export function createDeliver(options: {
 
 function intoFolder(folder: string, from: string): Deliver {
   return async (mail) => {
-    // It composes the message; nothing is sent anywhere. Loaded with the first mail: most starts send none.
+    // Composes the message only. Loaded with the first mail: most starts send none.
     const { createTransport } = await import('nodemailer');
     const composer = createTransport({ streamTransport: true, buffer: true, newline: 'unix' });
     const { message } = await composer.sendMail(headed(mail, from));
@@ -52,14 +52,14 @@ function intoFolder(folder: string, from: string): Deliver {
 function bySmtp(smtp_url: string, from: string, timeouts: typeof SMTP_TIMEOUTS): Deliver {
   return async (mail) => {
     const { createTransport } = await import('nodemailer');
-    // Beside the URL: what comes as a second argument are headers that every message has.
+    // In the first argument: the second one would be headers of every message.
     await createTransport({ url: smtp_url, ...timeouts }).sendMail(headed(mail, from));
   };
 }
 
 function headed({ to, subject, text, id }: SentMail, from: string) {
   const domain = from.slice(from.lastIndexOf('@') + 1);
-  // As text it would be read as a list: a comma in it, or a <, would send the mail elsewhere.
+  // A text would be parsed as a list: a comma or a < in the address would send the mail elsewhere.
   const whole = { name: '', address: to };
   return { from: `${FROM_NAME} <${from}>`, to: whole, subject, text, messageId: `<${id}@${domain}>` };
 }

@@ -1,26 +1,33 @@
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
-import type { MailId } from '../lib/ids.ts';
+import type { MailId, UserId } from '../lib/ids.ts';
 
-export async function insertMail(tx: Tx, id: MailId, sealed: Buffer, good_for_s: number): Promise<void> {
-  await sql`
-    insert into mails (id, sealed, good_until) values (${id}, ${sealed}, now() + make_interval(secs => ${good_for_s}))`.execute(
-    tx,
-  );
+export interface NewMail {
+  readonly id: MailId;
+  readonly kind: string;
+  readonly user_id: UserId | null;
+  readonly sealed: Buffer;
+}
+
+export async function insertMail(tx: Tx, mail: NewMail, good_for_s: number): Promise<void> {
+  await tx
+    .insertInto('mails')
+    .values({ ...mail, good_until: sql<Date>`now() + make_interval(secs => ${good_for_s})` })
+    .execute();
 }
 
 export interface WaitingMail {
   readonly id: MailId;
   readonly sealed: Buffer;
-  /** This one among them. */
+  /** Tries, this one included. */
   readonly attempts: number;
-  /** Names this taking: who comes after it moved on has nothing to say. */
+  /** Identifies this lease: a process whose lease is over changes nothing. */
   readonly due_at: string;
-  /** Then nobody needs it any more; below zero where that has been. */
+  /** Until the mail expires; negative: it has. */
   readonly good_for_ms: number;
 }
 
-/** Takes up to `limit` of the mails that are due, those that wait for longest, for `lease_s`: nobody else has them until then. */
+/** Leases up to `limit` due mails for `lease_s`, those first that have been due for longest. */
 export async function takeMails(tx: Tx, limit: number, lease_s: number): Promise<readonly WaitingMail[]> {
   const { rows } = await sql<WaitingMail>`
     with due as (
@@ -33,7 +40,7 @@ export async function takeMails(tx: Tx, limit: number, lease_s: number): Promise
   return rows;
 }
 
-/** Whether it could still be used: of an invitation, a reset, or a new address. */
+/** Whether the token of an invitation, a password reset or an address confirmation is still valid. */
 export async function isTokenGood(tx: Tx, token_hash: Buffer): Promise<boolean> {
   const { rows } = await sql`
     select from invitations where token_hash = ${token_hash} and expires_at > now()
@@ -50,8 +57,8 @@ export async function countMails(tx: Tx): Promise<number> {
   return Number(count);
 }
 
-/** It is out, or given up. */
-export async function endMail(tx: Tx, { id, due_at }: WaitingMail): Promise<void> {
+/** The mail was sent, or is given up. */
+export async function deleteMail(tx: Tx, { id, due_at }: WaitingMail): Promise<void> {
   await sql`delete from mails where id = ${id} and due_at = ${due_at}::timestamptz`.execute(tx);
 }
 

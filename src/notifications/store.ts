@@ -10,7 +10,6 @@ import {
   type ServiceAccountId,
   type UserId,
 } from '../lib/ids.ts';
-import { deleteEmptyMails, queueMails } from './mail-store.ts';
 import { KEPT_DAYS, type Kind, RAISED_ONCE, REPEATS_WITHIN_S } from './model.ts';
 
 export type Recipient = UserId | ServiceAccountId;
@@ -118,31 +117,27 @@ export interface Raise {
 }
 
 /**
- * Raises the count of the newest unread notification of the last hour on the same resource, or makes a new one, and
- * puts what goes by mail into the outbox. One that is being read at the same time is waited for: it is either raised
- * while unread, or left read and followed by a new one. What is new is there from the commit on.
+ * Raises the count of the newest unread notification of the last hour on the same resource, or inserts a new one. One
+ * that is read at the same time is waited for: it is either raised while unread, or left read and followed by a new one.
  */
 export async function raise(tx: Tx, raises: readonly Raise[]): Promise<void> {
   const repeated = await raiseRepeated(tx, await findRepeated(tx, raises));
+  const fresh = raises.filter(({ id }) => !repeated.has(id));
+  const muted = await findMuted(tx, fresh);
+  const isMailed = ({ recipient, kind, mailable, mail_always }: Raise) =>
+    mailable && isId('usr', recipient) && (mail_always || !muted.has(muting(recipient, kind)));
   await insertNotifications(
     tx,
-    raises.filter(({ id }) => !repeated.has(id)),
+    fresh.map((each) => ({ ...each, mail_after: isMailed(each) ? each.raised_at : null })),
   );
-  const muted = await findMuted(tx, raises);
-  const mailed = raises.flatMap(({ id, recipient, kind, mailable, mail_always }) => {
-    const is_told = mailable && (mail_always || !(repeated.has(id) || muted.has(muting(recipient, kind))));
-    if (!is_told || !isId('usr', recipient)) return [];
-    return [{ id: repeated.get(id) ?? id, user_id: recipient, kind }];
-  });
-  await queueMails(tx, mailed);
 }
 
-/** What was found to be raised again. */
+/** A raise that repeats the notification `repeated`. */
 interface Repeat extends Raise {
   readonly repeated: NotificationId;
 }
 
-/** As `notifications_repeats` has it: any other index would be read for all that is unread. */
+/** The expression of the index `notifications_repeats`; with any other, all unread notifications are read. */
 const REPEATS_KEY = sql`n.recipient || ' ' || n.kind || ' ' || coalesce(n.resource_id, '')`;
 const MAY_REPEAT = sql`n.read_at is null and n.kind <> ${sql.lit(RAISED_ONCE)}`;
 const keyOf = ({ recipient, kind, resource_id }: Raise) => `${recipient} ${kind} ${resource_id ?? ''}`;
@@ -159,43 +154,49 @@ async function findRepeated(tx: Tx, raises: readonly Raise[]): Promise<Repeat[]>
       where ${REPEATS_KEY} = w.key and ${MAY_REPEAT}
         and n.created_at > w.raised_at - make_interval(secs => ${REPEATS_WITHIN_S})
       order by n.id desc limit 1) found`.execute(tx);
-  return rows.map(({ at, id }) => ({ ...present(asked[at - 1], 'what was asked'), repeated: id }));
+  return rows.map(({ at, id }) => ({ ...present(asked[at - 1], 'the raise'), repeated: id }));
 }
 
-/** By the ids of those that were to be raised: which were, instead. */
-async function raiseRepeated(
-  tx: Tx,
-  repeats: readonly Repeat[],
-): Promise<ReadonlyMap<NotificationId, NotificationId>> {
-  if (repeats.length === 0) return new Map();
-  const { rows } = await sql<{ id: NotificationId; repeated: NotificationId }>`${sql.raw(PLANNED_EACH_TIME)}
+/** Returns the ids of the raises that were repeats. A repeat is mailed only if its kind is always mailed. */
+async function raiseRepeated(tx: Tx, repeats: readonly Repeat[]): Promise<ReadonlySet<NotificationId>> {
+  if (repeats.length === 0) return new Set();
+  const raised = repeats.map((each) => ({
+    ...each,
+    mail_after: each.mailable && each.mail_always && isId('usr', each.recipient) ? each.raised_at : null,
+  }));
+  const { rows } = await sql<{ id: NotificationId }>`${sql.raw(PLANNED_EACH_TIME)}
     update notifications n
     set count = n.count + w.count, title = w.title, body = w.body, data = w.data, position = w.position,
-        event_id = w.event_id, raised_at = w.raised_at
-    from jsonb_to_recordset(${JSON.stringify(repeats)}::jsonb) as w(
+        event_id = w.event_id, raised_at = w.raised_at, mail_after = greatest(n.mail_after, w.mail_after)
+    from jsonb_to_recordset(${JSON.stringify(raised)}::jsonb) as w(
       id text, repeated text, recipient text, title text, body text, data jsonb, count bigint, position bigint,
-      event_id text, raised_at timestamptz)
+      event_id text, raised_at timestamptz, mail_after timestamptz)
     where n.recipient = w.recipient and n.id = w.repeated and ${MAY_REPEAT}
-      -- The arrays say nothing more, but make the planner look these up instead of reading the whole table.
+      -- Redundant; makes the planner use the index instead of reading the whole table.
       and ${REPEATS_KEY} = any(${repeats.map(keyOf)}::text[])
       and n.id = any(${repeats.map(({ repeated }) => repeated)}::text[])
-    returning w.id, n.id as repeated`.execute(tx);
-  return new Map(rows.map(({ id, repeated }) => [id, repeated]));
+    returning w.id`.execute(tx);
+  return new Set(rows.map(({ id }) => id));
 }
 
-async function insertNotifications(tx: Tx, made: readonly Raise[]): Promise<void> {
-  if (made.length === 0) return;
+async function insertNotifications(
+  tx: Tx,
+  fresh: readonly (Raise & { readonly mail_after: string | null })[],
+): Promise<void> {
+  if (fresh.length === 0) return;
   await sql`
     insert into notifications (id, recipient, org_id, kind, title, body, resource_type, resource_id, data, count,
-                               position, event_id, created_at, raised_at)
+                               position, event_id, created_at, raised_at, mail_after)
     select id, recipient, org_id, kind, title, body, resource_type, resource_id, data, count, position, event_id,
-           raised_at, raised_at
-    from jsonb_to_recordset(${JSON.stringify(made)}::jsonb) as w(
+           raised_at, raised_at, mail_after
+    from jsonb_to_recordset(${JSON.stringify(fresh)}::jsonb) as w(
       id text, recipient text, org_id text, kind text, title text, body text, resource_type text, resource_id text, data jsonb,
-      count bigint, position bigint, event_id text, raised_at timestamptz)`.execute(tx);
+      count bigint, position bigint, event_id text, raised_at timestamptz, mail_after timestamptz)`.execute(
+    tx,
+  );
 }
 
-/** What its recipient has muted of these. */
+/** Which of these kinds their recipients have muted. */
 async function findMuted(tx: Tx, raises: readonly Raise[]): Promise<ReadonlySet<string>> {
   const asked = new Set(
     raises.flatMap(({ recipient, mailable, mail_always }) =>
@@ -339,5 +340,4 @@ export async function deleteOldNotifications(tx: Tx): Promise<void> {
     .deleteFrom('notifications')
     .where('created_at', '<', sql<Date>`now() - make_interval(days => ${KEPT_DAYS})`)
     .execute();
-  await deleteEmptyMails(tx);
 }

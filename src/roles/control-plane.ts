@@ -3,9 +3,7 @@ import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { FastifyInstance } from 'fastify';
-import { reportExpiry } from '../api-keys/report-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
-import { onAuditCommitted } from '../audit/wake.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { guessableBecause } from '../auth/guessable-passwords.ts';
 import { hashToken } from '../auth/tokens.ts';
@@ -17,11 +15,8 @@ import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool, transaction } from '../db/pool.ts';
 import { dataKeysOpen, diskKeys } from '../disks/data-keys.ts';
-import { dropOldGenerations } from '../disks/generation-store.ts';
 import { knownMarks } from '../disks/mark-store.ts';
-import { onCommitted } from '../events/wake.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
-import { LeaseMonitor } from '../hosts/lease-monitor.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
@@ -37,30 +32,14 @@ import { refuseWrongKey } from '../launch/wrong-key.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
-import { Mailbox, onPosted } from '../mail/mailbox.ts';
-import { createDeliver, type Deliver } from '../mail/mailer.ts';
-import { sendMails } from '../mail/send-mails.ts';
-import { raiseNotifications } from '../notifications/raise-notifications.ts';
-import { type MailParts, sendNotificationMails } from '../notifications/send-mails.ts';
+import { Mailbox } from '../mail/mailbox.ts';
+import { createDeliver } from '../mail/mailer.ts';
 import { ownStore } from '../object-store/claim-store.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { type MarkedStore, WrongStoreError } from '../object-store/store-mark.ts';
-import { checkpointDisks } from '../tasks/checkpoint-disks.ts';
-import { compactDisks } from '../tasks/compact-disks.ts';
-import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts';
-import { freeDeleted } from '../tasks/free-deleted.ts';
-import { freeMemory } from '../tasks/free-memory.ts';
-import { freeSegments } from '../tasks/free-segments.ts';
-import { runTasks, type Task } from '../tasks/run-tasks.ts';
-import { sealAudit } from '../tasks/seal-audit.ts';
-import { stopIdle } from '../tasks/stop-idle.ts';
-import { sweep } from '../tasks/sweep.ts';
-import { sweepOrphans } from '../tasks/sweep-orphans.ts';
-import { DeadlineMonitor } from '../vms/deadline-monitor.ts';
-import { enforceDeadlines } from '../vms/enforce-deadlines.ts';
-import { expireHosts } from '../vms/expire-hosts.ts';
-import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
+import { runTasks } from '../tasks/run-tasks.ts';
+import { schedule } from '../tasks/schedule.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { runSenders } from '../webhooks/senders.ts';
 import { aborted } from './shutdown.ts';
@@ -107,7 +86,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   hub.start();
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
-  const tasks = runTasks(tasksOf(context, store, deliver, signal), hub, log, signal);
+  const tasks = runTasks(schedule({ ...context, store, deliver, signal }), hub, log, signal);
   const senders = runSenders({ db, hub, log, ...context.webhooks }, signal);
   await aborted(signal);
   // They record the outcomes of the requests in flight, and are woken by the hub.
@@ -239,58 +218,4 @@ async function listenAt(app: FastifyInstance, setting: Setting, address: Address
   } catch (error) {
     throw new StartError(`${setting}: cannot listen there: ${messageOf(error)}`, 2, { cause: error });
   }
-}
-
-/** The consumers of the outbox; each gets each event once. */
-const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotifications];
-
-function tasksOf(
-  { db, log, audit, disk_keys, mailbox, public_url }: AppContext,
-  store: MarkedStore,
-  deliver: Deliver,
-  signal: AbortSignal,
-): Task[] {
-  const mail: MailParts = { db, log, deliver, public_url };
-  const mails = { db, log, deliver, mailbox };
-  const disks = { db, store, disk_keys };
-  const leases = new LeaseMonitor();
-  const deadlines = new DeadlineMonitor();
-  return [
-    { name: 'claim-store', every_ms: 5_000, run: () => store.verified() },
-    { name: 'silent-hosts', every_ms: 1_000, run: () => expireHosts(db, leases, log) },
-    { name: 'deadlines', every_ms: 2_000, run: () => enforceDeadlines(db, deadlines) },
-    { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
-    { name: 'free-memory', every_ms: 600_000, run: () => freeMemory(db, store, log) },
-    { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },
-    { name: 'drop-generations', every_ms: 300_000, run: async () => void (await dropOldGenerations(db)) },
-    { name: 'checkpoint-disks', every_ms: 60_000, run: () => checkpointDisks(disks, log, signal) },
-    { name: 'compact-disks', every_ms: 300_000, run: () => compactDisks(disks, log, signal) },
-    { name: 'sweep-orphans', every_ms: 6 * 3_600_000, run: () => sweepOrphans(db, store, log) },
-    {
-      name: 'events',
-      every_ms: 1_000,
-      wake_by: onCommitted,
-      gap_ms: 20,
-      busy_gap_ms: 60,
-      run: () => dispatchEvents(db, CONSUMERS),
-    },
-    {
-      name: 'audit-seals',
-      every_ms: 1_000,
-      wake_by: onAuditCommitted,
-      gap_ms: 250,
-      run: () => sealAudit(db, audit, log),
-    },
-    { name: 'mails', every_ms: 5_000, wake_by: onPosted, run: () => sendMails(mails, signal) },
-    {
-      name: 'notification-mails',
-      every_ms: 5_000,
-      wake_on: 'mail',
-      gap_ms: 1_000,
-      run: () => sendNotificationMails(mail, signal),
-    },
-    { name: 'key-expiry', every_ms: 600_000, run: () => reportExpiry(db) },
-    { name: 'stop-idle', every_ms: 5_000, run: () => stopIdle(db, log) },
-    { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
-  ];
 }

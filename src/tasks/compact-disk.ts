@@ -6,6 +6,7 @@
  * them count, and that looks again whether the chains are as they were read. Objects made for nothing are removed by who
  * made them or, after a kill, by the sweep. What nobody needs any more stays for an hour, for those who read it just now.
  */
+
 import type { MapRef } from '../agent-api/types.ts';
 import type { Db } from '../db/pool.ts';
 import { type Chain, chainMaps } from '../disk-format/chain-maps.ts';

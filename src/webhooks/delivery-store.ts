@@ -1,7 +1,6 @@
 /** Deliveries as the API and the outbox see them: inserted, listed, redelivered, replayed, counted. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
-import { upToHead } from '../events/read-store.ts';
 import {
   type EventId,
   type InstanceId,
@@ -153,7 +152,8 @@ export async function listEventsSince(
     .selectFrom('events')
     .select(['id as event_id', 'position', 'instance_id'])
     .where('org_id', '=', org_id)
-    .where('position', '<=', upToHead)
+    .where('position', 'is not', null)
+    .$narrowType<{ position: number }>()
     .where('created_at', '>=', since)
     .where('type', 'in', types)
     .orderBy('position')

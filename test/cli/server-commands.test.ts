@@ -17,7 +17,7 @@ const api = await apiForFile();
 const { data_dir, settings, berth, berthWith, done, actions } = await serverCliForFile(api);
 const PASSWORD = 'correct horse battery';
 const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
-const seal = () => sealAudit(api.context.db, api.context.audit, api.context.log);
+const seal = () => sealAudit(api.context.db, api.context.audit);
 const person = () => api.person({ password: PASSWORD });
 const firstOrg = async () =>
   (await api.db.selectFrom('organisations').select('id').orderBy('id').executeTakeFirstOrThrow()).id;

@@ -3,19 +3,28 @@ import { after, before, test } from 'node:test';
 import { sql } from 'kysely';
 import { type Db, openPool, type Tx, transaction } from '../../src/db/pool.ts';
 import { append, appendPrivate } from '../../src/events/append.ts';
-import { type NumberedEvent, type PlacedEvent, readEvents, takeSettled } from '../../src/events/store.ts';
+import {
+  deleteOldEvents,
+  type NumberedEvent,
+  numberEvents,
+  type PlacedEvent,
+  readEvents,
+} from '../../src/events/store.ts';
 import { onCommitted } from '../../src/events/wake.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { type EventId, type InstanceId, newId } from '../../src/lib/ids.ts';
+import { inParallel } from '../../src/lib/in-parallel.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
-import { startDatabase, type TestDatabase } from '../support/database.ts';
+import { queryOnce, startDatabase, type TestDatabase } from '../support/database.ts';
 
+const CONNECTIONS = 60;
+const BY = { actor: 'system' } as const;
 const org_id = newId('org');
 let database: TestDatabase;
 let db: Db;
 
 before(async () => {
   database = await startDatabase();
-  db = openPool(database.url, () => undefined);
+  db = openPool(database.url, () => undefined, CONNECTIONS);
 });
 after(async () => {
   await db.destroy();
@@ -30,31 +39,46 @@ const keepIn = (seen: NumberedEvent[]) => async (tx: Tx, events: readonly Placed
   seen.push(...(await readEvents(tx, events)));
 };
 
-test('each event is handed over once, in the order in which they were written', async () => {
+/** A transaction that stays open after `work`. */
+async function begun(work: (tx: Tx) => Promise<unknown>) {
+  const ready = Promise.withResolvers<void>();
+  const end = Promise.withResolvers<'commit' | 'roll back'>();
+  const ended = transaction(db, async (tx) => {
+    await work(tx);
+    ready.resolve();
+    if ((await end.promise) === 'roll back') throw new Error('rolled back');
+  }).catch((error: Error) => assert.equal(error.message, 'rolled back'));
+  await Promise.race([ready.promise, ended]);
+  return (how: 'commit' | 'roll back') => {
+    end.resolve(how);
+    return ended;
+  };
+}
+
+test('an event that commits late is not skipped, and holds up no other', async () => {
   const seen: NumberedEvent[] = [];
-  let early: (() => void) | undefined;
-  const open = transaction(db, async (tx) => {
-    await happen(tx, 1);
-    await new Promise<void>((resolve) => {
-      early = resolve;
-    });
-  });
+  const endLate = await begun((tx) => happen(tx, 1));
+  const endNever = await begun((tx) => happen(tx, 3));
   await transaction(db, (tx) => happen(tx, 2));
   await dispatchEvents(db, [keepIn(seen)]);
-  assert.deepEqual(seen, [], 'the second waits for the first, which was written before and is not committed');
-  early?.();
-  await open;
+  assert.deepEqual(
+    seen.map(({ data }) => data),
+    [{ n: 2 }],
+    'an open transaction holds nothing up',
+  );
+  await endLate('commit');
+  await endNever('roll back');
   await dispatchEvents(db, [keepIn(seen)]);
   assert.deepEqual(
     seen.map(({ data, position }) => ({ data, position })),
     [
-      { data: { n: 1 }, position: 1 },
-      { data: { n: 2 }, position: 2 },
+      { data: { n: 2 }, position: 1 },
+      { data: { n: 1 }, position: 2 },
     ],
   );
 });
 
-test('of many dispatchers at once each event reaches one, without a gap in the positions', async () => {
+test('concurrent dispatchers hand over each event once, without a gap in the positions', async () => {
   const seen: NumberedEvent[] = [];
   await Promise.all(Array.from({ length: 200 }, (_, n) => transaction(db, (tx) => happen(tx, n))));
   await Promise.all(Array.from({ length: 8 }, () => dispatchEvents(db, [keepIn(seen)])));
@@ -112,7 +136,7 @@ test('a commit wakes the dispatcher of its process, a rollback does not', async 
   undo();
 });
 
-test('what is settled is found by reading those events alone, whatever the planner knows of how many wait', async () => {
+test('a batch reads its own events alone, whatever the planner assumes', async () => {
   await transaction(db, async (tx) => {
     for (let n = 0; n < 200; n++) await happen(tx, n);
   });
@@ -123,14 +147,14 @@ test('what is settled is found by reading those events alone, whatever the plann
   });
   const read = await transaction(db, async (tx) => {
     const before = await tuplesRead(tx);
-    assert.equal((await takeSettled(tx, 100))?.events.length, 100);
+    assert.equal((await numberEvents(tx, 100))?.length, 100);
     return (await tuplesRead(tx)) - before;
   });
   assert.ok(read < 1_000, `${read} rows were read for 100 events`);
   await dispatchEvents(db, []);
 });
 
-/** Of events, in this transaction. */
+/** Rows of events that this transaction has read. */
 async function tuplesRead(tx: Tx): Promise<number> {
   const { rows } = await sql<{ tuples: number }>`
     select seq_tup_read + idx_tup_fetch as tuples from pg_stat_xact_user_tables where relname = 'events'`.execute(
@@ -138,3 +162,101 @@ async function tuplesRead(tx: Tx): Promise<number> {
   );
   return Number(rows[0]?.tuples ?? 0);
 }
+
+test("positions of an instance's events ascend as their sequence, whichever transaction began first", async () => {
+  const id = await makeInstance();
+  const started = (tx: Tx) => append(tx, { org_id, instance_id: id, type: 'vm.started', data: {}, ...BY });
+  const seen: NumberedEvent[] = [];
+  await Promise.all(
+    Array.from({ length: 50 }, () =>
+      transaction(db, async (tx) => {
+        await happen(tx, 0);
+        await started(tx);
+        await happen(tx, 0);
+        await started(tx);
+      }),
+    ),
+  );
+  await dispatchEvents(db, [keepIn(seen)]);
+  assert.deepEqual(
+    seen.flatMap(({ sequence }) => sequence ?? []),
+    Array.from({ length: 100 }, (_, n) => n + 1),
+  );
+});
+
+test('an old event is deleted once it was dispatched, not before', async () => {
+  await dispatchEvents(db, []);
+  await happen(db, 2);
+  await sql`update events set created_at = now() - interval '31 days'`.execute(db);
+  const count = async () => (await db.selectFrom('events').select('id').execute()).length;
+  await deleteOldEvents(db);
+  assert.equal(await count(), 1);
+  await dispatchEvents(db, []);
+  await deleteOldEvents(db);
+  assert.equal(await count(), 0);
+});
+
+test('hundreds of writers that commit and roll back in any order, and several dispatchers: each committed event once, in order', async () => {
+  const instances = await Promise.all(Array.from({ length: 4 }, makeInstance));
+  const committed = new Set<EventId>();
+  const write = async (n: number) => {
+    const ids: EventId[] = [];
+    const linger = async (tx: Tx) => {
+      for (let left = Math.floor(Math.random() * 8); left > 0; left--) await sql`select`.execute(tx);
+    };
+    await db
+      .transaction()
+      .execute(async (tx) => {
+        await linger(tx);
+        for (let each = 0; each <= n % 3; each++) {
+          ids.push(await happen(tx, n));
+          await linger(tx);
+        }
+        const instance_id = instances[n % 8];
+        if (instance_id) {
+          ids.push(await append(tx, { org_id, instance_id, type: 'vm.started', data: {}, ...BY }));
+          await linger(tx);
+        }
+        if (Math.random() < 0.3) throw new Error('rolled back');
+        for (const id of ids) committed.add(id);
+      })
+      .catch((error: Error) => assert.equal(error.message, 'rolled back'));
+  };
+  const seen: NumberedEvent[] = [];
+  const pools = Array.from({ length: 3 }, () => openPool(database.url, () => undefined));
+  let is_over = false;
+  const dispatchers = pools.map(async (pool) => {
+    while (!is_over) await dispatchEvents(pool, [keepIn(seen)]);
+  });
+  await inParallel(Array.from({ length: 600 }).keys(), CONNECTIONS, write);
+  is_over = true;
+  await Promise.all(dispatchers);
+  await dispatchEvents(db, [keepIn(seen)]);
+  for (const pool of pools) await pool.destroy();
+  assert.equal(seen.length, committed.size);
+  assert.deepEqual(new Set(seen.map(({ id }) => id)), committed);
+  const positions = seen.map(({ position }) => position);
+  assert.deepEqual(
+    positions,
+    positions.toSorted((a, b) => a - b),
+  );
+  for (const id of instances) {
+    const sequences = seen.filter(({ instance_id }) => instance_id === id).map(({ sequence }) => sequence);
+    assert.deepEqual(
+      sequences,
+      sequences.map((_, n) => n + 1),
+    );
+  }
+});
+
+async function makeInstance(): Promise<InstanceId> {
+  const id = newId('inst');
+  const text = `insert into instances (id, org_id, created_by, name, image, cpus, memory_mib, disk_gib, labels, wake_on_connect, ssh_port)
+    values ($1, 'org_1', 'usr_1', $1, 'debian-12', 1, 512, 8, '{}', false, $2)`;
+  const organisation = `insert into organisations (id, name, billing_email) values ('org_1', '', '') on conflict do nothing`;
+  await queryOnce(database.url, organisation);
+  ports += 1;
+  await queryOnce(database.url, text, [id, ports]);
+  return id;
+}
+let ports = 22_000;

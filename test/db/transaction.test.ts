@@ -7,6 +7,7 @@ import { notify } from '../../src/db/notify.ts';
 import { afterCommit, type Db, isUnavailable, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
 import { PLANNED_EACH_TIME } from '../../src/db/statement-names.ts';
 import { startDatabase } from '../support/database.ts';
+import { until } from '../support/waiting.ts';
 
 const database = await startDatabase();
 const pool = openPool(database.url, () => undefined, 2);
@@ -182,6 +183,45 @@ test('a deadlock is retried, and what the failed try did is not committed', asyn
   await Promise.all([cross(1, 2, 'x'), cross(2, 1, 'y')]);
   for (const text of await notes()) assert.equal([...String(text)].sort().join(''), 'xy');
 });
+
+test('a transaction that hangs is rolled back after 5 s', () =>
+  withOneConnection(async (one) => {
+    const hang = Promise.withResolvers<void>();
+    const hung = transaction(one, async (tx) => {
+      await tx.executeQuery(insert(1, 'hangs'));
+      await hang.promise;
+      await tx.executeQuery(insert(2, 'too late'));
+    });
+    const ended = assert.rejects(hung, isUnavailable);
+    const isIdle = async () => {
+      const { rows } = await sql`
+        select from pg_stat_activity where state = 'idle in transaction' and datname = current_database()`.execute(
+        pool,
+      );
+      return rows.length > 0;
+    };
+    await until('it hangs', isIdle);
+    await until('its session ends', async () => !(await isIdle()), { timeout_ms: 15_000 });
+    hang.resolve();
+    await ended;
+    assert.deepEqual(await notes(), []);
+  }));
+
+test('a transaction that waits 5 s for a lock fails as unavailable', () =>
+  withOneConnection(async (one) => {
+    const holder = new pg.Client({ connectionString: database.url });
+    await holder.connect();
+    try {
+      await holder.query('begin; lock table notes');
+      await assert.rejects(
+        transaction(one, (tx) => tx.executeQuery(insert(1, 'waits'))),
+        isUnavailable,
+      );
+    } finally {
+      await holder.end();
+    }
+    assert.deepEqual(await notes(), []);
+  }));
 
 test('without a connection a statement fails as unavailable', async () => {
   const nowhere = openPool('postgresql://berth@/berth?host=/nowhere', () => undefined, 1);

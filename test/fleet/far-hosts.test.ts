@@ -21,7 +21,7 @@ import { Ingress } from '../../src/ingress/ingress.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import { createLog } from '../../src/lib/log.ts';
-import { expireHosts } from '../../src/vms/expire-hosts.ts';
+import { expireHosts } from '../../src/tasks/expire-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';

@@ -36,16 +36,16 @@ const ROOMS: Record<string, readonly string[]> = {
   audit: ['lib', 'db'],
   tasks: [
     ...['lib', 'db', 'events', 'idempotency', 'agent-api', 'object-store', 'disk-format'],
-    ...['audit', 'auth', 'mail', 'orgs', 'instances', 'disks', 'vms', 'webhooks', 'notifications'],
+    ...['audit', 'auth', 'mail', 'orgs', 'api-keys', 'hosts', 'instances', 'disks', 'vms'],
+    ...['webhooks', 'notifications'],
   ],
   http: ['lib', 'db', 'events', 'idempotency', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store', 'disk-format'],
   ingress: ['lib', 'agent-api'],
   launch: ['lib', 'config', 'agent-api'],
   roles: [
-    ...['lib', 'config', 'db', 'events', 'agent-api', 'object-store'],
-    ...['audit', 'mail', 'auth', 'hosts'],
-    ...['disks', 'disk-format', 'instances', 'vms', 'api-keys', 'webhooks', 'notifications'],
+    ...['lib', 'config', 'db', 'agent-api', 'object-store', 'audit', 'mail', 'auth', 'hosts'],
+    ...['disks', 'disk-format', 'instances', 'webhooks'],
     ...['tasks', 'http', 'host', 'ingress', 'launch'],
   ],
   backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'host', 'launch'],
@@ -71,7 +71,7 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   hosts: [],
   images: ['hosts'],
   webhooks: ['auth', 'orgs'],
-  notifications: ['mail'],
+  notifications: [],
 };
 
 /** Single imports that go against the tables. Only ever fewer. */

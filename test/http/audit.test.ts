@@ -191,7 +191,7 @@ const WITHOUT: Record<string, string> = {
   loginByPasskey: 'opens its session by the same function as login (test/http/passkeys.test.ts)',
 };
 
-const seal = () => sealAudit(api.context.db, api.context.audit, api.context.log);
+const seal = () => sealAudit(api.context.db, api.context.audit);
 
 function entriesOf(request_id: string) {
   return api.db.selectFrom('audit_log').selectAll().where('request_id', '=', request_id).execute();

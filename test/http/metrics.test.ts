@@ -5,10 +5,9 @@ import type { VmSample } from '../../src/agent-api/host-calls.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { createMetricsApp } from '../../src/http/monitoring/metrics.ts';
 import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { queueMails } from '../../src/notifications/mail-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { instanceIn } from '../support/states.ts';
+import { happen, tellAll } from '../support/telling.ts';
 
 const metrics = new RequestMetrics();
 const api = await apiForFile({ context: { metrics } });
@@ -65,7 +64,8 @@ test('VMs by every state, open flushes, pending deliveries, mails, the pool', as
   await api.instance(owner);
   const mail = { kind: 'invitation', to: 'ann@example.org', subject: 'One', text: 'A token.' } as const;
   await api.context.mailbox.post(api.db, mail, 60);
-  await queueMails(api.db, [{ id: newId('ntf'), user_id: owner.user_id, kind: 'vm.failed' }]);
+  await happen(api.db, owner);
+  await tellAll(api.db);
   const text = await scrape([]);
   assert.equal(seriesValue(text, 'berth_vms{state="running"}'), 1);
   assert.equal(seriesValue(text, 'berth_vms{state="failed"}'), 1);

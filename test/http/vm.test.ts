@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { newId } from '../../src/lib/ids.ts';
+import { applyDeadlines, enforceDeadlines } from '../../src/tasks/enforce-deadlines.ts';
 import { DeadlineMonitor, GRACE_MS } from '../../src/vms/deadline-monitor.ts';
-import { applyDeadlines, enforceDeadlines } from '../../src/vms/enforce-deadlines.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { FACTS } from '../support/scripted-agent.ts';

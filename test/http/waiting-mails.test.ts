@@ -9,7 +9,7 @@ import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import { Mailbox, onPosted } from '../../src/mail/mailbox.ts';
 import type { SentMail } from '../../src/mail/mailer.ts';
-import { sendMails } from '../../src/mail/send-mails.ts';
+import { sendMails } from '../../src/tasks/send-mails.ts';
 import { apiForFile } from '../support/api.ts';
 import { until } from '../support/waiting.ts';
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
-import { takeSettled } from '../../src/events/store.ts';
+import { numberEvents } from '../../src/events/store.ts';
 import { present } from '../../src/lib/assert.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
@@ -195,7 +195,7 @@ describe('a delivery of a fan-out beside the disabling', () => {
       // No other dispatcher runs meanwhile.
       await tx.selectFrom('event_head').select('position').forUpdate().execute();
       await happen(api, owner.org_id, 1);
-      await fanOutToWebhooks(tx, present(await takeSettled(tx, 100), 'the head').events);
+      await fanOutToWebhooks(tx, present(await numberEvents(tx, 100), 'the head'));
       assert.equal((await api.as(owner).patch(`/v1/webhooks/${id}`, { status: 'disabled' })).status, 200);
     });
     await until('it has failed', async () => (await statesOf(id)).join() === 'failed');

@@ -24,7 +24,7 @@ test('the audit log tells another key, before there is an instance', async () =>
   await context.audit.append(db, owner.org_id, {
     ...{ actor: owner.user_id, action: 'test.append', target: null, ip: null, request_id: null, data: {} },
   });
-  await sealAudit(db, context.audit, context.log);
+  await sealAudit(db, context.audit);
   await start(context.secret_key, null);
   await assert.rejects(
     start(another, another),

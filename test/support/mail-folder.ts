@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLog } from '../../src/lib/log.ts';
 import { createDeliver, type Deliver } from '../../src/mail/mailer.ts';
-import { type SendingParts, sendMails } from '../../src/mail/send-mails.ts';
+import { type SendingParts, sendMails } from '../../src/tasks/send-mails.ts';
 import { until } from './waiting.ts';
 
 export interface MailFolder {

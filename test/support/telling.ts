@@ -1,13 +1,17 @@
-/** The background tasks that tell people, run when a test says so. */
+/** The background tasks that notify people, run when a test says so. */
+import { randomBytes } from 'node:crypto';
 import type { Db } from '../../src/db/pool.ts';
 import { append } from '../../src/events/append.ts';
 import type { OrgId, UserId } from '../../src/lib/ids.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { Sealer } from '../../src/lib/seal.ts';
+import { Mailbox } from '../../src/mail/mailbox.ts';
 import type { Deliver } from '../../src/mail/mailer.ts';
 import { raiseNotifications } from '../../src/notifications/raise-notifications.ts';
-import { sendNotificationMails } from '../../src/notifications/send-mails.ts';
+import { composeMails } from '../../src/tasks/compose-mails.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
+import { sendMails } from '../../src/tasks/send-mails.ts';
 import type { Client, Page } from './client.ts';
 
 export interface NotificationOut {
@@ -23,16 +27,19 @@ export interface NotificationOut {
   readonly read_at: string | null;
 }
 
-/** Everything that has happened is told. */
+/** Of a key of its own: it opens no mail but those of notifications. */
+const mailbox = new Mailbox(new Sealer(randomBytes(32), 'test mails'));
+
+/** Raises the notifications of all events. */
 export function tellAll(db: Db): Promise<void> {
   return dispatchEvents(db, [raiseNotifications]);
 }
 
-/** As {@link tellAll}, and the mails are out. */
+/** As {@link tellAll}, then composes and sends their mails. */
 export async function tellByMail(db: Db, deliver: Deliver): Promise<void> {
   await tellAll(db);
-  const log = createLog('test', 'silent');
-  await sendNotificationMails({ db, deliver, public_url: 'http://127.0.0.1', log });
+  await composeMails({ db, mailbox, public_url: 'http://127.0.0.1' });
+  await sendMails({ db, mailbox, deliver, log: createLog('test', 'silent') });
 }
 
 export async function notificationsOf(client: Client, query = ''): Promise<readonly NotificationOut[]> {

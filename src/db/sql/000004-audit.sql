@@ -6,6 +6,7 @@ create table audit_heads (
 
 create table audit_log (
   org_id     text not null,
+  -- Null: not sealed yet.
   seq        bigint,
   id         text not null,
   at         timestamptz not null,
@@ -17,10 +18,9 @@ create table audit_log (
   data       jsonb not null,
   mac        bytea not null,
   serial     bigint not null generated always as identity,
-  refused    boolean not null default false,
   primary key (org_id, id)
 );
 create index audit_log_action on audit_log (org_id, action, id);
 create index audit_log_actor on audit_log (org_id, actor, id);
 create unique index audit_log_place on audit_log (org_id, seq) where seq is not null;
-create index audit_log_unsealed on audit_log (serial) where seq is null and not refused;
+create index audit_log_unsealed on audit_log (serial) where seq is null;

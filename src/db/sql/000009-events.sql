@@ -1,3 +1,4 @@
+-- The highest position given so far. The dispatcher locks this row.
 create table event_head (
   one      boolean primary key default true check (one),
   position bigint not null default 0
@@ -15,7 +16,10 @@ create table events (
   data        jsonb not null,
   actor       text not null,
   created_at  timestamptz not null default now(),
-  position    bigint not null generated always as identity (cache 1),
+  -- The order of the inserts.
+  serial      bigint not null generated always as identity,
+  -- Given by the dispatcher, so positions follow commits.
+  position    bigint,
   user_id     text,
   constraint events_owner check (org_id is not null or user_id is not null)
 );
@@ -23,5 +27,5 @@ create index events_age on events using brin (created_at);
 create index events_page on events (org_id, position desc);
 create index events_instance on events (instance_id, position desc) where instance_id is not null;
 create index events_beside_flushes on events (org_id, type, position desc) where type <> 'disk.flushed';
-create unique index events_position on events ((position + 0));
+create index events_waiting on events (serial) where position is null;
 create unique index events_sequence on events (instance_id, sequence) where instance_id is not null;

@@ -17,6 +17,8 @@ create table notifications (
   read_at       timestamptz,
   -- The organisation whose API keys may read it. Null: it concerns the account.
   org_id        text,
+  -- The notification waits for a mail that is composed then, or later. Null: it waits for none.
+  mail_after    timestamptz,
   primary key (recipient, id)
 );
 create index notifications_age on notifications using brin (created_at);
@@ -25,6 +27,7 @@ create index notifications_repeats on notifications
   ((recipient || ' ' || kind || ' ' || coalesce(resource_id, '')), id desc)
   where read_at is null and kind <> 'api_key.created';
 create index notifications_stream on notifications (recipient, position);
+create index notifications_mail on notifications (mail_after) where mail_after is not null;
 create index notifications_unread on notifications (recipient, id desc) where read_at is null;
 
 -- Only preferences that differ from the default.
@@ -35,27 +38,20 @@ create table notification_preferences (
   primary key (user_id, kind)
 );
 
-create table notification_mails (
-  user_id       text not null references users on delete cascade,
-  id            bigint not null generated always as identity,
-  batch         text not null,
-  notifications text[] not null,
-  more          integer not null default 0,
-  attempts      integer not null default 0,
-  due_at        timestamptz not null default now(),
-  primary key (user_id, id)
-);
-create index notification_mails_due on notification_mails (due_at);
-create unique index notification_mails_open on notification_mails (user_id, batch) where attempts = 0;
-
+-- The outbox of all mails.
 create table mails (
   id         text primary key,
+  kind       text not null,
+  -- The account that a mail of notifications goes to.
+  user_id    text references users on delete cascade,
   sealed     bytea not null,
   attempts   integer not null default 0,
+  -- The next try. A process that sends the mail moves it on first, as its lease.
   due_at     timestamptz not null default now(),
   good_until timestamptz not null
 );
 create index mails_due on mails (due_at);
+create index mails_user on mails (user_id, kind) where user_id is not null;
 
 -- When the last mails of a kind went to an address (in lower case), oldest first, within a quarter of an hour.
 create table mail_counts (

@@ -9,7 +9,7 @@ import type { UsageResult, VmSample } from '../../agent-api/host-calls.ts';
 import { poolState } from '../../db/pool.ts';
 import { listLiveHosts } from '../../hosts/store.ts';
 import { countMails } from '../../mail/store.ts';
-import { countNotificationMails } from '../../notifications/mail-store.ts';
+import { countDigests } from '../../notifications/mail-store.ts';
 import { countOpenFlushes, countVmStates } from '../../vms/count-store.ts';
 import { listActive } from '../../vms/store.ts';
 import { countPendingDeliveries } from '../../webhooks/delivery-store.ts';
@@ -111,18 +111,18 @@ class Gauges {
   /** Rejects where the database is unavailable: Prometheus then sees a failed scrape. */
   async read(): Promise<void> {
     const { db } = this.#context;
-    const [states, flushes, deliveries, mails, told] = await Promise.all([
+    const [states, flushes, deliveries, mails, digests] = await Promise.all([
       countVmStates(db),
       countOpenFlushes(db),
       countPendingDeliveries(db),
       countMails(db),
-      countNotificationMails(db),
+      countDigests(db),
       this.#readVms(),
     ]);
     for (const [state, count] of states) this.#vms.set({ state }, count);
     this.#flushes.set(flushes);
     this.#deliveries.set(deliveries);
-    this.#mails.set(mails + told);
+    this.#mails.set(mails + digests);
     for (const [state, count] of Object.entries<number>(poolState(db))) this.#pool.set({ state }, count);
   }
 

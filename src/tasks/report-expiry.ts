@@ -1,7 +1,7 @@
+import { takeExpiring } from '../api-keys/store.ts';
+import { apiKeyView } from '../api-keys/view.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
-import { takeExpiring } from './store.ts';
-import { apiKeyView } from './view.ts';
 
 export const TOLD_BEFORE_DAYS = 7;
 const BATCH = 100;

@@ -2,10 +2,10 @@
 import type { VmReasonCode } from '../agent-api/reasons.ts';
 import { type Db, ping, transaction } from '../db/pool.ts';
 import { lockInstance } from '../instances/store.ts';
-import type { DeadlineMonitor } from './deadline-monitor.ts';
-import { failVm } from './fail-vm.ts';
-import type { VmState } from './model.ts';
-import { findVm, listOverdue } from './store.ts';
+import type { DeadlineMonitor } from '../vms/deadline-monitor.ts';
+import { failVm } from '../vms/fail-vm.ts';
+import type { VmState } from '../vms/model.ts';
+import { findVm, listOverdue } from '../vms/store.ts';
 
 const TIMEOUTS: Partial<Record<VmState, VmReasonCode>> = {
   starting: 'starting_timeout',

@@ -10,10 +10,10 @@ import { listLeases, markLost } from '../hosts/lease-store.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
 import type { InstanceId, VmId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
-import { endWithoutHost } from './fail-vm.ts';
-import { failFlushes } from './flushes.ts';
-import { observe } from './model.ts';
-import { findVm, listOnHost, markReleased } from './store.ts';
+import { endWithoutHost } from '../vms/fail-vm.ts';
+import { failFlushes } from '../vms/flushes.ts';
+import { observe } from '../vms/model.ts';
+import { findVm, listOnHost, markReleased } from '../vms/store.ts';
 
 const HOST_LOST = 'The host that holds its disk is lost.';
 
