@@ -58,11 +58,11 @@ test('every row comes back as it was: texts, bytes, times, arrays, JSON, nulls, 
   const rows = await loadData(url, each(before));
   assert.deepEqual(await dumped(url), before);
   assert.ok(rows > 950, String(rows));
-  const [next] = await queryOnce<{ position: string }>(
+  const [next] = await queryOnce<{ serial: string }>(
     url,
-    `insert into events (id, org_id, type, data, actor) values ('evt_4', 'org_1', 't', '{}', 'system') returning position::text`,
+    `insert into events (id, org_id, type, data, actor) values ('evt_4', 'org_1', 't', '{}', 'system') returning serial::text`,
   );
-  assert.equal(next?.position, '4', 'a counter goes on behind rows that are gone');
+  assert.equal(next?.serial, '4', 'a counter goes on behind rows that are gone');
 });
 
 test('data that breaks off, or is not of this schema, changes nothing', async () => {
