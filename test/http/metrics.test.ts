@@ -7,7 +7,7 @@ import { createMetricsApp } from '../../src/http/monitoring/metrics.ts';
 import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
 import { apiForFile } from '../support/api.ts';
 import { instanceIn } from '../support/states.ts';
-import { happen, tellAll } from '../support/telling.ts';
+import { tellAll } from '../support/telling.ts';
 
 const metrics = new RequestMetrics();
 const api = await apiForFile({ context: { metrics } });
@@ -64,7 +64,7 @@ test('VMs by every state, open flushes, pending deliveries, mails, the pool', as
   await api.instance(owner);
   const mail = { kind: 'invitation', to: 'ann@example.org', subject: 'One', text: 'A token.' } as const;
   await api.context.mailbox.post(api.db, mail, 60);
-  await happen(api.db, owner);
+  // The failed VM has a notification that waits for a mail.
   await tellAll(api.db);
   const text = await scrape([]);
   assert.equal(seriesValue(text, 'berth_vms{state="running"}'), 1);
