@@ -25,8 +25,9 @@ export function withoutControls(text: string): string {
 export function untrustedText(text: unknown): string {
   if (typeof text !== 'string') return '';
   const read = text.slice(0, MAX_READ).replace(SEQUENCES, '');
-  // A newline separates words: it becomes a space.
-  const line = withoutControls(read.replace(/[\s\u0085]+/g, ' '))
+  // A newline separates words: it becomes a space. What is removed between two spaces leaves one.
+  const line = withoutControls(read.replace(/[\s\u0085]/g, ' '))
+    .replace(/ +/g, ' ')
     .trim()
     .toWellFormed();
   const characters = [...line];
