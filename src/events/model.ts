@@ -1,4 +1,4 @@
-/** What can happen. Public types go to webhooks, the event API and notifications; account types to notifications only. */
+/** The types of events. Public ones go to webhooks, the event API and notifications; private ones to notifications only. */
 
 export const EVENT_TYPES = [
   'instance.created',
@@ -27,7 +27,6 @@ export const EVENT_TYPES = [
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
-/** Seen by the people concerned only, as notifications. */
 export const PRIVATE_EVENT_TYPES = [
   'account.locked',
   'login.new_place',

@@ -6,11 +6,11 @@ export interface EventView {
   readonly id: string;
   readonly type: string;
   readonly timestamp: string;
-  /** The resource as the API shows it, and: */
+  /** The resource as the API shows it, and these fields: */
   readonly data: Readonly<Record<string, unknown>> & {
     readonly org_id: string | null;
     readonly actor: string;
-    /** Of an instance's events: counts them. */
+    /** Numbers the events of an instance; null for other events. */
     readonly sequence: number | null;
   };
 }

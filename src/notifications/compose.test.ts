@@ -59,7 +59,7 @@ test('whatever an event holds, a notification has bounded texts and somebody who
       if (told === null) return;
       assert.ok(told.title.length <= 200 && told.body.length <= 1_000);
       assert.ok(told.title.isWellFormed() || !JSON.stringify(given).isWellFormed());
-      assert.ok(told.concerned.holders.length + told.concerned.roles.length > 0);
+      assert.ok(told.audience.holders.length + told.audience.roles.length > 0);
     }),
   );
 });

@@ -1,53 +1,54 @@
 /**
- * What an event tells, to whom: pure. Most events tell nobody. The texts hold names that people chose, never a secret.
+ * Makes a notification's content and audience from an event. Pure. Most events raise none. The texts contain names that
+ * people chose, and never a secret.
  */
 import type { EventType, PrivateEventType } from '../events/model.ts';
 import type { NumberedEvent } from '../events/store.ts';
 import type { OrgId } from '../lib/ids.ts';
 import type { Kind } from './model.ts';
 
-export interface Concerned {
-  /** Users or service accounts by id. Where `org_id` is set, only while they belong to it. */
+export interface Audience {
+  /** Users and service accounts by id; where `org_id` is set, only its members. */
   readonly holders: readonly string[];
-  /** Also whoever has one of these roles there. */
+  /** And the members with one of these roles. */
   readonly roles: readonly ('owner' | 'admin' | 'billing')[];
-  /** Null: holders of their own account's matter. */
+  /** Null: the notification concerns the holders' accounts. */
   readonly org_id: OrgId | null;
 }
 
-export interface Told {
+export interface Content {
   readonly kind: Kind;
   readonly title: string;
   readonly body: string;
   readonly resource: { readonly type: string; readonly id: string } | null;
   readonly data: Record<string, unknown>;
-  readonly concerned: Concerned;
-  /** Addresses that another mail has told already. */
+  readonly audience: Audience;
+  /** Addresses that get another mail about it. */
   readonly mailed: readonly string[];
 }
 
-type Composer = (event: NumberedEvent, data: Json) => Told | null;
+type Composer = (event: NumberedEvent, data: Json) => Content | null;
 type Json = Readonly<Record<string, unknown>>;
 
 const MAX_TITLE = 200;
 const MAX_BODY = 1_000;
 
-/** Whether {@link compose} may tell anybody of an event of this type. */
-export function isTold({ type }: Pick<NumberedEvent, 'type'>): boolean {
+/** False if {@link compose} returns null for every event of this type. */
+export function raisesNotification({ type }: Pick<NumberedEvent, 'type'>): boolean {
   return Object.hasOwn(COMPOSERS, type);
 }
 
-/** @returns null where nobody is told */
-export function compose(event: NumberedEvent): Told | null {
+/** @returns null if the event raises no notification */
+export function compose(event: NumberedEvent): Content | null {
   const composer = COMPOSERS[event.type as EventType | PrivateEventType];
-  const told = composer?.(event, objectOf(event.data)) ?? null;
-  if (told === null) return null;
+  const content = composer?.(event, objectOf(event.data)) ?? null;
+  if (content === null) return null;
   const org = event.org_id === null ? {} : { org_id: event.org_id };
   return {
-    ...told,
-    title: cut(told.title, MAX_TITLE),
-    body: cut(told.body, MAX_BODY),
-    data: { ...told.data, ...org },
+    ...content,
+    title: cut(content.title, MAX_TITLE),
+    body: cut(content.body, MAX_BODY),
+    data: { ...content.data, ...org },
   };
 }
 
@@ -57,19 +58,19 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
   'vm.failed': (event, data) =>
     ofInstance(event, data, 'vm.failed', (name, reason) => [
       `The VM of ${name} has failed`,
-      `${reason.message} Starting it again goes on from what it had written.`,
+      `${reason.message} A start continues from what it had written.`,
       { reason },
     ]),
   'vm.recovered': (event, data) =>
     ofInstance(event, data, 'vm.recovered', (name, reason) => [
-      `${name} goes on from its last durable generation`,
+      `${name} continues from its last durable generation`,
       reason.message,
       { reason, generation: objectOf(objectOf(data['instance'])['disk'])['generation'] },
     ]),
   'disk.flush_failed': (event, data) => {
     const error = objectOf(data['error']);
     const cause = data['cause'];
-    // What its host has no more, no flush to come can save.
+    // A flush cannot save what the host no longer has.
     const kept =
       error['code'] === 'vm_gone'
         ? ''
@@ -98,7 +99,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
       body: `It has the scope ${text(key['scope'])} and ends in ${text(key['last4'])}. If that was not you, revoke it and change your password.`,
       resource: { type: 'api_key', id: text(key['id']) },
       data: { api_key: shown(key, ['id', 'name', 'scope', 'service_account_id', 'expires_at']) },
-      concerned: within(event.org_id, [event.actor, ...(typeof holder === 'string' ? [holder] : [])]),
+      audience: within(event.org_id, [event.actor, ...(typeof holder === 'string' ? [holder] : [])]),
       mailed: [],
     };
   },
@@ -111,12 +112,12 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
       body: `It ends at ${text(key['expires_at'])}. Make a new one before, and give it to what uses this one.`,
       resource: { type: 'api_key', id: text(key['id']) },
       data: { api_key: shown(key, ['id', 'name', 'service_account_id', 'expires_at']) },
-      concerned: within(event.org_id, [holder], event.user_id === null ? ADMINS : []),
+      audience: within(event.org_id, [holder], event.user_id === null ? ADMINS : []),
       mailed: [],
     };
   },
   'ssh_key.added': (event, data) => {
-    // Other organisations that the key concerns have the event too; the account is told once.
+    // Other organisations of the key have the event without `user_id`; the account gets one notification.
     if (event.user_id === null) return null;
     const key = objectOf(data['ssh_key']);
     const bound = typeof key['org_id'] === 'string';
@@ -127,7 +128,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
       body: `${text(key['fingerprint'])} is let in ${where}. If that was not you, remove it and ${bound ? 'revoke the API key that added it' : 'change your password'}.`,
       resource: { type: 'ssh_key', id: text(key['id']) },
       data: { ssh_key: shown(key, ['id', 'name', 'fingerprint', 'org_id']) },
-      concerned: bound ? within(event.org_id, [event.user_id]) : ofAccount([event.user_id]),
+      audience: bound ? within(event.org_id, [event.user_id]) : ofAccount([event.user_id]),
       mailed: [],
     };
   },
@@ -171,7 +172,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
       body: `From ${previous} to ${now}. If nobody of yours did this, look at the audit log of the organisation.`,
       resource: { type: 'organisation', id: text(organisation['id']) },
       data: { organisation, previous, billing_email: now },
-      concerned: within(event.org_id, [event.actor], ['owner', 'admin', 'billing']),
+      audience: within(event.org_id, [event.actor], ['owner', 'admin', 'billing']),
       mailed: [previous, now],
     };
   },
@@ -193,7 +194,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
       body: `As ${text(data['role'])}. The mail to your address says how to accept.`,
       resource: { type: 'organisation', id: text(organisation['id']) },
       data: { organisation, role: data['role'], invitation_id: data['invitation_id'] },
-      concerned: ofAccount([event.user_id ?? '']),
+      audience: ofAccount([event.user_id ?? '']),
       mailed: [],
     };
   },
@@ -205,7 +206,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
       body: `It was ${text(data['previous_role'])} before, in the organisation ${event.org_id ?? ''}.`,
       resource: { type: 'organisation', id: event.org_id ?? '' },
       data: { role: member['role'], previous_role: data['previous_role'] },
-      concerned: within(event.org_id, [text(member['id'])]),
+      audience: within(event.org_id, [text(member['id'])]),
       mailed: [],
     };
   },
@@ -221,7 +222,7 @@ const HOW_CHANGED: Readonly<Record<string, string>> = {
 const UNCONFIRMED_BEFORE =
   ' Nobody had confirmed your address before, so somebody else may have made this account: its keys and second factors were removed. Look at its organisations, their members and webhooks, or delete the account.';
 
-/** A new password does not end them. */
+/** Credentials that a new password does not revoke. */
 function remaining(data: Json): string {
   const { api_keys, ssh_keys, factors } = objectOf(data['remaining']) as Record<string, number>;
   const counts = [
@@ -239,7 +240,7 @@ function counted(count: number | undefined, noun: string): string {
   return `${count ?? 0} ${noun}${count === 1 ? '' : 's'}`;
 }
 
-interface ReasonSaid {
+interface ShownReason {
   readonly code: string;
   readonly message: string;
 }
@@ -248,19 +249,19 @@ function ofInstance(
   event: NumberedEvent,
   data: Json,
   kind: Kind,
-  say: (name: string, reason: ReasonSaid) => readonly [string, string, Json],
-): Told {
+  texts: (name: string, reason: ShownReason) => readonly [string, string, Json],
+): Content {
   const instance = objectOf(data['instance']);
   const found = objectOf(objectOf(instance['vm'])['reason']);
   const reason = { code: text(found['code']), message: text(found['message']) };
-  const [title, body, more] = say(text(instance['name']), reason);
+  const [title, body, more] = texts(text(instance['name']), reason);
   return {
     kind,
     title,
     body,
     resource: { type: 'instance', id: event.instance_id ?? '' },
     data: { instance: shown(instance, ['id', 'name']), ...more },
-    concerned: within(event.org_id, [text(instance['created_by'])], ADMINS),
+    audience: within(event.org_id, [text(instance['created_by'])], ADMINS),
     mailed: [],
   };
 }
@@ -276,17 +277,17 @@ function ofWebhook(
   event: NumberedEvent,
   data: Json,
   kind: Kind,
-  say: (name: string) => readonly [string, string],
-): Told {
+  texts: (name: string) => readonly [string, string],
+): Content {
   const webhook = objectOf(data['webhook']);
-  const [title, body] = say(text(webhook['name']));
+  const [title, body] = texts(text(webhook['name']));
   return {
     kind,
     title,
     body,
     resource: { type: 'webhook', id: text(webhook['id']) },
     data: { webhook: shown(webhook, ['id', 'name', 'url']) },
-    concerned: within(event.org_id, [text(webhook['created_by'])], ADMINS),
+    audience: within(event.org_id, [text(webhook['created_by'])], ADMINS),
     mailed: [],
   };
 }
@@ -297,7 +298,7 @@ function ofOwnAccount(
   kind: Kind,
   [title, body]: readonly [string, string],
   resource?: { readonly type: string; readonly id: string },
-): Told {
+): Content {
   const user_id = event.user_id ?? '';
   return {
     kind,
@@ -305,7 +306,7 @@ function ofOwnAccount(
     body,
     resource: resource ?? { type: 'user', id: user_id },
     data: { ...data },
-    concerned: ofAccount([user_id]),
+    audience: ofAccount([user_id]),
     mailed: [],
   };
 }
@@ -314,19 +315,19 @@ function ofFactor(
   event: NumberedEvent,
   data: Json,
   kind: Kind,
-  say: (factor: string) => readonly [string, string],
-): Told {
+  texts: (factor: string) => readonly [string, string],
+): Content {
   const factor = objectOf(data['factor']);
   const what = factor['type'] === 'totp' ? 'authenticator app' : 'passkey';
   const resource = { type: 'mfa_factor', id: text(factor['id']) };
-  return ofOwnAccount(event, data, kind, say(`${what} "${text(factor['name'])}"`), resource);
+  return ofOwnAccount(event, data, kind, texts(`${what} "${text(factor['name'])}"`), resource);
 }
 
-function within(org_id: OrgId | null, holders: readonly string[], roles: Concerned['roles'] = []): Concerned {
+function within(org_id: OrgId | null, holders: readonly string[], roles: Audience['roles'] = []): Audience {
   return { holders: [...new Set(holders)], roles, org_id };
 }
 
-function ofAccount(holders: readonly string[]): Concerned {
+function ofAccount(holders: readonly string[]): Audience {
   return { holders, roles: [], org_id: null };
 }
 

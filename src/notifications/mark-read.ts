@@ -1,4 +1,4 @@
-/** Reading one's notifications. Not in the audit log: it concerns nobody else. Streams of the same reader are told. */
+/** Marks notifications as read, and notifies the reader's streams. Not audited: it concerns only the reader. */
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
@@ -6,7 +6,7 @@ import { isId, type NotificationId } from '../lib/ids.ts';
 import { parseTime } from '../lib/rfc3339.ts';
 import { markAll, markOne, type NotificationRow, type Reader, type ReadUpTo } from './store.ts';
 
-/** @throws AppError NOT_FOUND, also for another's */
+/** @throws AppError NOT_FOUND, also for a notification of another reader */
 export async function markRead(
   db: Db,
   reader: Reader,
@@ -21,7 +21,7 @@ export async function markRead(
   });
 }
 
-/** Answers how many were unread and are read now. */
+/** Returns how many it marked. */
 export async function markAllRead(db: Db, reader: Reader, up_to: ReadUpTo): Promise<number> {
   return transaction(db, async (tx) => {
     const count = await markAll(tx, reader, up_to);
@@ -30,7 +30,7 @@ export async function markAllRead(db: Db, reader: Reader, up_to: ReadUpTo): Prom
   });
 }
 
-/** An id or a time. @throws AppError INVALID_REQUEST */
+/** Parses an id or a time. @throws AppError INVALID_REQUEST */
 export function readUpTo(before: string | undefined): ReadUpTo {
   if (before === undefined) return null;
   if (isId('ntf', before)) return { id: before };

@@ -1,4 +1,4 @@
-/** What goes by mail to a person, by kind: all, but for what the person has muted. */
+/** Which kinds of notifications a user gets by mail: all that the user has not muted. */
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { UserId } from '../lib/ids.ts';
@@ -7,7 +7,7 @@ import { listPreferences, replacePreferences } from './store.ts';
 
 export interface Preferences {
   readonly mail: Record<Kind, boolean>;
-  /** Of security, or told by a mail of its own: cannot be muted. */
+  /** Kinds that cannot be muted: of security, or with another mail. */
   readonly always: Kind[];
 }
 
@@ -20,7 +20,7 @@ export async function readPreferences(tx: Tx, user_id: UserId): Promise<Preferen
   };
 }
 
-/** Replaces all: a kind that is not named is as by default. @throws AppError INVALID_REQUEST for muting what cannot be */
+/** Replaces all preferences; a kind that is not named gets its default. @throws AppError INVALID_REQUEST for a kind that cannot be muted */
 export async function setPreferences(
   tx: Tx,
   user_id: UserId,

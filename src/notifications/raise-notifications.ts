@@ -1,6 +1,6 @@
 /**
- * The outbox's consumer: one notification for each user or service account that an event concerns. It runs in the
- * dispatcher's transaction, so each event is told exactly once, in the order of positions.
+ * A consumer of the outbox: raises one notification for each user or service account that an event concerns. It runs in
+ * the dispatcher's transaction, so it handles each event exactly once, in the order of positions.
  */
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
@@ -8,30 +8,31 @@ import { type NumberedEvent, type PlacedEvent, readEvents } from '../events/stor
 import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { isId, newId, type UserId } from '../lib/ids.ts';
-import { compose, isTold, type Told } from './compose.ts';
+import { type Content, compose, raisesNotification } from './compose.ts';
 import { KINDS } from './model.ts';
-import { holdPeople, type People, type Raise, type Recipient, raise } from './store.ts';
+import { lockPeople, type People, type Raise, type Recipient, raise } from './store.ts';
 
 type Undated = Omit<Raise, 'id' | 'raised_at'>;
 
-interface Telling {
+interface Draft {
   readonly event: NumberedEvent;
-  readonly told: Told;
+  readonly content: Content;
 }
 
 export async function raiseNotifications(tx: Tx, placed: readonly PlacedEvent[]): Promise<void> {
-  const events = await readEvents(tx, placed.filter(isTold));
-  const tellings = events.flatMap((event): Telling[] => {
-    const told = compose(event);
-    return told === null ? [] : [{ event, told }];
+  const events = await readEvents(tx, placed.filter(raisesNotification));
+  const drafts = events.flatMap((event): Draft[] => {
+    const content = compose(event);
+    return content === null ? [] : [{ event, content }];
   });
-  if (tellings.length === 0) return;
-  const people = await lookUp(tx, tellings);
+  if (drafts.length === 0) return;
+  const people = await lookUp(tx, drafts);
   const raises = new Map<string, Undated>();
-  for (const telling of tellings) {
-    for (const recipient of recipientsOf(telling.told, people)) {
-      const key = JSON.stringify([recipient, telling.told.kind, telling.told.resource?.id ?? null]);
-      raises.set(key, raiseOf(telling, recipient, people, raises.get(key)));
+  for (const draft of drafts) {
+    const { kind, resource } = draft.content;
+    for (const recipient of recipientsOf(draft.content, people)) {
+      const key = JSON.stringify([recipient, kind, resource?.id ?? null]);
+      raises.set(key, raiseOf(draft, recipient, people, raises.get(key)));
     }
   }
   await raise(tx, dated([...raises.values()]));
@@ -41,12 +42,12 @@ export async function raiseNotifications(tx: Tx, placed: readonly PlacedEvent[])
   await notify(tx, 'mail');
 }
 
-async function lookUp(tx: Tx, tellings: readonly Telling[]): Promise<People> {
-  const concerned = tellings.map(({ told }) => told.concerned);
-  const holders = [...new Set(concerned.flatMap((each) => each.holders))];
-  return holdPeople(tx, {
-    org_ids: [...new Set(concerned.flatMap(({ org_id }) => (org_id === null ? [] : [org_id])))],
-    roles: [...new Set(concerned.flatMap(({ org_id, roles }) => roles.map((role) => `${org_id} ${role}`)))],
+async function lookUp(tx: Tx, drafts: readonly Draft[]): Promise<People> {
+  const audiences = drafts.map(({ content }) => content.audience);
+  const holders = [...new Set(audiences.flatMap((each) => each.holders))];
+  return lockPeople(tx, {
+    org_ids: [...new Set(audiences.flatMap(({ org_id }) => (org_id === null ? [] : [org_id])))],
+    roles: [...new Set(audiences.flatMap(({ org_id, roles }) => roles.map((role) => `${org_id} ${role}`)))],
     user_ids: holders.filter((id) => isId('usr', id)),
     service_account_ids: holders.filter((id) => isId('sa', id)),
   });
@@ -56,9 +57,9 @@ function withRole(members: ReadonlyMap<UserId, string> | undefined, roles: reado
   return [...(members ?? [])].filter(([, role]) => roles.includes(role)).map(([user_id]) => user_id);
 }
 
-/** Who has left the organisation is not told of it any more. */
-function recipientsOf({ concerned }: Told, { members, users, service_accounts }: People): Set<Recipient> {
-  const { holders, roles, org_id } = concerned;
+/** Former members get none. */
+function recipientsOf({ audience }: Content, { members, users, service_accounts }: People): Set<Recipient> {
+  const { holders, roles, org_id } = audience;
   const of_org = org_id === null ? undefined : members.get(org_id);
   const found = new Set<Recipient>();
   for (const id of holders) {
@@ -69,19 +70,19 @@ function recipientsOf({ concerned }: Told, { members, users, service_accounts }:
   return found;
 }
 
-/** Repeats within a batch are one, with the last one's words. */
+/** Repeats within a batch are one raise, with the content of the last. */
 function raiseOf(
-  { event, told }: Telling,
+  { event, content }: Draft,
   recipient: Recipient,
   { users }: People,
   before: Undated | undefined,
 ): Undated {
-  const { kind, title, body, resource, data } = told;
+  const { kind, title, body, resource, data, audience } = content;
   const address = isId('usr', recipient) ? (users.get(recipient) ?? null) : null;
-  const mailed = told.mailed.some((each) => each.toLowerCase() === address?.toLowerCase());
+  const mailed = content.mailed.some((each) => each.toLowerCase() === address?.toLowerCase());
   return {
     recipient,
-    org_id: told.concerned.org_id,
+    org_id: audience.org_id,
     kind,
     title,
     body,
@@ -96,7 +97,7 @@ function raiseOf(
   };
 }
 
-/** Their order is that of their events: by position, by id, and by time. */
+/** Ids, like positions, ascend in the order of the events. */
 function dated(raises: readonly Undated[]): Raise[] {
   const now_ms = Date.now();
   const raised_at = rfc3339(new Date(now_ms));

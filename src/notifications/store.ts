@@ -14,10 +14,10 @@ import { KEPT_DAYS, type Kind, RAISED_ONCE, REPEATS_WITHIN_S } from './model.ts'
 
 export type Recipient = UserId | ServiceAccountId;
 
-/** Who reads, and what of its own. */
+/** A caller of the notification API. */
 export interface Reader {
   readonly recipient: Recipient;
-  /** Only what concerns the account or this organisation; null: everything. */
+  /** Restricts it to notifications of the account and of this organisation; null: no restriction. */
   readonly within: OrgId | null;
 }
 
@@ -38,19 +38,19 @@ const SHOWN = [
 
 export type NotificationRow = Awaited<ReturnType<typeof listNotifications>>[number];
 
-/** Who may have to be told. */
-export interface Concerned {
+/** The people to look up for a batch of notifications. */
+export interface PeopleQuery {
   readonly org_ids: readonly OrgId[];
-  /** Whoever has one of these there: an organisation, a space, a role. */
+  /** Members with a role: organisation, space, role. */
   readonly roles: readonly string[];
   readonly user_ids: readonly UserId[];
   readonly service_account_ids: readonly ServiceAccountId[];
 }
 
 export interface People {
-  /** All of an organisation, with their roles. */
+  /** The roles of an organisation's members. */
   readonly members: ReadonlyMap<OrgId, ReadonlyMap<UserId, string>>;
-  /** Those that have an account, with their addresses; null: nobody has confirmed it, and it is somebody else's perhaps. */
+  /** Addresses of the users that exist; null: not confirmed, so it may be somebody else's. */
   readonly users: ReadonlyMap<UserId, string | null>;
   readonly service_accounts: ReadonlyMap<ServiceAccountId, OrgId>;
 }
@@ -61,12 +61,12 @@ type PeopleRow =
   | { readonly of: 'service_account'; readonly org_id: OrgId; readonly id: ServiceAccountId };
 
 /**
- * Users and service accounts are held until the transaction's end, so that what is raised for them finds them. Always done
- * before any notification is touched, as the end of an account does.
+ * Locks users and service accounts until the transaction ends: notifications have no foreign key. Called before any
+ * notification is locked, which is the order of the deletion of an account, too.
  */
-export async function holdPeople(
+export async function lockPeople(
   tx: Tx,
-  { org_ids, roles, user_ids, service_account_ids }: Concerned,
+  { org_ids, roles, user_ids, service_account_ids }: PeopleQuery,
 ): Promise<People> {
   const { rows } = await sql<PeopleRow>`
     with members as materialized (
@@ -94,7 +94,7 @@ export async function holdPeople(
   return { members, users, service_accounts };
 }
 
-/** What is to be raised: one for each recipient, kind and resource. */
+/** A notification to insert or to repeat: at most one for each recipient, kind and resource. */
 export interface Raise {
   readonly id: NotificationId;
   readonly recipient: Recipient;
@@ -110,9 +110,9 @@ export interface Raise {
   readonly position: number;
   readonly event_id: EventId;
   readonly raised_at: string;
-  /** False where another mail tells this recipient. */
+  /** False if the recipient gets another mail about it, or has no confirmed address. */
   readonly mailable: boolean;
-  /** Whatever the person has said, and each time: not only when it is new. */
+  /** Mails each repeat, and ignores preferences. */
   readonly mail_always: boolean;
 }
 
@@ -215,7 +215,7 @@ async function findMuted(tx: Tx, raises: readonly Raise[]): Promise<ReadonlySet<
 
 const muting = (recipient: Recipient, kind: string) => `${recipient} ${kind}`;
 
-/** The condition of everything that a reader sees and marks. */
+/** Selects the notifications that the reader may see and mark. */
 function seenBy({ recipient, within }: Reader) {
   return within === null
     ? sql<boolean>`recipient = ${recipient}`
@@ -235,7 +235,7 @@ export async function listNotifications(
   return query.$narrowType<{ kind: Kind }>().orderBy('id', 'desc').limit(limit).execute();
 }
 
-/** Raised after `position`, in that order. */
+/** Notifications raised after `position`, in the order of positions. */
 export async function listRaisedSince(tx: Tx, reader: Reader, position: number, limit: number) {
   return tx
     .selectFrom('notifications')
@@ -248,7 +248,6 @@ export async function listRaisedSince(tx: Tx, reader: Reader, position: number, 
     .execute();
 }
 
-/** By counting: it is what it is at this moment. */
 export async function countUnread(tx: Tx, reader: Reader): Promise<number> {
   const row = await tx
     .selectFrom('notifications')
@@ -259,7 +258,7 @@ export async function countUnread(tx: Tx, reader: Reader): Promise<number> {
   return row.count;
 }
 
-/** Read since when it was first so marked. Undefined: no such one of this recipient. */
+/** Keeps the time of the first mark. Undefined: the reader has no such notification. */
 export async function markOne(
   tx: Tx,
   reader: Reader,
@@ -281,12 +280,12 @@ export async function markOne(
 export type ReadUpTo =
   | { readonly time: Date }
   | { readonly id: NotificationId }
-  /** All that are there when the statement begins. */
+  /** All that exist when the statement begins. */
   | null;
 
 /**
- * Marks what is unread, and answers how many that were. What is raised meanwhile, anew or again, has a later position
- * than the newest that this saw, and stays unread.
+ * Marks unread notifications, and returns how many. A notification that is raised meanwhile, also as a repeat, has a
+ * later position than the newest one seen here, and stays unread.
  */
 export async function markAll(tx: Tx, reader: Reader, up_to: ReadUpTo): Promise<number> {
   const newest = await tx
@@ -309,7 +308,7 @@ export async function markAll(tx: Tx, reader: Reader, up_to: ReadUpTo): Promise<
   return Number(changed.numUpdatedRows);
 }
 
-/** What the person has said otherwise than by default. */
+/** The preferences that differ from the default. */
 export async function listPreferences(tx: Tx, user_id: UserId): Promise<Map<string, boolean>> {
   const rows = await tx
     .selectFrom('notification_preferences')
@@ -324,7 +323,7 @@ export async function replacePreferences(
   user_id: UserId,
   preferences: readonly { readonly kind: string; readonly mail: boolean }[],
 ): Promise<void> {
-  // One at a time for a person: two replacements at once would meet at the same rows.
+  // Serialises replacements of one user's preferences: they would conflict in their rows.
   await tx.selectFrom('users').select('id').where('id', '=', user_id).forNoKeyUpdate().execute();
   await tx.deleteFrom('notification_preferences').where('user_id', '=', user_id).execute();
   if (preferences.length === 0) return;

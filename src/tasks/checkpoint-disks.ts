@@ -11,7 +11,7 @@ import type { Log } from '../lib/log.ts';
 import { type CompactOptions, discard } from './compact-disk.ts';
 import { DISKS_MAX, eachClaimed } from './compact-disks.ts';
 
-/** Gives heads whose chain is long a full map, so that a start and a restore need not read all of it; as {@link compactDisks}. */
+/** Writes a full map for each head with a long chain, so that a start or a restore need not read the chain. */
 export async function checkpointDisks(options: CompactOptions, log: Log, signal: AbortSignal): Promise<void> {
   const due = await listLongChains(options.db, DISKS_MAX);
   await eachClaimed(options, due, { log, signal }, async (instance_id) => {
@@ -19,7 +19,7 @@ export async function checkpointDisks(options: CompactOptions, log: Log, signal:
   });
 }
 
-/** False when the chain changed meanwhile; killed anywhere, nothing but an object that the sweep removes is left. */
+/** False if the chain changed meanwhile. A kill at any point leaves at most an orphaned object, which the sweep removes. */
 export async function checkpointDisk(
   { db, store, disk_keys }: CompactOptions,
   instance_id: InstanceId,

@@ -1,10 +1,10 @@
 /**
- * Makes a disk as small as the generations that are shown need it: one full map for the oldest, deltas for those that
- * follow, no other rows; segments under half live written anew; and lets go of what nothing refers to any more.
+ * Makes a disk as small as its retained generations allow: one full map for the oldest, deltas for the others, no other
+ * rows; segments that are less than half live are rewritten; objects without a reference are released.
  *
- * It may be killed anywhere, and any number may be at it: all objects are durable before the one transaction that makes
- * them count, and that looks again whether the chains are as they were read. Objects made for nothing are removed by who
- * made them or, after a kill, by the sweep. What nobody needs any more stays for an hour, for those who read it just now.
+ * It can be killed at any point and run concurrently: all objects are durable before the one transaction that refers to
+ * them, and that transaction checks that the chains are still as they were read. Unused objects are removed by their
+ * writer or, after a kill, by the sweep. Released objects stay for an hour, for hosts that still read them.
  */
 
 import type { MapRef } from '../agent-api/types.ts';
@@ -33,9 +33,9 @@ import type { InstanceId } from '../lib/ids.ts';
 import { inSlices } from '../lib/in-slices.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 
-/** As the head's chain: more deltas on a full map, or deltas that outweigh half of it, are too much to read. */
+/** Longest run of deltas on a full map; deltas larger than half of it end the run too, as in the head's chain. */
 const DELTAS_MAX = 32;
-/** Of one disk at a time; what is left over is for the next time. */
+/** Bytes rewritten for one disk in one run; the rest waits for the next. */
 const REWRITE_MAX_BYTES = 4 * 1024 ** 3;
 const ENTRY_BYTES = 40;
 
@@ -50,12 +50,12 @@ interface Work {
   readonly disk: DiskLinks;
   readonly keys: KeyRing;
   readonly write_key: InstanceKeys['own'] | null;
-  /** Of the generations that are kept: those shown. */
+  /** The retained generations, and the head. */
   readonly kept: readonly Link[];
   readonly chains: readonly Chain[];
 }
 
-/** False when there was nothing to do, or the disk moved on in a way that needs another look. */
+/** False if there was nothing to do, or the disk changed meanwhile and has to be read again. */
 export async function compactDisk(
   { db, store, disk_keys }: CompactOptions,
   instance_id: InstanceId,
@@ -63,7 +63,7 @@ export async function compactDisk(
   const disk = await readLinks(db, instance_id);
   const opened = disk && (await openDataKeys(db, disk_keys, instance_id));
   if (!disk || !opened) return false;
-  // Before anything is written: a fork from here on takes the key, which what replaces its objects may be of.
+  // Before any write: a later fork then takes this key along, which its replaced objects may be encrypted with.
   if (disk_keys.encryption) await markKeyUsed(db, instance_id, opened.own.key_id);
   const kept = disk.links.filter(({ retained, generation }) => retained || generation === disk.generation);
   const work: Work = {
@@ -91,7 +91,7 @@ export async function compactDisk(
     await discard(store, made);
     return false;
   } finally {
-    // After an error of the placing nothing is removed: it may have been committed though its answer was lost.
+    // An error of the placing removes nothing: the transaction may be committed although its answer was lost.
     await pool.close();
   }
 }
@@ -104,7 +104,7 @@ async function findLive({ store, keys, chains }: Work): Promise<LiveBlocks> {
   return live;
 }
 
-/** Segments that others hold too are left alone: their bytes would stay. */
+/** Leaves segments alone that other instances also hold: rewriting them would free nothing. */
 async function rewrite(
   { store, disk, keys, write_key }: Work,
   pool: CompressPool,
@@ -145,7 +145,7 @@ async function rewrite(
   }
 }
 
-/** One a kept generation; one that says already what it should is left as it is. */
+/** One map for each kept generation; a map that is already right stays. */
 async function writeMaps(work: Work, moved: Relocations, made: NewObject[]): Promise<PlacedMap[]> {
   const { store, keys, kept, chains } = work;
   const placed: PlacedMap[] = [];
@@ -215,7 +215,7 @@ function* relocated(
   for (const change of changes) yield change && moved.apply(change);
 }
 
-/** Best effort: the sweep has the rest. */
+/** Best effort: the sweep removes the rest. */
 export async function discard(store: ObjectStore, made: readonly NewObject[]): Promise<void> {
   await Promise.allSettled(made.map(({ key }) => store.delete(key)));
 }

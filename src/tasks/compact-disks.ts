@@ -3,10 +3,10 @@ import type { InstanceId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type CompactOptions, compactDisk } from './compact-disk.ts';
 
-/** Of one run: as many as there may be, for between two runs the task rests. */
+/** Disks of one run; the rest waits for the next. */
 export const DISKS_MAX = 1_000;
 
-/** Compacts the disks that hold what no generation shown needs; begins none after `signal` aborts. */
+/** Compacts the disks that hold objects which no retained generation needs. Begins no disk after `signal` aborts. */
 export async function compactDisks(options: CompactOptions, log: Log, signal: AbortSignal): Promise<void> {
   const due = await listWasteful(options.db, DISKS_MAX);
   await eachClaimed(options, due, { log, signal }, async (instance_id) => {
@@ -15,8 +15,8 @@ export async function compactDisks(options: CompactOptions, log: Log, signal: Ab
 }
 
 /**
- * One disk after another, each by one process at a time. One that fails keeps its claim, which keeps it from being tried
- * again at once, and the others are not kept waiting by it.
+ * Works on one disk after another; one process at a time claims a disk. A disk that fails keeps its claim until the claim
+ * expires, so it is not retried at once, and the others go on.
  */
 export async function eachClaimed(
   { db }: CompactOptions,

@@ -12,7 +12,7 @@ async function tried(items: readonly number[], failing: readonly number[]): Prom
   return [seen, problem instanceof AggregateError ? problem.errors.map(({ message }) => message) : problem];
 }
 
-test('one that fails keeps nobody waiting, and is told of', async () => {
+test('an item that fails does not stop the next, and is reported', async () => {
   assert.deepEqual(await tried([1, 2, 3, 4], []), [[1, 2, 3, 4], undefined]);
   assert.deepEqual(await tried([1, 2, 3, 4], [1, 3, 4]), [
     [1, 2, 3, 4],
@@ -20,7 +20,7 @@ test('one that fails keeps nobody waiting, and is told of', async () => {
   ]);
 });
 
-test('three that fail in a row are enough', async () => {
+test('three failures in a row end the run', async () => {
   assert.deepEqual(await tried([1, 2, 3, 4, 5], [2, 3, 4]), [
     [1, 2, 3, 4],
     ['no 2', 'no 3', 'no 4'],

@@ -1,12 +1,9 @@
 import { messageOf } from '../lib/errors.ts';
 
-/** So many in a row: what they all need is away, and it is asked no more until the task's next run. */
-const HOPELESS = 3;
+/** After so many failures in a row, what all items need is unavailable: the rest waits for the task's next run. */
+const FAILURES_MAX = 3;
 
-/**
- * One after another; one that fails does not keep those behind it waiting. @throws AggregateError, once all that could be
- * done is done
- */
+/** Works on one item after another; an item that fails does not stop the next. @throws AggregateError of all failures, at the end */
 export async function eachInTurn<T>(items: readonly T[], work: (item: T) => Promise<void>): Promise<void> {
   const failures: unknown[] = [];
   let in_a_row = 0;
@@ -17,7 +14,7 @@ export async function eachInTurn<T>(items: readonly T[], work: (item: T) => Prom
     } catch (error) {
       failures.push(error);
       in_a_row += 1;
-      if (in_a_row === HOPELESS) break;
+      if (in_a_row === FAILURES_MAX) break;
     }
   }
   if (failures.length === 0) return;

@@ -11,8 +11,8 @@ import { eachInTurn } from './each-in-turn.ts';
 const BATCH = 500;
 
 /**
- * Ends the deletion of instances that no host holds any more: their objects first, then their rows. Segments that
- * another instance holds too stay; its keys, which went when the deletion began, are all that could read the others.
+ * Completes the deletion of instances that no host holds: first the objects, then the rows. Segments that another
+ * instance also holds stay. The instance's own keys were deleted when the deletion began, so nobody can read the rest.
  */
 export async function freeDeleted(db: Db, store: ObjectStore, log: Log): Promise<void> {
   await removingObjects(db, 'free-deleted', () => freeEach(db, store, log));
@@ -31,10 +31,10 @@ async function freeEach(db: Db, store: ObjectStore, log: Log): Promise<void> {
       }
     }
     await transaction(db, async (tx) => {
-      // What another one held just now, and let go since, is for `free-segments`.
+      // `free-segments` deletes the segments that another instance has released since.
       await dropHolder(tx, id, removed);
       await removeInstance(tx, id);
-      // Whoever waits for its VM learns at once that it is gone.
+      // Wakes the requests that wait for its VM.
       await notify(tx, 'instance', id);
     });
     log.info({ instance_id: id, name, objects: removed.length }, 'instance deleted');

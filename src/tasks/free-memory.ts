@@ -17,8 +17,7 @@ export async function freeMemory(db: Db, store: ObjectStore, log: Log): Promise<
       for await (const entry of store.list(`${key}/`)) await store.delete(entry.key);
       await deleteMemory(db, key);
     });
-    if (keys.length > 0)
-      log.info({ memories: keys.length }, 'memory of suspended VMs that is not needed any more removed');
+    if (keys.length > 0) log.info({ memories: keys.length }, 'unused memory of suspended VMs removed');
     if (keys.length < BATCH) return;
   }
 }

@@ -7,14 +7,14 @@ import type { Log } from '../lib/log.ts';
 import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
 import { storeTime } from '../object-store/store-clock.ts';
 
-/** Longer than any task takes between writing an object and making it count. */
+/** Longer than any task takes between writing an object and committing its row. */
 const HORIZON_MS = 24 * 3_600_000;
 const BATCH = 500;
 
 /**
- * Removes objects of no row below the prefixes of disks: of flushes and tasks that were killed. Those that are younger than a
- * day stay, and so do, however old, those of the one generation that could still be committed (`knownObjects`). What lies
- * below the prefix of no disk is not looked at: it may be another installation's.
+ * Removes orphaned objects below the prefixes of disks: those that flushes and tasks left when they were killed. Objects
+ * younger than a day stay, and so do, at any age, those of the one generation that can still be committed
+ * (`knownObjects`). It does not look below other prefixes, which may belong to another installation.
  */
 export async function sweepOrphans(
   db: Db,
@@ -23,7 +23,7 @@ export async function sweepOrphans(
   horizon_ms = HORIZON_MS,
 ): Promise<void> {
   await removingObjects(db, 'sweep-orphans', async () => {
-    // Ages by one clock: with ours a day ahead of the store's, what is being made would be old.
+    // The store's clock, for both times: if ours were a day ahead, new objects would seem orphaned.
     const now = await storeTime(store);
     await sweepAll(db, store, log, now.getTime() - horizon_ms);
   });

@@ -26,12 +26,12 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
 ];
 
 /**
- * Removes what is past its time: ended flushes and kept answers after a day, sessions, grants, tokens;
- * deliveries after 14, events after 30, notifications after 90; places after a year.
- * @throws AggregateError of what failed, after all others were tried
+ * Deletes expired rows: ended flushes and stored responses after a day, sessions, grants and tokens at their expiry,
+ * deliveries after 14 days, events after 30, notifications after 90, login places after a year.
+ * @throws AggregateError of all failures, at the end
  */
 export async function sweep(db: Db): Promise<void> {
   const errors: unknown[] = [];
   for (const part of PARTS) await part(db).catch((error: unknown) => errors.push(error));
-  if (errors.length > 0) throw new AggregateError(errors, 'not all that is past its time was removed');
+  if (errors.length > 0) throw new AggregateError(errors, 'not all expired rows were deleted');
 }

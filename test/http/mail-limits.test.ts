@@ -1,4 +1,4 @@
-/** Nobody fills somebody else's mailbox: an address gets five mails of a kind in a quarter of an hour, whoever causes them. */
+/** An address gets at most five mails of a kind in a quarter of an hour, counted over all senders. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
@@ -34,7 +34,7 @@ function assertLimited(answer: Answer<unknown>): void {
   assert.ok(after_s > 0 && after_s <= 900, String(after_s));
 }
 
-/** As if what was sent so far had been sent so long ago. */
+/** Moves all counted mails back in time. */
 async function letPass(minutes: number): Promise<void> {
   await sql`update mail_counts set sent_at = array(
     select t - make_interval(mins => ${minutes}) from unnest(sent_at) as t order by t)`.execute(db);
@@ -142,7 +142,7 @@ describe('notifications', () => {
       .where('mail_after', 'is not', null)
       .execute();
 
-  test('past five of a kind the others wait, and go as one: none is lost', async () => {
+  test('past five of a kind the others wait, and go as one mail', async () => {
     const who = await api.person();
     for (let told = 0; told < 8; told += 1) {
       await happen(db, who);
@@ -159,7 +159,7 @@ describe('notifications', () => {
     assert.deepEqual([to(who).length, await waiting(who)], [6, []]);
   });
 
-  test('what is critical for the security of the account too, and another kind goes at once', async () => {
+  test('critical kinds of security too; another kind is mailed at once', async () => {
     const who = await api.person();
     const { user_id } = who;
     const happened = (type: 'mfa.removed' | 'password.changed') => {

@@ -6,7 +6,7 @@ import { deleteUser } from '../../src/auth/store.ts';
 import { type Tx, transaction } from '../../src/db/pool.ts';
 import { rfc3339 } from '../../src/lib/clock.ts';
 import { newId } from '../../src/lib/ids.ts';
-import { holdPeople, type Raise, type Recipient, raise } from '../../src/notifications/store.ts';
+import { lockPeople, type Raise, type Recipient, raise } from '../../src/notifications/store.ts';
 import { deleteOrganisation } from '../../src/orgs/store.ts';
 import { deleteServiceAccount } from '../../src/service-accounts/store.ts';
 import { apiForFile } from '../support/api.ts';
@@ -147,7 +147,7 @@ test('who is deleted while something is raised for them leaves none of it', asyn
   const robot = await robotOf(owner);
   const asked = { org_ids: [], roles: [], user_ids: [owner.user_id], service_account_ids: [robot] };
   const { deletions } = await transaction(api.db, async (tx) => {
-    await holdPeople(tx, asked);
+    await lockPeople(tx, asked);
     const started = [
       transaction(api.db, (other) => deleteUser(other, owner.user_id)),
       transaction(api.db, (other) => deleteServiceAccount(other, owner.org_id, robot)),

@@ -1,4 +1,4 @@
-/** What goes by mail: by preference, of security always; after the commit, once, and again while it cannot be sent. */
+/** Mails of notifications: by preference, and always for security; after the commit, once, retried until they are sent. */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
@@ -29,7 +29,7 @@ const pending = () =>
 const mails = () => db.selectFrom('mails').selectAll().where('user_id', 'is not', null).execute();
 const waiting = async () => [...(await pending()), ...(await mails())];
 
-/** As if the waits were over. */
+/** Ends all waits. */
 async function letWaitsEnd(): Promise<void> {
   await sql`update notifications set mail_after = now() where mail_after > now()`.execute(db);
   await sql`update mails set due_at = now()`.execute(db);
@@ -39,7 +39,7 @@ test('nothing is sent before it is committed, and then one mail of each', async 
   const who = await api.person();
   await happen(db, who);
   await tellAll(db);
-  assert.deepEqual(to(who), [], 'raising is not sending');
+  assert.deepEqual(to(who), [], 'raising sends nothing');
   await Promise.all([tellByMail(db, keep), tellByMail(db, keep), tellByMail(db, keep)]);
   assert.equal(to(who).length, 1);
   assert.match(to(who)[0]?.text ?? '', /SHA256:x/);
@@ -131,7 +131,7 @@ test('a sent mail is deleted while others are under way', async () => {
   assert.deepEqual(await waiting(), []);
 });
 
-test('a kind that is muted is not mailed, and is still raised', async () => {
+test('a muted kind is raised, but not mailed', async () => {
   const owner = await api.person();
   const quiet = await api.person({ org_id: owner.org_id, role: 'admin' });
   await api.as(quiet).put('/v1/notifications/preferences', { mail: { 'vm.failed': false } });
@@ -144,7 +144,7 @@ test('a kind that is muted is not mailed, and is still raised', async () => {
   assert.equal(body.count, 1);
 });
 
-test('of security each repeat is mailed; of the others only what is new', async () => {
+test('a security kind is mailed at each repeat; another kind only when it is new', async () => {
   const who = await api.person();
   const { id } = await instanceIn(api, who, 'running');
   for (let n = 0; n < 2; n++) {
@@ -200,7 +200,7 @@ test('the billing address: an address that the change itself mails gets no secon
   assert.equal(to(admin).length, 1);
 });
 
-test('an invitation is told by its own mail alone', async () => {
+test('an invitation has one mail, and none for its notification', async () => {
   const [owner, guest] = [await api.person(), await api.person()];
   const body = { email: guest.email, role: 'member' };
   await api.as(owner).post(`/v1/orgs/${owner.org_id}/invitations`, body);

@@ -57,7 +57,7 @@ async function eventsIn(org_id: OrgId): Promise<string[]> {
     .select(['type', 'data'])
     .where('org_id', '=', org_id)
     .where('type', 'like', 'ssh_key.%')
-    .orderBy('position')
+    .orderBy('serial')
     .execute();
   return rows.map(({ type, data }) => `${type} ${(data as { ssh_key: { id: string } }).ssh_key.id}`);
 }

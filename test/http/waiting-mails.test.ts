@@ -1,4 +1,4 @@
-/** Mails of a change wait in the database, sealed, until they are out. */
+/** Mails wait in the database, sealed, until they are sent. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { beforeEach, test } from 'node:test';
@@ -40,7 +40,7 @@ async function invite(): Promise<string> {
 
 beforeEach(() => api.db.deleteFrom('mails').execute());
 
-test('it waits when its change is answered, and in the database is neither address nor token', async () => {
+test('a mail waits after its change is answered; the database contains neither address nor token', async () => {
   const email = await invite();
   const [row, ...others] = await waiting();
   assert.deepEqual(others, []);
@@ -49,10 +49,10 @@ test('it waits when its change is answered, and in the database is neither addre
   const token = /^berth_mail_\w+$/m.exec(mail.text)?.[0];
   assert.ok(token);
   for (const secret of [email, token]) assert.ok(!row?.sealed.includes(secret));
-  assert.deepEqual(await waiting(), [], 'it is out');
+  assert.deepEqual(await waiting(), [], 'it was sent');
 });
 
-test('a change that does not happen sends none; nobody is woken for it', async () => {
+test('a change that is rolled back posts no mail and wakes no sender', async () => {
   let woken = 0;
   const undo = onPosted(() => {
     woken += 1;
@@ -69,7 +69,7 @@ test('a change that does not happen sends none; nobody is woken for it', async (
   assert.deepEqual([(await waiting()).length, woken], [1, 1]);
 });
 
-test('a server that puts it off gets it again later, under the same id', async () => {
+test('a mail that fails is sent again later, under the same id', async () => {
   await invite();
   const ids: string[] = [];
   await sendBy(async (mail) => {
@@ -84,7 +84,7 @@ test('a server that puts it off gets it again later, under the same id', async (
   );
 });
 
-test('one that a process took and never sent is sent by another, once its lease is over', async () => {
+test('a mail whose sender hangs is sent by another process, once its lease is over', async () => {
   await invite();
   const stuck = Promise.withResolvers<void>();
   const taken = Promise.withResolvers<void>();
@@ -93,22 +93,22 @@ test('one that a process took and never sent is sent by another, once its lease 
     await stuck.promise;
   });
   await taken.promise;
-  assert.deepEqual(await sent(), [], 'nobody else has it');
+  assert.deepEqual(await sent(), [], 'no other process takes it');
   await allDue();
   await sendBy(refuse);
   stuck.resolve();
   await first;
-  assert.equal((await waiting()).length, 1, 'who came late does not take it off');
+  assert.equal((await waiting()).length, 1, 'the late sender does not delete it');
 });
 
-test('one that nobody needs any more is not sent: the server was down, or comes from a backup', async () => {
+test('an expired mail is not sent', async () => {
   await invite();
   await api.db.updateTable('mails').set({ good_until: sql`now()` }).execute();
   assert.deepEqual(await sent(), []);
   assert.deepEqual(await waiting(), []);
 });
 
-test('one whose token does nothing any more is not sent: its invitation was withdrawn, its account is gone', async () => {
+test('a mail with an invalid token is not sent: its invitation was withdrawn, or its account deleted', async () => {
   const who = await api.person();
   const path = `/v1/orgs/${who.org_id}/invitations`;
   const body = { email: `new-${who.user_id}@example.org`, role: 'member' };
@@ -121,7 +121,7 @@ test('one whose token does nothing any more is not sent: its invitation was with
   assert.deepEqual(await waiting(), []);
 });
 
-test('of two resets the later one is sent; that a change of the address was asked for is told in any case', async () => {
+test('of two password resets only the later is sent; the warning of a changed address is sent in any case', async () => {
   const who = await api.person({ password: 'correct horse battery' });
   const ask = () => requestPasswordReset(api.db, mailbox, 'https://berth.example.org', who.email);
   await ask();
@@ -138,9 +138,9 @@ test('of two resets the later one is sent; that a change of the address was aske
   assert.ok(out.every(({ id }) => id !== first?.id));
 });
 
-test('it is tried for as long as somebody needs it', async () => {
+test('a mail is tried until it expires', async () => {
   await invite();
-  // As one whose next wait may be an hour.
+  // Its next backoff could be an hour.
   const late = { attempts: 40, good_until: sql<Date>`now() + interval '10 minutes'` };
   await api.db.updateTable('mails').set(late).execute();
   await sendBy(refuse);
@@ -148,7 +148,7 @@ test('it is tried for as long as somebody needs it', async () => {
   assert.ok(row && row.due_at < row.good_until, 'there is another try');
 });
 
-test('where the key is another it waits for the right one', async () => {
+test('a mail that another server key sealed waits for that key', async () => {
   const email = await invite();
   const out: string[] = [];
   const other = new Mailbox(new Sealer(randomBytes(32), 'test mails'));
@@ -161,7 +161,7 @@ test('where the key is another it waits for the right one', async () => {
   );
 });
 
-test('one that cannot be sent holds none up', async () => {
+test('a mail that cannot be sent delays no other', async () => {
   const bad = await invite();
   const good = await invite();
   const out: string[] = [];
@@ -172,7 +172,7 @@ test('one that cannot be sent holds none up', async () => {
   assert.deepEqual(out, [good]);
 });
 
-test('one whose server hangs holds up neither those that wait nor those that come', async () => {
+test('a delivery that hangs delays neither waiting mails nor new ones', async () => {
   const hung = Promise.withResolvers<void>();
   const out: string[] = [];
   for (let posted = 0; posted < 12; posted += 1) await invite();
