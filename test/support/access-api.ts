@@ -1,6 +1,6 @@
 /**
- * The public API in this process, on a free loopback port and a database of its own, with people, sessions, sudo
- * grants and keys written straight into the database, and mail that is only kept.
+ * The public API in this process, on a free loopback port with its own database. People, sessions, sudo grants and keys are
+ * written straight into the database; mail is kept, not sent.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';

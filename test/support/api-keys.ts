@@ -45,7 +45,7 @@ export function apiKeyCalls(api: AccessApi) {
       return api.as(who).call<MadeKey>('POST', `/v1/api-keys/${id}/rotate`, { json, headers });
     },
 
-    /** Whether a key is let in at all. */
+    /** Whether a key authenticates. */
     async works(key: string): Promise<boolean> {
       const answer = await api.as(key).get('/v1/api-keys');
       if (answer.status === 401) return false;

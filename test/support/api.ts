@@ -1,7 +1,6 @@
 /**
- * The control plane in this process: public and internal API on free loopback ports, a database of its own, and a
- * scripted agent in place of a host. Wired as `roles/control-plane.ts` does it; the background tasks are for the test
- * to run.
+ * The control plane in this process, wired like `roles/control-plane.ts`: public and internal API on free loopback ports, its
+ * own database, and a scripted agent in place of a host. The test runs the background tasks.
  */
 
 import { randomBytes } from 'node:crypto';

@@ -1,6 +1,6 @@
 /**
- * Debian's Chromium, driven by Playwright's library. Every page is watched: what its policy refused, whom it asked
- * beside its own server, and errors of its scripts are told at the end, and none of them is let pass.
+ * Debian's Chromium, driven by Playwright's library. It records for every page the violations of its content security policy, requests
+ * to other servers, and script errors; `assertQuiet` fails on any of them.
  */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';

@@ -1,4 +1,4 @@
-/** Numbers from 0 to 1 that follow from a seed. Mulberry32: small, and good enough to choose by. */
+/** Random numbers from 0 to 1 by a seed: Mulberry32, which is small and good enough for choices. */
 export function chances(seed: number): () => number {
   let state = seed >>> 0;
   return () => {

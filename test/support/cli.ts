@@ -1,4 +1,4 @@
-/** `bin/berth` as a person runs it: a process with a home of its own, without a terminal unless it is given one. */
+/** `bin/berth` as a person runs it: a process with its own home folder, with a terminal only on request. */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';

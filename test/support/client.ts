@@ -1,4 +1,4 @@
-/** A small client for tests: any method, any body or none, nothing added that was not asked for. */
+/** A small HTTP client for tests: any method, any body or none, and no headers that the test did not give. */
 import { type Agent, request } from 'undici';
 import { assertDeclared } from './declared.ts';
 

@@ -1,4 +1,4 @@
-/** Where the console's pages and dialogs are, for what must hold on all of them. With an instance called web. */
+/** The paths of the console's pages and the buttons of its dialogs, for checks of all of them. They need an instance named web. */
 
 export const PAGES = [
   ...['/', '/instances/web', '/instances/web/generations', '/instances/web/terminal', '/instances/web/keys'],

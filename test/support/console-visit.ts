@@ -1,4 +1,4 @@
-/** The console in a browser, on a control plane in this process: what a person meets where no guest is needed. */
+/** The console in a browser, on a control plane in this process and without guests. */
 import { join } from 'node:path';
 import type { Locator, Page, Route } from 'playwright-core';
 import type { AppContext } from '../../src/http/context.ts';
@@ -19,7 +19,7 @@ export interface Visit {
   readonly alert: () => Locator;
   readonly place: (name: string) => Locator;
   readonly logIn: () => Promise<void>;
-  /** Loads that page anew, and waits until it is told what happens. */
+  /** Loads that page, and waits until its event stream is open. */
   readonly listenAt: (path: string) => Promise<void>;
   readonly leave: () => Promise<void>;
 }

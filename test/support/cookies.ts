@@ -10,7 +10,7 @@ export interface SetCookie {
   readonly attributes: readonly string[];
 }
 
-/** The only cookie that an answer sets. */
+/** Reads the only cookie that a response sets. */
 export function setCookieOf(answer: Answer<unknown>): SetCookie {
   const given = answer.headers['set-cookie'];
   const all = Array.isArray(given) ? given : given === undefined ? [] : [given];

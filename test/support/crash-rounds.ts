@@ -1,13 +1,13 @@
 /**
- * Rounds of chance that end in a disaster (`disasters.ts`): each asks for something, strikes at a random moment, starts all
- * again, and holds the disk against what its guest's FLUSHes and the receipts have promised.
+ * Random rounds that end in a disaster (`disasters.ts`). Each round requests some work, strikes at a random moment, restarts
+ * everything, and compares the disk with the promises of the guest's FLUSHes and of the receipts:
  *
- * - What a receipt covers, or a stop, is there: by the overlay, and by the generation alone, exported block by block.
- * - What the guest has flushed is there, unless the start says `recovered`.
- * - A guest that was not ended sees nothing of it.
- * - Nothing is there that was never written.
+ * - Data that a receipt or a stop covers is on the disk: in the overlay, and in the exported generation.
+ * - Data that the guest flushed is on the disk, unless the start says `recovered`.
+ * - A guest that keeps running sees no error.
+ * - The disk holds nothing that was never written.
  *
- * The choices follow from the seed; the moments are the machine's own.
+ * The seed determines the choices; the machine determines the timing.
  */
 import assert from 'node:assert/strict';
 import { closeSync, mkdtempSync, openSync, readSync, rmSync } from 'node:fs';
@@ -96,7 +96,7 @@ export class CrashRounds {
     return rounds;
   }
 
-  /** One round; what it did. */
+  /** Runs one round and describes it. */
   async once(): Promise<string> {
     const work = this.#pick(WORK);
     const writer = this.#pick(WRITERS);
@@ -109,7 +109,7 @@ export class CrashRounds {
       await this.#writer.start(this.#seed++, writer);
       await this.#written(10 + Math.floor(this.#random() * 100));
       await this.#prepare(work);
-      // It ends with what is killed; what the guest has seen of it is looked at below.
+      // The request may fail with the process that is killed. `#verify` checks what the guest saw.
       const asked = this.#ask(work).catch(() => undefined);
       await sleep(after_ms);
       const report = await disaster.strike(this.#random);
@@ -180,7 +180,7 @@ export class CrashRounds {
     }
   }
 
-  /** Of what its guest has written, what it flushed is promised from here on, until it is looked at. */
+  /** From here until the next check, only the guest's flushed writes are promised. */
   async #kill(): Promise<void> {
     const { killProcess } = await import('../../src/host/vm/process-identity.ts');
     killProcess(this.#guest.qemu, 'SIGKILL');
@@ -194,7 +194,7 @@ export class CrashRounds {
     const { done } = this.#writer.listen();
     const is_dead = (await this.#guest.vm()).state === 'failed';
     const { disk } = await this.#guest.stop({ force });
-    // Of a killed one only what was flushed is promised.
+    // Of a killed guest only flushed writes are promised.
     if (!is_dead) this.#covered(done, disk.generation);
   }
 
@@ -235,7 +235,7 @@ export class CrashRounds {
     }
   }
 
-  /** All has come back: what the disk holds is what was promised. */
+  /** After the recovery: compares the disk with the promises. */
   async #verify(boot_before: number): Promise<string> {
     const guest = this.#guest;
     if (this.#receipt) await this.#verifyGeneration(this.#receipt);

@@ -1,4 +1,4 @@
-/** An installation and a guest on it for rounds of chance: with power cuts, its data folder lies on a disk that can be cut. */
+/** An installation with one guest for random rounds. For power cuts its data folder is on a disk whose power can be cut. */
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

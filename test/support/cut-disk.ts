@@ -1,6 +1,6 @@
 /**
- * A folder on a file system whose power can be cut (`cut-disk.py`): an ext4 on a loop device over one FUSE file. What was
- * not synced by then may be lost, torn or reordered, as of a real disk. Takes root, /dev/fuse, and Debian's python3-fusepy.
+ * A folder on a disk whose power can be cut (`cut-disk.py`): ext4 on a loop device over one FUSE file. A cut may lose, tear or
+ * reorder writes that were not synced, as on a real disk. It needs root, /dev/fuse, and Debian's python3-fusepy.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
@@ -48,7 +48,7 @@ export class CutDisk {
     run('mount', [loop, mount_point]);
   }
 
-  /** The power goes, soon; what is written from then on is refused. Answers what became of what was not synced. */
+  /** Cuts the power; later writes fail. Returns what became of the writes that were not synced. */
   async cut(seed: number): Promise<string> {
     const ask = () => writeFileSync(join(this.#folder, 'fuse', 'cut'), String(seed));
     ask();
@@ -59,7 +59,7 @@ export class CutDisk {
     return until('the power is cut', () => existsSync(report) && readFileSync(report, 'utf8').trim());
   }
 
-  /** The power comes back, nothing that used the disk before is left: it is mounted again, with what was durable. */
+  /** Restores the power and mounts the disk with its durable content. No process may still use it. */
   async comeBack(): Promise<void> {
     await this.#release();
     rmSync(this.#path('cut'), { force: true });
@@ -101,7 +101,7 @@ export class CutDisk {
     const loop = this.#loop;
     if (loop !== undefined) {
       tryRun('losetup', ['-d', loop]);
-      // It goes once nobody holds the file system any more.
+      // The mount disappears once no process holds the file system.
       const gone = () => !run('losetup', ['-n', '-O', 'NAME']).split('\n').includes(loop);
       await until('the loop device is free', gone, { timeout_ms: MOUNTED_MS });
     }

@@ -1,4 +1,4 @@
-/** A way to a database that a test can cut and mend: a unix socket of our own that passes bytes on to the server's. */
+/** A connection to a database that a test can cut and restore: our unix socket, which forwards bytes to the server's. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -16,7 +16,7 @@ export class CuttableWay {
   readonly #target: string;
   readonly #sockets = new Set<Socket>();
   #server: Server | undefined;
-  /** Said to whoever takes leave, as by a server that goes down at that moment. */
+  /** Sent to a client that disconnects, as by a server that shuts down at that moment. */
   last_word: Buffer | undefined;
 
   private constructor(folder: string, database: TestDatabase) {
@@ -64,12 +64,12 @@ export class CuttableWay {
     return this.#sockets.size;
   }
 
-  /** Nothing gets through on the connections that are open, and nobody is told. New ones are let in. */
+  /** Stops forwarding on the open connections, without closing them. New connections work. */
   silence(): void {
     for (const socket of this.#sockets) socket.unpipe().pause();
   }
 
-  /** Breaks every connection and lets no new one in. */
+  /** Breaks every connection and accepts no new one. */
   async cut(): Promise<void> {
     const server = this.#server;
     this.#server = undefined;

@@ -1,4 +1,4 @@
-/** Whether an error is one that the API document says of its operation. */
+/** Whether the API document lists an error for its operation. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-/** What befalls an installation in a round of chance, and its coming back. */
+/** Disasters that strike an installation in a random round, and the recovery from each. */
 import assert from 'node:assert/strict';
 import { killProcess, waitForExit } from '../../src/host/vm/process-identity.ts';
 import type { CutDisk } from './cut-disk.ts';
@@ -7,9 +7,9 @@ import type { Installation } from './installation.ts';
 
 export interface Disaster {
   readonly name: string;
-  /** It happens; `random` answers a number from 0 to 1 that follows from the seed. Answers what more there is to say of it. */
+  /** Strikes. `random` returns a number from 0 to 1 that follows from the seed. Returns details for the round's description. */
   strike(random: () => number): Promise<string>;
-  /** Everything that was started before has come back, but for VMs. */
+  /** Resolves when everything but the VMs runs again. */
   recover(): Promise<void>;
 }
 
@@ -30,14 +30,14 @@ export function powerCut(berth: Installation, disk: CutDisk): Disaster {
   };
 }
 
-/** Of each of the processes, of some together, and of all. */
+/** Kills of each process, of some together, and of all. */
 export function kills(berth: Installation, guest: GuestInstance): readonly Disaster[] {
   const killQemu = async () => {
     const { qemu } = guest;
     killProcess(qemu, 'SIGKILL');
     assert(await waitForExit(qemu, EXIT_MS), 'QEMU ends');
   };
-  // Being started again already, or not there yet.
+  // The process may be missing: it is just restarting.
   const tried = (work: () => Promise<unknown>) => work().catch(() => undefined);
   const of: Readonly<Record<string, () => Promise<unknown>>> = {
     qemu: () => tried(killQemu),

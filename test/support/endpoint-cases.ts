@@ -1,4 +1,4 @@
-/** What each endpoint of the API needs of its caller, and how to make what its path names: for the authorisation test. */
+/** For the authorisation test: the permission that each endpoint needs, and how to create the resources in its path. */
 import type { Scope } from '../../src/auth/permissions.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { newId } from '../../src/lib/ids.ts';

@@ -1,4 +1,4 @@
-/** Reads server-sent events as a browser does by fetch: frames in order, comments kept apart. */
+/** Reads server-sent events through fetch, as a browser does: frames in order, comments separately. */
 import assert from 'node:assert/strict';
 
 export interface Frame {

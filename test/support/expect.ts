@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { ERROR_CODES, type ErrorCode } from '../../src/lib/errors.ts';
 import type { Answer, ErrorBody } from './client.ts';
 
-/** An error answer: the code's status, the one body shape, the request's id in both places. */
+/** Asserts an error response: the code's status, the common body, and the request's id in header and body. */
 export function assertError(answer: Answer<unknown>, code: ErrorCode, message?: RegExp): ErrorBody['error'] {
   assert.equal(answer.status, ERROR_CODES[code].status, `${answer.status} ${answer.text}`);
   const { error } = answer.body as ErrorBody;

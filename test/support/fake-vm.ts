@@ -1,4 +1,4 @@
-/** A process with a record and a monitor of ours, in the place of a VM that an agent has left. */
+/** A fake of a VM that an agent left running: a process with a record and a scripted monitor. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';

@@ -1,6 +1,6 @@
 /**
- * A second machine of an installation's fleet, played by this one: `npm start` with a join token, on a data folder of
- * its own, with its own agent, fencer and VMs. `dispose` ends all of it.
+ * A second host of an installation's fleet, on this machine: `npm start` with a join token, its own data folder, agent, fencer
+ * and VMs. `dispose` ends all of it.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';

@@ -1,4 +1,4 @@
-/** The control plane's listener for hosts on other machines, of this process, and hosts that join it. */
+/** The control plane's listener for remote hosts, in this process, and hosts that join through it. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

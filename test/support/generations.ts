@@ -1,11 +1,11 @@
-/** Generations of disks as rows, without any object: for what only the database decides; and what tests of them look at. */
+/** Generations as database rows without objects, for tests of decisions in the database. */
 import { type Db, transaction } from '../../src/db/pool.ts';
 import { advanceHead, readLayers } from '../../src/disks/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import type { InstanceOut, TestApi } from './api.ts';
 import type { Person } from './people.ts';
 
-/** Commits so many more generations, of one segment each that is in no store. */
+/** Commits `count` more generations. Each has one segment, which is in no store. */
 export async function makeGenerations(db: Db, instance_id: InstanceId, count: number): Promise<void> {
   for (let i = 0; i < count; i++) {
     await transaction(db, async (tx) => {
@@ -26,7 +26,7 @@ export async function makeGenerations(db: Db, instance_id: InstanceId, count: nu
   }
 }
 
-/** Instances of `owner` with generations, and what is known of them beside the API's answers. */
+/** Instances of `owner` with generations, and facts about them that the API does not return. */
 export function generationScene(api: TestApi, owner: Person) {
   const { db } = api;
   return {

@@ -1,10 +1,9 @@
 /**
- * A program in the guest that writes numbered records, fsyncs each, says so over ssh, and reads others back from the disk.
- * What it has said is the oracle: it is remembered here, where no crash of the guest reaches.
+ * A program in the guest that writes numbered records, fsyncs each, reports it over ssh, and reads other records back. Its
+ * reports are the oracle. They are kept here, where a crash of the guest does not reach them.
  *
- * Records go round through 16 slots, each with its own hash. So a disk at any moment holds the last 16 of them, and at most
- * one more that was being written, which nobody was told of. Beside them lie a few long files whose names are their
- * hashes: what makes a flush take its time.
+ * Records rotate through 16 slots, each with its hash. So the disk always holds the last 16 records, and at most one more
+ * that was being written and not yet reported. A few long files, named by their hashes, make a flush take some time.
  */
 import assert from 'node:assert/strict';
 import type { GuestInstance } from './guest-instance.ts';

@@ -1,4 +1,4 @@
-/** A program in the guest that reads a file from its disk again and again, and counts what was wrong with it. */
+/** A program in the guest that reads a file from its disk repeatedly and counts wrong contents. */
 import assert from 'node:assert/strict';
 import type { GuestInstance } from './guest-instance.ts';
 

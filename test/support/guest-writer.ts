@@ -1,4 +1,4 @@
-/** A program in the guest that writes and fsyncs all the time, and counts what was refused. */
+/** A program in the guest that writes and fsyncs continuously and counts failures. */
 import assert from 'node:assert/strict';
 import type { GuestInstance } from './guest-instance.ts';
 

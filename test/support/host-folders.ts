@@ -1,4 +1,4 @@
-/** A host's folders, with an instance that has nothing yet, for what runs without an agent. */
+/** A host's folders with an empty instance, for tests without an agent. */
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

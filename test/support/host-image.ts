@@ -1,4 +1,4 @@
-/** An image in a host's folder that no VM could boot: for what reads, stores and copies images. */
+/** An image in a host's folder that cannot boot, for tests that only read, store and copy images. */
 import { createHash } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-/** Root of a guest that turns against its host: another agent in the place of its own, and a console that never ends. */
+/** A guest whose root attacks the host: it replaces the guest agent and floods the console. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -15,7 +15,7 @@ export interface RootShell {
   sh(command: string, input?: Uint8Array): Promise<string>;
 }
 
-/** From now on its agent is ours, which is as good as the one before until it is told another way. */
+/** Replaces the guest agent with ours, which behaves well until the test says otherwise. */
 export async function turnHostile(guest: RootShell): Promise<void> {
   await guest.sh(`cat > ${agent}.new && chmod 755 ${agent}.new && cp ${agent} ${agent}.real`, AGENT);
   await guest.sh(`echo good > /run/mode; mv ${agent}.new ${agent}; sync`);

@@ -1,6 +1,6 @@
 /**
- * A second reader of the disk's format, written from docs/disk-format.md and with nothing of ours: node:crypto and
- * node:zlib alone. It proves that the text says what the program writes. Simple and slow: objects whole, in memory.
+ * A second reader of the disk format, written from docs/disk-format.md without our code: only node:crypto and node:zlib. It
+ * proves that the document matches the program. It is simple and slow: it holds whole objects in memory.
  */
 import { createDecipheriv, createHash, hkdfSync } from 'node:crypto';
 import { crc32, zstdDecompressSync } from 'node:zlib';

@@ -1,7 +1,7 @@
 /**
- * A whole Berth on this machine, as `npm start` runs it: launcher, roles, embedded PostgreSQL and VMs, below a new
- * data folder, on free loopback ports. Whatever becomes of the test, `dispose` ends every process of that folder (the
- * VMs and the database outlive their launcher by design) and removes it.
+ * A whole installation on this machine, as `npm start` runs it: launcher, roles, embedded PostgreSQL and VMs, with a new data
+ * folder, on free loopback ports. VMs and database outlive their launcher by design, so `dispose` ends every process of the
+ * folder and removes it.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
@@ -53,7 +53,7 @@ import { until } from './waiting.ts';
 const PROJECT = join(import.meta.dirname, '..', '..');
 const SSH_PORTS = 8;
 const READY_MS = 180_000;
-/** Each finishes what it writes; on a machine that does much else that takes a while. */
+/** Roles finish their writes before they end, which takes a while on a busy machine. */
 const ROLE_END_MS = 60_000;
 
 /** Why guests cannot be booted here, for `skip`; false when they can. */
@@ -65,13 +65,13 @@ export interface InstallationOptions {
   readonly settings?: Readonly<Record<string, string>>;
   /** What runs the launcher instead of this checkout's: a program and its words. */
   readonly program?: readonly [program: string, ...words: string[]];
-  /** Called with the new data folder before the first start, for mounts; what it answers is undone at the end. */
+  /** Called with the new data folder before the first start, for mounts. Returns the cleanup. */
   readonly prepare?: (data_dir: string) => () => void;
-  /** Called with the data folder once it has what installations of the tests begin with, before the first start. */
+  /** Called with the data folder after it is filled for the tests, before the first start. */
   readonly seeded?: (data_dir: string) => void;
-  /** It starts without templates, and no other test gets those that it makes. */
+  /** Starts without templates, and shares those that it makes with no other test. */
   readonly own_templates?: boolean;
-  /** Where the user's own SSH key lies; in the data folder unless told. */
+  /** The folder of the user's SSH key. Default: the data folder. */
   readonly key_dir?: string;
 }
 
@@ -82,7 +82,7 @@ export class Installation {
   readonly port: number;
   readonly ssh_ports: { readonly first: number; readonly last: number };
   readonly client: RestClient;
-  /** Of the administrator, who owns what the tests make. */
+  /** The administrator's, who owns everything that the tests create. */
   readonly ssh: SshClient;
   #settings: Readonly<Record<string, string>>;
   readonly #program: readonly [string, ...string[]];
@@ -118,11 +118,11 @@ export class Installation {
     this.#disposed = endIfInterrupted(() => this.dispose());
   }
 
-  /** A new one, running, its administrator logged in and with an SSH key on the account. */
+  /** Starts a new one, logs its administrator in, and registers an SSH key for the account. */
   static async start(options: InstallationOptions = {}): Promise<Installation> {
     const installation = new Installation(options, await ownPorts(1 + SSH_PORTS));
     try {
-      // Another program than this checkout's makes all its own.
+      // Another program than this checkout's creates its own.
       if (options.program === undefined) await copyDatabase(installation.paths);
       await linkTestImage(installation.paths);
       if (options.own_templates !== true) await linkTemplates(installation.paths);
@@ -273,14 +273,14 @@ export class Installation {
     await this.start();
   }
 
-  /** Deletes what is kept of an instance on this host: the next start has the object store alone. */
+  /** Deletes an instance's overlay on this host, so that the next start reads from the object store. */
   async removeOverlays(instance_id: string): Promise<void> {
     const names = (await readdir(this.paths.overlays)).filter((name) => name.startsWith(instance_id));
     assert(names.length > 0, `${instance_id} has an overlay`);
     for (const name of names) await rm(join(this.paths.overlays, name));
   }
 
-  /** From now on, for what is started then. */
+  /** Changes settings for later starts. */
   set(settings: Readonly<Record<string, string>>): void {
     this.#settings = { ...this.#settings, ...settings };
   }
@@ -295,18 +295,18 @@ export class Installation {
     });
   }
 
-  /** The machine is lost: every process of it dies, and nothing is left in the data folder. */
+  /** Loses the machine: kills every process and empties the data folder. */
   async lose(): Promise<void> {
     await this.stop('SIGKILL');
     await this.#endLeftovers();
     for (const name of readdirSync(this.data_dir)) {
-      // Whoever logs in has not lost the own key.
+      // The user still has the SSH key.
       if (name.startsWith('admin-key')) this.#own.set(name, readFileSync(join(this.data_dir, name)));
       rmSync(join(this.data_dir, name), { recursive: true, force: true, maxRetries: 5 });
     }
   }
 
-  /** Every process of it dies at once, the database and the VMs too; what is on the disk stays. */
+  /** Kills every process at once, also the database and the VMs. The data folder stays. */
   async die(): Promise<void> {
     const database = await this.postgresPid().catch(() => null);
     const backends = database === null ? [] : [database, ...childrenOf(database)];

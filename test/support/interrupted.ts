@@ -1,7 +1,7 @@
 /**
- * What a test file has started outlives it by design; a run that is interrupted ends it all the same: what registered itself, and
- * every QEMU below this process, registered or not. A signal comes more than once: from the terminal, and from the runner, which
- * sends SIGTERM to its files and is gone at once.
+ * Ends what a test file has started when the run is interrupted: everything that registered here, and every QEMU below this
+ * process. Those outlive their parents by design. A signal arrives more than once: from the terminal, and from the runner, which
+ * sends SIGTERM to its files and exits at once.
  */
 import {
   commandLineOf,

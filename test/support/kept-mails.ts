@@ -1,4 +1,4 @@
-/** A mailbox of its own key that keeps what was put into it, once it is committed. */
+/** A mailbox that keeps each mail once its transaction is committed. */
 import { randomBytes } from 'node:crypto';
 import { afterCommit, type Tx } from '../../src/db/pool.ts';
 import { Sealer } from '../../src/lib/seal.ts';

@@ -1,12 +1,12 @@
 /**
- * Rounds of chance against one guest: each asks for something, kills or freezes a process or two at a random moment, and
- * holds the disk against what the guest's fsyncs and the flushes' receipts have promised (`guest-journal.ts`).
+ * Random rounds against one guest. Each round requests some work, kills or freezes one or two processes at a random moment, and
+ * compares the disk with the promises of the guest's fsyncs and of the receipts (`guest-journal.ts`):
  *
- * - What was fsynced is there as long as the host's overlay is.
- * - What a receipt covers, or a stop, is there from the object store alone.
- * - No read or write in the guest fails, whoever else is killed.
+ * - Fsynced data is on the disk as long as the host keeps the overlay.
+ * - Data that a receipt or a stop covers is in the object store.
+ * - No read or write in the guest fails, unless its QEMU is killed.
  *
- * The choices follow from the seed; the moments are the machine's own.
+ * The seed determines the choices; the machine determines the timing.
  */
 import assert from 'node:assert/strict';
 import { randomInt } from 'node:crypto';
@@ -77,7 +77,7 @@ export class KillRounds {
   readonly #journal: GuestJournal;
   readonly #store: ToxicProxy | null;
   readonly #random: () => number;
-  /** The newest record that is in the object store by what was said. */
+  /** The newest record that must be in the object store, by the receipts. */
   #durable = 0;
 
   /** `store`: the way to the object store, if it is to be ill as well. */
@@ -89,7 +89,7 @@ export class KillRounds {
     this.#random = chances(seed);
   }
 
-  /** One round; what it did. */
+  /** Runs one round and describes it. */
   async once(): Promise<string> {
     const work = this.#pick(WORK);
     const all = this.#store ? WITH_STORE : VICTIMS;

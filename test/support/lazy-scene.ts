@@ -1,6 +1,6 @@
 /**
- * A QEMU without a guest whose overlay reads from our own lazy export: the disk engine's part of a start from the
- * object store alone. What a guest would do is done through an NBD export of QEMU's, or by the monitor's qemu-io.
+ * A QEMU without a guest whose overlay reads from our lazy export: the disk engine's part of a start from the object store. An
+ * NBD export of QEMU, or the monitor's qemu-io, acts in place of a guest.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
@@ -41,7 +41,7 @@ export class MoodyStore {
   bytes = 0;
   /** Set: reads wait for it. */
   held: Promise<void> | undefined;
-  /** Changes what is read of an object. */
+  /** Changes the bytes that are read of an object. */
   twist: (key: string, body: Buffer) => Buffer = (_, body) => body;
   readonly store: ObjectStore;
 
@@ -76,7 +76,7 @@ export class LazyScene {
   readonly content: Buffer;
   readonly base: FileHandle;
   map: BlockMap;
-  /** How often the head was asked for anew, and what it answers then. */
+  /** Counts requests for the current head, and holds the answer to them. */
   reloads = 0;
   reloaded: (() => Promise<BlockMap>) | undefined;
   lazy: LazyDisk;

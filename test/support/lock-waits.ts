@@ -1,9 +1,9 @@
-/** Two transactions at once, brought about: one holds what the others wait for. */
+/** Forces transactions to overlap: one holds a lock that the others wait for. */
 import { sql } from 'kysely';
 import type { Db } from '../../src/db/pool.ts';
 import { until } from './waiting.ts';
 
-/** Resolves once so many connections of this database wait for a lock. */
+/** Resolves once that many connections of this database wait for a lock. */
 export async function untilLocksAreWaitedFor(db: Db, connections: number): Promise<void> {
   const enough = async () => {
     const { rows } = await sql`
@@ -15,8 +15,8 @@ export async function untilLocksAreWaitedFor(db: Db, connections: number): Promi
 }
 
 /**
- * Runs all of `starts` up to where they tell of it in the outbox, each before the next is begun: none is committed
- * before all have done their work or wait for one another.
+ * Runs all of `starts` up to their write to the outbox, one after the other. None commits before all have done their work or
+ * wait for one another.
  */
 export async function allBeforeAnyCommits<T>(db: Db, starts: readonly (() => Promise<T>)[]): Promise<T[]> {
   const { under_way } = await db.transaction().execute(async (tx) => {

@@ -1,4 +1,4 @@
-/** Mail as an installation without SMTP has it: one .eml a message, in a folder. */
+/** Reads the mail of an installation without SMTP: one .eml file per message. */
 import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

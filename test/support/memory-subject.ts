@@ -1,6 +1,6 @@
 /**
- * The agent's block half in a process of its own, whose memory is looked at: a flush's sink, or a lazy disk, behind an NBD
- * server, over a folder or a bucket. Driven over IPC by `test/host/block-memory.test.ts`.
+ * The agent's block devices in a separate process, for measuring its memory: a flush's sink, or a lazy disk, behind an NBD
+ * server, over a folder or a bucket. `test/host/block-memory.test.ts` drives it over IPC.
  */
 import { open, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

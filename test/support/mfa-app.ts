@@ -1,4 +1,4 @@
-/** The public API with a clock that the test sets, people with passwords, and a database of the test file's own. */
+/** The public API with a clock that the test sets, people with passwords, and its own database. */
 
 import { randomBytes } from 'node:crypto';
 import { after } from 'node:test';

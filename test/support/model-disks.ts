@@ -1,6 +1,6 @@
 /**
- * Disks beside a model of them in memory: what is flushed goes through the real sink into a real store and database, and
- * the model keeps every generation byte for byte.
+ * Disks and a model of them in memory. A flush goes through the real sink into a real store and database; the model keeps
+ * every generation byte for byte.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -106,7 +106,7 @@ export class ModelDisk {
     this.#moved(this.head + 1);
   }
 
-  /** As the API does it; the model says what is then there. */
+  /** As the API does it, on disk and model. */
   async restore(generation: number): Promise<void> {
     const answer = await this.#post<InstanceOut>('restore', { generation });
     assert.equal(answer.status, 200, answer.text);

@@ -1,4 +1,4 @@
-/** A real name server (dnsmasq) on loopback, whose names can be changed while it runs: the lab for what webhooks dial. */
+/** A real name server (dnsmasq) on loopback whose names change while it runs, for tests of the addresses that webhooks dial. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { Resolver } from 'node:dns/promises';
 import { once } from 'node:events';

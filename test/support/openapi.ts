@@ -1,4 +1,4 @@
-/** The API document as tests read it. */
+/** Reads the API document for tests. */
 import type { RouteAccess } from '../../src/http/access-of.ts';
 
 export interface Operation {

@@ -1,4 +1,4 @@
-/** An image of one's own that rounds of chance make and are interrupted in: afterwards it is whole, or not there. */
+/** A user's image that random rounds create and interrupt: afterwards it is complete or absent. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';

@@ -1,13 +1,13 @@
 /**
- * Loopback ports that are the caller's alone for as long as it wants, whether something listens on them yet or not. Test
- * files run beside each other: a port that is only looked for is somebody else's by the time a slow program opens it.
+ * Reserves loopback ports for the caller, also before something listens on them. Test files run side by side: without a
+ * reservation another file could take a free port before a slow program opens it.
  */
 import { createServer, type Server } from 'node:net';
 
 /** Below those that the kernel gives to anybody (ip_local_port_range). */
 const FROM = 23_000;
 const UP_TO = 32_700;
-/** The first of each run is listened on by whoever has the run. */
+/** The owner of a run of ports listens on its first one. */
 const RUN = 10;
 
 export interface OwnPorts {
@@ -36,7 +36,7 @@ export async function ownPort(): Promise<number> {
   return (await ownPorts(1)).first;
 }
 
-/** Undefined: somebody else does. */
+/** Undefined when another process listens there. */
 function listenOn(port: number): Promise<Server | undefined> {
   return new Promise((resolve) => {
     const server = createServer((socket) => socket.destroy()).unref();

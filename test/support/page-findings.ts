@@ -1,11 +1,11 @@
-/** What must hold of each page of the console: for who sees little, for a phone, and for who is about to press something. */
+/** Checks that hold for every page of the console: accessibility, the width of a phone, and no layout shift. */
 import type { Page } from 'playwright-core';
 import { accessibilityFindings, layoutShifts, overhangPx } from './browser.ts';
 
 const DESK = { width: 1280, height: 800 };
 const PHONE = { width: 390, height: 800 };
 
-/** What does not, in a line each. The page is as wide as a desk's afterwards. */
+/** The failed checks, one line each. Leaves the page at desktop width. */
 export async function pageFindings(page: Page, origin: string, path: string): Promise<string[]> {
   const open = async () => {
     await page.goto(`${origin}${path}`);

@@ -1,4 +1,4 @@
-/** Users, organisations, roles and credentials, written straight into the database: what the API cannot make yet. */
+/** Users, organisations, roles and credentials, written straight into the database. */
 import { createHash, randomBytes } from 'node:crypto';
 import { hashPassword } from '../../src/auth/passwords.ts';
 import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX, SUDO_PREFIX } from '../../src/auth/tokens.ts';

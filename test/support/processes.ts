@@ -1,4 +1,4 @@
-/** Processes of an installation, found by whose children they are, and told apart by pid and start time. */
+/** Processes of an installation, found by their parents and identified by pid and start time. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {

@@ -1,4 +1,4 @@
-/** The header of an overlay, as QEMU writes it (docs/interop/qcow2.txt in its tree), and what somebody else could write there. */
+/** The header of an overlay as QEMU writes it (docs/interop/qcow2.txt in its tree), and forged ones. */
 export interface HeadChange {
   /** Sets a file's name, and where the header says that it is. */
   readonly backing_file?: string;

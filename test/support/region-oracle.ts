@@ -1,12 +1,12 @@
 /**
- * What a region of a disk may hold after a crash, by what its writer has said: pure.
+ * The contents that a region of a disk may hold after a crash, given its writer's reports. Pure.
  *
- * The region is blocks of 4 KiB. Each operation has a number; a write puts its number into every block, zeroing zeroes them,
- * a discard may or may not. A writer says each operation before it begins and after it is done, and which of them a FLUSH
- * has covered.
+ * The region consists of blocks of 4 KiB. Each operation has a number. A write puts its number into every block, a zeroing zeroes
+ * them, a discard may or may not. The writer reports each operation before it begins and after it ends, and the
+ * operations that a FLUSH has covered.
  *
- * After a crash each sector of a block holds what the newest operation that must have survived left there, or what a later
- * one did: those that were never heard of, too, whose word was lost on its way.
+ * After a crash each sector holds the result of the newest operation that must have survived, or of a later one, including
+ * operations whose report was lost.
  */
 import assert from 'node:assert/strict';
 
@@ -14,14 +14,14 @@ export const BLOCK_BYTES = 4096;
 const SECTOR_BYTES = 512;
 const SECTORS = BLOCK_BYTES / SECTOR_BYTES;
 
-/** What a block holds: the number of the write in it, 0 for zeroes, or what is in each of its sectors where they differ. */
+/** A block's content: the number of the write in it, 0 for zeroes, or one number per sector where they differ. */
 export type BlockContent = number | readonly number[];
 
 interface Operation {
   readonly number: number;
   /** What the blocks hold after it. */
   readonly value: number;
-  /** A discard: what was there before may stay. */
+  /** A discard: the previous content may stay. */
   readonly optional: boolean;
 }
 

@@ -1,9 +1,9 @@
 /**
- * A program in the guest that writes to a region of its disk below the file system, and what it says is the oracle
- * (`region-oracle.ts`). It writes past the page cache without a FLUSH, to extents that were never written, discards, and
+ * A program in the guest that writes to a region of its disk below the file system and reports to the oracle
+ * (`region-oracle.ts`). It writes past the page cache without a FLUSH, also to extents that were never written, discards, and
  * sends a FLUSH now and then, or never.
  *
- * The region is the one extent of a file that was allocated and never written: nothing else touches it.
+ * The region is the only extent of a file that was allocated and never written, so nothing else touches it.
  */
 import assert from 'node:assert/strict';
 import type { GuestInstance } from './guest-instance.ts';
@@ -88,7 +88,7 @@ export class RegionWriter {
     this.#listening = setInterval(() => this.#take(), 20);
   }
 
-  /** Takes what it has said so far. Fails when the guest has seen an error. */
+  /** Takes its reports so far. Fails when the guest has seen an error. */
   listen(): RegionOracle {
     this.#take();
     if (this.#failure !== undefined) throw this.#failure;

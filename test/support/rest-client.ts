@@ -1,4 +1,4 @@
-/** The public API as a client sees it: JSON over HTTP with a session's token. */
+/** A client of the public API: JSON over HTTP with a session's token. */
 import assert from 'node:assert/strict';
 
 export interface Answer<T = unknown> {
@@ -86,7 +86,7 @@ export class RestClient {
     return { status: response.status, body: parsed as T, headers: response.headers };
   }
 
-  /** The body of an answer with this status; anything else fails with what it said. */
+  /** The body of a response with this status. Any other status fails with the response's text. */
   async expect<T>(
     status: number | readonly number[],
     method: string,

@@ -141,7 +141,7 @@ function clip(first: number, count: number, size_bytes: number): { offset: numbe
   return { offset, length };
 }
 
-/** Waits for all; the first failure is told at once, so that the others stop, and thrown at the end. */
+/** Waits for all. The first failure stops the others and is thrown at the end. */
 async function firstFailure(
   tasks: readonly Promise<void>[],
   onFailure: (cause: unknown) => void,

@@ -1,10 +1,10 @@
 /**
  * A real S3 store for tests: Ceph's RADOS Gateway over a cluster of one monitor and one OSD that keeps its objects in
- * memory, on free loopback ports, below a folder of its own. Ready in some two seconds.
+ * memory, on free loopback ports, in its own folder. Ready in about two seconds.
  *
- * Its processes are ours: they end with `close`, and with this process however that ends (`setpriv --pdeathsig`).
- * The OSD's id of boot is the one that the monitor was told; a monitor ignores an OSD with another for ever. The cluster
- * has no authentication inside and listens on the loopback alone.
+ * Its processes are our children: they end with `close`, and with this process however it ends (`setpriv --pdeathsig`).
+ * The monitor gets the OSD's boot id in advance, because it ignores an OSD with another id for ever. The cluster has no internal
+ * authentication and listens only on loopback.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
@@ -27,10 +27,10 @@ const END_ORDER = ['rgw', 'osd', 'mon'] as const;
 const POOLS = ['.rgw.root', 'log', 'control', 'meta', 'buckets.index', 'buckets.non-ec', 'buckets.data'].map(
   (name) => (name.startsWith('.') ? name : `default.rgw.${name}`),
 );
-/** Nothing of Ceph, of a proxy or of S3 comes from the tests' environment. */
+/** Without the tests' settings of Ceph, proxies and S3. */
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' };
 
-/** What tells an installation of a bucket of this server. */
+/** The settings of an installation that uses a bucket of this server. */
 export function bucketSettings({ bucket, ...settings }: S3Settings): Record<string, string> {
   const { endpoint, access_key_id, secret_access_key } = settings;
   assert(endpoint !== null && access_key_id !== null && secret_access_key !== null);

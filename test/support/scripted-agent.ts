@@ -62,7 +62,7 @@ export class ScriptedAgent {
     this.#timer ??= setInterval(() => void this.heartbeat().catch(() => undefined), HEARTBEAT_MS).unref();
   }
 
-  /** One after the other: what is said later is what holds. */
+  /** Sent in order, so that the latest report wins. */
   heartbeat(disks: DiskReport[] = []) {
     const facts = this.#facts;
     const beat = this.#beat.then(() => this.client.heartbeat({ facts, disks }));
@@ -70,7 +70,7 @@ export class ScriptedAgent {
     return beat;
   }
 
-  /** Says nothing more, once what was being said has been heard. */
+  /** Stops reporting, after the pending report has arrived. */
   async silence(): Promise<void> {
     clearInterval(this.#timer);
     this.#timer = undefined;

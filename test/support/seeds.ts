@@ -1,6 +1,6 @@
 /**
- * What a new installation of the tests is given, so that not each of them makes it again: the database, the guest
- * image, its pieces in the object store, and the templates that installations before it have made.
+ * Fills a new installation of the tests, so that not each of them repeats the work: the migrated database, the guest image, its
+ * pieces in the object store, and the templates that earlier installations made.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { copyFile, link, mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
@@ -17,7 +17,7 @@ const TEMPLATES = join(CACHE, 'test-templates');
 const TEMPLATE_KEY = /^[0-9a-f]{32}$/;
 const DESCRIPTION = 'template.json';
 
-/** BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. */
+/** Links the image of BERTH_TEST_IMAGE_DIR. Without it the launcher finds or builds one. */
 export async function linkTestImage(paths: Paths): Promise<void> {
   const seed = process.env['BERTH_TEST_IMAGE_DIR'];
   if (seed === undefined) return;
@@ -25,7 +25,7 @@ export async function linkTestImage(paths: Paths): Promise<void> {
   const { id, version, files } = manifest;
   const folder = join(paths.debian_12, version.slice(0, 12));
   await mkdir(folder, { recursive: true, mode: 0o755 });
-  // On another file system the launcher's own way, from the project's cache, is left to do it.
+  // On another file system the launcher copies the image from the project's cache.
   for (const file of await readdir(seed)) {
     await link(join(seed, file), join(folder, file)).catch(() => undefined);
   }
@@ -37,7 +37,7 @@ export async function linkTestImage(paths: Paths): Promise<void> {
   for (const name of names) await link(join(stored, name), join(pieces, name)).catch(() => undefined);
 }
 
-/** A database that was made and migrated before, and secrets, as of an installation that has run without anybody there. */
+/** Copies a migrated database and creates secrets, as in an installation that has run and has no users. */
 export async function copyDatabase(paths: Paths): Promise<void> {
   await makeDataFolder(paths);
   await ensureSecrets(paths, null, false);
@@ -45,19 +45,19 @@ export async function copyDatabase(paths: Paths): Promise<void> {
   await copyCluster(join(paths.postgres, 'cluster'));
 }
 
-/** Those that were kept and are not too old; of another image or QEMU they are not looked at. None where they cannot be linked. */
+/** Links the kept templates that are not too old. The host ignores those of another image or QEMU. Does nothing where links fail. */
 export async function linkTemplates({ templates }: Pick<Paths, 'templates'>): Promise<void> {
   for (const key of templateKeys(TEMPLATES)) {
     const kept = join(TEMPLATES, key);
     const description = await stat(join(kept, DESCRIPTION)).catch(() => undefined);
-    // Another test has just found it too old.
+    // Another test has just removed it as too old.
     if (!description) continue;
     if (Date.now() - description.mtimeMs > MAX_AGE_MS) await rm(kept, { recursive: true, force: true });
     else await linkTemplate(kept, join(templates, key)).catch(() => undefined);
   }
 }
 
-/** What this one has made. */
+/** Keeps the templates that this installation made. */
 export async function keepTemplates({ templates }: Pick<Paths, 'templates'>): Promise<void> {
   const known = templateKeys(TEMPLATES);
   for (const key of templateKeys(templates).filter((made) => !known.includes(made))) {
@@ -67,13 +67,13 @@ export async function keepTemplates({ templates }: Pick<Paths, 'templates'>): Pr
       await linkTemplate(join(templates, key), folder);
       await rename(folder, join(TEMPLATES, key));
     } catch {
-      // Another test was first, or it lies on another file system.
+      // Another test was first, or the template is on another file system.
       await rm(folder, { recursive: true, force: true });
     }
   }
 }
 
-/** The memory itself; of its description, which notes each use, a copy. */
+/** Links the memory and copies the description, which records each use. */
 async function linkTemplate(from: string, to: string): Promise<void> {
   await mkdir(to, { recursive: true, mode: 0o700 });
   const files = (await readdir(from)).filter((file) => file !== DESCRIPTION);

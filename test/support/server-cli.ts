@@ -1,4 +1,4 @@
-/** `bin/berth` as the operator runs it on the server, on a data folder of its own and the database of an API in this process. */
+/** `bin/berth` as the operator runs it on the server, with its own data folder and the database of an API in this process. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';

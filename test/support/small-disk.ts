@@ -1,4 +1,4 @@
-/** A folder on a small file system in memory, whose size changes under whoever uses it. Needs root. */
+/** A folder on a small file system in memory whose size changes while it is in use. Needs root. */
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, statfsSync, writeFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';

@@ -1,4 +1,4 @@
-/** As much of an SMTP server (RFC 5321, AUTH PLAIN of RFC 4954) as it takes to see what is sent, on a free loopback port. */
+/** A minimal SMTP server (RFC 5321, AUTH PLAIN of RFC 4954) that records mail, on a free loopback port. */
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { createInterface } from 'node:readline';
@@ -13,7 +13,7 @@ export interface Received {
   readonly login: string | null;
 }
 
-/** `silent_after`: it answers nothing from this command on. `refuses`: what it answers to a recipient. */
+/** `silent_after`: it stops answering at this command. `refuses`: its answer to a recipient. */
 export async function startSmtpServer(
   t: TestContext,
   { silent_after, refuses }: { readonly silent_after?: string; readonly refuses?: string } = {},

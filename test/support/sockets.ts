@@ -1,4 +1,4 @@
-/** TCP on loopback: a server that a test scripts, and a client that it minds. */
+/** TCP on loopback: a scripted server, and a client. */
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';

@@ -1,4 +1,4 @@
-/** The real ssh program with a key of its own, knowing only the hosts that it was told of. */
+/** The real ssh program with its own key, which trusts only the host keys that the test gives it. */
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { appendFileSync, existsSync, readFileSync } from 'node:fs';

@@ -1,4 +1,4 @@
-/** Brings instances into every state of the table, by calls and reports where there are any. */
+/** Brings instances into every state of the table, through calls and reports where possible. */
 import assert from 'node:assert/strict';
 import { sql } from 'kysely';
 import type { InstanceId } from '../../src/lib/ids.ts';
@@ -53,7 +53,7 @@ export async function stateOf(api: TestApi, who: Person, id: string): Promise<Vm
   return (await api.as(who).get<VmOut>(`/v1/instances/${id}/vm`)).body;
 }
 
-/** Something goes on in the VM: its last use, put back by an hour, is told anew without another call. */
+/** Simulates use of the VM: moves its last use back by an hour, so that the next report changes it without another call. */
 export async function isStillUsed({ db }: TestApi, id: string): Promise<void> {
   const instance_id = id as InstanceId;
   const vm = () => db.selectFrom('vms').select('active_at').where('instance_id', '=', instance_id);

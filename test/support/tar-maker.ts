@@ -1,4 +1,4 @@
-/** Tar archives as nobody well-meaning would write them: every field is the test's own. */
+/** Writes tar archives in which the test chooses every field, for hostile archives. */
 export interface MadeEntry {
   readonly path: string;
   readonly type?: string;

@@ -27,7 +27,7 @@ export interface NotificationOut {
   readonly read_at: string | null;
 }
 
-/** Of a key of its own: it opens no mail but those of notifications. */
+/** With its own key, which opens only the mails of notifications. */
 const mailbox = new Mailbox(new Sealer(randomBytes(32), 'test mails'));
 
 /** Raises the notifications of all events. */
@@ -48,7 +48,7 @@ export async function notificationsOf(client: Client, query = ''): Promise<reado
   return answer.body.data;
 }
 
-/** Something that its actor is told of, each time on another resource unless `key_id` says which. */
+/** Appends an event that notifies its actor, each time about another resource unless `key_id` names one. */
 export async function happen(
   db: Db,
   { org_id, user_id }: { org_id: OrgId; user_id: UserId },

@@ -1,8 +1,8 @@
-/** Tests that take long and seldom find more than their neighbours do: BERTH_TEST_FAULTS=all runs them too. */
+/** Tests that take long and rarely find more than similar tests do. Only BERTH_TEST_FAULTS=all runs them. */
 const ALL = process.env['BERTH_TEST_FAULTS'] === 'all';
 export const THOROUGH = ALL ? {} : { skip: 'only with BERTH_TEST_FAULTS=all' };
 
-/** How often something random, or one of many alike, is tried: `few` times in each `npm test`, which adds up. */
+/** How often a random test runs: `few` times in each `npm test`, `many` times with BERTH_TEST_FAULTS=all. */
 export function tries(few: number, many: number): number {
   return ALL ? many : few;
 }

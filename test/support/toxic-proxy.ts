@@ -1,7 +1,7 @@
 /**
- * A way to an HTTP server that a test poisons, request by request: slow, answered with errors, cut in the middle of a
- * body, with other bytes, silent; or away altogether (`cut` and `mend`, on the same port). What is not poisoned passes
- * as it is, the Host header too, so that signatures hold.
+ * A proxy to an HTTP server that injects a fault per request: slow, an error, a body that is cut or changed, silence; or no
+ * connection at all (`cut` and `mend`, on the same port). Other requests pass unchanged, with their Host header, so that
+ * signatures stay valid.
  */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -14,9 +14,9 @@ import { ownPort } from './own-ports.ts';
 export interface Toxic {
   /** Before anything else. */
   readonly delay_ms?: number;
-  /** Answered here; the server never hears of it. */
+  /** Answered by the proxy; the server never gets the request. */
   readonly answer?: { readonly status: number; readonly code: string };
-  /** Never answered; the server never hears of it. */
+  /** Never answered; the server never gets the request. */
   readonly hang?: boolean;
   /** The connection breaks after so many bytes of the request's body. */
   readonly cut_request_at?: number;
@@ -30,7 +30,7 @@ export interface Toxic {
   readonly stall_answer_at?: number;
   /** One bit of the answer's body arrives changed, if it is as long as that. */
   readonly flip_answer_at?: number;
-  /** The answer has this status in place of its own, and no body. */
+  /** Replaces the response's status and drops its body. */
   readonly status?: number;
 }
 

@@ -1,4 +1,4 @@
 import { allQuotas, QUOTA_DEFAULTS, type QuotaLimits } from '../../src/lib/quotas.ts';
 
-/** Of test installations: organisations have what the first one has, which tests are about. Accounts have the defaults. */
+/** Quotas of tests: every organisation has those of the first one. Accounts have the defaults. */
 export const UNLIMITED_ORGANISATIONS: QuotaLimits = { ...QUOTA_DEFAULTS, ...allQuotas(null) };

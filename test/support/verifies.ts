@@ -1,4 +1,4 @@
-/** How many passwords this process has verified, also against the dummy. */
+/** Counts the password verifications of this process, including those against the dummy hash. */
 import { subscribe } from 'node:diagnostics_channel';
 import { VERIFY_CHANNEL } from '../../src/auth/passwords.ts';
 

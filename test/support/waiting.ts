@@ -1,8 +1,8 @@
-/** Waiting on a condition of a whole installation, never on time: with a deadline of one's own, and through failures. */
+/** Waits on conditions of a whole installation, with a deadline and through failures. Never waits on time alone. */
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** What is waited for comes within a second or two; a machine that does much else may take very much longer. */
+/** Conditions usually hold within seconds; a busy machine may take much longer. */
 const PATIENCE_MS = 120_000;
 
 export interface Patience {
@@ -27,7 +27,7 @@ export async function until<T>(
   }
 }
 
-/** As {@link until}, taking a rejection for "not yet"; the last one is told at the deadline. */
+/** Like {@link until}, but treats a rejection as "not yet". At the deadline it fails with the last one. */
 export async function untilWorks<T>(
   what: string,
   work: () => Promise<T>,

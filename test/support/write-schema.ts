@@ -1,4 +1,4 @@
-/** Writes `src/db/schema.sql` from a database that the migrations have just made. Run it after adding one. */
+/** Writes `src/db/schema.sql` from a freshly migrated database. Run it after adding a migration. */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { startDatabase } from './database.ts';
