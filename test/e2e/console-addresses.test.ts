@@ -1,4 +1,4 @@
-/** Addresses in the console: confirmed by mail, taken over by their owners, and asked in without mail. */
+/** Email addresses in the console: confirmation, a password reset, and invitations without mail. */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
@@ -33,7 +33,7 @@ describe('the console of a server that sends mail', { skip: NO_BROWSER, timeout:
       return /^berth_mail_\w+$/m.exec(mail?.text ?? '')?.[0];
     });
 
-  test('says that an address is not confirmed, and confirms it by the link of a mail that it sends again, also over a login', async () => {
+  test('shows an unconfirmed address, and confirms it by the link of a mail, also through a login', async () => {
     const visited = await visit('/api-keys', { email_confirmed: false });
     const { who, page, button, heading, alert, dialog, logIn, leave } = visited;
     await page.getByText(`Your address ${who.email} is not confirmed.`).waitFor();

@@ -1,4 +1,4 @@
-/** The console when answers come late, are many, or are not what was hoped for. */
+/** The console when responses arrive late, are long, or are errors. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
@@ -52,7 +52,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('rests between two looks at its instances, however much happens', async () => {
+  test('pauses between two requests for its instances, however many events arrive', async () => {
     const { page, heading, listenAt, leave } = await visit();
     await page.clock.install();
     await page.addInitScript(`globalThis.looks = { begun: 0, ended: 0 };
@@ -89,7 +89,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('shows the list that was chosen last, whichever answer comes last', async () => {
+  test('shows the list that was chosen last, whichever response arrives last', async () => {
     const { who, page, button, leave } = await visit();
     await makeNotification(api.db, who.user_id);
     await page.goto('/notifications');
@@ -106,7 +106,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('keeps what was asked for by “Show more” when the list is looked at anew', async () => {
+  test('keeps the rows of “Show more” when the list is refreshed', async () => {
     const { who, page, button, leave } = await visit();
     await Promise.all(Array.from({ length: 60 }, () => makeNotification(api.db, who.user_id)));
     await page.goto('/notifications');
@@ -134,7 +134,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('shows a key set as somebody else has changed it', async () => {
+  test("shows a key set after another user's change", async () => {
     const { who, page, heading, listenAt, leave } = await visit();
     await makeSshKey(api.db, who.user_id);
     const { id, name } = await api.instance(who);
@@ -149,7 +149,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('offers a key no longer as chosen that somebody else has taken out since it was', async () => {
+  test('does not preselect a key that another user has removed', async () => {
     const { who, page, button, listenAt, leave } = await visit();
     await makeSshKey(api.db, who.user_id);
     const { id, name } = await api.instance(who);
@@ -168,7 +168,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('does not call an account without keys where its keys are not known', async () => {
+  test('does not say that an account has no keys before they are known', async () => {
     const { who, page, button, alert, leave } = await visit();
     await makeSshKey(api.db, who.user_id);
     const { name } = await api.instance(who);
@@ -184,7 +184,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('shows in saved settings what somebody else has changed since, and does not undo it', async () => {
+  test("shows another user's change in saved settings, and does not undo it", async () => {
     const { who, page, button, heading, listenAt, leave } = await visit();
     const { id, name } = await api.instance(who);
     await listenAt(`/instances/${name}/settings`);
@@ -237,7 +237,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('says what to do where the terminal of an older server is no longer there', async () => {
+  test("says what to do when the terminal's script of an older server is gone", async () => {
     const visited = await visit();
     const { page, button, alert, leave } = visited;
     const { name } = await startedVm(visited);
@@ -248,7 +248,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('calls fields by their labels when it says what is wrong with them', async () => {
+  test('names fields by their labels in errors', async () => {
     const { button, heading, dialog, leave } = await visit('/account');
     await button('Add an app').click();
     await button('Next').click();
@@ -264,7 +264,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('tells service accounts from people, whatever they are called', async () => {
+  test('distinguishes service accounts from people, whatever their names', async () => {
     const { who, page, leave } = await visit();
     const { key } = await makeServiceKey(api.db, who.org_id, '*');
     await api.db.updateTable('service_accounts').set({ name: who.email }).execute();
@@ -275,7 +275,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('holds a dialog until it is known what came of it', async () => {
+  test('keeps a dialog open until its request has a result', async () => {
     const { page, button, dialog, heading, leave } = await visit();
     await button('New instance').first().click();
     await dialog().getByLabel('Name', { exact: true }).fill('web');
@@ -289,7 +289,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('shows what is wrong in a part of a form that is folded away', async () => {
+  test('unfolds the part of a form that has an error', async () => {
     const { page, button, dialog, leave } = await visit();
     await button('New instance').first().click();
     await dialog().getByLabel('Name', { exact: true }).fill('web');
@@ -304,7 +304,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('lists a key that was made elsewhere', async () => {
+  test('lists a key that was created elsewhere', async () => {
     const { who, page, heading, listenAt, leave } = await visit();
     await listenAt('/api-keys');
     await heading('No API keys yet').waitFor();

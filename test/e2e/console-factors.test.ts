@@ -1,4 +1,4 @@
-/** Second factors in the console, where no guest is needed: adding one asks for the password. */
+/** Second factors in the console, without a guest: adding one requires the password. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { addAuthenticator, NO_BROWSER } from '../support/browser.ts';

@@ -1,4 +1,4 @@
-/** What the console shows of keys, and what it revokes with them. */
+/** API and SSH keys in the console: their origin, and revocation with their children. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
@@ -9,7 +9,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   if (NO_BROWSER) return;
   const { api, visit }: ConsoleForFile = await consoleForFile();
 
-  test('says which key made a key, and revokes what was made with it if one says so', async () => {
+  test('shows which key created a key, and also revokes its children on request', async () => {
     const { who, page, button, dialog, leave } = await visit();
     const make = async (as: string, name: string) => {
       const made = await api.as(as).post<{ key: string }>('/v1/api-keys', { name, scope: '*' });

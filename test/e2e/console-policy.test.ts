@@ -1,4 +1,4 @@
-/** The console under its content security policy: no text becomes markup or code, and nothing that it does needs that. */
+/** The console under its content security policy: no text becomes markup or code, and no page needs that. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
@@ -43,7 +43,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     });
   }
 
-  test('lets no script make a policy of its own', async () => {
+  test('lets no script create a Trusted Types policy', async () => {
     const { page, leave } = await visit();
     await assert.rejects(page.evaluate("trustedTypes.createPolicy('own', {})"), /Policy "own" disallowed/);
     await leave();

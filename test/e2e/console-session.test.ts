@@ -1,4 +1,4 @@
-/** The console when a session, an organisation or the server is not as it was. */
+/** The console when a session, an organisation or the server has changed. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
@@ -22,7 +22,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
       .where('session_id', '!=', session_id)
       .execute();
 
-  test('shows another organisation where the chosen one is no longer one’s own', async () => {
+  test('shows another organisation when the user has left the chosen one', async () => {
     const { page, heading, leave } = await visit();
     await heading('No instances yet').waitFor();
     await page.evaluate("localStorage.setItem('berth.org', 'org_00000000000000000000000000')");
@@ -66,7 +66,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('offers another try where it could not begin', async () => {
+  test('offers a retry when its start fails', async () => {
     const { page, button, heading, leave } = await visit();
     const error = { code: 'RATE_LIMITED', message: 'Too many.', request_id: 'req_1' };
     await page.route(/\/v1\/orgs(\?|$)/, (route) =>
@@ -80,7 +80,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('counts what is unread in a second tab too', async () => {
+  test('counts unread notifications in a second tab, too', async () => {
     const { who, page, place, leave } = await visit();
     for (const _ of [1, 2]) await makeNotification(api.db, who.user_id);
     await page.reload();
@@ -93,7 +93,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('remembers an invitation over the login', async () => {
+  test('remembers an invitation through the login', async () => {
     const { page, button, heading, logIn, leave } = await visit();
     await button('Log out').click();
     await heading('Log in').waitFor();
@@ -126,7 +126,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('goes on in two tabs that renew at the same time, and after a reload of both', async () => {
+  test('works in two tabs that renew at the same time, and after a reload of both', async () => {
     const { who, page, heading, leave } = await visit();
     await heading('No instances yet').waitFor();
     const other = await page.context().newPage();
@@ -153,7 +153,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('asks nobody for a password after the session of who wanted it', async () => {
+  test('asks for no password after the session has ended', async () => {
     const { who, page, button, heading, dialog, leave } = await visit('/api-keys');
     await makeKey(api.db, who, '*');
     await page.reload();

@@ -1,6 +1,6 @@
 /**
- * The web console in a browser, on a whole installation with a VM: what a person does, in their order. Each test goes
- * on where the one before it has left the page.
+ * The web console in a browser, on a whole installation with a VM, in the order of a person's actions. Each test continues on
+ * the page where the previous one ended.
  */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
@@ -129,7 +129,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     assert.deepEqual([cookie?.httpOnly, cookie?.secure, cookie?.sameSite], [true, true, 'Strict']);
   });
 
-  test('makes an instance in one dialog and shows its VM come up by itself, with the command that logs in', async (t) => {
+  test('creates an instance in one dialog and shows its VM start, with the ssh command', async (t) => {
     await button('New instance').first().click();
     await dialog().getByLabel('Name', { exact: true }).fill('web');
     await dialog().getByLabel('Memory, MiB').fill('256');
@@ -176,7 +176,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await button('Put the receipt away').click();
   });
 
-  test('shows in another tab what happens in this one', async () => {
+  test("shows this tab's changes in another tab", async () => {
     const other = await page.context().newPage();
     await other.goto(origin);
     await other.locator('main [data-state="running"]').waitFor();
@@ -186,7 +186,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await other.close();
   });
 
-  test('says what is wrong in a long form where it is seen, and who did what by name', async () => {
+  test('shows errors of a long form in view, and names actors', async () => {
     await page.goto(origin);
     await button('New instance').first().click();
     await dialog().getByLabel('Name', { exact: true }).fill('web');
@@ -202,7 +202,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await page.getByRole('cell', { name: 'the host', exact: true }).first().waitFor();
   });
 
-  test('asks one after the other in as members, not as owners', async () => {
+  test('invites several people as members, not as owners', async () => {
     await place('Organisation').click();
     for (const email of ['ada@example.org', 'bob@example.org']) {
       await page.getByLabel('E-mail').fill(email);

@@ -1,6 +1,6 @@
 /**
- * A flush without a freeze: its receipt covers what QEMU had answered by then, whether or not the guest ever sent a FLUSH.
- * The guest's agent is stopped, and the guest writes past its page cache to blocks that were never written.
+ * A flush without a freeze: its receipt covers every write that QEMU had completed, also when the guest never sent a FLUSH. The
+ * guest agent is stopped, and the guest writes past its page cache to blocks that were never written.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -47,7 +47,7 @@ describe('a guest whose agent is stopped and that sends no FLUSH', {
   });
   after(() => berth?.dispose());
 
-  test('has what the receipt covers after its QEMU was killed, and from the object store alone', async () => {
+  test("has the receipt's data after a kill of QEMU, and from the object store alone", async () => {
     await stopAgent();
     const { read, expected } = await write(4);
     const receipt = await guest.flush();
@@ -64,7 +64,7 @@ describe('a guest whose agent is stopped and that sends no FLUSH', {
     assert.equal(await guest.sh(read), expected, 'without the overlay');
   });
 
-  test('is flushed soon after the freeze has been given up', async () => {
+  test('is flushed soon after the freeze times out', async () => {
     await stopAgent();
     await write(1);
     const { consistency, duration_ms } = await guest.flush();

@@ -11,7 +11,7 @@ const ROUNDS = tries(3, 40);
 const SEEDS = { power: 11, kill: 6 };
 
 for (const disaster of DISASTERS) {
-  test(`all is there that a receipt or a FLUSH of the guest covers, unless the start says otherwise: ${disaster}`, {
+  test(`no data that a receipt or a FLUSH covers is lost, unless the start says so: ${disaster}`, {
     skip: CANNOT_BOOT_GUESTS || (disaster === 'power' && CANNOT_CUT_DISKS),
     timeout: tries(600_000, 7_200_000),
   }, async (t) => {

@@ -1,7 +1,7 @@
 /**
- * Crashes of chance: node test/fault/crashes.ts [CUTS [KILLS [SEED]]], 100 power cuts and 200 kills unless told. A line a round
- * and a sum of each; a failure tells the seed that repeats its choices. `test/support/crash-rounds.ts` says what a round is; a
- * few are part of `npm test`.
+ * Random crashes: node test/fault/crashes.ts [CUTS [KILLS [SEED]]], by default 100 power cuts and 200 kills. Prints one line per
+ * round and a summary; a failure prints the seed, which repeats its choices. `test/support/crash-rounds.ts` defines a round.
+ * `npm test` runs a few.
  */
 import { writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

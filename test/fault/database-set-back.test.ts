@@ -1,6 +1,6 @@
 /**
- * The database has lost its last commits, as after a failover without them or a restore to an earlier time: receipts were
- * given for what it does not know. What a host still holds is committed again, or kept for the operator; nothing is removed.
+ * The database has lost its last commits, as after a failover or a restore to an earlier time, so it does not know some receipts.
+ * Generations that a host still holds are committed again or kept for the operator; nothing is removed.
  */
 import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
@@ -44,7 +44,7 @@ describe('a database that was set back', { skip: CANNOT_BOOT_GUESTS, timeout: 59
   const aside = () =>
     readdirSync(join(berth.paths.overlays, 'aside')).filter((name) => name.endsWith('.qcow2'));
 
-  test('has what a running VM was given receipts for with its next flush', async () => {
+  test("regains a running VM's receipts with its next flush", async () => {
     const { generation } = await guest.flush();
     const lost = await write('running');
     await guest.flush();
@@ -59,7 +59,7 @@ describe('a database that was set back', { skip: CANNOT_BOOT_GUESTS, timeout: 59
     assert.deepEqual([await read('running'), await read('later')], [lost, later]);
   });
 
-  test('has what an idle VM was given a receipt for, too: a flush of nothing new saves all of it again', async () => {
+  test("regains an idle VM's receipt: a flush without changes saves everything again", async () => {
     const { generation } = await guest.flush();
     const lost = await write('idle');
     await guest.flush();
@@ -73,7 +73,7 @@ describe('a database that was set back', { skip: CANNOT_BOOT_GUESTS, timeout: 59
     assert.equal(await read('idle'), lost);
   });
 
-  test('has what a VM had saved by its stop once it was started again: its host holds it', async () => {
+  test('regains the data of a stopped VM at its next start, from its host', async () => {
     const { generation } = await guest.flush();
     const lost = await write('stopped');
     await guest.stop();
@@ -85,7 +85,7 @@ describe('a database that was set back', { skip: CANNOT_BOOT_GUESTS, timeout: 59
     assert.equal(await read('stopped'), lost);
   });
 
-  test('that knows of another VM since has the disk from there; the overlay is set aside, and the start says so', async () => {
+  test('keeps the disk of a later VM: the older overlay is set aside, and the start says so', async () => {
     const { generation } = await guest.flush();
     await write('aside');
     await guest.stop();

@@ -1,6 +1,6 @@
 /**
- * No room, in the object store and on the host's own disk: nothing is lost, it is said what is wrong, and everything
- * goes on once there is room. Both are small file systems in memory here.
+ * No space in the object store or on the host's disk: nothing is lost, the error names the cause, and everything continues once
+ * there is space. Both are small file systems in memory here.
  */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -70,7 +70,7 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   });
   after(() => berth?.dispose());
 
-  test('in the store, a flush is 503 and says why, the guest goes on, and the next flush has it all', async () => {
+  test('in the store, a flush gets 503 with the cause, the guest keeps running, and the next flush saves everything', async () => {
     await guest.sh('head -c 16M /dev/urandom > /srv/second; sync');
     objects.fill(6 * MIB);
     await refusedFlush(/the disk is full/);
@@ -101,7 +101,7 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     },
   );
 
-  test('in the store, a stop waits as flush_pending and is stopped only once all is saved', async () => {
+  test('in the store, a stop waits as flush_pending until everything is saved', async () => {
     await guest.sh('head -c 16M /dev/urandom > /srv/fourth; sync');
     const hashes = await guest.sh(HASH);
     objects.fill(4 * MIB);
@@ -121,7 +121,7 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.equal(await guest.sh(HASH), hashes);
   });
 
-  test('on the host, the guest waits instead of seeing an error, and goes on once there is room', async () => {
+  test('on the host, the guest waits without an error, and continues once there is space', async () => {
     // Else it takes room beside us.
     const { sidecar } = overlayPaths(berth.paths.overlays, guest.id);
     const whole = () => JSON.parse(readFileSync(sidecar, 'utf8')).filled === 'yes';
@@ -146,7 +146,7 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.equal(await guest.sh(HASH), hashes);
   });
 
-  test('on the host, a start fails saying so, and works once there is room', THOROUGH, async () => {
+  test('on the host, a start fails and says so, and works once there is space', THOROUGH, async () => {
     const hashes = await guest.sh(HASH);
     await guest.stop();
     await berth.removeOverlays(guest.id);

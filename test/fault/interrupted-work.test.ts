@@ -1,6 +1,6 @@
 /**
- * Kills in the middle of a flush, a freeze, a start, a stop and a restart: the guest sees no error, nothing that was
- * written is lost, and what was asked for happens.
+ * Kills in the middle of a flush, a freeze, a start, a stop and a restart: the guest sees no error, no write is lost, and the
+ * request completes.
  */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -141,7 +141,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
     return { answer, letGo };
   };
 
-  test('a flush, of QEMU while its commit is on its way: what was committed stays in the store', async () => {
+  test('a flush, of QEMU while its commit is in flight: the committed generation stays in the store', async () => {
     await dirty();
     const hash = await guest.sh('sha256sum /srv/big');
     const { generation } = (await guest.vm()).disk;
@@ -158,7 +158,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
     assert.equal(await guest.sh('sha256sum /srv/big'), hash);
   });
 
-  test('a flush, of the control-plane at its commit: it is asked for again, and counts once', async () => {
+  test('a flush, of the control-plane at its commit: the commit is repeated, and counts once', async () => {
     const { qemu } = guest;
     await dirty();
     const { generation } = (await guest.vm()).disk;
@@ -205,7 +205,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
     assert.equal(await guest.sh('cat /srv/small'), small);
   });
 
-  test('a freeze, of the agent: the guest is thawed by the next one', async () => {
+  test('a freeze, of the agent: the next agent thaws the guest', async () => {
     const qemu = guest.qemu;
     const found_frozen = async () => {
       await guest.shAgain('date +%N > /srv/dirty; sync');
@@ -279,7 +279,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
   for (const moment of ['before', 'after'] as const) {
     const extent = moment === 'before' ? THOROUGH : {};
     test(
-      `a start, of the agent, ${moment === 'before' ? 'as the machine is launched' : 'after the guest is let go'}: the VM comes up with its data`,
+      `a start, of the agent, ${moment === 'before' ? 'as QEMU starts' : 'after the guest runs'}: the VM comes up with its data`,
       extent,
       async () => {
         await guest.start();

@@ -1,6 +1,6 @@
 /**
- * Kills of every process but the VM's, while a VM runs: it goes on, and whoever comes back takes it over. One
- * installation and one guest, whose process and kernel must still be the first ones at the end of each test.
+ * Kills of every process but QEMU while a VM runs: the VM continues, and the restarted process adopts it. One installation
+ * and one guest, whose process and kernel are still the first ones at the end of each test.
  */
 import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, test } from 'node:test';
@@ -64,7 +64,7 @@ describe('the death of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.equal(await session, 'ended');
   });
 
-  test('the database by SIGKILL leaves the VM untouched, and the launcher starts it again', async () => {
+  test('the database by SIGKILL leaves the VM untouched, and the launcher restarts it', async () => {
     const pid = await berth.postgresPid();
     process.kill(pid, 'SIGKILL');
     await until('the database runs anew', async () => {

@@ -1,4 +1,4 @@
-/** What another program holds, and settings that are wrong: it is said in a line, and the rest works. */
+/** Ports and folders that another program holds, and invalid settings: each gets one line, and the rest works. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:net';
@@ -36,7 +36,7 @@ describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 
     return { code: await ended, lines: printed().trimEnd().split('\n') };
   };
 
-  test('a second start on the same data folder ends with 2 and a line', async () => {
+  test('a second start on the same data folder exits with 2 and one line', async () => {
     const { code, lines } = await refused({ BERTH_LISTEN: `127.0.0.1:${await ownPort()}` });
     assert.equal(code, 2);
     assert.deepEqual(lines, [
@@ -45,7 +45,7 @@ describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 
     await berth.ready();
   });
 
-  test('BERTH_LISTEN in use ends with 2 and a line', async () => {
+  test('BERTH_LISTEN in use exits with 2 and one line', async () => {
     const { code, lines } = await refused({ BERTH_DATA_DIR: `${berth.data_dir}/other` });
     assert.equal(code, 2);
     assert.deepEqual(lines, [
@@ -53,7 +53,7 @@ describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 
     ]);
   });
 
-  test('wrong settings end with 2 and a line each', async () => {
+  test('wrong settings exit with 2 and one line each', async () => {
     const { code, lines } = await refused({
       BERTH_ADMIN_PASSWORD: 'short',
       BERTH_SSH_PORTS: '9-1',

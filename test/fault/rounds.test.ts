@@ -1,6 +1,6 @@
 /**
- * A few rounds of chance, with a seed whose first choices need one boot in all; sixty have every kind of them, and a
- * control plane stopped for nearly a minute. `rounds.ts` does as many as one likes.
+ * A few random rounds, with a seed whose first choices need only one boot. Sixty rounds contain every kind, and a control plane
+ * that stops for nearly a minute. `rounds.ts` runs any number.
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -12,7 +12,7 @@ import { tries } from '../support/thorough.ts';
 const ROUNDS = tries(6, 60);
 const SEED = 6147;
 
-test('whoever is killed, what was fsynced and what receipts cover is there, and the guest sees no error', {
+test('random kills lose no fsynced data and no data of a receipt, and the guest sees no error', {
   skip: CANNOT_BOOT_GUESTS,
   timeout: tries(600_000, 7_200_000),
 }, async (t) => {

@@ -1,7 +1,7 @@
 /**
- * Rounds of chance: node test/fault/rounds.ts [ROUNDS [SEED [s3]]], 200 unless told. A line a round and a sum; a failure tells
- * the seed that repeats its choices. With `s3` the object store is a bucket of a real S3 server, which goes away and falls
- * ill as others are killed. `test/support/kill-rounds.ts` says what a round is; a few are part of `npm test`.
+ * Random kills: node test/fault/rounds.ts [ROUNDS [SEED [s3]]], by default 200 rounds. Prints one line per round and a summary; a
+ * failure prints the seed, which repeats its choices. With `s3` the object store is a bucket of a real S3 server, which fails
+ * too. `test/support/kill-rounds.ts` defines a round. `npm test` runs a few.
  */
 import { GuestInstance } from '../support/guest-instance.ts';
 import { Installation } from '../support/installation.ts';

@@ -1,6 +1,6 @@
 /**
- * The VM's own process dies, or what it needs to start is damaged: it is said soon and why, nothing corrupt is ever
- * served, and once it is mended the data is there.
+ * QEMU dies, or something that it needs to start is damaged: the state shows it soon, with the cause, no corrupt data is ever
+ * served, and after the repair the data is there.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -45,7 +45,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     return vm.reason ?? assert.fail('a failure has a reason');
   };
 
-  test('killed, is failed within 2 s; the next start continues with all that was synced', async () => {
+  test('is failed within 2 s of its kill; the next start has all synced data', async () => {
     await guest.sh(`head -c 8M /dev/urandom > /srv/synced; sync`);
     const hashes = await guest.sh(HASH);
     const killed_at = Date.now();
@@ -90,7 +90,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     },
   );
 
-  test('killed, is saved by a flush of what its host still holds', THOROUGH, async () => {
+  test('that was killed is saved by a flush of its overlay', THOROUGH, async () => {
     await guest.sh(`head -c 1M /dev/urandom > /srv/held; sync`);
     const hashes = await guest.sh(HASH);
     await killed();
@@ -101,7 +101,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.equal(await guest.sh(HASH), hashes);
   });
 
-  test('killed and then stopped, is saved: without the overlay the next start has it all', async () => {
+  test('that was killed is saved by a stop: the next start needs no overlay', async () => {
     await guest.sh(`head -c 8M /dev/urandom > /srv/saved; sync`);
     const hashes = await guest.sh(HASH);
     const { qemu } = guest;
@@ -114,7 +114,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.equal(await guest.sh(HASH), hashes);
   });
 
-  test('killed and its overlay lost, starts from the last durable generation and says so', async () => {
+  test('whose overlay is lost starts from the last durable generation and says so', async () => {
     const durable = await guest.sh(HASH);
     const { generation } = await guest.flush();
     await guest.sh('echo lost > /srv/lost; sync');
@@ -127,7 +127,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     await guest.stop();
   });
 
-  test('whose guest panics, is failed with what its kernel said, and starts with all that was synced', async (t) => {
+  test("whose guest panics is failed with its kernel's message, and starts with all synced data", async (t) => {
     await guest.start();
     await guest.sh('head -c 1M /dev/urandom > /srv/panicked; sync');
     const hashes = await guest.sh(HASH);
@@ -160,7 +160,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     return { key: relative(berth.paths.objects, path), mend: () => writeFileSync(path, whole) };
   };
 
-  test('whose segment has a rotten directory, fails to start naming it, and starts once it is mended', async () => {
+  test('whose segment has a corrupt directory fails to start, names it, and starts once it is repaired', async () => {
     const { key, mend } = await rot((length) => length - 200);
     const reason = await failsToStart();
     assert.equal(reason.code, 'segment_corrupt', reason.message);
@@ -190,7 +190,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     },
   );
 
-  test('whose segment is cut short or missing, fails to start naming it, and starts once it is back', async () => {
+  test('whose segment is truncated or missing fails to start, names it, and starts once it is back', async () => {
     const path = await largestSegment();
     const whole = readFileSync(path);
     await guest.stop();
@@ -212,7 +212,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     await guest.stop();
   });
 
-  test('whose last boot failed before its guest ran, does not say that something was lost', () => {
+  test('whose last boot failed before its guest ran does not report a loss', () => {
     assert.equal(after_failed_starts, 'ready');
   });
 

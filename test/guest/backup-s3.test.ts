@@ -1,6 +1,6 @@
 /**
- * A machine whose objects are in a bucket: backed up with them, lost with its bucket, and restored into a new one; and
- * what is refused of buckets that are another's, or another than before. One story, on a real S3 server.
+ * A machine whose objects are in a bucket is backed up, lost with its bucket, and restored into a new one. Buckets of another
+ * installation are refused. One story, on a real S3 server.
  */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -80,7 +80,7 @@ describe('a backup with the objects of a bucket', MAY_RUN, () => {
     assert.deepEqual(await keysIn(unused), [], 'nothing was written there');
   });
 
-  test('after the machine and its bucket were lost, all is back in a new one, and none goes into another’s', async () => {
+  test('restores a lost machine into a new bucket, and refuses the bucket of another installation', async () => {
     const theirs = await server.bucket();
     await new S3Store(theirs).put('berth-store', [Buffer.from(`${crypto.randomUUID()}\n`)]);
     const mark = await readMark(new S3Store(old));

@@ -1,4 +1,4 @@
-/** A machine that is backed up while it runs, lost, and restored; and a disk as a file, out and in. One story. */
+/** A machine is backed up while it runs, lost, and restored; a disk is exported and imported as a file. One story. */
 import assert from 'node:assert/strict';
 import { mkdtemp, readFile, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -32,7 +32,7 @@ describe('backup', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     await rm(folder, { recursive: true, force: true });
   });
 
-  test('is made of a running machine, and says that it has the secret key', async () => {
+  test('is made of a running machine, and says that it contains the secret key', async () => {
     guest = await GuestInstance.running(berth, 'kept');
     await guest.sh('head -c 3000000 /dev/urandom > /srv/file; sync');
     sum = await guest.sh('sha256sum /srv/file');
@@ -56,19 +56,23 @@ describe('backup', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   });
 
   // The bytes are compared without a guest (test/cli/disk-tools.test.ts).
-  test('a disk goes out as a file and into a new instance, which boots from it', THOROUGH, async () => {
-    const file = join(folder, 'kept.qcow2');
-    await done('disk', 'export', 'kept', file, '--format', 'qcow2');
-    const copy = await GuestInstance.create(berth, 'copy');
-    await done('disk', 'import', 'copy', file);
-    await copy.start();
-    await copy.learnHost();
-    assert.equal(await copy.shAgain('sha256sum /srv/file'), sum);
-    assert.equal(await copy.shAgain('ls /srv'), 'file');
-    await copy.stop({ force: true });
-  });
+  test(
+    'a disk is exported as a file and imported into a new instance, which boots from it',
+    THOROUGH,
+    async () => {
+      const file = join(folder, 'kept.qcow2');
+      await done('disk', 'export', 'kept', file, '--format', 'qcow2');
+      const copy = await GuestInstance.create(berth, 'copy');
+      await done('disk', 'import', 'copy', file);
+      await copy.start();
+      await copy.learnHost();
+      assert.equal(await copy.shAgain('sha256sum /srv/file'), sum);
+      assert.equal(await copy.shAgain('ls /srv'), 'file');
+      await copy.stop({ force: true });
+    },
+  );
 
-  test('restored after all was lost, the machine is that of the backup: login, instances, disks, and a VM with its file', async () => {
+  test('restores a lost machine: login, instances, disks, and a VM with its file', async () => {
     await berth.lose();
     await done('restore-backup', saved);
     await berth.start();

@@ -23,7 +23,7 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
   });
   after(() => berth?.dispose());
 
-  test('the administrator logs in on the machine itself without naming themselves', async () => {
+  test('the administrator logs in on the server without a name', async () => {
     const ran = await cli.run(['login', '--password-stdin'], PASSWORD);
     assert.equal(ran.code, 0, ran.err);
     assert.match(ran.out, /as admin@localhost, in /);
@@ -32,7 +32,7 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
     assert.match(found, /^! {3}mail server .*\n {4}next: BERTH_SMTP_URL/m);
   });
 
-  test('create --start makes and boots; ssh passes input, output and exit code through', async () => {
+  test('create --start creates and boots; ssh passes input, output and exit code', async () => {
     const made = await cli.done(
       'create',
       'web',

@@ -1,7 +1,7 @@
 /**
- * What README.md, docs/tutorial.md and docs/api.md tell people to type, typed as it stands there: every `sh` block, in its
- * order, in one shell each, against a Berth that `npm start`'s own script runs, with real VMs. The tutorial always, the
- * others, which boot two VMs more each, with BERTH_TEST_FAULTS=all.
+ * Types every `sh` block of README.md, docs/tutorial.md and docs/api.md, in order, in one shell per document, against an
+ * installation that `npm start` runs, with real VMs. Only the tutorial runs always; the others boot two more VMs each and need
+ * BERTH_TEST_FAULTS=all.
  */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';

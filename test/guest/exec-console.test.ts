@@ -1,4 +1,4 @@
-/** What reaches into a guest beside SSH: commands, the serial console, metrics, user_data; and a disk that grows. */
+/** Ways into a guest beside SSH: commands, the serial console, metrics, user_data; and a disk that grows. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { after, before, describe, test } from 'node:test';
@@ -26,7 +26,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   });
   after(() => berth?.dispose());
 
-  test('runs a command as root, with what goes in and what comes out of it', async () => {
+  test('runs a command as root, with its input and output', async () => {
     const script = 'id -u; pwd; cat; echo "$1" >&2; exit 7';
     const result = await exec(['sh', '-c', script, 'x', 'a "b" $c'], { stdin: 'in ä\n' });
     assert.deepEqual(result, {
@@ -37,7 +37,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     });
   });
 
-  test('says how a command ended that did not end by itself', async () => {
+  test('says which signal ended a command', async () => {
     assert.equal((await exec(['sh', '-c', 'kill -TERM $$'])).exit_code, 128 + 15);
     assert.equal((await exec(['/no/such/program'])).exit_code, 127);
   });
@@ -48,13 +48,13 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.equal(result.stderr, 'e\n'.repeat(5));
   });
 
-  test('kills a command and what it started when its time is over, and tells what it printed', async () => {
+  test('kills a command and its children at its timeout, and returns its output', async () => {
     const result = await exec(['sh', '-c', 'echo begun; sleep 4321 & sleep 4321'], { timeout_seconds: 4 });
     assert.deepEqual(result, { exit_code: null, stdout: 'begun\n', stderr: '', truncated: false });
     assert.equal(await sh('pgrep -f "^sleep 432[1]" || echo none'), 'none');
   });
 
-  test('commands go on through the freeze of a flush', async () => {
+  test('commands keep running during the freeze of a flush', async () => {
     const long = exec([
       'sh',
       '-c',
@@ -70,7 +70,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
 
   const log = () => berth.client.expect<string>(200, 'GET', `${guest.path}/vm/console`);
 
-  test('user_data has run once, as root, its output in the console log; not again at a later boot', async () => {
+  test('runs user_data once, as root, with its output in the console log, and not at a later boot', async () => {
     const said = async () => {
       const text = await log();
       return text.includes('berth: user data ended with 3') && text;
@@ -83,14 +83,14 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.equal(await sh('ls /var/lib/berth'), 'user-data.begun');
   });
 
-  test('who is not root in it writes nothing where its keys are put', async () => {
+  test('only root in the guest can write to the folder of its keys', async () => {
     const writable =
       'find /run -xdev -writable ! -path /run/lock 2> /dev/null; touch /run/lock/mine && echo locked';
     assert.equal(await sh(`setpriv --reuid=65534 --clear-groups sh -c '${writable}'`), 'locked');
     assert.equal(await sh('findmnt -no SIZE /run/lock'), '5M');
   });
 
-  test('a full name of its own in /etc/hosts stays', async () => {
+  test('a full host name in /etc/hosts stays', async () => {
     await sh("sed -i 's/^127.0.1.1.*/127.0.1.1\\tbox.example.org box/' /etc/hosts; sync");
     await guest.restart();
     assert.equal(
@@ -120,7 +120,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     },
   );
 
-  test('metrics tell what the guest does', async () => {
+  test("metrics show the guest's work", async () => {
     const read = () => berth.client.expect<VmMetrics>(200, 'GET', `${guest.path}/vm/metrics`);
     // Also what only the guest knows: when no step of its runner has its agent.
     const known = async () => {
@@ -155,7 +155,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     return socket;
   }
 
-  test('the live console is a root shell after Enter; what it shows is in the log; it ends with the VM', async () => {
+  test('the live console is a root shell after Enter; its output is in the log; it ends with the VM', async () => {
     const socket = await openConsole();
     let shown = '';
     socket.on('message', (data) => {
@@ -173,7 +173,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     await guest.start();
   });
 
-  test('a disk that has grown is larger in the guest, from its overlay and from the store alone', async () => {
+  test('a grown disk is larger in the guest, from its overlay and from the object store', async () => {
     const size = 'df --output=size -BM / | tail -1';
     const before_mib = Number.parseInt(await sh(size), 10);
     await sh('head -c 1000000 /dev/urandom > /srv/kept; sync; cp /srv/kept /srv/kept2; sync');

@@ -1,6 +1,6 @@
 /**
- * Boots that go on from one template: what each guest draws and is called is its own, its disk is its own and lasts, and
- * whatever is wrong with a template, the VM boots.
+ * Boots from one template: each guest has its own random numbers, names and disk, the disk is durable, and a VM boots also
+ * when its template is damaged.
  */
 import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -94,7 +94,7 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     }
   });
 
-  test('what is written lasts: through a flush, a reboot, a stop, and the object store', async () => {
+  test('data survives a flush, a reboot, a stop, and a start from the object store', async () => {
     await one.sh('head -c 3000000 /dev/urandom > /srv/data; sha256sum /srv/data > /srv/sum');
     const receipt = await one.flush();
     assert(receipt.uploaded_bytes > 3_000_000);
@@ -113,7 +113,7 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     assert.equal(await other.sh('ls /srv'), '');
   });
 
-  test('killed as soon as it runs, before anything of it was saved, it keeps its host key and its machine id', async () => {
+  test('a VM that is killed before its first flush keeps its host key and its machine id', async () => {
     const guest = await GuestInstance.create(berth, 'killed', { disk_gib: 4 });
     await guest.start();
     const { host_keys } = await guest.learnHost();
@@ -127,7 +127,7 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     await guest.stop({ force: true });
   });
 
-  test('a damaged template is removed and the VM boots, without a word to its user', async () => {
+  test('a damaged template is removed and the VM boots, without an error for its user', async () => {
     const [key = ''] = templates();
     const memory = join(berth.paths.templates, key, 'memory');
     const bytes = readFileSync(memory);

@@ -1,6 +1,6 @@
 /**
- * What a user does, from the first login to the same disk after a restart, on one whole installation with one real
- * guest. The tests are one story: each goes on where the one before it ended.
+ * A user's steps from the first login to the same disk after a restart, on one installation with one real guest. One story:
+ * each test continues where the previous one ended.
  */
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
@@ -38,7 +38,7 @@ describe('the five steps', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
   });
   after(() => berth?.dispose());
 
-  test('an instance is made, its VM started, and it is running with SSH details', async () => {
+  test('an instance is created, its VM starts, and it runs with SSH details', async () => {
     // No automatic flush but the first: what a receipt says is then what this test has written.
     guest = await GuestInstance.create(berth, 'five', { auto_flush_seconds: null });
     const before = await guest.vm();
@@ -148,7 +148,7 @@ describe('the five steps', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     assert.equal(await guest.shAgain('echo in'), 'in', 'the other key stays');
   });
 
-  test('an explicit empty key set lets nobody in, and the account mode everybody again', async () => {
+  test("an explicit empty key set refuses every key, and the account mode accepts the account's keys again", async () => {
     await berth.client.expect(200, 'PUT', `${guest.path}/ssh-keys`, { ssh_key_ids: [] });
     const refused = async () =>
       (await berth.ssh.run(guest.target, 'true')).stderr.includes('Permission denied (publickey)');

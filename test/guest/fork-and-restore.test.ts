@@ -1,6 +1,6 @@
 /**
- * Going back and branching off with real guests: a restore brings back a disk as it was, a fork begins as another's and
- * is a machine of its own from its first boot on. The tests are one story.
+ * Restore and fork with real guests: a restore brings back an earlier disk, a fork starts with another's disk and has its own
+ * identity from its first boot. One story.
  */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
@@ -66,21 +66,21 @@ describe('fork and restore', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () 
     assert(disk.generation > b);
   });
 
-  test('what each writes is its own', async () => {
+  test("each one's writes stay its own", async () => {
     await flushed(fork, 'of-fork');
     await flushed(parent, 'of-parent');
     assert.equal(await files(fork), 'a b of-fork');
     assert.equal(await files(parent), 'a b c of-parent');
   });
 
-  test('what the parent wrote after it opens with no key that the fork has', async () => {
+  test("no key of the fork decrypts the parent's later writes", async () => {
     const [shared, later] = [await keyOf(parent, b), await keyOf(parent, await generation(parent))];
     const rows = await berth.sql(`select key_id from data_keys where instance_id = '${fork.id}'`);
     const of_fork = rows.map((row) => row['key_id']);
     assert.deepEqual([of_fork.includes(shared), of_fork.includes(later)], [true, false]);
   });
 
-  test('restored to a generation, the disk is as it was then; what came after it is gone from it', async () => {
+  test('a restore brings the disk of a generation back, without later writes', async () => {
     await parent.stop();
     const last = await generation(parent);
     // The overlay of before is still there, clean: it must not be believed.
@@ -95,7 +95,7 @@ describe('fork and restore', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () 
     assert.deepEqual([now.port, now.host_keys], [known.port, known.host_keys], 'host key and port stay');
   });
 
-  test('and back again to what was left', async () => {
+  test('a second restore brings the later generation back', async () => {
     await parent.stop();
     await berth.client.expect(200, 'POST', `${parent.path}/restore`, { generation: b });
     await parent.start();

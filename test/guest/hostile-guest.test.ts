@@ -1,6 +1,6 @@
 /**
- * Root of one guest does to its host what it can by the ways that its host listens on: agent and console. Another's VM is
- * flushed, runs commands, stops and starts meanwhile, and the host's agent stays as small as it was.
+ * Root of one guest attacks the host through its guest agent and its console. Meanwhile another user's VM flushes, runs
+ * commands, stops and starts, and the host's agent does not grow.
  */
 import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -81,7 +81,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.ok(peakKib() - calm_kib < GROWTH_KIB, `${peakKib() - calm_kib} KiB`);
   });
 
-  test('is heard again once it behaves', async () => {
+  test('is responsive again once it behaves', async () => {
     await behave(hostile, 'good');
     await isReady();
     const { status, body } = await exec(hostile, ['echo', 'good']);
@@ -108,7 +108,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.equal(await neighbour.shAgain('echo on'), 'on');
   });
 
-  test('is taken over with the others by an agent that starts again', async () => {
+  test('is adopted with the others by a restarted agent', async () => {
     const machines = [hostile.qemu, neighbour.qemu];
     await berth.kill('agent');
     await berth.recovered('agent');
@@ -120,7 +120,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.ok(peakKib() - calm_kib < GROWTH_KIB, `${peakKib() - calm_kib} KiB`);
   });
 
-  test('is ended by force, and comes back with what it had written', async () => {
+  test('is stopped by force, and starts again with its writes', async () => {
     await hostile.stop({ force: true });
     assert.equal((await hostile.start()).reason?.code, 'ready');
     assert.equal(
@@ -130,7 +130,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     await neighbour.stop();
   });
 
-  test('has no command for a terminal in the reason of its end', async () => {
+  test('puts no terminal escape into the reason of its end', async () => {
     await hostile.shAgain('printf "\\033]0;owned\\007\\033[2J\\n" > /dev/ttyS0');
     hostile.installation.ssh.start(hostile.target, { command: 'echo c > /proc/sysrq-trigger' });
     const { reason } = await hostile.becomes('failed', ({ state }) => state === 'failed');

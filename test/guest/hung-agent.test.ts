@@ -28,7 +28,7 @@ describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, t
   });
   after(() => berth?.dispose());
 
-  test('is said to be silent to who runs a command', async () => {
+  test('makes a command fail as unresponsive', async () => {
     const { status, body } = await exec(['true'], 1);
     assert.equal(status, 503);
     assert.match(body.error.message, /agent does not answer/);
@@ -44,7 +44,7 @@ describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, t
     assert.deepEqual([status, body.consistency], [200, 'crash']);
   });
 
-  test('is stopped all the same, with what it had synced', async () => {
+  test('is stopped nevertheless, with its synced data', async () => {
     await guest.stop({ force: true });
     await berth.removeOverlays(guest.id);
     await guest.start();

@@ -1,6 +1,6 @@
 /**
- * A host that has lost its images starts VMs from the object store; what every guest is to have holds in it. With
- * BERTH_TEST_FAULTS=all: the same of debian-12-systemd, and of an image of somebody's own.
+ * A host that has lost its images starts VMs from the object store, and the guest has everything that was configured. With
+ * BERTH_TEST_FAULTS=all also for debian-12-systemd and a user's image.
  */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';

@@ -1,6 +1,6 @@
 /**
- * What a guest whose user is root there, and hostile, gets of the host and of other guests: by the network, by every
- * device that it has, as the QEMU process that it may have broken out into, and by taking all that it can.
+ * The access of a hostile guest, whose user is root in it, to the host and to other guests: over the network, through its
+ * devices, as a compromised QEMU process, and by exhausting resources.
  */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -117,7 +117,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.deepEqual(more, ['vda', 'berth-disk', String(2 * 2 ** 30), 'org.qemu.guest_agent.0']);
   });
 
-  test('is told nothing of the host: not its paths, on any line that it can read', async () => {
+  test('learns no path of the host from any file or device that it can read', async () => {
     const told = await hostile.sh(
       [
         'modprobe qemu_fw_cfg 2> /dev/null',
@@ -133,7 +133,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.doesNotMatch(told, /\bopt\//);
   });
 
-  test('its process, once taken over, is nobody: a user, a sandbox and a control group of its own', () => {
+  test('its process has its own user, sandbox and control group', () => {
     for (const guest of [hostile, neighbour]) {
       const uid = String(uidOf(guest));
       assert.deepEqual(field(guest, 'Uid').split(/\s+/), [uid, uid, uid, uid]);
@@ -186,7 +186,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.equal(new Set(alone).size, alone.length);
   });
 
-  test('its user may read nothing of the installation but the image, and of its own', async () => {
+  test('its user can read only the image and its own files of the installation', async () => {
     const { paths } = berth;
     const closed = [
       ...[paths.secret_key, paths.host_token, paths.postgres_log, paths.agent_api_socket, paths.objects],
@@ -205,7 +205,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.equal(readable([own]), `${own}\n`, 'else this proves nothing');
   });
 
-  test('its user may put nothing in the place of its sockets, which the agent opens, makes and gives away by path', async () => {
+  test('its user cannot replace its sockets, which the agent opens and creates by path', async () => {
     await hostile.flush();
     const runtime = join(berth.paths.vms, hostile.id, 'run');
     const { uid, mode } = statSync(runtime);
@@ -218,7 +218,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.deepEqual([run.stdout.replaceAll(/^rm -f (flush|lazy)\.sock\n/gm, ''), run.status], ['', 0]);
   });
 
-  test('at 100 % cpu, with a full disk and a fork bomb, leaves the others served, and can be stopped', async () => {
+  test('at 100 % CPU, with a full disk and a fork bomb, does not starve the others, and can be stopped', async () => {
     const full =
       'head -c 1M /dev/urandom > /srv/a; fallocate -l "$(df --output=avail -B1 / | tail -1)" /srv/full; ';
     assert.match(

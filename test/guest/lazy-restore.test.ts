@@ -1,6 +1,6 @@
 /**
- * A guest on a host that has nothing of its disk: it runs before the disk is here, and meets no error whatever happens
- * to the agent that fetches it. The tests are one story: each goes on where the one before it ended.
+ * A guest on a host that has nothing of its disk runs before the disk has arrived, and sees no error when the agent that
+ * fetches it dies. One story: each test continues where the previous one ended.
  */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, statSync } from 'node:fs';
@@ -50,7 +50,7 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
   });
   after(() => berth?.dispose());
 
-  test('lets its caller in before the disk is here, and serves it right', async () => {
+  test('accepts ssh before the disk has arrived, and reads correct data', async () => {
     await guest.stop();
     await berth.removeOverlays(guest.id);
     await guest.start();
@@ -59,7 +59,7 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
     assert.equal(await check(), 'right');
   });
 
-  test('goes on with what it has after a stop in the middle', async () => {
+  test('continues after a stop in the middle, with the blocks that have arrived', async () => {
     await guest.stop();
     await berth.removeOverlays(guest.id);
     await guest.start();
@@ -101,7 +101,7 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
     },
   );
 
-  test('saves what was written meanwhile', THOROUGH, async () => {
+  test('saves the writes of that time', THOROUGH, async () => {
     const sums = await guest.sh('sha256sum /srv/writer.*');
     await guest.flush();
     await guest.moveThroughStore();

@@ -1,4 +1,4 @@
-/** An installation whose object store is a bucket of a real S3 server: what a guest wrote survives, and S3 may go away. */
+/** An installation with a bucket of a real S3 server as its object store: a guest's data survives, and S3 may be away. */
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
@@ -42,7 +42,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
       return { cut_request_at: 1_000 };
     });
 
-  test('what was written and flushed comes back from the bucket alone', async () => {
+  test('flushed data comes back from the bucket alone', async () => {
     await guest.sh('head -c 8M /dev/urandom > /srv/first; sync');
     const hashes = await guest.sh(HASH);
     assert((await guest.flush()).uploaded_bytes >= 8 * MIB);

@@ -1,6 +1,6 @@
 /**
- * A revoked key's live connections end, those of another key stay. Two people's keys, real ssh, every kind of
- * connection; then with a guest that hides or does not answer.
+ * A revoked key's live connections end, those of another key stay: with two people's keys, real ssh and every kind of
+ * connection, then with a guest that hides connections or does not answer.
  */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
@@ -112,7 +112,7 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
 
   let staying: Kept;
 
-  test('ends its shell, its command, its forwarding, its multiplexed connection and its sftp; another key stays', async () => {
+  test('ends its shell, command, forwarding, multiplexed connection and sftp; connections of another key stay', async () => {
     staying = await connectAll(await newKey(), EVERY_KIND);
     const going = await connectAll(await newKey(), EVERY_KIND);
     await revoke(going.id);
@@ -121,7 +121,7 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     await stillThere(staying);
   });
 
-  test('by taking it out of the key set does the same', async () => {
+  test('by removing it from the key set does the same', async () => {
     const going = await connectAll(await newKey());
     await berth.client.expect(200, 'PUT', `${guest.path}/ssh-keys`, { ssh_key_ids: [staying.id] });
     await allEnd(going);
@@ -131,7 +131,7 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     await guest.shAgain('true');
   });
 
-  test('ends connections from before the log was cut short', async () => {
+  test('ends connections that are older than the last rotation of the log', async () => {
     const going = await connectAll(await newKey());
     await guest.sh('yes "a line of noise" | head -c 1200000 >> /run/berth/sshd.log');
     await until(
@@ -190,7 +190,7 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     await guest.shAgain('true');
   });
 
-  test('ends what a guest that has emptied its log does not know any more', async () => {
+  test('ends connections that are missing in a log that the guest emptied', async () => {
     const going = await newKey();
     const shell = going.client.start(guest.target, { command: 'sh' });
     await says(shell, 'hiding');

@@ -1,4 +1,4 @@
-/** All that OpenSSH does, tried with its own programs against one guest through the ingress. */
+/** Everything that OpenSSH's programs do, with one guest through the ingress. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -118,7 +118,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     }
   });
 
-  test('the agent goes along, and its keys can be used from inside', async () => {
+  test('a forwarded ssh agent works in the guest', async () => {
     const socket = here('agent.sock');
     const agent = await runProgram('ssh-agent', ['-a', socket, '-s']);
     const pid = Number(/SSH_AGENT_PID=(\d+)/.exec(agent.stdout)?.[1]);
@@ -156,7 +156,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     }
   });
 
-  test('there is no way in with a password, whatever is asked for', async () => {
+  test('no password is accepted', async () => {
     await guest.sh('echo root:known | chpasswd');
     for (const method of ['password', 'keyboard-interactive', 'none', 'hostbased', 'gssapi-with-mic']) {
       const options = ['PubkeyAuthentication=no', `PreferredAuthentications=${method}`, 'BatchMode=no'];
@@ -170,7 +170,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     }
   });
 
-  test('hundreds of connections that do not log in keep nobody out', async () => {
+  test('hundreds of connections without a login lock nobody out', async () => {
     const { host, port } = guest.target;
     const half_open = Array.from({ length: 300 }, () => {
       const socket = connect({ host, port });
@@ -193,7 +193,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     }
   });
 
-  test('ssh-audit finds nothing to fail or to warn of', async () => {
+  test('ssh-audit reports no failure and no warning', async () => {
     const { host, port } = guest.target;
     const { stdout } = await runProgram('ssh-audit', ['--no-colors', '--port', String(port), host]);
     const found = stdout.split('\n').filter((line) => /\[(fail|warn)\]/.test(line));

@@ -1,6 +1,6 @@
 /**
- * A VM whose memory and disk go to object storage together, and that goes on from there: with what ran in it, and with the
- * keys of now. The tests are one story: each goes on where the one before it ended.
+ * A VM's memory and disk go to object storage together, and it resumes from there: with its processes, and with the current
+ * keys. One story: each test continues where the previous one ended.
  */
 import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -53,7 +53,7 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   });
   after(() => berth?.dispose());
 
-  test('goes on where it stood: processes, tmpfs and host key; with its clock right and a revoked key out', async () => {
+  test('resumes with its processes, tmpfs and host key, a correct clock, and without a revoked key', async () => {
     await guest.sh(`${COUNTER} echo here > /run/kept; echo dirty > /srv/kept`);
     const boot = await guest.bootId();
     await until('the second key gets in', async () => (await other.run(guest.target, 'true')).code === 0);
@@ -80,7 +80,7 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     assert((await counts()) >= before_suspend);
   });
 
-  test('from the object store alone, with what was written since the resume; a flush after it is right', async () => {
+  test('resumes from the object store alone, with all writes; a later flush is correct', async () => {
     await guest.sh(
       'head -c 3000000 /dev/urandom > /srv/data; sha256sum /srv/data > /srv/sum; echo more > /srv/kept',
     );
@@ -97,7 +97,7 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     assert.equal(await guest.shAgain('sha256sum --quiet -c /srv/sum; cat /srv/kept'), 'more\nagain');
   });
 
-  test('boots cold, and says why, from the same disk where the memory is damaged', async () => {
+  test('boots cold from the same disk when its memory is damaged, and says why', async () => {
     await guest.sh('echo cold > /run/kept; echo disk > /srv/kept');
     const { disk } = await guest.suspend();
     const [newest] = readdirSync(memoryFolder()).sort().slice(-1);
@@ -112,7 +112,7 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     assert.equal(await guest.shAgain('cat /srv/kept; cat /run/kept 2> /dev/null || echo gone'), 'disk\ngone');
   });
 
-  test('killed before its guest was found to go on, has what that had fsynced since', async () => {
+  test("has the guest's fsynced data after a kill during the resume", async () => {
     const { console_log, record } = vmFolder(berth.paths.vms, guest.id as InstanceId);
     const told = () => {
       const lines = [...readFileSync(console_log, 'latin1').matchAll(/fsynced (\d+)\r?\n/g)];
@@ -163,7 +163,7 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     },
   );
 
-  test('an agent that is killed during a resume: its successor goes on with it', THOROUGH, async () => {
+  test('the next agent completes a resume whose agent was killed', THOROUGH, async () => {
     await guest.suspend();
     await berth.client.expect(202, 'POST', `${guest.path}/vm`);
     await berth.kill('agent');
@@ -207,7 +207,7 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     },
   );
 
-  test('a stop that comes meanwhile ends in stopped, with all that was written', THOROUGH, async () => {
+  test('a stop during a resume ends in stopped, with all writes', THOROUGH, async () => {
     await guest.shAgain('echo stopped > /srv/kept');
     await suspending();
     await guest.stop();

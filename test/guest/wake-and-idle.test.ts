@@ -1,4 +1,4 @@
-/** A VM that comes when it is called and goes when nobody uses it, with real ssh. */
+/** A VM that starts when somebody connects and stops when it is idle, with real ssh. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect } from 'node:net';
@@ -40,14 +40,14 @@ describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, (
     return data[0]?.last_used_at ?? null;
   };
 
-  test('without wake the port of a stopped VM is there, and closes a connection at once', async () => {
+  test('without wake, the port of a stopped VM closes each connection at once', async () => {
     await guest.stop();
     assert.equal(await knock(), '');
     assert.equal((await guest.vm()).state, 'stopped');
     assert.equal(await lastUsed(), null);
   });
 
-  test('with wake one ssh is enough: the VM is started, and the session waits for it', async () => {
+  test('with wake, one ssh starts the VM and waits for it', async () => {
     await change({ wake_on_connect: true });
     const options = ['ConnectTimeout=110'];
     const first = await berth.ssh.run(guest.target, 'hostname', { options });
@@ -56,7 +56,7 @@ describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, (
     assert.deepEqual([vm.boot, vm.reason?.code], [2, 'ready']);
   });
 
-  test('a connection that comes while the VM is stopping waits for the next boot; its key was used', async () => {
+  test('a connection to a stopping VM waits for the next boot, and counts as a use of its key', async () => {
     await berth.client.expect(202, 'DELETE', `${guest.path}/vm`);
     // Told before the guest goes down, at the latest.
     await until('the key is shown as used', async () => (await lastUsed()) !== null);
@@ -84,7 +84,7 @@ describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, (
     },
   );
 
-  test('what was written is there after the next call', THOROUGH, async () => {
+  test('data is there after the next wake', THOROUGH, async () => {
     await berth.removeOverlays(guest.id);
     const options = ['ConnectTimeout=110'];
     const back = await berth.ssh.run(guest.target, 'cat /srv/kept', { options });
