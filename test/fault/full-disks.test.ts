@@ -38,7 +38,8 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
 
   const mailTexts = async () => {
     const folder = join(berth.data_dir, 'mail');
-    const names = await readdir(folder).catch((): string[] => []);
+    // One that is being written has a name with a dot in front.
+    const names = (await readdir(folder).catch((): string[] => [])).filter((name) => !name.startsWith('.'));
     return Promise.all(names.map((name) => readFile(join(folder, name), 'utf8')));
   };
   /** Unread, of this instance, with a mail. */
