@@ -25,10 +25,10 @@ export async function countMail(tx: Tx, email: string, kind: string): Promise<Co
   return rows[0] ?? { free_in_s: await freeIn(tx, address, kind) };
 }
 
-/** Seconds until the oldest counted mail leaves the window. */
+/** Seconds until the oldest counted mail leaves the window. Not by `now()`: the transaction may have begun before that mail. */
 async function freeIn(tx: Tx, address: string, kind: string): Promise<number> {
   const { rows } = await sql<{ free_in_s: number | null }>`
-    select extract(epoch from (${recent} limit 1) + ${window} - now())::float8 as free_in_s
+    select extract(epoch from (${recent} limit 1) + ${window} - clock_timestamp())::float8 as free_in_s
     from mail_counts c where address = ${address} and kind = ${kind}`.execute(tx);
   return Math.max(1, Math.ceil(rows[0]?.free_in_s ?? 1));
 }

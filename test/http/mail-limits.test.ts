@@ -5,6 +5,7 @@ import { sql } from 'kysely';
 import { transaction } from '../../src/db/pool.ts';
 import { appendPrivate } from '../../src/events/append.ts';
 import { newId } from '../../src/lib/ids.ts';
+import { countMail, WINDOW_S } from '../../src/mail/count-store.ts';
 import type { SentMail } from '../../src/mail/mailer.ts';
 import { sweep } from '../../src/tasks/sweep.ts';
 import { apiForFile } from '../support/api.ts';
@@ -102,6 +103,16 @@ describe('429', () => {
     for (const answer of answers.filter(({ status }) => status !== 201)) assertLimited(answer);
     assert.equal(mailsTo(email).length, 5);
   });
+});
+
+test('Retry-After is never longer than the window, also for a transaction that began before the counted mails', async () => {
+  const email = newAddress();
+  const counted = await transaction(db, async (tx) => {
+    await sql`select now()`.execute(tx);
+    for (let sent = 0; sent < 5; sent += 1) await countMail(db, email, 'invitation');
+    return countMail(tx, email, 'invitation');
+  });
+  assert.ok('free_in_s' in counted && counted.free_in_s <= WINDOW_S, JSON.stringify(counted));
 });
 
 test('a mail counts for a quarter of an hour', async () => {
