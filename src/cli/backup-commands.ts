@@ -72,14 +72,14 @@ export async function backup({
   );
   if (!objects.included) {
     terminal.warn(
-      'The objects stay in the bucket: what is removed there later is missing after a restore. Save them too: --with-objects.',
+      'The backup has no objects; they stay in the bucket. Objects deleted there later are missing after a restore. To save them too: --with-objects.',
     );
   }
   for (const image of missing_images)
     terminal.warn(`This machine has no base image ${image}, which disks need.`);
   for (const image of damaged_images) terminal.warn(`Not in the backup: ${image}.`);
   for (const key of objects.damaged) terminal.warn(`${key} is missing or cut short, and not in the backup.`);
-  if (objects.damaged.length > 0) terminal.warn('Which disks that concerns: berth disk verify --all');
+  if (objects.damaged.length > 0) terminal.warn('To see which disks are affected: berth disk verify --all');
   return objects.damaged.length + missing_images.length + damaged_images.length > 0
     ? EXIT.damaged
     : EXIT.done;
@@ -114,7 +114,7 @@ export async function restore({ terminal, signal, ...request }: Request): Promis
   }
   for (const key of damaged) terminal.warn(`${key} is missing or damaged.`);
   if (damaged.length === 0) return EXIT.done;
-  terminal.warn('Which disks that concerns, once it runs: berth disk verify --all');
+  terminal.warn('To see which disks are affected, once it runs: berth disk verify --all');
   return EXIT.damaged;
 }
 

@@ -65,11 +65,13 @@ export function arityOf({ args = [] }: Command): { readonly least: number; reado
 }
 
 export const COMMON_OPTIONS: Readonly<Record<string, Option>> = {
-  json: { type: 'boolean', help: 'what the API says, as JSON' },
-  quiet: { type: 'boolean', short: 'q', help: 'ids or names alone; nothing where there are none' },
-  profile: { type: 'string', value: 'NAME', help: 'which login (BERTH_PROFILE; else the last one)' },
-  url: { type: 'string', value: 'URL', help: 'which server (BERTH_URL)' },
-  help: { type: 'boolean', short: 'h', help: 'this' },
+  json: { type: 'boolean', help: "the API's response, as JSON" },
+  quiet: { type: 'boolean', short: 'q', help: 'only ids or names; nothing if there are none' },
+  profile: { type: 'string', value: 'NAME', help: 'the login to use (BERTH_PROFILE; default: the last one)' },
+  url: { type: 'string', value: 'URL', help: 'the server (BERTH_URL)' },
+  help: { type: 'boolean', short: 'h', help: 'show this help' },
 };
 
-export const NO_WAIT = { 'no-wait': { type: 'boolean', help: 'return once it has begun' } } as const;
+export const NO_WAIT = {
+  'no-wait': { type: 'boolean', help: 'return once it has begun, without waiting for the end' },
+} as const;

@@ -157,7 +157,7 @@ export class ImageCheck {
         hash.update(chunk);
       if (hash.digest('hex') === found.version) return [];
       return [
-        `${found.rootfs_path}: the base image is not what it was built as; all it gives to the disk may be wrong`,
+        `${found.rootfs_path}: the base image has changed since it was built; every block that the disk reads from it may be wrong`,
       ];
     } catch (error) {
       if (!(error instanceof CommandError)) throw error;
@@ -184,12 +184,14 @@ function describe({
   if (whole) return `${name}, generation ${generation}: whole (${read})\n`;
   const lines = damages.flatMap(({ key, problem, bytes: spans }) => [
     `  ${key}: ${problem}`,
-    ...(spans === null ? ['    it says where blocks lie: any bytes of the disk may be concerned'] : []),
+    ...(spans === null
+      ? ['    it records where blocks are stored: any byte of the disk may be affected']
+      : []),
     ...(spans ?? []).slice(0, SPANS_SHOWN).map(spanText),
     ...((spans?.length ?? 0) > SPANS_SHOWN
       ? [`    and ${(spans?.length ?? 0) - SPANS_SHOWN} more: --json`]
       : []),
-    ...(spans?.length === 0 ? ['    no byte of the disk is concerned yet'] : []),
+    ...(spans?.length === 0 ? ['    no byte of the disk is affected yet'] : []),
   ]);
   return `${name}, generation ${generation}: DAMAGED (${read})\n${[...lines, ...problems.map((each) => `  ${each}`)].join('\n')}\n`;
 }

@@ -75,7 +75,7 @@ async function writeRaw(
   const { id, name } = await findOneInstance(db, text);
   const { instance, ...disk } = await openDisk(db, disk_keys, id, generation);
   if (disk.generation === 0)
-    throw new CommandError(`${name} has no generation yet: nothing of it was flushed`, {
+    throw new CommandError(`${name} has no generation yet: its disk was never flushed`, {
       exit_code: EXIT.state,
     });
   const { size_bytes, org_id } = instance;
@@ -171,7 +171,7 @@ async function store(
   const changed_bytes = packed.changed_blocks * BLOCK_BYTES;
   const what = { id, name, changed_bytes };
   if (packed.segments.length === 0) {
-    const sentence = `The disk of ${name} is what ${file} says already, as generation ${generation}.`;
+    const sentence = `The disk of ${name} already equals ${file}, as generation ${generation}.`;
     return { sentence, result: { ...what, generation } };
   }
   const imported = { id, generation, epoch: instance.disk_epoch, image_version: base.version };

@@ -19,18 +19,15 @@ export const EXIT = {
 export const EXIT_MEANINGS: readonly (readonly [code: number, meaning: string])[] = [
   [EXIT.done, 'done'],
   [EXIT.failed, 'failed, for any other reason'],
-  [EXIT.usage, 'wrong words, options or settings'],
-  [EXIT.not_found, 'there is no such thing, or it is not yours to know of'],
+  [EXIT.usage, 'wrong arguments, options or settings'],
+  [EXIT.not_found, 'it does not exist, or you may not see it'],
   [EXIT.not_authorised, 'no login, a wrong password, or not allowed'],
-  [EXIT.state, 'the present state does not allow it; the name is taken; it changed meanwhile'],
-  [
-    EXIT.unavailable,
-    'the server, or on the server its database, does not answer, or lacks something just now',
-  ],
+  [EXIT.state, 'the current state does not allow it; the name is taken; the resource changed meanwhile'],
+  [EXIT.unavailable, 'the server (or, on the server, its database) does not answer or is temporarily unable'],
   [EXIT.limit, 'too many requests, or a quota is used up'],
   [EXIT.damaged, 'objects of a disk, or of a backup, are damaged or missing'],
   [EXIT.timed_out, 'the command of `berth exec` was killed at its timeout'],
-  [EXIT.interrupted, 'Ctrl-C; what the server has begun it goes on with'],
+  [EXIT.interrupted, 'Ctrl-C; the server continues what it has begun'],
 ];
 
 const BY_STATUS: Readonly<Record<number, number>> = {

@@ -15,7 +15,7 @@ const NEXT: Readonly<Record<string, string>> = {
   ACCOUNT_LOCKED: 'wait, or on the server: berth user unlock EMAIL',
   RATE_LIMITED: 'wait a minute, then the same again',
   QUOTA_EXCEEDED:
-    'remove what is not needed any more, or ask the operator: berth org quota ORG on the server',
+    'delete resources that you no longer need, or ask the operator: berth org quota ORG on the server',
   UNAVAILABLE: 'berth doctor',
   UNEXPECTED: 'berth doctor',
 };
@@ -36,7 +36,7 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
   }
   if (!(error instanceof BerthError)) return null;
   if (error.code === 'UNAUTHENTICATED' && env['BERTH_API_KEY'])
-    return 'BERTH_API_KEY is set and is not a valid key (any more): set another one, or unset it';
+    return 'BERTH_API_KEY is set to an invalid or revoked key: set another one, or unset it';
   const name = args[0] ?? 'NAME';
   if (command.name === 'webhook create' && error.details.some(({ field }) => field === 'url'))
     return 'another address, or one that the operator excepts (BERTH_WEBHOOK_ALLOW_CIDRS); without a receiver: berth webhook listen';

@@ -107,7 +107,7 @@ function remarksOn({ name, remote, cpus, memory_mib, protocol }: FleetHost): str
   if (refusal !== null) remarks.push(`${name} is refused. ${refusal}\n`);
   if (remote && (cpus === null || memory_mib === null)) {
     remarks.push(
-      `${name} gets no VM: nobody has said how much of it may be given out. Type: berth host set ${name} --cpus N --memory GIB\n`,
+      `${name} gets no VM, because its capacity is not set. Set it: berth host set ${name} --cpus N --memory GIB\n`,
     );
   }
   return remarks;
@@ -125,11 +125,14 @@ function stateOf({ last_seen_at, lost_at, draining, protocol }: FleetHost): stri
 export async function setHost(server: ServerContext, name: string, given: GivenCapacity): Promise<string> {
   const asked = capacityIn(given);
   if (asked.cpus === null && asked.memory_mib === null)
-    throw new CommandError('say --cpus N, --memory GIB, or both');
+    throw new CommandError('give --cpus N, --memory GIB, or both');
   return transaction(server.db, async (tx) => {
     await lockPlacement(tx);
     const host = await findHost(tx, name);
-    if (!host.remote) throw new CommandError(`${name} is this machine; what it reports is what it has`);
+    if (!host.remote)
+      throw new CommandError(
+        `${name} is this machine, which measures its own capacity; only a remote host's can be set`,
+      );
     const capacity = {
       cpus: asked.cpus ?? host.cpus,
       memory_mib: asked.memory_mib ?? host.memory_mib,
@@ -153,8 +156,8 @@ export async function drainHost(server: ServerContext, name: string, undo: boole
   });
   if (undo) return `${name} takes VMs again.\n`;
   return host.vms === 0
-    ? `${name} takes no VM any more, and has none.\n`
-    : `${name} takes no VM any more. ${host.vms} still there: each moves at its next stop and start.\n`;
+    ? `${name} takes no new VMs, and has none.\n`
+    : `${name} takes no new VMs. ${host.vms} still there: each moves at its next stop and start.\n`;
 }
 
 /** `lost`: the machine is gone for good, with its VMs. */
@@ -166,15 +169,15 @@ export async function removeHost(server: ServerContext, name: string, lost: bool
     const unsaved = await listUnsaved(tx, host.id);
     if (!lost && host.vms > 0)
       throw new CommandError(
-        `${host.vms} VMs are on ${name}: drain it and stop them, or say --lost if that machine is off for good`,
+        `${host.vms} VMs are on ${name}: drain it and stop them, or give --lost if that machine is gone for good`,
       );
     if (!lost && unsaved.length > 0)
       throw new CommandError(
-        `what ${unsaved.join(', ')} wrote last may be on ${name} alone: start or stop them there first, or say --lost`,
+        `unsaved writes of ${unsaved.join(', ')} may be on ${name} alone: start or stop them there first, or give --lost`,
       );
     await markRemoved(tx, host.id);
     await noteOperator(tx, server, 'host.remove', host.id, { name, lost });
-    return `${name} is removed; its token opens nothing any more.\n`;
+    return `${name} is removed, and its token is revoked.\n`;
   });
 }
 

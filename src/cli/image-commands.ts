@@ -56,7 +56,7 @@ async function alone<T>(server: ServerContext, work: () => Promise<T>): Promise<
     }
     return work();
   });
-  if (outcome === BUSY) throw new CommandError('another berth image command is at work; wait for it');
+  if (outcome === BUSY) throw new CommandError('another berth image command is running; wait for it');
   return outcome;
 }
 

@@ -19,7 +19,7 @@ interface Refusal extends Error {
 
 const optionsOf = (command: Command): Record<string, Option> => ({
   ...command.options,
-  ...(command.on_server ? { help: { type: 'boolean', short: 'h', help: 'this' } } : COMMON_OPTIONS),
+  ...(command.on_server ? { help: { type: 'boolean', short: 'h', help: 'show this help' } } : COMMON_OPTIONS),
 });
 
 /** How long a command may clean up after Ctrl-C. */
@@ -56,7 +56,7 @@ function parse(command: Command, words: readonly string[]): Parsed {
     throw new UsageError(
       args.length < least
         ? `${command.args?.[args.length]?.replace('…', '')} is missing`
-        : `too many words: ${args[most]}`,
+        : `too many arguments: ${args[most]}`,
     );
   }
   return { options, args, rest: command.rest === undefined ? [] : after };

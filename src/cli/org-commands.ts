@@ -105,8 +105,9 @@ export async function verifyAudit({ db, audit }: ServerContext, org: string | un
   for (const { id, name } of orgs) {
     const { entries, broken_at, unsealed, altered } = await audit.verify(db, id);
     const org_name = name === null ? `${id}, deleted` : `${name} (${id})`;
-    if (broken_at !== null) broken.push(`${org_name}: entry ${broken_at} was changed, removed or put in`);
-    if (altered !== null) broken.push(`${org_name}: entry ${altered}, not sealed yet, was changed or put in`);
+    if (broken_at !== null) broken.push(`${org_name}: entry ${broken_at} was changed, removed or inserted`);
+    if (altered !== null)
+      broken.push(`${org_name}: entry ${altered}, not sealed yet, was changed or inserted`);
     if (broken_at !== null || altered !== null) continue;
     text += `${org_name}: ${entries} entries, whole${unsealed > 0 ? `; ${unsealed} more not yet sealed` : ''}\n`;
   }

@@ -195,7 +195,7 @@ export class Terminal {
     try {
       return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(Buffer.concat(chunks));
     } catch {
-      throw new CommandError('what is on stdin is no UTF-8 text');
+      throw new CommandError('stdin is not UTF-8 text');
     }
   }
 }

@@ -81,7 +81,7 @@ export async function resetMfa({ db, audit }: ServerContext, email: string): Pro
   });
   if (removed === 0) return `${user.email} has no second factor.\n`;
   const were = removed === 1 ? '1 was' : `${removed} were`;
-  return `${user.email} has no second factor any more; ${were} removed, with the recovery codes. Its sessions go on: berth user reset-password ends them.\n`;
+  return `${user.email} no longer has a second factor; ${were} removed, with the recovery codes. Its sessions continue: berth user reset-password ends them.\n`;
 }
 
 /** Appends to the audit log of each organisation of the account, in the transaction of the action. */

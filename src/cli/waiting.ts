@@ -41,7 +41,7 @@ export async function watched<T>(
     return await work((vm) => progress.say(lineOf(vm)));
   } catch (error) {
     if (signal.aborted) {
-      throw new CommandError(`not waiting any more; ${goes_on}`, { next: look, exit_code: EXIT.interrupted });
+      throw new CommandError(`stopped waiting; ${goes_on}`, { next: look, exit_code: EXIT.interrupted });
     }
     if (error instanceof VmWaitError) throw new CommandError(error.message, { next: look });
     throw error;

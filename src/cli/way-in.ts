@@ -23,5 +23,7 @@ export function checkedWayIn({ id, name }: Instance, details: ConnectionDetails)
     Number.isInteger(port) &&
     known_hosts.every((line) => LINE.test(line));
   if (is_harmless) return details;
-  throw new CommandError('what the server says of the way there is no address, and is not used');
+  throw new CommandError(
+    'the server sent connection details that are not a plain address; they are not used',
+  );
 }

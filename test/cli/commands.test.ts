@@ -51,7 +51,7 @@ async function answers(id: InstanceId): Promise<void> {
 }
 
 describe('the first password, kept by the server on this machine', () => {
-  test('is used by who can read it, without a question; once it is not right any more it is forgotten', async () => {
+  test('is used without a question by a user who can read it, and deleted once it is wrong', async () => {
     const who = await api.person({ password: PASSWORD });
     const cli = new Cli();
     const folder = join(cli.home, 'data', 'secrets');
@@ -71,7 +71,7 @@ describe('the first password, kept by the server on this machine', () => {
       await cli.fails(6, 'login', '--url', 'http://127.0.0.1:9', '--email', who.email),
       /does not answer: .*\n {2}next: (npm start|berth doctor)/,
     );
-    keep('not the password any more');
+    keep('no longer the password');
     assert.match(await cli.fails(2, ...login), /no terminal to ask on/);
     assert.ok(!existsSync(path));
   });
@@ -139,7 +139,7 @@ describe('instances', () => {
     const stranger = new Cli({ BERTH_URL: api.origin });
     assert.match(await stranger.fails(4, 'ls'), /not logged in.*\n {2}next: berth login\n/);
     const wrong = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: 'berth_live_wrong' });
-    assert.match(await wrong.fails(4, 'ls'), /next: BERTH_API_KEY is set and is not a valid key/);
+    assert.match(await wrong.fails(4, 'ls'), /next: BERTH_API_KEY is set to an invalid or revoked key/);
     const away = new Cli({ BERTH_URL: 'http://127.0.0.1:1', BERTH_API_KEY: 'berth_live_wrong' });
     assert.match(await away.fails(6, 'ls'), /does not answer.*\n {2}next: berth doctor\n/);
   });
@@ -223,7 +223,7 @@ describe('VMs', () => {
     starting.child.stdin?.write('\u0003');
     const { code, out } = await starting.ended;
     assert.equal(code, 130, out);
-    assert.match(out, new RegExp(`not waiting any more; the server goes on starting ${name}`));
+    assert.match(out, new RegExp(`stopped waiting; the server goes on starting ${name}`));
     await api.agent.ready(id);
     assert.match(await cli.done('show', name), /^state +running$/m);
   });

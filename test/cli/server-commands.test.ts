@@ -65,7 +65,7 @@ describe('berth audit verify', () => {
     await log().where('seq', '=', 1).execute();
     const { code, err } = await berth('audit', 'verify');
     assert.equal(code, 1);
-    assert.ok(err.includes(`${org_id}, deleted: entry 1 was changed, removed or put in`), err);
+    assert.ok(err.includes(`${org_id}, deleted: entry 1 was changed, removed or inserted`), err);
     await api.db.deleteFrom('audit_heads').where('org_id', '=', org_id).execute();
     assert.equal((await berth('audit', 'verify', org_id)).code, 3, 'nothing is known of it');
   });
@@ -100,7 +100,7 @@ describe('berth audit verify', () => {
     const { code, err } = await berth('audit', 'verify');
     await entry.set({ actor }).execute();
     assert.equal(code, 1);
-    assert.ok(err.includes('entry 1 was changed, removed or put in'), err);
+    assert.ok(err.includes('entry 1 was changed, removed or inserted'), err);
   });
 
   test('exits 1 naming an entry that was changed before it was sealed', async () => {
@@ -109,7 +109,7 @@ describe('berth audit verify', () => {
     await api.db.updateTable('audit_log').where('org_id', '=', who.org_id).set({ target: 'x' }).execute();
     const { code, err } = await berth('audit', 'verify', who.org_id);
     assert.equal(code, 1);
-    assert.match(err, /: entry aud_\w+, not sealed yet, was changed or put in$/m);
+    assert.match(err, /: entry aud_\w+, not sealed yet, was changed or inserted$/m);
   });
 });
 

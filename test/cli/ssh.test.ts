@@ -32,9 +32,9 @@ test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an in
   const list = await cli.done('ssh-key', 'ls');
   assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED +FOR\n/);
   assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never .* this organisation$/m);
-  assert.match(await cli.done('keys', name), /all keys of who made it:\nNAME/);
+  assert.match(await cli.done('keys', name), /all keys of its creator:\nNAME/);
   assert.match(await cli.done('keys', name, '--set', 'desk'), /these keys:\nNAME.*\ndesk .*\n$/);
-  assert.match(await cli.done('keys', name, '--none'), /None\. Nobody gets in\.\n$/);
+  assert.match(await cli.done('keys', name, '--none'), /None\. Nobody can log in\.\n$/);
   assert.equal((await cli.json<{ mode: string }>('keys', name, '--account')).mode, 'account');
   assert.match(
     await cli.fails(3, 'keys', name, '--set', 'nothing'),
@@ -91,7 +91,7 @@ test('up makes the public part of a private key that has none, and says that it 
   await api.agent.assigned(id);
   assert.equal(readFileSync(`${path}.pub`, 'utf8'), line);
   assert.match(going_up.out(), /^ada \(SHA256:\S+\) is registered for instances of this organisation\.\n/);
-  assert.match(going_up.err(), new RegExp(`${name} is there already, .*berth set ${name}`));
+  assert.match(going_up.err(), new RegExp(`${name} already exists .*berth set ${name}`));
   going_up.child.kill('SIGINT');
   assert.equal((await going_up.ended).code, 130);
 });
@@ -118,7 +118,7 @@ test('up leaves a private key that it cannot read as it is, and says what is mis
   mkdirSync(join(cli.home, '.ssh'));
   const path = join(cli.home, '.ssh', 'id_ed25519');
   writeFileSync(path, 'no key\n', { mode: 0o600 });
-  assert.match(await cli.fails(1, 'up', 'web'), /could not be made of it\n {2}next: ssh-keygen -y -f /);
+  assert.match(await cli.fails(1, 'up', 'web'), /could not be derived from it\n {2}next: ssh-keygen -y -f /);
   assert.equal(readFileSync(path, 'utf8'), 'no key\n');
 });
 

@@ -71,14 +71,14 @@ test('an id that is a path becomes no file, a user that is an option no words of
   const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
   const made = join(cli.home, 'made');
   says({ id: '../../../.bashrc' }, { known_hosts: [`touch ${made}`] });
-  assert.match(await cli.fails(1, 'ssh', 'web'), /is no address, and is not used/);
+  assert.match(await cli.fails(1, 'ssh', 'web'), /not a plain address; they are not used/);
   says({}, { user: `-oProxyCommand=touch ${made}` });
   for (const command of [
     ['ssh', 'web', '--', 'word'],
     ['ssh-config', 'web'],
     ['ssh-config', '--print', 'web'],
   ]) {
-    assert.match(await cli.fails(1, ...command), /is no address, and is not used/);
+    assert.match(await cli.fails(1, ...command), /not a plain address; they are not used/);
   }
   assert.deepEqual(filesIn(cli), []);
 });

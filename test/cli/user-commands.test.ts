@@ -77,7 +77,7 @@ describe('berth user reset-mfa', () => {
     await addFactors(other, ['phone']);
     assertError(await login(who.email, PASSWORD), 'MFA_REQUIRED');
     const said = await done('user', 'reset-mfa', who.email.toUpperCase());
-    assert.match(said, /has no second factor any more; 2 were removed/);
+    assert.match(said, /no longer has a second factor; 2 were removed/);
     assert.deepEqual(
       [await leftOf(who), await leftOf(other)],
       [

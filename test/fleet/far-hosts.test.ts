@@ -256,7 +256,7 @@ test('a tunnel is half-open: one side may send after the other has ended', async
 
 test('a drained host gets no VM; a host with VMs is removed only with --lost', async () => {
   const there = await running();
-  assert.match(await drainHost(onServer(), 'far', false), /takes no VM any more\. 3 still there/);
+  assert.match(await drainHost(onServer(), 'far', false), /takes no new VMs\. 3 still there/);
   assert.match(await listHosts(onServer()), /far +draining +3/);
   const { id } = await api.instance(owner);
   await api.as(owner).post(`/v1/instances/${id}/vm`);

@@ -27,7 +27,7 @@ test('without one it gets no VM, however much it says it has, and berth host ls 
   assert.match(await listHosts(far.server), /^rack-2 +up +0 +0\/not set/m);
   assert.match(
     await listHosts(far.server),
-    /^rack-2 gets no VM: nobody has said how much of it may be given out\. Type: berth host set rack-2 --cpus N --memory GIB$/m,
+    /^rack-2 gets no VM, because its capacity is not set\. Set it: berth host set rack-2 --cpus N --memory GIB$/m,
   );
   await api.agent.silence();
   await api.db.updateTable('hosts').set({ last_seen_at: null }).where('name', '=', 'local').execute();
@@ -71,7 +71,7 @@ test('a capacity is a whole number in bounds, of a host on another machine', asy
       /--memory is a whole number from 1 to 65536/,
     );
   await assert.rejects(setHost(far.server, 'rack-2', { cpus: '4097' }), /--cpus is a whole number/);
-  await assert.rejects(setHost(far.server, 'rack-2', {}), /say --cpus N, --memory GIB, or both/);
+  await assert.rejects(setHost(far.server, 'rack-2', {}), /give --cpus N, --memory GIB, or both/);
   await assert.rejects(setHost(far.server, 'local', { cpus: '1' }), /local is this machine/);
   await assert.rejects(setHost(far.server, 'nobody', { cpus: '1' }), /there is no host nobody/);
   await assert.rejects(far.join('rack-3', { cpus: '0' }), /--cpus is a whole number/);

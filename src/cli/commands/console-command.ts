@@ -67,7 +67,7 @@ export const CONSOLE: Command = {
   name: 'console',
   args: ['NAME'],
   names_instances: true,
-  summary: 'the serial console, live, with a root shell; Ctrl-] ends',
+  summary: 'open the serial console, live, with a root shell; Ctrl-] ends it',
   example: 'berth console web',
   run: openConsole,
 };

@@ -3,9 +3,9 @@ import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 
-const JSON_OPTION = { json: { type: 'boolean', help: 'what was found or done, as JSON' } } as const;
+const JSON_OPTION = { json: { type: 'boolean', help: 'the result, as JSON' } } as const;
 const GENERATION = {
-  generation: { type: 'string', value: 'N', help: 'as it was then; else the last one' },
+  generation: { type: 'string', value: 'N', help: 'this generation; default: the last one' },
 } as const;
 const FORMATS = ['raw', 'qcow2'] as const;
 
@@ -39,8 +39,8 @@ async function verify(call: Call): Promise<number> {
   const [instance] = args;
   const all = options.flag('all');
   const generation = generationOf(call);
-  if ((instance === undefined) !== all) throw new UsageError('name an instance, or say --all');
-  if (all && generation !== null) throw new UsageError('--generation is of one instance');
+  if ((instance === undefined) !== all) throw new UsageError('name an instance, or give --all');
+  if (all && generation !== null) throw new UsageError('--generation needs one instance');
   const { verifyDisks } = await import('../disk-commands.ts');
   return heeding(call, () => verifyDisks({ instance: instance ?? null, generation, terminal, signal }));
 }
@@ -89,12 +89,12 @@ export const DATA_COMMANDS: readonly Command[] = [
   {
     name: 'disk verify',
     args: ['[INSTANCE]'],
-    summary: 'read all that a generation is made of, and say what is damaged or missing (exit code 8)',
+    summary: 'read every object of a generation, and list the damaged and missing ones (exit code 8)',
     example: 'berth disk verify web',
     on_server: true,
     options: {
       ...GENERATION,
-      all: { type: 'boolean', help: 'every instance, its last generation' },
+      all: { type: 'boolean', help: 'the last generation of every instance' },
       ...JSON_OPTION,
     },
     run: verify,
@@ -102,12 +102,12 @@ export const DATA_COMMANDS: readonly Command[] = [
   {
     name: 'disk export',
     args: ['INSTANCE', 'FILE'],
-    summary: 'write a generation as a whole disk into a file',
+    summary: 'export a generation as a complete disk into a file',
     example: 'berth disk export web web.qcow2 --format qcow2',
     on_server: true,
     options: {
       ...GENERATION,
-      format: { type: 'string', value: 'FORMAT', help: 'raw (with holes) or qcow2; else raw' },
+      format: { type: 'string', value: 'FORMAT', help: 'raw (sparse) or qcow2; default: raw' },
       ...JSON_OPTION,
     },
     run: exportTo,
@@ -119,8 +119,8 @@ export const DATA_COMMANDS: readonly Command[] = [
     example: 'berth create copy && berth disk import copy web.qcow2',
     on_server: true,
     options: {
-      format: { type: 'string', value: 'FORMAT', help: 'raw or qcow2; else by what the file begins with' },
-      grow: { type: 'boolean', help: 'make the disk larger where the file is, within the quota' },
+      format: { type: 'string', value: 'FORMAT', help: 'raw or qcow2; default: detected from the file' },
+      grow: { type: 'boolean', help: 'enlarge the disk if the file is larger, within the quota' },
       ...JSON_OPTION,
     },
     run: importFrom,
@@ -133,8 +133,11 @@ export const DATA_COMMANDS: readonly Command[] = [
     example: 'berth backup /mnt/backups/2026-11-21',
     on_server: true,
     options: {
-      'with-objects': { type: 'boolean', help: 'those of a bucket too; of a folder they always are' },
-      'without-key': { type: 'boolean', help: 'leave the secret key out; you keep it elsewhere' },
+      'with-objects': {
+        type: 'boolean',
+        help: 'include the objects of a bucket; those of a folder always are',
+      },
+      'without-key': { type: 'boolean', help: 'leave out the secret key; keep it elsewhere' },
       ...JSON_OPTION,
     },
     run: backUp,
@@ -142,7 +145,7 @@ export const DATA_COMMANDS: readonly Command[] = [
   {
     name: 'restore-backup',
     args: ['FOLDER'],
-    summary: 'make the machine of a backup in an empty data folder, before npm start',
+    summary: 'restore a backup into an empty data folder, before npm start',
     example: 'BERTH_DATA_DIR=/var/lib/berth berth restore-backup /mnt/backups/2026-11-21',
     on_server: true,
     options: JSON_OPTION,

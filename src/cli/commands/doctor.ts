@@ -143,12 +143,14 @@ async function weaknesses({ session }: Call): Promise<Finding[]> {
     // Not on the server's machine: nothing to check.
     if (!isLocal(session.url)) return [];
     const found = 'not looked for: no data folder of this server was found';
-    const next = 'BERTH_DATA_DIR=FOLDER berth doctor, as who runs the server';
+    const next = 'BERTH_DATA_DIR=FOLDER berth doctor, as the user who runs the server';
     return [{ check: 'weaknesses', ok: null, found, next }];
   }
   if (weak === 'closed') {
     const next = 'sudo berth doctor, on the server';
-    return [{ check: 'weaknesses', ok: null, found: 'told to who may read the data folder', next }];
+    return [
+      { check: 'weaknesses', ok: null, found: 'shown only to users who can read the data folder', next },
+    ];
   }
   if (weak.length === 0) return [{ check: 'weaknesses', ok: true, found: 'none are known' }];
   return weak.map((each) => ({ ...each, ok: null, weak: true as const }));
@@ -178,7 +180,7 @@ async function doctor(call: Call): Promise<number> {
 
 export const DOCTOR: Command = {
   name: 'doctor',
-  summary: 'what may be wrong, what weakens the server (said on its machine), and what to do about it',
+  summary: 'check for problems and, on the server, for weak settings; prints a remedy for each',
   example: 'berth doctor',
   run: doctor,
 };

@@ -109,7 +109,7 @@ export const GENERATION_COMMANDS: readonly Command[] = [
     short: ['generations'],
     args: ['NAME'],
     names_instances: true,
-    summary: 'the generations of a disk that are kept, newest first; * is the present one',
+    summary: 'list the generations of a disk that are kept, newest first; * is the current one',
     example: 'berth generations web',
     run: list,
   },
@@ -125,15 +125,15 @@ export const GENERATION_COMMANDS: readonly Command[] = [
     name: 'generation unpin',
     args: ['NAME', 'GENERATION'],
     names_instances: true,
-    summary: 'let a generation go once it is old',
+    summary: 'apply retention to a generation again',
     example: 'berth generation unpin web 42',
-    run: (call) => change(call, { pinned: false }, () => 'is not pinned any more.'),
+    run: (call) => change(call, { pinned: false }, () => 'is no longer pinned.'),
   },
   {
     name: 'generation name',
     args: ['NAME', 'GENERATION', '[TEXT]'],
     names_instances: true,
-    summary: 'give a generation a name, or take it away',
+    summary: 'name a generation, or remove its name',
     example: "berth generation name web 42 'before the upgrade'",
     run: (call) =>
       change(call, { name: call.args[2] ?? null }, ({ name }) =>
@@ -145,7 +145,7 @@ export const GENERATION_COMMANDS: readonly Command[] = [
     short: ['restore'],
     args: ['NAME', 'GENERATION'],
     names_instances: true,
-    summary: 'give a stopped instance the files of an older generation, at once; later ones are kept too',
+    summary: 'set the disk of a stopped instance back to an older generation, at once; later ones are kept',
     example: 'berth stop web && berth restore web 42',
     run: restore,
   },
@@ -155,10 +155,14 @@ export const GENERATION_COMMANDS: readonly Command[] = [
     args: ['NAME', 'NEW-NAME'],
     names_instances: true,
     summary:
-      'make an instance with the files of another, as they were last flushed; at once, for nothing is copied',
+      'create an instance with the disk of another as of its last flush; at once, because nothing is copied',
     example: 'berth fork web web-2',
     options: {
-      generation: { type: 'string', value: 'N', help: 'as they were then; else the last generation' },
+      generation: {
+        type: 'string',
+        value: 'N',
+        help: 'the disk as of this generation; default: the last one',
+      },
     },
     run: fork,
   },

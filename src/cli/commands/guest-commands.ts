@@ -35,7 +35,7 @@ async function exec(call: Call): Promise<number> {
   const reads = process.stdin.isTTY !== true && !options.flag('no-stdin');
   const stdin = reads ? await terminal.stdin() : '';
   const body = { command: [...rest], stdin, timeout_seconds };
-  const progress = terminal.progress(`${name} is at it; what it prints comes at its end`);
+  const progress = terminal.progress(`running on ${name}; the output appears at the end`);
   const result = await berth
     .call('execInVm', { path: { id }, body }, { signal })
     .finally(() => progress.end());
@@ -115,18 +115,18 @@ export const GUEST_COMMANDS: readonly Command[] = [
     args: ['NAME'],
     names_instances: true,
     rest: 'COMMAND…',
-    summary: 'run a command as root, without SSH; prints what it printed, and ends with what it ended with',
+    summary: 'run a command as root, without SSH; prints its output, and exits with its exit code',
     example: 'berth exec web -- systemctl is-active ssh',
     options: {
       timeout: {
         type: 'string',
         value: 'SECONDS',
-        help: `kill it then; at most ${MAX_TIMEOUT_SECONDS}, ${TIMEOUT_SECONDS} unless said`,
+        help: `when to kill it; at most ${MAX_TIMEOUT_SECONDS}, default: ${TIMEOUT_SECONDS}`,
       },
       'no-stdin': {
         type: 'boolean',
         short: 'n',
-        help: 'it reads nothing; else stdin, where that is no terminal',
+        help: 'no input; default: stdin, unless that is a terminal',
       },
     },
     run: exec,
@@ -135,14 +135,14 @@ export const GUEST_COMMANDS: readonly Command[] = [
     name: 'logs',
     args: ['NAME'],
     names_instances: true,
-    summary: 'the end of what the guest has printed on its console',
+    summary: "print the end of the guest's console output",
     example: 'berth logs web -f',
     options: {
-      follow: { type: 'boolean', short: 'f', help: 'and go on as it comes, until Ctrl-C' },
+      follow: { type: 'boolean', short: 'f', help: 'then print new output as it comes, until Ctrl-C' },
       tail: {
         type: 'string',
         value: 'KIB',
-        help: `how much; at most ${MAX_TAIL_KIB}, ${TAIL_KIB} unless said`,
+        help: `how much; at most ${MAX_TAIL_KIB}, default: ${TAIL_KIB}`,
       },
     },
     run: logs,
@@ -151,7 +151,7 @@ export const GUEST_COMMANDS: readonly Command[] = [
     name: 'metrics',
     args: ['NAME'],
     names_instances: true,
-    summary: 'what a VM uses, now and over the last hour; bytes count since the boot',
+    summary: 'show what a VM uses, now and over the last hour; bytes count since the boot',
     example: 'berth metrics web',
     run: metrics,
   },

@@ -5,7 +5,7 @@ export const IMAGE_COMMANDS: readonly Command[] = [
   {
     name: 'image ls',
     short: ['images'],
-    summary: 'list what instances can be made of',
+    summary: 'list the images for instances',
     example: 'berth image ls',
     run: async ({ session, terminal }) => {
       const berth = await session.berth();
@@ -47,7 +47,7 @@ export const IMAGE_SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'image build',
     args: ['NAME'],
-    summary: 'build an image of Debian packages: debian-12 or debian-12-systemd',
+    summary: 'build an image from Debian packages: debian-12 or debian-12-systemd',
     example: 'berth image build debian-12-systemd',
     on_server: true,
     run: (call) =>
@@ -56,10 +56,12 @@ export const IMAGE_SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'image add',
     args: ['NAME', 'FILE'],
-    summary: 'make an image of a tarball, an OCI layout, or a raw or qcow2 disk',
+    summary: 'make an image from a tarball, an OCI layout, or a raw or qcow2 disk',
     example: 'berth image add tools ./tools.oci.tar',
     on_server: true,
-    options: { 'max-gib': { type: 'string', value: 'N', help: 'how large it may be unpacked (16)' } },
+    options: {
+      'max-gib': { type: 'string', value: 'N', help: 'the maximum size when unpacked; default: 16' },
+    },
     run: (call) => {
       const { args, options } = call;
       return onServer(call, (images, server, work) => {
@@ -71,7 +73,7 @@ export const IMAGE_SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'image rm',
     args: ['NAME', '[VERSION]'],
-    summary: 'remove an image, or one version of it, that no disk needs',
+    summary: 'remove an image that no disk needs, or one version of it',
     example: 'berth image rm tools',
     on_server: true,
     run: (call) =>

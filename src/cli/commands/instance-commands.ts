@@ -109,8 +109,12 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     summary: 'list instances',
     example: 'berth ls --state running',
     options: {
-      state: { type: 'string', value: 'STATE', help: 'only those in it: running, stopped, failed, …' },
-      label: { type: 'string', value: 'KEY=VALUE', help: 'only those that have it' },
+      state: {
+        type: 'string',
+        value: 'STATE',
+        help: 'only instances in this state: running, stopped, failed, …',
+      },
+      label: { type: 'string', value: 'KEY=VALUE', help: 'only instances with this label' },
     },
     run: async ({ session, options, terminal }) => {
       const [state, label] = [options.text('state') as Instance['vm']['state'], options.text('label')];
@@ -136,12 +140,12 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     name: 'instance create',
     short: ['create'],
     args: ['NAME'],
-    summary: 'make an instance',
+    summary: 'create an instance',
     example: 'berth create web --cpus 2 --memory 1g --start',
     options: {
       ...SETTINGS,
       ...USER_DATA,
-      image: { type: 'string', value: 'IMAGE', help: 'debian-12 unless said' },
+      image: { type: 'string', value: 'IMAGE', help: 'default: debian-12' },
       start: { type: 'boolean', help: 'start its VM, and wait until SSH works' },
     },
     run: create,
@@ -151,7 +155,7 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     short: ['show'],
     args: ['NAME'],
     names_instances: true,
-    summary: 'an instance, its VM and its disk',
+    summary: 'show an instance, its VM and its disk',
     example: 'berth show web',
     run: async (call) => {
       show(call, await call.session.berth().instances.find(call.args[0] ?? ''));

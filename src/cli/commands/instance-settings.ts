@@ -12,19 +12,19 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
   cpus: { type: 'string', value: 'N', help: '1 to 16' },
   memory: { type: 'string', value: 'SIZE', help: '512m, 2g; a bare number is MiB' },
   disk: { type: 'string', value: 'SIZE', help: '8g, 100g; a bare number is GiB; it only grows' },
-  label: { type: 'string', value: 'KEY=VALUE', multiple: true, help: 'may be said several times' },
+  label: { type: 'string', value: 'KEY=VALUE', multiple: true, help: 'repeatable' },
   'auto-flush': {
     type: 'string',
     value: 'SECONDS',
-    help: 'how often what was written is saved by itself, or off',
+    help: 'the interval of automatic flushes, or off',
   },
   'idle-timeout': {
     type: 'string',
     value: 'SECONDS',
-    help: 'stop the VM once nobody has used it for so long, 60 at least, or off',
+    help: 'stop the VM when nobody has used it for this long, at least 60, or off',
   },
   wake: { type: 'boolean', help: 'a connection to its SSH port starts the VM' },
-  'no-wake': { type: 'boolean', help: 'it does not' },
+  'no-wake': { type: 'boolean', help: 'a connection does not start it' },
   keep: {
     type: 'string',
     value: 'LAST[,DAYS]',

@@ -123,7 +123,7 @@ async function membersKeys(berth: Berth, org_id: string, said: readonly string[]
     }
     if (other === undefined) return key.id;
     const which = found.map(({ id, fingerprint }) => `\n  ${id} ${fingerprint}`).join('');
-    throw new CommandError(`several SSH keys are called ${text}; say which by its id:${which}`, {
+    throw new CommandError(`several SSH keys are called ${text}; name one by its id:${which}`, {
       exit_code: EXIT.not_found,
     });
   });
@@ -145,13 +145,13 @@ async function keySet(call: Call): Promise<undefined> {
   const nameOf = actorNames(call);
   if (terminal.format === 'json') return terminal.json(set) as undefined;
   terminal.say(
-    set.mode === 'account' ? `${name} lets in all keys of who made it:` : `${name} lets in these keys:`,
+    set.mode === 'account' ? `${name} accepts all keys of its creator:` : `${name} accepts these keys:`,
   );
   terminal.list(set.data, {
     headings: ['NAME', 'TYPE', 'FINGERPRINT', 'OWNER'],
     row: (key) => [key.name, key.type, key.fingerprint, nameOf(key.owner_id)],
     quiet: (key) => key.id,
-    empty: 'None. Nobody gets in.',
+    empty: 'None. Nobody can log in.',
   });
 }
 
@@ -176,7 +176,11 @@ async function createKey(call: Call): Promise<undefined> {
     service_account_id: options.text('service-account'),
   };
   const made = await call.session.berth().createApiKey(body);
-  printNewKey(call, made, `${made.name} may ${made.scope === '*' ? 'do all that you may' : made.scope}.`);
+  printNewKey(
+    call,
+    made,
+    `${made.name} may ${made.scope === '*' ? 'do everything that you may' : made.scope}.`,
+  );
 }
 
 /** The scopes of the present key if they are known: a key from the environment has no id here. */
@@ -206,14 +210,14 @@ export const KEY_COMMANDS: readonly Command[] = [
   {
     name: 'ssh-key add',
     args: ['[FILE]'],
-    summary: 'register a public key: of a file, of stdin, else the one in ~/.ssh',
+    summary: 'register a public key from a file, from stdin, or the one in ~/.ssh',
     example: 'berth ssh-key add < id.pub',
-    options: { name: { type: 'string', value: 'NAME', help: "else the key's comment" } },
+    options: { name: { type: 'string', value: 'NAME', help: "default: the key's comment" } },
     run: addSshKey,
   },
   {
     name: 'ssh-key ls',
-    summary: 'list the keys of your account that let in to instances of this organisation',
+    summary: 'list the keys of your account that can log in to instances of this organisation',
     example: 'berth ssh-key ls',
     run: async ({ session, terminal }) => {
       terminal.list(await collect(session.berth().list('listSshKeys', {})), {
@@ -243,16 +247,16 @@ export const KEY_COMMANDS: readonly Command[] = [
     short: ['keys'],
     args: ['NAME'],
     names_instances: true,
-    summary: 'which SSH keys an instance lets in, after changing that',
+    summary: 'show the SSH keys that an instance accepts; with options, changes them first',
     example: 'berth keys web --set laptop --set desk',
     options: {
       set: {
         type: 'string',
         value: 'KEY',
         multiple: true,
-        help: "these keys only, one's own or other members'; may be said several times",
+        help: "only these keys, yours or other members'; repeatable",
       },
-      account: { type: 'boolean', help: 'all keys of who made it' },
+      account: { type: 'boolean', help: "all keys of the creator's account" },
       none: { type: 'boolean', help: 'nobody' },
     },
     run: keySet,
@@ -260,17 +264,21 @@ export const KEY_COMMANDS: readonly Command[] = [
   {
     name: 'key create',
     args: ['NAME'],
-    summary: 'make an API key',
+    summary: 'create an API key',
     example: "berth key create ci --scope 'instances:read vm:write' --expires 90d",
     options: {
       scope: {
         type: 'string',
         value: 'SCOPE',
-        help: 'resource:action, several separated by spaces; else all that your login, or the service account, may',
+        help: 'resource:action, separated by spaces; default: all permissions of your login or the service account',
       },
-      expires: { type: 'string', value: 'TIME', help: '12h, 90d; never unless said' },
-      from: { type: 'string', value: 'CIDR', multiple: true, help: 'usable from these networks only' },
-      'service-account': { type: 'string', value: 'ID', help: 'of a service account rather than yours' },
+      expires: { type: 'string', value: 'TIME', help: '12h, 90d; default: never' },
+      from: { type: 'string', value: 'CIDR', multiple: true, help: 'usable only from these networks' },
+      'service-account': {
+        type: 'string',
+        value: 'ID',
+        help: 'a key of this service account instead of yours',
+      },
     },
     run: createKey,
   },
@@ -296,7 +304,7 @@ export const KEY_COMMANDS: readonly Command[] = [
     options: {
       descendants: {
         type: 'boolean',
-        help: 'also every API key and SSH key that was made with it, by way of other keys too',
+        help: 'also every API key and SSH key made with it, directly or through other keys',
       },
     },
     run: async ({ session, terminal, args, options }) => {
@@ -315,7 +323,7 @@ export const KEY_COMMANDS: readonly Command[] = [
     summary: 'give a key a new secret; asks for your password',
     example: 'berth key rotate ci --grace 3600',
     options: {
-      grace: { type: 'string', value: 'SECONDS', help: 'how long the old one still works; 0 unless said' },
+      grace: { type: 'string', value: 'SECONDS', help: 'how long the old secret still works; default: 0' },
       ...PASSWORD_STDIN,
     },
     run: async (call) => {

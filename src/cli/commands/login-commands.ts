@@ -116,7 +116,7 @@ async function logout({ session, terminal }: Call): Promise<undefined> {
     api_key_id,
   );
   session.forget(profile_name);
-  if (!revoked) terminal.warn(`berth: the key could not be revoked at ${url}; look at it with berth key ls`);
+  if (!revoked) terminal.warn(`berth: the key could not be revoked at ${url}; check it with berth key ls`);
   terminal.done(`You are logged out of ${url}.`, { url, profile: profile_name });
 }
 
@@ -178,10 +178,10 @@ export const LOGIN_COMMANDS: readonly Command[] = [
       email: {
         type: 'string',
         value: 'ADDRESS',
-        help: "else the last one, on the server's own machine the administrator's",
+        help: "default: the last one; on the server's own machine, the administrator's",
       },
-      org: { type: 'string', value: 'ORG', help: 'in which organisation; the first unless said' },
-      totp: { type: 'string', value: 'CODE', help: 'of your authenticator, if the account has one' },
+      org: { type: 'string', value: 'ORG', help: 'the organisation; default: the first' },
+      totp: { type: 'string', value: 'CODE', help: 'the code of your authenticator, if the account has one' },
       ...PASSWORD_STDIN,
     },
     run: login,
@@ -192,12 +192,20 @@ export const LOGIN_COMMANDS: readonly Command[] = [
     example: 'berth logout',
     run: logout,
   },
-  { name: 'whoami', summary: 'as whom, and where', example: 'berth whoami', run: whoami },
+  {
+    name: 'whoami',
+    summary: 'show the current user, organisation and server',
+    example: 'berth whoami',
+    run: whoami,
+  },
   {
     name: 'sudo',
     summary: 'ask for your password once for the next five minutes',
     example: 'berth sudo && berth key rotate ci',
-    options: { end: { type: 'boolean', help: 'at once rather than in five minutes' }, ...PASSWORD_STDIN },
+    options: {
+      end: { type: 'boolean', help: 'end it now, before the five minutes are over' },
+      ...PASSWORD_STDIN,
+    },
     run: sudo,
   },
 ];

@@ -7,7 +7,7 @@ import type { Command, Options } from '../command.ts';
 const optionOf = (quota: OrganisationQuota) => quota.replaceAll('_', '-');
 
 const CAPACITY = {
-  cpus: { type: 'string', value: 'N', help: 'the most processors that one VM there may have' },
+  cpus: { type: 'string', value: 'N', help: 'the maximum number of processors of one VM there' },
   memory: { type: 'string', value: 'GIB', help: 'memory of all VMs there together, GiB' },
 } as const;
 
@@ -132,7 +132,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'host set',
     args: ['NAME'],
-    summary: 'say how much of another machine may be given to VMs',
+    summary: 'set how much of another machine VMs may use',
     example: 'berth host set rack-2 --memory 240',
     on_server: true,
     options: CAPACITY,
@@ -144,10 +144,10 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'host drain',
     args: ['NAME'],
-    summary: 'place no VM on a host any more; those there go on',
+    summary: 'place no more VMs on a host; the VMs there keep running',
     example: 'berth host drain rack-2',
     on_server: true,
-    options: { undo: { type: 'boolean', help: 'take VMs again' } },
+    options: { undo: { type: 'boolean', help: 'place VMs on it again' } },
     run: ({ args: [name = ''], options }) =>
       onServer(({ context, hosts }) =>
         context.withServer((server) => hosts.drainHost(server, name, options.flag('undo'))),
@@ -156,10 +156,10 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'host rm',
     args: ['NAME'],
-    summary: 'take a host out, and its token with it',
+    summary: 'remove a host, and revoke its token',
     example: 'berth host rm rack-2',
     on_server: true,
-    options: { lost: { type: 'boolean', help: 'that machine is off for good, with what is on it' } },
+    options: { lost: { type: 'boolean', help: 'the machine is gone for good, with everything on it' } },
     run: ({ args: [name = ''], options }) =>
       onServer(({ context, hosts }) =>
         context.withServer((server) => hosts.removeHost(server, name, options.flag('lost'))),
@@ -168,7 +168,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'audit verify',
     args: ['[ORG]'],
-    summary: 'prove that no entry of the audit log was changed, removed or put in',
+    summary: 'prove that no entry of the audit log was changed, removed or inserted',
     example: 'berth audit verify',
     on_server: true,
     run: ({ args: [org] }) =>

@@ -16,7 +16,7 @@ export const IDENTITY = {
   identity: { type: 'string', short: 'i', value: 'FILE', help: 'the private key, as for ssh' },
 } as const;
 const START: NonNullable<Command['options']> = {
-  'no-start': { type: 'boolean', help: 'fail rather than start a VM that does not run' },
+  'no-start': { type: 'boolean', help: 'fail if the VM does not run, instead of starting it' },
 };
 
 /** The connection details; starts the VM if it does not run. */
@@ -162,7 +162,7 @@ export const SSH_COMMANDS: readonly Command[] = [
     args: ['NAME'],
     names_instances: true,
     rest: 'COMMAND…',
-    summary: 'log in, or run a command; starts the VM first. Ends with what ssh ends with',
+    summary: "log in, or run a command; starts the VM first. Exits with ssh's exit code",
     example: 'berth ssh web -- uname -a',
     options: { ...IDENTITY, ...START },
     run: ssh,
@@ -173,7 +173,7 @@ export const SSH_COMMANDS: readonly Command[] = [
     names_instances: true,
     summary: 'write a Host block, so that ssh NAME.berth and editors work',
     example: 'berth ssh-config web && ssh web.berth',
-    options: { print: { type: 'boolean', help: "print it; ssh's settings stay as they are" }, ...START },
+    options: { print: { type: 'boolean', help: "only print it; leave ssh's settings unchanged" }, ...START },
     run: sshConfig,
   },
 ];

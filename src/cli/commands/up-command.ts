@@ -20,7 +20,7 @@ function makePublicKey(path: string): string {
     writeFileSync(`${path}.pub`, text, { flag: 'wx' });
     return text;
   } catch {
-    throw new CommandError(`${path} is there, and ${path}.pub is not and could not be made of it`, {
+    throw new CommandError(`${path} exists, but ${path}.pub is missing and could not be derived from it`, {
       next: `ssh-keygen -y -f ${path} > ${path}.pub`,
     });
   }
@@ -73,7 +73,7 @@ async function ensureInstance(call: Call, berth: Berth, name: string): Promise<v
   try {
     await berth.instances.find(name);
     if (Object.values(settingsOf(call)).some((each) => each !== undefined))
-      call.terminal.warn(`berth: ${name} is there already, and stays as it is; berth set ${name} changes it`);
+      call.terminal.warn(`berth: ${name} already exists and stays as it is; berth set ${name} changes it`);
   } catch (error) {
     if (!(error instanceof BerthError) || error.code !== 'NOT_FOUND') throw error;
     const make = async () => {
@@ -104,7 +104,8 @@ export const UP: Command = {
   args: ['NAME'],
   names_instances: true,
   rest: 'COMMAND…',
-  summary: 'log in to an instance, and make what is missing for it: login, SSH key, instance, running VM',
+  summary:
+    'log in to an instance; first creates a login, an SSH key, the instance or a running VM if missing',
   example: 'berth up web',
   options: { ...SETTINGS, ...IDENTITY },
   run: up,

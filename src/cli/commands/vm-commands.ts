@@ -82,10 +82,14 @@ export const VM_COMMANDS: readonly Command[] = [
     short: ['stop'],
     args: ['NAME…'],
     names_instances: true,
-    summary: 'shut VMs down, and wait until all that they wrote is saved',
+    summary: 'shut VMs down, and wait until all their writes are saved',
     example: 'berth stop web',
     options: {
-      force: { type: 'boolean', short: 'f', help: 'without asking the guest; what it wrote is saved' },
+      force: {
+        type: 'boolean',
+        short: 'f',
+        help: 'do not shut the guest down; its completed writes are saved',
+      },
       ...NO_WAIT,
     },
     run: (call) =>
@@ -101,7 +105,7 @@ export const VM_COMMANDS: readonly Command[] = [
     short: ['restart'],
     args: ['NAME…'],
     names_instances: true,
-    summary: 'let guests reboot',
+    summary: 'reboot guests',
     example: 'berth restart web',
     options: NO_WAIT,
     run: (call) =>
@@ -117,7 +121,7 @@ export const VM_COMMANDS: readonly Command[] = [
     short: ['suspend'],
     args: ['NAME…'],
     names_instances: true,
-    summary: 'save VMs with all that runs in them, and end them; start goes on from there',
+    summary: 'save the memory and disk of VMs, and end them; start resumes from there',
     example: 'berth suspend web',
     options: NO_WAIT,
     run: (call) =>
@@ -133,8 +137,7 @@ export const VM_COMMANDS: readonly Command[] = [
     short: ['flush'],
     args: ['NAME'],
     names_instances: true,
-    summary:
-      'save what the guest has written, wait for it, and print the receipt; Ctrl-C leaves the server to it',
+    summary: 'make the writes of the guest durable, and print the receipt; after Ctrl-C the server continues',
     example: 'berth flush web',
     run: flush,
   },

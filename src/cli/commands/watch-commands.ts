@@ -8,10 +8,10 @@ import { ago, wrapped } from '../words.ts';
 import { printEvent } from './webhook-commands.ts';
 
 const LIMIT = {
-  limit: { type: 'string', value: 'N', help: 'how many of the newest; 50 unless said' },
+  limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
 } as const;
 const FOLLOW = {
-  follow: { type: 'boolean', short: 'f', help: 'and go on as they come, until Ctrl-C' },
+  follow: { type: 'boolean', short: 'f', help: 'then print new ones as they come, until Ctrl-C' },
 } as const;
 
 /** The text below the title. */
@@ -71,7 +71,8 @@ async function events(call: Call): Promise<undefined> {
   const nameOf = actorNames(call);
   const type = options.text('type') as Event['type'] | undefined;
   if (options.flag('follow')) {
-    const onReset = () => terminal.warn('berth: some may have been missed; berth events lists what is kept');
+    const onReset = () =>
+      terminal.warn('berth: some may have been missed; berth events lists those that are kept');
     for await (const event of berth.events({ type, resource }, { signal, onReset })) {
       printEvent(call, event, nameOf);
     }
@@ -88,7 +89,7 @@ async function events(call: Call): Promise<undefined> {
 export const WATCH_COMMANDS: readonly Command[] = [
   {
     name: 'notifications',
-    summary: 'what you should know, unread until you say so',
+    summary: 'list your notifications; --read marks them as read',
     example: 'berth notifications -f',
     options: {
       ...FOLLOW,
@@ -100,12 +101,12 @@ export const WATCH_COMMANDS: readonly Command[] = [
   },
   {
     name: 'events',
-    summary: 'what has happened in the organisation',
+    summary: 'list the events of the organisation',
     example: 'berth events -f --instance web',
     options: {
       ...FOLLOW,
       instance: { type: 'string', value: 'NAME', help: 'only of this instance' },
-      type: { type: 'string', value: 'TYPE', help: 'only these: vm.started, disk.flushed, …' },
+      type: { type: 'string', value: 'TYPE', help: 'only this type: vm.started, disk.flushed, …' },
       ...LIMIT,
     },
     run: events,
@@ -113,7 +114,7 @@ export const WATCH_COMMANDS: readonly Command[] = [
   {
     name: 'audit ls',
     short: ['audit'],
-    summary: 'who did what, when and from where',
+    summary: 'show the audit log: who did what, when and from where',
     example: 'berth audit --limit 20',
     options: LIMIT,
     run: async (call) => {

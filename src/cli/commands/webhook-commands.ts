@@ -91,11 +91,11 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
   {
     name: 'webhook create',
     args: ['URL'],
-    summary: 'have events sent to an address',
+    summary: 'create a webhook, which sends events to a URL',
     example: 'berth webhook create https://hooks.example.org/berth --event vm.started --event vm.stopped',
     options: {
-      event: { type: 'string', value: 'TYPE', multiple: true, help: 'these only; all unless said' },
-      name: { type: 'string', value: 'NAME', help: "else the address's host" },
+      event: { type: 'string', value: 'TYPE', multiple: true, help: 'only these; default: all' },
+      name: { type: 'string', value: 'NAME', help: "default: the URL's host" },
     },
     run: create,
   },
@@ -134,22 +134,22 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
       const { berth, webhook } = await find(call);
       const answer = await berth.call('pingWebhook', { path: { id: webhook.id } });
       const look = `berth webhook deliveries ${webhook.name}`;
-      call.terminal.done(`A ping is on its way. What became of it: ${look}`, answer, answer.event_id);
+      call.terminal.done(`A ping is on its way. To see the result: ${look}`, answer, answer.event_id);
       return undefined;
     },
   },
   {
     name: 'webhook deliveries',
     args: ['WEBHOOK'],
-    summary: 'what was sent, and what was answered',
+    summary: 'list the deliveries of a webhook and the answers to them',
     example: 'berth webhook deliveries hooks.example.org',
-    options: { limit: { type: 'string', value: 'N', help: 'how many of the newest; 50 unless said' } },
+    options: { limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' } },
     run: deliveries,
   },
   {
     name: 'webhook redeliver',
     args: ['WEBHOOK', 'DELIVERY'],
-    summary: 'send one again',
+    summary: 'send a delivery again',
     example: 'berth webhook redeliver hooks.example.org whd_…',
     run: async (call) => {
       const { berth, webhook } = await find(call);
@@ -161,7 +161,7 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
   },
   {
     name: 'webhook listen',
-    summary: 'print live what a webhook of this organisation would get, for development',
+    summary: 'print live the events that a webhook of this organisation would get, for development',
     example: 'berth webhook listen --event vm.started',
     options: { event: { type: 'string', value: 'TYPE', help: 'only this type' } },
     run: listen,
