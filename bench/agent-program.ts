@@ -1,4 +1,4 @@
-/** Runs one benchmark for `as-agent.ts`, and ends with it. Told by its argument, answers over IPC. */
+/** Runs one benchmark for `as-agent.ts`. Its argument describes the benchmark; it sends the result over IPC, and exits. */
 import type { AgentAnswer, AgentTask } from './as-agent.ts';
 import { backupBench } from './backup.ts';
 import { encryptionBench } from './encryption.ts';
@@ -22,5 +22,5 @@ async function measure(): Promise<AgentAnswer> {
 }
 
 const answer = await measure();
-// Also where a failure has left something open.
+// Exits even if a failure has left something open.
 process.send?.(answer, () => process.exit());

@@ -1,4 +1,4 @@
-/** The public API as a client sees it: what the benchmarks need of it. */
+/** A client of the public API with the calls that the benchmarks need. */
 import { setTimeout as sleep } from 'node:timers/promises';
 
 export interface InstanceView {
@@ -31,7 +31,7 @@ class ApiError extends Error {
 }
 
 export class Api {
-  /** Every instance made here, for the clearing up. */
+  /** All instances created here, for the cleanup. */
   readonly created: string[] = [];
   readonly url: string;
   readonly #token: string;
@@ -58,7 +58,7 @@ export class Api {
   }
 
   async createInstance(name: string): Promise<InstanceView> {
-    // No flush but those asked for.
+    // Only requested flushes.
     const made = await this.call<InstanceView>('POST', '/v1/instances', { name, auto_flush_seconds: null });
     this.created.push(made.id);
     return made;
@@ -78,7 +78,7 @@ export class Api {
     throw new Error('the VM does not come up');
   }
 
-  /** Resolves when it is stopped, its disk saved. */
+  /** Resolves when the VM is stopped and its disk is saved. */
   async stopVm(id: string): Promise<void> {
     await this.call('DELETE', `/v1/instances/${id}/vm`);
     for (let tries = 0; tries < 6; tries++) {
@@ -88,7 +88,7 @@ export class Api {
     throw new Error('the VM does not stop');
   }
 
-  /** Resolves when its memory and its disk are saved. */
+  /** Resolves when the VM's memory and disk are saved. */
   async suspendVm(id: string): Promise<void> {
     await this.call('POST', `/v1/instances/${id}/vm/suspend`);
     for (let tries = 0; tries < 6; tries++) {
@@ -106,7 +106,7 @@ export class Api {
     return this.call('POST', `/v1/instances/${id}/vm/flush`);
   }
 
-  /** Resolves when everything of the instance is gone. */
+  /** Resolves when the instance and all its objects are deleted. */
   async deleteInstance(id: string): Promise<void> {
     await this.call('DELETE', `/v1/instances/${id}`);
     for (let tries = 0; tries < 600; tries++) {

@@ -1,6 +1,6 @@
 /**
- * Benchmarks of code that only the agent runs are measured in a process that is started as the agent is: how it gives memory
- * back costs a flush more than encryption does.
+ * Runs a benchmark of the agent's code in a process with the agent's start options. They decide how memory is returned to the
+ * system, which costs a flush more time than encryption does.
  */
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -14,14 +14,14 @@ export interface AgentBench {
   readonly run: (context: HostContext) => Promise<readonly Measured[]>;
 }
 
-/** What `agent-program.ts` is told. */
+/** The argument of `agent-program.ts`. */
 export type AgentTask = { readonly name: string } & Pick<HostContext, 'scratch_dir' | 'image_dir' | 'runs'>;
-/** What it answers, once. */
+/** Its single message. */
 export type AgentAnswer = { readonly measured: readonly Measured[] } | { readonly error: string };
 
 const PROGRAM = join(import.meta.dirname, 'agent-program.ts');
 
-/** The benchmark in a process of its own. */
+/** Runs the benchmark in a new process. */
 export function asAgent({ name, summary }: AgentBench): Bench {
   return { name, summary, run: (context) => runAsAgent(name, context) };
 }

@@ -1,9 +1,9 @@
 /**
- * What a flush costs the host, without a guest: QEMU's backup job by the dirty bitmap into our sink, to durable segments in a
- * folder, beside the same job into a qcow2 here, and `qemu-img convert -c` of the same data; and the processor time of our
- * side of it. And 16 MiB of it on disks of 1, 16 and 256 GiB: it must not cost more there.
+ * The cost of a flush on the host, without a guest. QEMU's backup job reads the dirty bitmap and writes into our sink, which
+ * stores durable segments in a folder. Compared with the same job into a qcow2 file, and with `qemu-img convert -c` of the same
+ * data. Also measured: our process's CPU time, and a flush of 16 MiB on disks of 1, 16 and 256 GiB, which must cost the same.
  *
- * The bitmap is left as it is by each job (`bitmap-mode: never`), so every side copies the same blocks.
+ * No job changes the bitmap (`bitmap-mode: never`), so every side copies the same blocks.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -32,10 +32,10 @@ const GIB = 2 ** 30;
 const JOB = 'bench';
 const TARGET = 'target';
 const SIDES = ['sink', 'qcow2', 'convert'] as const;
-/** Of our process, for 512 MiB of ordinary data. */
+/** CPU seconds of our process for 512 MiB of ordinary data. */
 const AIM_CORE_SECONDS = 1.5;
 type Side = (typeof SIDES)[number];
-/** Milliseconds of each side, and of our process's processors in ours. */
+/** Milliseconds of each side, and the CPU time of our process. */
 type Times = Record<Side | 'processor', number[]>;
 
 export interface Case {
@@ -55,7 +55,7 @@ export function sequential(mib: number, disk_gib = 8): Case {
   return { figure, disk_gib, write, dirty_bytes: mib * MIB };
 }
 
-/** What a system's disk has, in its order: the blocks of a guest image that are not zero, again and again. */
+/** Ordinary data: the blocks of a guest image that are not zero, in order, repeated. */
 export function ordinary(mib: number, image_dir: string): Case {
   const write = async (disk: NbdClient) => {
     await using image = await open(join(image_dir, 'rootfs.img'), 'r');
@@ -70,7 +70,7 @@ export function ordinary(mib: number, image_dir: string): Case {
   return { figure: `flush_${mib}_mib_ordinary`, disk_gib: 8, write, dirty_bytes: mib * MIB };
 }
 
-/** As a database writes: 4 KiB in each of many blocks, which are dirty whole. */
+/** Like a database: 4 KiB in each of many blocks. Each block is dirty as a whole. */
 function scattered(blocks: number): Case {
   const write = async (disk: NbdClient) => {
     for (let i = 0; i < blocks; i++) await disk.write(i * 8 * BLOCK_BYTES + 4_096, randomBytes(4_096));
@@ -86,7 +86,7 @@ function cases(image_dir: string): readonly Case[] {
   ];
 }
 
-/** A QEMU without a machine that has the disk open, its dirty blocks marked. */
+/** A QEMU without a machine. It has the disk open, with its dirty blocks marked. */
 export class Disk {
   readonly #folder: string;
   readonly #child: ChildProcess;
@@ -126,7 +126,7 @@ export class Disk {
     try {
       const disk = new Disk(folder, child, await connected(socket, child), disk_gib * GIB);
       await disk.#fill(write);
-      // What `qemu-img convert` reads: never what QEMU holds open and writes to.
+      // A copy for `qemu-img convert`, which must not read a file that QEMU has open for writing.
       await cp(image, join(folder, 'copy.qcow2'));
       return disk;
     } catch (error) {
@@ -300,7 +300,7 @@ function figures(times: ReadonlyMap<Case, Times>): Measured[] {
     measured({
       ...{ bench: 'backup', figure: 'core_seconds_512_mib_ordinary', unit: 's' },
       values: ordinary_ms.map((ms) => ms / 1000),
-      ...{ beside: 'what is aimed at', beside_values: ordinary_ms.map(() => AIM_CORE_SECONDS) },
+      ...{ beside: 'the aim', beside_values: ordinary_ms.map(() => AIM_CORE_SECONDS) },
       remark: 'hash, zstd, AES-GCM, receiving and writing',
     }),
     measured({
@@ -308,7 +308,7 @@ function figures(times: ReadonlyMap<Case, Times>): Measured[] {
       ...{
         beside: 'the same 16 MiB of 1 GiB',
         beside_values: small ?? [],
-        remark: 'at most 1.3 is aimed at',
+        remark: 'aim: at most 1.3',
       },
     }),
   ];

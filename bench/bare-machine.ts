@@ -1,9 +1,8 @@
 /**
- * QEMU as somebody would start it by hand: the image, kernel and machine options that Berth uses, and nothing of
- * Berth around it: no API, no database, no agent, no dirty bitmap, no user or control group of its own.
+ * QEMU as a person would start it by hand: with Berth's image, kernel and machine options, but without API, database, agent,
+ * dirty bitmap, separate user or control group.
  *
- * Its image has the benchmark's key on the disk, where Berth's gets it through the guest agent: that is how one would
- * do it by hand, and the quickest way there is.
+ * Its image has the benchmark's SSH key on the disk, which is the quickest way. Berth sets the key through the guest agent.
  */
 import { execFile, spawn } from 'node:child_process';
 import { closeSync, existsSync, openSync } from 'node:fs';
@@ -35,7 +34,7 @@ export interface BareImage {
   readonly rootfs_path: string;
 }
 
-/** A copy of the image whose sshd lets `public_key` in by itself. */
+/** A copy of the image whose sshd accepts `public_key`. */
 export async function bakeKey(folder: string, image_dir: string, public_key: string): Promise<BareImage> {
   await mkdir(folder);
   const rootfs_path = join(folder, 'rootfs.img');
@@ -58,7 +57,7 @@ export async function bakeKey(folder: string, image_dir: string, public_key: str
     ]),
   ];
   await writeFile(join(folder, 'commands'), `${commands.join('\n')}\n`);
-  // Its messages go to stderr whether it works or not; the first login shows.
+  // It prints to stderr on success too; the first login shows whether it worked.
   await run('debugfs', ['-w', '-f', join(folder, 'commands'), rootfs_path]);
   return { folder, image_dir, rootfs_path };
 }
@@ -68,8 +67,8 @@ export interface BareMachine {
   readonly started_ms: number;
   readonly target: SshTarget;
   /**
-   * Resolves when the guest's agent answers, which is when trying the port begins to make sense: QEMU's user network
-   * accepts before the guest can, and a connection made too early hangs for seconds.
+   * Resolves when the guest agent answers. Before that, connecting is useless: QEMU's user network accepts connections that
+   * the guest cannot answer yet, and these hang for seconds.
    */
   readonly untilUp: (signal: AbortSignal) => Promise<void>;
   readonly end: () => Promise<void>;
@@ -107,7 +106,7 @@ export async function startBare(
     base_path: image.rootfs_path,
     runtime_dir,
     ssh_forward_port: target.port,
-  }).filter((argument) => argument !== '-S'); // runs at once: nobody is there to say `cont`
+  }).filter((argument) => argument !== '-S'); // runs at once, because nothing sends `cont`
   const args = raw ? onRawFile(wanted) : wanted;
   const log_path = join(image.folder, 'qemu.log');
   const log_fd = openSync(log_path, 'w');
@@ -132,7 +131,7 @@ export async function startBare(
   return { started_ms, target, untilUp, end };
 }
 
-/** The disk's format is raw, with the cache and discard of the overlay; the base image is not opened. */
+/** The disk's format is raw, with the overlay's cache and discard modes. The base image is not opened. */
 function onRawFile(args: readonly string[]): string[] {
   const out: string[] = [];
   for (let i = 0; i < args.length; i++) {

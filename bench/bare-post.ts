@@ -1,19 +1,19 @@
-/** What webhook delivery is measured beside: a loop that posts, with undici and nothing else. */
+/** The baseline of webhook delivery: a loop of POST requests with plain undici. */
 import { type Dispatcher, request } from 'undici';
 
 export interface BareLoop {
-  /** Whose connections are used, and kept. */
+  /** Its connections are used, and kept open. */
   readonly dispatcher: Dispatcher;
   readonly origins: readonly string[];
   readonly requests: number;
   readonly in_flight: number;
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string;
-  /** How long after the loop's beginning each was answered, in milliseconds. */
+  /** For each request, milliseconds from the loop's start to the answer. */
   readonly answered?: (ms: number) => void;
 }
 
-/** Sends them all, `in_flight` at a time, in turn to each origin. @throws when one is not answered with 2xx */
+/** Sends all requests, `in_flight` at a time, to the origins in turn. @throws when an answer is not 2xx */
 export async function barePost(loop: BareLoop): Promise<void> {
   const { dispatcher, origins, requests, in_flight, headers, body, answered } = loop;
   const began_ms = performance.now();

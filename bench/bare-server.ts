@@ -1,16 +1,16 @@
 /**
- * What the API is measured against, a process of its own: a plain Fastify 5 handler each for one indexed select and
- * one insert, on the database that Berth uses, with a pool of the same size, a schema for the answer, and a line of log
- * a request as Berth writes it. No credential, no transaction, no event, no audit entry.
+ * The baseline of the API, as a separate process: two plain Fastify 5 handlers, one indexed select and one insert. It uses
+ * Berth's database, a pool of the same size, a schema for the response, and one log line a request like Berth's. It has no
+ * credential, transaction, event or audit entry.
  *
- * bare-server.ts DATABASE_URL: prints its origin on stdout; ends with its parent's pipe.
+ * bare-server.ts DATABASE_URL: prints its origin on stdout; exits when its parent closes the pipe.
  */
 import { randomUUID } from 'node:crypto';
 import Fastify, { LogController } from 'fastify';
 import pg from 'pg';
 import { createLog } from '../src/lib/log.ts';
 
-/** As `openPool`'s. */
+/** Like the pool of `openPool`. */
 const CONNECTIONS = 20;
 
 const pool = new pg.Pool({ connectionString: process.argv[2], max: CONNECTIONS });

@@ -1,10 +1,10 @@
 /**
- * How long a start takes on a host that has nothing of the disk: from `POST …/vm` to the end of a first `ssh … true`,
- * with 256 MiB of noise on the disk beside what the guest itself has written. Beside it the same start with the
- * overlay still there; and what a host would take that fetches the disk before it starts: `berth disk export` of it into a
- * file, which reads and verifies every block as a restore does, and then such a start with all there.
+ * The time of a start on a host that has no data of the disk: from `POST …/vm` to the end of a first `ssh … true`. The disk has
+ * 256 MiB of noise besides the guest's own writes. Compared with a start whose overlay is still on the host, and with a host
+ * that fetches the whole disk first: `berth disk export` into a file, which reads and verifies every block as a restore does,
+ * and then a start with the overlay.
  *
- * After each cold start the overlay is waited for until it is whole, so that no round fetches beside the next.
+ * After each cold start the benchmark waits until the overlay is complete, so that no round's fetches overlap the next round.
  */
 import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ const WHOLE_MS = 300_000;
 
 interface Cold {
   readonly login_s: number;
-  /** From the same beginning to the overlay's being whole. */
+  /** From the same start to the complete overlay. */
   readonly whole_s: number;
   readonly fetched: { readonly requests: number; readonly bytes: number };
 }
@@ -55,7 +55,7 @@ async function coldStart(context: BenchContext, id: string, key: SshKey): Promis
   }
 }
 
-/** Seconds. Nothing is running meanwhile. */
+/** Seconds. No VM runs meanwhile. */
 async function download({ installation, scratch_dir }: BenchContext, id: string): Promise<number> {
   const file = join(scratch_dir, 'whole.raw');
   const started_ms = performance.now();
@@ -65,7 +65,7 @@ async function download({ installation, scratch_dir }: BenchContext, id: string)
   return took_s;
 }
 
-/** What the agent has said of overlays that became whole. */
+/** The agent's log lines about completed overlays. */
 async function wholes(log_path: string): Promise<{ requests: number; bytes: number }[]> {
   const lines = (await readFile(log_path, 'utf8')).split('\n');
   return lines
@@ -107,7 +107,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   return [
     measured({
       ...{ bench: 'cold-start', figure: 'first_ssh_true_full_download', unit: 's', values: lazy },
-      ...{ beside: 'all fetched, then a warm start', beside_values: full, remark: '' },
+      ...{ beside: 'whole disk fetched, then a warm start', beside_values: full, remark: '' },
     }),
     measured({
       bench: 'cold-start',

@@ -1,7 +1,7 @@
 /**
- * What encryption costs: a flush of 256 MiB of lines like a log's, encrypted, beside the same not encrypted; the whole way
- * from the writes of QEMU's backup job to durable segments, without a guest. And the packing alone on one core: hash,
- * compress and encrypt beside hash and compress.
+ * The cost of encryption: a flush of 256 MiB of log-like lines, encrypted and not encrypted, from the writes of QEMU's backup
+ * job to durable segments, without a guest. Also the packing alone on one core: hash, compress and encrypt, compared with hash
+ * and compress.
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ const MIB = 1024 * 1024;
 const FLUSH_BYTES = 256 * MIB;
 const PACK_BYTES = 64 * MIB;
 
-/** Lines of varying numbers: zstd makes about a third of them. */
+/** Lines of varying numbers, which zstd compresses to about a third. */
 function text(bytes: number): Buffer {
   const out = Buffer.alloc(bytes);
   let state = 1;
@@ -50,7 +50,7 @@ async function flush(
   return took_ms;
 }
 
-/** On this thread, in batches as the workers get them: its processor time, in milliseconds. */
+/** Packs on this thread, in batches like those of the workers. Returns the CPU time in milliseconds. */
 function pack(data: Buffer, data_key: DataKey | null): number {
   const key = data_key && newAttemptKey(data_key, PURPOSE.segment);
   const home = { disk_id: 'inst_bench', epoch: 1, generation: 1 };

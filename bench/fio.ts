@@ -1,4 +1,4 @@
-/** fio in a guest: Debian's own from this host, brought with its libraries and its loader, so that the guest needs none. */
+/** Runs fio in a guest. This host's Debian fio is copied there with its libraries and loader, so the guest needs no package. */
 import { execFile } from 'node:child_process';
 import { cp, mkdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
@@ -16,20 +16,20 @@ export interface FioJob {
   readonly file: string;
   readonly file_mib: number;
   readonly seconds: number;
-  /** At most so many a second. */
+  /** The maximum number of requests a second. */
   readonly iops_max?: number;
 }
 
 export interface FioResult {
   readonly iops: number;
   readonly mib_per_second: number;
-  /** The longest that one request took, from its submission. */
+  /** The longest time from a request's submission to its completion. */
   readonly worst_ms: number;
 }
 
 export const NO_FIO = 'fio is not installed (apt-get install fio)';
 
-/** fio and what it loads as one archive; null where it is not installed. */
+/** fio with its libraries as one archive; null if it is not installed. */
 export async function packFio(folder: string): Promise<Uint8Array | null> {
   const there = await run('sh', ['-c', 'fio=$(command -v fio) && echo "$fio" && ldd "$fio"']).catch(
     () => null,
@@ -50,7 +50,7 @@ export async function bringFio(guest: InGuest, packed: Uint8Array): Promise<void
   await guest('tar -C /root -xz', packed);
 }
 
-/** Past the guest's page cache (`direct`), on a file that is written once before. */
+/** Bypasses the guest's page cache (`direct`). Its file is written once before. */
 export async function fio(guest: InGuest, job: FioJob): Promise<FioResult> {
   const options = [
     ...['name=bench', 'ioengine=libaio', 'direct=1', 'time_based=1', 'randrepeat=0', 'refill_buffers=1'],

@@ -1,20 +1,20 @@
 /**
- * The bytes that the flush benchmark writes: made alike in the guest and here, new ones in every round, because what
- * the last generation has already is not uploaded again.
+ * The bytes that the flush benchmark writes, generated equally in the guest and here. Every round has new bytes, because a
+ * flush does not upload a block that the last generation has already.
  */
 import { createCipheriv, createHash, randomBytes } from 'node:crypto';
 import { open } from 'node:fs/promises';
 
 export const DATA_BYTES = 256 * 1024 * 1024;
 const MIB = 1024 * 1024;
-/** Not a multiple of a disk block: repeated, it falls on every block differently. */
+/** Not a multiple of the block size, so that every block of the repeated text differs. */
 const TEXT_BYTES = 4 * MIB + 12_345;
 
 export interface FlushData {
   readonly name: 'random' | 'text';
-  /** In the guest: makes the file that `$1` names. */
+  /** The guest's command that creates the file `$1`. */
   readonly command: string;
-  /** For its standard input. */
+  /** The standard input of the command. */
   readonly input: Uint8Array;
   /** The same bytes here, one MiB or so at a time. */
   readonly chunks: () => Generator<Uint8Array>;
@@ -37,7 +37,7 @@ export function randomData(): FlushData {
   };
 }
 
-/** Lines such as a log has: few words often, many seldom, numbers that differ. zstd halves it. */
+/** Log-like lines: a few frequent words, many rare ones, and varying numbers. zstd halves it. */
 export function textData(): FlushData {
   const text = makeText();
   return {
@@ -63,7 +63,7 @@ function makeText(): Uint8Array {
   );
   const out = Buffer.alloc(TEXT_BYTES);
   for (let end = 0; end < TEXT_BYTES; ) {
-    // The smaller of two draws: the first words come far more often than the last.
+    // The smaller of two random numbers, so that the first words are far more frequent than the last.
     const line = Array.from({ length: 4 + next(12) }, () => words[Math.min(next(4_000), next(4_000))]);
     end += out.write(`${1_700_000_000 + end} ${next(65_536)} ${line.join(' ')}\n`, end, 'latin1');
   }

@@ -1,9 +1,8 @@
 /**
- * How long `POST …/vm/flush` takes after 256 MiB were written in the guest, random and text-like: the whole call, in
- * milliseconds. Beside it `cp` with fsync of the same bytes on the same file system.
+ * The time of the whole call `POST …/vm/flush` after the guest wrote 256 MiB, random or like text, in milliseconds. Compared
+ * with `cp` and fsync of the same bytes on the same file system.
  *
- * Before each clock starts everything written before is on the disk (`sync` in the guest and here), and both sources
- * are in the page cache: just written.
+ * Before each measurement all earlier writes are synced, in the guest and here, and both sources are in the page cache.
  */
 import { execFile } from 'node:child_process';
 import { rm } from 'node:fs/promises';
@@ -27,7 +26,7 @@ type InGuest = (command: string, input?: Uint8Array) => Promise<string>;
 async function cp(source: string, target: string, signal: AbortSignal): Promise<number> {
   await run('sync');
   const started_ms = performance.now();
-  // coreutils' sync FILE is fsync of that file. reflink=never: sharing the blocks would not be writing them.
+  // coreutils' sync FILE is fsync of that file. reflink=never, because shared blocks would not be written.
   const script = 'cp --reflink=never --sparse=never "$1" "$2" && sync "$2"';
   await run('/bin/sh', ['-c', script, 'cp', source, target], { signal });
   return performance.now() - started_ms;
@@ -53,7 +52,7 @@ async function round(
   if (receipt.dirty_bytes < DATA_BYTES) throw new Error(`only ${receipt.dirty_bytes} bytes were dirty`);
   const cp_ms = await cp(source, target, signal);
   await rm(target);
-  // Not truncated by the next round: what a file has let go of is discarded, and discards are flushed too.
+  // The next round does not truncate it: freed blocks are discarded, and discards are flushed too.
   await guest(`rm /root/${data.name}; sync`);
   await api.flush(id);
   return { flush_ms, cp_ms, receipt };
@@ -70,7 +69,7 @@ async function all(context: BenchContext): Promise<readonly Measured[]> {
   const target = await api.ssh(id);
   const guest: InGuest = (command, input) =>
     ssh(target, command, { key, signal, ...(input === undefined ? {} : { input }) });
-  // What the first boot has written: not part of any figure.
+  // Flushes the writes of the first boot, which belong to no figure.
   await api.flush(id);
   const rounds = { random: [] as Round[], text: [] as Round[] };
   for (let number = 0; number <= runs; number++) {

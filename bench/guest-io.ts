@@ -1,6 +1,7 @@
 /**
- * What a guest gets of its disk: fio with 4 KiB at random and 1 MiB in order, on ours (a qcow2 overlay with its dirty
- * bitmap over the shared image), beside the same guest in a bare QEMU whose disk is a raw file. Measured in turn, both booted.
+ * The disk performance of a guest: fio with random requests of 4 KiB and sequential requests of 1 MiB. Berth's disk is a qcow2
+ * overlay with a dirty bitmap over the shared image. The baseline is the same guest in a bare QEMU with a raw file. Both
+ * guests run, and are measured in turn.
  */
 import { join } from 'node:path';
 import { bakeKey, startBare } from './bare-machine.ts';
@@ -38,7 +39,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
       { name: 'ours', guest: await ready(await api.ssh(id), key, packed, signal) },
       { name: 'raw file', guest: await ready(bare.target, key, packed, signal) },
     ];
-    // So that the bitmap is as after a while of use, and the first touch of a cluster is in no figure.
+    // Warms up: the bitmap is in use, and no figure includes the first allocation of a cluster.
     await api.flush(id);
     const figures: Measured[] = [];
     for (const { figure, ...job } of JOBS) {
@@ -57,7 +58,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
         measured({
           ...{ bench: 'guest-io', figure, unit: job.block_bytes === 4_096 ? '/s' : 'MiB/s' },
           ...{ values: values[0], beside: 'a raw file', beside_values: values[1] },
-          remark: `depth ${job.depth}; at least 0.95 is aimed at`,
+          remark: `depth ${job.depth}; aim: at least 0.95`,
         }),
       );
     }

@@ -1,6 +1,7 @@
 /**
- * What another's start, flush, command, key revocation and stop take on a host while root of one guest answers its agent's questions with whatever hurts
- * and prints without end, beside the same while that guest computes: a processor is what any guest may take. Both guests run in both.
+ * The effect of a hostile guest on another guest of its host: the time of the other's start, flush, command, key revocation
+ * and stop, while root of the hostile guest sends malicious replies as guest agent and floods the console. Compared with the
+ * same while that guest only computes, because every guest may use its CPU. Both guests run in both measurements.
  */
 import { mkdtemp } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -24,7 +25,7 @@ const WHAT = ['start', 'flush', 'exec', 'revoke', 'stop'] as const;
 type What = (typeof WHAT)[number];
 type Times = Record<What, number[]>;
 const noTimes = (): Times => ({ start: [], flush: [], exec: [], revoke: [], stop: [] });
-/** Of each, in one round. */
+/** How often each operation runs in a round. */
 const REPEATS = 5;
 const ASK_MS = 100;
 
@@ -39,7 +40,7 @@ async function started(api: Api, name: string, key: SshKey, signal: AbortSignal)
   return { id, sh };
 }
 
-/** Somebody asks for commands and figures of that guest all the time, which is what it answers. */
+/** Requests commands and metrics of the hostile guest all the time, so that it has something to reply to. */
 function keepAsking(api: Api, id: string): () => Promise<void> {
   const enough = new AbortController();
   const asking = (async () => {
@@ -62,12 +63,12 @@ async function timed(work: () => Promise<unknown>): Promise<number> {
   return performance.now() - began;
 }
 
-/** From the request that takes a key out of the instance's set to the end of a connection that it had open. */
+/** The time from the request that removes a key from the instance's set to the end of an open connection with that key. */
 async function revocation(api: Api, { id, sh, second, keys }: Neighbour): Promise<number> {
   const set = (ssh_key_ids: readonly string[]) =>
     api.call('PUT', `/v1/instances/${id}/ssh-keys`, { ssh_key_ids });
   await set(keys);
-  // It says that it is there by a file; its end by the connection's is no success.
+  // A file shows that the session is open. The end of the connection is not its success.
   const open = second('touch /run/open; sleep 600').catch(() => undefined);
   await sh('until [ -e /run/open ]; do sleep 0.05; done; rm /run/open');
   return timed(async () => {
@@ -78,7 +79,7 @@ async function revocation(api: Api, { id, sh, second, keys }: Neighbour): Promis
 
 interface Neighbour extends RootShell {
   readonly id: string;
-  /** By the key that is taken out of the set. */
+  /** The session with the key that is removed. */
   readonly second: RootShell['sh'];
   readonly keys: readonly string[];
 }
@@ -155,7 +156,7 @@ function figure(what: What, values: readonly number[], beside_values: readonly n
     figure: what,
     unit: 'ms',
     values,
-    beside: 'the same, that guest computes',
+    beside: 'the same while that guest computes',
     beside_values,
     remark: '',
   });

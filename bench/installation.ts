@@ -1,6 +1,6 @@
 /**
- * A whole Berth of the benchmarks' own, as `npm start` runs it, on a data folder that is theirs alone; and its end:
- * VMs and database outlive a launcher by design, so whatever still runs on that folder is found and ended here.
+ * A separate installation of Berth for the benchmarks, as `npm start` runs it, with its own data folder. VMs and database
+ * outlive the launcher by design, so the end of the installation kills every process of that folder.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
@@ -20,7 +20,7 @@ import { backoffMs, pause } from '../src/lib/backoff.ts';
 import { Api, unlogged } from './api.ts';
 
 const ADMIN = { email: 'bench@localhost', password: 'only-for-this-benchmark' };
-/** Apart from the default range, from what CONTRIBUTING.md gives a second installation, and from the ports that systems hand out. */
+/** Differs from the default range, the second installation's in CONTRIBUTING.md, and the kernel's ephemeral ports. */
 const SSH_PORTS = '25000-25999';
 const READY_MS = 180_000;
 const STOP_MS = 40_000;
@@ -32,14 +32,14 @@ export interface InstallationOptions {
   readonly log_path: string;
   readonly accel: string;
   readonly signal: AbortSignal;
-  /** On top of the benchmarks' own; one beside another takes BERTH_SSH_PORTS of its own. */
+  /** Override the benchmarks' settings. A second installation needs other BERTH_SSH_PORTS. */
   readonly settings?: Readonly<Record<string, string>>;
 }
 
 export class Installation {
   readonly data_dir: string;
   readonly log_path: string;
-  /** `tcg (software emulation: …)`: as the agent says it. */
+  /** As the agent logs it: `tcg (software emulation: …)`. */
   accelerator = 'unknown';
   #api: Api | undefined;
   readonly #launcher: ChildProcess;
@@ -52,9 +52,9 @@ export class Installation {
     this.#launcher = launcher;
   }
 
-  /** Resolves when it is ready and the administrator logged in. On failure nothing of it is left running. */
+  /** Resolves when it is ready and the administrator is logged in. A failure leaves no process. */
   static async start(options: InstallationOptions): Promise<Installation> {
-    // Of the system's own choice: outside of SSH_PORTS.
+    // The kernel chooses a port outside of SSH_PORTS.
     const port = await freeLoopbackPort();
     const log_fd = openSync(options.log_path, 'a', 0o600);
     const launcher = spawn(process.execPath, [join(options.project_dir, 'src', 'main.ts'), 'start'], {
@@ -67,12 +67,12 @@ export class Installation {
         BERTH_ADMIN_EMAIL: ADMIN.email,
         BERTH_ADMIN_PASSWORD: ADMIN.password,
         BERTH_ACCEL: options.accel,
-        // A benchmark asks more of one principal in a minute than anybody may.
+        // A benchmark exceeds the rate limit of a principal.
         BERTH_RATE_LIMITS: 'off',
         ...options.settings,
       },
       stdio: ['ignore', 'pipe', log_fd],
-      // Not in the terminal's group: a Ctrl-C is for us, and we end this in order.
+      // Not in the terminal's process group: only this process gets Ctrl-C, and it ends the launcher in order.
       detached: true,
     });
     closeSync(log_fd);
@@ -87,7 +87,7 @@ export class Installation {
     }
   }
 
-  /** `bin/berth` on this machine, as its operator. @throws when it fails */
+  /** Runs `bin/berth` as the operator. @throws when it fails */
   async berth(...args: string[]): Promise<void> {
     const { project_dir, data_dir, signal } = this.#options;
     const env = { ...withoutSettings(readEnv()), BERTH_DATA_DIR: data_dir };
@@ -98,7 +98,7 @@ export class Installation {
     return this.accelerator.startsWith('kvm') ? 'kvm' : 'tcg';
   }
 
-  /** Of the role's process. @throws when it does not run */
+  /** The pid of the role's process. @throws when it does not run */
   pidOf(role: 'control-plane' | 'agent' | 'ingress'): number {
     const launcher = this.#launcher.pid;
     for (const pid of readFileSync(`/proc/${launcher}/task/${launcher}/children`, 'latin1')
@@ -137,7 +137,7 @@ export class Installation {
     });
   }
 
-  /** Everything of this installation ends; only its folder is left. Never aborted. */
+  /** Ends every process of this installation, and leaves only its folder. Cannot be aborted. */
   async end(): Promise<void> {
     const paths = pathsIn(this.data_dir);
     const { pid } = this.#launcher;
@@ -146,7 +146,7 @@ export class Installation {
       killProcess(launcher, 'SIGTERM');
       if (!(await waitForExit(launcher, STOP_MS))) {
         killProcess(launcher, 'SIGKILL');
-        // Its roles end by themselves when it is gone.
+        // Its roles end by themselves after the launcher.
         await pause(5_000);
       }
     }
@@ -160,7 +160,7 @@ export class Installation {
   }
 }
 
-/** A group can be removed only a moment after its last process has gone. */
+/** A control group can be removed only a moment after its last process has ended. */
 async function removeControlGroups(instance_ids: readonly string[]): Promise<void> {
   const cgroups = hostCgroups();
   for (const instance_id of instance_ids) {
@@ -170,7 +170,7 @@ async function removeControlGroups(instance_ids: readonly string[]): Promise<voi
   }
 }
 
-/** Only when the launcher could not stop it. */
+/** Used only when the launcher could not stop it. */
 async function endPostgres(cluster_dir: string): Promise<void> {
   let pid: number;
   try {
@@ -184,7 +184,7 @@ async function endPostgres(cluster_dir: string): Promise<void> {
   await waitForExit(server, 10_000);
 }
 
-/** What the person has set for an installation of their own does not belong to this one. */
+/** Drops the user's own settings of Berth, which are for another installation. */
 function withoutSettings(env: Env): Record<string, string | undefined> {
   return Object.fromEntries(
     Object.entries(env).filter(([name]) => !/^(BERTH_|AWS_|DATABASE_URL$)/.test(name)),
@@ -192,7 +192,7 @@ function withoutSettings(env: Env): Record<string, string | undefined> {
 }
 
 function tailOf(path: string): string {
-  // Its end may be heard of when the folder has gone.
+  // The folder may be removed already.
   if (!existsSync(path)) return '';
   return readFileSync(path, 'utf8').trim().split('\n').slice(-15).join('\n');
 }

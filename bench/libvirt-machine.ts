@@ -1,7 +1,7 @@
 /**
- * The same image started by libvirt, as somebody would define it: `virsh start` of a domain on a new overlay, with the
- * same kernel, machine type, memory and devices, and QEMU's user network. libvirt's daemon is one of the benchmark's own
- * (a session of an unprivileged user, started by `virsh`, gone two minutes after its last use).
+ * The same image started by libvirt: `virsh start` of a domain on a new overlay, with the same kernel, machine type, memory and
+ * devices, and QEMU's user network. The benchmark has its own libvirt daemon, a session of an unprivileged user. `virsh` starts
+ * it, and it exits two minutes after its last use.
  */
 import { execFile } from 'node:child_process';
 import { statSync } from 'node:fs';
@@ -19,7 +19,7 @@ import type { SshTarget } from './ssh.ts';
 
 const run = promisify(execFile);
 
-/** Debian's `nobody`: as root, libvirt's session would be the system's. */
+/** Debian's `nobody`, because root would get libvirt's system session. */
 const NOBODY = 65_534;
 const MEMORY_MIB = 512;
 const DISK_BYTES = 8 * 2 ** 30;
@@ -68,7 +68,7 @@ export class Libvirt {
     for (const name of ['run', 'config', 'cache', 'data', 'home']) await mkdir(join(folder, name));
     await this.#giveAway(folder, this.#rootfs_path, join(folder, 'vmlinuz'), join(folder, 'initrd.img'));
     for (const name of ['run', 'config', 'cache', 'data', 'home']) await this.#giveAway(join(folder, name));
-    await this.#virsh('version'); // starts the daemon, which asks QEMU what it can do
+    await this.#virsh('version'); // starts the daemon, which queries QEMU's capabilities
   }
 
   /** Defined before the clock starts. `started_ms` is performance.now() just before `virsh start`. */
@@ -87,7 +87,7 @@ export class Libvirt {
     return { started_ms, target };
   }
 
-  /** As the bare machine's: when its guest agent answers. */
+  /** Resolves when its guest agent answers, like the bare machine's. */
   async untilUp(signal: AbortSignal): Promise<void> {
     const deadline_ms = performance.now() + UP_MS;
     const ping = () => this.#virsh('qemu-agent-command', DOMAIN, '{"execute":"guest-ping"}');
@@ -138,7 +138,7 @@ export class Libvirt {
     const words = ['console=ttyS0 quiet loglevel=4 panic=1 berth.hostname=libvirt'];
     if (this.#accel === 'tcg') words.push(...TCG_KERNEL_WORDS);
     words.push(`berth.instance=${newId('inst')}`, `berth.vm=${newId('vm')}`);
-    // libvirt's own user network forwards no port.
+    // libvirt's user network forwards no port.
     const network = ['-netdev', `user,id=n0,ipv6=off,hostfwd=tcp:127.0.0.1:${port}-:22`];
     const card = ['-device', 'virtio-net-pci,netdev=n0,addr=0x10,romfile='];
     return `<domain type='${this.#accel === 'kvm' ? 'kvm' : 'qemu'}' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>

@@ -7,7 +7,7 @@ import { quantile } from './figure.ts';
 export interface Target {
   readonly origin: string;
   readonly method: 'GET' | 'POST';
-  /** Asked for in turn. */
+  /** Requested in turn. */
   readonly requests: readonly {
     readonly path: string;
     readonly headers: Record<string, string>;
@@ -15,7 +15,7 @@ export interface Target {
   readonly body?: string;
   /** Each request carries a new Idempotency-Key, as our own client sends it. */
   readonly idempotent?: boolean;
-  /** What every answer must be; another one ends the measurement. */
+  /** The expected status. Any other one ends the measurement. */
   readonly status: number;
 }
 

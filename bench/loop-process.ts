@@ -1,12 +1,11 @@
 /**
- * The loop that webhook delivery is measured beside, in a process of its own: neither side's memory is tidied up in the
- * other's time.
+ * The baseline loop of webhook delivery, as a separate process, so that neither side's garbage collection slows the other.
  */
 import { Agent } from 'undici';
 import { barePost } from './bare-post.ts';
 import type { FromLoop, ToLoop } from './webhook-parties.ts';
 
-/** Its connections are kept from round to round, as the senders' are. */
+/** Keeps its connections from round to round, as the senders do. */
 const kept = new Agent();
 
 process.on('message', async ({ id, loop, anew }: ToLoop) => {

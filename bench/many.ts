@@ -1,12 +1,12 @@
 /**
  * Twenty VMs: started together, and then idle.
  *
- * Started together: from the first `POST …/vm` to the end of the last first `ssh … true`, all asked for at once, where the
- * host has a template. Beside it as many bare QEMU starts (bare-machine.ts) at once, over one image, as Berth's are. A VM
- * that fails ends the benchmark.
+ * Started together: from the first `POST …/vm` until `ssh … true` has succeeded on every VM. All starts are requested at once,
+ * and the host has a template. Compared with as many concurrent bare QEMU starts (bare-machine.ts) over one image. A failed VM
+ * ends the benchmark.
  *
- * Idle: what the agent's process takes for each VM that does nothing, above what it takes without any; of processor
- * time beside what the VM's own QEMU process takes meanwhile, of memory beside what QEMU takes of it.
+ * Idle: the agent's CPU time and memory for each idle VM, above its use without VMs. Compared with the CPU time and memory of the
+ * VM's QEMU process.
  */
 import { execFile } from 'node:child_process';
 import { mkdir } from 'node:fs/promises';
@@ -23,7 +23,7 @@ import { untilTemplate } from './start.ts';
 
 const VMS = 20;
 const IDLE_S = 60;
-/** After the last start: what a guest does once it is up. */
+/** The time after the last start in which guests finish their boot. */
 const SETTLE_S = 30;
 
 async function startAll(context: BenchContext, ids: readonly string[], key: SshKey): Promise<number> {
@@ -47,7 +47,7 @@ async function startAllBare(context: BenchContext, key: SshKey): Promise<number>
   const image = await bakeKey(join(scratch_dir, 'bare'), image_dir, key.public_key);
   const folders = Array.from({ length: VMS }, (_, nth) => join(image.folder, `${nth}`));
   for (const folder of folders) await mkdir(folder);
-  // Its writing is no part of the starts.
+  // Its writes do not belong to the starts.
   await promisify(execFile)('sync');
   const started_ms = performance.now();
   const starts = await Promise.allSettled(
@@ -70,10 +70,10 @@ async function startAllBare(context: BenchContext, key: SshKey): Promise<number>
 }
 
 interface Idle {
-  /** Of one core. */
+  /** As a share of one core. */
   readonly agent: number;
   readonly agent_mib: number;
-  /** Of all the VMs' QEMU processes. */
+  /** Of the QEMU processes of all VMs. */
   readonly qemu: number;
   readonly qemu_mib: number;
 }
@@ -98,7 +98,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   const { api } = installation;
   const key = await makeKey(scratch_dir);
   await api.addKey('bench-many', key.public_key);
-  // From a template whatever ran before: an installation's first start has it made.
+  // The first start of the installation makes the template, so all measured starts use it.
   const { id: first } = await api.createInstance('many-first');
   await api.startVm(first);
   await api.untilRunning(first);

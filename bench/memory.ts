@@ -1,6 +1,7 @@
 /**
- * The most memory that the agent holds: while a guest's 512 MiB of noise are flushed, and while a host that has nothing of
- * the disk starts that guest, reads all of it and fills the overlay; to and from a folder, and a bucket. Beside it 200 MiB, which it is to stay below.
+ * The agent's peak memory: during a flush of 512 MiB of noise, and during a start on a host without data of the disk, while
+ * the guest reads all of it and the overlay is filled. Both with a folder and with a bucket as object store. Compared with the
+ * limit of 200 MiB.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdir, rm } from 'node:fs/promises';
@@ -18,7 +19,7 @@ const DATA_MIB = 512;
 const MOST_MIB = 200;
 const WHOLE_MS = 600_000;
 
-/** The agent of this installation: its environment names the folder. */
+/** The pid of this installation's agent, whose environment names the folder. */
 function agentPid(data_dir: string): number {
   const found = allPids().find((pid) => {
     if (commandLineOf(pid).at(-1) !== 'agent') return false;
@@ -28,7 +29,7 @@ function agentPid(data_dir: string): number {
   return found;
 }
 
-/** MiB, the most since the last call. */
+/** The peak since the last call, in MiB. */
 function peak(pid: number): number {
   const status = readFileSync(`/proc/${pid}/status`, 'utf8');
   writeFileSync(`/proc/${pid}/clear_refs`, '5');
@@ -85,7 +86,7 @@ async function peaks(
   await api.deleteInstance(id);
   const figure = (name: string, values: number[]) =>
     measured({
-      ...{ bench: 'memory', figure: name, unit: 'MiB', values, beside: 'the most that is aimed at' },
+      ...{ bench: 'memory', figure: name, unit: 'MiB', values, beside: 'the limit' },
       ...{ beside_values: values.map(() => MOST_MIB), remark: 'the peak, of the whole process' },
     });
   return [

@@ -1,10 +1,10 @@
-/** What a process takes, as Linux counts it (proc(5)). */
+/** CPU time and memory of a process, as Linux counts them (proc(5)). */
 import { readFileSync } from 'node:fs';
 
-/** USER_HZ, which is 100 on every architecture that Linux has in use. */
+/** USER_HZ, which is 100 on all common architectures. */
 const TICKS_PER_S = 100;
 
-/** Processor time so far, in user and kernel mode, of all its threads. */
+/** CPU time of all its threads so far, in user and kernel mode. */
 export function cpuSeconds(pid: number): number {
   const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
   // The second field is a name in parentheses, which may have spaces.

@@ -1,9 +1,9 @@
 /**
- * What a request costs: an authenticated `GET /v1/instances/:id/vm` and `POST /v1/api-keys`, beside a bare handler with
- * one select and one insert (bare-server.ts) on the same database, at 1, 16 and 64 connections. Both servers are
- * processes of their own, the load comes from this one. Writes carry an Idempotency-Key, as our client sends it. Reads ask
- * for 64 instances in turn, with 64 API keys. All keys belong to one organisation, which is the hardest case for the
- * write: one chain of audit entries, one set of people to notify.
+ * The cost of a request: an authenticated `GET /v1/instances/:id/vm` and `POST /v1/api-keys`, compared with bare handlers of
+ * one select and one insert (bare-server.ts) on the same database, at 1, 16 and 64 connections. Each server is a separate
+ * process; this one generates the load. Writes carry an Idempotency-Key, as our client sends it. Reads request 64 instances
+ * in turn, with 64 API keys. All keys belong to one organisation, which is the hardest case for writes: all of them append to
+ * one audit chain and notify the same people.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -20,7 +20,7 @@ import { type Load, load, type Target } from './load.ts';
 
 const CONNECTIONS = [1, 16, 64] as const;
 const ROUND_MS = 2_000;
-/** Of a program that has just started most is not compiled yet; of Berth's, which is larger, for longer. */
+/** Warm-up: most code of a new process is not compiled yet. Berth has more code, so it takes longer. */
 const WARM_UP_MS = 8_000;
 const BESIDE = 'bare Fastify';
 const BODY = JSON.stringify({ name: 'made by the benchmark', scope: 'vm:read' });
@@ -32,7 +32,7 @@ interface Case {
   readonly bare: Target;
 }
 
-/** Instances and keys: as many as there are connections, so that requests at once ask for different things. */
+/** The number of instances and keys: one for each connection, so that concurrent requests differ. */
 const DIFFERENT = Math.max(...CONNECTIONS);
 
 async function cases({ installation }: BenchContext, bare: string): Promise<readonly Case[]> {
@@ -96,18 +96,18 @@ class BareServer {
   }
 }
 
-/** What a write sets off: its event handed over, its entry's in the audit chain, its mail. */
+/** The background work of a write: its event is dispatched, its audit entry is sealed, its mail is sent. */
 const UNFINISHED = `select where exists (select from events where position is null)
   or exists (select from audit_log where seq is null)
   or exists (select from notifications where mail_after <= now()) or exists (select from mails where due_at <= now())`;
 const FINISHED_MS = 60_000;
 
-/** Waits until Berth has finished what it has answered: else it would run in the other's time. Milliseconds, most of them a pause of its sealer's. */
+/** Waits until Berth has finished this work, which would otherwise slow the other server. Returns the milliseconds. */
 async function finished(db: pg.Client, signal: AbortSignal): Promise<number> {
   const began_ms = performance.now();
   while ((await db.query(UNFINISHED)).rowCount !== 0) {
     if (performance.now() - began_ms > FINISHED_MS)
-      throw new Error('what the writes set off is not finished');
+      throw new Error('the background work of the writes did not finish');
     if (!(await pause(5, signal))) signal.throwIfAborted();
   }
   return performance.now() - began_ms;

@@ -12,12 +12,12 @@ import { type Measured, spread } from './figure.ts';
 
 const BEGIN = '<!-- results: written by npm run bench -->';
 const END = '<!-- end of results -->';
-/** A quick run is no result. */
+/** A run with fewer rounds is not recorded. */
 export const MIN_RUNS = 3;
 
 export interface BenchTable {
   readonly name: string;
-  /** When, at which commit and on which machine. */
+  /** The date, the commit and the machine. */
   readonly about: string;
   readonly rows: readonly Measured[];
 }
@@ -68,7 +68,7 @@ export async function writeResults(
   await writeFile(path, withTable(await readFile(path, 'utf8'), table, names));
 }
 
-/** Call it before the first benchmark: its load average tells whether the machine was quiet. */
+/** Call it before the first benchmark: the load average shows whether the machine was idle. */
 export async function describeRun(project_dir: string, accel: string, runs: number): Promise<string> {
   const git = (...args: string[]) =>
     promisify(execFile)('git', args, { cwd: project_dir }).then(

@@ -1,4 +1,4 @@
-/** A Berth whose objects are in a bucket of a real S3 server (Ceph's gateway), behind a proxy that counts and delays. */
+/** An installation whose objects are in a bucket of a real S3 server (Ceph's gateway), behind a proxy that counts and delays requests. */
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { bucketSettings, S3Server } from '../test/support/s3-server.ts';
@@ -13,7 +13,7 @@ export interface S3Installation extends AsyncDisposable {
   readonly proxy: ToxicProxy;
 }
 
-/** What was asked of the store for disks. */
+/** The requests to the store for disks. */
 export interface Traffic {
   readonly requests: number;
   readonly sent_mib: number;
@@ -38,7 +38,7 @@ export async function startOnS3({
     ...{ accel: installation.accel, signal },
     settings: {
       ...bucketSettings(bucket),
-      // Apart from those of the installation beside.
+      // Other ports than the other installation's.
       BERTH_SSH_PORTS: '24000-24999',
     },
   });
@@ -47,7 +47,7 @@ export async function startOnS3({
   return { installation: on_s3, proxy, [Symbol.asyncDispose]: () => all.disposeAsync() };
 }
 
-/** Of requests for objects of disks: not the checks of the store, not images. */
+/** Counts requests for objects of disks, without images and the store's health checks. */
 export function trafficOf(seen: readonly SeenRequest[]): Traffic {
   const disks = seen.filter(({ path }) => path.includes('/disks/'));
   const sum = (bytes: (request: SeenRequest) => number) =>

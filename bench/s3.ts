@@ -1,7 +1,7 @@
 /**
- * What a bucket is asked for, and what a guest feels of a slow one: requests and bytes of a flush and of a start on a host
- * that has nothing of the disk; and the longest that a guest's write of 4 KiB took while a flush went to a store that
- * answers each request 100 ms late, beside the same writes without a flush.
+ * The load on a bucket, and the effect of a slow bucket on a guest. Counts requests and bytes of a flush, and of a start on a
+ * host that has no data of the disk. Then measures the longest write of 4 KiB in a guest during a flush to a store that delays
+ * each response by 100 ms, compared with the same writes without a flush.
  */
 import { readFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
@@ -16,7 +16,7 @@ import { makeKey, type SshKey, ssh, untilBanner } from './ssh.ts';
 const NOISE_MIB = 64;
 const SLOW_MS = 100;
 const WHOLE_MS = 300_000;
-/** Writes through the guest's file system into a file that is there, one at a time, as a database's log does. */
+/** Writes to an existing file through the guest's file system, one at a time, like the log of a database. */
 const WRITES: FioJob = {
   ...{ rw: 'randwrite', block_bytes: 4_096, depth: 1, file: '/root/fio-data', file_mib: 64 },
   ...{ seconds: 15, iops_max: 100 },
@@ -71,9 +71,9 @@ class Scene {
     proxy.poison(() => ({ delay_ms: SLOW_MS }));
     await this.guest(`touch -d @0 ${WRITES.file}`);
     const writing = fio(this.guest, WRITES);
-    // Awaited below; a failure of what is before that is told first.
+    // Awaited below. An earlier failure is reported first.
     writing.catch(() => undefined);
-    // fio is long in starting; the flush is to have its writes beside it.
+    // fio starts slowly; the flush must run during its writes.
     const begun = this.guest(`until [ "$(stat -c %Y ${WRITES.file})" != 0 ]; do sleep 0.1; done`);
     await Promise.race([writing, begun]);
     const receipt = await api.flush(this.#id);
@@ -157,7 +157,7 @@ function figures(rounds: readonly Round[]): Measured[] {
     }),
     measured({
       ...{ bench: 's3', figure: 'cold_start_fetched', unit: 'MiB', values: of((r) => r.start.fetched_mib) },
-      ...{ beside: 'until the overlay is whole', beside_values: of((r) => r.whole.fetched_mib) },
+      ...{ beside: 'until the overlay is complete', beside_values: of((r) => r.whole.fetched_mib) },
       remark: `${median(of((r) => r.start.requests))} requests to the first ssh, ${median(of((r) => r.whole.requests))} until whole`,
     }),
   ];

@@ -1,7 +1,8 @@
 /**
- * A flush to a bucket beside s3backer, which makes a file of one: QEMU's backup job of 64 MiB by the dirty bitmap into our sink
- * and its segments, and the same job into s3backer's file until it is unmounted, which is when all of it is in the bucket.
- * The same S3 server (Ceph's gateway) for both. s3backer neither encrypts nor compresses here, and keeps no generations.
+ * A flush to a bucket, compared with s3backer, which mounts a bucket as a file. QEMU's backup job reads 64 MiB by the dirty
+ * bitmap and writes into our sink. The baseline is the same job into s3backer's file, up to the unmount, after which everything
+ * is in the bucket. Both use the same S3 server (Ceph's gateway). s3backer neither encrypts nor compresses here, and keeps no
+ * generations.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -39,7 +40,7 @@ class S3Backer {
     await mkdir(folder);
     const options = [
       ...[`--accessId=${server.access_key_id}`, `--accessKey=${server.secret_access_key}`],
-      // Blocks of a MiB suit data in order; its default of 4 KiB would be a request each.
+      // Blocks of 1 MiB suit sequential data. The default of 4 KiB would need a request each.
       ...[`--baseURL=${server.endpoint}/`, '--blockSize=1M', `--size=${DISK_GIB}G`],
       ...['--blockCacheSize=256', '--md5CacheSize=1000', '--quiet'],
     ];
@@ -57,7 +58,7 @@ class S3Backer {
     return mounted;
   }
 
-  /** Resolves when all that was written is in the bucket. */
+  /** Resolves when every write is in the bucket. */
   async unmount(): Promise<void> {
     if (this.#child.exitCode !== null) return;
     const exited = once(this.#child, 'exit');
@@ -66,7 +67,7 @@ class S3Backer {
   }
 }
 
-/** What stands in the way of it here, if anything does. */
+/** Why s3backer cannot run here; null if it can. */
 async function missing(): Promise<string | null> {
   if (
     !(await access('/dev/fuse')
@@ -100,7 +101,7 @@ async function intoS3Backer(
   try {
     const target = { driver: 'raw', file: { driver: 'file', filename: mounted.file } };
     const job_ms = await disk.backUp(target, async () => undefined);
-    // The job's target is closed; what is left in s3backer's cache goes now.
+    // The job's target is closed; now s3backer's cache is written out.
     const began_ms = performance.now();
     await mounted.unmount();
     return job_ms + performance.now() - began_ms;

@@ -1,4 +1,4 @@
-/** The SSH side of the benchmarks: OpenSSH's own client, and the moment at which a server greets. */
+/** SSH for the benchmarks: OpenSSH's client, and the time of a server's greeting. */
 import { execFile, spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { connect } from 'node:net';
@@ -29,8 +29,8 @@ const PATIENCE_MS = 3_000;
 const BANNER_MS = 120_000;
 
 /**
- * Resolves at the first SSH greeting (RFC 4253, section 4.2). One try at a time, and a patient one: each costs the
- * guest a process.
+ * Resolves at the first SSH greeting (RFC 4253, section 4.2). Makes one attempt at a time with a long timeout, because each
+ * attempt costs the guest a process.
  */
 export async function untilBanner(target: SshTarget, signal: AbortSignal): Promise<void> {
   const deadline_ms = performance.now() + BANNER_MS;
@@ -59,7 +59,7 @@ export interface SshOptions {
   readonly input?: Uint8Array;
 }
 
-/** Runs a command as root in the guest; its output. @throws with ssh's own words */
+/** Runs a command as root in the guest, and returns its output. @throws with ssh's message */
 export async function ssh(
   target: SshTarget,
   command: string,
@@ -68,7 +68,7 @@ export async function ssh(
   const settings = [
     'BatchMode=yes',
     'IdentitiesOnly=yes',
-    // The guest was made a moment ago on this machine; nothing secret is sent.
+    // The host key is not verified: the guest is new and on this machine, and nothing secret is sent.
     'StrictHostKeyChecking=no',
     'UserKnownHostsFile=/dev/null',
     'ConnectTimeout=20',

@@ -1,11 +1,11 @@
 /**
- * How long a new instance's first start takes: from `POST …/vm` to the SSH server's greeting at the instance's port,
- * and to the end of a first `ssh … true`, the way a client learns of it (`GET …/vm?wait=running`, `GET …/ssh`).
- * Once booted (an installation of its own, without templates), once from a template, and once suspended before and resumed.
- * Beside it a bare QEMU start (bare-machine.ts), from the start of its process, its port tried as soon as its guest agent answers.
- * And beside `virsh start` of the same image (libvirt-machine.ts), where libvirt is installed.
- * All boot the image for the first time on a new overlay: growing the file system is in each, and a host key, which Berth
- * gives its guests and the others' make.
+ * The time of a new instance's first start: from `POST …/vm` to the SSH greeting at the instance's port, and to the end of a
+ * first `ssh … true`, with the calls of a client (`GET …/vm?wait=running`, `GET …/ssh`). Measured for a boot (in an installation
+ * without templates), for a start from a template, and for a resume.
+ *
+ * Compared with a bare QEMU start (bare-machine.ts), whose port is tried as soon as its guest agent answers, and with
+ * `virsh start` of the same image (libvirt-machine.ts) if libvirt is installed. All boot the image for the first time on a new
+ * overlay, so each grows the file system. Berth's guests get a host key; the others generate one.
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -75,7 +75,7 @@ async function startOfLibvirt({ signal }: BenchContext, libvirt: Libvirt, key: S
   }
 }
 
-/** The first start has one made, beside; the others are to go on from it. */
+/** Waits for the template that the first start makes in the background, so that later starts use it. */
 export async function untilTemplate({ installation, signal }: BenchContext): Promise<void> {
   const deadline_ms = performance.now() + TEMPLATE_MS;
   while (!(await readFile(installation.log_path, 'utf8')).includes('a template was made')) {

@@ -1,4 +1,4 @@
-/** Webhook delivery as the control plane runs it, in the benchmark's process: outbox, fan-out, senders, a database. */
+/** Webhook delivery as in the control plane, but in the benchmark's process: outbox, fan-out, senders and a database. */
 import { randomBytes } from 'node:crypto';
 import { sql } from 'kysely';
 import { pathsIn } from '../src/config/paths.ts';
@@ -19,7 +19,7 @@ import { runSenders } from '../src/webhooks/senders.ts';
 import { newSecret } from '../src/webhooks/sign.ts';
 import { insertWebhook } from '../src/webhooks/store.ts';
 
-/** About the size of a VM's event. */
+/** About as large as an event of a VM. */
 const DATA = { vm: { note: 'x'.repeat(600) } };
 
 export class Delivery {
@@ -100,7 +100,7 @@ export class Delivery {
     await this.db.updateTable('webhooks').set({ org_id: null }).where('org_id', '=', org_id).execute();
   }
 
-  /** In one transaction. */
+  /** Appends the events in one transaction. */
   async happen(org_id: OrgId, count: number): Promise<void> {
     await transaction(this.db, async (tx) => {
       for (let n = 0; n < count; n++) {
@@ -114,7 +114,7 @@ export class Delivery {
     await dispatchEvents(this.db, [fanOutToWebhooks]);
   }
 
-  /** Autovacuum would do it at some time during the next figures. */
+  /** Otherwise autovacuum would run during one of the next figures. */
   async tidy(): Promise<void> {
     for (const table of ['events', 'webhook_deliveries', 'webhook_attempts']) {
       await sql`vacuum (analyze) ${sql.table(table)}`.execute(this.db);

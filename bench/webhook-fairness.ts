@@ -1,4 +1,4 @@
-/** The delay of 200 good receivers, alone and beside bad ones: some hang, some dribble, some are gone. */
+/** The delay of 200 good receivers, alone and beside bad ones, which hang, answer slowly, or refuse connections. */
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -1,4 +1,4 @@
-/** The other processes of the webhook benchmark: the receiver, and the loop of posts beside it. */
+/** The other processes of the webhook benchmark: the receiver, and the baseline loop of POST requests. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -16,7 +16,7 @@ export class ReceiverProcess {
     this.origins = origins;
   }
 
-  /** Listens on so many addresses. */
+  /** Listens on this many addresses. */
   static async start(endpoints: number): Promise<ReceiverProcess> {
     const child = fork(join(import.meta.dirname, 'webhook-receiver.ts'), { stdio: 'inherit' });
     child.send({ listen: endpoints } satisfies ToReceiver);
@@ -24,7 +24,7 @@ export class ReceiverProcess {
     return new ReceiverProcess(child, message.origins);
   }
 
-  /** Runs `send` and resolves when so many requests have come. */
+  /** Runs `send`, and resolves when this many requests have arrived. */
   async count(
     expect: number,
     delays: boolean,

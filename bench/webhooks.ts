@@ -1,6 +1,6 @@
 /**
- * Webhook deliveries a second beside a loop of posts with the same receiver and the same size of headers and body; the
- * receiver and the loop are processes. Then the delay from an event to its receipt, and the memory of a backlog.
+ * Webhook deliveries a second, compared with a loop of POST requests to the same receiver, with headers and bodies of the same
+ * size. Receiver and loop are separate processes. Then the delay from an event to its receipt, and the memory of a backlog.
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -14,7 +14,7 @@ import { LoopProcess, ReceiverProcess } from './webhook-parties.ts';
 
 const NAME = 'webhooks';
 const ENDPOINTS = [1, 10, 100] as const;
-/** In one round, over all endpoints. */
+/** Deliveries of one round, over all endpoints. */
 const DELIVERIES = 5_000;
 const BACKLOG = 100_000;
 const BACKLOG_ENDPOINTS = 10;
@@ -55,7 +55,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   cleanup.defer(() => bare.end());
   const stage: Stage = { ...context, delivery, receiver, bare };
   const results: Measured[] = [];
-  // First: no other figure has grown the heap.
+  // First, before other figures grow the heap.
   const waiting = await backlogs(stage);
   await delivery.tidy();
   await warmUp(stage);
@@ -69,7 +69,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   return results;
 }
 
-/** The loop posts as many as a backlog has: the code of the senders is compiled by now. */
+/** The loop sends as many requests as a backlog has deliveries. The backlog has compiled the senders' code before. */
 async function warmUp({ bare, receiver, signal }: Stage): Promise<void> {
   const origins = receiver.origins.slice(0, BACKLOG_ENDPOINTS);
   const in_flight = PARALLEL.fast.in_order * BACKLOG_ENDPOINTS;
@@ -77,7 +77,7 @@ async function warmUp({ bare, receiver, signal }: Stage): Promise<void> {
   await receiver.count(BACKLOG, false, signal, async () => void (await bare.post(loop)));
 }
 
-/** Deliveries a second, and posts a second of the loop with as many in flight. */
+/** Deliveries a second, and requests a second of the loop with as many in flight. */
 async function throughput(stage: Stage, endpoints: number): Promise<Measured> {
   const { delivery, receiver, bare, runs, signal, say } = stage;
   const origins = receiver.origins.slice(0, endpoints);
@@ -238,7 +238,7 @@ async function backlogs(stage: Stage): Promise<Measured> {
     figure: 'backlog_rss',
     unit: 'MiB',
     values: [double.most_mib],
-    beside: `the most while ${BACKLOG} drained before`,
+    beside: `the peak while ${BACKLOG} drained before`,
     beside_values: [single.most_mib],
     remark: `${BACKLOG} drained in ${seconds(single)} s, ${2 * BACKLOG} in ${seconds(double)}`,
   });
