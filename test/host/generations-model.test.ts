@@ -16,7 +16,7 @@ import { compactDisks } from '../../src/tasks/compact-disks.ts';
 import { freeSegments } from '../../src/tasks/free-segments.ts';
 import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
 import { apiForFile } from '../support/api.ts';
-import { BLOCKS, freeEverything, ModelDisk, Mortal, modelForFile } from '../support/model-disks.ts';
+import { BLOCKS, freeEverything, KilledProcess, ModelDisk, modelForFile } from '../support/model-disks.ts';
 import { tries } from '../support/thorough.ts';
 
 const KEEP_LAST = 3;
@@ -137,9 +137,11 @@ describe('compaction', () => {
     let disk = await wasteful();
     const links = async () => (await readLayers(db, disk.id, disk.head)).length;
     for (let died = true; died; step += stride) {
-      const mortal = new Mortal(options, step);
-      await compactDisk(mortal.options, disk.id).catch((error: Error) => assert(mortal.died, error));
-      died = mortal.died;
+      const killed_process = new KilledProcess(options, step);
+      await compactDisk(killed_process.options, disk.id).catch((error: Error) =>
+        assert(killed_process.died, error),
+      );
+      died = killed_process.died;
       await freeEverything(model);
       await verifyAll([disk]);
       assert.deepEqual(await objects(), await held(disk));
@@ -217,9 +219,11 @@ describe('a checkpoint', () => {
     const disk = await ModelDisk.make(model, 100);
     for (let i = 0; i < 5; i++) await disk.flush([i, i + 1], 'noise');
     for (let step = 0, died = true; died; step += 1) {
-      const mortal = new Mortal(options, step);
-      await checkpointDisk(mortal.options, disk.id).catch((error: Error) => assert(mortal.died, error));
-      died = mortal.died;
+      const killed_process = new KilledProcess(options, step);
+      await checkpointDisk(killed_process.options, disk.id).catch((error: Error) =>
+        assert(killed_process.died, error),
+      );
+      died = killed_process.died;
       await freeEverything(model);
       await verifyAll([disk]);
       assert.deepEqual(await objects(), await held(disk));
@@ -321,9 +325,9 @@ async function run(disks: ModelDisk[], each: Step): Promise<void> {
   if ('blocks' in each) return disk.flush(each.blocks, each.op, each.encrypted);
   if ('dies' in each) {
     // Now and then it lives.
-    const mortal = new Mortal(options, each.dies > 100 ? Number.POSITIVE_INFINITY : each.dies);
+    const killed_process = new KilledProcess(options, each.dies > 100 ? Number.POSITIVE_INFINITY : each.dies);
     const work = each.op === 'compact' ? compactDisk : checkpointDisk;
-    await work(mortal.options, disk.id).catch((error: Error) => assert(mortal.died, error));
+    await work(killed_process.options, disk.id).catch((error: Error) => assert(killed_process.died, error));
     return;
   }
   if ('generation' in each) {

@@ -25,13 +25,13 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
   });
   after(() => scene?.end());
   beforeEach(async () => {
-    scene.moody.away = false;
-    scene.moody.held = undefined;
-    scene.moody.twist = (_, body) => body;
+    scene.faulty.away = false;
+    scene.faulty.held = undefined;
+    scene.faulty.twist = (_, body) => body;
     scene.reloaded = undefined;
     await scene.startQemu();
-    scene.moody.gets = 0;
-    scene.moody.bytes = 0;
+    scene.faulty.gets = 0;
+    scene.faulty.bytes = 0;
     scene.reloads = 0;
   });
   afterEach(() => scene.endQemu());
@@ -64,7 +64,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     const guest = await scene.guest();
     await scene.assertContent(guest);
     // 14 MiB of data that does not compress, in runs of up to 1 MiB.
-    assert(scene.moody.gets <= 20, `${scene.moody.gets} requests`);
+    assert(scene.faulty.gets <= 20, `${scene.faulty.gets} requests`);
     const odd = await guest.read(3 * MIB + 512, 3 * BLOCK_BYTES);
     assert(odd.equals(scene.content.subarray(3 * MIB + 512, 3 * MIB + 512 + 3 * BLOCK_BYTES)));
     await guest.disconnect();
@@ -83,7 +83,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
       exported: exportedBy({ execute } as typeof scene.qmp),
       retry_ms: 10,
       filled: async () => {
-        ends.push(scene.moody.gets);
+        ends.push(scene.faulty.gets);
         if (ends.length === 1) throw silent;
         done.resolve();
       },
@@ -98,21 +98,21 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
   test('many reads of one run are one request', async () => {
     const guest = await scene.guest();
     const release = Promise.withResolvers<void>();
-    scene.moody.held = release.promise;
+    scene.faulty.held = release.promise;
     const reads = Array.from({ length: 8 }, (_, i) => guest.read(DATA + i * 4_096, 4_096));
-    await until('the store is asked', () => scene.moody.gets > 0);
+    await until('the store is asked', () => scene.faulty.gets > 0);
     release.resolve();
     await Promise.all(reads);
-    assert.equal(scene.moody.gets, 1);
+    assert.equal(scene.faulty.gets, 1);
     await guest.disconnect();
   });
 
   test('a store that is away makes a read wait, and no longer', async () => {
     const guest = await scene.guest();
-    scene.moody.away = true;
+    scene.faulty.away = true;
     const read = guest.read(DATA, BLOCK_BYTES);
     await until('the read waits', () => scene.lazy.stalled);
-    scene.moody.away = false;
+    scene.faulty.away = false;
     assert((await read).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
     assert.equal(scene.lazy.stalled, null);
     await guest.disconnect();
@@ -121,9 +121,9 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
   test('a read that waits can be refused, and holds up QEMU no longer than that; the next one is served', async () => {
     const guest = await scene.guest();
     const release = Promise.withResolvers<void>();
-    scene.moody.held = release.promise;
+    scene.faulty.held = release.promise;
     const refused = assert.rejects(guest.read(DATA, BLOCK_BYTES), NbdError);
-    await until('the store is asked', () => scene.moody.gets > 0);
+    await until('the store is asked', () => scene.faulty.gets > 0);
     // Takes a point in time, for which QEMU waits for what is under way.
     const taken = scene.qmp.execute('transaction', {
       actions: [{ type: 'block-dirty-bitmap-clear', data: { node: NODES.overlay, name: 'dirty' } }],
@@ -131,7 +131,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     scene.lazy.refuse();
     await Promise.all([refused, taken]);
     release.resolve();
-    scene.moody.held = undefined;
+    scene.faulty.held = undefined;
     assert((await guest.read(DATA, BLOCK_BYTES)).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
     await guest.disconnect();
   });
@@ -139,13 +139,13 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
   test('a server that is killed and comes back makes a read wait, and no longer', async () => {
     const guest = await scene.guest();
     const release = Promise.withResolvers<void>();
-    scene.moody.held = release.promise;
+    scene.faulty.held = release.promise;
     const under_way = guest.read(DATA, BLOCK_BYTES);
-    await until('the store is asked', () => scene.moody.gets > 0);
+    await until('the store is asked', () => scene.faulty.gets > 0);
     await scene.cut();
     const begun_while_away = guest.read(DATA + 8 * MIB, BLOCK_BYTES);
     release.resolve();
-    scene.moody.held = undefined;
+    scene.faulty.held = undefined;
     await scene.serve();
     assert((await under_way).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
     const at = DATA + 8 * MIB;
@@ -156,7 +156,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
   test('wrong bytes are never served: the head is read once more, then the segment is named', async () => {
     const guest = await scene.guest();
     let wrong = '';
-    scene.moody.twist = (key, body) => {
+    scene.faulty.twist = (key, body) => {
       wrong = key;
       const other = Buffer.from(body);
       other[100] = (other[100] ?? 0) ^ 1;
@@ -167,7 +167,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     assert.equal(scene.reloads, 1);
     await assert.rejects(guest.read(DATA + 4_096, 4_096), NbdError);
     assert.equal(scene.reloads, 1);
-    scene.moody.twist = (_, body) => body;
+    scene.faulty.twist = (_, body) => body;
     assert((await guest.read(DATA, BLOCK_BYTES)).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
     await guest.disconnect();
   });
@@ -175,11 +175,11 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
   test('blocks that were moved to another segment are found by the head of now', async () => {
     const guest = await scene.guest();
     const before = scene.map;
-    scene.moody.twist = (key) => {
+    scene.faulty.twist = (key) => {
       throw new ObjectNotFoundError(key);
     };
     scene.reloaded = async () => {
-      scene.moody.twist = (_, body) => body;
+      scene.faulty.twist = (_, body) => body;
       return before;
     };
     assert((await guest.read(DATA, BLOCK_BYTES)).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
@@ -242,7 +242,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     filling.booted();
     const first = await Promise.race([
       filled.then(() => 'filled'),
-      until('fetched ahead', () => scene.moody.gets > 0).then(() => 'resting'),
+      until('fetched ahead', () => scene.faulty.gets > 0).then(() => 'resting'),
     ]);
     assert.equal(first, 'resting');
     assert.equal(scene.lazy.served_bytes, 0);
@@ -274,7 +274,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await scene.write(9, DATA + 5 * MIB, BLOCK_BYTES);
     const server = await NbdServer.listen({ path: join(scene.folder, 'flush.sock') });
     const ids = { disk_id: 'inst_test', epoch: 1, generation: 2, key_prefix: 'disks/inst_test' };
-    const { store } = scene.moody;
+    const { store } = scene.faulty;
     const sink = new FlushSink({
       ...{ store, pool: scene.pool, ...ids, data_key: SCENE_KEY },
       ...{ size_bytes: DISK_BYTES, head: scene.map },
@@ -289,7 +289,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await scene.qmp.execute('job-finalize', { id: 'all' });
     await waitForJob(scene.qmp, 'all', ['concluded'], { timeout_ms: 30_000 });
     assert.equal(blocks, 2);
-    assert(scene.moody.bytes <= 3 * MIB, `${scene.moody.bytes} bytes of 14 MiB were fetched`);
+    assert(scene.faulty.bytes <= 3 * MIB, `${scene.faulty.bytes} bytes of 14 MiB were fetched`);
     await server.close();
   });
 });

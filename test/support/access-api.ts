@@ -1,6 +1,6 @@
 /**
- * The public API in this process, on a free loopback port with its own database. People, sessions, sudo grants and keys are
- * written straight into the database; mail is kept, not sent.
+ * The public API in this process, on a free loopback port with its own database. Users, sessions, sudo grants and keys are
+ * inserted into the database directly. Mail is recorded, not sent.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -43,7 +43,7 @@ export interface Member {
 }
 
 export interface MemberOptions {
-  /** Absent: an organisation of their own. */
+  /** Absent: a new organisation. */
   readonly org_id?: OrgId;
   readonly role?: Role;
   readonly email?: string;
@@ -51,13 +51,13 @@ export interface MemberOptions {
 
 export interface AccessApi {
   readonly db: Db;
-  /** What the API itself has. */
+  /** The context of the API's handlers. */
   readonly pool: Db;
   readonly audit: AuditLog;
   readonly hub: NotifyHub;
   /** Without a credential. */
   readonly client: Client;
-  /** Everything sent so far, oldest first. */
+  /** All mails so far, oldest first. */
   readonly mails: readonly Mail[];
   as(who: Member | string): Client;
   member(options?: MemberOptions): Promise<Member>;
@@ -71,7 +71,7 @@ export type KeyHolder =
   | { readonly org_id: OrgId; readonly user_id: UserId }
   | { readonly org_id: OrgId; readonly service_account_id: ServiceAccountId };
 
-/** For a whole file, to be awaited at its top: ended after its tests, also when they fail. */
+/** Starts the API for a test file; awaited at the top of the file. It ends after the file's tests, also when they fail. */
 export async function accessApiForFile(
   options: Partial<Pick<AppContext, 'rate_limits' | 'trusted_proxies' | 'has_smtp'>> = {},
 ): Promise<AccessApi> {
@@ -214,7 +214,7 @@ async function makeServiceAccount(db: Db, org_id: OrgId, scope: string): Promise
   return id;
 }
 
-/** An instance without a VM, for what counts instances. */
+/** Inserts an instance without a VM, for tests that only count instances. */
 export async function makeInstance(
   db: Db,
   org_id: OrgId,

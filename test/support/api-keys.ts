@@ -1,4 +1,4 @@
-/** Calls of /v1/api-keys that several test files make. */
+/** Calls of /v1/api-keys for several test files. */
 import assert from 'node:assert/strict';
 import type { ApiKeyId } from '../../src/lib/ids.ts';
 import type { AccessApi, Member } from './access-api.ts';
@@ -20,7 +20,7 @@ export interface Key {
   readonly created_by_key: string | null;
 }
 
-/** As at its making and rotation. */
+/** With the secret, as creation and rotation return it. */
 export interface MadeKey extends Key {
   readonly key: string;
 }

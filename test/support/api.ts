@@ -46,7 +46,7 @@ export interface TestApi {
   readonly host_id: HostId;
   readonly host_token: string;
   readonly agent: ScriptedAgent;
-  /** Everything sent so far, oldest first. */
+  /** All mails so far, oldest first. */
   readonly mails: readonly Mail[];
   /** Without a credential. */
   readonly client: Client;
@@ -54,33 +54,33 @@ export interface TestApi {
   person(options?: PersonOptions): Promise<Person>;
   /** A new instance of `who`. */
   instance(who: Person, change?: Record<string, unknown>): Promise<InstanceOut>;
-  /** Ended by `close` before everything that it may need. */
+  /** `close` ends it before its dependencies. */
   beforeClose(end: () => Promise<void>): void;
   close(): Promise<void>;
 }
 
 export interface ApiOptions {
-  /** What the API connects to; the test's own way to the database. Default: the database itself. */
+  /** The address that the API connects to, such as a proxy of the test. Default: the database itself. */
   readonly database_url?: (database: TestDatabase) => Promise<string>;
   readonly first_port?: number;
   readonly last_port?: number;
   readonly host_lease_ms?: number;
-  /** Settings of the installation that the file is about. */
+  /** Settings under test. */
   readonly context?: Partial<AppContext>;
 }
 
-/** The API for a whole file, to be awaited at its top: ended after its tests, also when they fail. */
+/** Starts the API for a test file; awaited at the top of the file. It ends after the file's tests, also when they fail. */
 export async function apiForFile(options: ApiOptions = {}): Promise<TestApi> {
   const api = await startApi(options);
   after(() => api.close());
   return api;
 }
 
-/** Where the receivers of tests are. */
+/** The network of the tests' receivers. */
 export const LOOPBACK = [{ address: '127.0.0.0', prefix: 8, family: 'ipv4' }] as const;
 
 let names = 0;
-/** Not used in this file's database before. */
+/** A name that is new in this file's database. */
 export function newName(): string {
   names += 1;
   return `machine-${names}`;

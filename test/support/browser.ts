@@ -14,36 +14,36 @@ import {
 } from 'playwright-core';
 
 const EXECUTABLE = '/usr/bin/chromium';
-/** Why there is no browser here, for `skip`; false when there is one. */
+/** The reason why no browser is available, for `skip`; false if one is. */
 export const NO_BROWSER = existsSync(EXECUTABLE) ? false : `there is no ${EXECUTABLE}`;
 
 const PATIENCE_MS = 120_000;
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-/** In the page, before its own scripts. */
+/** Runs in the page before its own scripts. */
 const TELL_VIOLATIONS = `document.addEventListener('securitypolicyviolation', (event) =>
   globalThis.tellViolation(event.effectiveDirective + ' ' + event.blockedURI + ' ' + event.sample));`;
-/** What has moved, by nobody's doing (Layout Instability API). */
+/** Records layout shifts that no input caused (Layout Instability API). */
 const NOTE_SHIFTS = `globalThis.shifts = [];
   new PerformanceObserver((list) => {
     for (const { hadRecentInput, value, sources } of list.getEntries())
       if (!hadRecentInput)
         globalThis.shifts.push({ value, what: sources.map(({ node }) => node?.textContent?.slice(0, 40)).join(' | ') });
   }).observe({ type: 'layout-shift', buffered: true });`;
-/** What a figure makes that comes late; a line of text that moves makes more. */
+/** A number that appears late causes this much; a line of text that moves causes more. */
 const MOST_SHIFT = 0.002;
 
 export interface WatchedBrowser {
-  /** With cookies and storage of its own. */
+  /** A context with separate cookies and storage. */
   newContext(options?: BrowserContextOptions): Promise<BrowserContext>;
-  /** Fails if a page was refused something, asked somebody else, or its scripts failed. */
+  /** Fails if a page violated its policy, sent a request to another origin, or had a script error. */
   assertQuiet(): void;
   close(): Promise<void>;
 }
 
-/** @param origin the only one that pages may ask */
+/** @param origin the only origin that pages may send requests to */
 export async function startBrowser(origin: string): Promise<WatchedBrowser> {
   const args = ['--disable-dev-shm-usage', '--disable-gpu'];
-  // Its own sandbox cannot be had by root, as whom the guests are booted.
+  // Chromium's sandbox does not work for root, and tests with guests run as root.
   if (process.getuid?.() === 0) args.push('--no-sandbox');
   const browser: Browser = await chromium.launch({ executablePath: EXECUTABLE, args, timeout: PATIENCE_MS });
   const violations: string[] = [];
@@ -86,15 +86,15 @@ interface Finding {
   readonly nodes: readonly { readonly html: string; readonly failureSummary: string }[];
 }
 
-/** What a theme can change. */
+/** Rules whose result depends on the theme. */
 const COLOUR_RULES = ['color-contrast', 'link-in-text-block'];
 
-/** What axe finds that is serious or critical, in a line each. `colours_alone`: of a page that was looked at in another theme. */
+/** The serious and critical findings of axe, one line each. `colours_alone`: for a page that was checked in another theme already. */
 export async function accessibilityFindings(
   page: Page,
   { colours_alone = false }: { colours_alone?: boolean } = {},
 ): Promise<string[]> {
-  // By the debugger: the page's policy would not let it in otherwise.
+  // Injected through the debugger, because the page's policy forbids other scripts.
   if (!(await page.evaluate('"axe" in window'))) await page.evaluate(AXE);
   const options = { resultTypes: ['violations'], ...(colours_alone ? { runOnly: COLOUR_RULES } : {}) };
   const { violations } = (await page.evaluate(`axe.run(document, ${JSON.stringify(options)})`)) as {
@@ -108,12 +108,12 @@ export async function accessibilityFindings(
 }
 
 interface Shift {
-  /** The part of the window times how far it moved (0 to 1). */
+  /** The share of the window times the distance (0 to 1). */
   readonly value: number;
   readonly what: string;
 }
 
-/** What has moved since the page was opened though nobody did anything. */
+/** The layout shifts since the page was opened that no input caused. */
 export async function layoutShifts(page: Page): Promise<string[]> {
   const noted = 'new Promise((told) => requestAnimationFrame(() => setTimeout(() => told(shifts))))';
   const shifts = (await page.evaluate(noted)) as readonly Shift[];
@@ -122,12 +122,12 @@ export async function layoutShifts(page: Page): Promise<string[]> {
     .map(({ value, what }) => `moved (${value}): ${what}`);
 }
 
-/** How far the page is wider than its window. */
+/** By how much the page is wider than its window. */
 export function overhangPx(page: Page): Promise<number> {
   return page.evaluate('document.scrollingElement.scrollWidth - document.documentElement.clientWidth');
 }
 
-/** A virtual authenticator that has its user beside it (WebAuthn L3, section 11). */
+/** Adds a virtual authenticator whose user is always present (WebAuthn L3, section 11). */
 export async function addAuthenticator(page: Page): Promise<void> {
   const session = await page.context().newCDPSession(page);
   await session.send('WebAuthn.enable');

@@ -16,7 +16,7 @@ export interface Ran {
 
 export interface Running {
   readonly child: ChildProcess;
-  /** As far as it has come. */
+  /** The output so far. */
   readonly out: () => string;
   readonly err: () => string;
   readonly ended: Promise<Ran>;
@@ -40,7 +40,7 @@ export class Cli {
     return this.spawn(BERTH, args, input);
   }
 
-  /** On a terminal of its own (script of util-linux), where stdout and stderr are one. */
+  /** Runs on a new terminal (util-linux's script), which merges stdout and stderr. */
   onTerminal(args: readonly string[]): Running {
     const command = [BERTH, ...args].map((word) => `'${word}'`).join(' ');
     return this.spawn('script', ['-qefc', command, '/dev/null'], null);
@@ -71,7 +71,7 @@ export class Cli {
     return this.start(args, input).ended;
   }
 
-  /** What it prints; fails unless it ends with 0. */
+  /** Returns stdout. Fails unless the exit code is 0. */
   async done(...args: string[]): Promise<string> {
     const { code, out, err } = await this.run(args);
     assert.equal(code, 0, `berth ${args.join(' ')}: ${err}${out}`);
@@ -82,7 +82,7 @@ export class Cli {
     return JSON.parse(await this.done(...args, '--json')) as T;
   }
 
-  /** Fails unless it ends with `code`; what it says on stderr. */
+  /** Returns stderr. Fails unless the exit code is `code`. */
   async fails(code: number, ...args: string[]): Promise<string> {
     const ran = await this.run(args);
     assert.equal(ran.code, code, `berth ${args.join(' ')}: ${ran.err}${ran.out}`);

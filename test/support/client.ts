@@ -1,4 +1,4 @@
-/** A small HTTP client for tests: any method, any body or none, and no headers that the test did not give. */
+/** A small HTTP client for tests: any method, any body or none, and only the headers that the test sets. */
 import { type Agent, request } from 'undici';
 import { assertDeclared } from './declared.ts';
 
@@ -29,7 +29,7 @@ export type Method = (typeof METHODS)[number];
 export interface CallOptions {
   /** Sent as JSON with its Content-Type. */
   readonly json?: unknown;
-  /** Sent as it is; its Content-Type is among `headers` or absent. */
+  /** Sent unchanged. `headers` may contain its Content-Type. */
   readonly raw?: string | Buffer;
   readonly headers?: Readonly<Record<string, string>>;
   readonly signal?: AbortSignal;
@@ -64,7 +64,7 @@ export class Client {
       ...(signal ? { signal } : {}),
     });
     const is_stream = String(response.headers['content-type']).startsWith('text/event-stream');
-    // A stream has no end: its head is the answer.
+    // A stream does not end, so its head is the answer.
     if (is_stream) response.body.on('error', () => undefined).destroy();
     const text = is_stream ? '' : await response.body.text();
     const is_json = String(response.headers['content-type'] ?? '').startsWith('application/json');

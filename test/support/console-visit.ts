@@ -1,4 +1,4 @@
-/** The console in a browser, on a control plane in this process and without guests. */
+/** The console in a browser, with a control plane in this process and no guests. */
 import { join } from 'node:path';
 import type { Locator, Page, Route } from 'playwright-core';
 import type { AppContext } from '../../src/http/context.ts';
@@ -19,7 +19,7 @@ export interface Visit {
   readonly alert: () => Locator;
   readonly place: (name: string) => Locator;
   readonly logIn: () => Promise<void>;
-  /** Loads that page, and waits until its event stream is open. */
+  /** Loads the page at `path`, and waits until its event stream is open. */
   readonly listenAt: (path: string) => Promise<void>;
   readonly leave: () => Promise<void>;
 }
@@ -27,7 +27,7 @@ export interface Visit {
 export interface ConsoleForFile {
   readonly api: TestApi;
   readonly browser: WatchedBrowser;
-  /** Somebody new in a browser of their own, logged in, at `path`. */
+  /** Logs a new user in, in a new browser context, at `path`. */
   readonly visit: (path?: string, options?: PersonOptions) => Promise<Visit>;
 }
 
@@ -68,7 +68,7 @@ function visitOf(page: Page, who: Person): Visit {
       await button('Log in').click();
     },
     listenAt: async (path) => {
-      // The answer to a stream of the page that is left is none to this one.
+      // Leaves the old page first, so that the answer to its stream is not taken for the new page's.
       const { href } = new URL(path, page.url());
       await page.goto('about:blank');
       const streams = page.waitForResponse('**/v1/events/stream*');
@@ -80,13 +80,13 @@ function visitOf(page: Page, who: Person): Visit {
 }
 
 export interface Held {
-  /** Somebody waits for the answer, which is made already. */
+  /** Resolves when a request waits and its answer is ready. */
   readonly asked: Promise<void>;
-  /** They get it, and it has come. */
+  /** Delivers the answer, and resolves when it has arrived. */
   readonly release: () => Promise<void>;
 }
 
-/** Holds the next answer to what fits; those after it pass. */
+/** Holds the answer to the next request that `fits`. Later ones pass. */
 export async function holdNext(page: Page, fits: (url: URL, method: string) => boolean): Promise<Held> {
   const asked = Promise.withResolvers<void>();
   const released = Promise.withResolvers<void>();

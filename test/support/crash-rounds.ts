@@ -14,7 +14,6 @@ import { closeSync, mkdtempSync, openSync, readSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { chances } from './chances.ts';
 import type { Disaster } from './disasters.ts';
 import type { GuestInstance } from './guest-instance.ts';
 import type { Installation } from './installation.ts';
@@ -22,6 +21,7 @@ import { OwnImage } from './own-image.ts';
 import { type Allowed, type BlockContent, readRegion, verifyRegion } from './region-oracle.ts';
 import { RegionWriter } from './region-writer.ts';
 import type { ReceiptBody } from './rest-client.ts';
+import { seededRandom } from './seeded-random.ts';
 import { until, untilWorks } from './waiting.ts';
 
 const WORK = [
@@ -29,7 +29,7 @@ const WORK = [
   ...['nothing', 'start', 'start', 'stop', 'force stop', 'restart', 'suspend', 'resume', 'lazy start'],
   ...['fork', 'compact', 'backup', 'template', 'image', 'killed and stopped', 'killed and started'],
 ] as const;
-/** Percents of FLUSHes and of discards. */
+/** Percentages of FLUSHes and of discards. */
 const WRITERS = [
   { flush: 0, discard: 0 },
   { flush: 0, discard: 10 },
@@ -37,7 +37,7 @@ const WRITERS = [
   { flush: 30, discard: 5 },
 ] as const;
 const LONGEST_MS = 4_000;
-/** An image is unpacked, written, booted and stored one after the other. */
+/** Making an image takes long: it is unpacked, written, booted and stored in sequence. */
 const LONGEST_IMAGE_MS = 25_000;
 const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
 
@@ -62,7 +62,7 @@ export class CrashRounds {
   readonly #image: OwnImage;
   readonly #random: () => number;
   #seed: number;
-  /** The newest. */
+  /** The newest generation. */
   #receipt: Receipt | null = null;
   #killed = false;
 
@@ -78,7 +78,7 @@ export class CrashRounds {
     this.#image = image;
     this.#writer = writer;
     this.#guest = writer.guest;
-    this.#random = chances(seed);
+    this.#random = seededRandom(seed);
     this.#seed = seed;
   }
 
@@ -128,19 +128,19 @@ export class CrashRounds {
     return from[Math.floor(this.#random() * from.length)] ?? assert.fail('there is a choice');
   }
 
-  /** The writer has done so many operations; its numbers begin 1,000 later. */
+  /** Waits until the writer has done this many operations. Its numbers begin 1,000 after the last issued one. */
   async #written(operations: number): Promise<void> {
     const { done } = this.#writer.oracle;
     await until('the guest writes', () => this.#writer.listen().done >= done + 1_000 + operations, PATIENCE);
   }
 
-  /** What must be over before the work begins. */
+  /** Waits for conditions that must hold before the work begins. */
   async #prepare(work: (typeof WORK)[number]): Promise<void> {
     if (work === 'silent flush') await this.#guest.sh('kill -STOP $(pidof qemu-ga)');
     if (work === 'start' || work === 'lazy start' || work === 'template') {
       await this.#stop(false);
       if (work === 'lazy start') await this.#berth.removeOverlays(this.#guest.id);
-      // Beside a boot without one, a new template is made.
+      // A boot without a template makes one in the background.
       if (work === 'template') rmSync(this.#berth.paths.templates, { recursive: true, force: true });
     }
     if (work === 'image') await this.#image.prepare();
@@ -189,16 +189,16 @@ export class CrashRounds {
     this.#killed = true;
   }
 
-  /** What a stop covers is all that was answered before it was asked for. */
+  /** A stop covers every operation that was acknowledged before the request. */
   async #stop(force: boolean): Promise<void> {
     const { done } = this.#writer.listen();
     const is_dead = (await this.#guest.vm()).state === 'failed';
     const { disk } = await this.#guest.stop({ force });
-    // Of a killed guest only flushed writes are promised.
+    // A killed guest keeps only its flushed writes.
     if (!is_dead) this.#covered(done, disk.generation);
   }
 
-  /** Of a dead QEMU's VM, a flush saves what its overlay has: what the guest has flushed. */
+  /** A flush of a VM whose QEMU is dead saves its overlay, which has the writes that the guest flushed. */
   async #flush(): Promise<void> {
     const { done, flushed } = this.#writer.listen();
     const is_dead = this.#killed || !(await this.#qemuIsAlive());
@@ -216,7 +216,7 @@ export class CrashRounds {
     try {
       return isAlive(this.#guest.qemu);
     } catch {
-      // Its record goes with it.
+      // A VM without a record has no QEMU.
       return false;
     }
   }
@@ -225,7 +225,7 @@ export class CrashRounds {
     this.#receipt = { generation, allowed: this.#writer.listen().allowed(survived) };
   }
 
-  /** Its folder is not on the disk that is cut. */
+  /** Its folder is not on the disk whose power is cut. */
   async #backup(): Promise<void> {
     const folder = mkdtempSync(join(tmpdir(), 'bcut-backup-'));
     try {
@@ -248,12 +248,12 @@ export class CrashRounds {
     if (is_back) this.total.recovered += 1;
     else if (boot > boot_before)
       verifyRegion(content, oracle.allowed(oracle.flushed), 'what the guest has flushed');
-    else verifyRegion(content, oracle.allowed(oracle.done), 'what the guest has written, which runs on');
+    else verifyRegion(content, oracle.allowed(oracle.done), 'what the still running guest has written');
     if (this.#receipt) verifyRegion(content, this.#onwards(this.#receipt.allowed), 'what the receipt covers');
     oracle.begin(content);
     this.#killed = false;
     await this.#image.verify();
-    // What is there now is on its way to a generation that is looked at as it is.
+    // A new generation must hold exactly the content that was just read.
     const receipt = await untilWorks('a flush', () => guest.flush(), PATIENCE);
     this.total.receipts += 1;
     this.#covered(oracle.done, receipt.generation);
@@ -264,7 +264,7 @@ export class CrashRounds {
     return `${reason?.code}, generation ${receipt.generation}, ${oracle.issued} operations`;
   }
 
-  /** On the disk all that came after it may be there as well. */
+  /** The disk may also hold later operations. */
   #onwards(covered: Allowed): Allowed {
     const now = this.#writer.oracle.allowed(0);
     return {

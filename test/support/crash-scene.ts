@@ -28,7 +28,7 @@ export async function crashScene(disaster: (typeof DISASTERS)[number], seed: num
       disk = made;
       return () => made.unmount();
     },
-    // What the tests put there is copied without being synced.
+    // The harness copies files there without syncing them.
     seeded: (data_dir) => void execFileSync('sync', ['-f', data_dir]),
   };
   const berth = await Installation.start({ key_dir, ...(disaster === 'power' ? onDisk : {}) });

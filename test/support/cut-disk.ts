@@ -21,10 +21,10 @@ import { until } from './waiting.ts';
 const SERVER = join(import.meta.dirname, 'cut-disk.py');
 const SIZE_BYTES = 16 * 2 ** 30;
 const MOUNTED_MS = 20_000;
-/** A disk that nothing is written to is cut after so long. */
+/** A disk without writes is cut after this time. */
 const SILENCE_MS = 2_000;
 
-/** Why disks cannot be cut here, for `skip`; false when they can. */
+/** The reason why disks cannot be cut here, for `skip`; false if they can. */
 export const CANNOT_CUT_DISKS =
   process.getuid?.() === 0 && existsSync('/dev/fuse') && existsSync('/dev/loop-control')
     ? false
@@ -36,7 +36,7 @@ export class CutDisk {
   #server: ChildProcess | undefined;
   #loop: string | undefined;
 
-  /** Mounted, once it returns, on `mount_point`, which is there. Synchronous, for `prepare` of an installation. */
+  /** Mounts the disk on the existing folder `mount_point`. Synchronous, for `prepare` of an installation. */
   constructor(mount_point: string) {
     this.mount_point = mount_point;
     this.#folder = mkdtempSync(join(tmpdir(), 'bcut-'));
@@ -48,7 +48,7 @@ export class CutDisk {
     run('mount', [loop, mount_point]);
   }
 
-  /** Cuts the power; later writes fail. Returns what became of the writes that were not synced. */
+  /** Cuts the power; later writes fail. Returns a report about the unsynced writes. */
   async cut(seed: number): Promise<string> {
     const ask = () => writeFileSync(join(this.#folder, 'fuse', 'cut'), String(seed));
     ask();
@@ -67,7 +67,7 @@ export class CutDisk {
     run('mount', [loop, this.mount_point]);
   }
 
-  /** So that what it lay on can be removed. */
+  /** Unmounts the disk, so that the folder with the mount point can be removed. */
   unmount(): void {
     tryRun('umount', ['-l', this.mount_point]);
   }
@@ -120,6 +120,6 @@ function tryRun(program: string, args: readonly string[]): void {
   try {
     run(program, args);
   } catch {
-    // It was not mounted, or not attached.
+    // It may not have been mounted or attached.
   }
 }

@@ -1,4 +1,4 @@
-/** A connection to a database that a test can cut and restore: our unix socket, which forwards bytes to the server's. */
+/** A proxy in front of a database that a test can cut and restore: a unix socket that forwards bytes to the server's socket. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -7,7 +7,7 @@ import type { TestDatabase } from './database.ts';
 
 /** libpq's name of a socket: `.s.PGSQL.` and the port. */
 const SOCKET = '.s.PGSQL.5432';
-/** The message with which a client takes leave. https://www.postgresql.org/docs/current/protocol-message-formats.html */
+/** The message Terminate of a client. https://www.postgresql.org/docs/current/protocol-message-formats.html */
 const TERMINATE = Buffer.from('X\0\0\0\x04', 'latin1');
 
 export class CuttableWay {
@@ -16,7 +16,7 @@ export class CuttableWay {
   readonly #target: string;
   readonly #sockets = new Set<Socket>();
   #server: Server | undefined;
-  /** Sent to a client that disconnects, as by a server that shuts down at that moment. */
+  /** Sent to a client that disconnects, like the message of a server that shuts down at that moment. */
   last_word: Buffer | undefined;
 
   private constructor(folder: string, database: TestDatabase) {
@@ -59,7 +59,7 @@ export class CuttableWay {
     this.#server = server;
   }
 
-  /** On both sides. */
+  /** Closes both sides of every connection. */
   get open_connections(): number {
     return this.#sockets.size;
   }

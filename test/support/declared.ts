@@ -1,4 +1,4 @@
-/** Whether the API document lists an error for its operation. */
+/** Checks that the API document lists an error for its operation. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -26,7 +26,7 @@ function read(): Declared[] {
   }));
 }
 
-/** Fails where the operation may not answer with `code`. What is no operation is passed over. */
+/** Fails if the document does not list `code` for the operation. Ignores URLs that are no operation. */
 export function assertDeclared(method: string, url: string, code: string): void {
   declared ??= read();
   const path = url.split('?')[0] ?? '';

@@ -1,6 +1,6 @@
 /**
- * PostgreSQL with its watch, control planes and receivers, each a process that a test may kill. There is no agent and no
- * guest; the test writes the events.
+ * PostgreSQL with its supervisor, control planes and receivers, each in a process that a test may kill. There is no agent and
+ * no guest; the test inserts the events.
  */
 import { type ChildProcess, fork, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -44,7 +44,7 @@ interface ControlPlane {
   child: ChildProcess | undefined;
 }
 
-/** All control planes of an installation have the same object store. */
+/** All control planes of an installation share one object store. */
 function shareObjects(from: string, to: string): void {
   rmSync(pathsIn(to).objects, { recursive: true });
   symlinkSync(pathsIn(from).objects, pathsIn(to).objects);
@@ -60,7 +60,7 @@ export class DeliveryLab {
   #client: RestClient | undefined;
   #org_id: OrgId | undefined;
 
-  /** With so many control planes and an administrator. */
+  /** Starts this many control planes, with an administrator. */
   static async start(control_planes: number): Promise<DeliveryLab> {
     const lab = new DeliveryLab();
     try {
@@ -93,7 +93,7 @@ export class DeliveryLab {
     return present(this.#client);
   }
 
-  /** Resolves when it serves its API. One that ends before (no database, say) is started again, as by the launcher. */
+  /** Resolves when it serves its API. If it ends before, for example without a database, it is restarted, as by the launcher. */
   async startControlPlane(nth: number): Promise<void> {
     const control_plane = present(this.#control_planes[nth]);
     control_plane.child = this.#spawnControlPlane(nth, control_plane);
@@ -131,12 +131,12 @@ export class DeliveryLab {
     await kill(this.#control_planes[nth]?.child);
   }
 
-  /** Its watch starts it again. */
+  /** The supervisor restarts it. */
   killPostgres(): void {
     process.kill(present(this.#postgres).pid(), 'SIGKILL');
   }
 
-  /** Resolves with its URL when it listens. A name that was used before keeps its port and its requests. */
+  /** Resolves with its URL when it listens. A reused name keeps its port and its recorded requests. */
   async startReceiver(name: string): Promise<string> {
     const port = this.#receivers.get(name)?.port ?? (await ownPort());
     const child = fork(RECEIVER, [this.#fileOf(name), String(port)], { stdio: 'inherit' });
@@ -149,7 +149,7 @@ export class DeliveryLab {
     await kill(this.#receivers.get(name)?.child);
   }
 
-  /** It does not answer until {@link answer} is called. */
+  /** Holds its answers until {@link answer} is called. */
   hold(name: string): void {
     writeFileSync(`${this.#fileOf(name)}.hold`, '');
   }

@@ -1,7 +1,7 @@
 /**
- * What holds for every dialog of the console, told in a line for each that does not: nothing serious for axe in both
- * themes, no wider than a phone, the keyboard stays inside, what comes inside moves nothing above it, Escape closes it, and the
- * focus is back where it was.
+ * Checks for every dialog of the console, with one line for each failure: axe finds nothing serious in both themes; the dialog
+ * is no wider than a phone; the keyboard focus stays inside; late content moves nothing above it; Escape closes it, and the
+ * focus returns to its opener.
  */
 import type { Locator, Page } from 'playwright-core';
 import { accessibilityFindings, overhangPx } from './browser.ts';
@@ -9,11 +9,11 @@ import { accessibilityFindings, overhangPx } from './browser.ts';
 const TABS = 24;
 const ACTIVE_IN_TOP_DIALOG = `(() => {
   const open = [...document.querySelectorAll('dialog[open]')].at(-1);
-  // The body: it has gone on to the browser's own buttons, from where it comes back.
+  // The body has the focus while it is on the browser's own buttons. It returns from there.
   return document.activeElement === document.body || open.contains(document.activeElement);
 })()`;
 
-/** Of the dialog that is open, which closes. @param opener has the focus afterwards */
+/** Checks the open dialog, and closes it. @param opener gets the focus afterwards */
 export async function dialogFindings(
   page: Page,
   opener: Locator,
@@ -41,7 +41,7 @@ export async function dialogFindings(
   const before = await page.locator('dialog[open]').count();
   await close(dialog);
   await page.waitForFunction(`document.querySelectorAll('dialog[open]').length === ${before - 1}`);
-  // Where the next frame has it: what was closed may still be on its way out.
+  // Checked in the next frame, because a closed dialog may still be disappearing.
   await page.evaluate('new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))');
   if (!(await opener.evaluate((element) => element === element.ownerDocument.activeElement))) {
     const instead = await page.evaluate('document.activeElement.outerHTML.slice(0, 80)');

@@ -30,14 +30,14 @@ export function powerCut(berth: Installation, disk: CutDisk): Disaster {
   };
 }
 
-/** Kills of each process, of some together, and of all. */
+/** Kills: of each process, of several together, and of all. */
 export function kills(berth: Installation, guest: GuestInstance): readonly Disaster[] {
   const killQemu = async () => {
     const { qemu } = guest;
     killProcess(qemu, 'SIGKILL');
     assert(await waitForExit(qemu, EXIT_MS), 'QEMU ends');
   };
-  // The process may be missing: it is just restarting.
+  // The process may be missing because it is restarting.
   const tried = (work: () => Promise<unknown>) => work().catch(() => undefined);
   const of: Readonly<Record<string, () => Promise<unknown>>> = {
     qemu: () => tried(killQemu),

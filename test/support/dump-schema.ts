@@ -1,7 +1,6 @@
 /**
- * The schema of a database as text, from pg_catalog: tables with their columns, defaults and constraints, then
- * indexes, each in one order that depends on names alone. It is for reading and comparing (`schema.sql` is its
- * committed form), in SQL that makes the same tables again.
+ * Dumps the schema of a database as SQL, from pg_catalog: tables with their columns, defaults and constraints, then indexes,
+ * ordered by name. `schema.sql` is the committed dump, for reading and for comparison.
  */
 import pg from 'pg';
 import { connectionOptions } from '../../src/db/pool.ts';
@@ -16,7 +15,7 @@ interface Column {
   /** `generated always as identity`. */
   readonly identity: boolean;
   readonly computed: boolean;
-  /** Of a computed column: how. */
+  /** The expression of a computed column. */
   readonly default_value: string | null;
 }
 interface Constraint {
@@ -28,7 +27,7 @@ interface Index {
   readonly definition: string;
 }
 
-// Columns in the order of the table: it is what `select *` and a reader see.
+// Columns in the table's order, which is also that of `select *`.
 const COLUMNS = `
   select c.relname as table_name, a.attname as name, format_type(a.atttypid, a.atttypmod) as type,
          a.attnotnull as not_null, a.attidentity = 'a' as identity, a.attgenerated = 's' as computed,
@@ -56,7 +55,7 @@ const INDEXES = `
     and not exists (select from pg_constraint k where k.conindid = i.indexrelid and k.contype in ('p', 'u', 'x'))
   order by t.relname collate "C", x.relname collate "C"`;
 
-/** Kinds of objects that the dump does not know: there must be none, or it would lie by leaving them out. */
+/** Finds objects of kinds that the dump omits. There must be none, or the dump would be incomplete. */
 const OTHERS = `
   select format('%s (%s)', c.relname, c.relkind) as name from pg_class c
   where c.relnamespace = 'public'::regnamespace and c.relkind not in ('r', 'p', 'i')

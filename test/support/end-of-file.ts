@@ -1,16 +1,16 @@
 /**
- * Loaded before each test file (`--import`). A process that is still there long after its tests have ended has left something open: it
- * says what, and fails, instead of holding up the run. A process that is interrupted ends its VMs. Each process writes
- * down how long it took.
+ * Loaded before each test file (`--import`). If the process still runs long after its tests, it has left something open: it
+ * prints the open resources and fails, instead of blocking the run. An interrupted process ends its VMs. Each process records
+ * its duration.
  */
 import { appendFileSync } from 'node:fs';
 import { relative } from 'node:path';
 import { after } from 'node:test';
 
-/** Longer than the slowest hook of any file: those run after this one. */
+/** Longer than the slowest hook of any file, because those hooks run after this one. */
 const PATIENCE_MS = 120_000;
 
-// The runner loads this as well, and has no tests.
+// The runner loads this file too, but has no tests.
 if (process.env['NODE_TEST_CONTEXT'] === 'child-v8') {
   await import('./interrupted.ts');
   after(() => {

@@ -19,21 +19,21 @@ import { makeDelivery } from './webhooks.ts';
 export type PathIds = Readonly<Record<string, string>>;
 
 export interface EndpointCase {
-  /** `session`: a person's own; a key gets 403. `public`: no credential. */
+  /** `session`: only a user's session; a key gets 403. `public`: no credential. */
   readonly need: Scope | 'session' | 'public';
-  /** Or this scope instead. */
+  /** An alternative scope. */
   readonly or?: Scope;
-  /** Also one of these roles, of a person. */
+  /** A user also needs one of these roles. */
   readonly roles?: readonly Role[];
-  /** A sudo grant beside the session. */
+  /** Also needs a sudo grant. */
   readonly sudo?: boolean;
-  /** What keys get where only a session will do. Default: FORBIDDEN. */
+  /** The error for keys on a route that needs a session. Default: FORBIDDEN. */
   readonly to_keys?: 'UNAUTHENTICATED';
-  /** The resource is its maker's alone, not the organisation's. */
+  /** The resource belongs to its creator, not to the organisation. */
   readonly personal?: boolean;
-  /** Makes the resource of `who` that the path names; absent: the path names none. */
+  /** Creates the resource of `who` that the path names. Absent: the path names none. */
   readonly resource?: (who: Person) => Promise<PathIds>;
-  /** Where a service account has another one than a person. */
+  /** The permission of a service account, if it differs from a user's. */
   readonly of_service_account?: (who: Person) => Promise<PathIds>;
   readonly body?: () => unknown;
 }
@@ -180,7 +180,7 @@ function keys({ db }: TestApi): Record<string, EndpointCase> {
       need: 'api_keys:read',
       personal: true,
       resource: key,
-      // One that its key will be made with.
+      // The service account of the key that is created later.
       of_service_account: async () => ({ id: newId('ak') }),
     },
     'DELETE /v1/api-keys/{id}': { need: 'api_keys:write', personal: true, resource: key },

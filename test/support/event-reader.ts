@@ -1,20 +1,20 @@
-/** Reads server-sent events through fetch, as a browser does: frames in order, comments separately. */
+/** Reads server-sent events with fetch: frames in order, comments separately. */
 import assert from 'node:assert/strict';
 
 export interface Frame {
   readonly id: string | null;
   readonly event: string;
-  // biome-ignore lint/suspicious/noExplicitAny: whatever the stream says
+  // biome-ignore lint/suspicious/noExplicitAny: each event has its own shape
   readonly data: any;
 }
 
 export interface EventReader {
   readonly response: Response;
-  /** All read so far. */
+  /** The frames so far. */
   readonly frames: readonly Frame[];
-  /** Comments so far. */
+  /** The comments so far. */
   readonly comments: readonly string[];
-  /** The next frame that was not answered yet; undefined at the stream's end. */
+  /** The next frame; undefined at the stream's end. */
   next(): Promise<Frame | undefined>;
   /** The next frames of one event. */
   nextOf(event: string, count?: number): Promise<Frame[]>;

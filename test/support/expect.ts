@@ -21,7 +21,7 @@ export function assertError(answer: Answer<unknown>, code: ErrorCode, message?: 
   return error;
 }
 
-/** What tells one error from another for a caller: everything but the request's id. */
+/** An error without its request id, to compare the errors that callers see. */
 export function withoutRequestId(answer: Answer<unknown>): unknown {
   const { error } = answer.body as ErrorBody;
   return { ...error, request_id: undefined, status: answer.status };

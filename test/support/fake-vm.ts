@@ -27,12 +27,12 @@ export interface LeftBehind {
   readonly child: ChildProcess;
 }
 
-/** The `commit_id` of the disk's head, as far as these VMs are asked. */
+/** The `commit_id` of the disk's head in the records of these VMs. */
 export const HEAD_ID = '00000000-0000-4000-8000-000000000001';
 
 const IDLE = 'setInterval(() => {}, 1e6)';
 
-/** @param how its program, in the place of an idle one, is given the folder of its sockets */
+/** Starts the process. `program` replaces the idle program, and gets the folder of the sockets as argument. */
 export async function leftBehind(
   t: TestContext,
   change: Partial<VmRecord> = {},
@@ -76,10 +76,10 @@ export async function leftBehind(
   return { root, vms, folder, record, instance_id, child };
 }
 
-/** What it answers to a command: `{return}` or `{error}`; undefined: nothing at all. */
+/** Its reply to a command: `{return}` or `{error}`; undefined: no reply. */
 export type MonitorAnswer = (execute: string, args: unknown) => object | undefined;
 
-/** Speaks as QEMU's monitor does. */
+/** Speaks the protocol of QEMU's monitor. */
 export async function monitorOf(t: TestContext, { runtime }: VmFolder, answer: MonitorAnswer) {
   const clients = new Set<Socket>();
   const monitor = createServer((socket) => {

@@ -29,7 +29,7 @@ export class FarHost {
     this.paths = pathsIn(data_dir);
   }
 
-  /** `settings`: where the object store is, and the accelerator. */
+  /** `settings`: those of the object store, and the accelerator. */
   static async start(
     control_plane: string,
     token: string,

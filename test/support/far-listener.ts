@@ -20,9 +20,9 @@ const FLEET = { BERTH_HOSTS_LISTEN: '0.0.0.0:7500', BERTH_S3_BUCKET: 'berth' };
 export interface FarListener {
   readonly origin: string;
   readonly cert: Buffer;
-  /** On the server, as `bin/berth` loads it. */
+  /** The context of commands on the server, as `bin/berth` loads it. */
   readonly server: ServerContext;
-  /** A host of that name, which has not said anything yet. */
+  /** Adds a host of that name, which has not reported yet. */
   join(name: string, capacity?: GivenCapacity): Promise<{ agent: ScriptedAgent; token: string }>;
 }
 

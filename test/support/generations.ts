@@ -5,7 +5,7 @@ import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import type { InstanceOut, TestApi } from './api.ts';
 import type { Person } from './people.ts';
 
-/** Commits `count` more generations. Each has one segment, which is in no store. */
+/** Commits `count` more generations. Each has one segment, which exists in no store. */
 export async function makeGenerations(db: Db, instance_id: InstanceId, count: number): Promise<void> {
   for (let i = 0; i < count; i++) {
     await transaction(db, async (tx) => {
@@ -47,7 +47,7 @@ export function generationScene(api: TestApi, owner: Person) {
         .where('instance_id', '=', instance_id)
         .orderBy('sequence')
         .execute(),
-    /** The actions on `target` that the audit log has. */
+    /** The actions on `target` in the audit log. */
     audited: async (target: string) => {
       const entries = db.selectFrom('audit_log').select('action').where('target', '=', target);
       return (await entries.execute()).map(({ action }) => action);

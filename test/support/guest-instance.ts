@@ -21,24 +21,24 @@ export class GuestInstance {
     this.id = id;
   }
 
-  /** A small one, without the automatic flush unless asked for. */
+  /** Creates a small instance, without the automatic flush by default. */
   static async create(installation: Installation, name: string, more: object = {}): Promise<GuestInstance> {
     const body = { ...SMALL, name, ...more };
     const { id } = await installation.client.expect<InstanceBody>(201, 'POST', '/v1/instances', body);
     return new GuestInstance(installation, id);
   }
 
-  /** As {@link create}, then started; its host key is known from then on. */
+  /** Like {@link create}, then starts it and trusts its host key. */
   static async running(installation: Installation, name: string, more: object = {}): Promise<GuestInstance> {
     const instance = await GuestInstance.create(installation, name, more);
     await instance.start();
     await instance.learnHost();
-    // The flush after the first boot is over: from here on generations are the test's own.
+    // The flush after the first boot is over, so the test makes all further generations.
     await instance.becomes('durable', ({ disk }) => disk.generation > 0);
     return instance;
   }
 
-  /** Not started yet. */
+  /** Creates an instance without starting it. */
   async fork(name: string, generation?: number): Promise<GuestInstance> {
     const body = { name, ...(generation === undefined ? {} : { generation }) };
     const { id } = await this.installation.client.expect<InstanceBody>(
@@ -50,7 +50,7 @@ export class GuestInstance {
     return new GuestInstance(this.installation, id);
   }
 
-  /** Deleted, to the last object that nobody else holds. */
+  /** Deletes the instance, and waits until all objects that only it held are deleted. */
   async gone(): Promise<void> {
     const look = async () => (await this.installation.client.request('GET', this.path)).status === 404;
     await until(`${this.id} is gone`, look, { timeout_ms: SETTLE_MS, every_ms: 100 });
@@ -67,7 +67,7 @@ export class GuestInstance {
     return this.installation.client.expect<VmBody>(200, 'GET', `${this.path}/vm`);
   }
 
-  /** The VM in that state; fails when it is `failed` instead, or nothing in time. */
+  /** Waits for the state. Fails when the VM is `failed` instead, or at the deadline. */
   async reached(state: string): Promise<VmBody> {
     const { client } = this.installation;
     const deadline = performance.now() + SETTLE_MS;
@@ -82,7 +82,7 @@ export class GuestInstance {
     }
   }
 
-  /** The VM once `wanted` holds of it. */
+  /** Waits until `wanted` holds for the VM, and returns the VM. */
   async becomes(what: string, wanted: (vm: VmBody) => boolean, timeout_ms = SETTLE_MS): Promise<VmBody> {
     const look = async () => {
       const vm = await this.vm();
@@ -124,7 +124,7 @@ export class GuestInstance {
     return this.installation.client.expect<SshBody>(200, 'GET', `${this.path}/ssh`);
   }
 
-  /** Takes the host key that the API tells now as one to believe from then on. */
+  /** Trusts the host key that the API reports now. */
   async learnHost(ssh: SshClient = this.installation.ssh): Promise<SshBody> {
     this.#ssh = await this.sshDetails();
     ssh.know(this.#ssh.known_hosts);
@@ -136,12 +136,12 @@ export class GuestInstance {
     return this.#ssh;
   }
 
-  /** The output of a shell command in the guest, over a connection that lasts from one to the next within a boot. */
+  /** The output of a shell command in the guest, over a connection that is reused within a boot. */
   sh(command: string, input: string | Uint8Array = ''): Promise<string> {
     return this.installation.ssh.output(this.target, command, { input, shared: true });
   }
 
-  /** As {@link sh}, over a new connection, and again until it works: the way in may just be coming back. */
+  /** Like {@link sh}, over a new connection, and retried until it works, because the ingress may be restarting. */
   async shAgain(command: string): Promise<string> {
     await this.#disconnectSignal();
     return untilWorks(`ssh to ${this.id}`, () => this.sh(command), { every_ms: 200 });
@@ -151,12 +151,12 @@ export class GuestInstance {
     if (this.#ssh !== undefined) await this.installation.ssh.disconnectSignal(this.#ssh);
   }
 
-  /** Which boot of the guest's kernel this is. */
+  /** The id of the present boot of the guest's kernel. */
   bootId(): Promise<string> {
     return this.shAgain('cat /proc/sys/kernel/random/boot_id');
   }
 
-  /** The objects of its disk, oldest first, as paths. */
+  /** The paths of its disk's objects, oldest first. */
   async segments(): Promise<string[]> {
     const folder = join(this.installation.objectFolder(this.id), 'seg');
     const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => []);
@@ -166,7 +166,7 @@ export class GuestInstance {
       .sort();
   }
 
-  /** Stopped, then started from the object store alone. */
+  /** Stops the VM, then starts it from the object store alone. */
   async moveThroughStore(): Promise<void> {
     await this.stop();
     await this.installation.removeOverlays(this.id);

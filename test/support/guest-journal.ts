@@ -72,20 +72,20 @@ export class GuestJournal {
     await this.#guest.shAgain(LONG_FILE);
   }
 
-  /** Before its guest's end is asked for, or its disk looked at. */
+  /** Ends the writer, before the guest is stopped or its disk is checked. */
   async stop(): Promise<number> {
     const acknowledged = this.acknowledged;
     this.#writer?.kill();
     await this.#writer?.ended;
     this.#writer = undefined;
-    // The guest's end of the connection may live on for a moment. The pattern does not match the shell that has it.
+    // The process in the guest may outlive the connection. The pattern does not match the shell of this command itself.
     await this.#guest
       .sh("pkill -f '[b]in/journal'; while pgrep -f '[b]in/journal' > /dev/null; do sleep 0.05; done")
       .catch(() => '');
     return acknowledged;
   }
 
-  /** Looks at all that is on the disk, no writer running: the newest record. At least `covered`, and nothing before it torn. */
+  /** Verifies the disk while no writer runs: no record is torn, and the newest one is at least `covered`. Returns the newest. */
   async verify(covered: number): Promise<number> {
     const lines = (await this.#guest.shAgain(`bash -c '${READER.replaceAll("'", `'\\''`)}'`))
       .split('\n')
@@ -103,7 +103,7 @@ export class GuestJournal {
         `slot ${slot} has ${number}, the newest is ${newest}:\n${lines.join('\n')}`,
       );
     }
-    // What was never acknowledged may be gone: numbers go on from what there is.
+    // Unacknowledged records may be lost, so numbers continue from the newest one on the disk.
     this.#acknowledged = newest;
     return newest;
   }

@@ -21,7 +21,7 @@ export class GuestReader {
     this.#guest = guest;
   }
 
-  /** Reads what `sums` lists, a file as sha256sum writes it. */
+  /** Reads the files in `sums`, a list in the format of sha256sum. */
   static async start(guest: GuestInstance, sums: string): Promise<GuestReader> {
     await guest.sh(
       'cat > /run/reader && chmod 755 /run/reader && ' +
@@ -31,7 +31,7 @@ export class GuestReader {
     return new GuestReader(guest);
   }
 
-  /** Ends it; nothing that it read was refused or wrong. Answers how often it read all. */
+  /** Ends it. Fails if a read failed or returned wrong bytes. Returns how often it read everything. */
   async stop(): Promise<number> {
     const told = await this.#guest.shAgain(
       'touch /run/reader.stop; until [ -s /run/reader.ended ]; do sleep 0.1; done; cat /run/reader.ended; ' +

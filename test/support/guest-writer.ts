@@ -32,7 +32,7 @@ export class GuestWriter {
     return Number(await this.#guest.shAgain('cat /run/writer.count'));
   }
 
-  /** Ends it; no write of it was refused, and the file system is as it should be. Answers how often it wrote. */
+  /** Ends it. Fails if a write failed or the file system is damaged. Returns how often it wrote. */
   async stop(): Promise<number> {
     const told = await this.#guest.shAgain(
       'touch /run/writer.stop; until [ -s /run/writer.ended ]; do sleep 0.1; done; cat /run/writer.ended; ' +

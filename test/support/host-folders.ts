@@ -6,7 +6,7 @@ import type { TestContext } from 'node:test';
 import { makeVmFolder, vmFolder } from '../../src/host/machine/record.ts';
 import { newId } from '../../src/lib/ids.ts';
 
-/** Short, for the paths of sockets below it; gone with the test. */
+/** A short path, because paths of sockets are limited. Removed after the test. */
 export async function hostFolders(t: TestContext) {
   const root = await mkdtemp(join(tmpdir(), 'bhf-'));
   t.after(() => rm(root, { recursive: true, force: true }));

@@ -4,7 +4,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { IMAGE_FILES, type ImageManifest } from '../../src/disk-format/image-manifest.ts';
 
-/** Into `folder`, which is made. */
+/** Creates `folder` with the image. */
 export async function writeHostImage(folder: string, id: string, rootfs: Buffer): Promise<ImageManifest> {
   const contents = {
     vmlinuz: Buffer.from('kernel'),

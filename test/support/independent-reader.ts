@@ -60,14 +60,14 @@ export class IndependentReader {
     this.#keys = keys;
   }
 
-  /** Objects of a chain, oldest first: maps are told by their magic. */
+  /** Objects of a chain, oldest first. A magic number distinguishes maps from segments. */
   apply(object: string): void {
     const bytes = this.#objects(object);
     if (bytes.subarray(0, 8).toString() === 'BERTHMAP') this.#applyMap(bytes);
     else this.#applySegment(object, bytes);
   }
 
-  /** The disk over its base image. */
+  /** Reads the disk over its base image. */
   content(base: Buffer): Buffer {
     const disk = Buffer.from(base);
     for (const [block, place] of this.#places) {

@@ -56,20 +56,20 @@ const READY_MS = 180_000;
 /** Roles finish their writes before they end, which takes a while on a busy machine. */
 const ROLE_END_MS = 60_000;
 
-/** Why guests cannot be booted here, for `skip`; false when they can. */
+/** The reason why guests cannot be booted here, for `skip`; false if they can. */
 export const CANNOT_BOOT_GUESTS =
   process.getuid?.() === 0 ? false : 'running VMs as users of their own takes root';
 
 export interface InstallationOptions {
-  /** On top of the harness's own. */
+  /** Override the harness's settings. */
   readonly settings?: Readonly<Record<string, string>>;
-  /** What runs the launcher instead of this checkout's: a program and its words. */
+  /** A program with arguments that runs the launcher, instead of this checkout's. */
   readonly program?: readonly [program: string, ...words: string[]];
   /** Called with the new data folder before the first start, for mounts. Returns the cleanup. */
   readonly prepare?: (data_dir: string) => () => void;
   /** Called with the data folder after it is filled for the tests, before the first start. */
   readonly seeded?: (data_dir: string) => void;
-  /** Starts without templates, and shares those that it makes with no other test. */
+  /** Begins without templates, and does not share those that it makes with other tests. */
   readonly own_templates?: boolean;
   /** The folder of the user's SSH key. Default: the data folder. */
   readonly key_dir?: string;
@@ -82,7 +82,7 @@ export class Installation {
   readonly port: number;
   readonly ssh_ports: { readonly first: number; readonly last: number };
   readonly client: RestClient;
-  /** The administrator's, who owns everything that the tests create. */
+  /** The administrator's client. The administrator owns everything that the tests create. */
   readonly ssh: SshClient;
   #settings: Readonly<Record<string, string>>;
   readonly #program: readonly [string, ...string[]];
@@ -122,7 +122,7 @@ export class Installation {
   static async start(options: InstallationOptions = {}): Promise<Installation> {
     const installation = new Installation(options, await ownPorts(1 + SSH_PORTS));
     try {
-      // Another program than this checkout's creates its own.
+      // A program of another checkout creates its own.
       if (options.program === undefined) await copyDatabase(installation.paths);
       await linkTestImage(installation.paths);
       if (options.own_templates !== true) await linkTemplates(installation.paths);
@@ -173,7 +173,7 @@ export class Installation {
     this.#password ??= (await readFirstLogin(this.paths))?.password;
   }
 
-  /** Another launcher beside, with the same settings but for `settings`; whoever calls this minds its end. */
+  /** Starts a second launcher with the same settings, changed by `settings`. The caller ends it. */
   launch(settings: Readonly<Record<string, string>> = {}): {
     child: ChildProcess;
     ended: Promise<number | null>;
@@ -319,7 +319,7 @@ export class Installation {
     for (const each of found) assert(await waitForExit(each, ROLE_END_MS), `the database's ${each.pid} ends`);
   }
 
-  /** A statement in its database, and its rows. */
+  /** Runs a statement in its database, and returns the rows. */
   async sql(text: string, values: readonly unknown[] = []): Promise<readonly Record<string, unknown>[]> {
     const url = await runningDatabaseUrl(this.paths);
     assert(url !== undefined, 'the database runs');
@@ -361,7 +361,7 @@ export class Installation {
     const server = await runningServer(join(this.paths.postgres, 'cluster')).catch(() => undefined);
     if (server) await stopServer(server.pid);
     for (const name of listOrNothing(this.paths.vms)) {
-      // A process that has just ended is still being taken out of its group.
+      // The kernel removes an ended process from its control group a moment later.
       const removed = () => removeLimits(hostCgroups(), name) === null;
       await until('the control groups are gone', removed, { timeout_ms: 3_000 }).catch(() => undefined);
     }
@@ -369,7 +369,7 @@ export class Installation {
   }
 }
 
-/** Nothing of Berth's own, of a database or of S3 comes from the tests' environment. */
+/** The environment without settings of Berth, of a database and of S3. */
 export function inheritedEnvironment(): Record<string, string | undefined> {
   return Object.fromEntries(
     Object.entries(process.env).filter(

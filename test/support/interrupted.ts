@@ -1,7 +1,7 @@
 /**
- * Ends what a test file has started when the run is interrupted: everything that registered here, and every QEMU below this
- * process. Those outlive their parents by design. A signal arrives more than once: from the terminal, and from the runner, which
- * sends SIGTERM to its files and exits at once.
+ * Cleans up after an interrupted test file: runs every registered ending, and kills every QEMU below this process, because a
+ * QEMU outlives its parent by design. The signal may arrive twice: from the terminal, and from the runner, which sends SIGTERM
+ * to its files and exits at once.
  */
 import {
   commandLineOf,
@@ -22,11 +22,11 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
 }
 
 async function endAll(): Promise<never> {
-  // What tests fail with now has no reader: that is not to end the process before its time.
+  // Nobody reads the output of tests that fail now. A broken pipe must not end the process early.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
-  // As long as whoever started them lives: afterwards nothing tells whose they are.
+  // Found while their parents live, because afterwards nothing shows who started them.
   const machines = qemusBelow(process.pid);
-  // Again for what began meanwhile, and for what could not be ended at once.
+  // Repeated for endings that were registered meanwhile or failed at first.
   for (let round = 0; round < 3 && endings.size > 0; round += 1)
     await Promise.allSettled([...endings].map((end) => end()));
   for (const each of [...machines, ...qemusBelow(process.pid)]) {
@@ -43,7 +43,7 @@ function qemusBelow(pid: number): ProcessIdentity[] {
   });
 }
 
-/** Calls `end` when the run is interrupted, until the answer is called. */
+/** Calls `end` when the run is interrupted. Returns the function that unregisters it. */
 export function endIfInterrupted(end: () => Promise<void>): () => void {
   endings.add(end);
   return () => void endings.delete(end);

@@ -1,4 +1,4 @@
-/** A mailbox that keeps each mail once its transaction is committed. */
+/** A mailbox that records each mail once its transaction has committed. */
 import { randomBytes } from 'node:crypto';
 import { afterCommit, type Tx } from '../../src/db/pool.ts';
 import { Sealer } from '../../src/lib/seal.ts';

@@ -17,14 +17,14 @@ import {
   type ProcessIdentity,
   waitForExit,
 } from '../../src/host/vm/process-identity.ts';
-import { chances } from './chances.ts';
 import type { GuestInstance } from './guest-instance.ts';
 import { GuestJournal } from './guest-journal.ts';
 import type { Installation } from './installation.ts';
+import { seededRandom } from './seeded-random.ts';
 import type { Toxic, ToxicProxy } from './toxic-proxy.ts';
 import { until, untilWorks } from './waiting.ts';
 
-/** As often as they stand here: a guest that boots again costs most of a round. */
+/** An entry is chosen as often as it is listed. Kills that reboot the guest are rare, because they cost most of a round. */
 const WORK = [
   ...many('flush', 6),
   ...many('long flush', 5),
@@ -40,9 +40,9 @@ const VICTIMS = [
   ...['ingress', 'launcher'],
   ...['frozen agent', 'frozen agent', 'frozen control-plane', 'frozen qemu'],
 ] as const;
-/** With a store that can be ill. */
+/** The choices if the object store can be made to fail. */
 const WITH_STORE = [...VICTIMS, ...many('store away', 8), ...many('store ill', 8)] as const;
-const ILLNESSES: readonly Toxic[] = [
+const STORE_FAULTS: readonly Toxic[] = [
   { delay_ms: 1_500 },
   { answer: { status: 500, code: 'InternalError' } },
   { answer: { status: 503, code: 'SlowDown' } },
@@ -55,7 +55,7 @@ const ILLNESSES: readonly Toxic[] = [
   { flip_answer_at: 1_000 },
 ];
 const AFTERWARDS = [...many('nothing', 9), 'through the store', 'overlay lost'] as const;
-/** Longer than whoever asks something of it waits. */
+/** The maximum duration of a freeze or of a store fault, longer than the timeouts of all callers. */
 const LONGEST_MS = 60_000;
 const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
 
@@ -77,16 +77,16 @@ export class KillRounds {
   readonly #journal: GuestJournal;
   readonly #store: ToxicProxy | null;
   readonly #random: () => number;
-  /** The newest record that must be in the object store, by the receipts. */
+  /** The newest record that must be in the object store according to the receipts. */
   #durable = 0;
 
-  /** `store`: the way to the object store, if it is to be ill as well. */
+  /** `store`: the proxy in front of the object store, if that should fail too. */
   constructor(berth: Installation, guest: GuestInstance, seed: number, store: ToxicProxy | null = null) {
     this.#berth = berth;
     this.#store = store;
     this.#guest = guest;
     this.#journal = new GuestJournal(guest);
-    this.#random = chances(seed);
+    this.#random = seededRandom(seed);
   }
 
   /** Runs one round and describes it. */
@@ -122,14 +122,14 @@ export class KillRounds {
     return from[Math.floor(this.#random() * from.length)] ?? assert.fail('there is a choice');
   }
 
-  /** The writer writes, and has written something more. */
+  /** Waits until the writer has written another record. */
   async #write(): Promise<void> {
     if (!this.#journal.writing) await this.#journal.start();
     const before = this.#journal.acknowledged;
     await until('the guest writes', () => this.#journal.acknowledged > before, PATIENCE);
   }
 
-  /** The guest goes on where it was; or, its writer gone with a boot or a connection, all that was fsynced is there. */
+  /** Checks that the writer continues; or, if a boot or a lost connection ended it, that all fsynced records exist. */
   async #check(): Promise<void> {
     const { acknowledged } = this.#journal;
     if (this.#journal.writing) {
@@ -186,10 +186,10 @@ export class KillRounds {
     const [, how = 'kill', whom = victim] = /^(frozen|store) (.+)$/.exec(victim) ?? [];
     if (how === 'kill') return this.#kill(whom);
     if (how === 'frozen') return this.#freeze(whom, long_ms);
-    const store = this.#store ?? assert.fail('there is a store that can be ill');
+    const store = this.#store ?? assert.fail('a store proxy was given');
     if (whom === 'away') await store.cut();
-    // Not of the seed: how many requests there are is not either.
-    else store.poison(() => (Math.random() < 0.5 ? ILLNESSES[randomInt(ILLNESSES.length)] : undefined));
+    // Not determined by the seed, because the number of requests is not either.
+    else store.poison(() => (Math.random() < 0.5 ? STORE_FAULTS[randomInt(STORE_FAULTS.length)] : undefined));
     await sleep(long_ms);
     if (whom === 'away') await store.mend();
     else store.heal();
@@ -206,7 +206,7 @@ export class KillRounds {
       const qemu = this.#identity(victim);
       if (qemu === null) return;
       killProcess(qemu, 'SIGKILL');
-      assert(await waitForExit(qemu, PATIENCE.timeout_ms), 'until then it passes for one that runs');
+      assert(await waitForExit(qemu, PATIENCE.timeout_ms), 'QEMU has ended');
       return;
     }
     await this.#berth.kill(victim as 'agent').catch((error: unknown) => {
@@ -214,7 +214,7 @@ export class KillRounds {
     });
   }
 
-  /** Nothing is closed and nothing answers, as of a machine that swaps or of a VM that is moved. */
+  /** Freezes a process: connections stay open and nothing answers, as on a machine that swaps or in a VM that migrates. */
   async #freeze(victim: string, ms: number): Promise<void> {
     const identity = this.#identity(victim);
     if (identity === null) return;
@@ -223,7 +223,7 @@ export class KillRounds {
     killProcess(identity, 'SIGCONT');
   }
 
-  /** Null while there is none. */
+  /** Null while the VM has none. */
   #identity(victim: string): ProcessIdentity | null {
     try {
       return victim === 'qemu' ? this.#guest.qemu : this.#berth.role(victim as 'agent');
@@ -232,7 +232,7 @@ export class KillRounds {
     }
   }
 
-  /** Whatever state it is in now, until it runs. */
+  /** Starts the VM from any state, and waits until it runs. */
   async #running(): Promise<void> {
     const { client } = this.#berth;
     const runs = async () => {

@@ -1,6 +1,6 @@
 /**
- * A QEMU without a guest whose overlay reads from our lazy export: the disk engine's part of a start from the object store. An
- * NBD export of QEMU, or the monitor's qemu-io, acts in place of a guest.
+ * A start from the object store without a guest: a QEMU whose overlay reads from the lazy export. An NBD export of QEMU, or
+ * qemu-io through the monitor, replaces the guest.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
@@ -34,20 +34,20 @@ export const DISK_BYTES = 64 * MIB;
 const BASE_BYTES = 8 * MIB;
 const LAZY = 'lazy';
 
-/** A store that can be away, hold its answers back, or lie. */
-export class MoodyStore {
+/** A store that can be unavailable, delay its answers, or return wrong bytes. */
+export class FaultyStore {
   away = false;
   gets = 0;
   bytes = 0;
-  /** Set: reads wait for it. */
+  /** If set, reads wait for it. */
   held: Promise<void> | undefined;
-  /** Changes the bytes that are read of an object. */
+  /** Changes the bytes of an object when they are read. */
   twist: (key: string, body: Buffer) => Buffer = (_, body) => body;
   readonly store: ObjectStore;
 
   constructor(inner: ObjectStore) {
     this.store = {
-      description: 'a moody store',
+      description: 'a faulty store',
       put: (key, body, signal) => inner.put(key, body, signal),
       get: async (key: string, range?: ByteRange, signal?: AbortSignal) => {
         this.gets += 1;
@@ -71,12 +71,12 @@ const SCENE_KEYS = new KeyRing([SCENE_KEY]);
 export class LazyScene {
   readonly folder: string;
   readonly pool = new CompressPool();
-  readonly moody: MoodyStore;
-  /** What the disk holds, byte for byte. */
+  readonly faulty: FaultyStore;
+  /** The expected content of the disk. */
   readonly content: Buffer;
   readonly base: FileHandle;
   map: BlockMap;
-  /** Counts requests for the current head, and holds the answer to them. */
+  /** How often the map was requested again, and the answer to those requests. */
   reloads = 0;
   reloaded: (() => Promise<BlockMap>) | undefined;
   lazy: LazyDisk;
@@ -84,9 +84,9 @@ export class LazyScene {
   #server: NbdServer | undefined;
   #qemu: { readonly child: ChildProcess; readonly qmp: QmpClient } | undefined;
 
-  private constructor(folder: string, store: MoodyStore, content: Buffer, base: FileHandle, map: BlockMap) {
+  private constructor(folder: string, store: FaultyStore, content: Buffer, base: FileHandle, map: BlockMap) {
     this.folder = folder;
-    this.moody = store;
+    this.faulty = store;
     this.content = content;
     this.base = base;
     this.map = map;
@@ -119,9 +119,9 @@ export class LazyScene {
     }
     const { segments } = await sink.finish();
     await pool.close();
-    const moody = new MoodyStore(store);
+    const faulty = new FaultyStore(store);
     const map = await loadMap({ store, layers: segments, keys: SCENE_KEYS });
-    return new LazyScene(folder, moody, content, await open(join(folder, 'base.raw'), 'r'), map);
+    return new LazyScene(folder, faulty, content, await open(join(folder, 'base.raw'), 'r'), map);
   }
 
   newLazy(): LazyDisk {
@@ -138,15 +138,15 @@ export class LazyScene {
     });
   }
 
-  /** As an agent that has just started: nothing remembered. */
+  /** Serves the export like a newly started agent, without cached state. */
   async serve(): Promise<void> {
-    this.runs = new RunCache({ store: this.moody.store, pool: this.pool });
+    this.runs = new RunCache({ store: this.faulty.store, pool: this.pool });
     this.lazy = this.newLazy();
     this.#server = await NbdServer.listen({ path: join(this.folder, 'lazy.sock') });
     this.#server.addExport(LAZY, this.lazy);
   }
 
-  /** As an agent that was killed: connections break, the socket's file stays behind or not. */
+  /** Cuts the server off like a killed agent: connections break. The socket's file may remain. */
   async cut(): Promise<void> {
     const cut = this.#server?.cut();
     this.lazy.close();
@@ -159,7 +159,7 @@ export class LazyScene {
     return this.#qemu.qmp;
   }
 
-  /** A new overlay, nothing in it, and a QEMU that has it open over the lazy export. */
+  /** Starts a QEMU with a new, empty overlay over the lazy export. */
   async startQemu(): Promise<void> {
     await this.serve();
     const overlay = join(this.folder, 'overlay.qcow2');
@@ -219,7 +219,7 @@ export class LazyScene {
     return child !== undefined && child.exitCode === null && child.signalCode === null;
   }
 
-  /** The disk as its guest sees it. QEMU has one NBD server: not beside a filling. */
+  /** The disk as a guest would see it. Not usable while the overlay is filled, because QEMU has only one NBD server. */
   async guest(): Promise<NbdClient> {
     const path = join(this.folder, 'guest.sock');
     await this.qmp.execute('nbd-server-start', { addr: { type: 'unix', data: { path } } });
@@ -229,7 +229,7 @@ export class LazyScene {
     return NbdClient.connect({ path, export_name: 'guest' });
   }
 
-  /** A write of the guest's, of one byte value. */
+  /** Writes one byte value to a range, as a guest would. */
   async write(pattern: number, offset: number, length: number): Promise<void> {
     const command = `qemu-io ${NODES.overlay} "write -P ${pattern} ${offset} ${length}"`;
     await this.qmp.execute('human-monitor-command', { 'command-line': command });

@@ -1,4 +1,4 @@
-/** A log whose lines a test can read. */
+/** A log that records its lines for a test. */
 import { pino } from 'pino';
 import type { Log } from '../../src/lib/log.ts';
 

@@ -9,13 +9,13 @@ import { until } from './waiting.ts';
 
 export interface MailFolder {
   readonly deliver: Deliver;
-  /** What waits there is sent whenever somebody looks. */
+  /** Every read sends the waiting mails first. */
   collectFrom(parts: Pick<SendingParts, 'db' | 'mailbox'>): void;
-  /** Messages to this address, oldest first, head and text. */
+  /** Messages to this address with their headers, oldest first. */
   to(email: string): Promise<string[]>;
-  /** The token in the first message to this address that has one, after `already` such. */
+  /** The token in the first message to this address with a token, after skipping `already` of them. */
   token(email: string, already?: number): Promise<string>;
-  /** Modes of the files. */
+  /** The modes of the files. */
   modes(): Promise<number[]>;
   close(): Promise<void>;
 }

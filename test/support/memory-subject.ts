@@ -13,13 +13,13 @@ import { NbdServer } from '../../src/host/block/nbd-server.ts';
 import { RunCache } from '../../src/host/block/run-cache.ts';
 import { openStore } from '../../src/object-store/open-store.ts';
 import type { S3Settings } from '../../src/object-store/s3-store.ts';
-// All that the agent has loaded counts too.
+// Loads all modules of the agent, because they count too.
 import '../../src/roles/agent.ts';
 
 export interface SubjectTask {
   readonly size_bytes: number;
   readonly s3: S3Settings | null;
-  /** Whoever has started this removes it: this process is killed. */
+  /** The parent removes it, because this process is killed. */
   readonly folder: string;
 }
 

@@ -1,4 +1,4 @@
-/** The public API with a clock that the test sets, people with passwords, and its own database. */
+/** The public API with a settable clock, users with passwords, and its own database. */
 
 import { randomBytes } from 'node:crypto';
 import { after } from 'node:test';
@@ -38,7 +38,7 @@ export interface Person {
 
 export interface Reply {
   readonly status: number;
-  // biome-ignore lint/suspicious/noExplicitAny: the body of whatever was asked for
+  // biome-ignore lint/suspicious/noExplicitAny: each response has its own shape
   readonly body: any;
   readonly headers: Record<string, unknown>;
 }
@@ -46,13 +46,13 @@ export interface Reply {
 export interface MfaApp {
   readonly db: Db;
   readonly context: AppContext & { readonly now: () => number };
-  /** Seconds since the epoch, where the test wants the codes' clock to stand. */
+  /** The time for TOTP codes, in seconds since the epoch. */
   readonly clock: { now_s: number };
   readonly mails: Mail[];
-  /** What was logged: the reason where there is one, else the message. */
+  /** For each log line its reason, or its message if it has none. */
   readonly logged: string[];
   person(): Promise<Person>;
-  /** Value of a Cookie header. */
+  /** The value of a Cookie header. */
   sudo(person: Person): Promise<string>;
   call(method: 'GET' | 'POST' | 'PUT' | 'DELETE', url: string, options?: CallOptions): Promise<Reply>;
   /** The same with a live sudo grant. */
@@ -65,7 +65,7 @@ export interface CallOptions {
   readonly headers?: Record<string, string>;
 }
 
-/** For a whole file, to be awaited at its top. */
+/** Starts the API for a test file; awaited at the top of the file. */
 export async function mfaAppForFile(): Promise<MfaApp> {
   const database = await startDatabase();
   const { db } = database;

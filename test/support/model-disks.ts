@@ -38,7 +38,7 @@ export interface ModelOptions {
   readonly pool: CompressPool;
 }
 
-/** What the disks of a test file need, with a store of its own in `folder`; all of it goes with the file's last test. */
+/** The context of a test file's disks, with a new store in `folder`. It is removed after the file's last test. */
 export async function modelForFile(api: TestApi) {
   const folder = await mkdtemp(join(tmpdir(), 'berth-model-'));
   const pool = new CompressPool();
@@ -54,7 +54,7 @@ export class ModelDisk {
   readonly #options: ModelOptions;
   head: number;
   content: Buffer;
-  /** All that the instance shows. */
+  /** The generations that the API lists. */
   readonly shown: Map<number, { readonly content: Buffer; pinned: boolean }>;
 
   private constructor(options: ModelOptions, id: InstanceId, head: number, content: Buffer) {
@@ -72,7 +72,7 @@ export class ModelDisk {
     return new ModelDisk(options, id, 0, BASE);
   }
 
-  /** Writes these blocks and makes a generation of it. */
+  /** Writes these blocks, and commits a generation. */
   async flush(blocks: Iterable<number>, what: 'noise' | 'text' | 'zeroes', encrypted = true): Promise<void> {
     const { api, store, pool } = this.#options;
     const { db, context } = api;
@@ -106,7 +106,7 @@ export class ModelDisk {
     this.#moved(this.head + 1);
   }
 
-  /** As the API does it, on disk and model. */
+  /** Restores through the API, and in the model. */
   async restore(generation: number): Promise<void> {
     const answer = await this.#post<InstanceOut>('restore', { generation });
     assert.equal(answer.status, 200, answer.text);
@@ -128,7 +128,7 @@ export class ModelDisk {
     this.#shownAt(generation).pinned = pinned;
   }
 
-  /** What the rule "the last so many" leaves. */
+  /** Applies the retention rule "the last N generations" to the model. */
   retained(last: number): void {
     const newest = [...this.shown.keys()].sort((a, b) => b - a).slice(0, last);
     for (const [generation, { pinned }] of this.shown)
@@ -146,7 +146,7 @@ export class ModelDisk {
     return loadMap({ store: this.#options.store, keys: await this.#ring(), layers });
   }
 
-  /** Every generation shown is there, and reads as the model says. */
+  /** Checks that the API lists the model's generations, and that each has the model's content. */
   async verify(): Promise<void> {
     const { api, owner } = this.#options;
     const listed = await api
@@ -193,14 +193,14 @@ export class ModelDisk {
   }
 }
 
-/** As if its horizons were over: what nobody needs is gone afterwards, and nothing else is looked at again. */
+/** Deletes all unreferenced objects, as if their waiting times were over. */
 export async function freeEverything({ api, store }: ModelOptions): Promise<void> {
   await sweepOrphans(api.db, store, api.context.log, -60_000);
   await freeSegments(api.db, store, api.context.log, 0);
 }
 
-/** The process dies at the `step`th thing that it asks of database or store; nothing that it tries after that is done. */
-export class Mortal {
+/** Simulates a process that is killed at its `step`th database query or store operation. All later ones fail without effect. */
+export class KilledProcess {
   readonly options: CompactOptions;
   readonly #step: number;
   #taken = 0;
@@ -225,7 +225,7 @@ export class Mortal {
         this.#live();
         return node;
       },
-      // Its answer is lost.
+      // Killed after the query, so the answer is lost.
       transformResult: async ({ result }) => {
         this.#live();
         return result;

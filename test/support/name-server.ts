@@ -1,4 +1,4 @@
-/** A real name server (dnsmasq) on loopback whose names change while it runs, for tests of the addresses that webhooks dial. */
+/** A real name server (dnsmasq) on loopback whose records a test can change, for tests of the addresses that webhooks dial. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { Resolver } from 'node:dns/promises';
 import { once } from 'node:events';
@@ -49,7 +49,7 @@ export class NameServer {
     }
   }
 
-  /** From here on these are all the names there are. */
+  /** Replaces all records. */
   async set(names: Names): Promise<void> {
     const version = ++this.#version;
     await writeFile(join(this.#folder, 'hosts'), linesOf(names, versionOf(version)));

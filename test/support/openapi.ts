@@ -45,7 +45,7 @@ export interface Endpoint {
   readonly operation: Operation;
 }
 
-/** Every operation, with what it refers to in its place. */
+/** Every operation, with its references resolved. */
 export function endpointsOf(document: Document): Endpoint[] {
   const { paths } = dereference(document, document) as Document;
   return Object.entries(paths).flatMap(([path, operations]) =>
@@ -58,7 +58,7 @@ export function endpointsOf(document: Document): Endpoint[] {
   );
 }
 
-/** No schema of ours refers to itself. */
+/** Does not end for recursive schemas; the document has none. */
 function dereference(document: Document, value: unknown): unknown {
   if (Array.isArray(value)) return value.map((each) => dereference(document, each));
   if (typeof value !== 'object' || value === null) return value;

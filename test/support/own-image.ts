@@ -1,4 +1,4 @@
-/** A user's image that random rounds create and interrupt: afterwards it is complete or absent. */
+/** A custom image whose creation random rounds interrupt. Afterwards the image must be complete or absent. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
@@ -16,13 +16,13 @@ export class OwnImage {
   readonly #archive: string;
   #added = false;
 
-  /** `scratch_dir` is not on a disk that is cut. */
+  /** `scratch_dir` is not on the disk whose power is cut. */
   constructor(berth: Installation, scratch_dir: string) {
     this.#berth = berth;
     this.#archive = join(scratch_dir, 'image.tar');
   }
 
-  /** Makes the archive that images are made of, once: the built-in image's files. */
+  /** Makes the archive for the images, once, from the built-in image's files. */
   async prepare(): Promise<void> {
     if (existsSync(this.#archive)) return;
     const folder = mkdtempSync(join(tmpdir(), 'bcut-image-'));
@@ -42,13 +42,13 @@ export class OwnImage {
     }
   }
 
-  /** May be interrupted anywhere. */
+  /** Creates the image; may be interrupted at any point. */
   async add(): Promise<void> {
     this.#added = true;
     await this.#berth.cli('image', 'add', NAME, this.#archive);
   }
 
-  /** What is listed of it makes a guest; and it can be made again, or removed. */
+  /** Checks that a listed image boots, and that the image can be created again or removed. */
   async verify(): Promise<void> {
     if (!this.#added) return;
     if (!(await this.#isListed())) {

@@ -1,17 +1,17 @@
 /**
- * Reserves loopback ports for the caller, also before something listens on them. Test files run side by side: without a
+ * Reserves loopback ports for the caller before anything listens on them. Test files run concurrently, and without a
  * reservation another file could take a free port before a slow program opens it.
  */
 import { createServer, type Server } from 'node:net';
 
-/** Below those that the kernel gives to anybody (ip_local_port_range). */
+/** Below the kernel's ephemeral ports (ip_local_port_range). */
 const FROM = 23_000;
 const UP_TO = 32_700;
 /** The owner of a run of ports listens on its first one. */
 const RUN = 10;
 
 export interface OwnPorts {
-  /** Of as many as were asked for, one after the other. */
+  /** The first of the requested number of consecutive ports. */
   readonly first: number;
   readonly release: () => void;
 }
@@ -31,7 +31,7 @@ export async function ownPorts(count: number): Promise<OwnPorts> {
   throw new Error('no free ports');
 }
 
-/** One, until this process ends. */
+/** Reserves one port until this process ends. */
 export async function ownPort(): Promise<number> {
   return (await ownPorts(1)).first;
 }

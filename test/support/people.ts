@@ -1,4 +1,4 @@
-/** Users, organisations, roles and credentials, written straight into the database. */
+/** Users, organisations, roles and credentials, inserted into the database directly. */
 import { createHash, randomBytes } from 'node:crypto';
 import { hashPassword } from '../../src/auth/passwords.ts';
 import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX, SUDO_PREFIX } from '../../src/auth/tokens.ts';
@@ -25,12 +25,12 @@ export interface Person {
 }
 
 export interface PersonOptions {
-  /** An organisation that exists; absent: one of their own. */
+  /** An existing organisation; absent: a new one. */
   readonly org_id?: OrgId;
   readonly role?: Role;
-  /** Absent: the account has a hash that no password fits, which saves the time of making one. */
+  /** Absent: the account has a hash that no password matches, which saves the time of hashing. */
   readonly password?: string;
-  /** Absent: it is. */
+  /** Default: true. */
   readonly email_confirmed?: boolean;
 }
 
@@ -60,7 +60,7 @@ export async function makePerson(db: Db, options: PersonOptions = {}): Promise<P
 
 const UNUSABLE_HASH = hashPassword(randomBytes(24).toString('base64'));
 
-/** Many people of a file have the same one. */
+/** Cached, because many users of a test file have the same password. */
 const hashes = new Map<string, Promise<string>>();
 function hashOf(password: string): Promise<string> {
   const made = hashes.get(password) ?? hashPassword(password);
@@ -158,7 +158,7 @@ export async function makeServiceKey(
   return { id, key };
 }
 
-/** As the dispatcher raises it. */
+/** Inserts a notification as the dispatcher does. */
 export async function makeNotification(
   db: Db,
   recipient: UserId | ServiceAccountId,
@@ -187,7 +187,7 @@ export async function makeNotification(
   return id;
 }
 
-/** A live sudo grant of the person's session, as a header. */
+/** A valid sudo grant of the user's session, as a header. */
 export async function makeSudo(
   db: Db,
   { session_id, user_id }: Pick<Person, 'session_id' | 'user_id'>,
@@ -214,7 +214,7 @@ export function randomPublicKey(): { line: string; fingerprint: string } {
   return { line: `ssh-ed25519 ${blob.toString('base64')}`, fingerprint: `SHA256:${digest}` };
 }
 
-/** @param org_id the only organisation that it is for */
+/** @param org_id the only organisation that the key is valid in */
 export async function makeSshKey(db: Db, user_id: UserId, org_id: OrgId | null = null) {
   const { line, fingerprint } = randomPublicKey();
   const id = newId('key');

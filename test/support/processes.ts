@@ -21,7 +21,7 @@ function parentOf(pid: number): number | undefined {
   }
 }
 
-/** Processes that one has begun. */
+/** The child processes of a process. */
 export function childrenOf(pid: number): number[] {
   return allPids().filter((each) => parentOf(each) === pid);
 }
@@ -35,7 +35,7 @@ export function roleProcess(launcher_pid: number, role: Role): ProcessIdentity |
   return undefined;
 }
 
-/** The role processes of a launcher's data folder that were orphaned: nobody else's environment names the folder. */
+/** The orphaned role processes of a data folder, recognised by the folder in their environment. */
 export function processesOfFolder(data_dir: string): ProcessIdentity[] {
   return allPids().flatMap((pid) => {
     if (pid === process.pid) return [];

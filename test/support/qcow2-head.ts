@@ -1,6 +1,6 @@
 /** The header of an overlay as QEMU writes it (docs/interop/qcow2.txt in its tree), and forged ones. */
 export interface HeadChange {
-  /** Sets a file's name, and where the header says that it is. */
+  /** Sets a file name, and its offset in the header. */
   readonly backing_file?: string;
   readonly features?: bigint;
   readonly version?: number;

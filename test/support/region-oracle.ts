@@ -19,22 +19,22 @@ export type BlockContent = number | readonly number[];
 
 interface Operation {
   readonly number: number;
-  /** What the blocks hold after it. */
+  /** The content of its blocks after it. */
   readonly value: number;
   /** A discard: the previous content may stay. */
   readonly optional: boolean;
 }
 
-/** What each block of a generation, or of the disk, may hold. */
+/** The allowed contents of each block of a generation, or of the disk. */
 export interface Allowed {
   readonly values: readonly (readonly number[])[];
-  /** Numbers above it were not heard of by then. */
+  /** The highest reported number. A higher one on the disk belongs to an operation whose report was lost. */
   readonly heard: number;
 }
 
 export class RegionOracle {
   readonly blocks: number;
-  /** Of each block: what it held when it was last looked at, and what was begun since, in order. */
+  /** For each block: its content at the last check, and the operations that began since, in order. */
   readonly #before: number[];
   readonly #since: Operation[][];
   #issued = 0;
@@ -47,7 +47,7 @@ export class RegionOracle {
     this.#since = Array.from({ length: blocks }, () => []);
   }
 
-  /** The newest operation that was answered to the writer. */
+  /** The newest operation that was acknowledged to the writer. */
   get done(): number {
     return this.#done;
   }
@@ -55,12 +55,12 @@ export class RegionOracle {
   get flushed(): number {
     return this.#flushed;
   }
-  /** The newest operation that was heard of. */
+  /** The newest reported operation. */
   get issued(): number {
     return this.#issued;
   }
 
-  /** A line of the writer: `w`|`z`|`d` NUMBER AT COUNT, before it writes, zeroes, discards; `A` NUMBER, after; `F` NUMBER, flushed. */
+  /** A report of the writer: `w`|`z`|`d` NUMBER AT COUNT before a write, zeroing or discard; `A` NUMBER after it; `F` NUMBER: flushed. */
   hear(line: string): void {
     const [kind, ...words] = line.split(' ');
     const [number = Number.NaN, at = Number.NaN, count = Number.NaN] = words.map(Number);
@@ -75,7 +75,7 @@ export class RegionOracle {
     else assert.fail(`the writer says "${line}"`);
   }
 
-  /** What may be there if all operations up to `survived` are. */
+  /** The allowed contents if at least all operations up to `survived` survive. */
   allowed(survived: number): Allowed {
     const values = this.#since.map((since, block) => {
       const last = since.findLastIndex(({ number, optional }) => number <= survived && !optional);
@@ -85,7 +85,7 @@ export class RegionOracle {
     return { values, heard: this.#issued };
   }
 
-  /** Looked at: from here on this is what was there before. A torn block stays as its sectors are allowed to be. */
+  /** Takes the checked content as the new base. For a torn block, each of its sectors' contents stays allowed. */
   begin(content: readonly BlockContent[]): void {
     for (const [block, found] of content.entries()) {
       const torn = typeof found === 'number' ? [] : found;
@@ -102,7 +102,7 @@ export class RegionOracle {
   }
 }
 
-/** @throws AssertionError naming the first blocks that hold what they may not */
+/** @throws AssertionError naming the first blocks with a content that is not allowed */
 export function verifyRegion(
   content: readonly BlockContent[],
   { values, heard }: Allowed,
@@ -118,7 +118,7 @@ export function verifyRegion(
   assert.equal(wrong.length, 0, `${what}: ${wrong.length} blocks are wrong. ${wrong.slice(0, 8).join('; ')}`);
 }
 
-/** What a region's bytes hold. Each write repeats its number and the block's, little-endian u64 each. */
+/** Parses a region's bytes. Each write repeats its number and the block's number, as little-endian u64. */
 export function readRegion(bytes: Buffer): BlockContent[] {
   const content: BlockContent[] = [];
   for (let block = 0; block * BLOCK_BYTES < bytes.length; block++) {
@@ -141,6 +141,6 @@ function numberIn(sector: Buffer, block: number): number {
     expected.copyWithin(16, 0, 16);
     for (let at = 16; at < SECTOR_BYTES; at += 16) expected.copyWithin(at, 0, 16);
   }
-  // Neither zeroes nor what was ever written.
+  // -1: neither zeroes nor a complete write.
   return expected.equals(sector) ? number : -1;
 }

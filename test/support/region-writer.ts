@@ -1,9 +1,9 @@
 /**
- * A program in the guest that writes to a region of its disk below the file system and reports to the oracle
- * (`region-oracle.ts`). It writes past the page cache without a FLUSH, also to extents that were never written, discards, and
- * sends a FLUSH now and then, or never.
+ * A program in the guest that writes to a region of its disk below the file system, and reports to the oracle
+ * (`region-oracle.ts`). It writes data to the disk without a FLUSH, zeroes and discards ranges, and sends a FLUSH now and then,
+ * or never.
  *
- * The region is the only extent of a file that was allocated and never written, so nothing else touches it.
+ * The region is the only extent of an allocated but unwritten file, so nothing else changes it.
  */
 import assert from 'node:assert/strict';
 import type { GuestInstance } from './guest-instance.ts';
@@ -14,8 +14,9 @@ const REGION_BYTES = 16 * 2 ** 20;
 const FILE = '/srv/region';
 
 /**
- * FIRST and COUNT in blocks of 4 KiB; percents of FLUSHes and of discards, and as many zeroings. `sync_file_range` writes
- * without a FLUSH. What leaves no number on the disk is done only once its word was heard.
+ * FIRST and COUNT in blocks of 4 KiB; the percentages of FLUSHes and of discards; zeroings are as frequent as discards.
+ * `sync_file_range` writes without a FLUSH. A zeroing or discard leaves no number on the disk, so it waits until its report has
+ * been received.
  */
 const WRITER = `#!/usr/bin/perl
 use strict; $| = 1;
@@ -51,7 +52,7 @@ rm -f ${FILE} && fallocate -l ${REGION_BYTES} ${FILE} && sync && filefrag -v ${F
 export class RegionWriter {
   readonly guest: GuestInstance;
   readonly oracle = new RegionOracle(REGION_BYTES / BLOCK_BYTES);
-  /** Of the region on the disk, bytes. */
+  /** The region's offset on the disk. */
   readonly offset_bytes: number;
   readonly bytes = REGION_BYTES;
   #running: RunningSsh | undefined;
@@ -76,7 +77,7 @@ export class RegionWriter {
     return this.#running?.running() ?? false;
   }
 
-  /** Percents of operations that are FLUSHes, and discards. */
+  /** `flush` and `discard`: percentages of the operations. */
   async start(seed: number, { flush, discard }: { flush: number; discard: number }): Promise<void> {
     const first = this.offset_bytes / BLOCK_BYTES;
     const words = [first, this.oracle.blocks, seed, flush, discard, this.oracle.issued + 1_000];
@@ -88,7 +89,7 @@ export class RegionWriter {
     this.#listening = setInterval(() => this.#take(), 20);
   }
 
-  /** Takes its reports so far. Fails when the guest has seen an error. */
+  /** Passes its reports so far to the oracle. Fails when the guest has seen an error. */
   listen(): RegionOracle {
     this.#take();
     if (this.#failure !== undefined) throw this.#failure;
@@ -96,7 +97,7 @@ export class RegionWriter {
   }
 
   #take(): void {
-    // Beside what ssh says.
+    // Skips messages of ssh.
     const printed = (this.#running?.printed() ?? '').split('\n').slice(0, -1);
     const lines = printed.filter((line) => /^[wzdAFE] /.test(line));
     for (const line of lines.slice(this.#heard)) {
@@ -107,7 +108,7 @@ export class RegionWriter {
     this.#heard = lines.length;
   }
 
-  /** Ends it, if its guest still can. */
+  /** Ends it, also in the guest if that still runs. */
   async stop(): Promise<void> {
     this.#running?.kill();
     await this.#running?.ended;
@@ -117,14 +118,14 @@ export class RegionWriter {
     await this.#endInGuest();
   }
 
-  /** It may go on there for a while without us, above all in a guest that was suspended. */
+  /** It may outlive the connection, above all in a suspended guest. */
   async #endInGuest(): Promise<void> {
     await this.guest
       .sh("pkill -f '[b]in/region'; while pgrep -f '[b]in/region' > /dev/null; do sleep 0.05; done")
       .catch(() => '');
   }
 
-  /** What the guest reads from its disk; no writer runs. */
+  /** Reads the region in the guest. Ends a running writer. */
   async read(): Promise<BlockContent[]> {
     await this.#endInGuest();
     const { ssh } = this.guest.installation;

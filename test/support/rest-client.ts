@@ -59,7 +59,7 @@ export class RestClient {
     this.#token = session_token;
   }
 
-  /** From now on by an API key of the session's user: it outlives the session. */
+  /** Switches to a new API key of the session's user, which outlives the session. */
   async takeKey(): Promise<void> {
     const wanted = { name: 'test', scope: '*' };
     this.#token = (await this.expect<{ key: string }>(201, 'POST', '/v1/api-keys', wanted)).key;

@@ -24,10 +24,10 @@ export interface RestoreProgress {
 export interface RestoreDiskOptions {
   readonly store: ObjectStore;
   readonly map: BlockMap;
-  /** Of the disk; none when nothing of it is encrypted. */
+  /** The disk's keys; none if nothing is encrypted. */
   readonly keys?: KeyRing | undefined;
   readonly target: Pick<NbdClient, 'size_bytes' | 'write' | 'writeZeroes' | 'flush'>;
-  /** Runs in work at once; 8 by default. */
+  /** Maximum number of concurrent runs. Default: 8. */
   readonly concurrency?: number;
   /** Unpacks in worker threads; on the calling thread when absent. */
   readonly pool?: CompressPool;
@@ -76,7 +76,7 @@ export async function restoreDisk(options: RestoreDiskOptions): Promise<RestoreP
   return progress;
 }
 
-/** The pieces of work, lazily; several workers take from the one generator. */
+/** The pieces of work. Several workers share this generator. */
 function* restoreSteps(
   { store, map, keys, pool, target }: RestoreDiskOptions,
   signal: AbortSignal,
@@ -99,7 +99,7 @@ function* restoreSteps(
   }
 }
 
-/** Writes the blocks of a run, neighbours on the disk together. */
+/** Writes the blocks of a run, adjacent ones together. */
 async function writeRun(
   { frames }: FrameRun,
   blocks: Buffer,

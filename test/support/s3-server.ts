@@ -22,12 +22,12 @@ import { until } from './waiting.ts';
 
 const READY_MS = 180_000;
 const END_MS = 5_000;
-/** The gateway hangs at its end once the OSD is gone. */
+/** The gateway hangs when it ends after the OSD, so it ends first. */
 const END_ORDER = ['rgw', 'osd', 'mon'] as const;
 const POOLS = ['.rgw.root', 'log', 'control', 'meta', 'buckets.index', 'buckets.non-ec', 'buckets.data'].map(
   (name) => (name.startsWith('.') ? name : `default.rgw.${name}`),
 );
-/** Without the tests' settings of Ceph, proxies and S3. */
+/** The environment without settings of Ceph, proxies and S3. */
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' };
 
 /** The settings of an installation that uses a bucket of this server. */
@@ -71,7 +71,7 @@ export class S3Server {
     }
   }
 
-  /** A new bucket, and how to reach it: by `endpoint`, which may be that of something in front. */
+  /** Creates a bucket, and returns the settings for it. `endpoint` may be a proxy's. */
   async bucket(endpoint = this.endpoint): Promise<S3Settings> {
     const bucket = `bucket-${randomBytes(6).toString('hex')}`;
     const { access_key_id, secret_access_key } = this;

@@ -1,6 +1,6 @@
 /**
- * A test double of a host's agent: it speaks the real internal API by the real client and says what the test tells it
- * to. No QEMU, no disk: it proves how the control plane keeps states, and nothing about guests.
+ * A test double of a host's agent. It calls the real internal API with the real client, and reports what the test requests. It
+ * has no QEMU and no disk, so it tests the control plane's states and nothing about guests.
  */
 import assert from 'node:assert/strict';
 import { createHash, randomUUID } from 'node:crypto';
@@ -48,14 +48,14 @@ export class ScriptedAgent {
   #facts: HostFacts = FACTS;
   readonly #known = new Map<InstanceId, Assignment>();
   #timer: NodeJS.Timeout | undefined;
-  /** The last that was said of itself. */
+  /** Its last report about the host. */
   #beat: Promise<unknown> = Promise.resolve();
 
   constructor(address: string, token: string, fingerprint?: string) {
     this.client = new ControlPlaneClient({ address, token, ...(fingerprint ? { fingerprint } : {}) });
   }
 
-  /** Is heard of from now on. */
+  /** Starts reporting. */
   async connect(facts: HostFacts = FACTS): Promise<void> {
     this.#facts = facts;
     await this.heartbeat();
@@ -86,7 +86,7 @@ export class ScriptedAgent {
     return (await this.#poll(null)).assignments;
   }
 
-  /** The instance's assignment once it is as `wanted` says; polls as an agent does, by etag. */
+  /** Waits for an assignment of the instance that matches `wanted`. Polls by ETag, as an agent does. */
   async assigned(
     instance_id: InstanceId,
     what = 'it is assigned',
@@ -109,7 +109,7 @@ export class ScriptedAgent {
     return answer;
   }
 
-  /** The newest assignment of the instance that this agent has seen, also when it is over. */
+  /** The newest assignment of the instance that this agent has seen, even if it is no longer valid. */
   async known(instance_id: InstanceId): Promise<Assignment> {
     await this.assignments();
     const assignment = this.#known.get(instance_id);
@@ -122,7 +122,7 @@ export class ScriptedAgent {
     return this.client.report({ vm_id, epoch, observed });
   }
 
-  /** The guest accepts SSH. */
+  /** Reports that the guest accepts SSH. */
   async ready(
     instance_id: InstanceId,
     recovered: Reason | null = null,
@@ -145,7 +145,7 @@ export class ScriptedAgent {
     });
   }
 
-  /** Memory of the VM, which stands still, with what `change` says differently. */
+  /** A reference to a memory image of the suspended VM; `change` overrides fields. */
   async memory(instance_id: InstanceId, change: Partial<MemoryRef> = {}): Promise<MemoryRef> {
     const { epoch } = await this.known(instance_id);
     const head = await this.client.head(instance_id);
@@ -181,7 +181,7 @@ export class ScriptedAgent {
     return this.observe(instance_id, { kind: 'deleted' });
   }
 
-  /** The flush that callers wait for, once there is one other than `but`. */
+  /** Waits for a requested flush other than `but`. */
   async askedToFlush(instance_id: InstanceId, but: FlushId | null = null): Promise<FlushId> {
     const { flush_id } = await this.assigned(
       instance_id,
@@ -206,7 +206,7 @@ export class ScriptedAgent {
     return this.client.reportFlush({ flush_id, state: 'failed', error: { code, message } });
   }
 
-  /** The next thing that a caller waits for. */
+  /** Waits for the next requested operation. */
   async nextCall<K extends HostCall['kind']>(
     kind: K,
   ): Promise<{ id: string; call: Extract<HostCall, { kind: K }> }> {
@@ -220,14 +220,14 @@ export class ScriptedAgent {
     }
   }
 
-  /** Commits `generation` of an instance as the VM that has it, with what `change` says differently. */
+  /** Commits `generation` as the VM of the instance; `change` overrides fields. */
   async commit(
     instance_id: InstanceId,
     generation: number,
     change: Partial<CommitRequest> = {},
   ): Promise<CommitResponse> {
     const { vm_id, epoch } = await this.known(instance_id);
-    // Another VM may have the disk by now, or none.
+    // The disk may belong to another VM now, or to none.
     const head = await this.client.head(change.instance_id ?? instance_id).catch(() => null);
     const about = { instance_id: change.instance_id ?? instance_id, epoch: change.epoch ?? epoch };
     const { segments = [segmentOf(about.instance_id, about.epoch, change.generation ?? generation)] } =
@@ -258,7 +258,7 @@ export function segmentOf(
   return { key, size_bytes: 4096, entries: 1, key_id: null };
 }
 
-/** The same for the same segments: a commit that is said again has the id that it had. */
+/** Depends only on the segments, so that a repeated commit has the same id. */
 function commitIdOf(segments: readonly SegmentRef[]): string {
   const hex = createHash('sha256').update(JSON.stringify(segments)).digest('hex');
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12}).*$/, '$1-$2-$3-$4-$5');

@@ -22,9 +22,9 @@ export interface ServerCli {
   readonly data_dir: string;
   readonly settings: Readonly<Record<string, string>>;
   readonly berth: (...args: string[]) => Promise<Ran>;
-  /** Without the settings that the others have. */
+  /** Runs without the server's settings. */
   readonly berthWith: (env: Readonly<Record<string, string>>, args: readonly string[]) => Promise<Ran>;
-  /** What it prints; it must succeed and say nothing on stderr. */
+  /** Returns stdout. The command must succeed without output on stderr. */
   readonly done: (...args: string[]) => Promise<string>;
   /** `action by actor` of each audit entry, oldest first. */
   readonly actions: (org_id: OrgId) => Promise<string[]>;
@@ -38,7 +38,7 @@ function berthWith(env: Readonly<Record<string, string>>, args: readonly string[
   });
 }
 
-/** To be awaited at the top of a file. */
+/** Awaited at the top of a test file. */
 export async function serverCliForFile(api: TestApi): Promise<ServerCli> {
   const data_dir = await mkdtemp(join(tmpdir(), 'berth-cli-'));
   after(() => rm(data_dir, { recursive: true, force: true }));

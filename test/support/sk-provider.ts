@@ -1,6 +1,6 @@
 /**
- * A FIDO token in software: `sk-dummy.so` of OpenSSH's own regression tests, which makes and uses real sk- keys. It is
- * taken out of Debian's package openssh-tests, which is not installed: that would bring a server and more along.
+ * A FIDO token in software: `sk-dummy.so` of OpenSSH's regression tests, which creates and uses real sk- keys. It is extracted
+ * from Debian's package openssh-tests without installing it, because the package depends on a server and more.
  */
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
@@ -22,7 +22,7 @@ export function skProvider(): string {
       try {
         apt('download', 'openssh-tests');
       } catch {
-        // There may be no lists of packages, or old ones.
+        // The package lists may be missing or old.
         apt('update');
         apt('download', 'openssh-tests');
       }

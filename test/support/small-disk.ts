@@ -21,7 +21,7 @@ export class SmallDisk {
     return bavail * bsize;
   }
 
-  /** Takes all room but so much. */
+  /** Fills the file system until only this much space is free. */
   fill(leave_bytes: number): void {
     const bytes = this.free_bytes - leave_bytes;
     if (bytes > 0) writeFileSync(join(this.folder, FILLER), Buffer.alloc(bytes));

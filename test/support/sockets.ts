@@ -5,7 +5,7 @@ import type { TestContext } from 'node:test';
 
 export const HOST = '127.0.0.1';
 
-/** Stands for sshd in a VM. What it accepts is destroyed at the end of the test. */
+/** A server in place of a VM's sshd. Its connections are destroyed at the end of the test. */
 export async function target(t: TestContext, serve: (socket: Socket) => void): Promise<string> {
   const sockets = new Set<Socket>();
   const server = createServer({ allowHalfOpen: true }, (socket) => {
@@ -26,7 +26,7 @@ export async function listen(server: Server): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-/** `from`: another address of this machine's loopback. */
+/** `from`: another loopback address of this machine. */
 export function dial(t: TestContext, port: number, from = HOST): Socket {
   const socket = connect({ port, host: HOST, localAddress: from, allowHalfOpen: true });
   t.after(() => socket.destroy());
@@ -34,7 +34,7 @@ export function dial(t: TestContext, port: number, from = HOST): Socket {
   return socket;
 }
 
-/** All until the far side's end. Unlike `for await` it leaves our own sending as it is. */
+/** Reads until the peer ends its side. Unlike `for await`, it leaves our sending side open. */
 export async function readAll(socket: Socket): Promise<Buffer> {
   const parts: Buffer[] = [];
   socket.on('data', (part: Buffer) => parts.push(part));

@@ -1,7 +1,7 @@
 /**
  * An authenticator and its browser in software, written from the specification (Web Authentication Level 3, sections
- * 5.8.1, 6.1, 6.5.1 and 8.7; COSE keys: RFC 9053, section 7.1.1) with nothing of the server's library: P-256 keys by
- * node:crypto, CBOR by hand. It can be told to do each thing wrong.
+ * 5.8.1, 6.1, 6.5.1 and 8.7; COSE keys: RFC 9053, section 7.1.1) without the server's library: P-256 keys by node:crypto, and
+ * CBOR by hand. Options make it do each step wrong.
  */
 import { createHash, generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto';
 import type {
@@ -16,14 +16,14 @@ const USER_VERIFIED = 0x04;
 const ATTESTED_DATA = 0x40;
 
 export interface Wrongs {
-  /** Of the page, instead of the right one. */
+  /** A wrong origin of the page. */
   readonly origin?: string;
   readonly rp_id?: string;
   readonly challenge?: string;
-  /** The user only touched it. */
+  /** The user is present but not verified. */
   readonly unverified?: boolean;
   readonly counter?: number;
-  /** null: none, as of a credential that is not discoverable. */
+  /** null: none, like a credential that is not discoverable. */
   readonly user_handle?: string | null;
   readonly cross_origin?: boolean;
   readonly forged?: boolean;
@@ -43,7 +43,7 @@ export interface Passkey {
 const b64 = (bytes: Uint8Array) => Buffer.from(bytes).toString('base64url');
 const sha256 = (bytes: string | Uint8Array) => createHash('sha256').update(bytes).digest();
 
-/** CBOR (RFC 8949), as much of it as is needed. */
+/** The subset of CBOR (RFC 8949) that is needed. */
 export const cbor = {
   head(major: number, n: number): Buffer {
     if (n < 24) return Buffer.from([(major << 5) | n]);
@@ -149,7 +149,7 @@ export class SoftwareAuthenticator {
         clientDataJSON: client_data,
         authenticatorData: b64(auth_data),
         signature: b64(signature),
-        // Browsers send null where there is none.
+        // Browsers send null if there is none.
         userHandle: user_handle as string,
       },
     };

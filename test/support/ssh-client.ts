@@ -1,4 +1,4 @@
-/** The real ssh program with its own key, which trusts only the host keys that the test gives it. */
+/** The real ssh program with a new key. It trusts only the host keys that the test adds. */
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { appendFileSync, existsSync, readFileSync } from 'node:fs';
@@ -16,12 +16,12 @@ export interface SshTarget {
   readonly user: string;
 }
 
-/** An ssh (or sftp…) that goes on until it is ended, by either side. */
+/** A running ssh (or sftp…), until either side ends it. */
 export interface RunningSsh {
   /** Its exit code; null after a signal. */
   readonly ended: Promise<number | null>;
   readonly running: () => boolean;
-  /** All it has printed so far, on both of its streams. */
+  /** Its output so far, stdout and stderr. */
   readonly printed: () => string;
   readonly send: (text: string) => void;
   readonly kill: () => void;
@@ -36,8 +36,8 @@ export interface KeyKind {
 }
 
 /**
- * The first command stays connected for those that follow: an emulated guest works for a second on each handshake, and
- * for a tenth of that on a command.
+ * Later commands reuse the first one's connection, because an emulated guest needs a second for a handshake and a tenth of a
+ * second for a command.
  */
 const SHARED = ['ControlMaster=auto', 'ControlPersist=yes'];
 
@@ -61,12 +61,12 @@ export class SshClient {
     this.know([]);
   }
 
-  /** From now on these are known too. */
+  /** Trusts these host keys too. */
   know(lines: readonly string[]): void {
     appendFileSync(this.#known_hosts, lines.map((line) => `${line}\n`).join(''));
   }
 
-  /** For ssh, sftp and scp: this key, these hosts, no questions. `more` counts before them. */
+  /** Options for ssh, sftp and scp: this key, the trusted host keys, no prompts. `more` overrides them. */
   options(more: readonly string[] = []): string[] {
     const provider = this.#provider === undefined ? [] : [`SecurityKeyProvider=${this.#provider}`];
     const options = [
@@ -93,7 +93,7 @@ export class SshClient {
     ]);
   }
 
-  /** Runs one command and answers however it went; 255 is ssh's own failure. */
+  /** Runs one command, and returns its result even if it fails; 255 is a failure of ssh itself. */
   run(
     target: SshTarget,
     command: string,
@@ -103,7 +103,7 @@ export class SshClient {
     return runProgram('ssh', [...this.options(options), ...where, command], input);
   }
 
-  /** The command's output; fails unless it ended with 0. */
+  /** The command's output. Fails unless the exit code is 0. */
   async output(
     target: SshTarget,
     command: string,
@@ -115,7 +115,7 @@ export class SshClient {
     return result.stdout.trim();
   }
 
-  /** Ends the connection that `shared` commands went over, if there is one: the next begins another. */
+  /** Ends the connection of `shared` commands, if there is one. The next command opens another. */
   async disconnectSignal(target: SshTarget): Promise<void> {
     const path = this.#shared(target);
     if (existsSync(path))

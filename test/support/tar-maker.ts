@@ -7,7 +7,7 @@ export interface MadeEntry {
   readonly mode?: number;
   readonly uid?: number;
   readonly gid?: number;
-  /** Said in the header, whatever the content has. */
+  /** The size in the header, even if the content has another. */
   readonly size?: number;
 }
 

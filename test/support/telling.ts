@@ -1,4 +1,4 @@
-/** The background tasks that notify people, run when a test says so. */
+/** Runs the background tasks of notifications when a test requests it. */
 import { randomBytes } from 'node:crypto';
 import type { Db } from '../../src/db/pool.ts';
 import { append } from '../../src/events/append.ts';
@@ -27,7 +27,7 @@ export interface NotificationOut {
   readonly read_at: string | null;
 }
 
-/** With its own key, which opens only the mails of notifications. */
+/** With a separate key, which decrypts only the mails of notifications. */
 const mailbox = new Mailbox(new Sealer(randomBytes(32), 'test mails'));
 
 /** Raises the notifications of all events. */
@@ -35,7 +35,7 @@ export function tellAll(db: Db): Promise<void> {
   return dispatchEvents(db, [raiseNotifications]);
 }
 
-/** As {@link tellAll}, then composes and sends their mails. */
+/** Like {@link tellAll}, then composes and sends their mails. */
 export async function tellByMail(db: Db, deliver: Deliver): Promise<void> {
   await tellAll(db);
   await composeMails({ db, mailbox, public_url: 'http://127.0.0.1' });

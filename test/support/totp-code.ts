@@ -1,4 +1,4 @@
-/** A TOTP code by RFC 4226, section 5.3, without the server's library. */
+/** Computes a TOTP code by RFC 4226, section 5.3, without the server's library. */
 import { createHmac } from 'node:crypto';
 
 const BASE32 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567';

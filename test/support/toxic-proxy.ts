@@ -12,23 +12,23 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { ownPort } from './own-ports.ts';
 
 export interface Toxic {
-  /** Before anything else. */
+  /** Delays the request first. */
   readonly delay_ms?: number;
-  /** Answered by the proxy; the server never gets the request. */
+  /** The proxy answers; the server never gets the request. */
   readonly answer?: { readonly status: number; readonly code: string };
   /** Never answered; the server never gets the request. */
   readonly hang?: boolean;
-  /** The connection breaks after so many bytes of the request's body. */
+  /** The connection breaks after this many bytes of the request's body. */
   readonly cut_request_at?: number;
   /** One bit of the request's body arrives changed. */
   readonly flip_request_at?: number;
-  /** The server does it, and then the connection breaks without an answer. */
+  /** The server handles the request; then the connection breaks without an answer. */
   readonly lose_answer?: boolean;
-  /** The connection breaks after so many bytes of the answer's body. */
+  /** The connection breaks after this many bytes of the answer's body. */
   readonly cut_answer_at?: number;
-  /** The answer's body stops after so many bytes, and the connection stays. */
+  /** The answer's body stops after this many bytes, and the connection stays open. */
   readonly stall_answer_at?: number;
-  /** One bit of the answer's body arrives changed, if it is as long as that. */
+  /** One bit of the answer's body arrives changed, if the body is long enough. */
   readonly flip_answer_at?: number;
   /** Replaces the response's status and drops its body. */
   readonly status?: number;
@@ -68,7 +68,7 @@ export class ToxicProxy {
     this.#tls = tls;
   }
 
-  /** With a certificate it is reached by https; the server behind by http all the same. */
+  /** With a certificate the proxy serves https. It always connects to the server by http. */
   static async open(target_port: number, tls?: Certificate): Promise<ToxicProxy> {
     const proxy = new ToxicProxy(await ownPort(), target_port, tls);
     await proxy.mend();
@@ -84,7 +84,7 @@ export class ToxicProxy {
     return this.#seen;
   }
 
-  /** Requests whose answer was not sent yet, the most of them at one time since the last `poison`. */
+  /** The maximum number of concurrent requests since the last `poison`. */
   get most_at_once(): number {
     return this.#most_at_once;
   }

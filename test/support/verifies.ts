@@ -7,7 +7,7 @@ subscribe(VERIFY_CHANNEL, () => {
   count += 1;
 });
 
-/** Those that `work` has run, where nothing else runs beside it. */
+/** The number of verifications during `work`, if nothing else runs meanwhile. */
 export async function verifiesDuring(work: () => Promise<unknown>): Promise<number> {
   const before = count;
   await work();

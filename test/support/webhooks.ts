@@ -54,10 +54,10 @@ export interface DeliveryOut {
   }[];
 }
 
-/** So seldom that no test sees it: only wakes start senders. */
+/** Longer than any test, so that only wakes start senders. */
 export const NO_POLL = { poll_ms: 3_600_000 } as const;
 
-/** Fans events out at every commit of this process, and sends. Ended with the API. */
+/** Fans events out at every commit of this process, and runs senders. Ends with the API. */
 export function sendWebhooks(
   api: TestApi,
   options: Partial<Pick<SendersParts, 'log' | 'lease_s' | 'poll_ms'>> = {},
@@ -198,7 +198,7 @@ export async function deliveriesOf(
   return answer.body.data;
 }
 
-/** The webhook as it is once `condition` holds. */
+/** Waits until `condition` holds for the webhook, and returns it. */
 export async function webhookWhen(
   api: TestApi,
   who: Person,
@@ -212,7 +212,7 @@ export async function webhookWhen(
   });
 }
 
-/** Makes deliveries with so many attempts due now, until the receiver has `count` requests. */
+/** Makes deliveries with this many attempts due now, until the receiver has `count` requests. */
 export async function untilRetried(
   { context: { db } }: TestApi,
   { id }: { readonly id: string },

@@ -1,5 +1,5 @@
 /** Random numbers from 0 to 1 by a seed: Mulberry32, which is small and good enough for choices. */
-export function chances(seed: number): () => number {
+export function seededRandom(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
     state = (state + 0x6d2b79f5) >>> 0;
