@@ -5,8 +5,8 @@
  *   const web = await berth.instances.create({ name: 'web' });
  *   await using vm = await berth.vm(web.id).start();
  *
- * Every operation of the API can be called by its name, `berth.call('listImages', {})`; the groups beside it are the
- * ones that programs mostly need, with paging and waiting.
+ * `berth.call` calls any operation of the API by name, for example `berth.call('listImages', {})`. `berth.instances` and
+ * `berth.vm` are shortcuts for common operations, with paging and waiting.
  */
 import { BerthError } from './errors.ts';
 import type {
@@ -85,7 +85,7 @@ export class Berth {
     this.instances = new Instances(this.#transport, this);
   }
 
-  /** Opens a session. Another Berth that holds it; this one stays as it was. */
+  /** Opens a session, and returns a client that uses it. */
   static async login(
     options: Omit<BerthOptions, 'token'>,
     credentials: LoginRequest,
@@ -103,7 +103,7 @@ export class Berth {
     return this.#transport.call(operation, input, options);
   }
 
-  /** Every item of a list, page by page as they are needed. `limit` in the query is the size of a page. */
+  /** All items of a list. Fetches each page when it is needed. `limit` in the query is the page size. */
   async *list<K extends ListOperation>(
     operation: K,
     input: Input<K>,
@@ -138,12 +138,12 @@ export class Berth {
     this.#transport.sudo_cookie = cookie;
   }
 
-  /** The organisation's events as they happen, without loss over cuts of the connection, or `onReset` is called. */
+  /** The organisation's events, live. Resumes without loss after a disconnect. If events were lost, calls `onReset`. */
   async *events(
     query: NonNullable<Input<'streamEvents'>['query']> = {},
     options: StreamOptions = {},
   ): AsyncGenerator<Event, void, undefined> {
-    // From a place that is known: a cut before the first event loses nothing either.
+    // Starts after the newest event, so that a disconnect before the first event loses nothing either.
     const newest =
       options.last_event_id ??
       (await this.call('listEvents', { query: { limit: 1 } }, { signal: options.signal })).data[0]?.id;
@@ -177,7 +177,7 @@ export class Instances {
     this.#berth = berth;
   }
 
-  /** Safe to repeat: an Idempotency-Key goes along. */
+  /** Safe to repeat, because it sends an Idempotency-Key. */
   create(body: CreateInstanceRequest, options?: CallOptions): Promise<Instance> {
     return this.#transport.call('createInstance', { body }, options);
   }
@@ -186,7 +186,7 @@ export class Instances {
     return this.#transport.call('getInstance', { path: { id } }, options);
   }
 
-  /** By id or by name. @throws BerthError NOT_FOUND */
+  /** Finds an instance by id or name. @throws BerthError NOT_FOUND */
   async find(id_or_name: string, options?: CallOptions): Promise<Instance> {
     if (/^inst_[0-9a-z]{26}$/.test(id_or_name)) return this.get(id_or_name, options);
     const { data } = await this.#transport.call('listInstances', { query: { name: id_or_name } }, options);
@@ -242,7 +242,7 @@ export class Instances {
     return this.#transport.call('replaceKeySet', { path: { id }, body }, options);
   }
 
-  /** The VM once it is there. @throws VmWaitError when it failed, or the time is over */
+  /** Waits until the VM is in the state. @throws VmWaitError when it failed, or at the timeout */
   waitFor(id: string, state: WaitedState, options?: WaitOptions) {
     return waitForVm(this.#transport, id, state, options);
   }

@@ -13,12 +13,12 @@ export interface BerthErrorParts {
   readonly retry_after_seconds?: number | null;
 }
 
-/** The server refused or failed. `UNEXPECTED`: the answer is not from Berth's API. */
+/** The server refused the call or failed. `UNEXPECTED`: the answer is not from Berth's API. */
 export class BerthError extends Error {
   override readonly name = 'BerthError';
   readonly status: number;
   readonly code: ErrorCode | 'UNEXPECTED';
-  /** Quote it when you ask for help: the server's log has it. */
+  /** Quote it when you ask for help. The server's log contains it. */
   readonly request_id: string | null;
   readonly details: readonly ErrorDetail[];
   readonly retry_after_seconds: number | null;
@@ -41,7 +41,7 @@ export class BerthConnectionError extends Error {
 /** A VM did not reach the awaited state: it failed, was stopped, or the wait timed out. */
 export class VmWaitError extends Error {
   override readonly name = 'VmWaitError';
-  /** As it was last seen. */
+  /** The VM as last seen. */
   readonly vm: Vm;
   constructor(message: string, vm: Vm) {
     super(message);
@@ -49,7 +49,7 @@ export class VmWaitError extends Error {
   }
 }
 
-/** A webhook that must not be believed. */
+/** The webhook's signature or time is not valid. Do not trust it. */
 export class WebhookVerificationError extends Error {
   override readonly name = 'WebhookVerificationError';
 }

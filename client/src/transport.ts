@@ -1,6 +1,6 @@
 /**
- * One request and its retries. Only safe requests are retried: idempotent methods, and POSTs
- * that carry an Idempotency-Key, which each of those that take one gets. Waits grow with full jitter; Retry-After wins.
+ * One request and its retries. Only requests that are safe to repeat are retried: idempotent methods, and POSTs with an
+ * Idempotency-Key, which every POST gets whose route accepts one. Waits grow with full jitter; Retry-After overrides them.
  */
 import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
 import { type ErrorBody, OPERATIONS, type Operations } from './generated.ts';
@@ -11,9 +11,9 @@ export type Answer<K extends OperationId> = Operations[K]['answer'];
 
 export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
-  /** Default: a new one for each call that takes one. Give your own to make a call safe over restarts of yours. */
+  /** Default: a new key for each call. Set your own to make a call safe to repeat after a restart of your program. */
   readonly idempotency_key?: string | undefined;
-  /** An ETag: the call fails with PRECONDITION_FAILED once the resource is another. */
+  /** An ETag: the call fails with PRECONDITION_FAILED if the resource has changed. */
   readonly if_match?: string | undefined;
 }
 
@@ -24,7 +24,7 @@ export interface TransportOptions {
   readonly token?: string | undefined;
   /** The organisation that a session acts in. */
   readonly org?: string | undefined;
-  /** How often a call that is safe to repeat is repeated. Default 4. */
+  /** The maximum number of retries of a call that is safe to repeat. Default 4. */
   readonly retries?: number | undefined;
   readonly fetch?: typeof globalThis.fetch | undefined;
   readonly user_agent?: string | undefined;
@@ -32,7 +32,7 @@ export interface TransportOptions {
 
 const BACKOFF_BASE_MS = 250;
 const BACKOFF_CAP_MS = 8_000;
-/** If the server asks for a longer wait, the caller must wait. */
+/** If Retry-After is longer, the call fails and the caller must wait. */
 const MAX_RETRY_AFTER_MS = 30_000;
 const REPEATED_CODES: readonly string[] = ['RATE_LIMITED', 'UNAVAILABLE', 'IDEMPOTENCY_IN_PROGRESS'];
 const SUDO_COOKIE = '__Secure-berth_sudo';
@@ -137,7 +137,7 @@ export class Transport {
     const { path = {}, query = {} } = input as LooseInput;
     const address = OPERATIONS[operation].path.replace(/\{(\w+)\}/g, (_, name: string) => {
       const value = path[name];
-      // An empty one would be another route.
+      // An empty value would address another route.
       if (value === undefined || value === '') throw new TypeError(`${operation} needs path.${name}`);
       return encodeURIComponent(value);
     });
@@ -182,7 +182,7 @@ async function bodyOf(response: Response, is_text: boolean): Promise<unknown> {
   }
 }
 
-/** Null: not again. */
+/** Null: do not retry. */
 function waitBeforeRepeating(error: unknown, attempt: number): number | null {
   if (error instanceof BerthConnectionError) return backoffMs(attempt);
   if (!(error instanceof BerthError) || !REPEATED_CODES.includes(error.code)) return null;

@@ -1,9 +1,9 @@
-/** Whether a webhook comes from Berth: the Standard Webhooks specification, version 1. */
+/** Verifies that a webhook comes from Berth, by the Standard Webhooks specification, version 1. */
 import { WebhookVerificationError } from './errors.ts';
 import type { EventType } from './generated.ts';
 
 export interface WebhookMessage {
-  /** The same at every attempt: remember those that are done. */
+  /** The same at every attempt. Store the ids of processed messages, to recognise repeated ones. */
   readonly id: string;
   readonly type: EventType;
   readonly timestamp: string;
@@ -12,9 +12,9 @@ export interface WebhookMessage {
 }
 
 export interface VerifyOptions {
-  /** How old, or how far ahead, a message may be. Default 300. */
+  /** The allowed difference of a message's time from now. Default 300. */
   readonly tolerance_seconds?: number;
-  /** In milliseconds since 1970. */
+  /** The current time, in milliseconds since 1970. */
   readonly now?: () => number;
 }
 
@@ -23,8 +23,8 @@ type Headers_ =
   | Readonly<Record<string, string | readonly string[] | undefined>>;
 
 /**
- * The message, once its signature fits one of the secrets (`whsec_…`; several while one is being replaced).
- * @param body as it came, byte for byte: parsed and printed again it may differ
+ * Returns the message if its signature matches one of the secrets (`whsec_…`; several while one is being replaced).
+ * @param body the received bytes, unchanged: parsing and serialising could change them
  * @throws WebhookVerificationError
  */
 export async function verifyWebhook(
@@ -54,7 +54,7 @@ export async function verifyWebhook(
   for (const secret of typeof secrets === 'string' ? [secrets] : secrets) {
     const key = await keyOf(secret);
     for (const signature of given) {
-      // In constant time, as the Web Cryptography API has it.
+      // The Web Cryptography API compares in constant time.
       if (await crypto.subtle.verify('HMAC', key, signature, signed)) {
         return { ...(JSON.parse(text) as Omit<WebhookMessage, 'id'>), id };
       }

@@ -1,4 +1,4 @@
-/** Waiting for a VM, and a VM as something that one holds. */
+/** Waits for a VM's state, and handles for VMs. */
 import { BerthError, VmWaitError } from './errors.ts';
 import type { ConnectionDetails, FlushReceipt, Instance, Vm } from './generated.ts';
 import { type CallOptions, type Transport, wait } from './transport.ts';
@@ -6,21 +6,21 @@ import { type CallOptions, type Transport, wait } from './transport.ts';
 export type WaitedState = 'running' | 'stopped' | 'suspended';
 
 export interface WaitOptions extends Pick<CallOptions, 'signal'> {
-  /** Its start was asked for just now: one that is stopped again will not come to run by itself. */
+  /** A start was requested just now, so a state of stopped or suspended means that another caller stopped the VM. */
   readonly begun?: boolean | undefined;
   /** Default ten minutes. */
   readonly timeout_ms?: number | undefined;
-  /** Told each time it was looked at. */
+  /** Called with the VM after each poll. */
   readonly onVm?: ((vm: Vm) => void) | undefined;
 }
 
 const WAIT_MS = 600_000;
-/** The server holds an answer this long, at most a minute. */
+/** How long the server may delay an answer; its maximum is a minute. */
 const HELD_SECONDS = 30;
 const TOLD_SECONDS = 5;
 const DELETED_EVERY_MS = 500;
 
-/** The VM once it is `state`. @throws VmWaitError when it failed, was stopped meanwhile, or the time is over */
+/** Waits until the VM is in `state`. @throws VmWaitError when it failed, was stopped meanwhile, or at the timeout */
 export async function waitForVm(
   transport: Transport,
   id: string,
@@ -51,7 +51,7 @@ export async function waitForVm(
   }
 }
 
-/** Returns once the instance and all it held are gone. */
+/** Waits until the instance and all its objects are deleted. */
 export async function waitUntilDeleted(
   transport: Transport,
   id: string,
@@ -92,14 +92,14 @@ export class VmHandle {
     return this.#transport.call('getVm', { path: { id: this.id } }, options);
   }
 
-  /** Starts it and waits until SSH works. With `await using` the end of the scope stops and saves it. */
+  /** Starts the VM, and waits until SSH works. With `await using`, the end of the scope stops and saves it. */
   async start(options: WaitOptions = {}): Promise<RunningVm> {
     await this.#transport.call('startVm', { path: { id: this.id } }, { signal: options.signal });
     const vm = await waitForVm(this.#transport, this.id, 'running', { ...options, begun: true });
     return new RunningVm(this.#transport, this.id, vm);
   }
 
-  /** Stops it and waits until all that it wrote is in object storage. */
+  /** Stops the VM, and waits until all its writes are in object storage. */
   async stop({ force, ...options }: WaitOptions & { readonly force?: boolean } = {}): Promise<Vm> {
     const query = force === true ? { force: 'true' as const } : {};
     await this.#transport.call('stopVm', { path: { id: this.id }, query }, { signal: options.signal });
@@ -128,7 +128,7 @@ export class VmHandle {
 }
 
 export class RunningVm extends VmHandle implements AsyncDisposable {
-  /** As it was when it had started. */
+  /** The VM as of its start. */
   readonly vm: Vm;
   constructor(transport: Transport, id: string, vm: Vm) {
     super(transport, id);

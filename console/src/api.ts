@@ -1,5 +1,5 @@
 /**
- * Calls of the API: by the generated client, with the session's token of the moment, in the chosen organisation.
+ * Calls of the API with the generated client, the session's current token and the chosen organisation.
  * If a route needs a recent password, the console asks for it and then repeats the call.
  */
 import { signal } from '@preact/signals';
@@ -16,13 +16,13 @@ import { readChoice } from './choices.ts';
 import { forget, isAboutToExpire, renew, tokenNow } from './session.ts';
 import { askForSudo } from './sudo-request.ts';
 
-/** The organisation that the session acts in; null: the one it belongs to first. */
+/** The organisation that the session acts in; null: the one that the account joined first. */
 export const org_id = signal<string | null>(readChoice('org'));
 
-/** Those that take a password: 401 there may say that it was wrong, and saying it twice would count twice. */
+/** Routes that take a password. Their 401 may mean a wrong password, and a retry would count as a second failed attempt. */
 const TAKES_A_PASSWORD = /^\/v1\/(auth\/|me\/email$)/;
 
-/** The list to choose from: with the choice, which may be of an organisation left since, it would be refused. */
+/** Requested without the chosen organisation, because the user may have left that one, and the request would be refused. */
 const ORGANISATIONS = '/v1/orgs';
 
 async function authorisedFetch(input: RequestInfo | URL, init: RequestInit = {}): Promise<Response> {

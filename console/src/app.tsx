@@ -48,7 +48,7 @@ function Screen() {
   if (session.value === 'unreachable') return <Unreachable />;
   if (session.value === 'out')
     return first === 'register' || first === 'invitation' ? <RegisterPage /> : <LoginPage />;
-  // The page belongs to one user in one organisation; a change of either renders it anew.
+  // A page shows one user's data in one organisation. A change of either renders it again.
   return <Inside key={`${user.value?.id} ${switches.value}`} />;
 }
 
@@ -81,7 +81,7 @@ function Inside() {
     });
     return () => {
       stop.abort();
-      // One user's data is not shown to the next.
+      // The next user must not see this user's data.
       if (session.value !== 'in') {
         leaveMembership();
         unread.value = 0;

@@ -2,7 +2,7 @@ import { sayError } from './api.ts';
 import { SudoRefused } from './sudo-request.ts';
 import { tell } from './ui/toasts.tsx';
 
-/** For actions without a place for their error: it appears at the page's edge. */
+/** Runs an action that has no place for its error; shows the error as a toast. */
 export async function attempt(work: () => unknown): Promise<void> {
   try {
     await work();

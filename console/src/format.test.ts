@@ -10,7 +10,7 @@ test('bytes have the unit that keeps them short, and a digit behind the point be
   assert.equal(bytes(2 ** 60), '1048576 TiB');
 });
 
-test('a time is told from now, in the largest unit that it fills', () => {
+test('a time is shown relative to now, in its largest whole unit', () => {
   const now_ms = Date.parse('2026-01-01T12:00:00.000Z');
   const told = (seconds: number) => ago(new Date(now_ms + seconds * 1000).toISOString(), now_ms);
   assert.equal(told(-2), 'just now');

@@ -1,4 +1,4 @@
-/** The console's beginning: styles, the session that the browser may still have, the page. */
+/** Starts the console: loads the styles, resumes a session, and renders the page. */
 import { render } from 'preact';
 import '@xterm/xterm/css/xterm.css';
 import './styles/tokens.css';

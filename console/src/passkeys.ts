@@ -1,4 +1,4 @@
-/** WebAuthn in the browser (Web Authentication Level 3, section 5.1). The server's options go in and its answers come out as JSON. */
+/** WebAuthn in the browser (Web Authentication Level 3, section 5.1): takes the server's options as JSON, and returns the response as JSON. */
 
 /** Why passkeys cannot work on this page, or null. */
 export function passkeyProblem(): string | null {

@@ -18,7 +18,7 @@ function arrived(): void {
   requestAnimationFrame(() => document.querySelector<HTMLElement>('main')?.focus({ preventScroll: true }));
 }
 
-/** Links within the console do not load it anew; everything else is the browser's to follow. */
+/** Links within the console do not reload the page. The browser follows all others. */
 export function listenForNavigation(): void {
   addEventListener('popstate', arrived);
   document.addEventListener('click', (event) => {

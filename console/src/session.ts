@@ -1,6 +1,6 @@
 /**
- * Who is logged in. The bearer token lives in this module and nowhere else: not in storage, not in the page. What a
- * reload finds again is the refresh cookie, which scripts cannot read and other sites cannot send.
+ * The session of the logged-in user. Only this module holds the bearer token; it is neither in storage nor in the page. A
+ * reload resumes the session with the refresh cookie, which scripts cannot read and other sites cannot send.
  *
  *   unknown ── refresh ──▶ in ── logout, or refused ──▶ out ── login ──▶ in
  *
@@ -25,7 +25,7 @@ let renewing: Promise<boolean> | null = null;
 /** A token with less time than this is renewed. */
 const MARGIN_MS = 120_000;
 
-/** Without a token, and never said twice by itself. */
+/** A client without a token, which never retries. */
 export const anonymous = new Berth({ url: location.origin, retries: 0 });
 
 const tabs = typeof BroadcastChannel === 'undefined' ? null : new BroadcastChannel('berth-session');
@@ -33,7 +33,7 @@ tabs?.addEventListener('message', ({ data }) => {
   if (data === 'out' && session.value === 'in') forget('You have logged out in another tab.');
   if (typeof data !== 'string' || !data.startsWith('usr_')) return;
   if (session.value === 'out') void resumeSession();
-  // The cookie is another person's now: nothing of the one before may stay on this page.
+  // The cookie belongs to another user now. No data of the previous user may stay on this page.
   if (session.value === 'in' && data !== user.value?.id) location.reload();
 });
 
@@ -48,11 +48,11 @@ export function isAboutToExpire(): boolean {
 function keep(next: { readonly session_token: string; readonly expires_at: string }): void {
   token = next.session_token;
   const at_ms = Date.parse(next.expires_at) - MARGIN_MS;
-  // By a clock that is ahead a new token is an old one. Then the server says when it has ended.
+  // If this clock is ahead, a new token looks expired. Then the token is used until the server rejects it.
   renew_at_ms = at_ms > Date.now() ? at_ms : Number.POSITIVE_INFINITY;
 }
 
-/** False: the session has ended. Concurrent calls share one request. @throws as a failed request does */
+/** Returns false if the session has ended. Concurrent calls share one request. @throws the error of a failed request */
 export function renew(): Promise<boolean> {
   renewing ??= anonymous
     .call('refresh', { body: {} })
@@ -80,13 +80,13 @@ export async function resumeSession(): Promise<void> {
     user.value = await new Berth({ url: location.origin, token: token ?? '' }).call('getMe', {});
     session.value = 'in';
   } catch (error) {
-    // Revoked since it was renewed.
+    // The session was revoked after the renewal.
     if (error instanceof BerthError && error.status === 401) forget('Your session has ended. Log in again.');
     else session.value = 'unreachable';
   }
 }
 
-/** After a login, of whatever kind. */
+/** Called after any kind of login. */
 export function begin(opened: SessionResponse): void {
   keep(opened);
   user.value = opened.user;
@@ -97,16 +97,16 @@ export function begin(opened: SessionResponse): void {
 
 export function forget(why: string | null): void {
   token = null;
-  // A request of one user is not run for the next user.
+  // A waiting request of this user must not run for the next user.
   answerSudo(false);
   user.value = null;
   ended.value = why;
   session.value = 'out';
 }
 
-/** Ends the session on the server; while that fails, one is in. @throws BerthError, BerthConnectionError */
+/** Ends the session on the server. If that fails, the user stays logged in. @throws BerthError, BerthConnectionError */
 export async function logout(): Promise<void> {
-  // A token that has expired ends nothing, and the cookie would open the session again.
+  // Renewed first: an expired token could not end the session, and the cookie would resume it.
   if (await renew())
     await new Berth({ url: location.origin, token: token ?? '' }).call('logout', { body: {} });
   forget(null);

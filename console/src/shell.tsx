@@ -30,7 +30,7 @@ const PLACES: readonly (readonly Place[])[] = [
   [
     { at: 'organisation', name: 'Organisation', icon: 'people' },
     { at: 'account', name: 'Account', icon: 'person' },
-    // Last: it comes once the role is known, and moves nothing.
+    // Last, because it appears only when the role is loaded, and so moves nothing.
     { at: 'audit', name: 'Audit log', icon: 'audit', leads_only: true },
   ],
 ];

@@ -1,10 +1,10 @@
 /**
- * Asking for the password again. Whoever needs it waits here; the dialog (ui/sudo-dialog.tsx) shows as long as
- * somebody waits, and answers all of them at once.
+ * Requests for the user's password. Calls that need it wait here. The dialog (ui/sudo-dialog.tsx) is open while any call waits,
+ * and answers all of them together.
  */
 import { signal } from '@preact/signals';
 
-/** The user closed the dialog: the action does not happen, and that is no failure. */
+/** The user closed the dialog. The action is cancelled, which is not a failure. */
 export class SudoRefused extends Error {
   override readonly name = 'SudoRefused';
 }

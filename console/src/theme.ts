@@ -1,4 +1,4 @@
-/** Light, dark, or as the system has it. Kept in this browser: it is of the screen, not of the account. */
+/** The theme: light, dark, or the system's. Stored in this browser, because it belongs to the screen and not to the account. */
 import { signal } from '@preact/signals';
 import { readChoice, writeChoice } from './choices.ts';
 

@@ -1,7 +1,7 @@
 /** A list of the API, page by page on request; a refresh reads the visible part again. */
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
-import { listen, type Told } from './live/streams.ts';
+import { type LiveMessage, listen } from './live/streams.ts';
 
 interface Page<T> {
   readonly data: readonly T[];
@@ -28,7 +28,7 @@ export interface List<T> {
 export function useList<T>(
   key: string,
   ask: (position: Position) => Promise<Page<T>>,
-  changes?: (told: Told) => boolean,
+  changes?: (message: LiveMessage) => boolean,
 ): List<T> {
   const [state, setState] = useState<{ key: string; page?: Page<T>; error: string | null }>({
     key,
@@ -67,7 +67,8 @@ export function useList<T>(
   const reload = useCallback(() => read({ data: [], next_cursor: null }), [read]);
   useEffect(() => void reload(), [reload]);
   useEffect(
-    () => listen((told) => void ((now.current.changes?.(told) || told.kind === 'reset') && reload())),
+    () =>
+      listen((message) => void ((now.current.changes?.(message) || message.kind === 'reset') && reload())),
     [reload],
   );
 

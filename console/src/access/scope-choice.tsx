@@ -1,7 +1,7 @@
 import { useState } from 'preact/hooks';
 import { RESOURCES } from './scopes.ts';
 
-/** Everything, or a choice of resources to read and to write. */
+/** Checkboxes for the scope of a key: everything, or single resources to read and to write. */
 export function ScopeChoice({ issue }: { readonly issue?: string | undefined }) {
   const [all, setAll] = useState(true);
   return (

@@ -1,11 +1,11 @@
-/** Holders of API keys that are no person. */
+/** Service accounts: holders of API keys that are not persons. */
 import { useState } from 'preact/hooks';
 import type { ServiceAccount } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { Button } from '../ui/button.tsx';
 import { Field } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
-import { ListTable } from '../ui/listed.tsx';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Section } from '../ui/page.tsx';
 import { SecretDialog } from '../ui/secret-dialog.tsx';
 import { Time } from '../ui/time.tsx';

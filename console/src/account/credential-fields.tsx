@@ -1,4 +1,4 @@
-/** Fields that several forms ask for alike, so that password managers know them. */
+/** The fields of credentials, equal in all forms so that password managers recognise them. */
 import { Field } from '../ui/field.tsx';
 
 export function TokenField({ token }: { readonly token: string }) {

@@ -1,4 +1,4 @@
-/** Adding an authenticator app: a name, then its QR code, then a code to show that it works. */
+/** Adds an authenticator app in three steps: a name, the QR code, and a code that proves that it works. */
 import { useState } from 'preact/hooks';
 import type { AddMfaFactorResponse } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
@@ -33,7 +33,7 @@ export function EnrolTotp({ onClose, onConfirmed }: Props) {
       title="Add an authenticator app"
       verb={added ? 'Confirm' : 'Next'}
       onClose={onClose}
-      // Each step closes, or does not, by itself.
+      // Each step decides itself whether it closes the dialog.
       onDone={() => undefined}
       work={(form) => (added ? verify(added, form) : add(form))}
     >

@@ -1,4 +1,4 @@
-/** Second factors: an authenticator app, passkeys, and the recovery codes for when both are away. */
+/** Second factors: authenticator apps, passkeys, and recovery codes in case those are lost. */
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { createPasskey, passkeyProblem } from '../passkeys.ts';
@@ -6,7 +6,7 @@ import { user } from '../session.ts';
 import { Button } from '../ui/button.tsx';
 import { Failure } from '../ui/failure.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { ListTable } from '../ui/listed.tsx';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useAction } from '../use-action.ts';
@@ -73,7 +73,8 @@ export function Factors() {
           {
             name: 'Remove',
             about: ({ name }) => `Remove ${name}`,
-            warning: 'It cannot be used to log in any more. With the last factor the recovery codes go too.',
+            warning:
+              'It can no longer be used to log in. If it is the last factor, the recovery codes are removed too.',
             work: async ({ id }) => {
               await call('removeMfaFactor', { path: { id } });
               await onChanged(null);

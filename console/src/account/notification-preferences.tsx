@@ -5,13 +5,13 @@ import { Loaded, Section } from '../ui/page.tsx';
 import { useAction } from '../use-action.ts';
 import { useQuery } from '../use-query.ts';
 
-/** Which kinds go by mail. Those of security always do. */
+/** Chooses which kinds of notifications are mailed. Those about the account's security always are. */
 export function NotificationPreferencesForm() {
   const query = useQuery('preferences', () => call('getNotificationPreferences', {}));
   return (
     <Section
       title="By mail"
-      lead="All of them are listed above. Those that concern your account’s security are always mailed."
+      lead="All notifications are listed above. Those about your account’s security are always mailed."
     >
       <Loaded query={query} lines={2}>
         {(preferences) => <Form preferences={preferences} onSaved={query.put} />}
@@ -43,7 +43,7 @@ function Form({
               type="checkbox"
               checked={mailed}
               disabled={isFixed(kind)}
-              // One at a time: each sends them all.
+              // One change at a time, because each request sends all preferences.
               onClick={(event) => action.busy && event.preventDefault()}
               onChange={(event) => void action.run(kind, event.currentTarget.checked)}
             />

@@ -15,7 +15,7 @@ export function ProfileForm() {
     const email = String(form.get('email')).trim();
     await call('changeEmail', { body: { email, password: String(form.get('password')) } });
     element.reset();
-    tell('good', `A mail to ${email} has what confirms it.`);
+    tell('good', `A mail to ${email} has a link to confirm the address.`);
   };
   const token = (
     <a class="aside" href="/email">

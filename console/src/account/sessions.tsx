@@ -2,7 +2,7 @@
 import type { Session } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { logout } from '../session.ts';
-import { ListTable } from '../ui/listed.tsx';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
@@ -41,7 +41,7 @@ export function Sessions() {
   );
 }
 
-/** Roughly: whole user agents tell people nothing. The order matters: most name each other. */
+/** A short name for a user agent. The order matters, because most browsers also name others. */
 const BROWSERS = [
   [/\bberth\b/i, 'berth'],
   [/Edg\//, 'Edge'],

@@ -1,4 +1,4 @@
-/** The actions that its state allows, always in the same places, so that nothing jumps when it changes. */
+/** The actions that the VM's state allows. Each has a fixed place, so that nothing moves when the state changes. */
 import { useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { attempt } from '../attempt.ts';
@@ -65,7 +65,7 @@ export function ActionButtons({ instance, small = false, only }: Props) {
             if (actionsOf(instance).includes('halt')) await runAction('halt', instance);
           }}
         >
-          <p>The guest is not waited for: what it has not written yet is lost, as in a power cut.</p>
+          <p>The guest is not shut down: as in a power cut, data that it has not written yet is lost.</p>
         </ConfirmDialog>
       )}
     </div>

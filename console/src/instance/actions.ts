@@ -35,7 +35,7 @@ export const ACTIONS: Record<VmAction, ActionFacts> = {
     icon: 'pause',
     about: 'Save memory and disk, end the VM; a start goes on from there',
   },
-  flush: { name: 'Flush', icon: 'flush', about: 'Make durable what was written up to now' },
+  flush: { name: 'Flush', icon: 'flush', about: 'Make all writes so far durable' },
   halt: {
     name: 'Force stop',
     icon: 'stop',
@@ -47,7 +47,7 @@ export function actionsOf({ vm, deleting }: Instance): readonly VmAction[] {
   return deleting ? [] : BY_STATE[vm.state];
 }
 
-/** The last receipt of each instance, until it is put away or something else is done. */
+/** The last receipt of each instance, until the user closes it or starts another action. */
 export const receipts = signal<ReadonlyMap<string, FlushReceipt>>(new Map());
 
 export function dropReceipt(id: string): void {
@@ -58,7 +58,7 @@ export function dropReceipt(id: string): void {
 
 export async function runAction(action: VmAction, { id }: Instance): Promise<void> {
   const path = { id };
-  // It told of a disk that is about to change.
+  // The receipt describes a disk that is about to change.
   dropReceipt(id);
   switch (action) {
     case 'start':

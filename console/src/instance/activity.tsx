@@ -2,7 +2,7 @@
 import type { Event, Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { Actor, useActors } from '../ui/actor.tsx';
-import { ListTable } from '../ui/listed.tsx';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
@@ -13,7 +13,7 @@ export function Activity({ instance }: { readonly instance: Instance }) {
     useList(
       `activity ${id}`,
       (query) => call('listEvents', { query: { resource: id, limit: 50, ...query } }),
-      (told) => told.kind === 'event' && instanceOf(told.event) === id,
+      (message) => message.kind === 'event' && instanceOf(message.event) === id,
     ),
   );
   return (

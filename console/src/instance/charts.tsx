@@ -1,4 +1,4 @@
-/** The VM's last hour: cpus, memory, disk and network by the server's samples; dirty bytes since the page was opened. */
+/** Charts of the VM's last hour from the server's samples: CPUs, memory, disk and network. Dirty bytes since the page was opened. */
 import { useEffect } from 'preact/hooks';
 import type { Instance, MetricsSample } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
@@ -19,7 +19,7 @@ export function Charts({ instance }: { readonly instance: Instance }) {
   useEffect(() => {
     let ended = false;
     let timer: ReturnType<typeof setTimeout>;
-    // Only after an answer, however long that takes: asking again gives up the question before.
+    // Waits for the answer, however long it takes, because a new request aborts the previous one.
     const again = async () => {
       if (!document.hidden) await reload();
       if (!ended) timer = setTimeout(again, EVERY_MS);
@@ -87,19 +87,19 @@ export function Charts({ instance }: { readonly instance: Instance }) {
   );
 }
 
-/** As far back as there are figures, between two minutes and an hour. */
+/** The time that the samples cover, between two minutes and an hour. */
 function spanOf(times_ms: readonly number[]): number {
   const [first, last] = [times_ms[0], times_ms.at(-1)];
   if (first === undefined || last === undefined) return LEAST_SPAN_MS;
   return Math.min(HOUR_MS, Math.max(LEAST_SPAN_MS, last - first));
 }
 
-/** Without the times when the guest was not asked. */
+/** The points with a value. A sample lacks it if the guest was not asked. */
 function known(points: readonly Point[]): Point[] {
   return points.filter(({ value }) => value !== null);
 }
 
-/** Of a counter: how much a second. One that has fallen has begun anew. */
+/** The rate of a counter, a second. A counter that fell was reset. */
 function rates(points: readonly Point[]): Point[] {
   return points.slice(1).map(({ at_ms, value }, nth) => {
     const before = points[nth];

@@ -13,7 +13,7 @@ const SEQUENCE = new RegExp(
   `${ESC}(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^${BELL}${ESC}]*(?:${BELL}|${ESC}\\\\)|[@-Z\\\\-_])`,
   'g',
 );
-/** All but line feed and tab. */
+/** Control characters other than line feed and tab. */
 const CONTROL = /(?![\n\t])\p{Cc}/gu;
 
 export function ConsoleLog({ instance }: { readonly instance: Instance }) {

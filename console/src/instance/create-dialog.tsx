@@ -1,4 +1,4 @@
-/** A new instance, in one dialog: common fields on top, the others folded, with defaults. */
+/** Creates an instance. Common fields are on top; the others are folded and have defaults. */
 import { useState } from 'preact/hooks';
 import type { CreateInstanceRequest } from '../../../client/src/berth.ts';
 import { call, sayError } from '../api.ts';
@@ -43,7 +43,7 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
       if (explicit) await call('replaceKeySet', { path, body: { ssh_key_ids: chosenKeys(form) } });
       if (form.get('start') !== null) putVm(await call('startVm', { path }));
     } catch (error) {
-      // It is there; to ask for it again would only say that its name is taken.
+      // The instance exists. A retry would only fail because its name is taken.
       tell('bad', `${instance.name} is made, but: ${sayError(error)}`);
     }
     navigate(`/instances/${instance.name}`);

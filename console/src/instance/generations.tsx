@@ -1,4 +1,4 @@
-/** The states of the disk that can be gone back to or forked, the newest first, as a line through time. */
+/** A timeline of the disk's generations, newest first. Each can be restored or forked. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Generation, Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
@@ -9,7 +9,7 @@ import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { Listed } from '../ui/listed.tsx';
+import { LoadedList } from '../ui/loaded-list.tsx';
 import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { tell } from '../ui/toasts.tsx';
@@ -37,7 +37,7 @@ export function Generations({ instance }: { readonly instance: Instance }) {
       title="Generations"
       lead={`Every flush is one. Kept are the last ${keep.last}, then one a day for ${keep.daily_days} days, and those that are pinned.${instance.vm.state === 'stopped' ? '' : ' To restore one, stop the VM first.'}`}
     >
-      <Listed
+      <LoadedList
         list={list}
         empty={
           <Empty icon="flush" title="No generation yet">
@@ -58,7 +58,7 @@ export function Generations({ instance }: { readonly instance: Instance }) {
             ))}
           </ol>
         )}
-      </Listed>
+      </LoadedList>
       {asked?.what === 'fork' && (
         <ForkDialog instance={instance} generation={asked.generation.generation} onClose={close} />
       )}

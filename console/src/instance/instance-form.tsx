@@ -1,4 +1,4 @@
-/** The settings of an instance as a form: for a new one, and for one that is there. */
+/** The form of an instance's settings, for new and existing instances. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { Checkbox, Field } from '../ui/field.tsx';
 import type { Issues } from '../ui/form.tsx';
@@ -20,7 +20,7 @@ export function NewNameField(props: { readonly placeholder: string; readonly iss
   );
 }
 
-/** The fields of every form of an instance. A time of `null`: never. */
+/** The fields of both forms. A time of `null` means never. */
 export interface Settings {
   readonly idle_timeout_seconds: number | null;
   readonly auto_flush_seconds: number | null;

@@ -1,4 +1,4 @@
-/** Changing an instance, and deleting it. */
+/** Changes or deletes an instance. */
 import { useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
@@ -29,7 +29,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
     const labels = String(form.get('labels'));
     const body = {
       name: String(form.get('name')).trim(),
-      // Sent only if they were changed: a value may hold a comma, which this text cannot say.
+      // Sent only if they were changed: this text cannot represent a value with a comma.
       ...(labels === labelsText(instance.labels) ? {} : { labels: readLabels(labels) }),
       ...readSettings(form),
       generations_keep: { last: Number(form.get('last')), daily_days: Number(form.get('daily_days')) },

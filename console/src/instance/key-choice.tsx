@@ -10,7 +10,7 @@ type Offered = Pick<KeySetKey, 'id' | 'name' | 'fingerprint'>;
 interface Props {
   readonly explicit: boolean;
   readonly onChange: (explicit: boolean) => void;
-  /** Chosen now. */
+  /** The chosen keys. */
   readonly chosen?: readonly Offered[];
 }
 

@@ -1,9 +1,9 @@
-/** The SSH keys that an instance lets in. A change holds at once, for live connections too. */
+/** The SSH keys that an instance accepts. A change takes effect at once, also for open connections. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Instance, KeySet } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { works } from '../live/membership.ts';
-import { listen, type Told } from '../live/streams.ts';
+import { type LiveMessage, listen } from '../live/streams.ts';
 import { Form } from '../ui/form.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
 import { Table } from '../ui/table.tsx';
@@ -15,7 +15,7 @@ export function KeySetPanel({ instance }: { readonly instance: Instance }) {
   const { id } = instance;
   const query = useQuery(`key-set ${id}`, () => call('getKeySet', { path: { id } }));
   const { reload } = query;
-  useEffect(() => listen((told) => void (changesKeys(told, id) && reload())), [reload, id]);
+  useEffect(() => listen((message) => void (changesKeys(message, id) && reload())), [reload, id]);
   return (
     <Section title="Keys" lead="Live connections of a key that is taken away are closed within seconds.">
       <Loaded query={query}>{(keys) => <Edit instance={instance} keys={keys} onSaved={query.put} />}</Loaded>
@@ -23,9 +23,9 @@ export function KeySetPanel({ instance }: { readonly instance: Instance }) {
   );
 }
 
-function changesKeys(told: Told, id: string): boolean {
-  if (told.kind !== 'event') return told.kind === 'reset';
-  const { type, data } = told.event;
+function changesKeys(message: LiveMessage, id: string): boolean {
+  if (message.kind !== 'event') return message.kind === 'reset';
+  const { type, data } = message.event;
   if (type === 'instance.ssh_keys_replaced') return (data['instance'] as Instance | undefined)?.id === id;
   return type === 'ssh_key.added' || type === 'ssh_key.revoked' || type === 'member.removed';
 }
@@ -49,7 +49,7 @@ function Edit({ instance, keys, onSaved }: EditProps) {
   return (
     <div class="stack">
       {keys.data.length === 0 ? (
-        <p class="notice">Nobody can log in: no key is let in.</p>
+        <p class="notice">Nobody can log in: no key is accepted.</p>
       ) : (
         <Table
           rows={keys.data}

@@ -57,7 +57,7 @@ function SshCommand({ instance }: Props) {
       <Copyable text={data.command} label="Copy the SSH command" />
       {data.allowed_keys === 0 && (
         <p class="notice">
-          No key is let in, so nobody can log in. <a href="/ssh-keys">Add an SSH key</a> to your account, or
+          No key is accepted, so nobody can log in. <a href="/ssh-keys">Add an SSH key</a> to your account, or
           choose some under <a href={`/instances/${instance.name}/keys`}>Keys</a>.
         </p>
       )}

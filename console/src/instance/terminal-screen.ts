@@ -1,9 +1,8 @@
 /**
- * xterm.js on a WebSocket. Loaded when a console is opened, not before.
+ * xterm.js on a WebSocket. Loaded only when a console is opened.
  *
- * xterm.js writes its rules into `<style>` elements, which the page's policy forbids as it forbids all that stands in
- * the page. While it sets itself up it is given elements whose text goes into a constructed style sheet instead (CSSOM,
- * section 6.2.1): rules that only a script of ours can have made.
+ * xterm.js writes its rules into `<style>` elements, which the page's content security policy forbids. During its set-up,
+ * `createElement` returns elements whose text becomes a constructed style sheet (CSSOM, section 6.2.1), which the policy allows.
  */
 import { FitAddon } from '@xterm/addon-fit';
 import { Terminal } from '@xterm/xterm';
@@ -12,7 +11,7 @@ export interface Screen {
   readonly dispose: () => void;
 }
 
-/** The text of one element as a separate sheet. */
+/** Makes the text of an element a constructed style sheet. */
 function asSheet(element: HTMLElement): HTMLElement {
   const sheet = new CSSStyleSheet();
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
@@ -31,7 +30,7 @@ function asSheet(element: HTMLElement): HTMLElement {
 function withSheets(work: () => void): void {
   const { createElement } = document;
   document.createElement = ((name: string, options?: ElementCreationOptions) => {
-    // Even an empty style element is against the policy.
+    // The policy forbids even an empty style element.
     if (name === 'style') return asSheet(createElement.call(document, 'template'));
     return createElement.call(document, name, options);
   }) as typeof document.createElement;

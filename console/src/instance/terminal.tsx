@@ -1,4 +1,4 @@
-/** The serial console as a terminal in the page. Opened on purpose: each time is in the audit log. */
+/** The serial console as a terminal in the page. It opens only on request, because each opening is in the audit log. */
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call, sayError } from '../api.ts';
@@ -14,7 +14,7 @@ const CLOSED: Readonly<Record<number, string>> = {
   1000: 'The VM has ended, and its console with it.',
   1001: 'The server is restarting. Connect again in a moment.',
   1006: 'The connection broke. Connect again.',
-  1008: 'Your session may not use this console any more.',
+  1008: 'Your session may no longer use this console.',
 };
 
 type Line = 'closed' | 'opening' | 'open';
@@ -32,7 +32,7 @@ export function TerminalPanel({ instance }: { readonly instance: Instance }) {
     try {
       const [{ openScreen }, { ticket }] = await Promise.all([
         import('./terminal-screen.ts').catch((cause: unknown) => {
-          // A newer server has a newer one, of another name.
+          // A newer server has the file under another name.
           throw new Error('The terminal could not be loaded. Reload the page and connect again.', { cause });
         }),
         call('createConsoleTicket', { path: { id: instance.id }, body: {} }),

@@ -14,7 +14,7 @@ export const role = signal<Member['role'] | null>(null);
 export const leads = () => role.value === 'owner' || role.value === 'admin';
 export const works = () => role.value !== null && role.value !== 'billing';
 
-/** How often another was chosen: with each, everything that is shown begins anew. */
+/** Counts changes of the organisation. Each change renders the whole page again. */
 export const switches = signal(0);
 
 export function chooseOrganisation(id: string | null): void {
@@ -32,7 +32,7 @@ export async function loadMembership(stop?: AbortSignal): Promise<void> {
   if (stop?.aborted) return;
   orgs.value = found;
   const chosen = found.find(({ id }) => id === org_id.value);
-  // The first that the account belonged to is the last of the list, and the server's own choice.
+  // The list ends with the organisation that the account joined first, which is also the server's default.
   const current = chosen ?? found.at(-1) ?? null;
   org_id.value = current?.id ?? null;
   const member = current && (await berth.call('getMember', { path: { id: current.id, user_id: me.id } }));
@@ -41,7 +41,7 @@ export async function loadMembership(stop?: AbortSignal): Promise<void> {
   org.value = current;
 }
 
-/** Of another person these are others. */
+/** Clears the data of the logged-out user. */
 export function leaveMembership(): void {
   orgs.value = [];
   role.value = null;

@@ -1,41 +1,41 @@
 /**
- * Events and notifications as they happen. A browser has few connections to one host, and each stream takes one for as
- * long as it lasts: of all tabs of one organisation a single one (who holds the lock) reads, and tells the others.
+ * Events and notifications, live. A browser allows few connections to a host, and each stream holds one. So among all tabs of
+ * an organisation only the tab that holds the lock reads the streams, and broadcasts the messages to the others.
  */
 import { BerthError, type Event, type Notification } from '../../../client/src/berth.ts';
 import { berth, org_id } from '../api.ts';
 import { session, user } from '../session.ts';
 
-export type Told =
+export type LiveMessage =
   | { readonly kind: 'event'; readonly event: Event }
   | { readonly kind: 'notification'; readonly notification: Notification }
   | { readonly kind: 'unread'; readonly count: number }
-  /** Something may have been missed: ask anew. */
+  /** Messages may have been missed: reload. */
   | { readonly kind: 'reset' };
 
-const listeners = new Set<(told: Told) => void>();
+const listeners = new Set<(message: LiveMessage) => void>();
 const AGAIN_MS = 5_000;
 
 /** @returns a function that stops listening */
-export function listen(listener: (told: Told) => void): () => void {
+export function listen(listener: (message: LiveMessage) => void): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
-function deliver(told: Told): void {
-  for (const each of listeners) each(told);
+function deliver(message: LiveMessage): void {
+  for (const each of listeners) each(message);
 }
 
-/** Until the signal says so. */
+/** Runs until the signal aborts. */
 export function runStreams(signal: AbortSignal): void {
   const name = `berth-live ${user.value?.id} ${org_id.value}`;
   const tabs = new BroadcastChannel(name);
-  tabs.onmessage = ({ data }) => deliver(data as Told);
+  tabs.onmessage = ({ data }) => deliver(data as LiveMessage);
   signal.addEventListener('abort', () => tabs.close());
-  const tell = (told: Told) => {
+  const tell = (message: LiveMessage) => {
     if (signal.aborted) return;
-    deliver(told);
-    tabs.postMessage(told);
+    deliver(message);
+    tabs.postMessage(message);
   };
   const read = () =>
     Promise.all([
@@ -54,7 +54,7 @@ export function runStreams(signal: AbortSignal): void {
 /** The client reconnects by itself. It cannot renew an expired token; the next call does. */
 async function again(
   signal: AbortSignal,
-  tell: (told: Told) => void,
+  tell: (message: LiveMessage) => void,
   read: (onOpen: () => void) => Promise<void>,
 ): Promise<void> {
   for (let ended = false; !signal.aborted && session.value === 'in'; ended = true) {
@@ -70,7 +70,7 @@ async function again(
   }
 }
 
-type Read = (signal: AbortSignal, tell: (told: Told) => void, onOpen: () => void) => Promise<void>;
+type Read = (signal: AbortSignal, tell: (message: LiveMessage) => void, onOpen: () => void) => Promise<void>;
 
 const readEvents: Read = async (signal, tell, onOpen) => {
   const onReset = () => tell({ kind: 'reset' });

@@ -6,19 +6,19 @@ import { listen } from './streams.ts';
 
 export const unread = signal(0);
 
-/** Until the signal says so. */
+/** Runs until `stop` aborts. */
 export function runUnread(stop: AbortSignal): void {
-  // Another tab may hold the stream, which tells the number only when it changes.
+  // Another tab may hold the stream, which sends the number only when it changes.
   const ask = async () => {
     const { count } = await berth.call('countUnreadNotifications', {}, { signal: stop });
     unread.value = count;
   };
   ask().catch(() => undefined);
-  const ended = listen((told) => {
-    if (told.kind === 'unread') unread.value = told.count;
-    if (told.kind === 'reset') ask().catch(() => undefined);
-    if (told.kind !== 'notification') return;
-    const { severity, title } = told.notification;
+  const ended = listen((message) => {
+    if (message.kind === 'unread') unread.value = message.count;
+    if (message.kind === 'reset') ask().catch(() => undefined);
+    if (message.kind !== 'notification') return;
+    const { severity, title } = message.notification;
     if (severity !== 'info') tell(severity === 'critical' ? 'bad' : 'news', title, '/notifications');
   });
   stop.addEventListener('abort', ended);

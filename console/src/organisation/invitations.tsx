@@ -4,7 +4,7 @@ import { call } from '../api.ts';
 import { org } from '../live/membership.ts';
 import { Field, Select } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
-import { ListTable } from '../ui/listed.tsx';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Section } from '../ui/page.tsx';
 import { SecretDialog } from '../ui/secret-dialog.tsx';
 import { Time } from '../ui/time.tsx';

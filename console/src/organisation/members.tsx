@@ -4,7 +4,7 @@ import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
 import { chooseOrganisation, loadMembership, org } from '../live/membership.ts';
 import { user } from '../session.ts';
-import { ListTable } from '../ui/listed.tsx';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';

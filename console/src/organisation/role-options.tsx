@@ -1,7 +1,7 @@
 import { role } from '../live/membership.ts';
 import { ROLES, type Role } from './roles.ts';
 
-/** Of a choice of roles: only owners make owners. */
+/** The options of a role field. Only owners may choose owner. */
 export function RoleOptions({ selected }: { readonly selected?: Role }) {
   return (
     <>

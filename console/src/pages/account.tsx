@@ -1,4 +1,4 @@
-/** One's account: name and address, password, second factors, sessions, and its end. */
+/** The user's account: name, address, password, second factors, sessions, and its deletion. */
 
 import { DeleteAccount } from '../account/delete-account.tsx';
 import { Factors } from '../account/factors.tsx';

@@ -1,4 +1,4 @@
-/** API keys, one's own and those of service accounts. */
+/** The API keys of the user and of service accounts. */
 import { useState } from 'preact/hooks';
 import { CreateKeyDialog, type MadeKey } from '../access/create-key-dialog.tsx';
 import { ServiceAccounts } from '../access/service-accounts.tsx';
@@ -6,7 +6,7 @@ import { call } from '../api.ts';
 import { leads } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { ListTable } from '../ui/listed.tsx';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
 import { SecretDialog } from '../ui/secret-dialog.tsx';
 import { Time } from '../ui/time.tsx';
@@ -31,7 +31,7 @@ export function ApiKeysPage() {
     <>
       <PageHead
         title="API keys"
-        lead="For programs and for the command line. A key acts in this organisation, and ends with the membership of who made it."
+        lead="For programs and for the command line. A key acts in this organisation, and ends with its creator’s membership."
         actions={create}
       />
       <ListTable
@@ -80,8 +80,8 @@ export function ApiKeysPage() {
             about: ({ name }) => `Revoke ${name}`,
             warning: 'Requests with it are refused from now on, and its streams end.',
             option: {
-              label: 'Also revoke what was made with it',
-              hint: 'Every API key and SSH key, those made by way of other keys too. Do this if the key has leaked.',
+              label: 'Also revoke keys made with it',
+              hint: 'Every API key and SSH key made with it, directly or through other keys. Do this if the key has leaked.',
             },
             work: ({ id }, with_descendants) =>
               call('revokeApiKey', {

@@ -8,7 +8,7 @@ import { actorOf } from '../live/people.ts';
 import { Actor, useActors } from '../ui/actor.tsx';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
-import { ListTable } from '../ui/listed.tsx';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
 import { useList } from '../use-list.ts';
 
@@ -98,7 +98,7 @@ function Entries() {
   );
 }
 
-/** Instances by their name while they are there. */
+/** Shows instances by name while they exist. */
 function Target({ id }: { readonly id: string | null }) {
   const name = instances.value?.find((each) => each.id === id)?.name;
   if (name === undefined || id === null) return <code class="wrap">{id ?? ''}</code>;

@@ -1,4 +1,4 @@
-/** Confirming an address, the first or a new one, by the token sent there; and having the first one's token sent again. */
+/** Confirms the account's first or new address with the token from a mail. The first address's mail can be sent again. */
 import { call } from '../api.ts';
 import { navigate, takeTokenOfLink } from '../router.ts';
 import { user } from '../session.ts';

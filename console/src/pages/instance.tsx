@@ -12,7 +12,7 @@ import { Overview } from '../instance/overview.tsx';
 import { Receipt } from '../instance/receipt.tsx';
 import { StateBadge } from '../instance/state-badge.tsx';
 import { TerminalPanel } from '../instance/terminal.tsx';
-import { instances, instances_error, lookAgain } from '../live/instances.ts';
+import { instances, instances_error, refreshSoon } from '../live/instances.ts';
 import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -35,7 +35,7 @@ type Tab = keyof typeof TABS;
 const TAB_NAMES = Object.keys(TABS) as Tab[];
 
 export function InstancePage({ name, tab }: { readonly name: string; readonly tab: string }) {
-  const query = { data: instances.value, error: instances_error.value, reload: async () => lookAgain() };
+  const query = { data: instances.value, error: instances_error.value, reload: async () => refreshSoon() };
   const shown = TAB_NAMES.find((each) => each === tab);
   return (
     <Loaded query={query} lines={6}>

@@ -5,11 +5,11 @@ import { bytes, mebibytes } from '../format.ts';
 import { ActionButtons } from '../instance/action-buttons.tsx';
 import { CreateDialog } from '../instance/create-dialog.tsx';
 import { StateBadge } from '../instance/state-badge.tsx';
-import { instances, instances_error, lookAgain } from '../live/instances.ts';
+import { instances, instances_error, refreshSoon } from '../live/instances.ts';
 import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { Listed } from '../ui/listed.tsx';
+import { LoadedList } from '../ui/loaded-list.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
 import { type Column, Table } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
@@ -25,11 +25,11 @@ export function InstancesPage() {
       New instance
     </Button>
   );
-  const query = { data: instances.value, error: instances_error.value, reload: async () => lookAgain() };
+  const query = { data: instances.value, error: instances_error.value, reload: async () => refreshSoon() };
   return (
     <>
       <PageHead title="Instances" lead="Disks that stay, with VMs that come and go." actions={create} />
-      <Listed
+      <LoadedList
         list={query}
         empty={
           <Empty icon="instances" title="No instances yet">
@@ -42,7 +42,7 @@ export function InstancesPage() {
         }
       >
         {(list) => <List list={list} />}
-      </Listed>
+      </LoadedList>
       {creating && <CreateDialog onClose={() => setCreating(false)} />}
     </>
   );

@@ -1,4 +1,4 @@
-/** One's notifications, as they are raised, and which of them go by mail too. */
+/** The user's notifications, live, and the choice of those that are mailed too. */
 import { useState } from 'preact/hooks';
 import type { Notification } from '../../../client/src/berth.ts';
 import { NotificationPreferencesForm } from '../account/notification-preferences.tsx';
@@ -8,7 +8,7 @@ import { instances } from '../live/instances.ts';
 import { unread } from '../live/unread.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon, type IconName } from '../ui/icon.tsx';
-import { Listed } from '../ui/listed.tsx';
+import { LoadedList } from '../ui/loaded-list.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
@@ -57,7 +57,7 @@ export function NotificationsPage() {
           </>
         }
       />
-      <Listed
+      <LoadedList
         list={list}
         empty={
           <Empty icon="bell" title={only_unread ? 'Nothing unread' : 'Nothing yet'}>
@@ -81,7 +81,7 @@ export function NotificationsPage() {
             ))}
           </ul>
         )}
-      </Listed>
+      </LoadedList>
       <NotificationPreferencesForm />
     </>
   );

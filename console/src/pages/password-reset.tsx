@@ -1,4 +1,4 @@
-/** A forgotten password: asking for the mail, and setting a new one by the token in it. */
+/** Resets a forgotten password: requests the mail, and sets a new password with the token in it. */
 import { useState } from 'preact/hooks';
 import { EmailField, NewPasswordField, TokenField } from '../account/credential-fields.tsx';
 import { navigate, takeTokenOfLink } from '../router.ts';

@@ -7,7 +7,7 @@ import { Copyable } from '../ui/copy.tsx';
 import { Field, TextArea } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { ListTable } from '../ui/listed.tsx';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
@@ -25,7 +25,7 @@ export function SshKeysPage() {
     <>
       <PageHead
         title="SSH keys"
-        lead="Keys of your account. Instances you make let all of them in, unless you choose otherwise. A key that an API key or the command line added lets in to one organisation’s instances only."
+        lead="The keys of your account. Instances that you create accept all of them, unless you choose otherwise. A key added with an API key or from the command line works only for one organisation’s instances."
         actions={add}
       />
       <ListTable
@@ -62,8 +62,7 @@ export function SshKeysPage() {
           {
             name: 'Revoke',
             about: ({ name }) => `Revoke ${name}`,
-            warning:
-              'It lets nobody in any more, at once. Connections that it has open now are closed within seconds.',
+            warning: 'Logins with it are refused at once. Its open connections are closed within seconds.',
             work: ({ id }) => call('revokeSshKey', { path: { id } }),
           },
         ]}

@@ -1,4 +1,4 @@
-/** An action by a mail's token, from its link or typed, for a logged-in user. */
+/** An action of a logged-in user with a token from a mail, taken from the link or typed. */
 import { useState } from 'preact/hooks';
 import { TokenField } from '../account/credential-fields.tsx';
 import { Form } from '../ui/form.tsx';

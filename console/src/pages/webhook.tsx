@@ -82,7 +82,7 @@ function Found({ webhook, onChanged }: Props) {
       {leads() ? (
         <Deliveries webhook={webhook} sent={sent} />
       ) : (
-        <p class="panel dim">Owners and admins see what is sent.</p>
+        <p class="panel dim">Only owners and admins see the deliveries.</p>
       )}
       {asked === 'change' && (
         <WebhookDialog
@@ -118,7 +118,7 @@ function Found({ webhook, onChanged }: Props) {
             navigate('/webhooks');
           }}
         >
-          <p>Nothing is sent any more, and the record of what was sent goes.</p>
+          <p>Its deliveries stop, and the list of past deliveries is deleted.</p>
         </ConfirmDialog>
       )}
       {secret !== null && (

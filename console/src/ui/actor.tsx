@@ -1,7 +1,7 @@
 /** The actor: the name if it is known, with the id as tooltip. */
 import { useEffect } from 'preact/hooks';
 import { org } from '../live/membership.ts';
-import { learnPeople, nameOf, peopleKnown } from '../live/people.ts';
+import { loadNames, nameOf, namesLoaded } from '../live/people.ts';
 import type { List } from '../use-list.ts';
 
 export function Actor({ id }: { readonly id: string }) {
@@ -14,8 +14,8 @@ export function Actor({ id }: { readonly id: string }) {
   );
 }
 
-/** A list in which actors are: seen once they are known, so that no row moves when they are learnt. */
+/** A list that shows actors. It appears once their names are loaded, so that no row changes its size later. */
 export function useActors<T>(list: List<T>): List<T> {
-  useEffect(learnPeople, [org.value?.id]);
-  return peopleKnown() ? list : { ...list, data: undefined, more: undefined };
+  useEffect(loadNames, [org.value?.id]);
+  return namesLoaded() ? list : { ...list, data: undefined, more: undefined };
 }

@@ -8,7 +8,7 @@ interface Props extends Omit<JSX.IntrinsicElements['button'], 'type'> {
   readonly children: ComponentChildren;
 }
 
-/** While busy it keeps its width and says so; it stays focusable, so the keyboard does not lose its place. */
+/** While busy it keeps its width and announces its state. It stays focusable, so the keyboard focus is not lost. */
 export function Button({
   kind = 'plain',
   busy = false,

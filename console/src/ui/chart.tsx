@@ -1,9 +1,9 @@
-/** A small line chart over time, in SVG: one series, a filled area, the value that is pointed at or the last one. */
+/** A small line chart over time, in SVG, with one series. Shows the value under the pointer, else the last one. */
 import { useState } from 'preact/hooks';
 
 export interface Point {
   readonly at_ms: number;
-  /** null: not known then; the line is broken there. */
+  /** null: unknown; the line has a gap there. */
   readonly value: number | null;
 }
 
@@ -13,7 +13,7 @@ interface Props {
   readonly format: (value: number) => string;
   /** The upper end of the scale, if it is fixed. */
   readonly max?: number;
-  /** How far back the chart goes. */
+  /** The time that the chart covers. */
   readonly span_ms: number;
 }
 

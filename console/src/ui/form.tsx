@@ -15,7 +15,7 @@ export type FormWork = (form: FormData, element: HTMLFormElement) => Promise<voi
 interface Props {
   readonly work: FormWork;
   readonly verb: string;
-  /** With the errors of single fields, by name. */
+  /** Includes the errors of single fields, by name. */
   readonly children: (issues: Issues) => ComponentChildren;
 }
 
@@ -26,7 +26,7 @@ function sayByLabels(error: unknown, form: HTMLFormElement | null): string {
   return error.details.map(({ field, issue }) => `${labelOf(field, form) ?? field}: ${issue}`).join('. ');
 }
 
-/** Of `generations_keep.last` the field is `last`, of `allowed_cidrs.0` it is `allowed_cidrs`. */
+/** The form's field for an error's path: `last` for `generations_keep.last`, `allowed_cidrs` for `allowed_cidrs.0`. */
 function labelOf(name: string, form: HTMLFormElement | null): string | undefined {
   for (const part of name.split('.').toReversed()) {
     const field = form?.elements.namedItem(part);
@@ -55,7 +55,7 @@ interface FormProps extends Props {
   readonly class?: string;
   readonly primary?: boolean;
   readonly disabled?: boolean;
-  /** Behind the button. */
+  /** Shown after the button. */
   readonly aside?: ComponentChildren;
 }
 

@@ -1,4 +1,4 @@
-/** The frame of every page: a heading, its actions, and its content or the reason why there is none. */
+/** The frame of every page: a heading, actions, and the content or its error. */
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { Button } from './button.tsx';
@@ -31,7 +31,7 @@ interface EmptyProps {
   readonly children: ComponentChildren;
 }
 
-/** An empty list: says what belongs here and how to make one. */
+/** Shown instead of an empty list: describes the items, and how to create one. */
 export function Empty({ icon, title, children }: EmptyProps) {
   return (
     <div class="empty">
@@ -49,7 +49,7 @@ interface LoadedProps<T> {
     readonly reload: () => Promise<void>;
   };
   readonly children: (data: T) => ComponentChildren;
-  /** How many lines the content will probably have: room is kept for them. */
+  /** The expected number of lines, for which space is reserved. */
   readonly lines?: number;
 }
 

@@ -1,6 +1,6 @@
 import { encode } from 'uqr';
 
-/** Dark on white whatever the theme: cameras want it so. */
+/** Dark on white in every theme, because cameras need that. */
 export function QrCode({ text, label }: { readonly text: string; readonly label: string }) {
   const { data, size } = encode(text, { border: 4 });
   const path = data.flatMap((row, y) => row.map((dark, x) => (dark ? `M${x} ${y}h1v1h-1z` : ''))).join('');

@@ -18,7 +18,7 @@ export function SecretDialog({ title, secret, label, children, onClose }: Props)
       <div class="dialog-body">
         {children}
         <Copyable text={secret} label={label} />
-        <p class="notice">This is shown once. Berth keeps only what it needs to recognise it.</p>
+        <p class="notice">This is shown only once. Store it now.</p>
       </div>
       <DialogActions>
         <Button kind="primary" onClick={onClose}>

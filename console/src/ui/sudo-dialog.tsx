@@ -1,4 +1,4 @@
-/** Asks for the password again when a call needs it, then lets that call go on. */
+/** Asks for the password again when a call needs it; then the call continues. */
 import { berth } from '../api.ts';
 import { user } from '../session.ts';
 import { answerSudo, sudo_waiting } from '../sudo-request.ts';

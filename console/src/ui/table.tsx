@@ -17,7 +17,7 @@ export interface Column<T> {
 
 export interface RowAction<T> {
   readonly name: string | ((row: T) => string);
-  /** The action and its row: for screen readers, and as the title of the question. */
+  /** The action and its row, for screen readers and as the title of the confirmation. */
   readonly about: (row: T) => string;
   /** The consequence; if given, a dialog asks first. */
   readonly warning?: string | ((row: T) => string);
@@ -31,9 +31,9 @@ interface Props<T> {
   readonly rows: readonly T[];
   readonly columns: readonly Column<T>[];
   readonly actions?: readonly RowAction<T>[];
-  /** In the place of buttons that `actions` makes. */
+  /** Shown instead of buttons from `actions`. */
   readonly end?: (row: T) => ComponentChildren;
-  /** After an action, whether it was done or not. */
+  /** Called after an action, also after a failed one. */
   readonly onDone?: () => Promise<void>;
   readonly class?: string;
 }

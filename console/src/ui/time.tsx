@@ -2,7 +2,7 @@
 import { signal } from '@preact/signals';
 import { ago, exactly } from '../format.ts';
 
-/** Its change renders the times again. */
+/** A change renders all times again. */
 const now = signal(Date.now());
 setInterval(() => {
   now.value = Date.now();

@@ -1,4 +1,4 @@
-/** Short news at the page's edge. Screen readers announce each once; it disappears by itself. */
+/** Short messages at the page's edge. Screen readers announce each once. They disappear after some time. */
 import { signal } from '@preact/signals';
 import { Icon, type IconName } from './icon.tsx';
 

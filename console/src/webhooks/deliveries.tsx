@@ -6,7 +6,7 @@ import { attempt } from '../attempt.ts';
 import { exactly, plural } from '../format.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { Listed } from '../ui/listed.tsx';
+import { LoadedList } from '../ui/loaded-list.tsx';
 import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
@@ -31,7 +31,7 @@ export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; reado
   }, [pending, reload]);
   return (
     <Section title="Deliveries" lead="Failed attempts are made again by themselves for two days.">
-      <Listed
+      <LoadedList
         list={list}
         empty={
           <Empty icon="webhook" title="Nothing was sent yet">
@@ -46,7 +46,7 @@ export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; reado
             ))}
           </ul>
         )}
-      </Listed>
+      </LoadedList>
     </Section>
   );
 }

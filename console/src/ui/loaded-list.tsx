@@ -1,4 +1,4 @@
-/** A list of the API on a page: a placeholder while it loads, its error, its empty state, and its next page. */
+/** A list from the API: shows a placeholder while it loads, its error, a text if it is empty, and a button for the next page. */
 import type { ComponentChildren, ComponentProps } from 'preact';
 import { useAction } from '../use-action.ts';
 import type { List } from '../use-list.ts';
@@ -10,11 +10,11 @@ interface Props<T> {
   readonly list: Pick<List<T>, 'data' | 'error' | 'reload'> & Partial<Pick<List<T>, 'more'>>;
   /** Shown instead of an empty list. */
   readonly empty: ComponentChildren;
-  /** How many there will probably be. */
+  /** The expected number of rows, for the placeholder's height. */
   readonly lines?: number;
 }
 
-export function Listed<T>({
+export function LoadedList<T>({
   list,
   empty,
   lines = 3,
@@ -35,7 +35,7 @@ type TableProps<T extends { readonly id: string }> = Omit<
   'rows' | 'onDone' | 'children' | 'key' | 'ref'
 >;
 
-/** The same as a table; after an action on a row it is looked at anew. */
+/** The same as a table. It reloads after an action on a row. */
 export function ListTable<T extends { readonly id: string }>({
   list,
   empty,
@@ -43,9 +43,9 @@ export function ListTable<T extends { readonly id: string }>({
   ...table
 }: Props<T> & TableProps<T>) {
   return (
-    <Listed list={list} empty={empty} lines={lines}>
+    <LoadedList list={list} empty={empty} lines={lines}>
       {(rows) => <Table<T> {...table} rows={rows} onDone={list.reload} />}
-    </Listed>
+    </LoadedList>
   );
 }
 
