@@ -63,7 +63,7 @@ async function run(role: Role): Promise<number> {
 }
 
 async function main(): Promise<void> {
-  // A pipe whose reader has ended, or a terminal that was closed: what is said is lost, and the work goes on to its end.
+  // If the reader of the pipe has ended or the terminal was closed, output is lost and the work continues.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
   const role = ROLES.find((each) => each === process.argv[2]);
   if (!role || process.argv.length > 3) {

@@ -22,7 +22,7 @@ function base62(value: number): string {
   return out.padStart(6, '0');
 }
 
-test('the checksum of the standard is computed here as everywhere', () => {
+test("the checksum equals the standard's test vector", () => {
   assert.equal(crc32('123456789'), 0xcbf43926);
 });
 

@@ -43,7 +43,7 @@ export function weakSettings(config: Config): WeakSetting[] {
     add('metrics', found, 'BERTH_METRICS_LISTEN, at an address that only Prometheus reaches');
   }
   if (!config.encryption) {
-    const found = 'off: anybody who can read the object store can read the disks';
+    const found = 'off: everybody with access to the object store can read the disks';
     add('disk encryption', found, 'BERTH_DISK_ENCRYPTION=on; it applies to later flushes');
   }
   if (config.trusted_proxies.some(({ prefix }) => prefix === 0)) {

@@ -28,7 +28,7 @@ type NullableJson<T> = ColumnType<T | null, string | null, string | null>;
 export const ROLES = ['owner', 'admin', 'member', 'billing'] as const;
 export type Role = (typeof ROLES)[number];
 
-/** A WebAuthn credential: what is needed to verify its assertions. */
+/** The data of a WebAuthn credential that verifies its assertions. */
 export interface StoredCredential {
   /** base64url, as the browser names it. */
   readonly id: string;
@@ -300,7 +300,7 @@ export interface Database extends DeliveryTables, WebhookTables {
     epoch: number;
     host_id: HostId;
     desired: 'running' | 'suspended' | 'stopped';
-    /** `vms/model.ts` has what they mean. */
+    /** `vms/model.ts` explains them. */
     state:
       | 'starting'
       | 'running'

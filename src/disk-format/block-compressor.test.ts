@@ -11,7 +11,7 @@ const TEXT = Buffer.alloc(BLOCK_BYTES, 'some text ');
 const MIXED = Buffer.concat([NOISE.subarray(0, BLOCK_BYTES / 2), TEXT.subarray(BLOCK_BYTES / 2)]);
 
 describe('one compressor for all blocks', () => {
-  test('compresses each block as zstd does alone, whatever it compressed before', () => {
+  test('compresses each block as zstd does alone, regardless of the blocks before it', () => {
     const compressor = new BlockCompressor();
     for (const block of [TEXT, NOISE, MIXED, MIXED, NOISE, TEXT]) {
       const frame = compressor.compress(block);

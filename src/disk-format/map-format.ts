@@ -107,7 +107,7 @@ export async function encodeBody(changes: Iterable<MapChange | undefined>, full:
   let before = -1;
   await inSlices(changes, ({ block, to }) => {
     assert(block > before, 'a map is in the order of its blocks');
-    assert(to !== null || !full, 'a full map leaves out what is as in the base image');
+    assert(to !== null || !full, 'a full map omits blocks that equal the base image');
     before = block;
     if (at === chunk.length) {
       chunk = Buffer.alloc(4_096 * ENTRY_BYTES);

@@ -160,7 +160,7 @@ test('a map of several pieces reads back, and names only its live segments', asy
   object.copy(swapped, 160, 160 + size, 160 + 2 * size);
   object.copy(swapped, 160 + size, 160, 160 + size);
   objects.set(ref.key, swapped);
-  await assert.rejects(loadMap({ store, keys, layers: [ref] }), /piece 0 is not what was encrypted/);
+  await assert.rejects(loadMap({ store, keys, layers: [ref] }), /piece 0 does not decrypt/);
 });
 
 test('a map with any single bit flipped is refused, encrypted or not', async () => {

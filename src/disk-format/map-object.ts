@@ -199,10 +199,7 @@ async function* readPieces(
     hash.update(stored);
     const piece = map_key ? openPart('piece', map_key, number, head, stored) : stored;
     if (!piece) {
-      throw new SegmentCorruptError(
-        options.ref.key,
-        `piece ${number} is not what was encrypted with its key`,
-      );
+      throw new SegmentCorruptError(options.ref.key, `piece ${number} does not decrypt with its key`);
     }
     yield piece;
   }

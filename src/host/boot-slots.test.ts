@@ -36,13 +36,13 @@ test('an aborted wait leaves the slot to the next', async () => {
   const gone = new AbortController();
   const b = take('b', gone.signal);
   const c = take('c');
-  gone.abort(new Error('not wanted any more'));
-  await assert.rejects(b, /not wanted/);
+  gone.abort(new Error('no longer wanted'));
+  await assert.rejects(b, /no longer wanted/);
   a();
   (await c)();
   await take('d');
   assert.deepEqual(order, ['a', 'c', 'd']);
-  await assert.rejects(take('e', gone.signal), /not wanted/);
+  await assert.rejects(take('e', gone.signal), /no longer wanted/);
 });
 
 test('a boot that takes too long blocks nobody', async (t) => {

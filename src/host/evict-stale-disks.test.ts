@@ -35,7 +35,7 @@ test('an overlay is evicted once another host has committed after it, unless it 
     overlayOf('head', overtaken),
     // Its own VM's head: it may hold more.
     overlayOf('before', { known: true, continues: true }),
-    // The database has lost what it is of: it may be the only copy.
+    // The database has lost its disk, so it may be the only copy.
     overlayOf('lost', { known: false, continues: false }),
     overlayOf('before', overtaken, new Date()),
   ];

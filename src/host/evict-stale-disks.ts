@@ -9,7 +9,7 @@ import { listVmFolders, vmFolder } from './machine/record.ts';
 import { overlayPaths, removeAside, removeOverlay } from './vm/overlay.ts';
 import { readSidecar } from './vm/sidecar.ts';
 
-/** As long as orphaned objects stay: by then it is noticed if the control plane was given the wrong database. */
+/** As long as orphaned objects are kept, which is enough time to notice that the control plane uses the wrong database. */
 const HORIZON_MS = 24 * 3_600_000;
 
 /** An overlay of an existing instance stays as its cache until another host has committed after it. A runner owns its instance's files. */

@@ -6,7 +6,7 @@ import { isDisconnected, type LiveHost, listLiveHosts, lockPlacement } from './s
 /**
  * Chooses the host for a new boot: one that is connected and has the image and the memory, preferably the one that ran the
  * instance last, whose overlay may still be warm. Placements are serialised until the transaction's end, so that
- * concurrent ones cannot overcommit a host. @throws AppError UNAVAILABLE saying what is missing
+ * concurrent ones cannot overcommit a host. @throws AppError UNAVAILABLE naming the missing resource
  */
 export async function placeVm(
   tx: Tx,

@@ -53,7 +53,7 @@ export interface Capacity {
 }
 
 /**
- * The capacity of this machine's own host is what it reports. A remote host is not trusted to attract VMs: its capacity is
+ * This machine's own host reports its capacity. A remote host is not trusted to attract VMs: its capacity is
  * what the operator set, or less if it reports less. Null: the operator has not set it yet.
  */
 export function capacityOf(host: {

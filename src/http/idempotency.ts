@@ -1,4 +1,4 @@
-/** Reads the header Idempotency-Key; what it does is `idempotency/claim.ts`. */
+/** Reads the header Idempotency-Key. `idempotency/claim.ts` implements it. */
 import { createHash } from 'node:crypto';
 import type { FastifyRequest } from 'fastify';
 import type { Principal } from '../auth/principal.ts';

@@ -3,7 +3,7 @@ import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
 import { currentImage, diskNeeds, findVersion, instancesOfVersion } from './store.ts';
 
-/** Whether a host should upload an image that it has. A remote host uploads only what one of its disks is based on. */
+/** Whether a host should upload an image that it has. A remote host uploads only images that one of its disks is based on. */
 export async function judgeOffer(
   tx: Tx,
   { id, version, recipe, needed }: OfferedImage,

@@ -9,7 +9,7 @@ const VERSIONS_MAX = 200;
 /**
  * Records that all objects of an image are in the object store. A host's newest image becomes current if it is new here and
  * the current one is of another recipe: so two hosts with builds of one recipe do not alternate, and a host that comes back
- * with an old image changes nothing. A remote host (`from`) may only register what one of its disks is based on, and
+ * with an old image changes nothing. A remote host (`from`) may only register an image of one of its disks, and
  * never the current image. False when refused.
  */
 export async function registerImage(

@@ -13,7 +13,7 @@ export interface IngressLimits {
   readonly early: number;
   /**
    * With more early connections than this, new ones reach the guest only after `crowd_ms`: each costs its sshd a process,
-   * and most of a burst has disconnected by then.
+   * and most of a burst has already disconnected.
    */
   readonly crowd: number;
   readonly crowd_ms: number;

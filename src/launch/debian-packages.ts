@@ -70,7 +70,7 @@ export interface EnsurePackagesOptions {
   readonly say: Say;
 }
 
-/** Installs what is missing as root; throws {@link StartError} with the exact command otherwise. */
+/** As root, installs the missing packages. Otherwise throws {@link StartError} with the exact command. */
 export async function ensureDebianPackages(options: EnsurePackagesOptions): Promise<void> {
   const { list_paths, env, is_root, say } = options;
   const search_path = env['PATH'] ?? '';

@@ -110,7 +110,7 @@ export async function runningServer(cluster_dir: string): Promise<RunningServer 
 
 /**
  * Ends servers whose cluster folder was deleted. Such a server notices within a minute and then unlinks the socket at its path,
- * which may be a new server's by then.
+ * which may belong to a new server at that time.
  */
 export async function endOrphans(cluster_dir: string): Promise<void> {
   const cwd = `${await realpath(cluster_dir)} (deleted)`;

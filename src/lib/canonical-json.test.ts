@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { canonicalJson } from './canonical-json.ts';
 
-/** As the MACs of audit entries were made from the beginning: what is chained already must be found whole. */
+/** The MACs of existing audit entries depend on this form, so it must never change. */
 function asEver(value: unknown): string {
   return JSON.stringify(value, (_key, inner: unknown) => {
     if (typeof inner !== 'object' || inner === null || Array.isArray(inner)) return inner;

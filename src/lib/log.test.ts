@@ -9,7 +9,7 @@ function logged(fields: object): Record<string, unknown> {
 }
 
 describe('what must never reach a log', () => {
-  it('is redacted at the top, in what is logged there, and in what that holds', () => {
+  it('is redacted at the top level, in logged objects, and in their members', () => {
     const request = { id: 1, token: 't', headers: { host: 'h', authorization: 'a', cookie: undefined } };
     const { password, request: shown } = logged({ password: 'p', request });
     assert.equal(password, '[redacted]');
@@ -18,7 +18,7 @@ describe('what must never reach a log', () => {
       token: '[redacted]',
       headers: { host: 'h', authorization: '[redacted]' },
     });
-    assert.equal(request.token, 't', 'what was logged is as it was');
+    assert.equal(request.token, 't', 'the logged object is unchanged');
   });
 
   it('is redacted in lists, and in what an error holds', () => {
@@ -37,7 +37,7 @@ describe('what must never reach a log', () => {
   });
 });
 
-it('times, bytes and what is null are written as ever', () => {
+it('times, bytes and null are written without change', () => {
   const { at, none, bytes } = logged({ at: new Date(0), none: null, bytes: Buffer.from('a') });
   assert.deepEqual(
     { at, none, bytes },

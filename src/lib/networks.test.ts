@@ -19,7 +19,7 @@ test('every spelling of a network is kept in one form', () => {
   for (const [given, kept] of forms) assert.equal(canonicalCidr(given), kept, given);
 });
 
-test('what is no network is refused by its place in the list', () => {
+test('a text that is no network is refused with its index in the list', () => {
   const bad = [
     '',
     '/8',
@@ -54,7 +54,7 @@ test('doubles are kept once, and no more than fifty are taken', () => {
   });
 });
 
-test('an address is let in by a network of its family that holds it, and anywhere by none', () => {
+test('an address matches networks of its family that contain it; without networks every address matches', () => {
   assert.ok(addressAllowed([], '198.51.100.1'));
   assert.ok(addressAllowed(['10.0.0.0/8', '2001:db8::/32'], '10.9.8.7'));
   assert.ok(addressAllowed(['10.0.0.0/8'], '::ffff:10.9.8.7'));
@@ -64,7 +64,7 @@ test('an address is let in by a network of its family that holds it, and anywher
   }
 });
 
-test('property: the kept form of a network is its own kept form and holds what was given', () => {
+test('property: the stored form of a network is its own stored form, and contains the given addresses', () => {
   const given = fc.oneof(
     fc.tuple(fc.ipV4(), fc.integer({ min: 0, max: 32 })),
     fc.tuple(fc.ipV6(), fc.integer({ min: 0, max: 128 })),

@@ -43,7 +43,7 @@ export function canonicalCidrs(texts: readonly string[]): string[] {
   return [...new Set(kept)];
 }
 
-/** Whether a request from `address` may use a key with these networks. An address that is none is let in nowhere. */
+/** Whether a request from `address` may use a key with these networks. A text that is no address matches no network. */
 export function addressAllowed(cidrs: readonly string[], address: string): boolean {
   if (cidrs.length === 0) return true;
   let from = parseAddress(address);

@@ -3,8 +3,8 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { untrustedText, withoutControls } from './untrusted-text.ts';
 
-/** A terminal acts on them, or they hide or reorder what is read. */
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+/** Characters that a terminal acts on, or that hide or reorder text. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the test searches for them
 const HARMFUL = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]|\p{Cf}|\p{Cs}/u;
 
 test('untrusted text becomes one line of at most 300 characters without control characters', () => {

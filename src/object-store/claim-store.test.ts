@@ -51,7 +51,7 @@ test('one of two installations that claim a store at the same moment gets it', a
   assert.deepEqual(
     both.map(({ id, marked }) => marked && id === there).sort(),
     [false, true],
-    'who was refused counts on nothing',
+    'only the winner records the claim',
   );
 });
 

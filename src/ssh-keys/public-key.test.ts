@@ -23,7 +23,7 @@ function generate(...args: string[]): string {
   return readFileSync(`${path}.pub`, 'utf8');
 }
 
-/** What ssh-keygen says of a line: bits and fingerprint. */
+/** The bits and fingerprint of a line, by ssh-keygen. */
 function oracle(line: string): { bits: number; fingerprint: string } {
   const path = file();
   writeFileSync(path, `${line}\n`);
@@ -176,7 +176,7 @@ describe('a key is refused', () => {
   refused('that is longer than any key', () => `${bare} ${'x'.repeat(20_000)}`, /characters/);
 });
 
-test('nothing but a refusal comes of any text, and what is accepted ssh-keygen reads too', () => {
+test('any text is accepted or refused without another error, and ssh-keygen reads every accepted one', () => {
   const lines = Object.values(GOOD);
   const mutated = fc
     .tuple(fc.constantFrom(...lines), fc.nat(400), fc.string({ minLength: 0, maxLength: 3 }))

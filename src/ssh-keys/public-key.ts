@@ -105,7 +105,7 @@ const READERS = new Map<string, (reader: Reader) => void>([
 
 export const KEY_TYPES = [...READERS.keys()];
 
-/** @throws AppError INVALID_REQUEST on `public_key`, saying what is wrong with it */
+/** @throws AppError INVALID_REQUEST on `public_key`, with the problem */
 export function parsePublicKey(text: string): PublicKey {
   const line = text.replace(/\r?\n$/, '');
   if (line.length > MAX_LENGTH) refuse(`a key has at most ${MAX_LENGTH} characters`);

@@ -266,7 +266,7 @@ describe('a password reset', () => {
     assert.equal((await waysInOf(who.user_id)).api_keys, 3, 'nothing was removed');
   });
 
-  test('with revoke_all removes them, in every organisation, and each is told of', async () => {
+  test('with revoke_all removes them in every organisation, with a notification for each', async () => {
     const who = await api.person({ password: PASSWORD });
     const elsewhere = await api.person();
     await db

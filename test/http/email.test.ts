@@ -101,7 +101,7 @@ describe('400', () => {
     assertError(await confirm(who, token), 'INVALID_REQUEST');
   });
 
-  test('what is no address', async () => {
+  test('a text that is no address', async () => {
     const who = await person();
     for (const email of ['', 'nobody', 'a@', '@b', 'a b@example.org', `${'x'.repeat(250)}@example.org`]) {
       assertError(await change(who, email), 'INVALID_REQUEST');

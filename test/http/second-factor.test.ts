@@ -75,7 +75,7 @@ test('a code works once, not again by the code that confirmed the factor, and no
   assert.equal(await verify(ann, { totp_code: code(30) }), 'wrong');
 });
 
-test('of ten uses of one code at once exactly one is let in', async () => {
+test('of ten concurrent uses of one code exactly one succeeds', async () => {
   const { ann, code } = await personWithTotp();
   const verdicts = await Promise.all(Array.from({ length: 10 }, () => verify(ann, { totp_code: code(30) })));
   assert.equal(verdicts.filter((verdict) => verdict === 'right').length, 1);

@@ -77,7 +77,7 @@ describe('200', () => {
 });
 
 describe('204', () => {
-  test('a revoked session has no token any more, and the others go on', async () => {
+  test('a revoked session gets no more tokens, and the others continue', async () => {
     const who = await api.person();
     const other = await makeSession(api.db, who.user_id);
     assert.equal((await api.as(who).delete(`/v1/auth/sessions/${other.session_id}`)).status, 204);

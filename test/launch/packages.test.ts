@@ -51,7 +51,7 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     );
   });
 
-  test('installed in an empty folder it helps, says what is wrong, runs, and stops', async () => {
+  test('installed in an empty folder it prints help, reports a wrong setting, runs, and stops', async () => {
     const home = join(folder, 'home');
     const data_dir = { BERTH_DATA_DIR: join(folder, 'none'), HOME: home };
     await mkdir(home);

@@ -13,7 +13,7 @@ complete -F _berth berth
 _berth() {
   compadd -- \${(f)"$(berth __complete "\${(@)words[2,CURRENT]}" 2> /dev/null)"}
 }
-# Loaded by its name the first time: what is asked for now comes of it too.
+# zsh loads this file at the first completion, which must be answered too.
 if [ "$funcstack[1]" = _berth ]; then
   _berth
 else

@@ -1,4 +1,4 @@
-/** `berth up NAME`: from nothing to a shell. Creates what is missing (login, key, instance, running VM), and reuses the rest. */
+/** `berth up NAME`: logs in to an instance. Creates a missing login, SSH key, instance or running VM first. */
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -45,7 +45,7 @@ export class ByteBudget {
 
   give(bytes: number): void {
     this.#used -= bytes;
-    assert(this.#used >= 0, 'a budget gets back what it gave');
+    assert(this.#used >= 0, 'no more bytes are returned than were taken');
     for (let first = this.#waiters[0]; first && this.#fits(first.bytes); first = this.#waiters[0]) {
       this.#waiters.shift();
       this.#used += first.bytes;

@@ -1,6 +1,6 @@
 /**
- * What one VM uses: counters since its process began, and current levels. The host measures what it can; the rest comes from the
- * guest's agent, and is null while that does not answer.
+ * The resource use of one VM: counters since its process began, and current levels. Most are measured on the host. The others
+ * come from the guest's agent, and are null while it does not answer.
  */
 import { readFile } from 'node:fs/promises';
 import type { VmSample } from '../../agent-api/host-calls.ts';

@@ -90,7 +90,7 @@ test('a backup job whose speed QEMU does not confirm is cancelled, and its guest
     if (command === 'block-job-set-speed') throw new QmpTimeoutError('no reply');
     return command === 'query-jobs' && job !== null ? [{ id: 'flush-1', status: job }] : [];
   };
-  // Never: what has not changed when it is looked at does not change here.
+  // Never resolves, because nothing changes in this test.
   const waitForEvent = () => new Promise(() => undefined);
   const machine = {
     folder: { runtime },

@@ -4,7 +4,7 @@
  *   freeze ─▶ transaction(backup) ─▶ thaw ─▶ job: dirty blocks → our NBD export → segments → store
  *          ─▶ job pending, segments durable, overlay on the host's disk ─▶ commit (compare and swap) ─▶ job-finalize
  *
- * Invariants: the overlay on the disk holds what is committed, so a killed QEMU or a power cut never leaves it behind the head.
+ * Invariants: the overlay holds all committed data durably, so a killed QEMU or a power cut never leaves it behind the head.
  * A failure before the commit ends in job-cancel, and every dirty bit is back. Once the commit is sent, its outcome is asked for
  * until it is known, and its segments are never deleted; only then is the job finalized or cancelled.
  */

@@ -1,11 +1,11 @@
 /**
- * How a guest's agent behaves, and what follows. Pure: the caller passes times, on performance.now's scale.
+ * The conduct of a guest's agent, and its consequences. Pure: the caller passes times, on performance.now's scale.
  *
  *   answers ──breaks the protocol──▶ cut off for 1 s, then 2, 4 … 60 ──answers──▶ answers
  *      └──does not answer for 20 s──▶ silent ──answers──▶ answers
  *
- * `is_silent` holds in both states. Breaking the protocol again within five minutes doubles the time of the cut-off, whatever was
- * answered in between.
+ * `is_silent` holds in both states. Breaking the protocol again within five minutes doubles the time of the cut-off, also after
+ * answers in between.
  */
 /** Longer than a healthy guest takes to answer. */
 const SILENT_MS = 20_000;

@@ -39,7 +39,7 @@ test('a guest that never answers is a timeout', async () => {
   await assert.rejects(guestExec(agent, command), GuestAgentTimeoutError);
 });
 
-/** A file that has more with each look, as qemu-ga reads one: what is new since the last. */
+/** A growing file: as with qemu-ga, each read returns the bytes since the last read. */
 function growing(parts: readonly string[]) {
   const seen: string[] = [];
   const left = [...parts];

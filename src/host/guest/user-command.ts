@@ -1,5 +1,5 @@
 /**
- * Runs a user's command in the guest, whatever it prints: the agent's reply holds the first part of the output, files of the guest
+ * Runs a user's command in the guest. The agent's reply holds the first part of the output, files of the guest
  * the rest (user-command.sh), which is read in pieces.
  */
 import { randomBytes } from 'node:crypto';

@@ -21,7 +21,7 @@ export interface HostImage {
   readonly newest: boolean;
 }
 
-/** The image cannot be used. The message names what is missing, and what to do. */
+/** The image cannot be used. The message names the missing parts and the remedy. */
 export class ImageError extends Error {
   override name = 'ImageError';
 }

@@ -59,7 +59,7 @@ export class ImageKeeper {
 
   /**
    * The image of a disk: exactly `version`, or the newest if that is null. Fetched if it is not on this host.
-   * @throws ImageError naming what is missing, store errors, ControlPlaneUnavailable
+   * @throws ImageError naming the missing parts, store errors, ControlPlaneUnavailable
    */
   async forDisk(id: string, version: string | null, signal?: AbortSignal): Promise<HostImage> {
     const { images_dir, client } = this.#options;

@@ -9,10 +9,10 @@ import { KeyPusher } from './key-pusher.ts';
 const [A, B, C] = ['ssh-ed25519 AAAA', 'ssh-ed25519 BBBB', 'ssh-ed25519 CCCC'] as const;
 const LOOK_AGAIN_MS = 2_000;
 
-/** Carries out what it is sent, the script of apply-keys.sh as well, and answers as the agent does; or not, or later. */
+/** A guest agent that runs its commands, including apply-keys.sh, and answers at once, late or never. */
 class Guest {
   keys: readonly string[] = [];
-  /** What was asked for, with the keys in force by then. */
+  /** The requests, each with the keys in force at that time. */
   readonly calls: string[] = [];
   lost = 0;
   answer: () => Promise<unknown> = async () => undefined;
@@ -81,7 +81,7 @@ async function upWith(lines: readonly string[]) {
   return all;
 }
 
-/** As above, with a key revoked: what it has left open is to be looked at again. */
+/** The same with a revoked key: the connections that it left open must be checked again. */
 async function revoked(t: TestContext) {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const all = await upWith([A, B]);

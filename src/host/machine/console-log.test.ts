@@ -8,7 +8,7 @@ import { PassThrough } from 'node:stream';
 import { test } from 'node:test';
 import { ConsoleLog, consoleTail } from './console-log.ts';
 
-test('a guest that prints without end waits: its log stays small, and what it prints is not piled up here', async (t) => {
+test('a guest that prints without end is slowed down: its log stays small, and no output accumulates in memory', async (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'berth-console-'));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   const [socket_path, log_path] = [join(folder, 'socket'), join(folder, 'log')];
@@ -57,7 +57,7 @@ test('a console works while its log cannot be written, and is logged again once 
   const [guest] = (await connected) as [Socket];
   const watcher = new PassThrough();
   log.attach(watcher);
-  // A PassThrough gives back what it is given: what it shows, and then what is typed.
+  // A PassThrough returns its input: first the console's output, then the typed text.
   const shown = once(guest, 'data');
   guest.write('lost\n');
   assert.equal(String((await shown)[0]), 'lost\n');

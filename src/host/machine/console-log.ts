@@ -2,7 +2,7 @@
  * A guest's serial console: the last megabyte or so in a log file, live output to watchers, and their input to the guest. QEMU
  * drops output while this process is away.
  *
- * Invariants: the log never grows past twice what it keeps. A watcher that does not keep up is disconnected; guest and other
+ * Invariants: the log never grows past twice its kept size. A watcher that does not keep up is disconnected; guest and other
  * watchers never wait for it. A guest that prints without end is read within a budget. A full disk loses log lines only.
  */
 import { appendFileSync, chmodSync, readFileSync, statSync, writeFileSync } from 'node:fs';

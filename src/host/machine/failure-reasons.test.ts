@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { reasonFor } from './failure-reasons.ts';
 
-test('a reason says what is wrong, and not where on the host', async () => {
+test('a reason names the problem without paths on the host', async () => {
   const error: unknown = await open('/nonexistent/secret-place').catch((thrown: unknown) => thrown);
   assert.deepEqual(reasonFor(error, 'flush_failed'), {
     code: 'flush_failed',

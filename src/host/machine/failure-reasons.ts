@@ -35,7 +35,7 @@ export function deathReason(
   if (!panicked) {
     return {
       code: 'vm_died',
-      message: 'The VM process ended by itself; what it had written is kept on its host.',
+      message: 'The VM process ended by itself; its host keeps its writes.',
     };
   }
   return {

@@ -4,7 +4,7 @@
  *   launch ──▶ booting ──guest answers──▶ up ──RESET──▶ booting …
  *                 └──────────SHUTDOWN──────┴──▶ off        (from any state: gone, when the process ends)
  *
- * Invariant: the record on disk is never behind the process. It is written before what it records is done.
+ * Invariant: the record on disk is never behind the process. It is written before the recorded action.
  */
 import { join } from 'node:path';
 import type { Reason } from '../../agent-api/types.ts';

@@ -5,8 +5,8 @@
  * has written, is atomic with the guest's writes, and marks nothing dirty (docs/adr/0013-lazy-restore.md). Each range is first
  * fetched into our memory, so that the copy, which blocks the guest's requests to that range, is short.
  *
- * Order: first what the last boot read first, at once; when the guest is up, the rest in the order of the segments, at a limited
- * rate. Progress is not recorded: QEMU skips what is there already.
+ * Order: first, without delay, the ranges that the last boot read first. When the guest is up, the rest in the order of the
+ * segments, at a limited rate. Progress is not recorded, because QEMU skips existing clusters.
  */
 import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';

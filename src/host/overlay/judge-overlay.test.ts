@@ -21,7 +21,7 @@ interface Row {
 const ROWS: readonly Row[] = [
   { why: 'no overlay', file: 'none', sidecar: 'any', decision: 'remove' },
   { why: 'an overlay that nothing vouches for', file: 'any', sidecar: 'none', decision: 'remove' },
-  { why: 'nobody knows what it is of', file: 'any', sidecar: 'damaged', decision: 'set aside' },
+  { why: 'its disk is unknown', file: 'any', sidecar: 'damaged', decision: 'set aside' },
   { why: 'the head itself', file: 'whole', sidecar: 'clean', same: true, decision: 'clean' },
   {
     why: 'the head, torn: all is durable',
@@ -75,7 +75,7 @@ const ROWS: readonly Row[] = [
     },
   },
   {
-    why: 'the same, and the database has lost what it was of',
+    why: 'the same, and the database has lost its disk',
     ...{
       file: 'any',
       sidecar: 'any',

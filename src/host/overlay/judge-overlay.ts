@@ -1,5 +1,5 @@
 /**
- * What an overlay is worth that no QEMU has open: every way in which file, sidecar and head can disagree, and what is done. Pure.
+ * Decides what to do with an overlay that no QEMU has open, for every way in which file, sidecar and head can disagree. Pure.
  * `docs/persistence.md` has it as a table; the test beside this goes through all combinations.
  *
  * - An overlay is used only if it holds all that the head holds, and no other host has had the disk since.

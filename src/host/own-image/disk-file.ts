@@ -91,7 +91,7 @@ async function sizeOfWhole(path: string, max_bytes: number): Promise<number> {
   return header.size_bytes;
 }
 
-/** Finds the root file system. @throws UnusableImageError with what was found instead */
+/** Finds the root file system. @throws UnusableImageError listing the file systems found instead */
 export async function findRoot(disk: FileHandle, size: number): Promise<Range> {
   const head = await readAt(disk, 0, 2 * SECTOR);
   const candidates =

@@ -76,7 +76,7 @@ test('an unexpected message is not read: its sender waits, and it arrives comple
   sender.write(sent, () => {
     written = true;
   });
-  // Anything that is read at all is read by then: each turn of the event loop polls.
+  // All readable data has been read now, because each turn of the event loop polls.
   for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve));
   assert.deepEqual([got.length, written], [0, false]);
   reader.expect(true);

@@ -1,6 +1,6 @@
 /**
- * Takes over the machine that an earlier agent left, and repairs what that agent's death interrupted: a freeze, a suspend, a
- * flush, the filling of an overlay.
+ * Adopts the machine that an earlier agent left, and completes or undoes the work that the agent's death interrupted: a freeze, a
+ * suspend, a flush, or the filling of an overlay.
  *
  * Invariant: the lazy export is served before QEMU is spoken to. QEMU may wait for a read, and answers nothing before it.
  */

@@ -1,6 +1,6 @@
 /**
- * The reconciler's policy, pure: the next step from what is wanted and what is there, what interrupts a step, and when nothing
- * is left to do. Each step brings the VM nearer to what is wanted; the reconciler takes it, looks, and decides again.
+ * The reconciler's policy, pure: the next step from the wanted to the actual state, the events that interrupt a step, and the end
+ * of the work. Each step brings the VM nearer to the wanted state. The reconciler takes the step, observes, and decides again.
  */
 import type { Assignment } from '../../agent-api/types.ts';
 

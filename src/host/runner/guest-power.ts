@@ -23,7 +23,7 @@ export async function rebootGuest(machine: Machine, signal: AbortSignal): Promis
 
 /**
  * Shuts down by the guest's agent, or halts the machine if that takes too long. `force` halts it at once: the agent may hang, so
- * it is not even asked who has logged in.
+ * it is not even asked for its logins.
  */
 export async function powerOffGuest(
   machine: Machine,

@@ -1,6 +1,6 @@
 /**
  * An instance's VM as it exists on this host: its machine, the record of the last machine, and whether the overlay holds unsaved
- * writes. The runner knows what is wanted; this class changes what is there.
+ * writes. The runner knows the wanted state; this class changes the actual state.
  *
  *   no machine ──adopt, launch──▶ machine ──end──▶ no machine; unsaved writes unknown until the next look
  *

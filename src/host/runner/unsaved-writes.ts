@@ -1,6 +1,6 @@
 /**
  * Whether the overlay of an instance without a machine holds writes beyond the head, and whether a boot's writes are lost. The
- * runner looks before it decides: a stop saves what is there, and a loss is reported once.
+ * runner inspects the overlay before it decides: a stop saves such writes, and a loss is reported once.
  */
 import type { Assignment, Reason } from '../../agent-api/types.ts';
 import type { HostContext } from '../host-context.ts';

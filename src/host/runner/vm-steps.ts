@@ -35,7 +35,7 @@ export interface VmStepsParts {
   readonly auto: AutoFlush;
   /** The agent closes. */
   readonly closing: AbortSignal;
-  /** Changes what is wanted, unless another assignment has arrived. null: nothing, the instance is deleted. */
+  /** Changes the wanted state, unless another assignment has arrived. null: the instance is deleted. */
   readonly setDesired: (assignment: Assignment, desired: Assignment['desired'] | null) => void;
 }
 

@@ -34,7 +34,7 @@ export interface QemuParts {
   readonly offers_host_key: boolean;
   /** QEMU waits for a suspended VM's memory, from a socket. */
   readonly resumes: boolean;
-  /** QEMU waits until it is told to read this file. */
+  /** QEMU waits for the command to read this file. */
   readonly memory_fd: number | undefined;
 }
 

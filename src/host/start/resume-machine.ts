@@ -63,6 +63,6 @@ async function launchFast(launch: Launch): Promise<Launched> {
 export function coldReason({ message }: Reason): Reason {
   return {
     code: 'cold_boot',
-    message: `The VM could not be resumed and was booted from its disk; what was in its memory is lost. ${message}`,
+    message: `The VM could not be resumed and was booted from its disk; its memory is lost. ${message}`,
   };
 }

@@ -32,7 +32,7 @@ test('public addresses stay open', () => {
   assert.deepEqual([...addresses, ...addresses_v6].filter(closed), []);
 });
 
-test('replies and DNS to the host’s resolvers come before what is closed, and only port 53 of those', () => {
+test('replies and DNS (port 53 only) to the host’s resolvers are accepted before blocked networks are rejected', () => {
   const text = egressRules({ data_folder_id: 'a', resolvers: ['127.0.0.53', 'fd00::53'] });
   const established = text.indexOf('ct state established');
   const dns = text.indexOf('ip daddr { 127.0.0.53 } udp dport 53 accept');

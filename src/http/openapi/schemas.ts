@@ -9,7 +9,7 @@ import type { Reference, SchemaObject } from './types.ts';
 /** The integers that JSON carries without loss (RFC 8259, section 6). */
 const MAX_INTEGER = Number.MAX_SAFE_INTEGER;
 const INT32_MAX = 2 ** 31 - 1;
-/** Above anything that an answer holds: requests bound what is stored. */
+/** Above every value in an answer, because requests bound the stored values. */
 const MAX_ANSWER_TEXT = 65_536;
 const MAX_ANSWER_ITEMS = 10_000;
 
