@@ -28,7 +28,7 @@ export class ProtocolRefused extends ControlPlaneUnavailable {
   override name = 'ProtocolRefused';
 }
 
-/** The instance's newest VM is on another host, so the control plane says nothing of its disk. */
+/** The instance's newest VM is on another host, so the control plane does not return the head of its disk. */
 export class DiskElsewhere extends Error {
   override name = 'DiskElsewhere';
 }

@@ -18,14 +18,14 @@ test('the list has 10,000 passwords that are long enough, in lower case, each on
   );
 });
 
-test('each of them is refused, in any case', () => {
+test('each listed password is refused, in upper and lower case', () => {
   for (const each of listed) assert.match(guessableBecause(each, null) ?? '', /most used/, each);
   for (const each of ['Password1234', 'QWERTYUIOP123', 'ADMINISTRATOR']) {
     assert.match(guessableBecause(each, EMAIL) ?? '', /most used/, each);
   }
 });
 
-test('a part of one, one with more, and two together are not among them', () => {
+test('a prefix of a listed password, an extension, and two together are not in the list', () => {
   const [first = '', second = ''] = listed;
   for (const each of [`${first} harbour`, first.slice(1), `${first}\n${second}`, '', '\n']) {
     assert.equal(guessableBecause(each, EMAIL), null, each);

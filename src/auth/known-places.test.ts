@@ -21,7 +21,7 @@ test('of IPv6 the first 48 bits count, however they are written; IPv4 in IPv6 is
   assert.ok(same(['::ffff:203.0.113.7', ''], ['203.0.113.9', '']));
 });
 
-test('the hash says nothing across people', () => {
+test('the hashes of one place differ between users', () => {
   const caller = { ip: '203.0.113.7', user_agent: FIREFOX };
   assert.ok(!placeOf(user_id, caller).equals(placeOf(newId('usr'), caller)));
 });

@@ -5,10 +5,10 @@ import { AppError } from '../lib/errors.ts';
 import { hashPassword, verifyPassword } from './passwords.ts';
 
 test('checks that find no room are refused, with and without an account, and the next ones are answered', async () => {
-  // Cheap to check: there are many.
+  // A cheap hash, because many checks run.
   const stored = await hash('twelve chars', { memoryCost: 8, timeCost: 1 });
   const busy = (error: unknown) => error instanceof AppError && error.code === 'UNAVAILABLE';
-  // Four run, two hundred wait: more than there is room for.
+  // Four run and two hundred wait, which is the limit.
   const crowd = Array.from({ length: 204 }, () => verifyPassword(stored, 'twelve chars'));
   await assert.rejects(verifyPassword(null, 'twelve chars'), busy);
   await assert.rejects(verifyPassword(stored, 'twelve chars'), busy);

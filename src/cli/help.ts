@@ -56,13 +56,13 @@ export function helpOfAll(): string {
 const HELP_WORDS: readonly string[] = ['-h', '--help'];
 const isNoun = (noun: string) => NAMES.some((name) => name.startsWith(`${noun} `));
 
-/** Whether the words are only a noun, which shows its help and is no failure. */
+/** Whether the arguments are only a noun, which shows the noun's help and is no failure. */
 export function asksAboutNoun([noun = '', verb, ...rest]: readonly string[], asks: boolean): boolean {
   const only = asks ? verb === undefined : HELP_WORDS.includes(verb ?? '');
   return only && rest.length === 0 && isNoun(noun);
 }
 
-/** For unknown words: commands with the same start, or a pointer to all. */
+/** The help for an unknown command: the commands of its noun, or the nearest command. */
 export function helpFor([noun = '', verb]: readonly string[]): string {
   const alike = SECTIONS.flatMap(({ commands }) => commands).filter(({ name }) =>
     name.startsWith(`${noun} `),

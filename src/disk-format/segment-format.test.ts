@@ -168,7 +168,7 @@ for (const { name, key } of KINDS) {
       );
     });
 
-    test('in the place of another is detected by its key', () => {
+    test('in place of another segment is detected by its key', () => {
       for (const other of [{ epoch: 4 }, { generation: 18 }, { attempt: 1 }, { part: 1 }]) {
         const place = segmentKey('disks/x', { ...PLAIN, ...other });
         const { identity } = decodeDirectory(place, object.length, object, KEYS);

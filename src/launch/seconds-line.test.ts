@@ -5,7 +5,7 @@ import { SecondsLine } from './seconds-line.ts';
 
 const ERASE = '\r\u001b[2K';
 
-test('output replaces the seconds, and the end removes them', (t) => {
+test('output replaces the elapsed seconds, and the end removes them', (t) => {
   t.mock.timers.enable({ apis: ['setInterval'] });
   const out = new PassThrough({ encoding: 'utf8' });
   const line = new SecondsLine(out);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { inParallel } from './in-parallel.ts';
 
-test('every item is worked on once, at most so many at a time', async () => {
+test('every item is processed once, within the concurrency limit', async () => {
   const done: number[] = [];
   let now = 0;
   let most = 0;

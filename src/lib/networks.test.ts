@@ -47,7 +47,7 @@ test('a text that is no network is refused with its index in the list', () => {
   );
 });
 
-test('doubles are kept once, and no more than fifty are taken', () => {
+test('duplicates are stored once, and at most fifty are accepted', () => {
   assert.deepEqual(canonicalCidrs(['10.0.0.1/8', '10.0.0.0/8']), ['10.0.0.0/8']);
   assert.throws(() => canonicalCidrs(Array.from({ length: 51 }, (_, i) => `10.0.0.${i}`)), {
     code: 'INVALID_REQUEST',

@@ -13,7 +13,7 @@ test('a time of any offset and either case is taken, to the millisecond', () => 
   }
 });
 
-test('a day or an hour that there is not is no time', () => {
+test('a time with an impossible day or hour is refused', () => {
   for (const text of [
     '2026-02-29T00:00:00Z',
     '2026-02-30T00:00:00Z',

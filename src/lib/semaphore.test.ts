@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Semaphore } from './semaphore.ts';
 
-test('permits are passed on in the order of the calls, and one that left is passed over', async () => {
+test('permits are granted in the order of the calls, without the callers that left', async () => {
   const semaphore = new Semaphore(1);
   await semaphore.acquire();
   const order: string[] = [];

@@ -50,7 +50,7 @@ test('a stop is never refused, from any state', () => {
   fc.assert(fc.property(state, (from) => ['accepted', 'already'].includes(ruleFor(from, 'stop'))));
 });
 
-test('stopped is reached by the host saying that all is durable or gone, and by nothing else', () => {
+test('stopped is reached only when the host reports that all writes are durable or lost', () => {
   fc.assert(
     fc.property(state, fc.constantFrom(...INPUTS), (from, input) => {
       if (from !== 'stopped' && observe(from, input) === 'stopped') {
@@ -60,7 +60,7 @@ test('stopped is reached by the host saying that all is durable or gone, and by 
   );
 });
 
-test('suspended is reached only from suspending, by the host saying that memory and disk are durable', () => {
+test('suspended is reached only from suspending, when the host reports durable memory and disk', () => {
   fc.assert(
     fc.property(state, fc.constantFrom(...INPUTS), (from, input) => {
       if (observe(from, input) === 'suspended') assert.deepEqual([from, input], ['suspending', 'suspended']);
@@ -68,7 +68,7 @@ test('suspended is reached only from suspending, by the host saying that memory 
   );
 });
 
-test('running is reached only when the host says that the guest accepts SSH, or runs on after a failed suspend', () => {
+test('running is reached only when the host reports that the guest accepts SSH, or continues after a failed suspend', () => {
   fc.assert(
     fc.property(state, fc.constantFrom(...INPUTS), (from, input) => {
       if (from === 'running' || observe(from, input) !== 'running') return;
@@ -77,7 +77,7 @@ test('running is reached only when the host says that the guest accepts SSH, or 
   );
 });
 
-test('whatever the order of inputs, a stop that was accepted is only left for stopped or failed', () => {
+test('in any order of inputs, an accepted stop ends only in stopped or failed', () => {
   fc.assert(
     fc.property(fc.array(fc.constantFrom(...INPUTS)), (inputs) => {
       let at: VmState = ACCEPTED_STATE.stop;

@@ -20,7 +20,7 @@ test('ten attempts, the waits between them as published, within 20 %', () => {
   );
 });
 
-test('the jitter reaches both of its ends', () => {
+test('the jitter covers its whole range', () => {
   assert.equal(
     retryDelayMs(1, null, () => 0),
     4_000,

@@ -77,7 +77,7 @@ function kvm(accelerators: readonly string[]): Finding {
   return { check, ok: null, found: `${where} their VMs, which is slow`, next };
 }
 
-/** Without the server's answer. */
+/** A check of this machine's /dev/kvm, without the server. */
 function kvmDevice(): Finding {
   const check = 'KVM';
   try {

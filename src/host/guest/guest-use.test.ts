@@ -20,7 +20,7 @@ function saying(text: string): GuestAgent {
   return { execute } as unknown as GuestAgent;
 }
 
-test('how full the root file system is, as unprivileged users see it, and null if an answer is no number', async () => {
+test('the use of the root file system as unprivileged users see it, and null if a reply is no number', async () => {
   const use = (text: string) => rootFileSystemUse(saying(text), OPTIONS);
   assert.deepEqual(await use('4096 1000 400 350\n'), { used_bytes: 600 * 4096, total_bytes: 950 * 4096 });
   for (const text of [
@@ -50,7 +50,7 @@ test('the traffic of the first interface, among any number', async () => {
   }
 });
 
-test('how much memory is used, if the answer is plausible', async () => {
+test('the memory in use, if the reply is plausible', async () => {
   const use = (text: string) => memoryUse(saying(text), OPTIONS);
   const told = 'MemTotal:         250000 kB\nMemFree: 1 kB\nMemAvailable:     100000 kB\n';
   assert.deepEqual(await use(told), { used_bytes: 150_000 * 1024, total_bytes: 250_000 * 1024 });

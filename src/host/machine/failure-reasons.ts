@@ -26,7 +26,7 @@ export function reasonFor<Code extends string>(error: unknown, otherwise: Code):
   return { code: otherwise, message };
 }
 
-/** Why a machine has ended that was not ended by us. */
+/** The reason of a machine that ended without our request. */
 export function deathReason(
   { damage, panicked }: { readonly damage: Error | null; readonly panicked: boolean },
   console_log: string,

@@ -164,7 +164,7 @@ test('files are removed only for a deleted instance without a machine', () => {
 const wanted = (desired: Situation['desired'], vm_id = 'vm_1', force = false) =>
   desired === 'unassigned' ? null : ({ vm_id, desired, force } as Parameters<typeof interrupts>[1]);
 
-test('only a deletion interrupts a save, nothing interrupts an end, and what repeats itself interrupts nothing', () => {
+test('only a deletion interrupts a save, nothing interrupts an end, and a repeated order interrupts nothing', () => {
   const desired = fc.constantFrom('running', 'suspended', 'stopped', 'failed', 'deleted', 'unassigned');
   fc.assert(
     fc.property(fc.constantFrom(...STEPS), desired, desired, (step, before, after) => {

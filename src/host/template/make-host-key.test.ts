@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { makeHostKey } from './make-host-key.ts';
 
-test('a host key is one that OpenSSH reads, whole, and no other time the same', (t) => {
+test('a new host key is readable by OpenSSH, complete, and never the same twice', (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'bhk-'));
   t.after(() => rmSync(folder, { recursive: true }));
   const seen = new Set<string>();

@@ -40,7 +40,7 @@ test('the process is named after its instance first of all, and starts paused an
   });
 });
 
-test('under TCG the machine has a clock that runs right, under KVM the quicker one, whose reboot needs a word', () => {
+test('under TCG the machine has the accurate clock, under KVM the faster one, whose reboot needs a kernel parameter', () => {
   const tcg = qemuArguments(SPEC);
   assert.match(valuesOf(tcg, '-machine')[0] ?? '', /^q35,.*hpet=on/);
   assert.doesNotMatch(valuesOf(tcg, '-append')[0] ?? '', /reboot=t/);
@@ -108,7 +108,7 @@ test('no path can add an option: the vector keeps its shape and every comma of a
   );
 });
 
-test('what lands on the kernel command line is one word: hostile host names and parameters are refused', () => {
+test('each part of the kernel command line is one word: hostile host names and parameters are refused', () => {
   for (const hostname of ['', '-a', 'a b', 'a,b', 'a"', 'a\nb', 'x init=/bin/sh', 'a'.repeat(64), 'ä']) {
     assert.throws(() => qemuArguments({ ...SPEC, hostname }), { name: 'InvariantError' }, hostname);
   }

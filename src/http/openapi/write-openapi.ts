@@ -18,7 +18,7 @@ import { Outbound } from '../../webhooks/outbound/outbound.ts';
 import { createApp } from '../app.ts';
 
 export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', '..', 'openapi', 'v1.json');
-/** Nothing connects to it. */
+/** Never connected. */
 const NO_DATABASE = 'postgresql://localhost/none';
 
 export async function openApiText(): Promise<string> {

@@ -34,7 +34,7 @@ test('the signal aborts when the caller disconnects', async () => {
   });
 });
 
-test('it is aborted already if the caller has disconnected before', async () => {
+test('the signal is already aborted if the caller has disconnected before', async () => {
   const socket = connect(port, '127.0.0.1');
   await new Promise<void>((resolve, reject) => {
     app.server.once('connection', (connection) => {

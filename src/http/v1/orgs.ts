@@ -59,7 +59,7 @@ export function registerOrgs(app: App, context: AppContext, cursors: CursorSeale
   registerWrites(app, context);
 }
 
-/** The fields of an organisation that a change can change. */
+/** The fields that a PATCH may change; the ETag depends on them. */
 function etagValue({ id, name, billing_email }: OrganisationRow) {
   return { id, name, billing_email };
 }
