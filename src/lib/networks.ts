@@ -1,6 +1,6 @@
 /**
- * The networks that a key may be used from (`allowed_cidrs`). Kept in one form: the network's own address, IPv6 as
- * RFC 5952 has it, IPv4-mapped addresses as IPv4, a single address with its full prefix. None: from everywhere.
+ * The networks that a key may be used from (`allowed_cidrs`). They are stored in one form: the network's own address, IPv6 by
+ * RFC 5952, IPv4-mapped addresses as IPv4, a single address with its full prefix. An empty list allows every address.
  */
 import ipaddr from 'ipaddr.js';
 import { invalid } from './errors.ts';
@@ -11,7 +11,7 @@ const MAPPED_BITS = 96;
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6;
 
-/** One network in its kept form; null when the text is none. Octal, hexadecimal and shortened IPv4 are not taken. */
+/** A network in its stored form; null when the text is none. Octal, hexadecimal and shortened IPv4 are refused. */
 export function canonicalCidr(text: string): string | null {
   const slash = text.indexOf('/');
   const address = parseAddress(slash === -1 ? text : text.slice(0, slash));
@@ -27,7 +27,7 @@ export function canonicalCidr(text: string): string | null {
   return networkOf(address, prefix);
 }
 
-/** The list in its kept form, without doubles. @throws AppError INVALID_REQUEST naming the first that is no network */
+/** The list in its stored form, without duplicates. @throws AppError INVALID_REQUEST naming the first that is no network */
 export function canonicalCidrs(texts: readonly string[]): string[] {
   const kept = texts.map((text, index) => {
     const cidr = canonicalCidr(text);
@@ -56,7 +56,7 @@ export function addressAllowed(cidrs: readonly string[], address: string): boole
   return false;
 }
 
-/** Whether all of a network (in its kept form) is in one of these. */
+/** Whether one of these networks contains all of a network (in its stored form). */
 export function networkWithin(cidr: string, cidrs: readonly string[]): boolean {
   const [network, prefix] = ipaddr.parseCIDR(cidr);
   return cidrs.some((each) => {

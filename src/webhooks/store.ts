@@ -69,7 +69,7 @@ const CHANGED = {
 } as const;
 const HEALTHY = { failing_since: null, failing_told: false } as const;
 
-/** Another URL is unproven. */
+/** A webhook with a changed URL is unproven again. */
 const provenAt = (url: string) => ({
   proven_at: sql<Date | null>`case when url = ${url} then proven_at end`,
 });
@@ -168,7 +168,7 @@ export async function replaceWebhookSecret(
     .executeTakeFirstOrThrow();
 }
 
-/** Nobody finds it from now on. The sweep removes its rows. */
+/** Hides the webhook from all reads. The sweep removes its rows. */
 export async function markWebhookDeleted(tx: Tx, id: WebhookId): Promise<void> {
   await tx.updateTable('webhooks').set({ org_id: null }).where('id', '=', id).execute();
 }

@@ -50,7 +50,7 @@ async function until(condition: () => boolean): Promise<void> {
   }
 }
 
-/** As when the agent was begun anew. */
+/** The state after a restart of the agent. */
 const lost = (guest: Guest): never => {
   guest.lost += 1;
   throw new GuestAgentError('guest-exec-status', 'PID 1 does not exist');

@@ -1,4 +1,4 @@
-/** How a commit to a disk ends, and asking until that is known. */
+/** The outcomes of a commit to a disk, and the retries until the outcome is known. */
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { CommitResponse } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';

@@ -27,7 +27,7 @@ const situation: fc.Arbitrary<Situation> = fc.record({
   trouble_unreported: fc.boolean(),
 });
 
-/** What carrying a step out does to the situation, when it succeeds. */
+/** The situation after a step that succeeds. */
 function after(now: Situation, step: Step): Situation {
   switch (step) {
     case 'start':
