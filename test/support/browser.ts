@@ -89,22 +89,15 @@ interface Finding {
 /** What a theme can change. */
 const COLOUR_RULES = ['color-contrast', 'link-in-text-block'];
 
-export interface AxeOptions {
-  /** Checks colours only, on a page that was checked in another theme. */
-  readonly colours_alone?: boolean;
-  /** An expression for the element to check, instead of the whole page. */
-  readonly within?: string;
-}
-
-/** The serious and critical findings of axe, one line each. */
+/** What axe finds that is serious or critical, in a line each. `colours_alone`: of a page that was looked at in another theme. */
 export async function accessibilityFindings(
   page: Page,
-  { colours_alone = false, within = 'document' }: AxeOptions = {},
+  { colours_alone = false }: { colours_alone?: boolean } = {},
 ): Promise<string[]> {
   // By the debugger: the page's policy would not let it in otherwise.
   if (!(await page.evaluate('"axe" in window'))) await page.evaluate(AXE);
   const options = { resultTypes: ['violations'], ...(colours_alone ? { runOnly: COLOUR_RULES } : {}) };
-  const { violations } = (await page.evaluate(`axe.run(${within}, ${JSON.stringify(options)})`)) as {
+  const { violations } = (await page.evaluate(`axe.run(document, ${JSON.stringify(options)})`)) as {
     violations: readonly Finding[];
   };
   return violations

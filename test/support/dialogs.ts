@@ -7,9 +7,8 @@ import type { Locator, Page } from 'playwright-core';
 import { accessibilityFindings, overhangPx } from './browser.ts';
 
 const TABS = 24;
-const TOP_DIALOG = "[...document.querySelectorAll('dialog[open]')].at(-1)";
 const ACTIVE_IN_TOP_DIALOG = `(() => {
-  const open = ${TOP_DIALOG};
+  const open = [...document.querySelectorAll('dialog[open]')].at(-1);
   // The body: it has gone on to the browser's own buttons, from where it comes back.
   return document.activeElement === document.body || open.contains(document.activeElement);
 })()`;
@@ -26,7 +25,7 @@ export async function dialogFindings(
   for (const colorScheme of ['light', 'dark'] as const) {
     await page.emulateMedia({ colorScheme });
     const colours_alone = colorScheme === 'dark';
-    for (const each of await accessibilityFindings(page, { colours_alone, within: TOP_DIALOG }))
+    for (const each of await accessibilityFindings(page, { colours_alone }))
       found.push(`${title} ${colorScheme}: ${each}`);
   }
   await page.emulateMedia({ colorScheme: 'light' });
