@@ -1,18 +1,30 @@
 /**
- * `node bin/run-tests.ts ARGUMENT…`: runs `node ARGUMENT…`, the test runner, with one PostgreSQL server for all of its files. The server
- * ends with the runner, also when the run is interrupted.
+ * `node bin/run-tests.ts TAP FILE…`: runs test files in the given order (`node --test` would sort them), three at a time, and writes
+ * their results to TAP too. All use one PostgreSQL server, which ends with the run, also when the run is interrupted.
  */
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
+import { createWriteStream } from 'node:fs';
+import { finished } from 'node:stream/promises';
+import { run } from 'node:test';
+import { spec, tap } from 'node:test/reporters';
 import { endIfInterrupted } from '../test/support/interrupted.ts';
 import { startTestPostgres } from '../test/support/test-postgres.ts';
 
+const [tap_path = '', ...files] = process.argv.slice(2);
 const postgres = await startTestPostgres();
-const runner = spawn(process.execPath, process.argv.slice(2), {
+const interrupted = new AbortController();
+endIfInterrupted(async () => interrupted.abort());
+const results = run({
+  files,
+  // On two cores: the tests wait for other processes and for guests more than they compute.
+  concurrency: 3,
+  timeout: 600_000,
+  signal: interrupted.signal,
+  execArgv: ['--import', './test/support/end-of-file.ts'],
   env: { ...process.env, BERTH_TEST_POSTGRES: postgres.url },
-  stdio: 'inherit',
 });
-endIfInterrupted(async () => void runner.kill());
-const [code] = await once(runner, 'exit');
+results.on('test:fail', () => {
+  process.exitCode = 1;
+});
+results.compose(new spec()).pipe(process.stdout);
+await finished(results.compose(tap).pipe(createWriteStream(tap_path)));
 await postgres.stop();
-process.exitCode = code ?? 1;

@@ -41,15 +41,8 @@ test_files() {
     sort -n -s -k 1,1 | cut -f 2 || true
 }
 
-# run_tests NAME CONCURRENCY RUNNER FILE…
-run_tests() {
-  name=$1 concurrency=$2 runner=$3
-  shift 3
-  [ $# -gt 0 ] || return 0
-  heading "$name ($# files)"
-  "$NODE" $runner --test --import ./test/support/end-of-file.ts --test-concurrency="$concurrency" --test-timeout=600000 \
-    --test-reporter=spec --test-reporter-destination=stdout \
-    --test-reporter=tap --test-reporter-destination="$results/$(echo "$name" | tr -c 'a-z\n' '-').tap" "$@"
+count() {
+  echo $#
 }
 
 trap finish EXIT
@@ -83,7 +76,11 @@ if [ -z "$pattern" ]; then
   heading 'style (biome)'
   node_modules/.bin/biome check .
 fi
-run_tests 'unit and property tests' 2 '' $unit
+if [ -n "$unit" ]; then
+  heading "unit and property tests ($(count $unit) files)"
+  "$NODE" --test --test-concurrency=2 --test-timeout=600000 --import ./test/support/end-of-file.ts \
+    --test-reporter=spec --test-reporter-destination=stdout --test-reporter=tap --test-reporter-destination="$results/unit.tap" $unit
+fi
 if [ -n "$others" ]; then
   heading 'Debian packages, guest image and console'
   status=0
@@ -93,6 +90,6 @@ if [ -n "$others" ]; then
   [ "$status" = 0 ] || exit "$status"
   BERTH_TEST_IMAGE_DIR=$(readlink -f .cache/images/debian-12/current)
   export BERTH_TEST_IMAGE_DIR
+  heading "integration and guest tests ($(count $others) files)"
+  "$NODE" bin/run-tests.ts "$results/others.tap" $others
 fi
-# Three at a time on two cores: they wait for other processes and for guests more than they compute.
-run_tests 'integration and guest tests' 3 bin/run-tests.ts $others

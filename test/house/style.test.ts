@@ -117,6 +117,11 @@ test('no test is switched off or singled out', () => {
   assert.deepEqual(lines(others.filter(isTest), /\b(test|describe|it)\.(only|todo|skip)\(/), []);
 });
 
+test('bin/long-tests.txt names test files that exist, each once', () => {
+  const named = read('bin/long-tests.txt').trimEnd().split('\n');
+  assert.deepEqual(named, [...new Set(named.filter((path) => isTest(path) && there(path)))]);
+});
+
 test('nothing names a place on the machine of whoever wrote it', () => {
   const place = /(^|[\s'"`(=])\/(home\/[a-z]|Users\/|work\/|workspace)/;
   assert.deepEqual(lines(committed, place), []);

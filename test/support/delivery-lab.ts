@@ -14,15 +14,16 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathsIn } from '../../src/config/paths.ts';
-import { migrate } from '../../src/db/migrate.ts';
 import { type Db, openPool, transaction } from '../../src/db/pool.ts';
 import { append } from '../../src/events/append.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
 import type { OrgId } from '../../src/lib/ids.ts';
+import { copyCluster } from './cluster-template.ts';
 import { ownPort } from './own-ports.ts';
 import { RestClient } from './rest-client.ts';
 import { untilWorks } from './waiting.ts';
@@ -64,8 +65,10 @@ export class DeliveryLab {
   static async start(control_planes: number): Promise<DeliveryLab> {
     const lab = new DeliveryLab();
     try {
-      lab.#postgres = await startEmbeddedPostgres(pathsIn(join(lab.folder, 'db')), { say: () => undefined });
-      await migrate(lab.#postgres.database_url);
+      const paths = pathsIn(join(lab.folder, 'db'));
+      await mkdir(paths.postgres, { recursive: true, mode: 0o711 });
+      await copyCluster(join(paths.postgres, 'cluster'));
+      lab.#postgres = await startEmbeddedPostgres(paths, { say: () => undefined });
       lab.#db = openPool(lab.#postgres.database_url, () => undefined);
       for (let nth = 0; nth < control_planes; nth++) {
         const data_dir = join(lab.folder, `c${nth}`);
