@@ -1,18 +1,18 @@
 /**
- * Output and input. Results go to stdout: a table for people, JSON with --json, only ids or names with -q. Progress goes to
- * stderr, and only on a terminal.
+ * Output and input. Results go to stdout: a table for people, JSON with --json, only ids or names with -q, records with
+ * --format csv or json. Progress goes to stderr, and only on a terminal.
  */
 import { createInterface } from 'node:readline/promises';
 import { withoutControls as plain } from '../lib/untrusted-text.ts';
 import { CommandError } from './command-error.ts';
-import { fields, table } from './table.ts';
 import { duration } from './format.ts';
+import { fields, formatList, type Layout, type Listing, USUAL_LAYOUT } from './table.ts';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'] as const;
 const FRAME_MS = 100;
 const MAX_STDIN_BYTES = 1024 * 1024;
 
-export type Format = 'human' | 'json' | 'quiet';
+export type Format = 'human' | 'json' | 'quiet' | 'records';
 
 /** A progress line. */
 export interface Progress {
@@ -24,17 +24,19 @@ export interface Progress {
 
 export class Terminal {
   readonly format: Format;
+  readonly #layout: Layout;
   #progress: Progress | undefined;
 
-  constructor(format: Format) {
+  constructor(format: Format, layout: Layout = USUAL_LAYOUT) {
     this.format = format;
+    this.#layout = layout;
   }
 
   get interactive(): boolean {
     return process.stdin.isTTY === true && process.stderr.isTTY === true;
   }
 
-  /** Text for people; nothing with --json or -q. */
+  /** Text for people; nothing for programs. */
   say(text: string): void {
     if (this.format === 'human') this.write(`${text}\n`);
   }
@@ -65,24 +67,14 @@ export class Terminal {
     process.stderr.write(`${plain(text)}\n`);
   }
 
-  list<T>(
-    items: readonly T[],
-    {
-      headings,
-      row,
-      quiet,
-      empty,
-    }: {
-      readonly headings: readonly string[];
-      readonly row: (item: T) => readonly string[];
-      readonly quiet: (item: T) => string;
-      /** Printed instead of an empty table. */
-      readonly empty: string;
-    },
-  ): void {
+  /** @throws UsageError for an unknown column */
+  list<T>(items: readonly T[], listing: Listing<T>): void {
     if (this.format === 'json') this.json(items);
-    else if (this.format === 'quiet') this.write(items.map((item) => `${quiet(item)}\n`).join(''));
-    else this.write(items.length === 0 ? `${empty}\n` : table(headings, items.map(row)));
+    else if (this.format === 'quiet') this.write(items.map((item) => `${listing.quiet(item)}\n`).join(''));
+    else {
+      const text = formatList(items, listing, this.#layout);
+      this.write(this.#layout.format === 'json' ? escaped(text) : text);
+    }
   }
 
   /** One record. */

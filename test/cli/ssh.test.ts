@@ -32,12 +32,12 @@ test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an in
   const list = await cli.done('ssh-key', 'ls');
   assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED +FOR\n/);
   assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never .* this organisation$/m);
-  assert.match(await cli.done('keys', name), /all keys of its creator:\nNAME/);
-  assert.match(await cli.done('keys', name, '--set', 'desk'), /these keys:\nNAME.*\ndesk .*\n$/);
-  assert.match(await cli.done('keys', name, '--none'), /None\. Nobody can log in\.\n$/);
-  assert.equal((await cli.json<{ mode: string }>('keys', name, '--account')).mode, 'account');
+  assert.match(await cli.done('instance', 'ssh-keys', name), /all keys of its creator:\nNAME/);
+  assert.match(await cli.done('instance', 'ssh-keys', name, '--set', 'desk'), /these keys:\nNAME.*\ndesk .*\n$/);
+  assert.match(await cli.done('instance', 'ssh-keys', name, '--none'), /None\. Nobody can log in\.\n$/);
+  assert.equal((await cli.json<{ mode: string }>('instance', 'ssh-keys', name, '--account')).mode, 'account');
   assert.match(
-    await cli.fails(3, 'keys', name, '--set', 'nothing'),
+    await cli.fails(3, 'instance', 'ssh-keys', name, '--set', 'nothing'),
     /no member of the organisation has an SSH key nothing\n {2}next: berth ssh-key ls/,
   );
   for (const two of [
@@ -45,9 +45,9 @@ test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an in
     ['--none', '--account'],
     ['--set', 'desk', '--account'],
   ]) {
-    assert.match(await cli.fails(2, 'keys', name, ...two), /exclude each other/);
+    assert.match(await cli.fails(2, 'instance', 'ssh-keys', name, ...two), /exclude each other/);
   }
-  assert.equal((await cli.json<{ mode: string }>('keys', name)).mode, 'account');
+  assert.equal((await cli.json<{ mode: string }>('instance', 'ssh-keys', name)).mode, 'account');
   assert.equal(await cli.done('ssh-key', 'rm', 'desk'), 'desk is revoked.\n');
   const secret = await cli.run(['ssh-key', 'add', '-'], '-----BEGIN OPENSSH PRIVATE KEY-----\n');
   assert.equal(secret.code, 1);
@@ -59,8 +59,8 @@ test('a colleague is let in by the name or id of their key; of two of a name one
   const { name } = await api.instance(who);
   const [ada, bob] = [await api.person({ org_id: who.org_id }), await api.person({ org_id: who.org_id })];
   const [adas, bobs] = [await makeSshKey(api.db, ada.user_id), await makeSshKey(api.db, bob.user_id)];
-  const set = (...keys: string[]) => cli.done('keys', name, '-q', ...keys.flatMap((each) => ['--set', each]));
-  const several = await cli.fails(3, 'keys', name, '--set', 'laptop');
+  const set = (...keys: string[]) => cli.done('instance', 'ssh-keys', name, '-q', ...keys.flatMap((each) => ['--set', each]));
+  const several = await cli.fails(3, 'instance', 'ssh-keys', name, '--set', 'laptop');
   for (const { id, fingerprint } of [adas, bobs])
     assert.ok(several.includes(`${id} ${fingerprint}`), several);
   assert.equal(await set(adas.id), `${adas.id}\n`);
@@ -70,9 +70,9 @@ test('a colleague is let in by the name or id of their key; of two of a name one
   assert.deepEqual((await set('laptop', 'desk')).split('\n').sort(), ['', bobs.id, own.id].sort());
   const robot = await makeServiceKey(api.db, who.org_id, '*');
   const program = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: robot.key });
-  assert.equal(await program.done('keys', name, '-q', '--set', 'desk'), `${bobs.id}\n`);
+  assert.equal(await program.done('instance', 'ssh-keys', name, '-q', '--set', 'desk'), `${bobs.id}\n`);
   const stranger = await makeSshKey(api.db, (await api.person()).user_id);
-  await cli.fails(3, 'keys', name, '--set', stranger.id);
+  await cli.fails(3, 'instance', 'ssh-keys', name, '--set', stranger.id);
 });
 
 test('up makes the public part of a private key that has none, and says that it changes no instance', async () => {

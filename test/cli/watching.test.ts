@@ -109,7 +109,7 @@ describe('what happens', () => {
 
   test('audit lists who did what, and to which instance by its name', async () => {
     const { cli } = await somebody();
-    await cli.done('key', 'create', 'ci');
+    await cli.done('api-key', 'create', 'ci');
     assert.match(
       await cli.done('audit'),
       /^# +AT +ACTOR +ACTION +TARGET +FROM\n1? +20\S+ +usr_\S+ +api_key\.create/,

@@ -2,6 +2,7 @@
 import type { Instance } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
 import { CommandError } from '../command-error.ts';
+import { STATES } from '../complete-values.ts';
 import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { waitFor, watched } from '../waiting.ts';
@@ -112,6 +113,7 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
       state: {
         type: 'string',
         value: 'STATE',
+        choices: STATES,
         help: 'only instances in this state: running, stopped, failed, …',
       },
       label: { type: 'string', value: 'KEY=VALUE', help: 'only instances with this label' },

@@ -116,7 +116,7 @@ async function logout({ session, terminal }: Call): Promise<undefined> {
     api_key_id,
   );
   session.forget(profile_name);
-  if (!revoked) terminal.warn(`berth: the key could not be revoked at ${url}; check it with berth key ls`);
+  if (!revoked) terminal.warn(`berth: the key could not be revoked at ${url}; check it with berth api-key ls`);
   terminal.done(`You are logged out of ${url}.`, { url, profile: profile_name });
 }
 
@@ -201,7 +201,7 @@ export const LOGIN_COMMANDS: readonly Command[] = [
   {
     name: 'sudo',
     summary: 'ask for your password once for the next five minutes',
-    example: 'berth sudo && berth key rotate ci',
+    example: 'berth sudo && berth api-key rotate ci',
     options: {
       end: { type: 'boolean', help: 'end it now, before the five minutes are over' },
       ...PASSWORD_STDIN,

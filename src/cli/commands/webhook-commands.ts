@@ -141,6 +141,7 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
   {
     name: 'webhook deliveries',
     args: ['WEBHOOK'],
+    lists: true,
     summary: 'list the deliveries of a webhook and the answers to them',
     example: 'berth webhook deliveries hooks.example.org',
     options: { limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' } },
