@@ -86,7 +86,11 @@ const QUIET: Option = {
 export const COMMON_OPTIONS: Readonly<Record<string, Option>> = {
   json: { type: 'boolean', help: "the API's response, as JSON" },
   quiet: QUIET,
-  profile: { type: 'string', value: 'PROFILE', help: 'the login to use (BERTH_PROFILE; default: the last one)' },
+  profile: {
+    type: 'string',
+    value: 'PROFILE',
+    help: 'the login to use (BERTH_PROFILE; default: the last one)',
+  },
   url: { type: 'string', value: 'URL', help: 'the server (BERTH_URL)' },
   ...HELP,
 };

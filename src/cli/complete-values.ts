@@ -88,11 +88,32 @@ const SOURCES: Readonly<Record<string, Source>> = {
     return found.map(({ generation }) => String(generation));
   },
   'SSH-KEY': async ({ session }) =>
-    plainly(await collect(session().berth().list('listSshKeys', { query: { limit: MOST } }, ask()), MOST)),
+    plainly(
+      await collect(
+        session()
+          .berth()
+          .list('listSshKeys', { query: { limit: MOST } }, ask()),
+        MOST,
+      ),
+    ),
   'API-KEY': async ({ session }) =>
-    plainly(await collect(session().berth().list('listApiKeys', { query: { limit: MOST } }, ask()), MOST)),
+    plainly(
+      await collect(
+        session()
+          .berth()
+          .list('listApiKeys', { query: { limit: MOST } }, ask()),
+        MOST,
+      ),
+    ),
   WEBHOOK: async ({ session }) =>
-    plainly(await collect(session().berth().list('listWebhooks', { query: { limit: MOST } }, ask()), MOST)),
+    plainly(
+      await collect(
+        session()
+          .berth()
+          .list('listWebhooks', { query: { limit: MOST } }, ask()),
+        MOST,
+      ),
+    ),
   DELIVERY: async ({ args: [text = ''], session }) => {
     const berth = session().berth();
     const webhooks = await collect(berth.list('listWebhooks', { query: { limit: MOST } }, ask()), MOST);
@@ -105,7 +126,8 @@ const SOURCES: Readonly<Record<string, Source>> = {
     const { data } = await session().berth().call('listImages', {}, ask());
     return data.map(({ id }) => id).filter((id) => PLAIN.test(id));
   },
-  PROFILE: ({ session }) => Object.keys(readProfiles(session().env).profiles).filter((name) => PLAIN.test(name)),
+  PROFILE: ({ session }) =>
+    Object.keys(readProfiles(session().env).profiles).filter((name) => PLAIN.test(name)),
   STATE: () => STATES,
   TYPE: () => Object.keys(EVENT_TYPES),
   SCOPE: () => [...scopeOfRole('member').split(' '), 'webhooks:write', 'org:write'],

@@ -4,15 +4,15 @@ import { COMMANDS, findCommand } from './command-table.ts';
 import { type Asked, valuesFor } from './complete-values.ts';
 import type { Session } from './session.ts';
 
-export async function complete(
-  words: readonly string[],
-  session: () => Session,
-): Promise<readonly string[]> {
+export async function complete(words: readonly string[], session: () => Session): Promise<readonly string[]> {
   const typed = words.at(-1) ?? '';
   const all = words.slice(0, -1);
   const before = all[0] === 'help' ? all.slice(1) : all;
   const found = findCommand(before);
-  const values = found === undefined ? nextWords(all, before) : await nextValues(found.command, before.slice(found.taken), typed, session);
+  const values =
+    found === undefined
+      ? nextWords(all, before)
+      : await nextValues(found.command, before.slice(found.taken), typed, session);
   // The shell completes the names of files, which nothing here has typed yet.
   return values.filter((each) => each.startsWith(':') || each.startsWith(typed));
 }

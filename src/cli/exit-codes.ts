@@ -23,8 +23,14 @@ export const EXIT_MEANINGS: readonly (readonly [code: number, meaning: string])[
   [EXIT.usage, 'invalid arguments, options or settings'],
   [EXIT.not_found, 'not found, or no access'],
   [EXIT.not_authorised, 'not logged in, wrong password, or not allowed'],
-  [EXIT.state, 'the current state does not allow it, the name is taken, or the resource has changed meanwhile'],
-  [EXIT.unavailable, 'the server (or, on the server, its database) does not answer or is temporarily unavailable'],
+  [
+    EXIT.state,
+    'the current state does not allow it, the name is taken, or the resource has changed meanwhile',
+  ],
+  [
+    EXIT.unavailable,
+    'the server (or, on the server, its database) does not answer or is temporarily unavailable',
+  ],
   [EXIT.limit, 'too many requests, or a quota is used up'],
   [EXIT.damaged, 'objects of a disk, or of a backup, are damaged or missing'],
   [EXIT.timed_out, 'the command of `berth exec` was killed at its timeout'],

@@ -42,6 +42,14 @@ test('an error names options and arguments, and their units, not fields of the A
   ]);
 });
 
+test('a rule of the server names the option too', () => {
+  const details = [{ field: 'memory_mib', issue: 'this host has 512 MiB' }];
+  assert.equal(
+    explained('memory_mib: this host has 512 MiB', details),
+    'berth: --memory: this host has 512 MiB',
+  );
+});
+
 test('a sentence that names fields names options, and leaves ordinary words', () => {
   const said = 'The name is taken; cpus and memory_mib change while it is stopped (POST …/vm/stop).';
   assert.equal(explained(said), 'berth: The name is taken; cpus and --memory change while it is stopped.');

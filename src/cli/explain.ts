@@ -9,12 +9,12 @@ import { durationText } from './duration.ts';
 const NEXT: Readonly<Record<string, string>> = {
   UNAUTHENTICATED: 'berth login',
   Unauthenticated: 'berth login',
-  MFA_REQUIRED: 'the same with --totp CODE',
+  MFA_REQUIRED: 'repeat it with --totp CODE',
   SUDO_REQUIRED: 'berth sudo',
   FORBIDDEN: 'berth whoami, and ask an owner or admin of the organisation, or use a key with that scope',
-  MISDIRECTED_REQUEST: 'the server by its public URL: --url; its operator can add this name to BERTH_HOSTS',
+  MISDIRECTED_REQUEST: "the server's public URL: --url URL; its operator can add this name to BERTH_HOSTS",
   ACCOUNT_LOCKED: 'wait, or on the server: berth user unlock EMAIL',
-  RATE_LIMITED: 'wait a minute, then the same again',
+  RATE_LIMITED: 'wait a minute, then try again',
   QUOTA_EXCEEDED:
     'delete resources that you no longer need, or ask the operator: berth org quota ORG on the server',
   UNAVAILABLE: 'berth doctor',
@@ -75,13 +75,13 @@ function reasons(error: unknown, command: Command): readonly string[] {
   const names = typedNames(command);
   const message = messageOf(error).replaceAll(CALLS, '').replace(PLACES, '');
   if (!(error instanceof BerthError)) return [withTypedNames(message, names)];
-  const [first] = error.details;
-  const wanted = first === undefined ? null : `${first.field} ${first.issue}`;
+  const [first = { field: '', issue: '' }] = error.details;
+  // The message is the first detail, in one of two forms, or a sentence that may contain it.
+  const [colon] = [':', ''].filter((each) => message === `${first.field}${each} ${first.issue}`);
   const details = error.details.map(({ field, issue }) => {
-    return `${typedName(field, names) ?? field} ${withUnit(field, issue)}`;
+    return `${typedName(field, names) ?? field}${colon ?? ''} ${withUnit(field, issue)}`;
   });
-  // The message is the first detail, or a sentence that may contain it.
-  if (message === wanted) return details;
+  if (colon !== undefined) return details;
   const more = details.filter((_, at) => !error.message.includes(error.details[at]?.issue ?? ''));
   return [withTypedNames(message, names), ...more];
 }

@@ -7,9 +7,11 @@ import { wrapped } from './format.ts';
 
 /** Aligns all sections of the help. */
 const HELP_WIDTH = 26;
-const TITLE_WIDTH = 17;
+const TITLE_WIDTH = 18;
 const SCREEN_WIDTH = 80;
 const NAMES = COMMANDS.flatMap(({ name, short = [] }) => [...short, name]);
+/** Keeps a noun and its verbs on one line. */
+const NO_BREAK = '\u00a0';
 /** The commands that the overview explains. */
 const MOST_USED = ['up', 'ls', 'create', 'start', 'ssh', 'exec', 'stop', 'show', 'fork', 'rm'];
 export const shortest = ({ name, short = [] }: Command) => short[0] ?? name;
@@ -56,15 +58,19 @@ export function helpOf(command: Command): string {
   ].join('\n');
 }
 
-const rowOf = (command: Command) =>
-  [[shortest(command), ...(command.args ?? [])].join(' '), command.summary] as const;
+/** A command that needs another program's words shows them; a command that may have some does not. */
+function rowOf(command: Command) {
+  const rest = command.rest?.startsWith('[') === false ? [command.rest] : [];
+  return [[shortest(command), ...(command.args ?? []), ...rest].join(' '), command.summary] as const;
+}
 
 /** One screen: the most used commands, then the names of all by section. */
 export function helpOfAll(): string {
   const most_used = MOST_USED.flatMap((name) => COMMANDS.filter((each) => shortest(each) === name));
   const sections = SECTIONS.map(({ title, commands }) => {
     const lines = wrapped(namesIn(commands), SCREEN_WIDTH - TITLE_WIDTH - 2);
-    return lines.map((line, at) => `  ${(at === 0 ? title : '').padEnd(TITLE_WIDTH)}${line}\n`).join('');
+    const text = lines.map((line, at) => `  ${(at === 0 ? title : '').padEnd(TITLE_WIDTH)}${line}\n`);
+    return text.join('').replaceAll(NO_BREAK, ' ');
   });
   return [
     'usage: berth COMMAND [NAME] [OPTIONS]\n',
@@ -82,7 +88,9 @@ function namesIn(commands: readonly Command[]): string {
     const verbs = groups.get(first) ?? [];
     groups.set(first, verb.length === 0 ? verbs : [...verbs, verb.join(' ')]);
   }
-  return [...groups].map(([noun, verbs]) => [noun, verbs.join('|')].join(' ').trim()).join(', ');
+  const named = ([noun, verbs]: readonly [string, readonly string[]]) =>
+    verbs.length === 0 ? noun : `${noun}${NO_BREAK}${verbs.join('|')}`;
+  return [...groups].map(named).join(', ');
 }
 
 /** Every command with its summary. */

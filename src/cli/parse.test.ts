@@ -20,11 +20,14 @@ function split(line: string) {
 
 const refused = (line: string, message: RegExp) => {
   const [name = '', ...words] = line.split(' ');
-  assert.throws(() => parse(commandOf(name), words), (error: Error) => {
-    assert.ok(error instanceof UsageError);
-    assert.match(error.message, message);
-    return true;
-  });
+  assert.throws(
+    () => parse(commandOf(name), words),
+    (error: Error) => {
+      assert.ok(error instanceof UsageError);
+      assert.match(error.message, message);
+      return true;
+    },
+  );
 };
 
 test('the first word after exec NAME begins the command, whose options are its own', () => {

@@ -22,7 +22,8 @@ export function parse(command: Command, words: readonly string[]): Parsed {
   for (const [name, { choices }] of Object.entries(known)) requireChoice(name, options.text(name), choices);
   const { least, most } = arityOf(command);
   if (options.flag('help')) return { options, args, rest };
-  if (args.length < least) throw new UsageError(`${command.args?.[args.length]?.replace('…', '')} is missing`);
+  if (args.length < least)
+    throw new UsageError(`${command.args?.[args.length]?.replace('…', '')} is missing`);
   if (args.length > most) throw new UsageError(`unexpected argument “${args[most]}”`);
   return { options, args, rest };
 }

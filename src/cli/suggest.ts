@@ -22,7 +22,10 @@ export async function suggestInstance(
   if (name === undefined || command.on_server === true) return undefined;
   try {
     const signal = AbortSignal.timeout(ASK_MS);
-    const instances = await collect(session.berth().instances.list({ limit: 200 }, { signal }), MOST_INSTANCES);
+    const instances = await collect(
+      session.berth().instances.list({ limit: 200 }, { signal }),
+      MOST_INSTANCES,
+    );
     return nearest(
       name,
       instances.map((each) => each.name),

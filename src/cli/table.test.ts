@@ -24,7 +24,10 @@ const DISKS: readonly Disk[] = [
 test('a table has its usual columns, or the chosen ones in their order', () => {
   assert.match(formatList(DISKS, LISTING, USUAL_LAYOUT), /^NAME +DISK SIZE +MADE\na "b", c +2 KiB +2026-/);
   const layout = { columns: ['id', 'disk-size'], format: 'table' } as const;
-  assert.equal(formatList(DISKS, LISTING, layout), 'ID           DISK SIZE\nid_a "b", c  2 KiB\n-            7 B\n');
+  assert.equal(
+    formatList(DISKS, LISTING, layout),
+    'ID           DISK SIZE\nid_a "b", c  2 KiB\n-            7 B\n',
+  );
   assert.equal(formatList([], LISTING, layout), 'No disks.\n');
 });
 

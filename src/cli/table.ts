@@ -3,9 +3,7 @@ import { nearest } from '../lib/nearest.ts';
 import { UsageError } from './command-error.ts';
 
 /** A cell: the text for people, and the value that CSV and JSON carry, such as a number of bytes for `2 GiB`. */
-export type Cell =
-  | string
-  | { readonly text: string; readonly value: string | number | boolean | null };
+export type Cell = string | { readonly text: string; readonly value: string | number | boolean | null };
 
 interface Columns<T> {
   readonly headings: readonly string[];
@@ -38,7 +36,7 @@ const nameOf = (heading: string) => heading.toLowerCase().replaceAll(' ', '-');
 const textOf = (cell: Cell) => (typeof cell === 'string' ? cell : cell.text);
 
 /** A dash stands for no value. */
-const valueOf = (cell: Cell) => (typeof cell !== 'string' ? cell.value : cell === '-' ? null : cell);
+const dataOf = (cell: Cell) => (typeof cell !== 'string' ? cell.value : cell === '-' ? null : cell);
 
 /** @throws UsageError for an unknown column */
 function positions(headings: readonly string[], columns: readonly string[]): readonly number[] {
@@ -73,7 +71,7 @@ export function formatList<T>(items: readonly T[], listing: Listing<T>, layout: 
       return csv(headings, rows);
     case 'json': {
       const records = rows.map((cells) =>
-        Object.fromEntries(headings.map((heading, at) => [nameOf(heading), valueOf(cells[at] ?? '')])),
+        Object.fromEntries(headings.map((heading, at) => [nameOf(heading), dataOf(cells[at] ?? '')])),
       );
       return `${JSON.stringify(records, null, 2)}\n`;
     }
@@ -83,7 +81,7 @@ export function formatList<T>(items: readonly T[], listing: Listing<T>, layout: 
 /** RFC 4180, with lines that end as usual here. */
 function csv(headings: readonly string[], rows: readonly (readonly Cell[])[]): string {
   const quoted = (text: string) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  const lines = [headings.map(nameOf), ...rows.map((row) => row.map((cell) => String(valueOf(cell) ?? '')))];
+  const lines = [headings.map(nameOf), ...rows.map((row) => row.map((cell) => String(dataOf(cell) ?? '')))];
   return lines.map((line) => `${line.map(quoted).join(',')}\n`).join('');
 }
 

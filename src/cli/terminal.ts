@@ -69,12 +69,15 @@ export class Terminal {
 
   /** @throws UsageError for an unknown column */
   list<T>(items: readonly T[], listing: Listing<T>): void {
-    if (this.format === 'json') this.json(items);
-    else if (this.format === 'quiet') this.write(items.map((item) => `${listing.quiet(item)}\n`).join(''));
-    else {
-      const text = formatList(items, listing, this.#layout);
-      this.write(this.#layout.format === 'json' ? escaped(text) : text);
-    }
+    this.write(this.listText(items, listing));
+  }
+
+  /** @throws UsageError for an unknown column */
+  listText<T>(items: readonly T[], listing: Listing<T>): string {
+    if (this.format === 'json') return escaped(`${JSON.stringify(items, null, 2)}\n`);
+    if (this.format === 'quiet') return items.map((item) => `${listing.quiet(item)}\n`).join('');
+    const text = formatList(items, listing, this.#layout);
+    return this.#layout.format === 'json' ? escaped(text) : text;
   }
 
   /** One record. */
@@ -148,7 +151,7 @@ export class Terminal {
       return answer.trim() || (otherwise ?? '');
     } catch {
       // Ctrl-C or Ctrl-D at the prompt.
-      throw new CommandError('nothing was answered', { exit_code: 130 });
+      throw new CommandError('no answer was given', { exit_code: 130 });
     } finally {
       readline.close();
     }
@@ -214,7 +217,7 @@ function typedLine(): Promise<string> {
         }
         if (character === '\u0003' || character === '\u0004') {
           stop();
-          return reject(new CommandError('nothing was answered', { exit_code: 130 }));
+          return reject(new CommandError('no answer was given', { exit_code: 130 }));
         }
         if (character === '\u007f' || character === '\b') typed = [...typed].slice(0, -1).join('');
         else if (character === '\u0015') typed = '';

@@ -80,7 +80,7 @@ describe('the first password, kept by the server on this machine', () => {
 describe('instances', () => {
   test('none: a person reads what to type, a program an empty list', async () => {
     const { cli } = await somebody();
-    assert.equal(await cli.done('ls'), 'No instances yet. Make one: berth create NAME\n');
+    assert.equal(await cli.done('ls'), 'No instances yet. Create one: berth create NAME\n');
     assert.deepEqual(await cli.json('ls'), []);
     assert.equal(await cli.done('ls', '-q'), '');
   });
@@ -88,7 +88,7 @@ describe('instances', () => {
   test('create, ls, show, set and rm take names and ids, and print for people and programs', async () => {
     const { cli } = await somebody();
     const sizes = ['--cpus', '2', '--memory', '1g', '--disk', '9', '--label', 'a=b', '--auto-flush', 'off'];
-    assert.equal(await cli.done('create', 'web', ...sizes), 'web is made. Start it: berth start web\n');
+    assert.equal(await cli.done('create', 'web', ...sizes), 'Created web. Start it: berth start web\n');
     assert.match(await cli.done('instance', 'create', 'db', '-q'), ID);
     const made = await cli.json<InstanceOut>('show', 'web');
     assert.deepEqual(
@@ -335,9 +335,9 @@ describe('API keys', () => {
     );
     assert.match(await cli.done('api-key', 'create', 'deploy', '-q'), /^berth_live_\w{49}\n$/);
     const list = await cli.done('api-key', 'ls');
-    assert.match(list, /^ci +berth_live_\w+…\w{4} +instances:read +never +20/m);
+    assert.match(list, /^ci +berth_live_\w+…\w{4} +instances:read +never +20\S+ \d\d:\d\d \(in 90 d\)/m);
     assert.ok(!/berth_live_\w{49}/.test(list));
-    assert.equal(await cli.done('api-key', 'rm', 'ci'), 'ci is revoked.\n');
+    assert.equal(await cli.done('api-key', 'rm', 'ci'), 'Revoked ci.\n');
   });
 
   test('rm --descendants revokes what was made with it too', async () => {
@@ -347,9 +347,9 @@ describe('API keys', () => {
       const made = await api.as(key).post('/v1/api-keys', { name, scope: 'vm:read' });
       assert.equal(made.status, 201, made.text);
     }
-    assert.equal(await cli.done('api-key', 'rm', 'second'), 'second is revoked.\n');
+    assert.equal(await cli.done('api-key', 'rm', 'second'), 'Revoked second.\n');
     assert.match(await cli.done('api-key', 'ls'), /^child /m);
-    assert.match(await cli.done('api-key', 'rm', 'leaked', '--descendants'), /^leaked is revoked, with all /);
+    assert.match(await cli.done('api-key', 'rm', 'leaked', '--descendants'), /^Revoked leaked and all /);
     assert.doesNotMatch(await cli.done('api-key', 'ls'), /^(child|leaked) /m);
   });
 

@@ -5,10 +5,10 @@ import type { Call, Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { durationOption, durationText } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
-import { newPart } from '../log-tail.ts';
-import { whole } from '../numbers.ts';
 import { fetchWithoutTimeout } from '../fetch-without-timeout.ts';
 import { sizeCell, timeCell } from '../format.ts';
+import { newPart } from '../log-tail.ts';
+import { whole } from '../numbers.ts';
 import type { Cell } from '../table.ts';
 
 /** The API's limit. */

@@ -62,7 +62,8 @@ export const USER_DATA: Readonly<Record<string, Option>> = {
 };
 
 function wake({ options }: Call): boolean | undefined {
-  if (options.flag('wake') && options.flag('no-wake')) throw new UsageError('--wake and --no-wake exclude each other');
+  if (options.flag('wake') && options.flag('no-wake'))
+    throw new UsageError('--wake and --no-wake exclude each other');
   return options.flag('wake') ? true : options.flag('no-wake') ? false : undefined;
 }
 

@@ -292,13 +292,7 @@ export const KEY_COMMANDS: readonly Command[] = [
     run: async ({ session, terminal }) => {
       terminal.list(await collect(session.berth().list('listApiKeys', {})), {
         headings: ['NAME', 'KEY', 'SCOPE', 'USED', 'EXPIRES'],
-        row: (key) => [
-          key.name,
-          shown(key),
-          key.scope,
-          timeCell(key.last_used_at),
-          timeCell(key.expires_at),
-        ],
+        row: (key) => [key.name, shown(key), key.scope, timeCell(key.last_used_at), timeCell(key.expires_at)],
         quiet: ({ id }) => id,
         empty: 'No API keys.',
       });
