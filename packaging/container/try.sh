@@ -51,18 +51,18 @@ say 'running it'
 run
 ready
 say "healthy; an instance, a VM, ssh into it"
-berth up web -- 'uname -sr; echo flushed > /root/a'
+berth up web 'uname -sr; echo flushed > /root/a'
 berth flush web
-berth up web -- 'echo synced > /root/b; sync'
+berth up web 'echo synced > /root/b; sync'
 say 'the container restarts, its VM with it'
 "$engine" restart -t 60 "$name" > /dev/null
 ready
-expect "$(berth up web -- 'cat /root/a /root/b' | tr '\n' ' ')" 'flushed synced '
+expect "$(berth up web 'cat /root/a /root/b' | tr '\n' ' ')" 'flushed synced '
 berth stop web
 say 'another container, as after an upgrade, on the same volume'
 "$engine" rm -f "$name" > /dev/null
 run
 ready
-expect "$(berth up web -- 'cat /root/a /root/b' | tr '\n' ' ')" 'flushed synced '
+expect "$(berth up web 'cat /root/a /root/b' | tr '\n' ' ')" 'flushed synced '
 berth stop web
 say 'all there'

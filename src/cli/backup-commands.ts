@@ -12,9 +12,9 @@ import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
+import { bytes, plural } from './format.ts';
 import { withServer } from './server-context.ts';
 import type { Terminal } from './terminal.ts';
-import { bytes, plural } from './words.ts';
 
 interface Request {
   readonly folder: string;
@@ -67,7 +67,7 @@ export async function backup({
   );
   terminal.warn(
     secret_key.included
-      ? `${folder} has the secret key: whoever reads it reads every disk. Keep it like the machine itself.`
+      ? `${folder} has the secret key: anyone who can read it can read every disk. Protect it like the machine itself.`
       : `${folder} has no secret key: without it no disk can be read. Keep the key elsewhere (BERTH_SECRET_KEY).`,
   );
   if (!objects.included) {

@@ -10,6 +10,7 @@ import { IMAGE_COMMANDS, IMAGE_SERVER_COMMANDS } from './commands/image-commands
 import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
 import { KEY_COMMANDS } from './commands/key-commands.ts';
 import { LOGIN_COMMANDS } from './commands/login-commands.ts';
+import { RENAME } from './commands/rename-command.ts';
 import { SERVER_COMMANDS } from './commands/server-commands.ts';
 import { SSH_COMMANDS } from './commands/ssh-commands.ts';
 import { UP } from './commands/up-command.ts';
@@ -23,7 +24,7 @@ export interface Section {
 }
 
 export const SECTIONS: readonly Section[] = [
-  { title: 'Instances', commands: [...INSTANCE_COMMANDS, ...IMAGE_COMMANDS] },
+  { title: 'Instances', commands: [...INSTANCE_COMMANDS, RENAME, ...IMAGE_COMMANDS] },
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
@@ -31,15 +32,26 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Keys', commands: KEY_COMMANDS },
   { title: 'Login', commands: LOGIN_COMMANDS },
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },
-  { title: 'What happens', commands: WATCH_COMMANDS },
-  { title: 'This tool', commands: [DOCTOR, COMPLETION] },
+  { title: 'Events and audit', commands: WATCH_COMMANDS },
+  { title: 'Diagnostics', commands: [DOCTOR, COMPLETION] },
   {
-    title: 'On the server, with the settings of npm start',
+    title: 'On the server',
     commands: [...SERVER_COMMANDS, ...DATA_COMMANDS, ...IMAGE_SERVER_COMMANDS],
   },
 ];
 
 export const COMMANDS: readonly Command[] = SECTIONS.flatMap(({ commands }) => commands);
+
+/** Words that people know from other tools, for the verb of any command: `berth list`, `berth webhook delete`. */
+const SYNONYMS: Readonly<Record<string, string>> = {
+  list: 'ls',
+  status: 'show',
+  delete: 'rm',
+  destroy: 'rm',
+  remove: 'rm',
+  reboot: 'restart',
+  snapshot: 'flush',
+};
 
 /** All names of commands, longest first. */
 const NAMED: readonly { readonly words: readonly string[]; readonly command: Command }[] = COMMANDS.flatMap(
@@ -52,8 +64,18 @@ export interface Found {
   readonly taken: number;
 }
 
-/** The command that the words start with. */
+/** The command that the words start with, by a name or a synonym. */
 export function findCommand(words: readonly string[]): Found | undefined {
+  return findNamed(words) ?? findNamed(words.map((word, at) => (at < 2 ? (SYNONYMS[word] ?? word) : word)));
+}
+
+function findNamed(words: readonly string[]): Found | undefined {
   const found = NAMED.find(({ words: name }) => name.every((word, at) => words[at] === word));
   return found && { command: found.command, taken: found.words.length };
+}
+
+/** The synonyms of a command's shortest name: `list` for `ls`. */
+export function synonymsOf({ name, short = [] }: Command): readonly string[] {
+  const shortest = short[0] ?? name;
+  return Object.keys(SYNONYMS).filter((word) => SYNONYMS[word] === shortest);
 }

@@ -1,17 +1,22 @@
 /** The type of a command. `command-table.ts` lists all commands; help, completion and docs/cli.md are generated from it. */
 import type { ParseArgsOptionDescriptor } from 'node:util';
 import type { Session } from './session.ts';
+import { LIST_FORMATS } from './table.ts';
 import type { Terminal } from './terminal.ts';
 
 export interface Option extends Pick<ParseArgsOptionDescriptor, 'type' | 'short' | 'multiple'> {
   readonly help: string;
-  /** The name of its value in the help: `N`. */
+  /** The name of its value: `N`. Completion goes by this name (complete-values.ts). */
   readonly value?: string;
+  /** The only values that are allowed. */
+  readonly choices?: readonly string[];
+  /** The field of the API's request that it sets: errors name the option instead. */
+  readonly field?: string;
 }
 
 export interface Call {
   readonly args: readonly string[];
-  /** The words after `--`. */
+  /** The words for another program: a guest's command, or ssh's options. */
   readonly rest: readonly string[];
   readonly options: Options;
   readonly terminal: Terminal;
@@ -43,17 +48,23 @@ export interface Command {
   readonly name: string;
   /** Shorter names: `create`. */
   readonly short?: readonly string[];
-  /** `NAME`, `[NAME]`, `NAME…`: shown in the help, and used to count arguments. */
+  /** `NAME`, `[NAME]`, `NAME…`: shown in the help, used to count arguments, and to complete them (complete-values.ts). */
   readonly args?: readonly string[];
-  /** Takes words after `--`. */
+  /** The words of another program that follow the arguments, as the help shows them: `COMMAND…`. */
   readonly rest?: string;
+  /** Options of one letter that this command does not have are another program's: those with a value, such as `Lp`. */
+  readonly passes?: string;
   readonly summary: string;
+  /** Further sentences, for its own help. */
+  readonly details?: string;
   readonly example: string;
   readonly options?: Readonly<Record<string, Option>>;
   /** Runs on the server, with its database. */
   readonly on_server?: boolean;
-  /** Its arguments are instances, for completion. */
+  /** Its NAME arguments are existing instances, for completion and suggestions. */
   readonly names_instances?: boolean;
+  /** Prints a list, so it has --columns and --format. Commands called `… ls` do. */
+  readonly lists?: boolean;
   /** @returns the exit code; undefined for success */
   readonly run: (call: Call) => Promise<number | undefined>;
 }
@@ -64,14 +75,51 @@ export function arityOf({ args = [] }: Command): { readonly least: number; reado
   return { least, most: args.some((each) => each.includes('…')) ? Number.POSITIVE_INFINITY : args.length };
 }
 
-export const COMMON_OPTIONS: Readonly<Record<string, Option>> = {
-  json: { type: 'boolean', help: "the API's response, as JSON" },
-  quiet: { type: 'boolean', short: 'q', help: 'only ids or names; nothing if there are none' },
-  profile: { type: 'string', value: 'NAME', help: 'the login to use (BERTH_PROFILE; default: the last one)' },
-  url: { type: 'string', value: 'URL', help: 'the server (BERTH_URL)' },
-  help: { type: 'boolean', short: 'h', help: 'show this help' },
+const HELP = { help: { type: 'boolean', short: 'h', help: 'show this help' } } as const;
+const QUIET: Option = {
+  type: 'boolean',
+  short: 'q',
+  help: 'only ids or names; nothing if there are none',
 };
 
+/** Options of every command that uses the API. */
+export const COMMON_OPTIONS: Readonly<Record<string, Option>> = {
+  json: { type: 'boolean', help: "the API's response, as JSON" },
+  quiet: QUIET,
+  profile: {
+    type: 'string',
+    value: 'PROFILE',
+    help: 'the login to use (BERTH_PROFILE; default: the last one)',
+  },
+  url: { type: 'string', value: 'URL', help: 'the server (BERTH_URL)' },
+  ...HELP,
+};
+
+/** Options of every command that prints a list. */
+export const LIST_OPTIONS: Readonly<Record<string, Option>> = {
+  columns: { type: 'string', value: 'A,B,…', help: 'only these columns, in this order' },
+  format: {
+    type: 'string',
+    value: 'FORMAT',
+    choices: LIST_FORMATS,
+    help: 'table, csv or json: the columns, with exact numbers and times; default: table',
+  },
+};
+
+const isList = ({ name, lists }: Command) => lists ?? / ls$/.test(name);
+
+/** The options that the command shares with others. */
+function sharedOptions(command: Command): Readonly<Record<string, Option>> {
+  const list = isList(command) ? LIST_OPTIONS : {};
+  if (!command.on_server) return { ...list, ...COMMON_OPTIONS };
+  return isList(command) ? { ...list, quiet: QUIET, ...HELP } : HELP;
+}
+
+export const optionsOf = (command: Command): Readonly<Record<string, Option>> => ({
+  ...command.options,
+  ...sharedOptions(command),
+});
+
 export const NO_WAIT = {
-  'no-wait': { type: 'boolean', help: 'return once it has begun, without waiting for the end' },
+  'no-wait': { type: 'boolean', help: 'return at once, without waiting for the end' },
 } as const;

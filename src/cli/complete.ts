@@ -1,38 +1,81 @@
 /** Completes the last word. Never fails, and waits for the server only briefly. */
-import type { Berth } from '../../client/src/berth.ts';
-import { COMMON_OPTIONS } from './command.ts';
+import { arityOf, type Command, type Option, optionsOf } from './command.ts';
 import { COMMANDS, findCommand } from './command-table.ts';
-import { isInstanceName } from './numbers.ts';
-import { collect } from './reading.ts';
+import { type Asked, valuesFor } from './complete-values.ts';
+import type { Session } from './session.ts';
 
-const ASK_MS = 1_000;
-
-export async function complete(words: readonly string[], login: () => Berth): Promise<readonly string[]> {
-  const before = words.slice(0, -1);
+export async function complete(words: readonly string[], session: () => Session): Promise<readonly string[]> {
   const typed = words.at(-1) ?? '';
+  const all = words.slice(0, -1);
+  const before = all[0] === 'help' ? all.slice(1) : all;
   const found = findCommand(before);
-  if (found === undefined) {
-    const names = COMMANDS.flatMap(({ name, short = [] }) => [name, ...short]).map((name) => name.split(' '));
-    const next = names.flatMap((name) =>
-      before.every((word, at) => name[at] === word) ? (name[before.length] ?? []) : [],
-    );
-    return [...new Set(next), ...(before.length === 0 ? ['help', 'version'] : [])].filter((each) =>
-      each.startsWith(typed),
-    );
+  const values =
+    found === undefined
+      ? nextWords(all, before)
+      : await nextValues(found.command, before.slice(found.taken), typed, session);
+  // The shell completes the names of files, which nothing here has typed yet.
+  return values.filter((each) => each.startsWith(':') || each.startsWith(typed));
+}
+
+/** The next word of the names of commands. */
+function nextWords(all: readonly string[], before: readonly string[]): readonly string[] {
+  const names = COMMANDS.flatMap(({ name, short = [] }) => [name, ...short]).map((name) => name.split(' '));
+  const next = names.flatMap((name) =>
+    before.every((word, at) => name[at] === word) ? (name[before.length] ?? []) : [],
+  );
+  return [...new Set(next), ...(all.length === 0 ? ['help', 'version'] : [])];
+}
+
+async function nextValues(
+  command: Command,
+  before: readonly string[],
+  typed: string,
+  session: () => Session,
+): Promise<readonly string[]> {
+  const known = optionsOf(command);
+  const { args, option, is_over } = placeOf(command, before, known);
+  if (is_over) return [];
+  const asked: Asked = { command, args, session };
+  if (option !== undefined) return option.choices ?? valuesFor(option.value ?? '', asked);
+  if (typed.startsWith('-')) return Object.keys(known).map((name) => `--${name}`);
+  const { most } = arityOf(command);
+  if (args.length >= most) return [];
+  const last = (command.args?.length ?? 0) - 1;
+  const placeholder = command.args?.[Math.min(args.length, last)] ?? '';
+  const values = await valuesFor(placeholder.replace(/[[\]…]/g, ''), asked);
+  // An argument that repeats names each only once.
+  return placeholder.includes('…') ? values.filter((each) => !args.includes(each)) : values;
+}
+
+interface PlaceInWords {
+  readonly args: readonly string[];
+  /** The option whose value comes next. */
+  readonly option: Option | undefined;
+  /** The words of another program have begun. */
+  readonly is_over: boolean;
+}
+
+function placeOf(
+  command: Command,
+  before: readonly string[],
+  known: Readonly<Record<string, Option>>,
+): PlaceInWords {
+  const args: string[] = [];
+  let option: Option | undefined;
+  for (const word of before) {
+    // Bash splits `--state=running` at the sign.
+    if (word === '=' && option !== undefined) continue;
+    if (option !== undefined) {
+      option = undefined;
+      continue;
+    }
+    if (word === '--') return { args, option, is_over: command.rest !== undefined };
+    if (word.startsWith('-') && word !== '-') {
+      const found = word.startsWith('--')
+        ? known[word.slice(2)]
+        : Object.values(known).find(({ short }) => word.length === 2 && short === word[1]);
+      if (found?.type === 'string') option = found;
+    } else args.push(word);
   }
-  const { command } = found;
-  if (typed.startsWith('-')) {
-    const options = Object.keys({ ...command.options, ...(command.on_server ? {} : COMMON_OPTIONS) });
-    return options.map((name) => `--${name}`).filter((each) => each.startsWith(typed));
-  }
-  if (command.name === 'completion') return ['bash', 'zsh', 'fish'].filter((each) => each.startsWith(typed));
-  if (command.names_instances !== true) return [];
-  try {
-    const signal = AbortSignal.timeout(ASK_MS);
-    const instances = await collect(login().instances.list({ limit: 200 }, { signal }), 200);
-    // Bash expands completions like typed words, so a name from the server must not contain shell syntax.
-    return instances.map(({ name }) => name).filter((name) => isInstanceName(name) && name.startsWith(typed));
-  } catch {
-    return [];
-  }
+  return { args, option, is_over: command.rest !== undefined && args.length > (command.args?.length ?? 0) };
 }

@@ -11,8 +11,8 @@ import { CommandError } from './command-error.ts';
 import type { DiskContext } from './disk-context.ts';
 import { baseImage, findInstances, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
+import { bytes, plural } from './format.ts';
 import type { Terminal } from './terminal.ts';
-import { bytes, plural } from './words.ts';
 
 export interface Verdict {
   readonly id: InstanceId;
@@ -42,7 +42,7 @@ export async function verifyDisks(request: VerifyRequest): Promise<number> {
     verifyEach(context, await findInstances(context.db, instance), request),
   );
   if (terminal.format === 'json') terminal.json(instance === null ? verdicts : verdicts[0]);
-  if (verdicts.length === 0) terminal.say('There is no instance.');
+  if (verdicts.length === 0) terminal.say('No instances.');
   return verdicts.every(({ whole }) => whole) ? EXIT.done : EXIT.damaged;
 }
 

@@ -60,7 +60,7 @@ export async function findInstances(
     throw new CommandError(`there is no instance ${text}; berth ls lists them`, {
       exit_code: EXIT.not_found,
     });
-  if (second) throw new CommandError(`several instances are called ${text}; name one by its id`);
+  if (second) throw new CommandError(`several instances are called ${text}; give the id of one`);
   return [first];
 }
 

@@ -15,9 +15,9 @@ import type { InstanceId } from '../lib/ids.ts';
 import { CommandError } from './command-error.ts';
 import { baseImage, type DiskContext, findOneInstance, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
+import { bytes, plural } from './format.ts';
 import { type DiskFormat, describeImage, toQcow2, toRaw } from './qemu-img.ts';
 import type { Terminal } from './terminal.ts';
-import { bytes, plural } from './words.ts';
 
 interface Request {
   readonly instance: string;
@@ -139,7 +139,7 @@ async function store(
   const size_bytes = grows ? disk_gib * GIB : instance.size_bytes;
   if (grows && !grow) {
     const message = `${file} is a disk of ${bytes(source.size_bytes)}, and that of ${name} has ${instance.disk_gib} GiB`;
-    throw new CommandError(message, { exit_code: EXIT.state, next: 'the same with --grow' });
+    throw new CommandError(message, { exit_code: EXIT.state, next: 'repeat it with --grow' });
   }
   // Before the first boot: the version that the boot would choose, which may not be the newest build here.
   const version = image_version ?? (await currentImage(db, instance.image))?.version ?? null;
@@ -216,8 +216,8 @@ async function createFile(path: string): Promise<FileHandle> {
     return await open(path, 'wx', 0o600);
   } catch (error) {
     if (errnoOf(error) === 'EEXIST')
-      throw new CommandError(`${path} is there already`, { exit_code: EXIT.state });
-    throw new CommandError(`${path} can't be written: ${messageOf(error)}`);
+      throw new CommandError(`${path} already exists`, { exit_code: EXIT.state });
+    throw new CommandError(`${path} cannot be written: ${messageOf(error)}`);
   }
 }
 

@@ -13,21 +13,29 @@ export const EXIT = {
   limit: 7,
   damaged: 8,
   timed_out: 124,
+  cut: 125,
   interrupted: 130,
 } as const;
 
 export const EXIT_MEANINGS: readonly (readonly [code: number, meaning: string])[] = [
   [EXIT.done, 'done'],
   [EXIT.failed, 'failed, for any other reason'],
-  [EXIT.usage, 'wrong arguments, options or settings'],
-  [EXIT.not_found, 'it does not exist, or you may not see it'],
-  [EXIT.not_authorised, 'no login, a wrong password, or not allowed'],
-  [EXIT.state, 'the current state does not allow it; the name is taken; the resource changed meanwhile'],
-  [EXIT.unavailable, 'the server (or, on the server, its database) does not answer or is temporarily unable'],
+  [EXIT.usage, 'invalid arguments, options or settings'],
+  [EXIT.not_found, 'not found, or no access'],
+  [EXIT.not_authorised, 'not logged in, wrong password, or not allowed'],
+  [
+    EXIT.state,
+    'the current state does not allow it, the name is taken, or the resource has changed meanwhile',
+  ],
+  [
+    EXIT.unavailable,
+    'the server (or, on the server, its database) does not answer or is temporarily unavailable',
+  ],
   [EXIT.limit, 'too many requests, or a quota is used up'],
   [EXIT.damaged, 'objects of a disk, or of a backup, are damaged or missing'],
   [EXIT.timed_out, 'the command of `berth exec` was killed at its timeout'],
-  [EXIT.interrupted, 'Ctrl-C; the server continues what it has begun'],
+  [EXIT.cut, 'the command of `berth exec` succeeded, but its output was cut at 1 MiB'],
+  [EXIT.interrupted, 'Ctrl-C: the server continues what it has begun'],
 ];
 
 const BY_STATUS: Readonly<Record<number, number>> = {

@@ -4,16 +4,17 @@ import type { Env } from '../config/env.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Command } from './command.ts';
 import { CommandError } from './command-error.ts';
+import { durationText } from './duration.ts';
 
 const NEXT: Readonly<Record<string, string>> = {
   UNAUTHENTICATED: 'berth login',
   Unauthenticated: 'berth login',
-  MFA_REQUIRED: 'the same with --totp CODE',
+  MFA_REQUIRED: 'repeat it with --totp CODE',
   SUDO_REQUIRED: 'berth sudo',
   FORBIDDEN: 'berth whoami, and ask an owner or admin of the organisation, or use a key with that scope',
-  MISDIRECTED_REQUEST: 'the server by its public URL: --url; its operator can add this name to BERTH_HOSTS',
+  MISDIRECTED_REQUEST: "the server's public URL: --url URL; its operator can add this name to BERTH_HOSTS",
   ACCOUNT_LOCKED: 'wait, or on the server: berth user unlock EMAIL',
-  RATE_LIMITED: 'wait a minute, then the same again',
+  RATE_LIMITED: 'wait a minute, then try again',
   QUOTA_EXCEEDED:
     'delete resources that you no longer need, or ask the operator: berth org quota ORG on the server',
   UNAVAILABLE: 'berth doctor',
@@ -26,6 +27,64 @@ const NOBODY_LISTENS = /\/\/(127\.|localhost|\[::1\]).*ECONNREFUSED/;
 const CALLS = / \((?:GET|POST|PUT|PATCH|DELETE) …[^)]*\)/g;
 /** The request's field. */
 const PLACES = /^(?:body|query|params): /;
+
+/** `must be >= 60`, as the validation says it. */
+const LIMIT = /^must be (>=|<=|>|<) (\d+)$/;
+const BOUNDS: Readonly<Record<string, string>> = {
+  '>=': 'at least',
+  '<=': 'at most',
+  '>': 'more than',
+  '<': 'less than',
+};
+
+/** `must be >= 60` of `idle_timeout_seconds` as `must be at least 1m`. */
+function withUnit(field: string, issue: string): string {
+  const [, bound = '', digits] = LIMIT.exec(issue) ?? [];
+  if (digits === undefined) return issue;
+  const unit = /_(mib|gib)$/.exec(field)?.[1];
+  const units: Readonly<Record<string, string>> = { mib: ' MiB', gib: ' GiB' };
+  const limit = field.endsWith('_seconds')
+    ? durationText(Number(digits))
+    : `${digits}${units[unit ?? ''] ?? ''}`;
+  return `must be ${BOUNDS[bound] ?? bound} ${limit}`;
+}
+
+/** Fields of the API by the options and arguments that set them, where the command says so. */
+function typedNames({ args = [], options = {} }: Command): ReadonlyMap<string, string> {
+  const names = new Map<string, string>();
+  for (const each of args) {
+    const name = each.replace(/[[\]…]/g, '');
+    names.set(name.toLowerCase().replaceAll('-', '_'), name);
+  }
+  for (const [name, { field = name }] of Object.entries(options)) names.set(field, `--${name}`);
+  return names;
+}
+
+/** `labels.team` belongs to `labels`. */
+function typedName(field: string, names: ReadonlyMap<string, string>): string | undefined {
+  return names.get(field) ?? names.get(field.split('.')[0] ?? '');
+}
+
+/** Fields in a sentence: words with an underscore. Others may be ordinary words. */
+function withTypedNames(text: string, names: ReadonlyMap<string, string>): string {
+  return text.replace(/\b[a-z]+(?:_[a-z]+)+\b/g, (word) => names.get(word) ?? word);
+}
+
+/** The message and its details, in the words that were typed. */
+function reasons(error: unknown, command: Command): readonly string[] {
+  const names = typedNames(command);
+  const message = messageOf(error).replaceAll(CALLS, '').replace(PLACES, '');
+  if (!(error instanceof BerthError)) return [withTypedNames(message, names)];
+  const [first = { field: '', issue: '' }] = error.details;
+  // The message is the first detail, in one of two forms, or a sentence that may contain it.
+  const [colon] = [':', ''].filter((each) => message === `${first.field}${each} ${first.issue}`);
+  const details = error.details.map(({ field, issue }) => {
+    return `${typedName(field, names) ?? field}${colon ?? ''} ${withUnit(field, issue)}`;
+  });
+  if (colon !== undefined) return details;
+  const more = details.filter((_, at) => !error.message.includes(error.details[at]?.issue ?? ''));
+  return [withTypedNames(message, names), ...more];
+}
 
 function nextAfter(error: unknown, command: Command, args: readonly string[], env: Env): string | null {
   if (error instanceof CommandError) return error.next;
@@ -49,15 +108,20 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
   return NEXT[error.code] ?? null;
 }
 
-export function explain(error: unknown, command: Command, args: readonly string[], env: Env = {}): string {
-  const lines = [`berth: ${messageOf(error).replaceAll(CALLS, '').replace(PLACES, '')}`];
-  if (error instanceof BerthError) {
-    // The message contains the first one.
-    const more = error.details.filter(({ issue }) => !error.message.includes(issue));
-    lines.push(...more.map(({ field, issue }) => `  ${field} ${issue}`));
-    // The id helps to find the failure in the server's log.
-    if (error.status >= 500 && error.request_id !== null) lines.push(`  request ${error.request_id}`);
-  }
+/** @param meant the existing instance that was probably meant */
+export function explain(
+  error: unknown,
+  command: Command,
+  args: readonly string[],
+  env: Env = {},
+  meant?: string,
+): string {
+  const [first = '', ...more] = reasons(error, command);
+  const lines = [`berth: ${first}`, ...more.map((each) => `  ${each}`)];
+  // The id helps to find the failure in the server's log.
+  if (error instanceof BerthError && error.status >= 500 && error.request_id !== null)
+    lines.push(`  request ${error.request_id}`);
+  if (meant !== undefined) lines.push(`  did you mean ${meant}?`);
   const next = nextAfter(error, command, args, env);
   if (next !== null) lines.push(`  next: ${next}`);
   return lines.join('\n');

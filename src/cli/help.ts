@@ -1,18 +1,27 @@
-/** The help: of all commands, of one command, and the generated part of docs/cli.md. */
+/** The help: the overview, all commands, one command, and the generated part of docs/cli.md. */
 import { nearest } from '../lib/nearest.ts';
-import { COMMON_OPTIONS, type Command, type Option } from './command.ts';
-import { COMMANDS, SECTIONS } from './command-table.ts';
+import { COMMON_OPTIONS, type Command, LIST_OPTIONS, type Option, optionsOf } from './command.ts';
+import { COMMANDS, SECTIONS, synonymsOf } from './command-table.ts';
 import { EXIT_MEANINGS } from './exit-codes.ts';
+import { wrapped } from './format.ts';
 
 /** Aligns all sections of the help. */
 const HELP_WIDTH = 26;
+const TITLE_WIDTH = 18;
+const SCREEN_WIDTH = 80;
 const NAMES = COMMANDS.flatMap(({ name, short = [] }) => [...short, name]);
+/** Keeps a noun and its verbs on one line. */
+const NO_BREAK = '\u00a0';
+/** The commands that the overview explains. */
+const MOST_USED = ['up', 'ls', 'create', 'start', 'ssh', 'exec', 'stop', 'show', 'fork', 'rm'];
 export const shortest = ({ name, short = [] }: Command) => short[0] ?? name;
 
 export function usageOf(command: Command): string {
-  const words = ['berth', shortest(command), ...(command.args ?? [])];
-  if (command.options !== undefined && Object.keys(command.options).length > 0) words.push('[OPTIONS]');
-  if (command.rest !== undefined) words.push(`[-- ${command.rest}]`);
+  const words = ['berth', shortest(command)];
+  const args = command.args ?? [];
+  if (command.rest !== undefined) return [...words, '[OPTIONS]', ...args, command.rest].join(' ');
+  words.push(...args);
+  if (Object.keys(command.options ?? {}).length > 0) words.push('[OPTIONS]');
   return words.join(' ');
 }
 
@@ -25,12 +34,23 @@ function columns(rows: readonly (readonly [string, string])[], least = 0): strin
   return rows.map(([left, right]) => `  ${left.padEnd(width)}  ${right}\n`).join('');
 }
 
+const sentence = (text: string) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+
+/** The other names of a command: its name in full, and words from other tools. */
+function otherNames(command: Command): string {
+  const full = command.short ? [`In full: berth ${command.name}`] : [];
+  const synonyms = synonymsOf(command).map((word) => `berth ${word}`);
+  return [...full, ...(synonyms.length === 0 ? [] : [`Also: ${synonyms.join(', ')}`])].join('\n');
+}
+
 export function helpOf(command: Command): string {
-  const options = Object.entries({ ...command.options, ...(command.on_server ? {} : COMMON_OPTIONS) });
-  const long = command.short ? `\nIn full: berth ${command.name}\n` : '';
+  const options = Object.entries(optionsOf(command));
+  const names = otherNames(command);
+  const details = command.details === undefined ? [] : wrapped(command.details, SCREEN_WIDTH);
   return [
-    `${command.summary.charAt(0).toUpperCase()}${command.summary.slice(1)}.\n`,
-    `usage: ${usageOf(command)}\n${long}`,
+    `${sentence(command.summary)}\n`,
+    `usage: ${usageOf(command)}\n${names === '' ? '' : `\n${names}\n`}`,
+    ...(details.length === 0 ? [] : [`${details.join('\n')}\n`]),
     ...(options.length === 0
       ? []
       : [`options:\n${columns(options.map(([name, each]) => [optionWords(name, each), each.help]))}`]),
@@ -38,18 +58,50 @@ export function helpOf(command: Command): string {
   ].join('\n');
 }
 
+/** A command that needs another program's words shows them; a command that may have some does not. */
+function rowOf(command: Command) {
+  const rest = command.rest?.startsWith('[') === false ? [command.rest] : [];
+  return [[shortest(command), ...(command.args ?? []), ...rest].join(' '), command.summary] as const;
+}
+
+/** One screen: the most used commands, then the names of all by section. */
 export function helpOfAll(): string {
+  const most_used = MOST_USED.flatMap((name) => COMMANDS.filter((each) => shortest(each) === name));
   const sections = SECTIONS.map(({ title, commands }) => {
-    const rows = commands.map((each) => {
-      const args = (each.args ?? []).join(' ');
-      return [`${shortest(each)} ${args}`.trim(), each.summary] as const;
-    });
-    return `${title}\n${columns(rows, HELP_WIDTH)}`;
+    const lines = wrapped(namesIn(commands), SCREEN_WIDTH - TITLE_WIDTH - 2);
+    const text = lines.map((line, at) => `  ${(at === 0 ? title : '').padEnd(TITLE_WIDTH)}${line}\n`);
+    return text.join('').replaceAll(NO_BREAK, ' ');
   });
   return [
     'usage: berth COMMAND [NAME] [OPTIONS]\n',
+    `Most used\n${columns(most_used.map(rowOf))}`,
+    `All commands\n${sections.join('')}`,
+    'berth help COMMAND shows a command with its options; berth help all, one line for each.\n',
+  ].join('\n');
+}
+
+/** `ls create webhook create|ls`: the verbs of a noun are listed together. */
+function namesIn(commands: readonly Command[]): string {
+  const groups = new Map<string, string[]>();
+  for (const command of commands) {
+    const [first = '', ...verb] = shortest(command).split(' ');
+    const verbs = groups.get(first) ?? [];
+    groups.set(first, verb.length === 0 ? verbs : [...verbs, verb.join(' ')]);
+  }
+  const named = ([noun, verbs]: readonly [string, readonly string[]]) =>
+    verbs.length === 0 ? noun : `${noun}${NO_BREAK}${verbs.join('|')}`;
+  return [...groups].map(named).join(', ');
+}
+
+/** Every command with its summary. */
+export function helpOfSections(): string {
+  const sections = SECTIONS.map(
+    ({ title, commands }) => `${title}\n${columns(commands.map(rowOf), HELP_WIDTH)}`,
+  );
+  return [
+    'usage: berth COMMAND [NAME] [OPTIONS]\n',
     ...sections,
-    'berth help COMMAND shows one with its options. --json and -q are for programs. Names stand for ids everywhere.\n',
+    'berth help COMMAND shows a command with its options. Names stand for ids everywhere.\n',
   ].join('\n');
 }
 
@@ -62,45 +114,49 @@ export function asksAboutNoun([noun = '', verb, ...rest]: readonly string[], ask
   return only && rest.length === 0 && isNoun(noun);
 }
 
-/** The help for an unknown command: the commands of its noun, or the nearest command. */
+/** The help for an unknown command: the commands of its noun, and the nearest command. */
 export function helpFor([noun = '', verb]: readonly string[]): string {
-  const alike = SECTIONS.flatMap(({ commands }) => commands).filter(({ name }) =>
-    name.startsWith(`${noun} `),
-  );
+  const alike = COMMANDS.filter(({ name }) => name.startsWith(`${noun} `));
   const asks = verb === undefined || HELP_WORDS.includes(verb);
   const said = asks ? noun : `${noun} ${verb}`;
-  if (alike.length === 0) {
-    const meant = nearest(said, NAMES) ?? nearest(noun, NAMES);
-    const next =
-      meant === undefined ? 'berth help' : `berth ${meant}, if that was meant; berth help lists all`;
-    return `usage: berth COMMAND [NAME] [OPTIONS]\nberth: there is no command “${said}”\n  next: ${next}\n`;
-  }
   const rows = alike.map(
     (each) => [`berth ${[each.name, ...(each.args ?? [])].join(' ')}`, each.summary] as const,
   );
-  return `usage:\n${columns(rows)}${asks ? '' : `berth: there is no command “${said}”\n`}`;
+  if (asks && alike.length > 0) return `usage:\n${columns(rows)}`;
+  const meant = nearest(said, NAMES) ?? nearest(noun, NAMES);
+  const hint = meant === undefined ? '' : `. Did you mean berth ${meant}?`;
+  const usage = alike.length === 0 ? 'usage: berth COMMAND [NAME] [OPTIONS]\n' : `usage:\n${columns(rows)}`;
+  const next = alike.length === 0 ? 'berth help' : `berth help ${noun}`;
+  return `${usage}berth: there is no command “${said}”${hint}\n  next: ${next}\n`;
+}
+
+/** A command in docs/cli.md. */
+function referenceOf(command: Command): string {
+  const options = Object.entries(command.options ?? {}).map(
+    ([name, each]) => `- \`${optionWords(name, each)}\`: ${each.help}\n`,
+  );
+  const long = command.short ? ` In full \`berth ${command.name}\`.` : '';
+  const synonyms = synonymsOf(command).map((word) => `\`berth ${word}\``);
+  const also = synonyms.length === 0 ? '' : ` Also ${synonyms.join(', ')}.`;
+  const details = command.details === undefined ? '' : ` ${command.details}`;
+  const list = options.length === 0 ? '' : `\n${options.join('')}`;
+  const text = `${sentence(command.summary)}${details}${long}${also}`;
+  return `### \`${usageOf(command)}\`\n\n${text} Example: \`${command.example}\`\n${list}`;
 }
 
 /** The generated part of docs/cli.md. */
 export function reference(): string {
-  const sections = SECTIONS.map(({ title, commands }) => {
-    const entries = commands.map((command) => {
-      const options = Object.entries(command.options ?? {}).map(
-        ([name, each]) => `- \`${optionWords(name, each)}\`: ${each.help}\n`,
-      );
-      const long = command.short ? ` In full \`berth ${command.name}\`.` : '';
-      const text = `${command.summary.charAt(0).toUpperCase()}${command.summary.slice(1)}.${long}`;
-      const list = options.length === 0 ? '' : `\n${options.join('')}`;
-      return `### \`${usageOf(command)}\`\n\n${text} Example: \`${command.example}\`\n${list}`;
-    });
-    return `## ${title}\n\n${entries.join('\n')}`;
-  });
-  const common = Object.entries(COMMON_OPTIONS).map(
-    ([name, each]) => `| \`${optionWords(name, each)}\` | ${each.help} |\n`,
+  const sections = SECTIONS.map(
+    ({ title, commands }) => `## ${title}\n\n${commands.map(referenceOf).join('\n')}`,
   );
+  const rows = (options: Readonly<Record<string, Option>>) =>
+    Object.entries(options)
+      .map(([name, each]) => `| \`${optionWords(name, each)}\` | ${each.help} |\n`)
+      .join('');
   const exits = EXIT_MEANINGS.map(([code, meaning]) => `| ${code} | ${meaning} |\n`);
   return [
-    `## Everywhere\n\n| option | |\n|---|---|\n${common.join('')}`,
+    `## Everywhere\n\n| option | |\n|---|---|\n${rows(COMMON_OPTIONS)}`,
+    `Commands that print a list also have:\n\n| option | |\n|---|---|\n${rows(LIST_OPTIONS)}`,
     `## Exit codes\n\n| code | when |\n|---|---|\n${exits.join('')}\n\`berth ssh\` ends with what \`ssh\` ends with: the command's own code, or 255. \`berth exec\` ends with the command's own code; where the API refuses, with one of these.\n`,
     ...sections,
   ].join('\n');

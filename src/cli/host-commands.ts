@@ -20,8 +20,9 @@ import { capacityOf, lockPlacement } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
+import { timeCell } from './format.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
-import { table } from './table.ts';
+import { Terminal } from './terminal.ts';
 
 const FRESH_MS = 20_000;
 
@@ -58,7 +59,9 @@ export async function addHost(
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
     throw new CommandError('a name has 1 to 63 of a-z, 0-9 and hyphens, with no hyphen at its ends');
   if (config.hosts_listen === null)
-    throw new CommandError('set BERTH_HOSTS_LISTEN to the address where hosts are to reach this machine');
+    throw new CommandError(
+      'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
+    );
   const certificate = await readFile(pathsIn(config.data_dir).hosts_tls_cert).catch(() => {
     throw new CommandError('there is no certificate for hosts yet: start Berth once with BERTH_HOSTS_LISTEN');
   });
@@ -71,26 +74,29 @@ export async function addHost(
         `${left} VMs of the ${name} that was removed are not given up yet: Berth does so within seconds while it runs`,
       );
     const id = await insertRemoteHost(tx, name, hashToken(token), capacity);
-    if (id === null) throw new CommandError(`there is a host ${name} already; berth host rm takes it out`);
+    if (id === null)
+      throw new CommandError(`there is a host ${name} already; to remove it: berth host rm ${name}`);
     await noteOperator(tx, server, 'host.add', id, { name, ...capacity });
   });
   return `${composeJoinToken(token, certificate)}\n`;
 }
 
-export async function listHosts({ db }: ServerContext): Promise<string> {
+export async function listHosts({ db }: ServerContext, terminal = new Terminal('human')): Promise<string> {
   const rows = (await listFleet(db)).filter(({ remote, last_seen_at }) => remote || last_seen_at !== null);
-  const listed = table(
-    ['NAME', 'STATE', 'VMS', 'MEMORY', 'ACCEL', 'LAST SEEN'],
-    rows.map((host) => [
+  const listed = terminal.listText(rows, {
+    headings: ['NAME', 'STATE', 'VMS', 'MEMORY', 'ACCELERATOR', 'LAST SEEN'],
+    row: (host) => [
       host.name,
       stateOf(host),
-      String(host.vms),
+      { text: String(host.vms), value: host.vms },
       memoryOf(host),
       host.facts?.accelerator ?? '-',
-      host.last_seen_at ? rfc3339(host.last_seen_at) : '-',
-    ]),
-  );
-  return listed + rows.flatMap(remarksOn).join('');
+      timeCell(host.last_seen_at ? rfc3339(host.last_seen_at) : null),
+    ],
+    quiet: ({ name }) => name,
+    empty: 'No hosts.',
+  });
+  return terminal.format === 'human' ? listed + rows.flatMap(remarksOn).join('') : listed;
 }
 
 /** Used and available memory. */
@@ -142,7 +148,7 @@ export async function setHost(server: ServerContext, name: string, given: GivenC
     const { cpus, memory_mib } = capacity;
     if (cpus === null) return `${name} gets no VM before --cpus is set too.\n`;
     if (memory_mib === null) return `${name} gets no VM before --memory is set too.\n`;
-    return `${name} gets VMs of at most ${cpus} cpus, and of ${memory_mib / MIB_A_GIB} GiB in all, if it has them.\n`;
+    return `${name} gets VMs of at most ${cpus} CPUs, and of ${memory_mib / MIB_A_GIB} GiB in all, as far as it has them.\n`;
   });
 }
 
@@ -177,7 +183,7 @@ export async function removeHost(server: ServerContext, name: string, lost: bool
       );
     await markRemoved(tx, host.id);
     await noteOperator(tx, server, 'host.remove', host.id, { name, lost });
-    return `${name} is removed, and its token is revoked.\n`;
+    return `Removed ${name}, and revoked its token.\n`;
   });
 }
 

@@ -98,7 +98,8 @@ async function build(server: ServerContext, id: string, work: Work): Promise<str
     if (fresh) await checkBuilt(server, dir, work_dir, work);
     await publish();
     const image = await readHostImage(join(images_dir, version.slice(0, 12)), true);
-    if (!image) throw new CommandError(`${images_dir} has lost files; remove it and build again`);
+    if (!image)
+      throw new CommandError(`files are missing in ${images_dir}; remove that folder and build again`);
     return await keep(server, image, 'image.build', RECIPE_STEPS + 2, work);
   } finally {
     await rm(work_dir, { recursive: true, force: true });
@@ -107,7 +108,7 @@ async function build(server: ServerContext, id: string, work: Work): Promise<str
 
 async function checkBuilt(server: ServerContext, dir: string, work_dir: string, work: Work): Promise<void> {
   const image = await readHostImage(dir, true);
-  if (!image) throw new CommandError(`${dir} is not whole`);
+  if (!image) throw new CommandError(`${dir} is incomplete`);
   work.steps.at(RECIPE_STEPS + 1, 'booting it to see whether it works');
   const options = { ...(await machineOf(server, image)), image, work_dir, signal: work.signal };
   await checkBoot(options).catch((error: unknown) => {
@@ -127,7 +128,8 @@ export async function addImage(
       exit_code: 2,
     });
   }
-  if (id.startsWith('debian-12')) throw new CommandError(`${id} is kept for images of Berth's own`);
+  if (id.startsWith('debian-12'))
+    throw new CommandError(`names that begin with debian-12 are reserved for Berth's own images`);
   if (!Number.isInteger(max_gib) || max_gib < 1 || max_gib > MOST_GIB) {
     throw new CommandError(`--max-gib takes a whole number from 1 to ${MOST_GIB}`, { exit_code: 2 });
   }
@@ -174,7 +176,7 @@ export async function removeImages(
   version: string | null,
 ): Promise<string> {
   // It becomes a folder's name.
-  if (!IMAGE_ID.test(id)) throw new CommandError(`${id} is no name of an image`, { exit_code: 2 });
+  if (!IMAGE_ID.test(id)) throw new CommandError(`${id} is not the name of an image`, { exit_code: 2 });
   return alone(server, async () => {
     let refusal: AppError | null = null;
     const removed = await transaction(server.db, async (tx) => {
@@ -231,7 +233,7 @@ async function keep(
   const store = await objectStore({ config, db });
   const { index_sha256, stored_bytes } = await storeImage(store, image.folder, manifest, {
     signal,
-    progress: (done, total) => steps.at(step, 'into the object store', done / total),
+    progress: (done, total) => steps.at(step, 'storing it in object storage', done / total),
   });
   const row = { id, version, recipe: manifest.version, size_bytes, newest: true, index_sha256, stored_bytes };
   await transaction(db, async (tx) => {
@@ -268,7 +270,7 @@ async function machineOf({ config }: ServerContext, { kernel_path, initrd_path }
 
 function asRoot(): void {
   if (process.getuid?.() === 0) return;
-  throw new CommandError('images are made by root', { next: 'the same with sudo', exit_code: 2 });
+  throw new CommandError('only root can create images', { next: 'run it with sudo', exit_code: 2 });
 }
 
 function explained(error: unknown): unknown {

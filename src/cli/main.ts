@@ -1,15 +1,17 @@
 /** The command line: finds the command, parses its options, runs it, and exits with its code. */
-import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
 import { readEnv } from '../config/env.ts';
-import { arityOf, COMMON_OPTIONS, type Command, type Option, Options } from './command.ts';
+import { COMMON_OPTIONS, type Command, type Options } from './command.ts';
 import { CommandError, UsageError } from './command-error.ts';
 import { findCommand } from './command-table.ts';
 import { complete } from './complete.ts';
 import { EXIT, exitCodeOf } from './exit-codes.ts';
 import { explain } from './explain.ts';
-import { asksAboutNoun, helpFor, helpOf, helpOfAll, shortest, usageOf } from './help.ts';
+import { asksAboutNoun, helpFor, helpOf, helpOfAll, helpOfSections, shortest, usageOf } from './help.ts';
+import { type Parsed, parse } from './parse.ts';
 import { Session } from './session.ts';
-import { Terminal } from './terminal.ts';
+import { suggestInstance } from './suggest.ts';
+import { type Layout, LIST_FORMATS } from './table.ts';
+import { type Format, Terminal } from './terminal.ts';
 import { version } from './version.ts';
 
 /** Invalid settings of a server command: the launcher's error has its own exit code. */
@@ -17,49 +19,26 @@ interface Refusal extends Error {
   readonly exit_code: number;
 }
 
-const optionsOf = (command: Command): Record<string, Option> => ({
-  ...command.options,
-  ...(command.on_server ? { help: { type: 'boolean', short: 'h', help: 'show this help' } } : COMMON_OPTIONS),
-});
-
 /** How long a command may clean up after Ctrl-C. */
 const INTERRUPT_MS = 1_000;
 const SERVER_INTERRUPT_MS = 10_000;
 
-interface Parsed {
-  readonly options: Options;
-  readonly args: readonly string[];
-  readonly rest: readonly string[];
-}
-
-/** @throws UsageError */
-function parse(command: Command, words: readonly string[]): Parsed {
-  const end = words.indexOf('--');
-  const own = end === -1 ? words : words.slice(0, end);
-  const config = Object.fromEntries(
-    Object.entries(optionsOf(command)).map(([name, { type, short, multiple }]) => [
-      name,
-      { type, ...(short === undefined ? {} : { short }), ...(multiple === undefined ? {} : { multiple }) },
-    ]),
-  ) as ParseArgsOptionsConfig;
-  let parsed: { values: Record<string, unknown>; positionals: string[] };
-  try {
-    parsed = parseArgs({ args: [...own], options: config, allowPositionals: true, strict: true });
-  } catch (error) {
-    throw new UsageError((error as Error).message.split('. ')[0]);
+/** @throws UsageError for options that exclude each other */
+function terminalFor(options: Options): Terminal {
+  const columns = options.text('columns')?.split(',');
+  const format = LIST_FORMATS.find((each) => each === options.text('format'));
+  // `disk export --format raw` is another option.
+  const layout: Layout = { columns: columns ?? null, format: format ?? 'table' };
+  const asked: Format[] = [];
+  if (options.flag('json')) asked.push('json');
+  if (options.flag('quiet')) asked.push('quiet');
+  if (asked.length > 1) throw new UsageError('--json and --quiet exclude each other');
+  const [first] = asked;
+  if (first !== undefined && (columns !== undefined || format !== undefined)) {
+    const hint = first === 'json' ? "; --json is the API's response, --format json has the columns" : '';
+    throw new UsageError(`--${first} excludes --columns and --format${hint}`);
   }
-  const options = new Options(parsed.values);
-  const after = end === -1 ? [] : words.slice(end + 1);
-  const args = command.rest === undefined ? [...parsed.positionals, ...after] : parsed.positionals;
-  const { least, most } = arityOf(command);
-  if (!options.flag('help') && (args.length < least || args.length > most)) {
-    throw new UsageError(
-      args.length < least
-        ? `${command.args?.[args.length]?.replace('…', '')} is missing`
-        : `too many arguments: ${args[most]}`,
-    );
-  }
-  return { options, args, rest: command.rest === undefined ? [] : after };
+  return new Terminal(first ?? (layout.format === 'table' ? 'human' : 'records'), layout);
 }
 
 function refuse(error: UsageError, command: Command): number {
@@ -71,8 +50,10 @@ function refuse(error: UsageError, command: Command): number {
 
 async function run(command: Command, words: readonly string[]): Promise<number> {
   let parsed: Parsed;
+  let terminal: Terminal;
   try {
     parsed = parse(command, words);
+    terminal = terminalFor(parsed.options);
   } catch (error) {
     if (error instanceof UsageError) return refuse(error, command);
     throw error;
@@ -89,7 +70,6 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
     const patience_ms = command.on_server === true ? SERVER_INTERRUPT_MS : INTERRUPT_MS;
     setTimeout(() => process.exit(EXIT.interrupted), patience_ms).unref();
   });
-  const terminal = new Terminal(options.flag('json') ? 'json' : options.flag('quiet') ? 'quiet' : 'human');
   const place = { profile: options.text('profile'), url: options.text('url') };
   const session = new Session(readEnv(), place, terminal);
   try {
@@ -104,13 +84,14 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
       process.stderr.write(`berth: ${(error as Refusal).message}\n`);
       return (error as Refusal).exit_code;
     }
-    terminal.warn(explain(error, command, args, session.env));
+    const meant = await suggestInstance(error, command, session);
+    terminal.warn(explain(error, command, args, session.env, meant));
     return exitCodeOf(error);
   }
 }
 
-/** Options of all commands may precede the command: `berth --json ls`. */
-function commandFirst(words: readonly string[]): readonly string[] {
+/** Options of all commands may precede the command: `berth --json ls`. @returns them, and the words from the command on */
+function leadingOptions(words: readonly string[]): readonly [readonly string[], readonly string[]] {
   let taken = 0;
   while (taken < words.length) {
     const [name = ''] = (words[taken] ?? '').replace(/^--/, '').split('=', 1);
@@ -118,43 +99,51 @@ function commandFirst(words: readonly string[]): readonly string[] {
     if (option === undefined || name === 'help' || !words[taken]?.startsWith('-')) break;
     taken += option.type === 'string' && !words[taken]?.includes('=') ? 2 : 1;
   }
-  const rest = words.slice(taken);
-  const end = rest.includes('--') ? rest.indexOf('--') : rest.length;
-  return [...rest.slice(0, end), ...words.slice(0, taken), ...rest.slice(end)];
+  // `-q` after `ssh` is ssh's.
+  const leading = words.slice(0, taken).map((word) => (word === '-q' ? '--quiet' : word));
+  return [leading, words.slice(taken)];
+}
+
+function refuseExtra(word: string): number {
+  process.stderr.write(`berth: unexpected argument “${word}”\n  next: berth help\n`);
+  return EXIT.usage;
+}
+
+function help(asked: readonly string[], is_help: boolean): number {
+  const found = findCommand(asked);
+  const print = (text: string) => process.stdout.write(text);
+  if (asked.length === 0 && is_help) print(helpOfAll());
+  else if (is_help && asked.length === 1 && asked[0] === 'all') print(helpOfSections());
+  else if (found !== undefined) {
+    const extra = asked[found.taken];
+    if (extra !== undefined) return refuseExtra(extra);
+    print(helpOf(found.command));
+  } else if (asksAboutNoun(asked, is_help)) print(helpFor(asked));
+  else {
+    process.stderr.write(asked.length === 0 ? helpOfAll() : helpFor(asked));
+    return EXIT.usage;
+  }
+  return EXIT.done;
 }
 
 async function main(said: readonly string[]): Promise<number> {
-  const words = commandFirst(said);
-  const [first] = words;
+  const [leading, words] = leadingOptions(said);
+  const [first, second] = words;
   if (first === '__complete') {
     const session = new Session(readEnv(), {}, new Terminal('quiet'));
-    const next = await complete(words.slice(1), () => session.berth());
+    const next = await complete(words.slice(1), () => session);
     process.stdout.write(next.map((each) => `${each}\n`).join(''));
     return EXIT.done;
   }
   if (first === 'version' || first === '--version') {
+    if (second !== undefined) return refuseExtra(second);
     process.stdout.write(`berth ${version()}\n`);
     return EXIT.done;
   }
-  const asks = first === 'help' || first === '--help' || first === '-h';
-  const found = findCommand(asks ? words.slice(1) : words);
-  if (asks && words.length === 1) {
-    process.stdout.write(helpOfAll());
-    return EXIT.done;
-  }
-  if (found === undefined && asksAboutNoun(asks ? words.slice(1) : words, asks)) {
-    process.stdout.write(helpFor(asks ? words.slice(1) : words));
-    return EXIT.done;
-  }
-  if (found === undefined) {
-    process.stderr.write(words.length === 0 ? helpOfAll() : helpFor(asks ? words.slice(1) : words));
-    return EXIT.usage;
-  }
-  if (asks) {
-    process.stdout.write(helpOf(found.command));
-    return EXIT.done;
-  }
-  return run(found.command, words.slice(found.taken));
+  if (first === 'help' || first === '--help' || first === '-h') return help(words.slice(1), true);
+  const found = findCommand(words);
+  if (found === undefined) return help(words, false);
+  return run(found.command, [...leading, ...words.slice(found.taken)]);
 }
 
 // A reader that closes the pipe (`berth ls | head`) is no failure.

@@ -28,11 +28,6 @@ export function sizeMib(name: string, text: string | undefined, bare: 'mib' | 'g
   return Number(number) * factor;
 }
 
-/** A number, or `off` as null. */
-export function wholeOrOff(name: string, text: string | undefined): number | null | undefined {
-  return text === 'off' ? null : whole(name, text);
-}
-
 export function labels(list: readonly string[] | undefined): Record<string, string> | undefined {
   if (list === undefined) return undefined;
   return Object.fromEntries(

@@ -8,6 +8,7 @@ import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import type { ServerContext } from './server-context.ts';
 import { table } from './table.ts';
+import type { Terminal } from './terminal.ts';
 
 /** An organisation by id or name; a name must be unambiguous. */
 async function findOrg(db: Db, text: string): Promise<{ id: OrgId; name: string }> {
@@ -22,11 +23,11 @@ async function findOrg(db: Db, text: string): Promise<{ id: OrgId; name: string 
     throw new CommandError(`there is no organisation ${text}; berth org ls lists them`, {
       exit_code: EXIT.not_found,
     });
-  if (second) throw new CommandError(`several organisations are called ${text}; name one by its id`);
+  if (second) throw new CommandError(`several organisations are called ${text}; give the id of one`);
   return first;
 }
 
-export async function listOrgs({ db }: ServerContext): Promise<string> {
+export async function listOrgs({ db }: ServerContext, terminal: Terminal): Promise<string> {
   const rows = await db
     .selectFrom('organisations as o')
     .select([
@@ -39,12 +40,14 @@ export async function listOrgs({ db }: ServerContext): Promise<string> {
           .whereRef('m.org_id', '=', 'o.id')
           .as('members'),
     ])
-    .orderBy('o.id')
+    .orderBy('o.id', 'desc')
     .execute();
-  return table(
-    ['ID', 'NAME', 'MEMBERS'],
-    rows.map((row) => [row.id, row.name, String(row.members ?? 0)]),
-  );
+  return terminal.listText(rows, {
+    headings: ['ID', 'NAME', 'MEMBERS'],
+    row: ({ id, name, members }) => [id, name, { text: String(members ?? 0), value: members ?? 0 }],
+    quiet: ({ id }) => id,
+    empty: 'No organisations.',
+  });
 }
 
 /** Changes the given quotas (a number, `unlimited` or `default`), then shows all quotas of the organisation. */
@@ -109,7 +112,7 @@ export async function verifyAudit({ db, audit }: ServerContext, org: string | un
     if (altered !== null)
       broken.push(`${org_name}: entry ${altered}, not sealed yet, was changed or inserted`);
     if (broken_at !== null || altered !== null) continue;
-    text += `${org_name}: ${entries} entries, whole${unsealed > 0 ? `; ${unsealed} more not yet sealed` : ''}\n`;
+    text += `${org_name}: ${entries} entries, intact${unsealed > 0 ? `; ${unsealed} more not yet sealed` : ''}\n`;
   }
   if (broken.length > 0) throw new CommandError(broken.join('\n'));
   return text;

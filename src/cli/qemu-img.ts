@@ -29,7 +29,7 @@ export async function describeImage(path: string, format: DiskFormat | null): Pr
     head = read.buffer.subarray(0, read.bytesRead);
     file_bytes = (await file.stat()).size;
   } catch (error) {
-    throw new CommandError(`${path} can't be read: ${messageOf(error)}`, { exit_code: EXIT.not_found });
+    throw new CommandError(`${path} cannot be read: ${messageOf(error)}`, { exit_code: EXIT.not_found });
   }
   const header = parseQcow2Header(head);
   const found = format ?? (header ? 'qcow2' : 'raw');

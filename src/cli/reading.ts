@@ -24,6 +24,6 @@ export async function findNamed<T extends { readonly id: string; readonly name: 
   const [first, second] = found;
   const parts = { next: list, exit_code: EXIT.not_found };
   if (first === undefined) throw new CommandError(`there is no ${what} ${text}`, parts);
-  if (second !== undefined) throw new CommandError(`several are called ${text}; name one by its id`, parts);
+  if (second !== undefined) throw new CommandError(`several are called ${text}; give the id of one`, parts);
   return first;
 }

@@ -1,6 +1,93 @@
+/** Prints lists as a table, CSV or JSON in the chosen columns, and one record as a line for each field. */
+import { nearest } from '../lib/nearest.ts';
+import { UsageError } from './command-error.ts';
+
+/** A cell: the text for people, and the value that CSV and JSON carry, such as a number of bytes for `2 GiB`. */
+export type Cell = string | { readonly text: string; readonly value: string | number | boolean | null };
+
+interface Columns<T> {
+  readonly headings: readonly string[];
+  readonly row: (item: T) => readonly Cell[];
+}
+
+export interface Listing<T> extends Columns<T> {
+  /** Columns that are shown only when --columns names them. */
+  readonly more?: Columns<T>;
+  /** What -q prints of an item. */
+  readonly quiet: (item: T) => string;
+  /** Printed instead of an empty table. */
+  readonly empty: string;
+}
+
+export const LIST_FORMATS = ['table', 'csv', 'json'] as const;
+
+/** --columns and --format. */
+export interface Layout {
+  /** Null: the usual ones. */
+  readonly columns: readonly string[] | null;
+  readonly format: (typeof LIST_FORMATS)[number];
+}
+
+export const USUAL_LAYOUT: Layout = { columns: null, format: 'table' };
+
+/** The name of a column: `SMALLEST DISK` is `smallest-disk`. */
+const nameOf = (heading: string) => heading.toLowerCase().replaceAll(' ', '-');
+
+const textOf = (cell: Cell) => (typeof cell === 'string' ? cell : cell.text);
+
+/** A dash stands for no value. */
+const dataOf = (cell: Cell) => (typeof cell !== 'string' ? cell.value : cell === '-' ? null : cell);
+
+/** @throws UsageError for an unknown column */
+function positions(headings: readonly string[], columns: readonly string[]): readonly number[] {
+  const names = headings.map(nameOf);
+  return columns.map((column) => {
+    const at = names.indexOf(nameOf(column));
+    if (at !== -1) return at;
+    const meant = nearest(column.toLowerCase(), names);
+    const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
+    throw new UsageError(`--columns: there is no column ${column}.${hint} There are ${names.join(', ')}`);
+  });
+}
+
+/** @throws UsageError for an unknown column */
+export function formatList<T>(items: readonly T[], listing: Listing<T>, layout: Layout): string {
+  const { more } = listing;
+  let { headings, row }: Columns<T> = listing;
+  if (layout.columns !== null) {
+    const all = [...listing.headings, ...(more?.headings ?? [])];
+    const chosen = positions(all, layout.columns);
+    headings = chosen.map((at) => all[at] ?? '');
+    row = (item) => {
+      const cells = [...listing.row(item), ...(more?.row(item) ?? [])];
+      return chosen.map((at) => cells[at] ?? '');
+    };
+  }
+  const rows = items.map(row);
+  switch (layout.format) {
+    case 'table':
+      return items.length === 0 ? `${listing.empty}\n` : table(headings, rows);
+    case 'csv':
+      return csv(headings, rows);
+    case 'json': {
+      const records = rows.map((cells) =>
+        Object.fromEntries(headings.map((heading, at) => [nameOf(heading), dataOf(cells[at] ?? '')])),
+      );
+      return `${JSON.stringify(records, null, 2)}\n`;
+    }
+  }
+}
+
+/** RFC 4180, with lines that end as usual here. */
+function csv(headings: readonly string[], rows: readonly (readonly Cell[])[]): string {
+  const quoted = (text: string) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const lines = [headings.map(nameOf), ...rows.map((row) => row.map((cell) => String(dataOf(cell) ?? '')))];
+  return lines.map((line) => `${line.map(quoted).join(',')}\n`).join('');
+}
+
 /** Rows under headings, in aligned columns. */
-export function table(headings: readonly string[], rows: readonly (readonly string[])[]): string {
-  const all = [headings, ...rows];
+export function table(headings: readonly string[], rows: readonly (readonly Cell[])[]): string {
+  const all = [headings, ...rows].map((row) => row.map(textOf));
   const widths = headings.map((_, column) => Math.max(...all.map((row) => (row[column] ?? '').length)));
   const line = (row: readonly string[]) =>
     row

@@ -1,18 +1,18 @@
 /**
- * Output and input. Results go to stdout: a table for people, JSON with --json, only ids or names with -q. Progress goes to
- * stderr, and only on a terminal.
+ * Output and input. Results go to stdout: a table for people, JSON with --json, only ids or names with -q, records with
+ * --format csv or json. Progress goes to stderr, and only on a terminal.
  */
 import { createInterface } from 'node:readline/promises';
 import { withoutControls as plain } from '../lib/untrusted-text.ts';
 import { CommandError } from './command-error.ts';
-import { fields, table } from './table.ts';
-import { duration } from './words.ts';
+import { duration } from './format.ts';
+import { fields, formatList, type Layout, type Listing, USUAL_LAYOUT } from './table.ts';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'] as const;
 const FRAME_MS = 100;
 const MAX_STDIN_BYTES = 1024 * 1024;
 
-export type Format = 'human' | 'json' | 'quiet';
+export type Format = 'human' | 'json' | 'quiet' | 'records';
 
 /** A progress line. */
 export interface Progress {
@@ -24,17 +24,19 @@ export interface Progress {
 
 export class Terminal {
   readonly format: Format;
+  readonly #layout: Layout;
   #progress: Progress | undefined;
 
-  constructor(format: Format) {
+  constructor(format: Format, layout: Layout = USUAL_LAYOUT) {
     this.format = format;
+    this.#layout = layout;
   }
 
   get interactive(): boolean {
     return process.stdin.isTTY === true && process.stderr.isTTY === true;
   }
 
-  /** Text for people; nothing with --json or -q. */
+  /** Text for people; nothing for programs. */
   say(text: string): void {
     if (this.format === 'human') this.write(`${text}\n`);
   }
@@ -65,24 +67,17 @@ export class Terminal {
     process.stderr.write(`${plain(text)}\n`);
   }
 
-  list<T>(
-    items: readonly T[],
-    {
-      headings,
-      row,
-      quiet,
-      empty,
-    }: {
-      readonly headings: readonly string[];
-      readonly row: (item: T) => readonly string[];
-      readonly quiet: (item: T) => string;
-      /** Printed instead of an empty table. */
-      readonly empty: string;
-    },
-  ): void {
-    if (this.format === 'json') this.json(items);
-    else if (this.format === 'quiet') this.write(items.map((item) => `${quiet(item)}\n`).join(''));
-    else this.write(items.length === 0 ? `${empty}\n` : table(headings, items.map(row)));
+  /** @throws UsageError for an unknown column */
+  list<T>(items: readonly T[], listing: Listing<T>): void {
+    this.write(this.listText(items, listing));
+  }
+
+  /** @throws UsageError for an unknown column */
+  listText<T>(items: readonly T[], listing: Listing<T>): string {
+    if (this.format === 'json') return escaped(`${JSON.stringify(items, null, 2)}\n`);
+    if (this.format === 'quiet') return items.map((item) => `${listing.quiet(item)}\n`).join('');
+    const text = formatList(items, listing, this.#layout);
+    return this.#layout.format === 'json' ? escaped(text) : text;
   }
 
   /** One record. */
@@ -156,7 +151,7 @@ export class Terminal {
       return answer.trim() || (otherwise ?? '');
     } catch {
       // Ctrl-C or Ctrl-D at the prompt.
-      throw new CommandError('nothing was answered', { exit_code: 130 });
+      throw new CommandError('no answer was given', { exit_code: 130 });
     } finally {
       readline.close();
     }
@@ -222,7 +217,7 @@ function typedLine(): Promise<string> {
         }
         if (character === '\u0003' || character === '\u0004') {
           stop();
-          return reject(new CommandError('nothing was answered', { exit_code: 130 }));
+          return reject(new CommandError('no answer was given', { exit_code: 130 }));
         }
         if (character === '\u007f' || character === '\b') typed = [...typed].slice(0, -1).join('');
         else if (character === '\u0015') typed = '';

@@ -12,8 +12,9 @@ import type { UserId } from '../lib/ids.ts';
 import { organisationsOf } from '../orgs/member-store.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
+import { timeCell } from './format.ts';
 import type { ServerContext } from './server-context.ts';
-import { table } from './table.ts';
+import type { Terminal } from './terminal.ts';
 
 const ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789';
 
@@ -22,18 +23,28 @@ export function generatePassword(): string {
   return Array.from({ length: 20 }, () => ALPHABET.charAt(randomInt(ALPHABET.length))).join('');
 }
 
-export async function listUsers({ db }: ServerContext): Promise<string> {
+export async function listUsers({ db }: ServerContext, terminal: Terminal): Promise<string> {
   const rows = await db
     .selectFrom('users as u')
     .leftJoin('lockouts as l', 'l.email_key', 'u.email_key')
     .select(['u.id', 'u.email', 'u.name', 'u.created_at', 'l.locked_until'])
-    .orderBy('u.id')
+    .orderBy('u.id', 'desc')
     .execute();
-  const cells = rows.map(({ id, email, name, created_at, locked_until }) => {
-    const locked = locked_until !== null && locked_until.getTime() > Date.now();
-    return [id, email, name, rfc3339(created_at), locked ? `until ${rfc3339(locked_until)}` : '-'];
+  return terminal.listText(rows, {
+    headings: ['ID', 'EMAIL', 'NAME', 'CREATED', 'LOCKED UNTIL'],
+    row: ({ id, email, name, created_at, locked_until }) => {
+      const is_locked = locked_until !== null && locked_until.getTime() > Date.now();
+      return [
+        id,
+        email,
+        name,
+        timeCell(rfc3339(created_at)),
+        timeCell(is_locked ? rfc3339(locked_until) : null, '-'),
+      ];
+    },
+    quiet: ({ email }) => email,
+    empty: 'No accounts.',
   });
-  return table(['ID', 'EMAIL', 'NAME', 'CREATED', 'LOCKED'], cells);
 }
 
 const noAccount = (email: string) =>
@@ -48,7 +59,7 @@ export async function unlockUser({ db, audit }: ServerContext, email: string): P
   });
   if (!was && !user) throw noAccount(email);
   if (!was) return `${email} was not locked and has no failed attempts.\n`;
-  return `${email} is unlocked.\n`;
+  return `Unlocked ${email}.\n`;
 }
 
 /** Sets a generated password; ends every session and a lock. */
@@ -67,7 +78,7 @@ export async function resetPassword({ db, audit }: ServerContext, email: string)
     factors === 0
       ? ''
       : `The account keeps its second factors. To remove them: berth user reset-mfa ${user.email}\n`;
-  return `New password of ${user.email}, shown this once: ${password}\n${hint}`;
+  return `New password of ${user.email}, shown only once: ${password}\n${hint}`;
 }
 
 /** For an account whose owner lost every factor, or that has somebody else's. */

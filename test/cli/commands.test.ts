@@ -80,7 +80,7 @@ describe('the first password, kept by the server on this machine', () => {
 describe('instances', () => {
   test('none: a person reads what to type, a program an empty list', async () => {
     const { cli } = await somebody();
-    assert.equal(await cli.done('ls'), 'No instances yet. Make one: berth create NAME\n');
+    assert.equal(await cli.done('ls'), 'No instances yet. Create one: berth create NAME\n');
     assert.deepEqual(await cli.json('ls'), []);
     assert.equal(await cli.done('ls', '-q'), '');
   });
@@ -88,7 +88,7 @@ describe('instances', () => {
   test('create, ls, show, set and rm take names and ids, and print for people and programs', async () => {
     const { cli } = await somebody();
     const sizes = ['--cpus', '2', '--memory', '1g', '--disk', '9', '--label', 'a=b', '--auto-flush', 'off'];
-    assert.equal(await cli.done('create', 'web', ...sizes), 'web is made. Start it: berth start web\n');
+    assert.equal(await cli.done('create', 'web', ...sizes), 'Created web. Start it: berth start web\n');
     assert.match(await cli.done('instance', 'create', 'db', '-q'), ID);
     const made = await cli.json<InstanceOut>('show', 'web');
     assert.deepEqual(
@@ -330,42 +330,42 @@ describe('API keys', () => {
   test('create prints the key once, ls never, rm revokes it', async () => {
     const { cli } = await somebody();
     assert.match(
-      await cli.done('key', 'create', 'ci', '--scope', 'instances:read', '--expires', '90d'),
+      await cli.done('api-key', 'create', 'ci', '--scope', 'instances:read', '--expires', '90d'),
       /\nberth_live_\w{49}\n$/,
     );
-    assert.match(await cli.done('key', 'create', 'deploy', '-q'), /^berth_live_\w{49}\n$/);
-    const list = await cli.done('key', 'ls');
-    assert.match(list, /^ci +berth_live_\w+…\w{4} +instances:read +never +20/m);
+    assert.match(await cli.done('api-key', 'create', 'deploy', '-q'), /^berth_live_\w{49}\n$/);
+    const list = await cli.done('api-key', 'ls');
+    assert.match(list, /^ci +berth_live_\w+…\w{4} +instances:read +never +20\S+ \d\d:\d\d \(in 90 d\)/m);
     assert.ok(!/berth_live_\w{49}/.test(list));
-    assert.equal(await cli.done('key', 'rm', 'ci'), 'ci is revoked.\n');
+    assert.equal(await cli.done('api-key', 'rm', 'ci'), 'Revoked ci.\n');
   });
 
   test('rm --descendants revokes what was made with it too', async () => {
     const { cli } = await somebody();
-    const key = (await cli.done('key', 'create', 'leaked', '-q')).trim();
+    const key = (await cli.done('api-key', 'create', 'leaked', '-q')).trim();
     for (const name of ['child', 'second']) {
       const made = await api.as(key).post('/v1/api-keys', { name, scope: 'vm:read' });
       assert.equal(made.status, 201, made.text);
     }
-    assert.equal(await cli.done('key', 'rm', 'second'), 'second is revoked.\n');
-    assert.match(await cli.done('key', 'ls'), /^child /m);
-    assert.match(await cli.done('key', 'rm', 'leaked', '--descendants'), /^leaked is revoked, with all /);
-    assert.doesNotMatch(await cli.done('key', 'ls'), /^(child|leaked) /m);
+    assert.equal(await cli.done('api-key', 'rm', 'second'), 'Revoked second.\n');
+    assert.match(await cli.done('api-key', 'ls'), /^child /m);
+    assert.match(await cli.done('api-key', 'rm', 'leaked', '--descendants'), /^Revoked leaked and all /);
+    assert.doesNotMatch(await cli.done('api-key', 'ls'), /^(child|leaked) /m);
   });
 
   test('rotate asks for the password, unless sudo was said before', async () => {
     const { cli } = await loggedIn();
-    const before = await cli.done('key', 'create', 'ci', '-q');
-    assert.match(await cli.fails(2, 'key', 'rotate', 'ci'), /--password-stdin/);
-    const rotated = await cli.run(['key', 'rotate', 'ci', '--password-stdin', '-q'], PASSWORD);
+    const before = await cli.done('api-key', 'create', 'ci', '-q');
+    assert.match(await cli.fails(2, 'api-key', 'rotate', 'ci'), /--password-stdin/);
+    const rotated = await cli.run(['api-key', 'rotate', 'ci', '--password-stdin', '-q'], PASSWORD);
     assert.equal(rotated.code, 0, rotated.err);
     assert.notEqual(rotated.out, before);
     assert.equal((await api.as(before.trim()).get('/v1/instances')).status, 401);
     assert.equal((await cli.run(['sudo', '--password-stdin'], PASSWORD)).code, 0);
     assert.equal(statSync(configOf(cli)).mode & 0o777, 0o600);
-    await cli.done('key', 'rotate', 'ci');
+    await cli.done('api-key', 'rotate', 'ci');
     assert.equal(await cli.done('sudo', '--end'), 'From now on your password is asked for again.\n');
-    assert.match(await cli.fails(2, 'key', 'rotate', 'ci'), /--password-stdin/);
+    assert.match(await cli.fails(2, 'api-key', 'rotate', 'ci'), /--password-stdin/);
     await cli.run(
       [
         'key',

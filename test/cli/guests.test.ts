@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { ExecResult, VmSample } from '../../src/agent-api/host-calls.ts';
-import { grown } from '../../src/cli/log-growth.ts';
+import { newPart } from '../../src/cli/log-tail.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey } from '../support/people.ts';
@@ -41,12 +41,34 @@ describe('exec', () => {
     assert.deepEqual([ran.code, JSON.parse(ran.out)], [0, { ...RESULT, stdout: 'x' }]);
   });
 
+  test('the first word after NAME begins the command, whose options are its own', async () => {
+    const { call } = await exec(['-n', name, '--timeout', '1m', 'ls', '-n', '--json', '--', 'x'], null, {});
+    assert.partialDeepStrictEqual(call, {
+      ...{ command: ['ls', '-n', '--json', '--', 'x'], stdin: '', timeout_ms: 60_000 },
+    });
+  });
+
+  test('output that was cut at 1 MiB makes a success 125, and leaves any other exit code', async () => {
+    const cut = await exec([name, 'cat', 'large'], '', { stdout: 'begin', truncated: true });
+    assert.deepEqual([cut.ran.code, cut.ran.out], [125, 'begin']);
+    assert.match(
+      cut.ran.err,
+      new RegExp(
+        `^berth: the output was cut at 1 MiB; the command itself ended with exit code 0\n {2}next: berth ssh ${name} COMMAND`,
+      ),
+    );
+    const failed = await exec([name, 'cat', 'large'], '', { exit_code: 3, truncated: true });
+    assert.equal(failed.ran.code, 3);
+    const json = await exec(['--json', name, 'cat', 'large'], '', { truncated: true });
+    assert.equal(json.ran.code, 125);
+  });
+
   test('one that was killed at its timeout is 124, and what it printed by then is there', async () => {
-    const words = [name, '--timeout', '5', '--', 'sleep', '9'];
+    const words = [name, '--timeout', '5s', '--', 'sleep', '9'];
     const { call, ran } = await exec(words, '', { exit_code: null, stdout: 'so far', truncated: true });
     assert.equal(call.timeout_ms, 5_000);
     assert.deepEqual([ran.code, ran.out], [124, 'so far']);
-    assert.match(ran.err, /first MiB\nberth: .* after 5 s; it is killed\n$/);
+    assert.match(ran.err, /^berth: .* was killed after 5s: .*\nberth: the output was cut at 1 MiB\n/);
   });
 
   test("goes by a fetch that waits, never by Node's own, which gives up on an answer's head after 300 s", async () => {
@@ -68,8 +90,11 @@ describe('exec', () => {
       await cli.fails(5, 'exec', off.name, '--', 'true'),
       new RegExp(`next: berth start ${off.name}\n`),
     );
-    assert.match(await cli.fails(2, 'exec', name), /the command is missing/);
-    assert.match(await cli.fails(2, 'exec', name, '--timeout', '601', '--', 'x'), /--timeout takes 1 to 600/);
+    assert.match(await cli.fails(2, 'exec', name), /COMMAND is missing/);
+    assert.match(
+      await cli.fails(2, 'exec', name, '--timeout', '601', '--', 'x'),
+      /--timeout takes 1s to 10m, not 601s/,
+    );
     const much = await cli.run(['exec', name, '--', 'cat'], 'x'.repeat(1024 * 1024 + 1));
     assert.deepEqual([much.code, much.err], [1, 'berth: there is more than 1 MiB on stdin\n']);
   });
@@ -113,13 +138,13 @@ describe('logs', () => {
       let before = '';
       for (let end = 0; end <= log.length; end += 37) {
         const now = log.slice(Math.max(0, end - window), end);
-        out += grown(before, now);
+        out += newPart(before, now);
         before = now;
       }
       assert.equal(out, log.slice(0, out.length), `window ${window}`);
       assert.ok(out.length > log.length - 37);
     }
-    assert.equal(grown('a\nb\n', 'x\ny\nz\n'), 'x\ny\nz\n', 'all is new');
+    assert.equal(newPart('a\nb\n', 'x\ny\nz\n'), 'x\ny\nz\n', 'all is new');
   });
 });
 
@@ -140,12 +165,12 @@ describe('metrics', () => {
     await agent.client.answerCall({ id, answer: { result } });
     const { out } = await asking.ended;
     const [head, ...rows] = out.trimEnd().split('\n');
-    assert.match(head ?? '', /^AT +CPU +MEMORY +OF THE HOST +READ +WRITTEN +RECEIVED +SENT$/);
+    assert.match(head ?? '', /^AT +CPU +MEMORY +HOST MEMORY +READ +WRITTEN +RECEIVED +SENT$/);
     assert.deepEqual(
-      rows.map((row) => row.slice(3, 8)),
-      ['01:00', '06:00', '11:00'],
+      rows.map((row) => row.slice(14, 16)),
+      ['11', '06', '01'],
     );
-    assert.match(rows[2] ?? '', / \d+ % +64 MiB +400 MiB +1 KiB +2 KiB +- +5 B$/);
+    assert.match(rows[0] ?? '', / \d+ % +64 MiB +400 MiB +1 KiB +2 KiB +- +5 B$/);
   });
 
   test('a VM that does not run has none', async () => {

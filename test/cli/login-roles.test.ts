@@ -17,8 +17,8 @@ for (const role of ROLES) {
     const cli = new Cli({ BERTH_URL: api.origin });
     const ran = await cli.run(['login', '--email', email, '--password-stdin'], PASSWORD);
     assert.deepEqual([ran.code, ran.err], [0, '']);
-    await cli.done('key', 'create', 'mine');
-    const keys = await cli.json<{ name: string; scope: string }[]>('key', 'ls');
+    await cli.done('api-key', 'create', 'mine');
+    const keys = await cli.json<{ name: string; scope: string }[]>('api-key', 'ls');
     assert.deepEqual(
       keys.map(({ scope }) => new Set(scope.split(' '))),
       Array(2).fill(new Set(scopeOfRole(role).split(' '))),
@@ -32,7 +32,7 @@ test('a key of a service account has its scope unless another is said', async ()
   const id = await makeServiceAccount(api.db, company.org_id, 'instances:read vm:write');
   const cli = new Cli({ BERTH_URL: api.origin });
   assert.equal((await cli.run(['login', '--email', email, '--password-stdin'], PASSWORD)).code, 0);
-  const made = await cli.json<{ scope: string }>('key', 'create', 'ci', '--service-account', id);
+  const made = await cli.json<{ scope: string }>('api-key', 'create', 'ci', '--service-account', id);
   assert.equal(made.scope, 'instances:read vm:write');
 });
 

@@ -57,7 +57,7 @@ describe('berth audit verify', () => {
     await seal();
     await api.as(who).patch('/v1/me', { name: 'b' });
     await api.db.deleteFrom('organisations').where('id', '=', org_id).execute();
-    const whole = `${org_id}, deleted: 1 entries, whole; 1 more not yet sealed\n`;
+    const whole = `${org_id}, deleted: 1 entries, intact; 1 more not yet sealed\n`;
     assert.equal(await done('audit', 'verify', org_id), whole);
     assert.ok((await done('audit', 'verify')).includes(whole));
     const log = () => api.db.deleteFrom('audit_log').where('org_id', '=', org_id);
@@ -73,10 +73,10 @@ describe('berth audit verify', () => {
   test('says that a chain is whole, and exits 1 naming the entry that was changed or is missing', async () => {
     const who = await person();
     for (const name of ['a', 'b', 'c', 'd']) await api.as(who).patch('/v1/me', { name });
-    assert.match(await done('audit', 'verify', who.org_id), /: 0 entries, whole; 4 more not yet sealed\n$/);
+    assert.match(await done('audit', 'verify', who.org_id), /: 0 entries, intact; 4 more not yet sealed\n$/);
     await seal();
-    assert.match(await done('audit', 'verify', who.org_id), /: 4 entries, whole\n$/);
-    assert.match(await done('audit', 'verify'), new RegExp(`\\(${who.org_id}\\): 4 entries, whole`));
+    assert.match(await done('audit', 'verify', who.org_id), /: 4 entries, intact\n$/);
+    assert.match(await done('audit', 'verify'), new RegExp(`\\(${who.org_id}\\): 4 entries, intact`));
     const entry = api.db.updateTable('audit_log').where('org_id', '=', who.org_id).where('seq', '=', 2);
     await entry.set({ actor: 'somebody else' }).execute();
     const changed = await berth('audit', 'verify');

@@ -16,7 +16,7 @@ const cli = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key });
 describe('settings', () => {
   test('create takes them, show shows them, set changes them', async () => {
     const name = newName();
-    await cli.done('create', name, '--idle-timeout', '900', '--wake', '--keep', '5,3', '--auto-flush', '30');
+    await cli.done('create', name, '--idle-timeout', '15m', '--wake', '--keep', '5,3', '--auto-flush', '30');
     const made = await cli.json<object>('show', name);
     assert.partialDeepStrictEqual(made, {
       ...{ idle_timeout_seconds: 900, wake_on_connect: true, auto_flush_seconds: 30 },
@@ -37,12 +37,18 @@ describe('settings', () => {
   });
 
   test('what makes no sense is said before the server is asked', async () => {
-    assert.match(await cli.fails(2, 'set', 'x', '--wake', '--no-wake'), /--wake or --no-wake, not both\n/);
+    assert.match(
+      await cli.fails(2, 'set', 'x', '--wake', '--no-wake'),
+      /--wake and --no-wake exclude each other\n/,
+    );
     assert.match(
       await cli.fails(2, 'set', 'x', '--keep', 'all'),
       /--keep takes LAST or LAST,DAYS .*, not all\n/,
     );
-    assert.match(await cli.fails(2, 'set', 'x', '--idle-timeout', 'soon'), /--idle-timeout takes a whole/);
+    assert.match(
+      await cli.fails(2, 'set', 'x', '--idle-timeout', 'soon'),
+      /--idle-timeout takes a duration such as 30s/,
+    );
   });
 });
 
@@ -87,6 +93,6 @@ describe('--user-data', () => {
       /wrong has more than 64 KiB\n/,
     );
     writeFileSync(file, Buffer.from([0x23, 0xff]));
-    assert.match(await cli.fails(1, 'create', newName(), '--user-data', file), /wrong is no UTF-8 text\n/);
+    assert.match(await cli.fails(1, 'create', newName(), '--user-data', file), /wrong is not UTF-8 text\n/);
   });
 });

@@ -32,12 +32,15 @@ test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an in
   const list = await cli.done('ssh-key', 'ls');
   assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED +FOR\n/);
   assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never .* this organisation$/m);
-  assert.match(await cli.done('keys', name), /all keys of its creator:\nNAME/);
-  assert.match(await cli.done('keys', name, '--set', 'desk'), /these keys:\nNAME.*\ndesk .*\n$/);
-  assert.match(await cli.done('keys', name, '--none'), /None\. Nobody can log in\.\n$/);
-  assert.equal((await cli.json<{ mode: string }>('keys', name, '--account')).mode, 'account');
+  assert.match(await cli.done('instance', 'ssh-keys', name), /all keys of its creator:\nNAME/);
   assert.match(
-    await cli.fails(3, 'keys', name, '--set', 'nothing'),
+    await cli.done('instance', 'ssh-keys', name, '--set', 'desk'),
+    /these keys:\nNAME.*\ndesk .*\n$/,
+  );
+  assert.match(await cli.done('instance', 'ssh-keys', name, '--none'), /None\. Nobody can log in\.\n$/);
+  assert.equal((await cli.json<{ mode: string }>('instance', 'ssh-keys', name, '--account')).mode, 'account');
+  assert.match(
+    await cli.fails(3, 'instance', 'ssh-keys', name, '--set', 'nothing'),
     /no member of the organisation has an SSH key nothing\n {2}next: berth ssh-key ls/,
   );
   for (const two of [
@@ -45,13 +48,13 @@ test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an in
     ['--none', '--account'],
     ['--set', 'desk', '--account'],
   ]) {
-    assert.match(await cli.fails(2, 'keys', name, ...two), /exclude each other/);
+    assert.match(await cli.fails(2, 'instance', 'ssh-keys', name, ...two), /exclude each other/);
   }
-  assert.equal((await cli.json<{ mode: string }>('keys', name)).mode, 'account');
-  assert.equal(await cli.done('ssh-key', 'rm', 'desk'), 'desk is revoked.\n');
+  assert.equal((await cli.json<{ mode: string }>('instance', 'ssh-keys', name)).mode, 'account');
+  assert.equal(await cli.done('ssh-key', 'rm', 'desk'), 'Revoked desk.\n');
   const secret = await cli.run(['ssh-key', 'add', '-'], '-----BEGIN OPENSSH PRIVATE KEY-----\n');
   assert.equal(secret.code, 1);
-  assert.match(secret.err, /private key: it stays with you/);
+  assert.match(secret.err, /private key, which must stay on your machine/);
 });
 
 test('a colleague is let in by the name or id of their key; of two of a name one’s own is meant', async () => {
@@ -59,8 +62,9 @@ test('a colleague is let in by the name or id of their key; of two of a name one
   const { name } = await api.instance(who);
   const [ada, bob] = [await api.person({ org_id: who.org_id }), await api.person({ org_id: who.org_id })];
   const [adas, bobs] = [await makeSshKey(api.db, ada.user_id), await makeSshKey(api.db, bob.user_id)];
-  const set = (...keys: string[]) => cli.done('keys', name, '-q', ...keys.flatMap((each) => ['--set', each]));
-  const several = await cli.fails(3, 'keys', name, '--set', 'laptop');
+  const set = (...keys: string[]) =>
+    cli.done('instance', 'ssh-keys', name, '-q', ...keys.flatMap((each) => ['--set', each]));
+  const several = await cli.fails(3, 'instance', 'ssh-keys', name, '--set', 'laptop');
   for (const { id, fingerprint } of [adas, bobs])
     assert.ok(several.includes(`${id} ${fingerprint}`), several);
   assert.equal(await set(adas.id), `${adas.id}\n`);
@@ -70,9 +74,9 @@ test('a colleague is let in by the name or id of their key; of two of a name one
   assert.deepEqual((await set('laptop', 'desk')).split('\n').sort(), ['', bobs.id, own.id].sort());
   const robot = await makeServiceKey(api.db, who.org_id, '*');
   const program = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: robot.key });
-  assert.equal(await program.done('keys', name, '-q', '--set', 'desk'), `${bobs.id}\n`);
+  assert.equal(await program.done('instance', 'ssh-keys', name, '-q', '--set', 'desk'), `${bobs.id}\n`);
   const stranger = await makeSshKey(api.db, (await api.person()).user_id);
-  await cli.fails(3, 'keys', name, '--set', stranger.id);
+  await cli.fails(3, 'instance', 'ssh-keys', name, '--set', stranger.id);
 });
 
 test('up makes the public part of a private key that has none, and says that it changes no instance', async () => {
@@ -110,7 +114,7 @@ test('several that go up at once find what one of them was quicker to make', asy
   // What ssh ends with where nothing listens.
   for (const { code, err } of ran) assert.equal(code, 255, err);
   const said = ran.map(({ out }) => out).join('');
-  for (const once of [/is registered/g, /together is made/g]) assert.equal(said.match(once)?.length, 1);
+  for (const once of [/is registered/g, /Created together/g]) assert.equal(said.match(once)?.length, 1);
 });
 
 test('up leaves a private key that it cannot read as it is, and says what is missing', async () => {
@@ -125,7 +129,7 @@ test('up leaves a private key that it cannot read as it is, and says what is mis
 test('ssh says before the boot that no key gets in', async () => {
   const { cli, who } = await somebody();
   const { name } = await api.instance(who);
-  assert.match(await cli.fails(5, 'ssh', name), /lets no key in\n {2}next: berth ssh-key add\n/);
+  assert.match(await cli.fails(5, 'ssh', name), /accepts no SSH key\n {2}next: berth ssh-key add\n/);
 });
 
 test('ssh-config writes a block once, and one line into the person’s own file, which ssh understands', async () => {

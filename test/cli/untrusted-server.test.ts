@@ -142,7 +142,7 @@ test('neither a session with sudo nor a password goes to another server than the
     const kept = JSON.stringify({ current: 'work', profiles: { work } });
     writeFileSync(join(folder, 'config.json'), kept, { mode: 0o600 });
     for (const command of [
-      ['key', 'rotate', 'ci', '--password-stdin'],
+      ['api-key', 'rotate', 'ci', '--password-stdin'],
       ['sudo', '--password-stdin'],
     ]) {
       const { code, err } = await cli.run([...command, '--url', url], 'password of WORK\n');

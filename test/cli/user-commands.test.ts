@@ -27,15 +27,18 @@ describe('berth user', () => {
     const { email: locked } = await person();
     await lockOut(locked);
     const lines = (await done('user', 'ls')).split('\n');
-    assert.match(lines[0] ?? '', /^ID +EMAIL +NAME +CREATED +LOCKED$/);
+    assert.match(lines[0] ?? '', /^ID +EMAIL +NAME +CREATED +LOCKED UNTIL$/);
     assert.match(lines.find((line) => line.includes(email)) ?? '', / -$/);
-    assert.match(lines.find((line) => line.includes(locked)) ?? '', / until 20\d\d-[\d-]+T[\d:.]+Z$/);
+    assert.match(
+      lines.find((line) => line.includes(locked)) ?? '',
+      / 20\d\d-\d\d-\d\d \d\d:\d\d \(in \d+ (min|s)\)$/,
+    );
   });
 
   test('unlock ends a lock, in any case of the address, and says so in the audit log', async () => {
     const { email, org_id } = await person();
     await lockOut(email);
-    assert.match(await done('user', 'unlock', email.toUpperCase()), /is unlocked/);
+    assert.match(await done('user', 'unlock', email.toUpperCase()), /^Unlocked /);
     assert.equal((await login(email, PASSWORD)).status, 200);
     assert.ok((await actions(org_id)).includes('auth.unlock by operator'));
     assert.match(await done('user', 'unlock', email), /was not locked/);

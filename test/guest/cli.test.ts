@@ -44,7 +44,7 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
       'off',
       '--start',
     );
-    assert.equal(made, 'web is made and runs. Log in: berth ssh web\n');
+    assert.equal(made, 'Created and started web. Log in: berth ssh web\n');
     const uname = await cli.run(['ssh', 'web', ...KEY(), '--', 'uname', '-s']);
     assert.deepEqual([uname.code, uname.out], [0, 'Linux\n'], uname.err);
     const written = await cli.run(['ssh', ...KEY(), 'web', '--', 'cat > /srv/note; exit 7'], 'kept\n');

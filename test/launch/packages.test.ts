@@ -72,7 +72,7 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     const env = { HOME: home, BERTH_URL: installation.origin, BERTH_DATA_DIR: installation.data_dir };
     assert.match((await say(['login'], env)).stdout, /^You are logged in .* as admin@localhost/);
     assert.match((await say(['doctor'], env)).stdout, /^ok {2}ready/m);
-    assert.match((await say(['create', 'web'], env)).stdout, /^web is made/);
+    assert.match((await say(['create', 'web'], env)).stdout, /^Created web/);
     assert.equal((await say(['ls', '-q'], env)).stdout.trim(), 'web');
     const { mode } = await stat(installation.paths.first_login);
     assert.equal(mode & 0o777, 0o600);

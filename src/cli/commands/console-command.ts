@@ -16,7 +16,7 @@ async function openConsole(call: Call): Promise<undefined> {
   const { stdin, stdout } = process;
   if (stdin.isTTY !== true || stdout.isTTY !== true) {
     throw new CommandError('a console needs a terminal', {
-      next: 'berth exec NAME -- COMMAND',
+      next: 'berth exec NAME COMMAND',
       exit_code: 2,
     });
   }
@@ -60,7 +60,9 @@ async function openConsole(call: Call): Promise<undefined> {
   if (end === null) process.exit(EXIT.done);
   const [{ code, reason }] = end;
   if (ended_here || code === OVER) return undefined;
-  throw new CommandError(reason || `the console was cut off (${code})`, { next: `berth console ${name}` });
+  throw new CommandError(reason || `the connection to the console was lost (${code})`, {
+    next: `berth console ${name}`,
+  });
 }
 
 export const CONSOLE: Command = {

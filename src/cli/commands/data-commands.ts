@@ -39,7 +39,7 @@ async function verify(call: Call): Promise<number> {
   const [instance] = args;
   const all = options.flag('all');
   const generation = generationOf(call);
-  if ((instance === undefined) !== all) throw new UsageError('name an instance, or give --all');
+  if ((instance === undefined) !== all) throw new UsageError('give an instance or --all, and not both');
   if (all && generation !== null) throw new UsageError('--generation needs one instance');
   const { verifyDisks } = await import('../disk-commands.ts');
   return heeding(call, () => verifyDisks({ instance: instance ?? null, generation, terminal, signal }));
@@ -128,8 +128,8 @@ export const DATA_COMMANDS: readonly Command[] = [
   {
     name: 'backup',
     args: ['FOLDER'],
-    summary:
-      'save the whole machine into an empty folder while it runs: database, objects, base images, secret key',
+    summary: 'back up the whole machine into an empty folder, while it runs',
+    details: 'A backup has the database, the objects of the disks, the base images and the secret key.',
     example: 'berth backup /mnt/backups/2026-11-21',
     on_server: true,
     options: {

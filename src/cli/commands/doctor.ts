@@ -51,17 +51,17 @@ async function server({ session }: Call): Promise<Finding[]> {
   const bad = Object.entries(parts).flatMap(([name, part]) =>
     typeof part === 'object' && part !== null && !part.ok ? [`${name}: ${part.problem}`] : [],
   );
-  const problem = bad.join('; ') || `${url} is no Berth`;
+  const problem = bad.join('; ') || `${url} is not a Berth server`;
   const is_ready = parts['ready'] === true;
   const next = is_ready
     ? {}
-    : { next: 'look at the log of Berth: what npm start prints, or journalctl -u berth' };
+    : { next: 'read the log of Berth: what npm start prints, or journalctl -u berth' };
   found.push({ check: 'ready', ok: is_ready, found: is_ready ? 'yes' : problem, ...next });
   const version = await get('/v1/openapi.json').then(
     async (answer) => ((await answer.json()) as { info?: { version?: string } }).info?.version,
     () => undefined,
   );
-  found.push({ check: 'version', ok: version === undefined ? null : true, found: version ?? 'not told' });
+  found.push({ check: 'version', ok: version === undefined ? null : true, found: version ?? 'unknown' });
   found.push(skew(ready.headers.get('date')));
   const { accelerators } = (parts['host'] ?? {}) as Part;
   if (accelerators !== undefined) found.push(kvm(accelerators));
@@ -72,7 +72,9 @@ async function server({ session }: Call): Promise<Finding[]> {
 function kvm(accelerators: readonly string[]): Finding {
   const check = 'KVM';
   if (accelerators.every((each) => each === 'kvm')) return { check, ok: true, found: 'VMs run on it' };
-  const where = accelerators.includes('kvm') ? 'not on every host: some emulate' : 'not used: hosts emulate';
+  const where = accelerators.includes('kvm')
+    ? 'not on every host: some emulate'
+    : 'not used: the hosts emulate';
   const next = 'berth host ls, on the server, says which; “accelerator” in the log of Berth there says why';
   return { check, ok: null, found: `${where} their VMs, which is slow`, next };
 }
@@ -91,7 +93,7 @@ function kvmDevice(): Finding {
 
 function skew(date: string | null): Finding {
   const check = 'clock';
-  if (date === null) return { check, ok: null, found: 'the server tells no time' };
+  if (date === null) return { check, ok: null, found: 'the server sends no time' };
   const off_ms = Math.abs(Date.now() - Date.parse(date));
   const ok = off_ms <= MAX_SKEW_MS;
   const found = ok ? 'agrees with the server' : `${Math.round(off_ms / 1_000)} s away from the server's`;
@@ -106,7 +108,7 @@ async function login({ session }: Call): Promise<Finding[]> {
     const count = keys.data.length;
     const by_key = session.env['BERTH_API_KEY'] || session.profile === undefined;
     const as = by_key ? 'by BERTH_API_KEY' : `as ${session.profile.email}`;
-    const found = count === 0 ? 'none is registered' : `${count} registered`;
+    const found = count === 0 ? 'none registered' : `${count} registered`;
     return [
       { check: 'login', ok: true, found: as },
       { check: 'SSH key', ok: count > 0, found, ...(count > 0 ? {} : { next: 'berth ssh-key add' }) },
@@ -120,17 +122,22 @@ function machine({ session }: Call): Finding[] {
   const found: Finding[] = [];
   try {
     execFileSync('ssh', ['-V'], { stdio: 'ignore' });
-    found.push({ check: 'ssh', ok: true, found: 'is there' });
+    found.push({ check: 'ssh', ok: true, found: 'is installed' });
   } catch {
     const next = 'apt-get install openssh-client';
-    found.push({ check: 'ssh', ok: false, found: 'is not on this machine', next });
+    found.push({ check: 'ssh', ok: false, found: 'is not installed', next });
   }
   const path = join(configFolder(session.env), 'config.json');
   const mode = statSync(path, { throwIfNoEntry: false })?.mode;
   if (mode !== undefined) {
     const ok = (mode & 0o077) === 0;
     const next = ok ? {} : { next: `chmod 600 ${path}` };
-    found.push({ check: 'login file', ok, found: ok ? 'yours alone' : 'others may read it', ...next });
+    found.push({
+      check: 'login file',
+      ok,
+      found: ok ? 'only you can read it' : 'other users can read it',
+      ...next,
+    });
   }
   return found;
 }
@@ -142,7 +149,7 @@ async function weaknesses({ session }: Call): Promise<Finding[]> {
   if (weak === null) {
     // Not on the server's machine: nothing to check.
     if (!isLocal(session.url)) return [];
-    const found = 'not looked for: no data folder of this server was found';
+    const found = 'not checked: the data folder of this server was not found';
     const next = 'BERTH_DATA_DIR=FOLDER berth doctor, as the user who runs the server';
     return [{ check: 'weaknesses', ok: null, found, next }];
   }
@@ -152,7 +159,7 @@ async function weaknesses({ session }: Call): Promise<Finding[]> {
       { check: 'weaknesses', ok: null, found: 'shown only to users who can read the data folder', next },
     ];
   }
-  if (weak.length === 0) return [{ check: 'weaknesses', ok: true, found: 'none are known' }];
+  if (weak.length === 0) return [{ check: 'weaknesses', ok: true, found: 'none found' }];
   return weak.map((each) => ({ ...each, ok: null, weak: true as const }));
 }
 
@@ -180,7 +187,7 @@ async function doctor(call: Call): Promise<number> {
 
 export const DOCTOR: Command = {
   name: 'doctor',
-  summary: 'check for problems and, on the server, for weak settings; prints a remedy for each',
+  summary: 'check for problems and weak settings, and print a remedy for each',
   example: 'berth doctor',
   run: doctor,
 };

@@ -1,17 +1,20 @@
 /** Commands inside guests: exec, console log, metrics. */
 import { setTimeout as pause } from 'node:timers/promises';
-import type { MetricsSample } from '../../../client/src/berth.ts';
+import type { Answer, MetricsSample } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
+import { durationOption, durationText } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
-import { grown } from '../log-growth.ts';
+import { fetchWithoutTimeout } from '../fetch-without-timeout.ts';
+import { sizeCell, timeCell } from '../format.ts';
+import { newPart } from '../log-tail.ts';
 import { whole } from '../numbers.ts';
-import { patientFetch } from '../patient-fetch.ts';
-import { bytes, clock } from '../words.ts';
+import type { Cell } from '../table.ts';
 
 /** The API's limit. */
 const MAX_TIMEOUT_SECONDS = 600;
 const TIMEOUT_SECONDS = 60;
+const OUTPUT = '1 MiB';
 const MAX_TAIL_KIB = 1024;
 const TAIL_KIB = 64;
 /** As in a shell. */
@@ -26,11 +29,19 @@ function within(name: string, text: string | undefined, most: number): number | 
   throw new UsageError(`--${name} takes 1 to ${most}, not ${number}`);
 }
 
+function timeoutOf({ options }: Call): number {
+  const seconds = durationOption('timeout', options.text('timeout')) ?? TIMEOUT_SECONDS;
+  if (seconds >= 1 && seconds <= MAX_TIMEOUT_SECONDS) return seconds;
+  throw new UsageError(
+    `--timeout takes 1s to ${durationText(MAX_TIMEOUT_SECONDS)}, not ${durationText(seconds)}`,
+  );
+}
+
 async function exec(call: Call): Promise<number> {
   const { args, rest, options, session, terminal, signal } = call;
-  if (rest.length === 0) throw new UsageError('the command is missing: berth exec NAME -- COMMAND…');
-  const timeout_seconds = within('timeout', options.text('timeout'), MAX_TIMEOUT_SECONDS) ?? TIMEOUT_SECONDS;
-  const berth = session.berth({ fetch: await patientFetch() });
+  if (rest.length === 0) throw new UsageError('COMMAND is missing');
+  const timeout_seconds = timeoutOf(call);
+  const berth = session.berth({ fetch: await fetchWithoutTimeout() });
   const { id, name } = await berth.instances.find(args[0] ?? '');
   const reads = process.stdin.isTTY !== true && !options.flag('no-stdin');
   const stdin = reads ? await terminal.stdin() : '';
@@ -43,13 +54,31 @@ async function exec(call: Call): Promise<number> {
   else {
     terminal.guest(result.stdout);
     terminal.guest(result.stderr, 'stderr');
-    if (result.truncated) terminal.warn('berth: it printed more; this is the first MiB');
   }
   if (result.exit_code === NO_SUCH_PROGRAM && rest.length === 1 && /\s/.test(rest[0] ?? ''))
-    terminal.warn(`berth: that names one program; for a line of the shell: berth exec ${name} -- sh -c '…'`);
-  if (result.exit_code !== null) return result.exit_code;
-  terminal.warn(`berth: ${name} had not ended the command after ${timeout_seconds} s; it is killed`);
-  return EXIT.timed_out;
+    terminal.warn(`berth: that names one program; for a line of the shell: berth exec ${name} sh -c '…'`);
+  return endOf(call, result, name, timeout_seconds);
+}
+
+/** Tells why the result is not the command's whole. @returns the exit code */
+function endOf(
+  { terminal }: Call,
+  { exit_code, truncated }: Answer<'execInVm'>,
+  name: string,
+  timeout_seconds: number,
+): number {
+  if (exit_code === null) {
+    const after = durationText(timeout_seconds);
+    terminal.warn(`berth: the command on ${name} was killed after ${after}: it had not ended`);
+  }
+  if (truncated) {
+    const own = exit_code === null ? '' : `; the command itself ended with exit code ${exit_code}`;
+    terminal.warn(
+      `berth: the output was cut at ${OUTPUT}${own}\n  next: berth ssh ${name} COMMAND, which has no limit`,
+    );
+  }
+  if (exit_code === null) return EXIT.timed_out;
+  return truncated && exit_code === 0 ? EXIT.cut : exit_code;
 }
 
 async function logs({ args, options, session, terminal, signal }: Call): Promise<undefined> {
@@ -69,26 +98,23 @@ async function logs({ args, options, session, terminal, signal }: Call): Promise
   while (follow) {
     await pause(FOLLOW_MS, undefined, { signal }).catch(() => signal.throwIfAborted());
     const now = await read(TAIL_KIB);
-    const more = grown(before, now);
+    const more = newPart(before, now);
     if (more !== '') print(more);
     before = now;
   }
   return undefined;
 }
 
-const orDash = (count: number | null) => (count === null ? '-' : bytes(count));
-
-function rowOf({ at, cpu_share, memory, disk, network }: MetricsSample): string[] {
-  const { used_bytes, host_bytes } = memory;
+function rowOf({ at, cpu_share, memory, disk, network }: MetricsSample): Cell[] {
   return [
-    clock(at),
-    cpu_share === null ? '-' : `${Math.round(cpu_share * 100)} %`,
-    orDash(used_bytes),
-    bytes(host_bytes),
-    bytes(disk.read_bytes),
-    bytes(disk.written_bytes),
-    orDash(network.received_bytes),
-    orDash(network.sent_bytes),
+    timeCell(at),
+    cpu_share === null ? '-' : { text: `${Math.round(cpu_share * 100)} %`, value: cpu_share },
+    sizeCell(memory.used_bytes),
+    sizeCell(memory.host_bytes),
+    sizeCell(disk.read_bytes),
+    sizeCell(disk.written_bytes),
+    sizeCell(network.received_bytes),
+    sizeCell(network.sent_bytes),
   ];
 }
 
@@ -101,8 +127,8 @@ async function metrics({ args, session, terminal }: Call): Promise<undefined> {
   const step = Math.max(1, Math.round(ROW_SECONDS / interval_seconds));
   // Counted from the newest, so that rows have a fixed age.
   const rows = samples.filter((_, at) => (samples.length - 1 - at) % step === step - 1);
-  terminal.list([...rows, now], {
-    headings: ['AT', 'CPU', 'MEMORY', 'OF THE HOST', 'READ', 'WRITTEN', 'RECEIVED', 'SENT'],
+  terminal.list([...rows, now].reverse(), {
+    headings: ['AT', 'CPU', 'MEMORY', 'HOST MEMORY', 'READ', 'WRITTEN', 'RECEIVED', 'SENT'],
     row: rowOf,
     quiet: ({ at }) => at,
     empty: '',
@@ -115,13 +141,15 @@ export const GUEST_COMMANDS: readonly Command[] = [
     args: ['NAME'],
     names_instances: true,
     rest: 'COMMAND…',
-    summary: 'run a command as root, without SSH; prints its output, and exits with its exit code',
-    example: 'berth exec web -- systemctl is-active ssh',
+    summary: 'run a command as root, without SSH, and exit with its exit code',
+    details: `Options of Berth stand before COMMAND: the first word after NAME begins it, and all that follows is its own. Its output appears at the end, ${OUTPUT} at most: if more is cut from a command that succeeds, the exit code is ${EXIT.cut}.`,
+    example: 'berth exec web systemctl is-active ssh',
     options: {
       timeout: {
         type: 'string',
-        value: 'SECONDS',
-        help: `when to kill it; at most ${MAX_TIMEOUT_SECONDS}, default: ${TIMEOUT_SECONDS}`,
+        value: 'DURATION',
+        field: 'timeout_seconds',
+        help: `kill the command after this time; at most ${durationText(MAX_TIMEOUT_SECONDS)}; default: ${durationText(TIMEOUT_SECONDS)}`,
       },
       'no-stdin': {
         type: 'boolean',
@@ -142,7 +170,8 @@ export const GUEST_COMMANDS: readonly Command[] = [
       tail: {
         type: 'string',
         value: 'KIB',
-        help: `how much; at most ${MAX_TAIL_KIB}, default: ${TAIL_KIB}`,
+        field: 'tail_kib',
+        help: `how many KiB of the end; at most ${MAX_TAIL_KIB}; default: ${TAIL_KIB}`,
       },
     },
     run: logs,
@@ -151,6 +180,7 @@ export const GUEST_COMMANDS: readonly Command[] = [
     name: 'metrics',
     args: ['NAME'],
     names_instances: true,
+    lists: true,
     summary: 'show what a VM uses, now and over the last hour; bytes count since the boot',
     example: 'berth metrics web',
     run: metrics,

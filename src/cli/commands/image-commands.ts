@@ -5,7 +5,7 @@ export const IMAGE_COMMANDS: readonly Command[] = [
   {
     name: 'image ls',
     short: ['images'],
-    summary: 'list the images for instances',
+    summary: 'list the images that instances can use',
     example: 'berth image ls',
     run: async ({ session, terminal }) => {
       const berth = await session.berth();
@@ -56,7 +56,7 @@ export const IMAGE_SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'image add',
     args: ['NAME', 'FILE'],
-    summary: 'make an image from a tarball, an OCI layout, or a raw or qcow2 disk',
+    summary: 'create an image from a tarball, an OCI layout, or a raw or qcow2 disk',
     example: 'berth image add tools ./tools.oci.tar',
     on_server: true,
     options: {

@@ -2,11 +2,12 @@
 import type { Instance } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
 import { CommandError } from '../command-error.ts';
+import { STATES } from '../complete-values.ts';
+import { ago, bytes, plural } from '../format.ts';
 import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { waitFor, watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
-import { ago, bytes, plural } from '../words.ts';
 import { SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
 
 export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
@@ -68,12 +69,12 @@ async function create(call: Call): Promise<undefined> {
   const body = { ...settingsOf(call), user_data: await userDataOf(call) };
   const instance = await berth.instances.create({ name, image, ...body });
   if (!call.options.flag('start')) {
-    return void call.terminal.done(`${name} is made. Start it: berth start ${name}`, instance, instance.id);
+    return void call.terminal.done(`Created ${name}. Start it: berth start ${name}`, instance, instance.id);
   }
   await berth.instances.startVm(instance.id);
   await waitFor(call, berth, instance, 'running', 'starting');
   const now = await berth.instances.get(instance.id);
-  call.terminal.done(`${name} is made and runs. Log in: berth ssh ${name}`, now, instance.id);
+  call.terminal.done(`Created and started ${name}. Log in: berth ssh ${name}`, now, instance.id);
 }
 
 async function remove(call: Call): Promise<undefined> {
@@ -112,6 +113,7 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
       state: {
         type: 'string',
         value: 'STATE',
+        choices: STATES,
         help: 'only instances in this state: running, stopped, failed, …',
       },
       label: { type: 'string', value: 'KEY=VALUE', help: 'only instances with this label' },
@@ -131,7 +133,7 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
           ago(each.created_at),
         ],
         quiet: ({ name }) => name,
-        empty: state || label ? 'No such instances.' : 'No instances yet. Make one: berth create NAME',
+        empty: state || label ? 'No instances match.' : 'No instances yet. Create one: berth create NAME',
       });
       return undefined;
     },

@@ -3,32 +3,52 @@ import { readFileSync, statSync } from 'node:fs';
 import type { CreateInstanceRequest } from '../../../client/src/berth.ts';
 import type { Call, Option } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
-import { labels, sizeMib, whole, wholeOrOff } from '../numbers.ts';
+import { durationOrOff } from '../duration.ts';
+import { labels, sizeMib, whole } from '../numbers.ts';
 
 /** The API's limit, checked before a large file is read. */
 const MAX_USER_DATA_BYTES = 64 * 1024;
 
 export const SETTINGS: Readonly<Record<string, Option>> = {
   cpus: { type: 'string', value: 'N', help: '1 to 16' },
-  memory: { type: 'string', value: 'SIZE', help: '512m, 2g; a bare number is MiB' },
-  disk: { type: 'string', value: 'SIZE', help: '8g, 100g; a bare number is GiB; it only grows' },
-  label: { type: 'string', value: 'KEY=VALUE', multiple: true, help: 'repeatable' },
+  memory: {
+    type: 'string',
+    value: 'SIZE',
+    field: 'memory_mib',
+    help: 'such as 512m or 2g; a bare number is MiB',
+  },
+  disk: {
+    type: 'string',
+    value: 'SIZE',
+    field: 'disk_gib',
+    help: 'such as 8g or 100g; a bare number is GiB; it can only grow',
+  },
+  label: {
+    type: 'string',
+    value: 'KEY=VALUE',
+    multiple: true,
+    field: 'labels',
+    help: 'a label; repeatable',
+  },
   'auto-flush': {
     type: 'string',
-    value: 'SECONDS',
-    help: 'the interval of automatic flushes, or off',
+    value: 'DURATION',
+    field: 'auto_flush_seconds',
+    help: 'flush a running VM this often, such as 30s or 5m; or off; default: 1m',
   },
   'idle-timeout': {
     type: 'string',
-    value: 'SECONDS',
-    help: 'stop the VM when nobody has used it for this long, at least 60, or off',
+    value: 'DURATION',
+    field: 'idle_timeout_seconds',
+    help: 'stop the VM after this time without use, such as 30m or 2h; at least 1m; or off; default: off',
   },
-  wake: { type: 'boolean', help: 'a connection to its SSH port starts the VM' },
-  'no-wake': { type: 'boolean', help: 'a connection does not start it' },
+  wake: { type: 'boolean', help: 'a connection to its SSH address starts the VM' },
+  'no-wake': { type: 'boolean', help: 'a connection does not start the VM; this is the default' },
   keep: {
     type: 'string',
     value: 'LAST[,DAYS]',
-    help: 'how many generations are kept, then one a day for how many days',
+    field: 'generations_keep',
+    help: 'keep the last generations, and then one a day for some days, such as 24,14',
   },
 };
 
@@ -36,12 +56,14 @@ export const USER_DATA: Readonly<Record<string, Option>> = {
   'user-data': {
     type: 'string',
     value: 'FILE',
-    help: 'a script that root runs once, at the first boot; - is stdin',
+    field: 'user_data',
+    help: 'a script that root runs once, at the first boot; - reads it from stdin',
   },
 };
 
 function wake({ options }: Call): boolean | undefined {
-  if (options.flag('wake') && options.flag('no-wake')) throw new UsageError('--wake or --no-wake, not both');
+  if (options.flag('wake') && options.flag('no-wake'))
+    throw new UsageError('--wake and --no-wake exclude each other');
   return options.flag('wake') ? true : options.flag('no-wake') ? false : undefined;
 }
 
@@ -68,8 +90,8 @@ export function settingsOf(call: Call) {
   return {
     ...sizesOf(call),
     labels: labels(options.list('label')),
-    auto_flush_seconds: wholeOrOff('auto-flush', options.text('auto-flush')),
-    idle_timeout_seconds: wholeOrOff('idle-timeout', options.text('idle-timeout')),
+    auto_flush_seconds: durationOrOff('auto-flush', options.text('auto-flush')),
+    idle_timeout_seconds: durationOrOff('idle-timeout', options.text('idle-timeout')),
     wake_on_connect: wake(call),
     generations_keep: keep(options.text('keep')),
   };
@@ -84,7 +106,7 @@ export async function userDataOf({ options, terminal }: Call): Promise<string | 
     if (statSync(path).size > MAX_USER_DATA_BYTES) throw new CommandError(`${path} has more than 64 KiB`);
     return new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(path));
   } catch (error) {
-    if (error instanceof TypeError) throw new CommandError(`${path} is no UTF-8 text`);
+    if (error instanceof TypeError) throw new CommandError(`${path} is not UTF-8 text`);
     throw error;
   }
 }

@@ -4,17 +4,17 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { type ApiKey, type Berth, BerthError, type SshKey } from '../../../client/src/berth.ts';
 import type { Env } from '../../config/env.ts';
-import { actorNames } from '../actors.ts';
+import { actorNames } from '../actor-names.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
+import { durationOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
-import { whole } from '../numbers.ts';
+import { timeCell } from '../format.ts';
 import { homeFolder } from '../profiles.ts';
 import { collect, findNamed } from '../reading.ts';
-import { ago } from '../words.ts';
 
 const SSH_KEY = { what: 'SSH key', list: 'berth ssh-key ls' };
-const API_KEY = { what: 'API key', list: 'berth key ls' };
+const API_KEY = { what: 'API key', list: 'berth api-key ls' };
 
 /** In ssh's order. */
 const USUAL = ['id_ed25519.pub', 'id_ecdsa.pub', 'id_ed25519_sk.pub', 'id_ecdsa_sk.pub', 'id_rsa.pub'];
@@ -77,7 +77,7 @@ export function localPublicKey(env: Env): string | undefined {
 async function addSshKey(call: Call): Promise<undefined> {
   const public_key = (await publicKey(call)).trim();
   if (/PRIVATE KEY/.test(public_key)) {
-    throw new CommandError('that is a private key: it stays with you', {
+    throw new CommandError('that is a private key, which must stay on your machine', {
       next: 'berth ssh-key add FILE.pub',
     });
   }
@@ -99,8 +99,8 @@ const keyRow = (key: SshKey) => [
   key.name,
   key.type,
   key.fingerprint,
-  ago(key.last_used_at),
-  ago(key.created_at),
+  timeCell(key.last_used_at),
+  timeCell(key.created_at),
   key.org_id === null ? 'everywhere' : 'this organisation',
 ];
 
@@ -123,7 +123,7 @@ async function membersKeys(berth: Berth, org_id: string, said: readonly string[]
     }
     if (other === undefined) return key.id;
     const which = found.map(({ id, fingerprint }) => `\n  ${id} ${fingerprint}`).join('');
-    throw new CommandError(`several SSH keys are called ${text}; name one by its id:${which}`, {
+    throw new CommandError(`several SSH keys are called ${text}; give the id of one:${which}`, {
       exit_code: EXIT.not_found,
     });
   });
@@ -163,7 +163,7 @@ function printNewKey(
   made: { readonly key: string; readonly name: string },
   sentence: string,
 ): void {
-  terminal.done(`${sentence} It is shown this once:\n${made.key}`, made, made.key);
+  terminal.done(`${sentence} The key, shown only now:\n${made.key}`, made, made.key);
 }
 
 async function createKey(call: Call): Promise<undefined> {
@@ -171,7 +171,7 @@ async function createKey(call: Call): Promise<undefined> {
   const body = {
     name: args[0] ?? '',
     scope: options.text('scope') ?? (await wholeScope(call)),
-    expires_in_seconds: lifetime(options.text('expires')),
+    expires_in_seconds: durationOption('expires', options.text('expires')),
     allowed_cidrs: options.list('from') === undefined ? undefined : [...(options.list('from') ?? [])],
     service_account_id: options.text('service-account'),
   };
@@ -179,7 +179,7 @@ async function createKey(call: Call): Promise<undefined> {
   printNewKey(
     call,
     made,
-    `${made.name} may ${made.scope === '*' ? 'do everything that you may' : made.scope}.`,
+    `Created ${made.name}; its scope: ${made.scope === '*' ? 'everything that you may do' : made.scope}.`,
   );
 }
 
@@ -192,14 +192,6 @@ async function wholeScope({ session, options }: Call): Promise<string> {
   const { profile } = session;
   if (profile === undefined || session.env['BERTH_API_KEY']) return '*';
   return (await session.berth().call('getApiKey', { path: { id: profile.api_key_id } })).scope;
-}
-
-/** `90d`, `12h` in seconds. */
-function lifetime(text: string | undefined): number | undefined {
-  if (text === undefined) return undefined;
-  const [, number, unit = ''] = /^(\d{1,6})([hd])$/.exec(text) ?? [];
-  if (number === undefined) throw new UsageError(`--expires takes 12h or 90d, not ${text}`);
-  return Number(number) * (unit === 'h' ? 3_600 : 86_400);
 }
 
 const PASSWORD_STDIN: NonNullable<Command['options']> = {
@@ -231,28 +223,28 @@ export const KEY_COMMANDS: readonly Command[] = [
   },
   {
     name: 'ssh-key rm',
-    args: ['KEY'],
+    args: ['SSH-KEY'],
     summary: 'revoke a key; its next login is refused',
     example: 'berth ssh-key rm laptop',
     run: async ({ session, terminal, args }) => {
       const berth = session.berth();
       const { id, name } = await findNamed(berth.list('listSshKeys', {}), args[0] ?? '', SSH_KEY);
       await berth.call('revokeSshKey', { path: { id } });
-      terminal.done(`${name} is revoked.`, { revoked: id });
+      terminal.done(`Revoked ${name}.`, { revoked: id });
       return undefined;
     },
   },
   {
-    name: 'instance keys',
-    short: ['keys'],
+    name: 'instance ssh-keys',
+    lists: true,
     args: ['NAME'],
     names_instances: true,
-    summary: 'show the SSH keys that an instance accepts; with options, changes them first',
-    example: 'berth keys web --set laptop --set desk',
+    summary: 'show the SSH keys that an instance accepts, after changing them',
+    example: 'berth instance ssh-keys web --set laptop --set desk',
     options: {
       set: {
         type: 'string',
-        value: 'KEY',
+        value: 'SSH-KEY',
         multiple: true,
         help: "only these keys, yours or other members'; repeatable",
       },
@@ -262,18 +254,29 @@ export const KEY_COMMANDS: readonly Command[] = [
     run: keySet,
   },
   {
-    name: 'key create',
+    name: 'api-key create',
     args: ['NAME'],
     summary: 'create an API key',
-    example: "berth key create ci --scope 'instances:read vm:write' --expires 90d",
+    example: "berth api-key create ci --scope 'instances:read vm:write' --expires 90d",
     options: {
       scope: {
         type: 'string',
         value: 'SCOPE',
         help: 'resource:action, separated by spaces; default: all permissions of your login or the service account',
       },
-      expires: { type: 'string', value: 'TIME', help: '12h, 90d; default: never' },
-      from: { type: 'string', value: 'CIDR', multiple: true, help: 'usable only from these networks' },
+      expires: {
+        type: 'string',
+        value: 'DURATION',
+        field: 'expires_in_seconds',
+        help: 'revoke it after this time, such as 12h or 90d; default: never',
+      },
+      from: {
+        type: 'string',
+        value: 'CIDR',
+        multiple: true,
+        field: 'allowed_cidrs',
+        help: 'usable only from this network; repeatable; default: from everywhere',
+      },
       'service-account': {
         type: 'string',
         value: 'ID',
@@ -283,13 +286,13 @@ export const KEY_COMMANDS: readonly Command[] = [
     run: createKey,
   },
   {
-    name: 'key ls',
+    name: 'api-key ls',
     summary: 'list API keys',
-    example: 'berth key ls',
+    example: 'berth api-key ls',
     run: async ({ session, terminal }) => {
       terminal.list(await collect(session.berth().list('listApiKeys', {})), {
         headings: ['NAME', 'KEY', 'SCOPE', 'USED', 'EXPIRES'],
-        row: (key) => [key.name, shown(key), key.scope, ago(key.last_used_at), key.expires_at ?? 'never'],
+        row: (key) => [key.name, shown(key), key.scope, timeCell(key.last_used_at), timeCell(key.expires_at)],
         quiet: ({ id }) => id,
         empty: 'No API keys.',
       });
@@ -297,14 +300,14 @@ export const KEY_COMMANDS: readonly Command[] = [
     },
   },
   {
-    name: 'key rm',
-    args: ['KEY'],
+    name: 'api-key rm',
+    args: ['API-KEY'],
     summary: 'revoke an API key',
-    example: 'berth key rm ci --descendants',
+    example: 'berth api-key rm ci --descendants',
     options: {
       descendants: {
         type: 'boolean',
-        help: 'also every API key and SSH key made with it, directly or through other keys',
+        help: 'also every API key and SSH key that was created with it, directly or through other keys',
       },
     },
     run: async ({ session, terminal, args, options }) => {
@@ -312,24 +315,29 @@ export const KEY_COMMANDS: readonly Command[] = [
       const { id, name } = await findNamed(berth.list('listApiKeys', {}), args[0] ?? '', API_KEY);
       const descendants = options.flag('descendants');
       await berth.call('revokeApiKey', { path: { id }, query: descendants ? { descendants: 'true' } : {} });
-      const with_it = descendants ? ', with all API keys and SSH keys that were made with it' : '';
-      terminal.done(`${name} is revoked${with_it}.`, { revoked: id });
+      const with_it = descendants ? ' and all API keys and SSH keys that were created with it' : '';
+      terminal.done(`Revoked ${name}${with_it}.`, { revoked: id });
       return undefined;
     },
   },
   {
-    name: 'key rotate',
-    args: ['KEY'],
+    name: 'api-key rotate',
+    args: ['API-KEY'],
     summary: 'give a key a new secret; asks for your password',
-    example: 'berth key rotate ci --grace 3600',
+    example: 'berth api-key rotate ci --grace 1h',
     options: {
-      grace: { type: 'string', value: 'SECONDS', help: 'how long the old secret still works; default: 0' },
+      grace: {
+        type: 'string',
+        value: 'DURATION',
+        field: 'grace_seconds',
+        help: 'how long the old secret still works, such as 1h; default: 0',
+      },
       ...PASSWORD_STDIN,
     },
     run: async (call) => {
       const { session, options, args } = call;
       const found = await findNamed(session.berth().list('listApiKeys', {}), args[0] ?? '', API_KEY);
-      const grace_seconds = whole('grace', options.text('grace')) ?? 0;
+      const grace_seconds = durationOption('grace', options.text('grace')) ?? 0;
       const input = { path: { id: found.id }, body: { grace_seconds } };
       const asks = { password_stdin: options.flag('password-stdin') };
       const made = await session.withSudo(asks, (berth) => berth.call('rotateApiKey', input));
@@ -337,7 +345,7 @@ export const KEY_COMMANDS: readonly Command[] = [
       // Our own key: continue with the new one.
       if (profile?.api_key_id === found.id)
         session.keep(session.profile_name, { ...profile, api_key: made.key });
-      printNewKey(call, made, `${made.name} has a new key.`);
+      printNewKey(call, made, `${made.name} has a new secret.`);
       return undefined;
     },
   },

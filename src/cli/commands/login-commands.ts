@@ -6,9 +6,9 @@ import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
+import { clock } from '../format.ts';
 import type { Profile } from '../profiles.ts';
 import { USER_AGENT } from '../session.ts';
-import { clock } from '../words.ts';
 
 /** Logout must work when the server is gone. */
 const REVOKE_MS = 5_000;
@@ -116,7 +116,8 @@ async function logout({ session, terminal }: Call): Promise<undefined> {
     api_key_id,
   );
   session.forget(profile_name);
-  if (!revoked) terminal.warn(`berth: the key could not be revoked at ${url}; check it with berth key ls`);
+  if (!revoked)
+    terminal.warn(`berth: the key could not be revoked at ${url}; check it with berth api-key ls`);
   terminal.done(`You are logged out of ${url}.`, { url, profile: profile_name });
 }
 
@@ -164,7 +165,7 @@ async function sudo({ session, terminal, options }: Call): Promise<undefined> {
   }
   const { sudo: grant } = await session.grant(rest, { password_stdin: options.flag('password-stdin') });
   session.keep(profile_name, { ...rest, sudo: grant });
-  terminal.done(`Until ${clock(grant.expires_at)} nothing asks for your password.`, {
+  terminal.done(`No command asks for your password until ${clock(grant.expires_at)}.`, {
     expires_at: grant.expires_at,
   });
 }
@@ -172,7 +173,7 @@ async function sudo({ session, terminal, options }: Call): Promise<undefined> {
 export const LOGIN_COMMANDS: readonly Command[] = [
   {
     name: 'login',
-    summary: 'log this machine in',
+    summary: 'log in from this machine',
     example: 'berth login --url https://berth.example.org --profile work',
     options: {
       email: {
@@ -180,7 +181,7 @@ export const LOGIN_COMMANDS: readonly Command[] = [
         value: 'ADDRESS',
         help: "default: the last one; on the server's own machine, the administrator's",
       },
-      org: { type: 'string', value: 'ORG', help: 'the organisation; default: the first' },
+      org: { type: 'string', value: 'ORG', help: 'the organisation, by name or id; default: the first' },
       totp: { type: 'string', value: 'CODE', help: 'the code of your authenticator, if the account has one' },
       ...PASSWORD_STDIN,
     },
@@ -188,7 +189,7 @@ export const LOGIN_COMMANDS: readonly Command[] = [
   },
   {
     name: 'logout',
-    summary: 'revoke the key of this machine and forget it',
+    summary: 'log out: revoke the API key of this machine, and delete it here',
     example: 'berth logout',
     run: logout,
   },
@@ -200,8 +201,8 @@ export const LOGIN_COMMANDS: readonly Command[] = [
   },
   {
     name: 'sudo',
-    summary: 'ask for your password once for the next five minutes',
-    example: 'berth sudo && berth key rotate ci',
+    summary: 'enter your password once, for all commands of the next five minutes',
+    example: 'berth sudo && berth api-key rotate ci',
     options: {
       end: { type: 'boolean', help: 'end it now, before the five minutes are over' },
       ...PASSWORD_STDIN,

@@ -7,8 +7,8 @@ import type { Command, Options } from '../command.ts';
 const optionOf = (quota: OrganisationQuota) => quota.replaceAll('_', '-');
 
 const CAPACITY = {
-  cpus: { type: 'string', value: 'N', help: 'the maximum number of processors of one VM there' },
-  memory: { type: 'string', value: 'GIB', help: 'memory of all VMs there together, GiB' },
+  cpus: { type: 'string', value: 'N', help: 'the most CPUs of one VM there' },
+  memory: { type: 'string', value: 'GIB', help: 'memory of all VMs there together, in GiB' },
 } as const;
 
 function capacityOf(options: Options) {
@@ -42,7 +42,7 @@ async function server(): Promise<undefined> {
 export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'server',
-    summary: 'run Berth on this machine until Ctrl-C, as npm start does in a checkout',
+    summary: 'run Berth on this machine until Ctrl-C, as npm start does',
     example: 'BERTH_DATA_DIR=/var/lib/berth berth server',
     on_server: true,
     run: server,
@@ -52,12 +52,13 @@ export const SERVER_COMMANDS: readonly Command[] = [
     summary: 'list accounts',
     example: 'berth user ls',
     on_server: true,
-    run: () => onServer(({ context, users }) => context.withServer(users.listUsers)),
+    run: ({ terminal }) =>
+      onServer(({ context, users }) => context.withServer((server) => users.listUsers(server, terminal))),
   },
   {
     name: 'user unlock',
     args: ['EMAIL'],
-    summary: 'end a lock after wrong passwords',
+    summary: 'unlock an account that wrong passwords have locked',
     example: 'berth user unlock ada@example.org',
     on_server: true,
     run: ({ args: [email = ''] }) =>
@@ -66,7 +67,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'user reset-password',
     args: ['EMAIL'],
-    summary: 'give an account a new password, and print it',
+    summary: 'set a generated password for an account, and print it',
     example: 'berth user reset-password ada@example.org',
     on_server: true,
     run: ({ args: [email = ''] }) =>
@@ -86,12 +87,13 @@ export const SERVER_COMMANDS: readonly Command[] = [
     summary: 'list organisations',
     example: 'berth org ls',
     on_server: true,
-    run: () => onServer(({ context, orgs }) => context.withServer(orgs.listOrgs)),
+    run: ({ terminal }) =>
+      onServer(({ context, orgs }) => context.withServer((server) => orgs.listOrgs(server, terminal))),
   },
   {
     name: 'org quota',
     args: ['ORG'],
-    summary: "show an organisation's quotas, after changing some",
+    summary: "show an organisation's quotas, after changing those that are given",
     example: 'berth org quota Acme --instances 50 --cpus unlimited --disk-gib default',
     on_server: true,
     options: Object.fromEntries(
@@ -115,12 +117,13 @@ export const SERVER_COMMANDS: readonly Command[] = [
     summary: 'list the machines that VMs run on',
     example: 'berth host ls',
     on_server: true,
-    run: () => onServer(({ context, hosts }) => context.withServer(hosts.listHosts)),
+    run: ({ terminal }) =>
+      onServer(({ context, hosts }) => context.withServer((server) => hosts.listHosts(server, terminal))),
   },
   {
     name: 'host add',
     args: ['NAME'],
-    summary: 'let another machine join, and print its token this once',
+    summary: 'add another machine, and print its token, which is shown only once',
     example: 'berth host add rack-2 --cpus 32 --memory 120 > token',
     on_server: true,
     options: CAPACITY,
@@ -168,7 +171,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'audit verify',
     args: ['[ORG]'],
-    summary: 'prove that no entry of the audit log was changed, removed or inserted',
+    summary: 'check that no entry of the audit log was changed, removed or inserted',
     example: 'berth audit verify',
     on_server: true,
     run: ({ args: [org] }) =>

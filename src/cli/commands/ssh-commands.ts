@@ -6,22 +6,26 @@ import { dirname, join } from 'node:path';
 import { type Berth, BerthError, type ConnectionDetails, type Instance } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { greets } from '../greets.ts';
+import { checkedDetails } from '../connection-details.ts';
 import { configFolder, writePrivate } from '../profiles.ts';
+import { waitForBanner } from '../ssh-banner.ts';
 import { waitFor } from '../waiting.ts';
-import { checkedWayIn } from '../way-in.ts';
 import { localPublicKeyPath, sshFolder } from './key-commands.ts';
 
 export const IDENTITY = {
-  identity: { type: 'string', short: 'i', value: 'FILE', help: 'the private key, as for ssh' },
+  identity: { type: 'string', short: 'i', value: 'FILE', help: 'the private key' },
 } as const;
+/** The options of ssh that take a value, as in its manual page. */
+export const PASSED_TO_SSH = { rest: '[SSH-OPTION…] [COMMAND…]', passes: 'BbcDEeFIiJLlmOopQRSWw' } as const;
+export const SSH_RULE =
+  "Options of one letter are passed to ssh (-i is Berth's and means the same); options with two dashes are Berth's. The first word after NAME that is no option begins the command, and all that follows is its own.";
 const START: NonNullable<Command['options']> = {
-  'no-start': { type: 'boolean', help: 'fail if the VM does not run, instead of starting it' },
+  'no-start': { type: 'boolean', help: 'fail if the VM is not running, instead of starting it' },
 };
 
 /** The connection details; starts the VM if it does not run. */
 async function reach(call: Call, berth: Berth, instance: Instance): Promise<ConnectionDetails> {
-  return checkedWayIn(instance, await detailsOf(call, berth, instance));
+  return checkedDetails(instance, await detailsOf(call, berth, instance));
 }
 
 async function detailsOf(call: Call, berth: Berth, instance: Instance): Promise<ConnectionDetails> {
@@ -29,20 +33,20 @@ async function detailsOf(call: Call, berth: Berth, instance: Instance): Promise<
   try {
     const details = await berth.instances.ssh(id);
     if (details.allowed_keys > 0) return details;
-    throw new CommandError(`${name} lets no key in`, {
-      next: 'berth ssh-key add, or berth keys NAME --account',
+    throw new CommandError(`${name} accepts no SSH key`, {
+      next: `berth ssh-key add, or berth instance ssh-keys ${name} --account`,
       exit_code: 5,
     });
   } catch (error) {
     const off = error instanceof BerthError && error.code === 'VM_NOT_RUNNING';
     if (!off) throw error;
     if (call.options.flag('no-start')) {
-      throw new CommandError(`${name} does not run`, { next: `berth start ${name}`, exit_code: 5 });
+      throw new CommandError(`${name} is not running`, { next: `berth start ${name}`, exit_code: 5 });
     }
   }
   if ((await berth.instances.keySet(id)).data.length === 0) {
     // A problem with the keys is reported before the boot.
-    throw new CommandError(`${name} lets no key in`, { next: 'berth ssh-key add', exit_code: 5 });
+    throw new CommandError(`${name} accepts no SSH key`, { next: 'berth ssh-key add', exit_code: 5 });
   }
   // Waits for a VM that is starting or stopping.
   if (instance.vm.state === 'stopping') await waitFor(call, berth, instance, 'stopped', 'stopping');
@@ -50,7 +54,7 @@ async function detailsOf(call: Call, berth: Berth, instance: Instance): Promise<
   await berth.instances.startVm(id);
   await waitFor(call, berth, instance, 'running', 'starting');
   const details = await berth.instances.ssh(id);
-  await greets(details.host, details.port, call.signal);
+  await waitForBanner(details.host, details.port, call.signal);
   return details;
 }
 
@@ -93,7 +97,7 @@ export async function ssh(call: Call): Promise<number> {
     child.once('error', (error: NodeJS.ErrnoException) => {
       const missing = error.code === 'ENOENT';
       const next = missing ? 'apt-get install openssh-client' : null;
-      reject(new CommandError(missing ? 'there is no ssh on this machine' : error.message, { next }));
+      reject(new CommandError(missing ? 'ssh is not installed on this machine' : error.message, { next }));
     });
     child.once('close', (code, signal) => {
       resolve(code ?? 128 + (signal === null ? 0 : constants.signals[signal]));
@@ -161,9 +165,10 @@ export const SSH_COMMANDS: readonly Command[] = [
     name: 'ssh',
     args: ['NAME'],
     names_instances: true,
-    rest: 'COMMAND…',
-    summary: "log in, or run a command; starts the VM first. Exits with ssh's exit code",
-    example: 'berth ssh web -- uname -a',
+    ...PASSED_TO_SSH,
+    summary: 'log in with ssh, or run a command; starts the VM first',
+    details: `${SSH_RULE} The exit code is ssh's.`,
+    example: 'berth ssh web -L 8080:localhost:80',
     options: { ...IDENTITY, ...START },
     run: ssh,
   },
@@ -173,7 +178,7 @@ export const SSH_COMMANDS: readonly Command[] = [
     names_instances: true,
     summary: 'write a Host block, so that ssh NAME.berth and editors work',
     example: 'berth ssh-config web && ssh web.berth',
-    options: { print: { type: 'boolean', help: "only print it; leave ssh's settings unchanged" }, ...START },
+    options: { print: { type: 'boolean', help: "print it, and leave ssh's settings unchanged" }, ...START },
     run: sshConfig,
   },
 ];

@@ -10,7 +10,7 @@ import { collect } from '../reading.ts';
 import { SETTINGS, settingsOf } from './instance-settings.ts';
 import { localPrivateKeyPath, localPublicKey, registerKey, sshFolder } from './key-commands.ts';
 import { login } from './login-commands.ts';
-import { IDENTITY, ssh } from './ssh-commands.ts';
+import { IDENTITY, PASSED_TO_SSH, SSH_RULE, ssh } from './ssh-commands.ts';
 
 /** Derives the .pub file of a private key; ssh-keygen asks for its passphrase. @throws CommandError */
 function makePublicKey(path: string): string {
@@ -43,9 +43,9 @@ function makeKey(call: Call): string {
   try {
     execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-f', path], { stdio: 'ignore' });
   } catch {
-    throw new CommandError(`ssh-keygen could not make ${path}`, { next: 'apt-get install openssh-client' });
+    throw new CommandError(`ssh-keygen could not create ${path}`, { next: 'apt-get install openssh-client' });
   }
-  call.terminal.say(`You had no SSH key; ${path} is a new one, without a passphrase.`);
+  call.terminal.say(`Created an SSH key without a passphrase: ${path}`);
   return localPublicKey(call.session.env) ?? '';
 }
 
@@ -78,7 +78,7 @@ async function ensureInstance(call: Call, berth: Berth, name: string): Promise<v
     if (!(error instanceof BerthError) || error.code !== 'NOT_FOUND') throw error;
     const make = async () => {
       await berth.instances.create({ ...settingsOf(call), name });
-      call.terminal.say(`${name} is made.`);
+      call.terminal.say(`Created ${name}.`);
     };
     await made(make, () =>
       berth.instances.find(name).then(
@@ -103,9 +103,9 @@ export const UP: Command = {
   name: 'up',
   args: ['NAME'],
   names_instances: true,
-  rest: 'COMMAND…',
-  summary:
-    'log in to an instance; first creates a login, an SSH key, the instance or a running VM if missing',
+  ...PASSED_TO_SSH,
+  summary: 'log in to an instance, and create whatever is missing for that',
+  details: `Before it logs in, it creates a login, an SSH key and the instance, and starts the VM, where they are missing. ${SSH_RULE}`,
   example: 'berth up web',
   options: { ...SETTINGS, ...IDENTITY },
   run: up,

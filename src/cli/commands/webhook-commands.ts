@@ -1,10 +1,10 @@
 /** Commands on webhooks, with a live view of deliveries. */
 import type { CreateWebhookRequest, Event, WebhookDelivery } from '../../../client/src/berth.ts';
-import type { NameOf } from '../actors.ts';
+import type { NameOf } from '../actor-names.ts';
 import type { Call, Command } from '../command.ts';
+import { ago, clock } from '../format.ts';
 import { whole } from '../numbers.ts';
 import { collect, findNamed } from '../reading.ts';
-import { ago, clock } from '../words.ts';
 
 const WEBHOOK = { what: 'webhook', list: 'berth webhook ls' };
 
@@ -141,6 +141,7 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
   {
     name: 'webhook deliveries',
     args: ['WEBHOOK'],
+    lists: true,
     summary: 'list the deliveries of a webhook and the answers to them',
     example: 'berth webhook deliveries hooks.example.org',
     options: { limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' } },

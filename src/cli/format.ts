@@ -1,4 +1,7 @@
-/** Formats sizes, ages and times for people. */
+/** Formats sizes, durations and times for people, and cells that keep the value for programs. */
+import type { Cell } from './table.ts';
+
+const CLOCK_SKEW_MS = 60_000;
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
 export function bytes(count: number): string {
@@ -11,11 +14,35 @@ export function bytes(count: number): string {
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1).replace(/\.0$/, '')} ${UNITS[unit]}`;
 }
 
-/** `3 m ago`; `never` for null. */
+/** `3 min ago`, `in 2 h`; `never` for null. */
 export function ago(time: string | null, now_ms = Date.now()): string {
   if (time === null) return 'never';
-  return `${duration(Math.max(0, now_ms - Date.parse(time)))} ago`;
+  const past_ms = now_ms - Date.parse(time);
+  // Clocks differ a little: what has happened is not in the future.
+  return past_ms < -CLOCK_SKEW_MS ? `in ${duration(-past_ms)}` : `${duration(Math.max(0, past_ms))} ago`;
 }
+
+const two = (number: number) => String(number).padStart(2, '0');
+
+/** `2026-11-25 09:12 (3 min ago)`, in the time zone of this machine: the one format for times. `never` for null. */
+export function when(time: string | null, now_ms = Date.now()): string {
+  if (time === null) return 'never';
+  const at = new Date(time);
+  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  return `${day} ${two(at.getHours())}:${two(at.getMinutes())} (${ago(time, now_ms)})`;
+}
+
+/** A time in a list: RFC 3339 for programs. */
+export const timeCell = (time: string | null, none = 'never'): Cell => ({
+  text: time === null ? none : when(time),
+  value: time,
+});
+
+/** A number of bytes in a list. */
+export const sizeCell = (count: number | null): Cell => ({
+  text: count === null ? '-' : bytes(count),
+  value: count,
+});
 
 export function duration(ms: number): string {
   if (ms < 1_000) return `${Math.round(ms)} ms`;

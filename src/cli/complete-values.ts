@@ -1,0 +1,146 @@
+/** The values that an argument or an option may have, by its name in the help: `NAME`, `GENERATION`, `FILE`. */
+import type { EventType, VmState } from '../../client/src/berth.ts';
+import { scopeOfRole } from '../../client/src/role-scopes.ts';
+import type { Command } from './command.ts';
+import { readProfiles } from './profiles.ts';
+import { collect } from './reading.ts';
+import type { Session } from './session.ts';
+
+export interface Asked {
+  readonly command: Command;
+  /** The arguments before it. */
+  readonly args: readonly string[];
+  readonly session: () => Session;
+}
+
+const ASK_MS = 1_000;
+const MOST = 200;
+
+/** The shell completes these itself (commands/completion.ts). */
+const FILES = [':files'];
+const FOLDERS = [':folders'];
+
+const VM_STATES: Readonly<Record<VmState, true>> = {
+  starting: true,
+  running: true,
+  restarting: true,
+  suspending: true,
+  suspended: true,
+  stopping: true,
+  stopped: true,
+  failed: true,
+};
+export const STATES: readonly string[] = Object.keys(VM_STATES);
+
+const EVENT_TYPES: Readonly<Record<EventType, true>> = {
+  'instance.created': true,
+  'instance.deleted': true,
+  'instance.forked': true,
+  'instance.restored': true,
+  'instance.ssh_keys_replaced': true,
+  'vm.started': true,
+  'vm.stopped': true,
+  'vm.suspended': true,
+  'vm.restarted': true,
+  'vm.failed': true,
+  'vm.recovered': true,
+  'disk.flushed': true,
+  'disk.flush_failed': true,
+  'ssh_key.added': true,
+  'ssh_key.revoked': true,
+  'api_key.created': true,
+  'api_key.rotated': true,
+  'api_key.revoked': true,
+  'member.added': true,
+  'member.removed': true,
+  'member.role_changed': true,
+  'webhook.disabled': true,
+  'webhook.ping': true,
+};
+
+type Source = (asked: Asked) => readonly string[] | Promise<readonly string[]>;
+
+interface Named {
+  readonly id: string;
+  readonly name: string;
+}
+
+/** A shell must not interpret a name from the server. */
+const PLAIN = /^[A-Za-z0-9][A-Za-z0-9@._:-]*$/;
+
+/** Names, or ids where a shell would split or expand the name. */
+const plainly = (found: readonly Named[]) => found.map(({ id, name }) => (PLAIN.test(name) ? name : id));
+
+function ask() {
+  return { signal: AbortSignal.timeout(ASK_MS) };
+}
+
+const SOURCES: Readonly<Record<string, Source>> = {
+  NAME: async ({ command, session }) => {
+    if (command.names_instances !== true) return [];
+    return plainly(await collect(session().berth().instances.list({ limit: MOST }, ask()), MOST));
+  },
+  GENERATION: async ({ args: [name = ''], session }) => {
+    const berth = session().berth();
+    const { id } = await berth.instances.find(name, ask());
+    const input = { path: { id }, query: { limit: MOST } };
+    const found = await collect(berth.list('listGenerations', input, ask()), MOST);
+    return found.map(({ generation }) => String(generation));
+  },
+  'SSH-KEY': async ({ session }) =>
+    plainly(
+      await collect(
+        session()
+          .berth()
+          .list('listSshKeys', { query: { limit: MOST } }, ask()),
+        MOST,
+      ),
+    ),
+  'API-KEY': async ({ session }) =>
+    plainly(
+      await collect(
+        session()
+          .berth()
+          .list('listApiKeys', { query: { limit: MOST } }, ask()),
+        MOST,
+      ),
+    ),
+  WEBHOOK: async ({ session }) =>
+    plainly(
+      await collect(
+        session()
+          .berth()
+          .list('listWebhooks', { query: { limit: MOST } }, ask()),
+        MOST,
+      ),
+    ),
+  DELIVERY: async ({ args: [text = ''], session }) => {
+    const berth = session().berth();
+    const webhooks = await collect(berth.list('listWebhooks', { query: { limit: MOST } }, ask()), MOST);
+    const webhook = webhooks.find(({ id, name }) => id === text || name === text);
+    if (webhook === undefined) return [];
+    const input = { path: { id: webhook.id }, query: { limit: MOST } };
+    return (await collect(berth.list('listWebhookDeliveries', input, ask()), MOST)).map(({ id }) => id);
+  },
+  IMAGE: async ({ session }) => {
+    const { data } = await session().berth().call('listImages', {}, ask());
+    return data.map(({ id }) => id).filter((id) => PLAIN.test(id));
+  },
+  PROFILE: ({ session }) =>
+    Object.keys(readProfiles(session().env).profiles).filter((name) => PLAIN.test(name)),
+  STATE: () => STATES,
+  TYPE: () => Object.keys(EVENT_TYPES),
+  SCOPE: () => [...scopeOfRole('member').split(' '), 'webhooks:write', 'org:write'],
+  SHELL: () => ['bash', 'zsh', 'fish'],
+  FILE: () => FILES,
+  FOLDER: () => FOLDERS,
+};
+
+/** Nothing for a name that only its user knows, and while the server does not answer. */
+export async function valuesFor(placeholder: string, asked: Asked): Promise<readonly string[]> {
+  try {
+    return (await SOURCES[placeholder]?.(asked)) ?? [];
+  } catch {
+    return [];
+  }
+}

@@ -1,0 +1,51 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { sizeCell, timeCell } from './format.ts';
+import { formatList, type Listing, USUAL_LAYOUT } from './table.ts';
+
+interface Disk {
+  readonly name: string;
+  readonly bytes: number;
+  readonly made: string | null;
+}
+
+const LISTING: Listing<Disk> = {
+  headings: ['NAME', 'DISK SIZE', 'MADE'],
+  row: ({ name, bytes, made }) => [name, sizeCell(bytes), timeCell(made)],
+  more: { headings: ['ID'], row: ({ name }) => [name === 'b' ? '-' : `id_${name}`] },
+  quiet: ({ name }) => name,
+  empty: 'No disks.',
+};
+const DISKS: readonly Disk[] = [
+  { name: 'a "b", c', bytes: 2_048, made: '2026-11-25T09:12:00.000Z' },
+  { name: 'b', bytes: 7, made: null },
+];
+
+test('a table has its usual columns, or the chosen ones in their order', () => {
+  assert.match(formatList(DISKS, LISTING, USUAL_LAYOUT), /^NAME +DISK SIZE +MADE\na "b", c +2 KiB +2026-/);
+  const layout = { columns: ['id', 'disk-size'], format: 'table' } as const;
+  assert.equal(
+    formatList(DISKS, LISTING, layout),
+    'ID           DISK SIZE\nid_a "b", c  2 KiB\n-            7 B\n',
+  );
+  assert.equal(formatList([], LISTING, layout), 'No disks.\n');
+});
+
+test('CSV and JSON carry numbers, times in RFC 3339 and null, not their texts for people', () => {
+  const csv = formatList(DISKS, LISTING, { columns: null, format: 'csv' });
+  assert.equal(csv, 'name,disk-size,made\n"a ""b"", c",2048,2026-11-25T09:12:00.000Z\nb,7,\n');
+  const json = formatList(DISKS, LISTING, { columns: ['NAME', 'made', 'id'], format: 'json' });
+  assert.deepEqual(JSON.parse(json), [
+    { name: 'a "b", c', made: '2026-11-25T09:12:00.000Z', id: 'id_a "b", c' },
+    { name: 'b', made: null, id: null },
+  ]);
+  assert.equal(formatList([], LISTING, { columns: null, format: 'csv' }), 'name,disk-size,made\n');
+  assert.equal(formatList([], LISTING, { columns: null, format: 'json' }), '[]\n');
+});
+
+test('an unknown column is refused with the nearest one and all of them', () => {
+  assert.throws(
+    () => formatList(DISKS, LISTING, { columns: ['naem'], format: 'csv' }),
+    /^UsageError: --columns: there is no column naem\. Did you mean name\? There are name, disk-size, made, id$/,
+  );
+});
