@@ -325,6 +325,13 @@ export type ForkRequest = {
   generation?: number | undefined;
 };
 
+export type ForkedFrom = {
+  instance_id: string;
+  generation: number;
+  /** What the parent had written and not flushed at that time: the fork does not have it */
+  dirty_bytes: number;
+};
+
 export type Generation = {
   generation: number;
   /** RFC 3339, UTC, milliseconds */
@@ -335,6 +342,18 @@ export type Generation = {
   name: string | null;
   /** Kept regardless of `generations_keep` */
   pinned: boolean;
+  /** What made it: a requested or an automatic flush, the flush of a stop or a suspend, a fork, or a restore */
+  trigger: 'request' | 'auto' | 'stop' | 'suspend' | 'fork' | 'restore';
+  /** Of a fork or a restore: the generation whose content it has; it may be gone */
+  origin: GenerationOrigin | null;
+  dirty_bytes: number | null;
+  segments: number | null;
+  duration_ms: number | null;
+};
+
+export type GenerationOrigin = {
+  instance_id: string;
+  generation: number;
 };
 
 export type GenerationsKeep = {
@@ -374,6 +393,11 @@ export type Instance = {
   wake_on_connect: boolean;
   auto_flush_seconds: number | null;
   generations_keep: GenerationsKeep;
+  ssh: SshAddress;
+  /** The guest's SSH host keys as of its last boot; empty before the first */
+  host_keys: Array<HostKey>;
+  /** The instance whose disk it began with; it may be deleted. Null: none */
+  forked_from: ForkedFrom | null;
   deleting: boolean;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
@@ -786,6 +810,11 @@ export type SetNotificationPreferencesRequest = {
     'org.invited'?: boolean | undefined;
     'org.role_changed'?: boolean | undefined;
   };
+};
+
+export type SshAddress = {
+  host: string;
+  port: number;
 };
 
 export type SshKey = {

@@ -147,6 +147,11 @@ create table generations (
   created_at timestamp with time zone not null default now(),
   bytes bigint not null,
   consistency text not null,
+  trigger text not null default 'request'::text,
+  origin jsonb,
+  dirty_bytes bigint,
+  segment_count integer,
+  duration_ms bigint,
   segments jsonb not null,
   parent bigint,
   map jsonb,
@@ -158,7 +163,8 @@ create table generations (
   constraint generations_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES disks(instance_id) ON DELETE CASCADE,
   constraint generations_parent_fkey FOREIGN KEY (instance_id, parent) REFERENCES generations(instance_id, generation),
   constraint generations_consistency_check CHECK ((consistency = ANY (ARRAY['filesystem'::text, 'crash'::text, 'offline'::text]))),
-  constraint generations_parent CHECK ((parent < generation))
+  constraint generations_parent CHECK ((parent < generation)),
+  constraint generations_trigger_check CHECK ((trigger = ANY (ARRAY['request'::text, 'auto'::text, 'stop'::text, 'suspend'::text, 'fork'::text, 'restore'::text])))
 );
 
 create table hosts (
@@ -243,6 +249,7 @@ create table instances (
   wake_on_connect boolean not null default false,
   auto_flush_seconds integer,
   ssh_port integer not null,
+  ssh_host text not null default '127.0.0.1'::text,
   host_keys jsonb,
   ssh_key_mode text not null default 'account'::text,
   deleting boolean not null default false,
@@ -252,6 +259,7 @@ create table instances (
   event_sequence bigint not null default 0,
   keep_last integer not null default 24,
   keep_daily_days integer not null default 14,
+  forked_from jsonb,
   constraint instances_pkey PRIMARY KEY (id),
   constraint instances_org_id_name_key UNIQUE (org_id, name),
   constraint instances_ssh_port_key UNIQUE (ssh_port),

@@ -28,6 +28,20 @@ type NullableJson<T> = ColumnType<T | null, string | null, string | null>;
 export const ROLES = ['owner', 'admin', 'member', 'billing'] as const;
 export type Role = (typeof ROLES)[number];
 
+/** What makes a generation. `request`: a caller; `auto`: an automatic flush; `stop`, `suspend`: the VM's last flush. */
+export const GENERATION_TRIGGERS = ['request', 'auto', 'stop', 'suspend', 'fork', 'restore'] as const;
+export type GenerationTrigger = (typeof GENERATION_TRIGGERS)[number];
+
+/** What a disk's content was taken from. */
+export interface GenerationOrigin {
+  readonly instance_id: InstanceId;
+  readonly generation: number;
+}
+export interface ForkedFrom extends GenerationOrigin {
+  /** What the parent had written and not flushed by then. */
+  readonly dirty_bytes: number;
+}
+
 /** The data of a WebAuthn credential that verifies its assertions. */
 export interface StoredCredential {
   /** base64url, as the browser names it. */
@@ -224,7 +238,9 @@ export interface Database extends DeliveryTables, WebhookTables {
     auto_flush_seconds: number | null;
     keep_last: Generated<number>;
     keep_daily_days: Generated<number>;
+    forked_from: NullableJson<ForkedFrom>;
     ssh_port: number;
+    ssh_host: Generated<string>;
     host_keys: NullableJson<HostKey[]>;
     ssh_key_mode: Generated<'account' | 'explicit'>;
     deleting: Generated<boolean>;
@@ -269,6 +285,11 @@ export interface Database extends DeliveryTables, WebhookTables {
     created_at: Generated<Date>;
     bytes: number;
     consistency: 'filesystem' | 'crash' | 'offline';
+    trigger: Generated<GenerationTrigger>;
+    origin: NullableJson<GenerationOrigin>;
+    dirty_bytes: number | null;
+    segment_count: number | null;
+    duration_ms: number | null;
     segments: Json<SegmentRef[]>;
     parent: number | null;
     map: NullableJson<MapRef>;

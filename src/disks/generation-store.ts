@@ -8,7 +8,10 @@ import type { InstanceId } from '../lib/ids.ts';
 
 export type GenerationRow = Awaited<ReturnType<typeof listGenerations>>[number];
 
-const SHOWN = ['generation', 'created_at', 'bytes', 'consistency', 'name', 'pinned'] as const;
+const SHOWN = [
+  ...(['generation', 'created_at', 'bytes', 'consistency', 'name', 'pinned', 'trigger', 'origin'] as const),
+  ...(['dirty_bytes', 'segment_count', 'duration_ms'] as const),
+] as const;
 
 /** Retained generations below `before`, newest first. */
 export async function listGenerations(tx: Tx, instance_id: InstanceId, before: number | null, limit: number) {
@@ -77,8 +80,9 @@ export async function insertRestored(tx: Tx, instance_id: InstanceId, generation
       returning generation, epoch, commit_id, durable_at
     )
     insert into generations
-      (instance_id, generation, epoch, commit_id, created_at, bytes, consistency, segments, parent)
-    select ${instance_id}, m.generation, m.epoch, m.commit_id, m.durable_at, 0, g.consistency, '[]', g.generation
+      (instance_id, generation, epoch, commit_id, created_at, bytes, consistency, segments, parent, trigger, origin)
+    select ${instance_id}, m.generation, m.epoch, m.commit_id, m.durable_at, 0, g.consistency, '[]', g.generation,
+      'restore', jsonb_build_object('instance_id', g.instance_id, 'generation', g.generation)
     from moved m join generations g on g.instance_id = ${instance_id} and g.generation = ${generation}
     returning generation`.execute(tx);
   const [made] = rows;
@@ -100,9 +104,10 @@ export async function copyDisk(tx: Tx, from: InstanceId, to: InstanceId, generat
       where not coalesce((c.map ->> 'full')::boolean, false)
     )
     insert into generations
-      (instance_id, generation, epoch, created_at, bytes, consistency, segments, parent, map, retained)
+      (instance_id, generation, epoch, created_at, bytes, consistency, segments, parent, map, retained, trigger, origin)
     select ${to}, generation, 0, created_at, bytes, consistency, segments,
-      case when coalesce((map ->> 'full')::boolean, false) then null else parent end, map, generation = ${generation}
+      case when coalesce((map ->> 'full')::boolean, false) then null else parent end, map, generation = ${generation},
+      'fork', jsonb_build_object('instance_id', ${from}::text, 'generation', generation)
     from chain`.execute(tx);
   await sql`
     insert into segment_holders (key, instance_id)

@@ -11,6 +11,7 @@ import type {
   SegmentRef,
 } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
+import type { GenerationTrigger } from '../db/tables.ts';
 import { assert, present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
@@ -108,6 +109,7 @@ export async function advanceHead(
   tx: Tx,
   commit: NewGeneration,
   by: Pick<CommitRequest, 'vm_id' | 'commit_id' | 'parent_id'> | null = null,
+  trigger: GenerationTrigger = 'request',
 ): Promise<Date | null> {
   const bytes = totalBytes(commit.segments);
   const commit_id = by?.commit_id ?? randomUUID();
@@ -139,6 +141,9 @@ export async function advanceHead(
       created_at: durable_at,
       bytes,
       consistency: commit.consistency,
+      trigger,
+      dirty_bytes: commit.dirty_bytes,
+      segment_count: commit.segments.length,
       segments: JSON.stringify(commit.segments),
       parent: commit.generation === 1 ? null : commit.generation - 1,
       map: null,

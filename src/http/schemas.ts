@@ -182,6 +182,32 @@ export const GenerationsKeep = named('GenerationsKeep', {
     examples: [14],
   }),
 });
+const EXAMPLE_BLOB = 'AAAAC3NzaC1lZDI1NTE5AAAAIJqQm5Z1kT0fN2tq0Q7m8bq3yqkqk4dJX9mC2l7hY1aB';
+export const KeyType = Type.String({ examples: ['ssh-ed25519'] });
+export const Fingerprint = Type.String({
+  examples: ['SHA256:Yk9mQ2x0b1B6c0h3d0RqR1ZtN2pXcTVlTjRyVDhhSzE'],
+});
+export const EXAMPLE_PUBLIC_KEY = `ssh-ed25519 ${EXAMPLE_BLOB}`;
+export const PublicKey = Type.String({ examples: [EXAMPLE_PUBLIC_KEY] });
+export const HostKeySchema = named('HostKey', {
+  type: KeyType,
+  fingerprint: Fingerprint,
+  public_key: PublicKey,
+});
+export const SshAddress = named('SshAddress', {
+  host: Type.String({ examples: ['berth.example.org'] }),
+  port: Type.Integer({ examples: [22_001] }),
+});
+export const GenerationNumber = Type.Integer({ minimum: 1, maximum: 2 ** 53 - 1, examples: [42] });
+const ForkedFrom = named('ForkedFrom', {
+  instance_id: idOf('inst'),
+  generation: GenerationNumber,
+  dirty_bytes: Type.Integer({
+    description: 'What the parent had written and not flushed at that time: the fork does not have it',
+    examples: [0],
+  }),
+});
+
 export const Instance = named('Instance', {
   id: idOf('inst'),
   name: Type.String({ examples: ['web-1'] }),
@@ -196,6 +222,14 @@ export const Instance = named('Instance', {
   wake_on_connect: Type.Boolean({ examples: [false] }),
   auto_flush_seconds: nullable(Type.Integer({ examples: [60] })),
   generations_keep: GenerationsKeep,
+  ssh: SshAddress,
+  host_keys: Type.Array(HostKeySchema, {
+    description: "The guest's SSH host keys as of its last boot; empty before the first",
+  }),
+  forked_from: nullable(ForkedFrom, {
+    description: 'The instance whose disk it began with; it may be deleted. Null: none',
+    examples: [null],
+  }),
   deleting: Type.Boolean({ examples: [false] }),
   created_at: Time,
   updated_at: Time,

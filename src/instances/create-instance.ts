@@ -2,6 +2,7 @@ import { createServer } from 'node:net';
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
 import { type Tx, violates } from '../db/pool.ts';
+import type { ForkedFrom } from '../db/tables.ts';
 import { type DiskKeys, makeDataKeys } from '../disks/data-keys.ts';
 import { append } from '../events/append.ts';
 import { currentImage, imageKnown } from '../images/store.ts';
@@ -28,6 +29,8 @@ export interface InstanceRequest {
   readonly keep_daily_days: number;
   /** A script that root runs once at the first boot. */
   readonly user_data: string | null;
+  /** Of a fork. */
+  readonly forked_from?: ForkedFrom;
 }
 
 /** The address and range of instances' SSH ports. */
@@ -79,6 +82,8 @@ export async function insertNew(
       ...request,
       id,
       ssh_port,
+      ssh_host: ssh.host,
+      forked_from: request.forked_from ?? null,
       org_id: principal.org_id,
       created_by: actorOf(principal),
     });

@@ -43,6 +43,7 @@ export async function forkInstance(
   await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: parent.disk_gib });
   const { image, cpus, memory_mib, disk_gib, auto_flush_seconds, idle_timeout_seconds } = parent;
   const { keep_last, keep_daily_days } = parent;
+  const forked_from = { instance_id: from, generation: wanted, dirty_bytes: parent.dirty_bytes };
   const id = await insertNew(tx, principal, context, {
     name,
     labels: {},
@@ -56,10 +57,9 @@ export async function forkInstance(
     user_data: null,
     keep_last,
     keep_daily_days,
+    forked_from,
   });
   await shareDataKeys(tx, context.disk_keys, from, id, parent.generation);
   await copyDisk(tx, from, id, wanted);
-  return announce(tx, principal, id, 'instance.forked', {
-    forked_from: { instance_id: from, generation: wanted },
-  });
+  return announce(tx, principal, id, 'instance.forked', { forked_from });
 }

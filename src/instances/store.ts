@@ -1,6 +1,6 @@
 import { CompiledQuery, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
-import type { Database } from '../db/tables.ts';
+import type { Database, ForkedFrom } from '../db/tables.ts';
 import type { InstanceId, OrgId } from '../lib/ids.ts';
 import { releasePort } from './port-store.ts';
 
@@ -113,6 +113,8 @@ export type NewInstance = Pick<
   | 'auto_flush_seconds'
   | 'ssh_port'
 > & {
+  ssh_host: string;
+  forked_from: ForkedFrom | null;
   labels: Record<string, string>;
   keep_last: number;
   keep_daily_days: number;
@@ -125,6 +127,7 @@ export async function insertInstance(tx: Tx, { user_data, ...instance }: NewInst
     .values({
       ...instance,
       labels: JSON.stringify(instance.labels),
+      forked_from: instance.forked_from && JSON.stringify(instance.forked_from),
       host_keys: null,
     })
     .execute();
@@ -139,6 +142,15 @@ export async function insertInstance(tx: Tx, { user_data, ...instance }: NewInst
     .execute();
   if (user_data === null) return;
   await tx.insertInto('user_data').values({ instance_id: instance.id, script: user_data }).execute();
+}
+
+/** At the control plane's start: the address of every instance's SSH port. */
+export async function setSshHost(tx: Tx, ssh_host: string): Promise<void> {
+  await tx
+    .updateTable('instances')
+    .set({ ssh_host, version: sql`version + 1` })
+    .where('ssh_host', '!=', ssh_host)
+    .execute();
 }
 
 export interface InstanceChange {

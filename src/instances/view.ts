@@ -51,6 +51,9 @@ export function instanceView(row: InstanceRow) {
     wake_on_connect: row.wake_on_connect,
     auto_flush_seconds: row.auto_flush_seconds,
     generations_keep: { last: row.keep_last, daily_days: row.keep_daily_days },
+    ssh: { host: row.ssh_host, port: row.ssh_port },
+    host_keys: row.host_keys ?? [],
+    forked_from: row.forked_from,
     deleting: row.deleting,
     created_at: rfc3339(row.created_at),
     updated_at: rfc3339(row.updated_at),
@@ -67,5 +70,10 @@ export function generationView(row: GenerationRow) {
     consistency: row.consistency,
     name: row.name,
     pinned: row.pinned,
+    trigger: row.trigger,
+    origin: row.origin,
+    dirty_bytes: row.dirty_bytes,
+    segments: row.segment_count,
+    duration_ms: row.duration_ms,
   };
 }

@@ -25,6 +25,7 @@ import type { InternalContext } from '../http/internal/internal-context.ts';
 import { createMetricsApp } from '../http/monitoring/metrics.ts';
 import { RequestMetrics } from '../http/monitoring/request-metrics.ts';
 import { offerPorts } from '../instances/port-store.ts';
+import { setSshHost } from '../instances/store.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
@@ -76,7 +77,10 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const base = await appContext(config, secrets, { db, hub, log });
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
-  await transaction(db, (tx) => offerPorts(tx, context.ssh));
+  await transaction(db, async (tx) => {
+    await offerPorts(tx, context.ssh);
+    await setSshHost(tx, context.ssh.host);
+  });
   const origins = [config.public_url, localOrigin(config)];
   const installation = { origins, weak_settings: weakSettings(config) };
   const internal = { ...context, host_lease_ms: config.host_lease_ms, installation };

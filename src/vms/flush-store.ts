@@ -55,6 +55,21 @@ export async function updateFlush(tx: Tx, report: FlushReport): Promise<void> {
     .execute();
 }
 
+/** Adds the duration of the flush that made a generation. */
+export async function noteDuration(
+  tx: Tx,
+  instance_id: InstanceId,
+  generation: number,
+  duration_ms: number,
+): Promise<void> {
+  await tx
+    .updateTable('generations')
+    .set({ duration_ms })
+    .where('instance_id', '=', instance_id)
+    .where('generation', '=', generation)
+    .execute();
+}
+
 /** Fails the instance's running flushes except `except`. Returns their ids. */
 export async function failRunningFlushes(
   tx: Tx,

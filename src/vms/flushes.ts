@@ -7,7 +7,14 @@ import { getInstance, type InstanceRow, lockInstance } from '../instances/store.
 import { instanceView } from '../instances/view.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
-import { endFlushesOf, failRunningFlushes, findFlush, lockFlush, updateFlush } from './flush-store.ts';
+import {
+  endFlushesOf,
+  failRunningFlushes,
+  findFlush,
+  lockFlush,
+  noteDuration,
+  updateFlush,
+} from './flush-store.ts';
 import { findVm, newestVm } from './store.ts';
 
 /** Records a host's report of a requested flush. */
@@ -25,6 +32,8 @@ export async function recordFlush(
     // A host runs one flush of a disk at a time: others marked as running were interrupted.
     if (report.state === 'running') await failInterrupted(tx, row.instance_id, report.flush_id);
     await updateFlush(tx, report);
+    if (report.state === 'done' && report.receipt.segments > 0)
+      await noteDuration(tx, row.instance_id, report.receipt.generation, report.receipt.duration_ms);
     if (report.state === 'failed')
       await announceFlushFailure(tx, row.instance_id, 'asked', report.error, host_id);
     await notify(tx, 'flush', report.flush_id);

@@ -78,10 +78,20 @@ describe('POST …/fork 201', () => {
     assert.deepEqual([rows[1]?.host_keys, rows[1]?.ssh_key_mode], [null, 'account']);
     const [event, ...more] = await events(fork.id);
     assert.deepEqual([event?.type, more.length], ['instance.forked', 0]);
-    assert.deepEqual((event?.data as Forked)?.forked_from, {
-      ...{ instance_id: parent.id, generation: 1 },
-    });
+    const forked_from = { instance_id: parent.id, generation: 1, dirty_bytes: 0 };
+    assert.deepEqual((event?.data as Forked)?.forked_from, forked_from);
+    assert.deepEqual([fork.forked_from, parent.forked_from], [forked_from, null]);
     assert.deepEqual(await audited(fork.id), ['instance.fork']);
+  });
+  test('tells how much a running parent had not flushed by then, also after the parent’s deletion', async () => {
+    const parent = await instanceIn(api, owner, 'running');
+    await agent.commit(parent.id, 1);
+    await agent.heartbeat([{ instance_id: parent.id, dirty_bytes: 12 * 2 ** 20 }]);
+    const { body: fork } = await client.post<InstanceOut>(path(parent.id, 'fork'), { name: newName() });
+    const forked_from = { instance_id: parent.id, generation: 1, dirty_bytes: 12 * 2 ** 20 };
+    assert.deepEqual(fork.forked_from, forked_from);
+    await client.delete(`/v1/instances/${parent.id}`);
+    assert.deepEqual((await read(fork.id)).forked_from, forked_from);
   });
   test('begins with the generation that is named, else with the last, and its numbers go on from there', async () => {
     const parent = await withGenerations(3);

@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { VM_STATES } from '../../src/vms/model.ts';
-import { apiForFile, type InstanceOut } from '../support/api.ts';
+import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 import { generationScene, makeGenerations } from '../support/generations.ts';
@@ -20,6 +20,11 @@ interface GenerationOut {
   readonly consistency: string;
   readonly name: string | null;
   readonly pinned: boolean;
+  readonly trigger: string;
+  readonly origin: { readonly instance_id: string; readonly generation: number } | null;
+  readonly dirty_bytes: number | null;
+  readonly segments: number | null;
+  readonly duration_ms: number | null;
 }
 
 const api = await apiForFile();
@@ -54,6 +59,54 @@ describe('GET …/generations 200', () => {
     const third = await list(id, `?limit=2&cursor=${second.next_cursor}`);
     const rest = [...second.data, ...third.data].map(({ generation }) => generation);
     assert.deepEqual([rest, third.next_cursor], [[3, 2, 1], null]);
+  });
+  test('each tells what made it, and what its receipt said', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.commit(id, 1);
+    const flushing = client.post(path(id, 'vm/flush'));
+    const flush_id = await agent.askedToFlush(id);
+    await agent.beginFlush(flush_id);
+    await agent.commit(id, 2);
+    await agent.endFlush(flush_id, { generation: 2, duration_ms: 180 });
+    await flushing;
+    await client.post(path(id, 'vm/suspend'));
+    await agent.commit(id, 3);
+    await agent.suspended(id);
+    await client.post(path(id, 'vm'));
+    await agent.assigned(id, 'it resumes', ({ resume }) => resume !== null);
+    await agent.ready(id);
+    await client.delete(path(id, 'vm'));
+    await agent.commit(id, 4);
+    await agent.stopped(id);
+    await client.post(path(id, 'restore'), { generation: 2 });
+    const { data } = await list(id);
+    assert.deepEqual(
+      data.map(({ generation, trigger, origin }) => ({ generation, trigger, origin })),
+      [
+        { generation: 5, trigger: 'restore', origin: { instance_id: id, generation: 2 } },
+        { generation: 4, trigger: 'stop', origin: null },
+        { generation: 3, trigger: 'suspend', origin: null },
+        { generation: 2, trigger: 'request', origin: null },
+        { generation: 1, trigger: 'auto', origin: null },
+      ],
+    );
+    const receipts = data.map(({ dirty_bytes, segments, duration_ms }) => [
+      dirty_bytes,
+      segments,
+      duration_ms,
+    ]);
+    assert.deepEqual(
+      [receipts[0], receipts[3]?.slice(1), receipts[4]?.slice(1)],
+      [
+        [null, null, null],
+        [1, 180],
+        [1, null],
+      ],
+    );
+    const fork = (await client.post<InstanceOut>(path(id, 'fork'), { name: newName(), generation: 4 })).body;
+    assert.partialDeepStrictEqual((await list(fork.id)).data, [
+      { generation: 4, trigger: 'fork', origin: { instance_id: id, generation: 4 } },
+    ]);
   });
   test('none before the first flush', async () => {
     const { id } = await api.instance(owner);

@@ -7,6 +7,7 @@ import { setQuota } from '../../src/orgs/quotas.ts';
 import { apiForFile, type InstanceOut, newName, startApi } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
+import { HOST_KEY } from '../support/scripted-agent.ts';
 import { instanceIn } from '../support/states.ts';
 
 const api = await apiForFile();
@@ -57,6 +58,9 @@ describe('201', () => {
       wake_on_connect: false,
       auto_flush_seconds: 60,
       generations_keep: { last: 24, daily_days: 14 },
+      ssh: { host: api.context.ssh.host, port: (await portsOf([id]))[0] },
+      host_keys: [],
+      forked_from: null,
       deleting: false,
       vm: { id: null, instance_id: id, state: 'stopped', boot: 0, ...nothing, disk },
       disk,
@@ -141,7 +145,8 @@ describe('200', () => {
     assert.equal(status, 200);
     const fresh = (await client.get<InstanceOut>(`${INSTANCES}/${before.id}`)).body;
     assert.deepEqual(body, fresh);
-    assert.deepEqual({ ...before, ...change, vm: 0, updated_at: 0 }, { ...body, vm: 0, updated_at: 0 });
+    const started = { vm: 0, updated_at: 0, host_keys: [HOST_KEY] };
+    assert.deepEqual({ ...before, ...change, ...started }, { ...body, vm: 0, updated_at: 0 });
     assert.ok(body.updated_at > before.updated_at);
     const assignment = await api.agent.known(before.id);
     assert.deepEqual([assignment.spec.hostname, assignment.spec.auto_flush_seconds], [change.name, 5]);

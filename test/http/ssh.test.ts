@@ -1,9 +1,11 @@
 /** Connection details of an instance, and its allowed keys. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { transaction } from '../../src/db/pool.ts';
+import { setSshHost } from '../../src/instances/store.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { VM_STATES } from '../../src/vms/model.ts';
-import { apiForFile } from '../support/api.ts';
+import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 import { allBeforeAnyCommits, untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import { makeKey, makeSshKey } from '../support/people.ts';
@@ -46,6 +48,30 @@ describe('200', () => {
       allowed_keys: 1,
     });
     assert.ok(body.port >= 22_000 && body.port <= 22_999);
+  });
+
+  test('the instance has the address in every state, and the host keys of its last boot', async () => {
+    const { host } = api.context.ssh;
+    const made = await api.instance(owner);
+    const { port } = made.ssh;
+    assert.deepEqual([made.ssh, made.host_keys], [{ host, port }, []]);
+    await client.post(`/v1/instances/${made.id}/vm`);
+    await api.agent.ready(made.id);
+    assert.equal((await client.get<Details>(`/v1/instances/${made.id}/ssh`)).body.port, port);
+    await client.delete(`/v1/instances/${made.id}/vm`);
+    await api.agent.stopped(made.id);
+    const { body } = await client.get<InstanceOut>(`/v1/instances/${made.id}`);
+    assert.deepEqual([body.vm.state, body.ssh, body.host_keys], ['stopped', { host, port }, [HOST_KEY]]);
+  });
+
+  test('another BERTH_SSH_HOST changes the address of every instance, and its ETag', async () => {
+    const { id, ssh } = await api.instance(owner);
+    const before = await client.get<InstanceOut>(`/v1/instances/${id}`);
+    await transaction(api.db, (tx) => setSshHost(tx, 'ssh.example.org'));
+    const after = await client.get<InstanceOut>(`/v1/instances/${id}`);
+    assert.deepEqual(after.body.ssh, { host: 'ssh.example.org', port: ssh.port });
+    assert.notEqual(after.headers['etag'], before.headers['etag']);
+    await transaction(api.db, (tx) => setSshHost(tx, ssh.host));
   });
 
   test('host, port and host keys stay over stop and start', async () => {

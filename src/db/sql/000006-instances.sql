@@ -13,6 +13,8 @@ create table instances (
   auto_flush_seconds   integer,
   -- Fixed for the instance's life.
   ssh_port             integer not null unique,
+  -- BERTH_SSH_HOST; the control plane's start renews it.
+  ssh_host             text not null default '127.0.0.1',
   host_keys            jsonb,
   ssh_key_mode         text not null default 'account' check (ssh_key_mode in ('account', 'explicit')),
   deleting             boolean not null default false,
@@ -25,6 +27,8 @@ create table instances (
   -- Retention: the newest `keep_last` generations, and the newest one of each of the last `keep_daily_days` days.
   keep_last            integer not null default 24,
   keep_daily_days      integer not null default 14,
+  -- What it was forked from, which may be deleted: {instance_id, generation, dirty_bytes}.
+  forked_from          jsonb,
   unique (org_id, name)
 );
 create index instances_page on instances (org_id, id desc);

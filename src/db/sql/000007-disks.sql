@@ -30,6 +30,15 @@ create table generations (
   created_at  timestamptz not null default now(),
   bytes       bigint not null,
   consistency text not null check (consistency in ('filesystem', 'crash', 'offline')),
+  -- What made it.
+  trigger     text not null default 'request'
+    check (trigger in ('request', 'auto', 'stop', 'suspend', 'fork', 'restore')),
+  -- Of a fork or a restore, {instance_id, generation}: what its content was taken from, which may be deleted.
+  origin      jsonb,
+  -- What the flush's receipt says; null without a flush, the duration also for a flush that nobody requested.
+  dirty_bytes bigint,
+  segment_count integer,
+  duration_ms bigint,
   -- [{key, size_bytes}] in order.
   segments    jsonb not null,
   -- The generation that this one's changes apply to. Null: they apply to the image.

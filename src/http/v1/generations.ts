@@ -1,4 +1,5 @@
 import { Type } from 'typebox';
+import { GENERATION_TRIGGERS } from '../../db/tables.ts';
 import { listGenerations } from '../../disks/generation-store.ts';
 import { changeGeneration } from '../../instances/change-generation.ts';
 import { forkInstance } from '../../instances/fork-instance.ts';
@@ -13,11 +14,14 @@ import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
   Consistency,
+  GenerationNumber,
   Instance,
   InstanceParams,
+  idOf,
   named,
   nameText,
   nullable,
+  oneOf,
   pageOf,
   pageQuery,
   pathParameter,
@@ -27,7 +31,10 @@ import type { App } from '../typed-app.ts';
 import { DnsLabel, instanceId } from './instances.ts';
 
 const EXAMPLE_NAME = 'before the upgrade';
-const GenerationNumber = Type.Integer({ minimum: 1, maximum: 2 ** 53 - 1, examples: [42] });
+const GenerationOrigin = named('GenerationOrigin', {
+  instance_id: idOf('inst'),
+  generation: GenerationNumber,
+});
 const Generation = named('Generation', {
   generation: Type.Integer({ examples: [42] }),
   created_at: Time,
@@ -35,6 +42,27 @@ const Generation = named('Generation', {
   consistency: Consistency,
   name: nullable(Type.String({ examples: [EXAMPLE_NAME] })),
   pinned: Type.Boolean({ description: 'Kept regardless of `generations_keep`' }),
+  trigger: oneOf(GENERATION_TRIGGERS, {
+    description:
+      'What made it: a requested or an automatic flush, the flush of a stop or a suspend, a fork, or a restore',
+    examples: ['auto'],
+  }),
+  origin: nullable(GenerationOrigin, {
+    description: 'Of a fork or a restore: the generation whose content it has; it may be gone',
+    examples: [null],
+  }),
+  dirty_bytes: nullable(
+    Type.Integer({ description: 'The bytes that its flush saved; null without a flush', examples: [65_536] }),
+  ),
+  segments: nullable(
+    Type.Integer({ description: 'The objects that its flush uploaded; null without a flush', examples: [1] }),
+  ),
+  duration_ms: nullable(
+    Type.Integer({
+      description: 'How long its flush took; null unless a caller requested it',
+      examples: [180],
+    }),
+  ),
 });
 const ChangeGenerationRequest = named('ChangeGenerationRequest', {
   name: Type.Optional(nullable(nameText(EXAMPLE_NAME))),
@@ -168,7 +196,7 @@ function registerFork(app: App, context: AppContext): void {
       operationId: 'forkInstance',
       summary: 'Fork an instance: create one whose disk begins as a generation of this one',
       description:
-        'The fork shares the data and copies none. Without `generation` it begins with the newest durable one. It inherits size, image and settings, but not labels, keys, the host key or `wake_on_connect`.',
+        'The fork shares the data and copies none. Without `generation` it begins with the newest durable one, and `forked_from.dirty_bytes` tells what a running parent had not flushed by then: flush first to include it. It inherits size, image and settings, but not labels, keys, the host key or `wake_on_connect`.',
       tags: ['Generations'],
       params: InstanceParams,
       body: ForkRequest,

@@ -10,26 +10,28 @@ import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
-import { closed, InstanceParams, idOf, named, pageOf, pageQuery, pathIds } from '../schemas.ts';
+import {
+  closed,
+  EXAMPLE_PUBLIC_KEY,
+  Fingerprint,
+  HostKeySchema,
+  InstanceParams,
+  idOf,
+  KeyType,
+  named,
+  pageOf,
+  pageQuery,
+  pathIds,
+  SshAddress,
+} from '../schemas.ts';
 import type { App } from '../typed-app.ts';
 import { instanceId } from './instances.ts';
 
-const EXAMPLE_BLOB = 'AAAAC3NzaC1lZDI1NTE5AAAAIJqQm5Z1kT0fN2tq0Q7m8bq3yqkqk4dJX9mC2l7hY1aB';
-export const KeyType = Type.String({ examples: ['ssh-ed25519'] });
-export const Fingerprint = Type.String({
-  examples: ['SHA256:Yk9mQ2x0b1B6c0h3d0RqR1ZtN2pXcTVlTjRyVDhhSzE'],
-});
-export const EXAMPLE_PUBLIC_KEY = `ssh-ed25519 ${EXAMPLE_BLOB}`;
-export const PublicKey = Type.String({ examples: [EXAMPLE_PUBLIC_KEY] });
-const HostKeySchema = named('HostKey', { type: KeyType, fingerprint: Fingerprint, public_key: PublicKey });
 const ConnectionDetails = named('ConnectionDetails', {
-  host: Type.String({ examples: ['berth.example.org'] }),
-  port: Type.Integer({ examples: [22_001] }),
+  ...SshAddress.properties,
   user: Type.String({ examples: ['root'] }),
   host_keys: Type.Array(HostKeySchema),
-  known_hosts: Type.Array(
-    Type.String({ examples: [`[berth.example.org]:22001 ssh-ed25519 ${EXAMPLE_BLOB}`] }),
-  ),
+  known_hosts: Type.Array(Type.String({ examples: [`[berth.example.org]:22001 ${EXAMPLE_PUBLIC_KEY}`] })),
   command: Type.String({ examples: ['ssh -p 22001 root@berth.example.org'] }),
   allowed_keys: Type.Integer({ description: 'How many keys may log in', examples: [1] }),
 });

@@ -27,20 +27,23 @@ import {
   closed,
   Email,
   EmptyBody,
+  EXAMPLE_PUBLIC_KEY,
+  Fingerprint,
   idOf,
+  KeyType,
   MailToken,
   NO_BODY,
   NoContent,
   named,
   nameText,
   nullable,
+  PublicKey,
   pageOf,
   pageQuery,
   pathIds,
   Time,
 } from '../schemas.ts';
 import type { App } from '../typed-app.ts';
-import { EXAMPLE_PUBLIC_KEY, Fingerprint, KeyType, PublicKey } from './instance-ssh.ts';
 
 export const User = named('User', {
   id: idOf('usr'),
