@@ -1,13 +1,12 @@
 /** The actions that the VM's state allows. Each has a fixed place, so that nothing moves when the state changes. */
-import { useState } from 'preact/hooks';
+import { useId, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { attempt } from '../attempt.ts';
-import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { ACTIONS, actionsOf, runAction, type VmAction } from './actions.ts';
+import { ACTIONS, actionsOf, runAction, type VmAction, whyFixed, whyNotAll } from './actions.ts';
 
 interface Props {
   readonly instance: Instance;
@@ -39,6 +38,9 @@ export function ActionButtons({ instance, small = false, only }: Props) {
     'flush',
     ...(possible.includes('start') && possible.includes('stop') ? (['stop'] as const) : []),
   ]) as readonly VmAction[];
+  const reason = whyNotAll(instance, shown);
+  const reason_id = useId();
+  const isOff = (action: VmAction) => whyFixed(instance) !== undefined || !possible.includes(action);
   return (
     <div class="actions">
       {shown.map((action) => (
@@ -47,7 +49,8 @@ export function ActionButtons({ instance, small = false, only }: Props) {
           small={small}
           kind={action === 'start' && !small ? 'primary' : 'plain'}
           busy={busy.includes(action)}
-          disabled={!works() || !possible.includes(action)}
+          disabled={isOff(action)}
+          aria-describedby={isOff(action) && !small ? reason_id : undefined}
           title={ACTIONS[action].about}
           aria-label={small ? `${ACTIONS[action].name} ${instance.name}` : undefined}
           onClick={() => (action === 'halt' ? setAsked(true) : void run(action))}
@@ -56,6 +59,12 @@ export function ActionButtons({ instance, small = false, only }: Props) {
           {ACTIONS[action].name}
         </Button>
       ))}
+      {!small && (
+        // Its line is kept, so that nothing moves when the state changes.
+        <p class="hint actions-reason" id={reason_id}>
+          {reason ?? '\u00a0'}
+        </p>
+      )}
       {asked && (
         <ConfirmDialog
           title={`Force stop ${instance.name}`}

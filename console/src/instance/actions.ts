@@ -3,6 +3,7 @@ import { signal } from '@preact/signals';
 import type { FlushReceipt, Instance, VmState } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { putVm } from '../live/instances.ts';
+import { whyNoWork } from '../live/membership.ts';
 import type { IconName } from '../ui/icon.tsx';
 
 export const VM_ACTIONS = ['start', 'stop', 'restart', 'suspend', 'flush', 'halt'] as const;
@@ -27,24 +28,40 @@ export interface ActionFacts {
 }
 
 export const ACTIONS: Record<VmAction, ActionFacts> = {
-  start: { name: 'Start', icon: 'play', about: 'Boot the VM; ready once SSH works' },
-  stop: { name: 'Stop', icon: 'stop', about: 'Shut the guest down, flush its disk, end the VM' },
-  restart: { name: 'Restart', icon: 'restart', about: 'Soft reboot: same VM, same disk, nothing flushed' },
+  start: { name: 'Start', icon: 'play', about: 'Boot the VM' },
+  stop: { name: 'Stop', icon: 'stop', about: 'Shut the guest down and save its disk' },
+  restart: { name: 'Restart', icon: 'restart', about: 'Reboot the guest' },
   suspend: {
     name: 'Suspend',
     icon: 'pause',
-    about: 'Save memory and disk, end the VM; a start goes on from there',
+    about: 'Save memory and disk; the next start continues from there',
   },
-  flush: { name: 'Flush', icon: 'flush', about: 'Make all writes so far durable' },
+  flush: { name: 'Flush', icon: 'flush', about: 'Save all writes so far' },
   halt: {
     name: 'Force stop',
     icon: 'stop',
-    about: 'Do not wait for the guest; its disk is flushed all the same',
+    about: 'Stop without waiting for the guest; its disk is still saved',
   },
 };
 
 export function actionsOf({ vm, deleting }: Instance): readonly VmAction[] {
   return deleting ? [] : BY_STATE[vm.state];
+}
+
+/** Why nothing of this instance can be changed; undefined: it can. */
+export function whyFixed({ deleting }: Instance): string | undefined {
+  return deleting ? 'The instance is being deleted.' : whyNoWork();
+}
+
+/** Why some of the shown actions cannot be used now, in one sentence; undefined: all can. */
+export function whyNotAll(instance: Instance, shown: readonly VmAction[]): string | undefined {
+  const fixed = whyFixed(instance);
+  if (fixed !== undefined) return fixed;
+  const possible = actionsOf(instance);
+  const names = shown.filter((each) => !possible.includes(each)).map((each) => ACTIONS[each].name);
+  if (names.length === 0) return undefined;
+  const list = names.length === 1 ? names[0] : `${names.slice(0, -1).join(', ')} and ${names.at(-1)}`;
+  return `${list} ${names.length === 1 ? 'needs' : 'need'} a running VM.`;
 }
 
 /** The last receipt of each instance, until the user closes it or starts another action. */
