@@ -44,7 +44,7 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
       if (form.get('start') !== null) putVm(await call('startVm', { path }));
     } catch (error) {
       // The instance exists. A retry would only fail because its name is taken.
-      tell('bad', `${instance.name} is made, but: ${sayError(error)}`);
+      tell('bad', `Created ${instance.name}, but: ${sayError(error)}`);
     }
     navigate(`/instances/${instance.name}`);
   };
@@ -66,12 +66,12 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
           <SizeFields issues={issues} />
           {no_keys && (
             <p class="notice">
-              Your account has no SSH key yet, so nobody could log in. <a href="/ssh-keys">Add one</a> now or
-              later: it reaches the guest within seconds.
+              Your account has no SSH key yet, so nobody can log in. <a href="/ssh-keys">Add one</a> now or
+              later: the instance accepts it within seconds.
             </p>
           )}
           <details>
-            <summary>Keys, flush, idle stop, wake, labels, user data</summary>
+            <summary>More: keys, flush, idle stop, wake, labels, user data</summary>
             <div class="dialog-part">
               <KeyChoice explicit={explicit} onChange={setExplicit} />
               <SettingsFields issues={issues} />
@@ -87,7 +87,7 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
               />
             </div>
           </details>
-          <Checkbox label="Start its VM at once" name="start" defaultChecked />
+          <Checkbox label="Start it now" name="start" defaultChecked />
         </>
       )}
     </FormDialog>
