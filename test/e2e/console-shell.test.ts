@@ -69,9 +69,11 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().waitFor();
     assert.deepEqual(await dialogFindings(page, page.locator('main')), []);
     await press(page, button('Go to or do'));
+    await dialog().waitFor();
     await page.keyboard.type('audit\n');
     await heading('Audit log').waitFor();
     await page.keyboard.press('Control+k');
+    await dialog().waitFor();
     await page.keyboard.type(name);
     // The instance itself is the best fit; its action comes after it.
     const chosen = dialog().getByRole('option', { selected: true });
@@ -91,6 +93,10 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.keyboard.press('ArrowUp');
     await page.keyboard.press('Enter');
     await page.locator('main [data-state="starting"]').first().waitFor();
+    await page.keyboard.press('Control+k');
+    await dialog().waitFor();
+    await page.keyboard.type('create\n');
+    await heading('New instance').waitFor();
     await leave();
   });
 

@@ -6,15 +6,17 @@ import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { ACTIONS, actionsOf, runAction, type VmAction, whyFixed, whyNotAll } from './actions.ts';
+import { actionsOf, factsOf, runAction, type VmAction, whyFixed, whyNotAll } from './actions.ts';
 
 interface Props {
   readonly instance: Instance;
   readonly small?: boolean;
   readonly only?: readonly VmAction[];
+  /** Why a neighbour of these buttons cannot be used; shown with their own reason. */
+  readonly also?: string | undefined;
 }
 
-export function ActionButtons({ instance, small = false, only }: Props) {
+export function ActionButtons({ instance, small = false, only, also }: Props) {
   // Several at once: a flush may last minutes, and a stop does not wait for it.
   const [busy, setBusy] = useState<readonly VmAction[]>([]);
   // It stands where Stop was, so an accidental second click must not trigger it.
@@ -26,7 +28,7 @@ export function ActionButtons({ instance, small = false, only }: Props) {
     await attempt(async () => {
       await runAction(action, instance);
       if (action === 'flush' && small)
-        tell('good', `${instance.name} is flushed.`, `/instances/${instance.name}`);
+        tell('good', `Flushed ${instance.name}.`, `/instances/${instance.name}`);
     });
     setBusy((before) => before.filter((each) => each !== action));
   };
@@ -51,18 +53,18 @@ export function ActionButtons({ instance, small = false, only }: Props) {
           busy={busy.includes(action)}
           disabled={isOff(action)}
           aria-describedby={isOff(action) && !small ? reason_id : undefined}
-          title={ACTIONS[action].about}
-          aria-label={small ? `${ACTIONS[action].name} ${instance.name}` : undefined}
+          title={factsOf(action, instance).about}
+          aria-label={small ? `${factsOf(action, instance).name} ${instance.name}` : undefined}
           onClick={() => (action === 'halt' ? setAsked(true) : void run(action))}
         >
-          <Icon name={ACTIONS[action].icon} />
-          {ACTIONS[action].name}
+          <Icon name={factsOf(action, instance).icon} />
+          {factsOf(action, instance).name}
         </Button>
       ))}
       {!small && (
         // Its line is kept, so that nothing moves when the state changes.
         <p class="hint actions-reason" id={reason_id}>
-          {reason ?? '\u00a0'}
+          {[reason, also].filter(Boolean).join(' ') || '\u00a0'}
         </p>
       )}
       {asked && (

@@ -27,22 +27,33 @@ export interface ActionFacts {
   readonly about: string;
 }
 
-export const ACTIONS: Record<VmAction, ActionFacts> = {
-  start: { name: 'Start', icon: 'play', about: 'Boot the VM' },
-  stop: { name: 'Stop', icon: 'stop', about: 'Shut the guest down and save its disk' },
-  restart: { name: 'Restart', icon: 'restart', about: 'Reboot the guest' },
+const ACTIONS: Record<VmAction, ActionFacts> = {
+  start: { name: 'Start', icon: 'play', about: 'Boot the VM; ready once SSH works' },
+  stop: { name: 'Stop', icon: 'stop', about: 'Shut the guest down, flush its disk, end the VM' },
+  restart: { name: 'Restart', icon: 'restart', about: 'Soft reboot: same VM, same disk, no flush' },
   suspend: {
     name: 'Suspend',
     icon: 'pause',
-    about: 'Save memory and disk; the next start continues from there',
+    about: 'Save memory and disk, and end the VM; Resume continues from there',
   },
-  flush: { name: 'Flush', icon: 'flush', about: 'Save all writes so far' },
+  flush: { name: 'Flush', icon: 'flush', about: 'Save everything written so far' },
   halt: {
     name: 'Force stop',
     icon: 'stop',
-    about: 'Stop without waiting for the guest; its disk is still saved',
+    about: 'Do not wait for the guest; its disk is saved all the same',
   },
 };
+
+/** A suspended VM continues where it was. */
+const RESUME: ActionFacts = {
+  name: 'Resume',
+  icon: 'play',
+  about: 'Continue from the saved memory; ready once SSH works',
+};
+
+export function factsOf(action: VmAction, { vm }: Pick<Instance, 'vm'>): ActionFacts {
+  return action === 'start' && vm.state === 'suspended' ? RESUME : ACTIONS[action];
+}
 
 export function actionsOf({ vm, deleting }: Instance): readonly VmAction[] {
   return deleting ? [] : BY_STATE[vm.state];
@@ -58,7 +69,7 @@ export function whyNotAll(instance: Instance, shown: readonly VmAction[]): strin
   const fixed = whyFixed(instance);
   if (fixed !== undefined) return fixed;
   const possible = actionsOf(instance);
-  const names = shown.filter((each) => !possible.includes(each)).map((each) => ACTIONS[each].name);
+  const names = shown.filter((each) => !possible.includes(each)).map((each) => factsOf(each, instance).name);
   if (names.length === 0) return undefined;
   const list = names.length === 1 ? names[0] : `${names.slice(0, -1).join(', ')} and ${names.at(-1)}`;
   return `${list} ${names.length === 1 ? 'needs' : 'need'} a running VM.`;

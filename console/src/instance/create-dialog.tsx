@@ -1,4 +1,5 @@
 /** Creates an instance. Common fields are on top; the others are folded and have defaults. */
+import { signal } from '@preact/signals';
 import { useState } from 'preact/hooks';
 import type { CreateInstanceRequest } from '../../../client/src/berth.ts';
 import { call, sayError } from '../api.ts';
@@ -18,6 +19,9 @@ import {
   SizeFields,
 } from './instance-form.tsx';
 import { chosenKeys, KeyChoice } from './key-choice.tsx';
+
+/** Whether the page of instances shows this dialog. The command palette sets it too. */
+export const is_creating = signal(false);
 
 function readForm(form: FormData): CreateInstanceRequest {
   const user_data = String(form.get('user_data'));

@@ -41,7 +41,7 @@ export function Generations({ instance }: { readonly instance: Instance }) {
         list={list}
         empty={
           <Empty icon="flush" title="No generation yet">
-            <p>The first flush creates one. Start the VM, then flush or stop it.</p>
+            <p>The first comes with the first flush: start the VM, then flush or stop it.</p>
           </Empty>
         }
       >
@@ -97,7 +97,7 @@ function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
           {head && <span class="tag accent">now</span>}
           {pinned && <span class="tag">pinned</span>}
         </p>
-        <p class="dim">
+        <p class="dim" title={exactly(created_at)}>
           <Time at={created_at} /> · {bytes(uploaded)} uploaded · {consistency}
         </p>
       </div>
@@ -105,7 +105,7 @@ function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
         <Button
           small
           disabled={fixed || !stopped || head}
-          title={stopped ? 'Create a new generation equal to this one' : 'Stop the VM first'}
+          title={stopped ? 'Make a new generation that equals this one' : 'Stop the VM first'}
           aria-label={`Restore generation ${number}`}
           onClick={() => onAsk('restore')}
         >
@@ -161,8 +161,8 @@ function Restore({ instance, generation, onClose }: RestoreProps) {
       work={work}
     >
       <p>
-        This creates a new generation equal to generation {number} of {exactly(generation.created_at)}. The
-        current files are kept as generation {instance.disk.generation}.
+        A new generation is made that equals generation {number} of {exactly(generation.created_at)}. Nothing
+        is lost: the files of now stay in generation {instance.disk.generation}.
       </p>
     </ConfirmDialog>
   );

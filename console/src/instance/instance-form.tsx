@@ -47,7 +47,7 @@ export function SettingsFields({
           max={86_400}
           defaultValue={of.auto_flush_seconds ?? ''}
           placeholder="never"
-          hint="Empty: only at a stop and when you flush"
+          hint="Empty: only when you ask, and at a stop"
           issue={issues['auto_flush_seconds']}
         />
         <Field
@@ -58,7 +58,7 @@ export function SettingsFields({
           max={2_592_000}
           defaultValue={of.idle_timeout_seconds ?? ''}
           placeholder="never"
-          hint="Stops and saves it when nobody uses it. Empty: never"
+          hint="Stops, with its flush, when nobody uses it"
           issue={issues['idle_timeout_seconds']}
         />
       </div>

@@ -60,8 +60,8 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
               <SizeFields of={instance} issues={issues} fixed={fixed} />
               <p class="hint">
                 {fixed
-                  ? 'Stop the VM to change its size.'
-                  : 'The next start uses the new size. A disk can only grow.'}
+                  ? 'Size changes while the VM is stopped.'
+                  : 'The next start has the new size. A disk only grows.'}
               </p>
               <SettingsFields of={instance} issues={issues} />
               <LabelsField of={instance.labels} issue={issues['labels']} />

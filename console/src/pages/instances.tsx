@@ -1,9 +1,9 @@
 /** All instances of the organisation, live. */
-import { useState } from 'preact/hooks';
+import { useEffect, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { bytes, mebibytes } from '../format.ts';
 import { ActionButtons } from '../instance/action-buttons.tsx';
-import { CreateDialog } from '../instance/create-dialog.tsx';
+import { CreateDialog, is_creating } from '../instance/create-dialog.tsx';
 import { StateBadge } from '../instance/state-badge.tsx';
 import { instances, instances_error, refreshSoon } from '../live/instances.ts';
 import { whyNoWork } from '../live/membership.ts';
@@ -20,7 +20,11 @@ const WHAT_IT_IS =
 const SEARCH_FROM = 6;
 
 export function InstancesPage() {
-  const [creating, setCreating] = useState(false);
+  const creating = is_creating.value;
+  const setCreating = (next: boolean) => {
+    is_creating.value = next;
+  };
+  useEffect(() => () => setCreating(false), []);
   const create = (
     <Button kind="primary" reason={whyNoWork()} onClick={() => setCreating(true)}>
       <Icon name="plus" />

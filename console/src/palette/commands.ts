@@ -1,9 +1,10 @@
 /** What the palette offers: actions and tabs of the current instance, the pages, all instances and their actions, settings. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { attempt } from '../attempt.ts';
-import { ACTIONS, actionsOf, runAction, type VmAction, whyFixed } from '../instance/actions.ts';
+import { actionsOf, factsOf, runAction, type VmAction, whyFixed } from '../instance/actions.ts';
+import { is_creating } from '../instance/create-dialog.tsx';
 import { instances } from '../live/instances.ts';
-import { chooseOrganisation, org, orgs } from '../live/membership.ts';
+import { chooseOrganisation, org, orgs, whyNoWork } from '../live/membership.ts';
 import { hrefOf, isVisible, PLACES } from '../places.ts';
 import { navigate, partsOf, path } from '../router.ts';
 import { logout } from '../session.ts';
@@ -41,6 +42,7 @@ export function commandsFor(typed: string): readonly Command[] {
   const others = all.filter((each) => each !== here);
   return [
     ...(here ? [...actionCommands(here), ...tabCommands(here)] : []),
+    ...createCommands(),
     ...placeCommands(),
     ...others.map(instanceCommand),
     ...(typed.trim() === '' ? [] : others.flatMap(actionCommands)),
@@ -52,9 +54,9 @@ function actionCommands(instance: Instance): Command[] {
   if (whyFixed(instance) !== undefined) return [];
   return OFFERED.filter((action) => actionsOf(instance).includes(action)).map((action) => ({
     id: `${action}-${instance.id}`,
-    icon: ACTIONS[action].icon,
-    name: `${ACTIONS[action].name} ${instance.name}`,
-    note: ACTIONS[action].about,
+    icon: factsOf(action, instance).icon,
+    name: `${factsOf(action, instance).name} ${instance.name}`,
+    note: factsOf(action, instance).about,
     run: () =>
       void attempt(async () => {
         await runAction(action, instance);
@@ -71,6 +73,17 @@ function tabCommands({ id, name }: Instance): Command[] {
     note: 'Page',
     run: () => navigate(`/instances/${name}/${tab}`),
   }));
+}
+
+function createCommands(): Command[] {
+  if (whyNoWork() !== undefined) return [];
+  const run = () => {
+    navigate('/');
+    is_creating.value = true;
+  };
+  return [
+    { id: 'create', icon: 'plus', name: 'New instance', note: 'Opens the form', words: 'create make', run },
+  ];
 }
 
 function instanceCommand({ id, name, vm, labels, deleting }: Instance): Command {

@@ -1,5 +1,5 @@
 /** The command palette: a combobox with a list box (WAI-ARIA Authoring Practices), in a modal dialog. */
-import { useEffect, useId, useRef, useState } from 'preact/hooks';
+import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { plural } from '../format.ts';
 import { openModal } from '../ui/dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -20,7 +20,8 @@ export function Palette({ onClose }: Props) {
   const found = findCommands(commandsFor(typed), typed, MOST_SHOWN);
   // The list may have become shorter since.
   const current = Math.min(chosen, found.length - 1);
-  useEffect(() => (dialog.current ? openModal(dialog.current) : undefined), []);
+  // Before the next key, which already belongs to it.
+  useLayoutEffect(() => (dialog.current ? openModal(dialog.current) : undefined), []);
   useEffect(() => {
     dialog.current?.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: 'nearest' });
   }, [current, typed]);

@@ -37,7 +37,12 @@ export function Time({ at, none = 'never', passive = false }: Props) {
     );
   }
   return (
-    <button type="button" class="time" title={exact} onClick={toggleTimes}>
+    <button
+      type="button"
+      class={times_are_exact.value ? 'time exact' : 'time'}
+      title={exact}
+      onClick={toggleTimes}
+    >
       <time dateTime={at}>{text}</time>
     </button>
   );
