@@ -12,7 +12,9 @@ import {
   type Input,
   type OperationId,
 } from '../../client/src/berth.ts';
+import { OPERATIONS } from '../../client/src/generated.ts';
 import { readChoice } from './choices.ts';
+import { lost_since_ms, noteNoAnswer, noteResponse } from './live/connection.ts';
 import { forget, isAboutToExpire, renew, tokenNow } from './session.ts';
 import { askForSudo } from './sudo-request.ts';
 
@@ -34,7 +36,7 @@ async function authorisedFetch(input: RequestInfo | URL, init: RequestInit = {})
     const headers = new Headers(init.headers);
     headers.set('authorization', `Bearer ${tokenNow() ?? ''}`);
     if (org_id.value !== null && pathname !== ORGANISATIONS) headers.set('berth-org', org_id.value);
-    return fetch(input, { ...init, headers });
+    return observedFetch(input, { ...init, headers });
   };
   const response = await send();
   if (response.status !== 401 || TAKES_A_PASSWORD.test(pathname)) return response;
@@ -43,18 +45,44 @@ async function authorisedFetch(input: RequestInfo | URL, init: RequestInit = {})
   return response;
 }
 
+/** A fetch whose outcome shows whether the server answers. */
+async function observedFetch(input: RequestInfo | URL, init: RequestInit): Promise<Response> {
+  try {
+    const response = await fetch(input, init);
+    noteResponse(response);
+    return response;
+  } catch (error) {
+    const aborted_here = error instanceof DOMException && error.name === 'AbortError';
+    if (!aborted_here) noteNoAnswer();
+    throw error;
+  }
+}
+
 export const berth = new Berth({ url: location.origin, fetch: authorisedFetch });
 
-/** @throws BerthError, BerthConnectionError, SudoRefused */
+/** A change that failed for want of a connection: the text says whether it may have happened. */
+class NoConnection extends Error {
+  override readonly name = 'NoConnection';
+}
+
+/**
+ * While the connection is lost, only reads are tried: a change fails at once and has certainly not happened.
+ * @throws BerthError, BerthConnectionError, NoConnection, SudoRefused
+ */
 export async function call<K extends OperationId>(
   operation: K,
   input: Input<K>,
   options?: CallOptions,
 ): Promise<Answer<K>> {
+  const is_change = OPERATIONS[operation].method !== 'GET';
   for (;;) {
+    if (is_change && lost_since_ms.value !== null)
+      throw new NoConnection('Not done: the connection to the server is lost. Try again once it is back.');
     try {
       return await berth.call(operation, input, options);
     } catch (error) {
+      if (is_change && error instanceof BerthConnectionError)
+        throw new NoConnection('The server did not answer. Check whether it is done before you repeat it.');
       if (!(error instanceof BerthError) || error.code !== 'SUDO_REQUIRED') throw error;
       await askForSudo();
     }
@@ -63,7 +91,7 @@ export async function call<K extends OperationId>(
 
 /** An error, as text for the user. */
 export function sayError(error: unknown): string {
-  if (error instanceof BerthConnectionError) return 'The server does not answer. Is it running?';
+  if (error instanceof BerthConnectionError) return 'The server does not answer.';
   if (error instanceof BerthError) return error.message;
   return error instanceof Error ? error.message : String(error);
 }

@@ -1,6 +1,7 @@
 /** The page for each path, and its access. */
 import { useEffect, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
+import { onReconnect } from './live/connection.ts';
 import { instances, runInstances } from './live/instances.ts';
 import { leaveMembership, loadMembership, org, switches } from './live/membership.ts';
 import { runStreams } from './live/streams.ts';
@@ -31,6 +32,8 @@ import { Loaded } from './ui/page.tsx';
 import { SudoDialog } from './ui/sudo-dialog.tsx';
 import { Toasts } from './ui/toasts.tsx';
 
+const RETRY_MS = 3_000;
+
 export function App() {
   return (
     <>
@@ -52,12 +55,17 @@ function Screen() {
   return <Inside key={`${user.value?.id} ${switches.value}`} />;
 }
 
+/** It asks again by itself, because the server may just be starting. */
 function Unreachable() {
+  useEffect(() => {
+    const timer = setInterval(() => void resumeSession(), RETRY_MS);
+    return () => clearInterval(timer);
+  }, []);
   return (
     <Gate title="The server does not answer">
-      <p>Berth is not reachable at {location.host}, or is just starting.</p>
+      <p>Berth is not reachable at {location.host}, or is just starting. This page tries again by itself.</p>
       <Button kind="primary" onClick={() => void resumeSession()}>
-        Try again
+        Try now
       </Button>
     </Gate>
   );
@@ -90,6 +98,10 @@ function Inside() {
       instances.value = undefined;
     };
   }, [attempts]);
+  useEffect(() => {
+    if (failure === null) return undefined;
+    return onReconnect(() => setAttempts((before) => before + 1));
+  }, [failure]);
   const begun = { data: undefined, error: failure, reload: async () => setAttempts(attempts + 1) };
   return (
     <Shell>

@@ -39,11 +39,21 @@ export function ago(time: string | null, now_ms = Date.now()): string {
   return time;
 }
 
-const moment = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
+/** Sweden writes times as ISO 8601 does: 2026-11-25 09:12:03. */
+const moment = new Intl.DateTimeFormat('sv-SE', { dateStyle: 'short', timeStyle: 'medium' });
+const clock = new Intl.DateTimeFormat('sv-SE', { timeStyle: 'short' });
 
-/** In this browser's time zone. */
+/** In this browser's time zone: "2026-11-25 09:12:03". */
 export function exactly(time: string): string {
   return moment.format(new Date(time));
+}
+
+/** "09:12" of today, or with its date. */
+export function clockTime(at_ms: number, now_ms = Date.now()): string {
+  const at = new Date(at_ms);
+  return at.toDateString() === new Date(now_ms).toDateString()
+    ? clock.format(at)
+    : exactly(at.toISOString()).slice(0, -3);
 }
 
 /** 90 → "1 min 30 s". */

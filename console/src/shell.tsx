@@ -3,37 +3,16 @@ import { signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { attempt } from './attempt.ts';
-import { chooseOrganisation, leads, org, orgs } from './live/membership.ts';
+import { chooseOrganisation, org, orgs } from './live/membership.ts';
 import { unread } from './live/unread.ts';
+import { PaletteButton, PaletteHost, PaletteIconButton } from './palette/open.tsx';
+import { hrefOf, isVisible, PLACES, type Place } from './places.ts';
 import { partsOf, path } from './router.ts';
 import { logout, user } from './session.ts';
-import { setTheme, THEMES, type Theme, theme } from './theme.ts';
+import { setTheme, THEME_NAMES, THEMES, type Theme, theme } from './theme.ts';
+import { ConnectionBanner } from './ui/connection-banner.tsx';
 import { Mark } from './ui/gate.tsx';
 import { Icon, type IconName } from './ui/icon.tsx';
-
-interface Place {
-  readonly at: string;
-  readonly name: string;
-  readonly icon: IconName;
-  readonly leads_only?: boolean;
-}
-const PLACES: readonly (readonly Place[])[] = [
-  [
-    { at: 'instances', name: 'Instances', icon: 'instances' },
-    { at: 'ssh-keys', name: 'SSH keys', icon: 'key' },
-  ],
-  [
-    { at: 'api-keys', name: 'API keys', icon: 'code' },
-    { at: 'webhooks', name: 'Webhooks', icon: 'webhook' },
-    { at: 'notifications', name: 'Notifications', icon: 'bell' },
-  ],
-  [
-    { at: 'organisation', name: 'Organisation', icon: 'people' },
-    { at: 'account', name: 'Account', icon: 'person' },
-    // Last, because it appears only when the role is loaded, and so moves nothing.
-    { at: 'audit', name: 'Audit log', icon: 'audit', leads_only: true },
-  ],
-];
 
 const menu_open = signal(false);
 
@@ -64,6 +43,7 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
           <Mark />
           Berth
         </a>
+        <PaletteIconButton />
         <a class="top-bell" href="/notifications" aria-label={`Notifications, ${unread.value} unread`}>
           <Icon name="bell" />
           {unread.value > 0 && <span class="count">{unread.value}</span>}
@@ -75,13 +55,12 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
           Berth
         </a>
         <OrgSwitch />
+        <PaletteButton />
         {PLACES.map((places) => (
           <ul key={places[0]?.at}>
-            {places
-              .filter(({ leads_only }) => leads_only !== true || leads())
-              .map((place) => (
-                <PlaceLink key={place.at} place={place} here={partsOf(here)[0] ?? 'instances'} />
-              ))}
+            {places.filter(isVisible).map((place) => (
+              <PlaceLink key={place.at} place={place} here={partsOf(here)[0] ?? 'instances'} />
+            ))}
           </ul>
         ))}
         <div class="side-end">
@@ -105,7 +84,9 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
           </div>
         </div>
       </nav>
+      <PaletteHost />
       <main id="content" tabIndex={-1}>
+        <ConnectionBanner />
         {here !== '/email' && <Unconfirmed />}
         {children}
       </main>
@@ -132,10 +113,7 @@ function PlaceLink({ place, here }: { readonly place: Place; readonly here: stri
   const count = place.at === 'notifications' ? unread.value : 0;
   return (
     <li>
-      <a
-        href={place.at === 'instances' ? '/' : `/${place.at}`}
-        aria-current={place.at === here ? 'page' : undefined}
-      >
+      <a href={hrefOf(place)} aria-current={place.at === here ? 'page' : undefined}>
         <Icon name={place.icon} />
         {place.name}
         {count > 0 && (
@@ -168,7 +146,6 @@ function OrgSwitch() {
 }
 
 const THEME_ICONS: Record<Theme, IconName> = { system: 'screen', light: 'sun', dark: 'moon' };
-const THEME_NAMES: Record<Theme, string> = { system: 'As the system', light: 'Light', dark: 'Dark' };
 
 function ThemeSwitch() {
   return (

@@ -5,6 +5,8 @@ import { readChoice, writeChoice } from './choices.ts';
 export const THEMES = ['system', 'light', 'dark'] as const;
 export type Theme = (typeof THEMES)[number];
 
+export const THEME_NAMES: Record<Theme, string> = { system: 'as the system', light: 'light', dark: 'dark' };
+
 const kept = readChoice('theme');
 export const theme = signal<Theme>(THEMES.find((each) => each === kept) ?? 'system');
 

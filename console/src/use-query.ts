@@ -1,6 +1,7 @@
 /** A page's data, read when it opens and on refresh. The old data stays until the new arrives. */
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
+import { onReconnect } from './live/connection.ts';
 
 export interface Query<T> {
   readonly data: T | undefined;
@@ -32,7 +33,11 @@ export function useQuery<T>(key: string, ask: (signal: AbortSignal) => Promise<T
 
   useEffect(() => {
     void reload();
-    return () => running.current?.abort();
+    const ended = onReconnect(() => void reload());
+    return () => {
+      ended();
+      running.current?.abort();
+    };
   }, [reload]);
 
   const put = useCallback((data: T) => setState({ key, data, error: null }), [key]);

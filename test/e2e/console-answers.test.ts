@@ -159,7 +159,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     const laptop = page.getByRole('checkbox', { name: 'laptop' });
     await laptop.check();
     await button('Replace the key set').click();
-    await page.getByText('The key set is replaced.').waitFor();
+    await page.getByText('Replaced the key set.').waitFor();
     assert.deepEqual([await only.isChecked(), await laptop.isChecked()], [true, true]);
     await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
     await tellAll(api.db);

@@ -4,8 +4,8 @@
  */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
-import { after, before, describe, type TestContext, test } from 'node:test';
-import type { Page } from 'playwright-core';
+import { after, before, describe, test } from 'node:test';
+import type { Locator, Page } from 'playwright-core';
 import {
   accessibilityFindings,
   addAuthenticator,
@@ -13,9 +13,11 @@ import {
   startBrowser,
   type WatchedBrowser,
 } from '../support/browser.ts';
+import { comesUp } from '../support/console-boot.ts';
 import { dialogOpeners, PAGES } from '../support/console-places.ts';
 import { dialogFindings } from '../support/dialogs.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { press, tabTo } from '../support/keyboard.ts';
 import { pageFindings } from '../support/page-findings.ts';
 import { type Receiver, startReceiver } from '../support/receivers.ts';
 import type { InstanceBody, SshBody } from '../support/rest-client.ts';
@@ -25,8 +27,6 @@ import { until } from '../support/waiting.ts';
 const EMAIL = 'admin@localhost';
 const PASSWORD = 'harbour lantern seven';
 const STEP_S = 30;
-const BOOT_MS = 240_000;
-const BOOTS = 4;
 
 describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200_000 }, () => {
   let berth: Installation;
@@ -48,18 +48,10 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     berth.client
       .expect<{ data: InstanceBody[] }>(200, 'GET', '/v1/instances?name=web')
       .then(({ data }) => data[0] as InstanceBody);
-
-  /** On a machine busy with other things a boot may miss its deadline. A person presses Start again, and so does this. */
-  const comesUp = async (t: TestContext) => {
-    for (let attempt = 1; ; attempt++) {
-      await state('running').or(state('failed')).first().waitFor({ timeout: BOOT_MS });
-      if (await state('running').isVisible()) return;
-      const why = await page.locator('.reason').innerText();
-      assert.ok(attempt < BOOTS, `the VM has failed ${BOOTS} times: ${why}`);
-      t.diagnostic(`the VM has failed: ${why}`);
-      await button('Start').click();
-      await state('starting').waitFor();
-    }
+  const use = (target: Locator) => press(page, target);
+  const type = async (label: string, text: string) => {
+    await tabTo(page, dialog().getByLabel(label));
+    await page.keyboard.type(text);
   };
   /** For docs/images, when asked for. */
   const picture = async (name: string, colorScheme: 'light' | 'dark' = 'light') => {
@@ -129,19 +121,21 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     assert.deepEqual([cookie?.httpOnly, cookie?.secure, cookie?.sameSite], [true, true, 'Strict']);
   });
 
-  test('creates an instance in one dialog and shows its VM start, with the ssh command', async (t) => {
-    await button('New instance').first().click();
-    await dialog().getByLabel('Name', { exact: true }).fill('web');
-    await dialog().getByLabel('Memory, MiB').fill('256');
-    await dialog().getByLabel('Disk, GiB').fill('2');
-    await dialog().getByText('Keys, flush, idle stop').click();
-    await dialog().getByLabel('Automatic flush, seconds').fill('');
-    await dialog().getByLabel('Labels').fill('team=console');
+  test('creates an instance in one dialog by the keyboard alone, and shows its VM start with the ssh command', async (t) => {
+    await use(button('New instance').first());
+    // The focus is in the name.
+    await page.keyboard.type('web');
+    await type('Memory, MiB', '256');
+    await type('Disk, GiB', '2');
+    await use(dialog().locator('summary'));
+    await tabTo(page, dialog().getByLabel('Automatic flush, seconds'));
+    await page.keyboard.press('Delete');
+    await type('Labels', 'team=console');
     await picture('create');
-    await button('Create').click();
+    await page.keyboard.press('Enter');
     await heading('web').waitFor();
     await state('starting').waitFor();
-    await comesUp(t);
+    await comesUp(page, t);
     const { id } = await instance();
     const ssh = await berth.client.expect<SshBody>(200, 'GET', `/v1/instances/${id}/ssh`);
     await page.getByText(`ssh -p ${ssh.port} root@${ssh.host}`).waitFor();
@@ -149,23 +143,24 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await picture('instance');
   });
 
-  test('has the serial console as a terminal', async () => {
-    await tab('Terminal').click();
-    await button('Connect').click();
+  test('has the serial console as a terminal, and lets the keyboard out of it', async () => {
+    await use(tab('Terminal'));
+    await use(button('Connect'));
     await button('Disconnect').waitFor();
     const screen = page.locator('.xterm-rows');
     await screen.filter({ hasText: /[#$]/ }).waitFor();
     await page.keyboard.type('echo "$((6 * 7)) knots"; echo kept > /root/kept; sync\n');
     await screen.filter({ hasText: '42 knots' }).waitFor();
     await picture('terminal');
-    await button('Disconnect').click();
+    await page.keyboard.press('Control+Shift+Escape');
+    await use(button('Disconnect'));
     await button('Connect').waitFor();
     assert.equal(await page.getByRole('alert').filter({ hasText: /\S/ }).count(), 0);
   });
 
   test('flushes, and shows the receipt', async () => {
     const before = (await instance()).disk.generation;
-    await button('Flush').click();
+    await use(button('Flush'));
     const receipt = page.getByRole('status', { name: 'Flush receipt' });
     await receipt.waitFor();
     const text = await receipt.innerText();
@@ -186,17 +181,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await other.close();
   });
 
-  test('shows errors of a long form in view, and names actors', async () => {
-    await page.goto(origin);
-    await button('New instance').first().click();
-    await dialog().getByLabel('Name', { exact: true }).fill('web');
-    await dialog().getByText('Keys, flush, idle stop').click();
-    await button('Create').click();
-    const told = dialog().getByRole('alert').filter({ hasText: 'exists already' });
-    await told.waitFor();
-    const [alert, form] = await Promise.all([told.boundingBox(), dialog().boundingBox()]);
-    assert.ok(alert && form && alert.y + alert.height <= form.y + form.height, 'below what is seen of it');
-    await page.keyboard.press('Escape');
+  test('names actors', async () => {
     await page.goto(`${origin}/instances/web/activity`);
     await page.getByRole('cell', { name: EMAIL }).first().waitFor();
     await page.getByRole('cell', { name: 'the host', exact: true }).first().waitFor();
@@ -213,23 +198,31 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await page.goto(`${origin}/instances/web`);
   });
 
-  test('lists generations as a line through time, pins, restores and forks them', async () => {
-    await tab('Generations').click();
+  test('lists generations as a line through time; pins, restores, forks and deletes by the keyboard alone', async () => {
+    await use(tab('Generations'));
     const head = (await instance()).disk.generation;
-    await button('Pin generation 1').click();
+    await use(button('Pin generation 1'));
     await page.locator('.timeline li').filter({ hasText: 'pinned' }).waitFor();
-    await button('Restore generation 1').click();
-    await dialog().getByRole('button', { name: 'Restore', exact: true }).click();
+    await use(button('Restore generation 1'));
+    await use(dialog().getByRole('button', { name: 'Restore', exact: true }));
     await page
       .locator('.timeline li.head')
       .filter({ hasText: String(head + 1) })
       .waitFor();
     await picture('generations');
-    await button(`Fork generation ${head}`).click();
-    await dialog().getByLabel('Name').fill('web-2');
-    await dialog().getByRole('button', { name: 'Fork', exact: true }).click();
+    await use(button(`Fork generation ${head}`));
+    await page.keyboard.type('web-2\n');
     await heading('web-2').waitFor();
     await state('stopped').waitFor();
+    await use(tab('Settings'));
+    await use(button('Delete web-2'));
+    // Nothing is deleted for a wrong word; the field says so.
+    await page.keyboard.type('web\n');
+    await dialog().getByText('Type exactly web-2.').waitFor();
+    await page.keyboard.type('-2\n');
+    await heading('Instances').waitFor();
+    await page.locator('tr').filter({ hasText: 'web-2' }).waitFor({ state: 'detached' });
+    await page.getByRole('link', { name: 'web', exact: true }).click();
   });
 
   test('replaces the key set, and goes back to the account’s keys', async () => {

@@ -1,4 +1,4 @@
-/** Checks that hold for every page of the console: accessibility, the width of a phone, and no layout shift. */
+/** Checks that hold for every page of the console: accessibility in both themes, also on a phone, its width, and no layout shift. */
 import type { Page } from 'playwright-core';
 import { accessibilityFindings, layoutShifts, overhangPx } from './browser.ts';
 
@@ -13,18 +13,25 @@ export async function pageFindings(page: Page, origin: string, path: string): Pr
     await page.locator('[aria-busy="true"]').first().waitFor({ state: 'detached' });
   };
   const found: string[] = [];
+  const check = async (where: string) => {
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await page.emulateMedia({ colorScheme });
+      // Nothing else depends on the theme.
+      const colours_alone = colorScheme === 'dark';
+      const findings = await accessibilityFindings(page, { colours_alone });
+      found.push(...findings.map((each) => `${where}, ${colorScheme}: ${each}`));
+    }
+    await page.emulateMedia({ colorScheme: 'light' });
+  };
   await page.setViewportSize(PHONE);
   await open();
   const overhang = await overhangPx(page);
   if (overhang > 0) found.push(`${overhang} px wider than a phone`);
   found.push(...(await layoutShifts(page)).map((each) => `on a phone ${each}`));
+  await check('on a phone');
   await page.setViewportSize(DESK);
   await open();
   found.push(...(await layoutShifts(page)));
-  for (const colorScheme of ['light', 'dark'] as const) {
-    await page.emulateMedia({ colorScheme });
-    const findings = await accessibilityFindings(page, { colours_alone: colorScheme === 'dark' });
-    found.push(...findings.map((each) => `${colorScheme}: ${each}`));
-  }
+  await check('at a desk');
   return found.map((each) => `${path} ${each}`);
 }

@@ -1,21 +1,22 @@
 /** The actions that the VM's state allows. Each has a fixed place, so that nothing moves when the state changes. */
-import { useState } from 'preact/hooks';
+import { useId, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { attempt } from '../attempt.ts';
-import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { ACTIONS, actionsOf, runAction, type VmAction } from './actions.ts';
+import { actionsOf, factsOf, runAction, type VmAction, whyFixed, whyNotAll } from './actions.ts';
 
 interface Props {
   readonly instance: Instance;
   readonly small?: boolean;
   readonly only?: readonly VmAction[];
+  /** Why a neighbour of these buttons cannot be used; shown with their own reason. */
+  readonly also?: string | undefined;
 }
 
-export function ActionButtons({ instance, small = false, only }: Props) {
+export function ActionButtons({ instance, small = false, only, also }: Props) {
   // Several at once: a flush may last minutes, and a stop does not wait for it.
   const [busy, setBusy] = useState<readonly VmAction[]>([]);
   // It stands where Stop was, so an accidental second click must not trigger it.
@@ -27,7 +28,7 @@ export function ActionButtons({ instance, small = false, only }: Props) {
     await attempt(async () => {
       await runAction(action, instance);
       if (action === 'flush' && small)
-        tell('good', `${instance.name} is flushed.`, `/instances/${instance.name}`);
+        tell('good', `Flushed ${instance.name}.`, `/instances/${instance.name}`);
     });
     setBusy((before) => before.filter((each) => each !== action));
   };
@@ -39,6 +40,9 @@ export function ActionButtons({ instance, small = false, only }: Props) {
     'flush',
     ...(possible.includes('start') && possible.includes('stop') ? (['stop'] as const) : []),
   ]) as readonly VmAction[];
+  const reason = whyNotAll(instance, shown);
+  const reason_id = useId();
+  const isOff = (action: VmAction) => whyFixed(instance) !== undefined || !possible.includes(action);
   return (
     <div class="actions">
       {shown.map((action) => (
@@ -47,15 +51,22 @@ export function ActionButtons({ instance, small = false, only }: Props) {
           small={small}
           kind={action === 'start' && !small ? 'primary' : 'plain'}
           busy={busy.includes(action)}
-          disabled={!works() || !possible.includes(action)}
-          title={ACTIONS[action].about}
-          aria-label={small ? `${ACTIONS[action].name} ${instance.name}` : undefined}
+          disabled={isOff(action)}
+          aria-describedby={isOff(action) && !small ? reason_id : undefined}
+          title={factsOf(action, instance).about}
+          aria-label={small ? `${factsOf(action, instance).name} ${instance.name}` : undefined}
           onClick={() => (action === 'halt' ? setAsked(true) : void run(action))}
         >
-          <Icon name={ACTIONS[action].icon} />
-          {ACTIONS[action].name}
+          <Icon name={factsOf(action, instance).icon} />
+          {factsOf(action, instance).name}
         </Button>
       ))}
+      {!small && (
+        // Its line is kept, so that nothing moves when the state changes.
+        <p class="hint actions-reason" id={reason_id}>
+          {[reason, also].filter(Boolean).join(' ') || '\u00a0'}
+        </p>
+      )}
       {asked && (
         <ConfirmDialog
           title={`Force stop ${instance.name}`}

@@ -3,6 +3,7 @@ import { signal } from '@preact/signals';
 import type { FlushReceipt, Instance, VmState } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { putVm } from '../live/instances.ts';
+import { whyNoWork } from '../live/membership.ts';
 import type { IconName } from '../ui/icon.tsx';
 
 export const VM_ACTIONS = ['start', 'stop', 'restart', 'suspend', 'flush', 'halt'] as const;
@@ -26,25 +27,52 @@ export interface ActionFacts {
   readonly about: string;
 }
 
-export const ACTIONS: Record<VmAction, ActionFacts> = {
+const ACTIONS: Record<VmAction, ActionFacts> = {
   start: { name: 'Start', icon: 'play', about: 'Boot the VM; ready once SSH works' },
   stop: { name: 'Stop', icon: 'stop', about: 'Shut the guest down, flush its disk, end the VM' },
-  restart: { name: 'Restart', icon: 'restart', about: 'Soft reboot: same VM, same disk, nothing flushed' },
+  restart: { name: 'Restart', icon: 'restart', about: 'Soft reboot: same VM, same disk, no flush' },
   suspend: {
     name: 'Suspend',
     icon: 'pause',
-    about: 'Save memory and disk, end the VM; a start goes on from there',
+    about: 'Save memory and disk, and end the VM; Resume continues from there',
   },
-  flush: { name: 'Flush', icon: 'flush', about: 'Make all writes so far durable' },
+  flush: { name: 'Flush', icon: 'flush', about: 'Save everything written so far' },
   halt: {
     name: 'Force stop',
     icon: 'stop',
-    about: 'Do not wait for the guest; its disk is flushed all the same',
+    about: 'Do not wait for the guest; its disk is saved all the same',
   },
 };
 
+/** A suspended VM continues where it was. */
+const RESUME: ActionFacts = {
+  name: 'Resume',
+  icon: 'play',
+  about: 'Continue from the saved memory; ready once SSH works',
+};
+
+export function factsOf(action: VmAction, { vm }: Pick<Instance, 'vm'>): ActionFacts {
+  return action === 'start' && vm.state === 'suspended' ? RESUME : ACTIONS[action];
+}
+
 export function actionsOf({ vm, deleting }: Instance): readonly VmAction[] {
   return deleting ? [] : BY_STATE[vm.state];
+}
+
+/** Why nothing of this instance can be changed; undefined: it can. */
+export function whyFixed({ deleting }: Instance): string | undefined {
+  return deleting ? 'The instance is being deleted.' : whyNoWork();
+}
+
+/** Why some of the shown actions cannot be used now, in one sentence; undefined: all can. */
+export function whyNotAll(instance: Instance, shown: readonly VmAction[]): string | undefined {
+  const fixed = whyFixed(instance);
+  if (fixed !== undefined) return fixed;
+  const possible = actionsOf(instance);
+  const names = shown.filter((each) => !possible.includes(each)).map((each) => factsOf(each, instance).name);
+  if (names.length === 0) return undefined;
+  const list = names.length === 1 ? names[0] : `${names.slice(0, -1).join(', ')} and ${names.at(-1)}`;
+  return `${list} ${names.length === 1 ? 'needs' : 'need'} a running VM.`;
 }
 
 /** The last receipt of each instance, until the user closes it or starts another action. */

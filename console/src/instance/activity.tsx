@@ -22,7 +22,10 @@ export function Activity({ instance }: { readonly instance: Instance }) {
         list={list}
         empty={
           <Empty icon="audit" title="Nothing yet">
-            <p>Starts, stops, flushes, forks and changes are listed here as they happen.</p>
+            <p>
+              Starts, stops, flushes, forks and changes appear here as they happen. Start the VM to see the
+              first.
+            </p>
           </Empty>
         }
         columns={[

@@ -1,4 +1,5 @@
 /** Creates an instance. Common fields are on top; the others are folded and have defaults. */
+import { signal } from '@preact/signals';
 import { useState } from 'preact/hooks';
 import type { CreateInstanceRequest } from '../../../client/src/berth.ts';
 import { call, sayError } from '../api.ts';
@@ -18,6 +19,9 @@ import {
   SizeFields,
 } from './instance-form.tsx';
 import { chosenKeys, KeyChoice } from './key-choice.tsx';
+
+/** Whether the page of instances shows this dialog. The command palette sets it too. */
+export const is_creating = signal(false);
 
 function readForm(form: FormData): CreateInstanceRequest {
   const user_data = String(form.get('user_data'));
@@ -44,7 +48,7 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
       if (form.get('start') !== null) putVm(await call('startVm', { path }));
     } catch (error) {
       // The instance exists. A retry would only fail because its name is taken.
-      tell('bad', `${instance.name} is made, but: ${sayError(error)}`);
+      tell('bad', `Created ${instance.name}, but: ${sayError(error)}`);
     }
     navigate(`/instances/${instance.name}`);
   };
@@ -66,12 +70,12 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
           <SizeFields issues={issues} />
           {no_keys && (
             <p class="notice">
-              Your account has no SSH key yet, so nobody could log in. <a href="/ssh-keys">Add one</a> now or
-              later: it reaches the guest within seconds.
+              Your account has no SSH key yet, so nobody can log in. <a href="/ssh-keys">Add one</a> now or
+              later: the instance accepts it within seconds.
             </p>
           )}
           <details>
-            <summary>Keys, flush, idle stop, wake, labels, user data</summary>
+            <summary>More: keys, flush, idle stop, wake, labels, user data</summary>
             <div class="dialog-part">
               <KeyChoice explicit={explicit} onChange={setExplicit} />
               <SettingsFields issues={issues} />
@@ -87,7 +91,7 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
               />
             </div>
           </details>
-          <Checkbox label="Start its VM at once" name="start" defaultChecked />
+          <Checkbox label="Start it now" name="start" defaultChecked />
         </>
       )}
     </FormDialog>

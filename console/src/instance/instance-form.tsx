@@ -1,7 +1,7 @@
 /** The form of an instance's settings, for new and existing instances. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { Checkbox, Field } from '../ui/field.tsx';
-import type { Issues } from '../ui/form.tsx';
+import { FieldError, type Issues } from '../ui/validity.ts';
 
 export function NewNameField(props: { readonly placeholder: string; readonly issue: string | undefined }) {
   return (
@@ -15,7 +15,7 @@ export function NewNameField(props: { readonly placeholder: string; readonly iss
       spellcheck={false}
       maxLength={63}
       pattern="[a-z0-9]([a-z0-9\-]*[a-z0-9])?"
-      title="Small letters, digits and hyphens"
+      title="Use lowercase letters, digits and hyphens"
     />
   );
 }
@@ -66,7 +66,7 @@ export function SettingsFields({
         label="Wake on connect"
         name="wake_on_connect"
         defaultChecked={of.wake_on_connect}
-        hint="An SSH connection to the stopped VM starts it, and waits"
+        hint="An SSH connection starts the stopped VM, and waits until it runs"
       />
     </>
   );
@@ -143,7 +143,7 @@ export function labelsText(labels: Readonly<Record<string, string>>): string {
     .join(', ');
 }
 
-/** `a=1, b=2` → {a: '1', b: '2'}. @throws Error for a person to read */
+/** `a=1, b=2` → {a: '1', b: '2'}. @throws FieldError */
 export function readLabels(text: string): Record<string, string> {
   const pairs = text
     .split(/[,\n]/)
@@ -152,7 +152,7 @@ export function readLabels(text: string): Record<string, string> {
   return Object.fromEntries(
     pairs.map((pair) => {
       const at = pair.indexOf('=');
-      if (at < 1) throw new Error(`Labels are written key=value, and "${pair}" is not.`);
+      if (at < 1) throw new FieldError('labels', `Write labels as key=value: "${pair}" is not.`);
       return [pair.slice(0, at).trim(), pair.slice(at + 1).trim()];
     }),
   );

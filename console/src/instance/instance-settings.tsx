@@ -3,7 +3,6 @@ import { useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { putInstance } from '../live/instances.ts';
-import { works } from '../live/membership.ts';
 import { navigate } from '../router.ts';
 import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
@@ -11,6 +10,7 @@ import { Field } from '../ui/field.tsx';
 import { Form, type Issues } from '../ui/form.tsx';
 import { Section } from '../ui/page.tsx';
 import { tell } from '../ui/toasts.tsx';
+import { whyFixed } from './actions.ts';
 import {
   LabelsField,
   labelsText,
@@ -45,7 +45,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
   return (
     <>
       <Section title="Settings">
-        <Form class="panel stack" verb="Save" primary disabled={!works() || instance.deleting} work={work}>
+        <Form class="panel stack" verb="Save" primary reason={whyFixed(instance)} work={work}>
           {(issues) => (
             <>
               <Field
@@ -72,9 +72,9 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
       </Section>
       <Section
         title="Delete"
-        lead="The VM ends and the disk goes, with all its generations and the key it was encrypted with. Forks keep theirs."
+        lead="This deletes the VM, the disk, all its generations and its encryption key. Forks are kept."
       >
-        <Button kind="danger" disabled={!works() || instance.deleting} onClick={() => setDeleting(true)}>
+        <Button kind="danger" reason={whyFixed(instance)} onClick={() => setDeleting(true)}>
           Delete {name}
         </Button>
       </Section>
@@ -118,12 +118,12 @@ function Delete({ instance, onClose }: { readonly instance: Instance; readonly o
   const { id, name } = instance;
   const work = async () => {
     putInstance(await call('deleteInstance', { path: { id } }));
-    tell('good', `${name} is being deleted.`);
+    tell('good', `Deleting ${name}.`);
     navigate('/');
   };
   return (
-    <ConfirmDialog title={`Delete ${name}`} verb="Delete for ever" word={name} onClose={onClose} work={work}>
-      <p>Its files cannot be brought back. What a fork shares with it stays in the fork.</p>
+    <ConfirmDialog title={`Delete ${name}`} verb="Delete" word={name} onClose={onClose} work={work}>
+      <p>Its files cannot be recovered. Forks keep the files that they share with it.</p>
     </ConfirmDialog>
   );
 }

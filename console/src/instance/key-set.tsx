@@ -2,13 +2,13 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { Instance, KeySet } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
-import { works } from '../live/membership.ts';
 import { type LiveMessage, listen } from '../live/streams.ts';
 import { Form } from '../ui/form.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
 import { Table } from '../ui/table.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { useQuery } from '../use-query.ts';
+import { whyFixed } from './actions.ts';
 import { chosenKeys, KeyChoice } from './key-choice.tsx';
 
 export function KeySetPanel({ instance }: { readonly instance: Instance }) {
@@ -17,7 +17,10 @@ export function KeySetPanel({ instance }: { readonly instance: Instance }) {
   const { reload } = query;
   useEffect(() => listen((message) => void (changesKeys(message, id) && reload())), [reload, id]);
   return (
-    <Section title="Keys" lead="Live connections of a key that is taken away are closed within seconds.">
+    <Section
+      title="Keys"
+      lead="The SSH keys that this instance accepts. Connections of a removed key are closed within seconds."
+    >
       <Loaded query={query}>{(keys) => <Edit instance={instance} keys={keys} onSaved={query.put} />}</Loaded>
     </Section>
   );
@@ -44,7 +47,7 @@ function Edit({ instance, keys, onSaved }: EditProps) {
     onSaved(await call('replaceKeySet', { path: { id: instance.id }, body }));
     // Saved values are no longer edits: from now on the boxes follow the live state.
     element.reset();
-    tell('good', 'The key set is replaced.');
+    tell('good', 'Replaced the key set.');
   };
   return (
     <div class="stack">
@@ -54,19 +57,13 @@ function Edit({ instance, keys, onSaved }: EditProps) {
         <Table
           rows={keys.data}
           columns={[
-            { head: 'Let in now', cell: ({ name }) => name },
+            { head: 'Accepted now', cell: ({ name }) => name },
             { head: 'Type', class: 'wide-only', cell: ({ type }) => type },
             { head: 'Fingerprint', cell: (key) => <code class="wrap">{key.fingerprint}</code> },
           ]}
         />
       )}
-      <Form
-        class="panel stack"
-        verb="Replace the key set"
-        primary
-        disabled={!works() || instance.deleting}
-        work={replace}
-      >
+      <Form class="panel stack" verb="Replace the key set" primary reason={whyFixed(instance)} work={replace}>
         {() => (
           <KeyChoice
             explicit={explicit}

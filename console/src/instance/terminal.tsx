@@ -2,13 +2,14 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call, sayError } from '../api.ts';
-import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Failure } from '../ui/failure.tsx';
 import { Section } from '../ui/page.tsx';
+import { whyFixed } from './actions.ts';
 import { ConsoleLog } from './console-log.tsx';
 
 const OPEN_IN = ['starting', 'running', 'restarting', 'stopping'];
+const NOT_NOW = 'The console exists while the VM starts, runs or stops.';
 /** Why a console closed, by its code (the API's description of createConsoleTicket). */
 const CLOSED: Readonly<Record<number, string>> = {
   1000: 'The VM has ended, and its console with it.',
@@ -57,14 +58,18 @@ export function TerminalPanel({ instance }: { readonly instance: Instance }) {
       setProblem(sayError(error));
     }
   };
-  const possible = works() && OPEN_IN.includes(instance.vm.state);
+  const possible = whyFixed(instance) === undefined && OPEN_IN.includes(instance.vm.state);
   return (
     <Section
       title="Serial console"
-      lead="A root shell on the guest’s serial line, also where its network does not work."
+      lead="A root shell on the guest’s serial line. It works without the guest’s network."
       actions={
         line === 'closed' ? (
-          <Button kind="primary" disabled={!possible} onClick={() => void open()}>
+          <Button
+            kind="primary"
+            reason={possible ? undefined : (whyFixed(instance) ?? NOT_NOW)}
+            onClick={() => void open()}
+          >
             Connect
           </Button>
         ) : (
@@ -77,13 +82,9 @@ export function TerminalPanel({ instance }: { readonly instance: Instance }) {
       <Failure text={problem} />
       <div class={line === 'closed' ? 'console-box closed' : 'console-box'}>
         <div ref={place} class="console-screen" />
-        {line === 'closed' && (
-          <p class="dim">
-            {possible ? 'Not connected.' : 'There is a console while the VM starts, runs or stops.'}
-          </p>
-        )}
+        {line === 'closed' && <p class="dim">Not connected.</p>}
       </div>
-      <p class="hint">Ctrl+Shift+Escape leaves the terminal with the keyboard.</p>
+      <p class="hint">Ctrl+Shift+Escape moves the keyboard out of the terminal.</p>
       <ConsoleLog instance={instance} />
     </Section>
   );

@@ -14,6 +14,13 @@ export const role = signal<Member['role'] | null>(null);
 export const leads = () => role.value === 'owner' || role.value === 'admin';
 export const works = () => role.value !== null && role.value !== 'billing';
 
+/** Why the user cannot change instances; undefined: they can. */
+export const whyNoWork = () =>
+  works() ? undefined : `Your role here, ${role.value ?? 'none'}, cannot change instances.`;
+/** Why the user cannot change the organisation; undefined: they can. */
+export const whyNoLead = () =>
+  leads() ? undefined : `Only owners and admins can do this. Your role here is ${role.value ?? 'none'}.`;
+
 /** Counts changes of the organisation. Each change renders the whole page again. */
 export const switches = signal(0);
 

@@ -5,6 +5,7 @@
 import { BerthError, type Event, type Notification } from '../../../client/src/berth.ts';
 import { berth, org_id } from '../api.ts';
 import { session, user } from '../session.ts';
+import { onReconnect } from './connection.ts';
 
 export type LiveMessage =
   | { readonly kind: 'event'; readonly event: Event }
@@ -31,7 +32,12 @@ export function runStreams(signal: AbortSignal): void {
   const name = `berth-live ${user.value?.id} ${org_id.value}`;
   const tabs = new BroadcastChannel(name);
   tabs.onmessage = ({ data }) => deliver(data as LiveMessage);
-  signal.addEventListener('abort', () => tabs.close());
+  // The other tabs find out for themselves.
+  const ended = onReconnect(() => deliver({ kind: 'reset' }));
+  signal.addEventListener('abort', () => {
+    ended();
+    tabs.close();
+  });
   const tell = (message: LiveMessage) => {
     if (signal.aborted) return;
     deliver(message);

@@ -82,6 +82,7 @@ function Found({ instance, tab }: { readonly instance: Instance; readonly tab: T
 function Head({ instance }: { readonly instance: Instance }) {
   const [forking, setForking] = useState(false);
   const { name, image, cpus, memory_mib, disk_gib, vm, labels, disk, deleting } = instance;
+  const has_nothing = disk.generation === 0 && vm.state !== 'running';
   return (
     <header class="page-head instance-head">
       <div>
@@ -106,14 +107,13 @@ function Head({ instance }: { readonly instance: Instance }) {
         )}
       </div>
       <div class="page-actions">
-        <ActionButtons instance={instance} />
+        <ActionButtons
+          instance={instance}
+          also={has_nothing ? 'Fork needs saved files: start the VM first.' : undefined}
+        />
         <Button
-          disabled={!works() || deleting || disk.generation === 0}
-          title={
-            disk.generation === 0
-              ? 'There is no generation to fork yet'
-              : 'A new instance with the same files'
-          }
+          disabled={!works() || deleting || has_nothing}
+          title="A new instance with the same files"
           onClick={() => setForking(true)}
         >
           <Icon name="fork" />

@@ -1,12 +1,12 @@
 /** All instances of the organisation, live. */
-import { useState } from 'preact/hooks';
+import { useEffect, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { bytes, mebibytes } from '../format.ts';
 import { ActionButtons } from '../instance/action-buttons.tsx';
-import { CreateDialog } from '../instance/create-dialog.tsx';
+import { CreateDialog, is_creating } from '../instance/create-dialog.tsx';
 import { StateBadge } from '../instance/state-badge.tsx';
 import { instances, instances_error, refreshSoon } from '../live/instances.ts';
-import { works } from '../live/membership.ts';
+import { whyNoWork } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { LoadedList } from '../ui/loaded-list.tsx';
@@ -14,13 +14,19 @@ import { Empty, PageHead } from '../ui/page.tsx';
 import { type Column, Table } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
 
+const WHAT_IT_IS =
+  'An instance is a Linux machine that you can stop without losing a file: its disk, name and SSH address stay until you delete it.';
 /** From this many rows on, the list has a search field. */
 const SEARCH_FROM = 6;
 
 export function InstancesPage() {
-  const [creating, setCreating] = useState(false);
+  const creating = is_creating.value;
+  const setCreating = (next: boolean) => {
+    is_creating.value = next;
+  };
+  useEffect(() => () => setCreating(false), []);
   const create = (
-    <Button kind="primary" disabled={!works()} onClick={() => setCreating(true)}>
+    <Button kind="primary" reason={whyNoWork()} onClick={() => setCreating(true)}>
       <Icon name="plus" />
       New instance
     </Button>
@@ -28,14 +34,13 @@ export function InstancesPage() {
   const query = { data: instances.value, error: instances_error.value, reload: async () => refreshSoon() };
   return (
     <>
-      <PageHead title="Instances" lead="Disks that stay, with VMs that come and go." actions={create} />
+      <PageHead title="Instances" lead={WHAT_IT_IS} actions={create} />
       <LoadedList
         list={query}
         empty={
           <Empty icon="instances" title="No instances yet">
             <p>
-              An instance is a disk, a name and an SSH address that stay. Start its VM when you need it; what
-              it writes is flushed to object storage.
+              {WHAT_IT_IS} Create the first one here, or with <code>berth up NAME</code>.
             </p>
             {create}
           </Empty>

@@ -27,6 +27,7 @@ export function LoginPage() {
           {ended.value}
         </p>
       )}
+      <p class="dim">Berth runs Linux machines that you can stop without losing a file.</p>
       <PasswordForm onFactorNeeded={setFirst} />
       <Passkey />
       <p class="gate-links">

@@ -5,10 +5,10 @@ export function NotFoundPage({ what = 'page' }: { readonly what?: string }) {
     <>
       <PageHead title="Not found" />
       <Empty icon="warning" title={`There is no such ${what}`}>
-        <p>It was deleted, is of another organisation, or never was.</p>
+        <p>It was deleted, belongs to another organisation, or never existed.</p>
         <p>
           <a class="button plain" href="/">
-            To the instances
+            Go to the instances
           </a>
         </p>
       </Empty>

@@ -45,13 +45,13 @@ export function NotificationsPage() {
     <>
       <PageHead
         title="Notifications"
-        lead="What you should know of your account and your instances."
+        lead="Events that need your attention."
         actions={
           <>
             <Button aria-pressed={only_unread} onClick={() => setOnlyUnread(!only_unread)}>
               {only_unread ? 'Show all' : 'Only unread'}
             </Button>
-            <Button disabled={unread.value === 0} onClick={() => void readAll()}>
+            <Button reason={unread.value === 0 ? 'All are read.' : undefined} onClick={() => void readAll()}>
               Mark all as read
             </Button>
           </>
@@ -62,8 +62,8 @@ export function NotificationsPage() {
         empty={
           <Empty icon="bell" title={only_unread ? 'Nothing unread' : 'Nothing yet'}>
             <p>
-              A VM that fails, a flush that does not get through, a new key or a login from a new place are
-              told here, and by mail.
+              Failed VMs, failed flushes, new keys and logins from new places are listed here. Choose below
+              which of them are also sent by mail.
             </p>
           </Empty>
         }

@@ -1,7 +1,7 @@
 /** The organisation: its name, quotas and members. */
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
-import { chooseOrganisation, leads, loadMembership, org, role } from '../live/membership.ts';
+import { chooseOrganisation, leads, loadMembership, org, role, whyNoLead } from '../live/membership.ts';
 import { Invitations } from '../organisation/invitations.tsx';
 import { Members } from '../organisation/members.tsx';
 import { Quota } from '../organisation/quota.tsx';
@@ -45,7 +45,7 @@ function Settings() {
   return (
     <Section title="Settings">
       <div class="panel columns">
-        <Form verb="Rename" work={rename} disabled={!leads()}>
+        <Form verb="Rename" work={rename} reason={whyNoLead()}>
           {(issues) => (
             <Field
               label="Name"
@@ -58,7 +58,7 @@ function Settings() {
             />
           )}
         </Form>
-        <Form verb="Change" work={bill} disabled={!bills}>
+        <Form verb="Change" work={bill} reason={bills ? undefined : whyNoLead()}>
           {(issues) => (
             <Field
               label="Billing address"

@@ -33,10 +33,10 @@ export function SshKeysPage() {
         empty={
           <Empty icon="key" title="No SSH keys yet">
             <p>
-              Add the public key of this computer, and it can log in to your instances. If it has none, make
+              Add the public key of this computer, and it can log in to your instances. If it has none, create
               one:
             </p>
-            <Copyable text="ssh-keygen -t ed25519" label="Copy the command that makes a key" />
+            <Copyable text="ssh-keygen -t ed25519" label="Copy the command that creates a key" />
             {add}
           </Empty>
         }

@@ -67,7 +67,10 @@ function Found({ webhook, onChanged }: Props) {
         </div>
         {leads() && (
           <div class="page-actions">
-            <Button onClick={() => attempt(ping)} disabled={status === 'disabled'}>
+            <Button
+              onClick={() => attempt(ping)}
+              reason={status === 'disabled' ? 'Enable it first.' : undefined}
+            >
               Send a ping
             </Button>
             <Button onClick={() => setAsked('change')}>Change</Button>

@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks';
 import type { CreateWebhookResponse } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
-import { leads } from '../live/membership.ts';
+import { whyNoLead } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
@@ -18,12 +18,7 @@ export function WebhooksPage() {
   const [made, setMade] = useState<CreateWebhookResponse | null>(null);
   const list = useList('webhooks', (query) => call('listWebhooks', { query }));
   const create = (
-    <Button
-      kind="primary"
-      disabled={!leads()}
-      title={leads() ? undefined : 'Owners and admins make webhooks'}
-      onClick={() => setCreating(true)}
-    >
+    <Button kind="primary" reason={whyNoLead()} onClick={() => setCreating(true)}>
       <Icon name="plus" />
       New webhook
     </Button>

@@ -1,8 +1,12 @@
 /** Asks before an irreversible action; with `word`, the user must type that word. */
 import type { ComponentChildren } from 'preact';
-import { useState } from 'preact/hooks';
 import { Field } from './field.tsx';
 import { FormDialog } from './form.tsx';
+
+/** A pattern that only this text matches. */
+function literally(text: string): string {
+  return text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
+}
 
 interface Props {
   readonly title: string;
@@ -15,20 +19,21 @@ interface Props {
 }
 
 export function ConfirmDialog({ children, word, harmless = false, ...rest }: Props) {
-  const [typed, setTyped] = useState('');
   return (
-    <FormDialog {...rest} danger={!harmless} disabled={word !== undefined && typed !== word}>
+    <FormDialog {...rest} danger={!harmless}>
       {() => (
         <>
           {children}
           {word !== undefined && (
             <Field
               label={`Type ${word} to confirm`}
-              value={typed}
+              name="confirmation"
+              required
+              pattern={literally(word)}
+              title={`Type exactly ${word}`}
               autocomplete="off"
               spellcheck={false}
               autofocus
-              onInput={(event) => setTyped(event.currentTarget.value)}
             />
           )}
         </>

@@ -17,7 +17,8 @@ interface Props {
 /** For each dialog, the elements that had the focus before: its opener, then the opener of the dialog around it. */
 const openers = new WeakMap<Element, readonly Element[]>();
 
-function open(dialog: HTMLDialogElement): () => void {
+/** Opens it over the page. @returns a function that closes it, and gives the focus back */
+export function openModal(dialog: HTMLDialogElement): () => void {
   const opener = document.activeElement;
   const around = opener?.closest('dialog');
   const way_back = opener === null ? [] : [opener, ...((around && openers.get(around)) ?? [])];
@@ -35,7 +36,7 @@ function open(dialog: HTMLDialogElement): () => void {
 export function Dialog({ title, onClose, children, wide = false, stubborn = false, busy = false }: Props) {
   const element = useRef<HTMLDialogElement>(null);
   const title_id = useId();
-  useEffect(() => (element.current ? open(element.current) : undefined), []);
+  useEffect(() => (element.current ? openModal(element.current) : undefined), []);
   return (
     <dialog
       ref={element}

@@ -1,11 +1,27 @@
 /** An input with label, hint and error, connected for screen readers. */
-import type { ComponentChildren, JSX } from 'preact';
-import { useEffect, useId, useRef } from 'preact/hooks';
+import { type ComponentChildren, createContext, type JSX } from 'preact';
+import { useContext, useEffect, useId, useRef } from 'preact/hooks';
+import { type Issues, NO_ISSUES } from './validity.ts';
+
+/** The issues of the form around, by the names of its fields. */
+export const FieldIssues = createContext<Issues>(NO_ISSUES);
 
 interface Common {
   readonly label: string;
   readonly hint?: ComponentChildren;
+  /** Default: the form's issue of the field with this name. */
   readonly issue?: string | undefined;
+}
+
+interface Named {
+  readonly name?: JSX.IntrinsicElements['input']['name'];
+}
+
+/** The texts of a field, with its issue. */
+function useTexts({ label, hint, issue, name }: Common & Named) {
+  const issues = useContext(FieldIssues);
+  const found = issue ?? (typeof name === 'string' ? issues[name] : undefined);
+  return { label, issue: found, ...(hint === undefined ? {} : { hint }) };
 }
 
 function Around({
@@ -50,7 +66,7 @@ function useFocus<T extends HTMLElement>(wanted: boolean) {
 export function Field({ label, hint, issue, ...rest }: Common & JSX.IntrinsicElements['input']) {
   const id = useId();
   const element = useFocus<HTMLInputElement>(rest.autofocus === true);
-  const common = { label, issue, ...(hint === undefined ? {} : { hint }) };
+  const common = useTexts({ label, hint, issue, name: rest.name });
   return (
     <Around id={id} {...common}>
       <input {...rest} ref={element} id={id} {...described(id, common)} />
@@ -60,7 +76,7 @@ export function Field({ label, hint, issue, ...rest }: Common & JSX.IntrinsicEle
 
 export function TextArea({ label, hint, issue, ...rest }: Common & JSX.IntrinsicElements['textarea']) {
   const id = useId();
-  const common = { label, issue, ...(hint === undefined ? {} : { hint }) };
+  const common = useTexts({ label, hint, issue, name: rest.name });
   return (
     <Around id={id} {...common}>
       <textarea {...rest} id={id} {...described(id, common)} />
@@ -70,7 +86,7 @@ export function TextArea({ label, hint, issue, ...rest }: Common & JSX.Intrinsic
 
 export function Select({ label, hint, issue, children, ...rest }: Common & JSX.IntrinsicElements['select']) {
   const id = useId();
-  const common = { label, issue, ...(hint === undefined ? {} : { hint }) };
+  const common = useTexts({ label, hint, issue, name: rest.name });
   return (
     <Around id={id} {...common}>
       <select {...rest} id={id} {...described(id, common)}>

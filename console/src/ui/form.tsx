@@ -1,14 +1,14 @@
-/** A form on a page or in a dialog. `work` gets its values; an error stands above the button. */
+/** A form on a page or in a dialog. `work` gets its values. Errors of fields stand at the fields, others above the button. */
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { BerthError } from '../../../client/src/berth.ts';
-import { sayError } from '../api.ts';
-import { type Action, useAction } from '../use-action.ts';
+import { useAction } from '../use-action.ts';
 import { Button } from './button.tsx';
 import { Dialog, DialogActions } from './dialog.tsx';
 import { Failure } from './failure.tsx';
+import { FieldIssues } from './field.tsx';
+import { failureOf, focusFirstIssue, type Issues, issuesOf, NO_ISSUES } from './validity.ts';
 
-export type Issues = Action<[]>['issues'];
+export type { Issues } from './validity.ts';
 /** @param form the values by field name @param element to reset it afterwards */
 export type FormWork = (form: FormData, element: HTMLFormElement) => Promise<void>;
 
@@ -19,54 +19,61 @@ interface Props {
   readonly children: (issues: Issues) => ComponentChildren;
 }
 
-/** The API's errors use field names; the form shows labels. */
-function sayByLabels(error: unknown, form: HTMLFormElement | null): string {
-  if (!(error instanceof BerthError) || error.code !== 'INVALID_REQUEST' || error.details.length === 0)
-    return sayError(error);
-  return error.details.map(({ field, issue }) => `${labelOf(field, form) ?? field}: ${issue}`).join('. ');
-}
-
-/** The form's field for an error's path: `last` for `generations_keep.last`, `allowed_cidrs` for `allowed_cidrs.0`. */
-function labelOf(name: string, form: HTMLFormElement | null): string | undefined {
-  for (const part of name.split('.').toReversed()) {
-    const field = form?.elements.namedItem(part);
-    if (field && 'labels' in field) return (field as HTMLInputElement).labels?.[0]?.textContent;
-  }
-  return undefined;
-}
-
-/** The browser shows a field's error only where it is visible: in a folded part, a click would do nothing. */
-function unfold(event: Event): void {
-  (event.target as Element).closest('details')?.setAttribute('open', '');
-}
-
 function useForm(work: FormWork, onDone?: () => void) {
   const form = useRef<HTMLFormElement>(null);
-  const action = useAction(work, (error) => sayByLabels(error, form.current));
+  const [issues, setIssues] = useState(NO_ISSUES);
+  /** The issues of the last refusal. An edit makes others of them, and moves no focus. */
+  const refused = useRef(issues);
+  const refuse = (found: Issues) => {
+    refused.current = found;
+    setIssues(found);
+  };
+  const action = useAction(work, (error) => {
+    const failed = failureOf(error, form.current);
+    refuse(failed.issues);
+    return failed.text;
+  });
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
     const element = event.currentTarget as HTMLFormElement;
+    const found = issuesOf(element);
+    refuse(found);
+    if (Object.keys(found).length > 0) return action.clear();
     if (await action.run(new FormData(element), element)) onDone?.();
   };
-  return { ...action, form: { ref: form, onSubmit: submit, onInvalidCapture: unfold } };
+  // A field is right again as soon as it is edited; the next submit checks it.
+  const edit = ({ target }: Event) => {
+    const { name = '' } = target as Partial<HTMLInputElement>;
+    setIssues((before) => (name in before ? without(before, name) : before));
+  };
+  useEffect(() => {
+    if (refused.current === issues && form.current) focusFirstIssue(form.current);
+  }, [issues]);
+  // The fields show the issues (ui/validity.ts), not bubbles of the browser.
+  return { ...action, issues, form: { ref: form, noValidate: true, onSubmit: submit, onInput: edit } };
+}
+
+function without(issues: Issues, name: string): Issues {
+  return Object.fromEntries(Object.entries(issues).filter(([each]) => each !== name));
 }
 
 interface FormProps extends Props {
   readonly class?: string;
   readonly primary?: boolean;
-  readonly disabled?: boolean;
+  /** Why the form cannot be sent; shown beside its button. */
+  readonly reason?: string | undefined;
   /** Shown after the button. */
   readonly aside?: ComponentChildren;
 }
 
-export function Form({ work, verb, children, primary = false, disabled = false, aside, ...rest }: FormProps) {
+export function Form({ work, verb, children, primary = false, reason, aside, ...rest }: FormProps) {
   const { form, busy, error, issues } = useForm(work);
   return (
     <form {...form} class={rest.class ?? 'stack'}>
-      {children(issues)}
+      <FieldIssues.Provider value={issues}>{children(issues)}</FieldIssues.Provider>
       <div class="form-end">
         <Failure text={error} />
-        <Button submit kind={primary ? 'primary' : 'plain'} busy={busy} disabled={disabled}>
+        <Button submit kind={primary ? 'primary' : 'plain'} busy={busy} reason={reason}>
           {verb}
         </Button>
         {aside}
@@ -80,7 +87,6 @@ interface DialogProps extends Props {
   readonly onClose: () => void;
   readonly wide?: boolean;
   readonly danger?: boolean;
-  readonly disabled?: boolean;
   /** Runs after `work`; default: `onClose`. */
   readonly onDone?: () => void;
 }
@@ -104,18 +110,15 @@ export function FormDialog({ work, verb, title, onClose, onDone = onClose, child
   return (
     <Dialog title={title} onClose={onClose} wide={rest.wide ?? false} busy={kept}>
       <form {...form}>
-        <div class="dialog-body">{children(issues)}</div>
+        <div class="dialog-body">
+          <FieldIssues.Provider value={issues}>{children(issues)}</FieldIssues.Provider>
+        </div>
         <DialogActions>
           <Failure text={error} />
           <Button disabled={kept} onClick={onClose}>
             Cancel
           </Button>
-          <Button
-            submit
-            kind={rest.danger ? 'danger' : 'primary'}
-            busy={busy}
-            disabled={rest.disabled ?? false}
-          >
+          <Button submit kind={rest.danger ? 'danger' : 'primary'} busy={busy}>
             {verb}
           </Button>
         </DialogActions>

@@ -1,6 +1,7 @@
 /** The frame of every page: a heading, actions, and the content or its error. */
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
+import { lost_since_ms } from '../live/connection.ts';
 import { Button } from './button.tsx';
 import { Icon, type IconName } from './icon.tsx';
 
@@ -58,7 +59,7 @@ export function Loaded<T>({ query, children, lines = 3 }: LoadedProps<T>) {
   if (data !== undefined) {
     return (
       <>
-        {error !== null && <p class="stale">Not current: {error}</p>}
+        {error !== null && lost_since_ms.value === null && <p class="stale">Not current: {error}</p>}
         {children(data)}
       </>
     );

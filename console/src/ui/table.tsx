@@ -7,6 +7,8 @@ import { ConfirmDialog } from './confirm-dialog.tsx';
 import { Checkbox } from './field.tsx';
 
 const OPTION = 'option';
+/** A longer list shows this many rows at first, and as many more on request. */
+const ROWS_AT_ONCE = 50;
 
 export interface Column<T> {
   readonly head: string;
@@ -46,6 +48,7 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
     await attempt(() => action.work(row, false));
     await props.onDone?.();
   };
+  const [shown, setShown] = useState(ROWS_AT_ONCE);
   const has_end = end !== undefined || actions.length > 0;
   return (
     <>
@@ -65,7 +68,7 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
           </tr>
         </thead>
         <tbody>
-          {rows.map((row) => (
+          {rows.slice(0, shown).map((row) => (
             <tr key={row.id}>
               {columns.map((column) => (
                 <td key={column.head} class={column.class}>
@@ -79,6 +82,13 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
           ))}
         </tbody>
       </table>
+      {rows.length > shown && (
+        <p class="more">
+          <Button onClick={() => setShown(shown + ROWS_AT_ONCE)}>
+            Show {Math.min(ROWS_AT_ONCE, rows.length - shown)} more of {rows.length}
+          </Button>
+        </p>
+      )}
       {asked && (
         <ConfirmDialog
           title={asked.action.about(asked.row)}

@@ -1,18 +1,49 @@
-/** A time relative to now, kept current; the exact time is its tooltip. */
+/**
+ * A time relative to now, kept current. Pressed, tapped or clicked, it shows all times of the page exactly, or all relative
+ * again. The exact time is also its tooltip.
+ */
 import { signal } from '@preact/signals';
 import { ago, exactly } from '../format.ts';
 
 /** A change renders all times again. */
-const now = signal(Date.now());
+const now_ms = signal(Date.now());
 setInterval(() => {
-  now.value = Date.now();
+  now_ms.value = Date.now();
 }, 10_000);
 
-export function Time({ at, none = 'never' }: { readonly at: string | null; readonly none?: string }) {
+export const times_are_exact = signal(false);
+
+export function toggleTimes(): void {
+  times_are_exact.value = !times_are_exact.value;
+}
+
+interface Props {
+  readonly at: string | null;
+  /** Shown for `null`. */
+  readonly none?: string;
+  /** Not a button: for a place inside another control, such as a summary. It follows the other times of the page. */
+  readonly passive?: boolean;
+}
+
+export function Time({ at, none = 'never', passive = false }: Props) {
   if (at === null) return <span class="dim">{none}</span>;
+  const exact = exactly(at);
+  const text = times_are_exact.value ? exact : ago(at, Math.max(now_ms.value, Date.now()));
+  if (passive) {
+    return (
+      <time dateTime={at} title={exact}>
+        {text}
+      </time>
+    );
+  }
   return (
-    <time dateTime={at} title={exactly(at)}>
-      {ago(at, Math.max(now.value, Date.now()))}
-    </time>
+    <button
+      type="button"
+      class={times_are_exact.value ? 'time exact' : 'time'}
+      title={exact}
+      onClick={toggleTimes}
+    >
+      <time dateTime={at}>{text}</time>
+    </button>
   );
 }

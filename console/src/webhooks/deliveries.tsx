@@ -79,7 +79,7 @@ function Delivery({ delivery, webhook, onSent }: Props) {
           <code>{event_type ?? 'event gone'}</code>
           <span class="dim">{plural(attempt_count, 'attempt')}</span>
           <span class="dim end">
-            <Time at={created_at} />
+            <Time at={created_at} passive />
           </span>
         </summary>
         <div class="delivery">
