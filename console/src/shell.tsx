@@ -5,6 +5,7 @@ import { useEffect } from 'preact/hooks';
 import { attempt } from './attempt.ts';
 import { chooseOrganisation, leads, org, orgs } from './live/membership.ts';
 import { unread } from './live/unread.ts';
+import { MailNotice } from './mail-notice.tsx';
 import { partsOf, path } from './router.ts';
 import { logout, user } from './session.ts';
 import { setTheme, THEMES, type Theme, theme } from './theme.ts';
@@ -107,6 +108,7 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
       </nav>
       <main id="content" tabIndex={-1}>
         {here !== '/email' && <Unconfirmed />}
+        <MailNotice />
         {children}
       </main>
     </div>
@@ -118,8 +120,8 @@ function Unconfirmed() {
   if (user.value?.email_confirmed !== false) return null;
   return (
     <p class="notice unconfirmed" role="status">
-      Your address {user.value.email} is not confirmed. Until it is, you can make no API key, add no SSH key
-      and accept no invitation. <a href="/email">Confirm it</a>
+      Your address {user.value.email} is not confirmed. Until it is, you cannot create API keys, add SSH keys
+      or accept invitations. <a href="/email">Confirm it</a>
     </p>
   );
 }
