@@ -664,6 +664,26 @@ export type NotificationPreferences = {
   };
   /** The kinds that cannot be muted */
   always: Array<'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.added' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed'>;
+  /** When each kind is raised, for people */
+  descriptions: {
+    'vm.failed': string;
+    'vm.recovered': string;
+    'disk.flush_failed': string;
+    'disk.nearly_full': string;
+    'api_key.created': string;
+    'api_key.expiring': string;
+    'ssh_key.added': string;
+    'account.locked': string;
+    'login.new_place': string;
+    'mfa.added': string;
+    'mfa.removed': string;
+    'password.changed': string;
+    'billing_email.changed': string;
+    'webhook.failing': string;
+    'webhook.disabled': string;
+    'org.invited': string;
+    'org.role_changed': string;
+  };
 };
 
 export type NotificationResource = {
@@ -749,6 +769,10 @@ export type RequestPasswordResetRequest = {
 
 export type RestoreRequest = {
   generation: number;
+};
+
+export type RevokeOtherSessionsResponse = {
+  count: number;
 };
 
 export type RotateApiKeyRequest = {
@@ -989,6 +1013,11 @@ export interface Operations {
   listSessions: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListSessionsResponse;
+  };
+  /** End all of the caller's sessions but this one */
+  revokeOtherSessions: {
+    input: Record<string, never>;
+    answer: RevokeOtherSessionsResponse;
   };
   /** End a session */
   revokeSession: {
@@ -1411,6 +1440,7 @@ export const OPERATIONS = {
   confirmPasswordReset: { method: 'POST', path: '/v1/auth/password-reset/confirm', takes_idempotency_key: false, answers_text: false },
   grantSudo: { method: 'POST', path: '/v1/auth/sudo', takes_idempotency_key: false, answers_text: false },
   listSessions: { method: 'GET', path: '/v1/auth/sessions', takes_idempotency_key: false, answers_text: false },
+  revokeOtherSessions: { method: 'DELETE', path: '/v1/auth/sessions', takes_idempotency_key: false, answers_text: false },
   revokeSession: { method: 'DELETE', path: '/v1/auth/sessions/{id}', takes_idempotency_key: false, answers_text: false },
   getMe: { method: 'GET', path: '/v1/me', takes_idempotency_key: false, answers_text: false },
   changeMe: { method: 'PATCH', path: '/v1/me', takes_idempotency_key: false, answers_text: false },

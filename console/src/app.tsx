@@ -25,6 +25,7 @@ import { WebhookPage } from './pages/webhook.tsx';
 import { WebhooksPage } from './pages/webhooks.tsx';
 import { partsOf, path } from './router.ts';
 import { resumeSession, session, user } from './session.ts';
+import { settings } from './settings.ts';
 import { Shell } from './shell.tsx';
 import { Button } from './ui/button.tsx';
 import { Gate } from './ui/gate.tsx';
@@ -46,8 +47,9 @@ export function App() {
 
 function Screen() {
   const [first = ''] = partsOf(path.value);
+  const waits = settings.value === null || (session.value === 'unknown' && first !== 'password-reset');
+  if (waits) return <div class="waiting" role="status" aria-label="Loading" />;
   if (first === 'password-reset') return <PasswordResetPage />;
-  if (session.value === 'unknown') return <div class="waiting" role="status" aria-label="Loading" />;
   if (session.value === 'unreachable') return <Unreachable />;
   if (session.value === 'out')
     return first === 'register' || first === 'invitation' ? <RegisterPage /> : <LoginPage />;

@@ -51,3 +51,8 @@ export function takeTokenOfLink(): string {
   if (token !== '') history.replaceState(null, '', location.pathname);
   return token;
 }
+
+/** The token in a pasted link or text. */
+export function tokenIn(said: string): string {
+  return /berth_mail_\w+/.exec(said)?.[0] ?? said.trim();
+}

@@ -9,6 +9,7 @@
 import { signal } from '@preact/signals';
 import { Berth, BerthError } from '../../client/src/berth.ts';
 import type { SessionResponse, User } from '../../client/src/generated.ts';
+import { loadSettings } from './settings.ts';
 import { answerSudo } from './sudo-request.ts';
 
 type State = 'unknown' | 'out' | 'in' | 'unreachable';
@@ -72,6 +73,7 @@ export function renew(): Promise<boolean> {
 
 /** Resumes the session of the refresh cookie, if there is one. */
 export async function resumeSession(): Promise<void> {
+  void loadSettings();
   try {
     if (!(await renew())) {
       session.value = 'out';

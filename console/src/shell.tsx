@@ -5,6 +5,7 @@ import { useEffect } from 'preact/hooks';
 import { attempt } from './attempt.ts';
 import { chooseOrganisation, org, orgs } from './live/membership.ts';
 import { unread } from './live/unread.ts';
+import { MailNotice } from './mail-notice.tsx';
 import { PaletteButton, PaletteHost, PaletteIconButton } from './palette/open.tsx';
 import { hrefOf, isVisible, PLACES, type Place } from './places.ts';
 import { partsOf, path } from './router.ts';
@@ -88,6 +89,7 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
       <main id="content" tabIndex={-1}>
         <ConnectionBanner />
         {here !== '/email' && <Unconfirmed />}
+        <MailNotice />
         {children}
       </main>
     </div>
@@ -99,8 +101,8 @@ function Unconfirmed() {
   if (user.value?.email_confirmed !== false) return null;
   return (
     <p class="notice unconfirmed" role="status">
-      Your address {user.value.email} is not confirmed. Until it is, you can make no API key, add no SSH key
-      and accept no invitation. <a href="/email">Confirm it</a>
+      Your address {user.value.email} is not confirmed. Until it is, you cannot create API keys, add SSH keys
+      or accept invitations. <a href="/email">Confirm it</a>
     </p>
   );
 }

@@ -25,11 +25,11 @@ export async function postConfirmation(
   email: string,
 ): Promise<void> {
   const token = await issueMailToken(tx, 'confirm_email', user_id, email);
-  const text = `Somebody, hopefully you, gave this address as that of their Berth account.
+  const text = `A Berth account was given this address. To confirm that it is yours, open this link within an hour:
 
-Confirm it within an hour, logged in to that account: ${public_url}/email#token=${token}
+${public_url}/email#token=${token}
 
-The token by itself, for POST /v1/me/email/confirm:
+Or run: berth account confirm LINK. For POST /v1/me/email/confirm, the token is:
 
 ${token}
 
@@ -62,7 +62,7 @@ export async function requestEmailChange(
       kind: 'email_changing',
       to: user.email,
       subject: 'Your Berth address is about to change',
-      text: `A change of this account's address to ${request.email} was asked for. If it was not you, change your password now.`,
+      text: `Somebody who knows your password has asked to change the address of this account to ${request.email}. If it was not you, change your password now.`,
     } as const;
     await mailbox.post(tx, told, TOLD_FOR_S);
   });

@@ -2,7 +2,7 @@ import type { Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import type { SessionId, UserId } from '../lib/ids.ts';
 import { voidMailTokens } from './mail-token-store.ts';
-import { deleteOtherSessions, updateUser } from './store.ts';
+import { deleteOtherSessions, deleteSudoGrants, updateUser } from './store.ts';
 import { countWaysIn, type WaysIn } from './ways-in-store.ts';
 
 export interface NewPassword {
@@ -25,6 +25,7 @@ export async function setPassword(
 ): Promise<WaysIn> {
   await updateUser(tx, user_id, { password_hash });
   await deleteOtherSessions(tx, user_id, keep);
+  await deleteSudoGrants(tx, user_id);
   await voidMailTokens(tx, 'password_reset', user_id);
   await voidMailTokens(tx, 'confirm_email', user_id);
   const remaining = await countWaysIn(tx, user_id);

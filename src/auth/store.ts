@@ -113,13 +113,18 @@ export async function deleteSession(tx: Tx, user_id: UserId, id: SessionId): Pro
   return gone.numDeletedRows > 0n;
 }
 
-/** Ends all sessions of a user but one, and every sudo grant. */
-export async function deleteOtherSessions(tx: Tx, user_id: UserId, keep: SessionId | null): Promise<void> {
-  await tx
+/** Ends all sessions of a user but one, with their tokens and sudo grants. @returns how many were live */
+export async function deleteOtherSessions(tx: Tx, user_id: UserId, keep: SessionId | null): Promise<number> {
+  const gone = await tx
     .deleteFrom('sessions')
     .where('user_id', '=', user_id)
     .$if(keep !== null, (query) => query.where('id', '!=', keep as SessionId))
+    .returning(sql<boolean>`ends_at > now()`.as('live'))
     .execute();
+  return gone.filter(({ live }) => live).length;
+}
+
+export async function deleteSudoGrants(tx: Tx, user_id: UserId): Promise<void> {
   await tx.deleteFrom('sudo_grants').where('user_id', '=', user_id).execute();
 }
 

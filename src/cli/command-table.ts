@@ -1,5 +1,6 @@
 /** Every command, in the order of the help. */
 import type { Command } from './command.ts';
+import { ACCOUNT_COMMANDS } from './commands/account-commands.ts';
 import { COMPLETION } from './commands/completion.ts';
 import { CONSOLE } from './commands/console-command.ts';
 import { DATA_COMMANDS } from './commands/data-commands.ts';
@@ -8,10 +9,17 @@ import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
 import { GUEST_COMMANDS } from './commands/guest-commands.ts';
 import { IMAGE_COMMANDS, IMAGE_SERVER_COMMANDS } from './commands/image-commands.ts';
 import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
+import { INVITATION_COMMANDS } from './commands/invitation-commands.ts';
 import { KEY_COMMANDS } from './commands/key-commands.ts';
 import { LOGIN_COMMANDS } from './commands/login-commands.ts';
+import { MEMBER_COMMANDS } from './commands/member-commands.ts';
+import { MFA_COMMANDS } from './commands/mfa-commands.ts';
+import { NOTIFICATION_COMMANDS } from './commands/notification-commands.ts';
+import { ORGANISATION_COMMANDS } from './commands/organisation-commands.ts';
 import { RENAME } from './commands/rename-command.ts';
 import { SERVER_COMMANDS } from './commands/server-commands.ts';
+import { SERVICE_ACCOUNT_COMMANDS } from './commands/service-account-commands.ts';
+import { SESSION_COMMANDS } from './commands/session-commands.ts';
 import { SSH_COMMANDS } from './commands/ssh-commands.ts';
 import { UP } from './commands/up-command.ts';
 import { VM_COMMANDS } from './commands/vm-commands.ts';
@@ -29,8 +37,14 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
   { title: 'Guests', commands: [...GUEST_COMMANDS, CONSOLE] },
-  { title: 'Keys', commands: KEY_COMMANDS },
+  { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: LOGIN_COMMANDS },
+  { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },
+  {
+    title: 'Organisation',
+    commands: [...ORGANISATION_COMMANDS, ...MEMBER_COMMANDS, ...INVITATION_COMMANDS],
+  },
+  { title: 'Notifications', commands: NOTIFICATION_COMMANDS },
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },
   { title: 'Events and audit', commands: WATCH_COMMANDS },
   { title: 'Diagnostics', commands: [DOCTOR, COMPLETION] },

@@ -20,7 +20,7 @@ async function findOrg(db: Db, text: string): Promise<{ id: OrgId; name: string 
     .execute();
   const [first, second] = found;
   if (!first)
-    throw new CommandError(`there is no organisation ${text}; berth org ls lists them`, {
+    throw new CommandError(`there is no organisation ${text}; berth org quota lists them`, {
       exit_code: EXIT.not_found,
     });
   if (second) throw new CommandError(`several organisations are called ${text}; give the id of one`);

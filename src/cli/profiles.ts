@@ -30,10 +30,14 @@ export interface Profile {
   readonly sudo?: SudoGrant;
 }
 
+/** What remains of a login after `berth logout`, for the next one. */
+export type LoggedOut = Pick<Profile, 'url' | 'email'>;
+
 export interface Profiles {
   /** Of the last login. */
   readonly current: string | null;
   readonly profiles: Readonly<Record<string, Profile>>;
+  readonly logged_out?: Readonly<Record<string, LoggedOut>>;
 }
 
 /** The home folder from /etc/passwd when HOME is empty, as in some containers. */

@@ -14,16 +14,35 @@ export async function collect<T>(items: AsyncIterable<T>, most = MAX_ITEMS): Pro
   return found;
 }
 
-/** By id or by name. @throws CommandError when there is none, or several with the name */
-export async function findNamed<T extends { readonly id: string; readonly name: string }>(
+export interface Kind<T> {
+  /** `API key`. */
+  readonly what: string;
+  /** The command that lists them. */
+  readonly list: string;
+  /** Texts that stand for an item beside its id and name, such as a member's address. */
+  readonly also?: (item: T) => readonly string[];
+  /** Tells an item from others of the same name, in an error. */
+  readonly detail?: (item: T) => string;
+}
+
+/** By id, else by name or another text of its own. @throws CommandError when there is none, or several */
+export async function findNamed<T extends { readonly id: string; readonly name?: string }>(
   items: AsyncIterable<T>,
   text: string,
-  { what, list }: { readonly what: string; readonly list: string },
+  { what, list, also = () => [], detail }: Kind<T>,
 ): Promise<T> {
-  const found = (await collect(items)).filter(({ id, name }) => id === text || name === text);
+  const all = await collect(items);
+  const found = all.filter(({ id }) => id === text);
+  // An id stands for its own resource, also where another one has it as its name.
+  if (found.length === 0)
+    found.push(...all.filter((each) => each.name === text || also(each).includes(text)));
   const [first, second] = found;
-  const parts = { next: list, exit_code: EXIT.not_found };
-  if (first === undefined) throw new CommandError(`there is no ${what} ${text}`, parts);
-  if (second !== undefined) throw new CommandError(`several are called ${text}; give the id of one`, parts);
-  return first;
+  if (first === undefined) {
+    throw new CommandError(`there is no ${what} ${text}`, { next: list, exit_code: EXIT.not_found });
+  }
+  if (second === undefined) return first;
+  const candidates = found.map((each) => `\n  ${each.id}  ${detail?.(each) ?? each.name ?? ''}`).join('');
+  throw new CommandError(`“${text}” stands for several ${what}s; name one by its id:${candidates}`, {
+    exit_code: EXIT.usage,
+  });
 }

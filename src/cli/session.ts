@@ -7,16 +7,31 @@ import type { Env } from '../config/env.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { findFirstLogin } from './first-login.ts';
-import { type Profile, readProfiles, writeProfiles } from './profiles.ts';
+import { type LoggedOut, type Profile, readProfiles, writeProfiles } from './profiles.ts';
 import type { Terminal } from './terminal.ts';
 
 export const LOCAL_URL = 'http://127.0.0.1:7400';
-export const USER_AGENT = 'berth-cli';
+export const USER_AGENT = `berth-cli (${process.platform})`;
 const REACH_MS = 15_000;
 
 export interface Place {
   readonly profile?: string | undefined;
   readonly url?: string | undefined;
+}
+
+/** How a command proves who runs it. */
+export interface Proof {
+  /** The password is the first line of stdin; else the terminal asks. */
+  readonly password_stdin: boolean;
+  /** A code of the authenticator, or a recovery code. Absent: the terminal asks if the account has a second factor. */
+  readonly totp?: string | undefined;
+}
+
+const TOTP = /^\d{3} ?\d{3}$/;
+
+function factorOf(code: string) {
+  const text = code.trim();
+  return TOTP.test(text) ? { totp_code: text.replace(' ', '') } : { recovery_code: text };
 }
 
 export class Session {
@@ -43,9 +58,15 @@ export class Session {
     return readProfiles(this.env).profiles[this.profile_name];
   }
 
+  /** The last login of this profile, if it has ended by `berth logout`. */
+  get logged_out(): LoggedOut | undefined {
+    return readProfiles(this.env).logged_out?.[this.profile_name];
+  }
+
   /** Without a trailing slash. */
   get url(): string {
-    const given = this.#place.url ?? (this.env['BERTH_URL'] || undefined) ?? this.profile?.url;
+    const last = this.profile ?? this.logged_out;
+    const given = this.#place.url ?? (this.env['BERTH_URL'] || undefined) ?? last?.url;
     // Before the first login, use the address that the local server wrote down.
     const url = given ?? findFirstLogin(this.env)?.url ?? LOCAL_URL;
     if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
@@ -106,16 +127,20 @@ export class Session {
   }
 
   #write(name: string, profile: Profile, current: string | null): void {
-    const { profiles } = readProfiles(this.env);
-    writeProfiles(this.env, { current, profiles: { ...profiles, [name]: profile } });
+    const { profiles, logged_out = {} } = readProfiles(this.env);
+    const { [name]: _ended, ...others } = logged_out;
+    writeProfiles(this.env, { current, profiles: { ...profiles, [name]: profile }, logged_out: others });
   }
 
+  /** Forgets the credentials of a login. The next `berth login` goes to the same server. */
   forget(name: string): void {
-    const { current, profiles } = readProfiles(this.env);
-    const { [name]: _gone, ...rest } = profiles;
+    const { current, profiles, logged_out = {} } = readProfiles(this.env);
+    const { [name]: gone, ...rest } = profiles;
+    const left = gone === undefined ? {} : { [name]: { url: gone.url, email: gone.email } };
     writeProfiles(this.env, {
-      current: current === name ? (Object.keys(rest)[0] ?? null) : current,
+      current: current === name ? (Object.keys(rest)[0] ?? name) : current,
       profiles: rest,
+      logged_out: { ...logged_out, ...left },
     });
   }
 
@@ -130,23 +155,23 @@ export class Session {
   }
 
   /** Opens a session with a password and, if the account has one, a second factor. */
-  async open(email: string, password: string, totp_code?: string | undefined) {
+  async open(email: string, password: string, code?: string | undefined) {
     const options = { url: this.url, user_agent: USER_AGENT };
-    const given = totp_code === undefined ? {} : { totp_code };
+    const given = code === undefined ? {} : factorOf(code);
     try {
       return await Berth.login(options, { email, password, ...given });
     } catch (error) {
-      const asks = error instanceof BerthError && error.code === 'MFA_REQUIRED' && totp_code === undefined;
+      const asks = error instanceof BerthError && error.code === 'MFA_REQUIRED' && code === undefined;
       if (!asks || !this.#terminal.interactive) throw error;
-      const code = await this.#terminal.ask('Code of your authenticator', null);
-      return Berth.login(options, { email, password, totp_code: code.replaceAll(' ', '') });
+      const answer = await this.#terminal.ask('Code of your authenticator, or a recovery code', null);
+      return Berth.login(options, { email, password, ...factorOf(answer) });
     }
   }
 
-  /** The same, and asks for the password. */
-  async openAsked(email: string, password: string, totp_code?: string | undefined) {
+  /** The same, for a password that was asked for. */
+  async openAsked(email: string, password: string, code?: string | undefined) {
     try {
-      return await this.open(email, password, totp_code);
+      return await this.open(email, password, code);
     } catch (error) {
       if (!(error instanceof BerthError) || error.code !== 'UNAUTHENTICATED') throw error;
       const next = `the same again; if it is forgotten, on the server: berth user reset-password ${email}`;
@@ -154,13 +179,8 @@ export class Session {
     }
   }
 
-  /**
-   * Runs a call that needs a recent password: with the grant of `berth sudo` while it lasts, else asks for the password.
-   */
-  async withSudo<T>(
-    options: { readonly password_stdin: boolean },
-    work: (berth: Berth) => Promise<T>,
-  ): Promise<T> {
+  /** The login of the user who runs the command. @throws CommandError without one: a key alone opens no session */
+  requireProfile(): Profile {
     const { profile } = this;
     if (profile === undefined) {
       throw new CommandError('this needs your password, and so a login', {
@@ -169,37 +189,58 @@ export class Session {
       });
     }
     this.requireServerOf(profile);
+    return profile;
+  }
+
+  async password(profile: Profile, { password_stdin }: Proof): Promise<string> {
+    return password_stdin
+      ? ((await this.#terminal.stdin()).split('\n')[0] ?? '')
+      : this.#terminal.askSecret(`Password of ${profile.email}`);
+  }
+
+  #granted({ org_id }: Profile, session_token: string): Berth {
+    return new Berth({ url: this.url, token: session_token, org: org_id, user_agent: USER_AGENT });
+  }
+
+  /**
+   * Runs calls that need the user in person: with the grant of `berth sudo` while it lasts, else asks for the password and
+   * opens a session until `work` is done.
+   */
+  async withSudo<T>(proof: Proof, work: (berth: Berth) => Promise<T>): Promise<T> {
+    const profile = this.requireProfile();
     const { sudo } = profile;
     if (sudo !== undefined && Date.parse(sudo.expires_at) > Date.now()) {
-      const berth = new Berth({
-        url: this.url,
-        token: sudo.session_token,
-        org: profile.org_id,
-        user_agent: USER_AGENT,
-      });
+      const berth = this.#granted(profile, sudo.session_token);
       berth.useSudo(sudo.cookie);
-      return work(berth);
+      // Somebody may have ended that session: then the password is asked for.
+      const holds = await berth.call('getMe', {}).then(
+        () => true,
+        (error: unknown) => {
+          if (error instanceof BerthError && error.status === 401) return false;
+          throw error;
+        },
+      );
+      if (holds) return work(berth);
     }
-    const granted = await this.grant(profile, options);
+    return this.withPassword(proof, work);
+  }
+
+  /** The same, and always asks: for calls that take the password themselves. */
+  async withPassword<T>(proof: Proof, work: (berth: Berth, password: string) => Promise<T>): Promise<T> {
+    const profile = this.requireProfile();
+    const password = await this.password(profile, proof);
+    const { berth } = await this.grant(profile, password, proof);
     try {
-      return await work(granted.berth);
+      return await work(berth, password);
     } finally {
-      await granted.berth.call('logout', {}).catch(() => undefined);
+      await berth.call('logout', {}).catch(() => undefined);
     }
   }
 
   /** A new session with a sudo grant. */
-  async grant(profile: Profile, { password_stdin }: { readonly password_stdin: boolean }) {
-    const password = password_stdin
-      ? ((await this.#terminal.stdin()).split('\n')[0] ?? '')
-      : await this.#terminal.askSecret(`Password of ${profile.email}`);
-    const { session } = await this.openAsked(profile.email, password);
-    const berth = new Berth({
-      url: this.url,
-      token: session.session_token,
-      org: profile.org_id,
-      user_agent: USER_AGENT,
-    });
+  async grant(profile: Profile, password: string, { totp }: Proof) {
+    const { session } = await this.openAsked(profile.email, password, totp);
+    const berth = this.#granted(profile, session.session_token);
     try {
       const { expires_at, cookie } = await berth.sudo(password);
       return { berth, sudo: { session_token: session.session_token, cookie, expires_at } };

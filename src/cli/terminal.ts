@@ -52,6 +52,11 @@ export class Terminal {
     process[stream].write(process[stream].isTTY ? plain(text) : text);
   }
 
+  /** Our own text with colours: only on a terminal, and only for people. */
+  picture(text: string): void {
+    if (this.format === 'human' && process.stdout.isTTY) process.stdout.write(text);
+  }
+
   json(value: unknown): void {
     process.stdout.write(`${escaped(JSON.stringify(value, null, 2))}\n`);
   }

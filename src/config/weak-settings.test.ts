@@ -28,7 +28,7 @@ test('each weak setting is named, and no secret', () => {
   for (const [name, value, check] of [
     ['BERTH_SIGNUPS', 'open', 'sign-ups'],
     ['BERTH_RATE_LIMITS', 'off', 'rate limits'],
-    ['BERTH_SMTP_URL', '', 'mail server'],
+    ['BERTH_SMTP_URL', '', 'mail'],
     ['BERTH_WEBHOOK_ALLOW_CIDRS', '10.0.0.0/8', 'webhooks'],
     ['BERTH_METRICS_LISTEN', '0.0.0.0:9100', 'metrics'],
     ['BERTH_DISK_ENCRYPTION', 'off', 'disk encryption'],

@@ -27,8 +27,8 @@ export function weakSettings(config: Config): WeakSetting[] {
       'BERTH_RATE_LIMITS=on',
     );
   if (config.smtp_url === null) {
-    const found = 'none: resets, invitations and warnings are only files on the server';
-    add('mail server', found, 'BERTH_SMTP_URL=smtp://…');
+    const found = 'no mail server: invitations, password resets and warnings become files on the server';
+    add('mail', found, 'BERTH_SMTP_URL=smtp://…');
   }
   if (config.webhook_allow_cidrs.length > 0) {
     const networks = config.webhook_allow_cidrs

@@ -9,6 +9,7 @@ import { registerHealth } from './monitoring/health.ts';
 import { registerDocument } from './openapi/document.ts';
 import { registerConsole } from './pages/console.ts';
 import { registerDocs } from './pages/docs.ts';
+import { registerSettings } from './pages/settings.ts';
 import { CursorSealer } from './pagination.ts';
 import { RateLimits } from './rate-limits.ts';
 import { registerReauthorisation } from './reauthorise.ts';
@@ -93,6 +94,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   await registerDocument(app);
   // Pages without a credential, so before the access rules.
   await registerDocs(app);
+  registerSettings(app, context);
   if (context.console_dir !== undefined) registerConsole(app, context.console_dir);
   const limits = new RateLimits(context.rate_limits);
   registerAccess(app, context, limits);

@@ -58,12 +58,12 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
   'vm.failed': (event, data) =>
     ofInstance(event, data, 'vm.failed', (name, reason) => [
       `The VM of ${name} has failed`,
-      `${reason.message} A start continues from what it had written.`,
+      `${reason.message} The next start continues with what it had written.`,
       { reason },
     ]),
   'vm.recovered': (event, data) =>
     ofInstance(event, data, 'vm.recovered', (name, reason) => [
-      `${name} continues from its last durable generation`,
+      `${name} continues from its last saved generation`,
       reason.message,
       { reason, generation: objectOf(objectOf(data['instance'])['disk'])['generation'] },
     ]),
@@ -72,9 +72,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     const cause = data['cause'];
     // A flush cannot save what the host no longer has.
     const kept =
-      error['code'] === 'vm_gone'
-        ? ''
-        : ' Nothing is lost: what is dirty stays marked and goes with the next flush.';
+      error['code'] === 'vm_gone' ? '' : ' Nothing is lost: the next flush also saves what this one did not.';
     return ofInstance(event, data, 'disk.flush_failed', (name) => [
       `A flush of ${name} has failed`,
       `${text(error['message'])}${kept}`,
@@ -86,7 +84,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     const percent = Math.floor((100 * (used_bytes ?? 0)) / Math.max(1, total_bytes ?? 1));
     return ofInstance(event, data, 'disk.nearly_full', (name) => [
       `The disk of ${name} is nearly full`,
-      `${percent} % of its root file system is used. Free some, or enlarge the disk while the VM is stopped.`,
+      `${percent} % of its root file system is used. Delete files, or enlarge the disk while the VM is stopped.`,
       { used_bytes, total_bytes },
     ]);
   },
@@ -95,8 +93,8 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     const holder = key['service_account_id'];
     return {
       kind: 'api_key.created',
-      title: `API key "${text(key['name'])}" was made`,
-      body: `It has the scope ${text(key['scope'])} and ends in ${text(key['last4'])}. If that was not you, revoke it and change your password.`,
+      title: `API key "${text(key['name'])}" was created`,
+      body: `Its scope is ${text(key['scope'])}; its last characters are ${text(key['last4'])}. If that was not you, revoke it and change your password.`,
       resource: { type: 'api_key', id: text(key['id']) },
       data: { api_key: shown(key, ['id', 'name', 'scope', 'service_account_id', 'expires_at']) },
       audience: within(event.org_id, [event.actor, ...(typeof holder === 'string' ? [holder] : [])]),
@@ -109,7 +107,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     return {
       kind: 'api_key.expiring',
       title: `API key "${text(key['name'])}" expires soon`,
-      body: `It ends at ${text(key['expires_at'])}. Make a new one before, and give it to what uses this one.`,
+      body: `It expires at ${text(key['expires_at'])}. Create a new key before then, and replace this one wherever it is used.`,
       resource: { type: 'api_key', id: text(key['id']) },
       data: { api_key: shown(key, ['id', 'name', 'service_account_id', 'expires_at']) },
       audience: within(event.org_id, [holder], event.user_id === null ? ADMINS : []),
@@ -121,11 +119,11 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     if (event.user_id === null) return null;
     const key = objectOf(data['ssh_key']);
     const bound = typeof key['org_id'] === 'string';
-    const where = bound ? 'where your keys are, in this organisation only' : 'where your keys are';
+    const where = bound ? 'your instances in this organisation' : 'your instances';
     return {
       kind: 'ssh_key.added',
       title: `SSH key "${text(key['name'])}" was added`,
-      body: `${text(key['fingerprint'])} is let in ${where}. If that was not you, remove it and ${bound ? 'revoke the API key that added it' : 'change your password'}.`,
+      body: `${text(key['fingerprint'])} can log in to ${where}. If that was not you, remove it and ${bound ? 'revoke the API key that added it' : 'change your password'}.`,
       resource: { type: 'ssh_key', id: text(key['id']) },
       data: { ssh_key: shown(key, ['id', 'name', 'fingerprint', 'org_id']) },
       audience: bound ? within(event.org_id, [event.user_id]) : ofAccount([event.user_id]),
@@ -135,7 +133,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
   'account.locked': (event, data) =>
     ofOwnAccount(event, data, 'account.locked', [
       'Your account is locked',
-      `Five wrong passwords or second factors in a row${from(data)}. It is locked until ${text(data['locked_until'])}; a password reset unlocks it.`,
+      `Somebody entered a wrong password or second factor five times in a row${from(data)}. Nobody can log in until ${text(data['locked_until'])}; a password reset unlocks the account.`,
     ]),
   'login.new_place': (event, data) =>
     ofOwnAccount(
@@ -151,12 +149,12 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
   'mfa.added': (event, data) =>
     ofFactor(event, data, 'mfa.added', (factor) => [
       'A second factor was added to your account',
-      `The ${factor} was added${from(data)}. If that was not you, remove it, end the sessions that you do not know, and change your password now: a new password alone removes no factor.`,
+      `The ${factor} was added${from(data)}. If that was not you, remove it, end the sessions that are not yours, and change your password now: a new password alone removes no factor.`,
     ]),
   'mfa.removed': (event, data) =>
     ofFactor(event, data, 'mfa.removed', (factor) => [
       'A second factor was removed from your account',
-      `The ${factor} was removed${event.actor === 'operator' ? ' by the operator of the server' : from(data)}. If that was not you, change your password now, end the sessions that you do not know, and add a factor again.`,
+      `The ${factor} was removed${event.actor === 'operator' ? ' by the operator of the server' : from(data)}. If that was not you, change your password now, end the sessions that are not yours, and add a factor again.`,
     ]),
   'password.changed': (event, data) =>
     ofOwnAccount(event, data, 'password.changed', [
@@ -169,7 +167,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     return {
       kind: 'billing_email.changed',
       title: `The billing address of ${text(organisation['name'])} was changed`,
-      body: `From ${previous} to ${now}. If nobody of yours did this, look at the audit log of the organisation.`,
+      body: `From ${previous} to ${now}. If you did not expect this, look at the audit log of the organisation.`,
       resource: { type: 'organisation', id: text(organisation['id']) },
       data: { organisation, previous, billing_email: now },
       audience: within(event.org_id, [event.actor], ['owner', 'admin', 'billing']),
@@ -179,7 +177,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
   'webhook.failing': (event, data) =>
     ofWebhook(event, data, 'webhook.failing', (name) => [
       `Deliveries to the webhook "${name}" are failing`,
-      'They are tried again. After five days of nothing but failure the webhook is disabled.',
+      'Berth tries them again. If all deliveries fail for five days, it disables the webhook.',
     ]),
   'webhook.disabled': (event, data) =>
     ofWebhook(event, data, 'webhook.disabled', (name) => [
@@ -191,7 +189,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     return {
       kind: 'org.invited',
       title: `You are invited to ${text(organisation['name'])}`,
-      body: `As ${text(data['role'])}. The mail to your address says how to accept.`,
+      body: `As ${text(data['role'])}. To join, open the link that was sent to you.`,
       resource: { type: 'organisation', id: text(organisation['id']) },
       data: { organisation, role: data['role'], invitation_id: data['invitation_id'] },
       audience: ofAccount([event.user_id ?? '']),
@@ -220,7 +218,7 @@ const HOW_CHANGED: Readonly<Record<string, string>> = {
 };
 
 const UNCONFIRMED_BEFORE =
-  ' Nobody had confirmed your address before, so somebody else may have made this account: its keys and second factors were removed. Look at its organisations, their members and webhooks, or delete the account.';
+  ' Your address had not been confirmed before, so somebody else may have created this account: its keys and second factors were removed. Check its organisations, their members and webhooks, or delete the account.';
 
 /** Credentials that a new password does not revoke. */
 function remaining(data: Json): string {
@@ -233,7 +231,7 @@ function remaining(data: Json): string {
   const none = !api_keys && !ssh_keys && !factors;
   return none
     ? 'It has no API keys, SSH keys or second factors.'
-    : `What remains: ${counts}. Remove those that you do not know; a reset by mail can remove all of them.`;
+    : `These still work: ${counts}. Remove those that are not yours; a reset by mail can remove all of them.`;
 }
 
 function counted(count: number | undefined, noun: string): string {
@@ -268,9 +266,9 @@ function ofInstance(
 
 const WHY_DISABLED: Readonly<Record<string, string>> = {
   failing:
-    'For five days every delivery has failed. Enable it again once its receiver answers, and replay what it missed.',
-  gone: 'Its receiver answered 410 Gone, which asks for no more deliveries.',
-  requested: 'Somebody of the organisation disabled it. Nothing is sent until it is enabled again.',
+    'Every delivery has failed for five days. Enable it again once its receiver answers, and replay the deliveries that it missed.',
+  gone: 'Its receiver answered 410 Gone, which means that it wants no more deliveries.',
+  requested: 'A member of the organisation disabled it. Nothing is sent until it is enabled again.',
 };
 
 function ofWebhook(

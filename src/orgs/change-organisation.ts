@@ -51,7 +51,7 @@ export async function changeBillingEmail(
   const subject = `The billing address of ${row.name} was changed`;
   const text = `The billing address of the organisation ${row.name} (${id}) was changed from ${previous} to ${email}.
 
-If nobody of yours did this, look at the audit log of the organisation and change the passwords of its owners.
+If you did not expect this, look at the audit log of the organisation, and change the passwords of its owners.
 `;
   for (const to of [previous, email]) {
     await mailbox.post(tx, { kind: 'billing_email', to, subject, text }, TOLD_FOR_S);

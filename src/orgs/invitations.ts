@@ -103,15 +103,15 @@ function mailOf(
     kind: 'invitation',
     to: email,
     subject: `Invitation to ${organisation.name}`,
-    text: `You are invited to the organisation ${organisation.name} as ${role}.
+    text: `You are invited to the organisation ${organisation.name} as ${role}. To join, open this link:
 
-Accept: ${accept_url}
+${accept_url}
 
-The token by itself, for POST /v1/invitations/accept, or for POST /v1/auth/register as invitation_token:
+Or run: berth invitation accept LINK. For POST /v1/invitations/accept, or as invitation_token for POST /v1/auth/register, the token is:
 
 ${token}
 
-It works once, until ${rfc3339(expires_at)}, for the account with this address. If you did not expect it, do nothing.
+It works once, until ${rfc3339(expires_at)}, for an account with this address. If you did not expect it, ignore this message.
 `,
   };
 }

@@ -63,7 +63,7 @@ function mailOf(
       // The subject is the title of a single one.
       ...told.flatMap((each) => (total === 1 ? [] : [each.title]).concat(paragraph(each, public_url))),
       ...(untold === 0 ? [] : [`And ${untold} more: ${public_url}/notifications\n`]),
-      `What goes by mail: ${public_url}/notifications\n`,
+      `Choose which notifications are mailed to you: ${public_url}/notifications\n`,
     ].join('\n'),
   };
 }

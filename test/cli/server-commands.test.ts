@@ -43,9 +43,9 @@ describe('berth org', () => {
     assert.match(await quota(), /^api_keys +0 +3 +set$/m);
   });
 
-  test('ls names every organisation', async () => {
+  test('quota without an organisation lists them all', async () => {
     const { org_id } = await person();
-    assert.match(await done('org', 'ls'), new RegExp(`^${org_id} +Org +1$`, 'm'));
+    assert.match(await done('org', 'quota'), new RegExp(`^${org_id} +Org +1$`, 'm'));
   });
 });
 
@@ -187,6 +187,7 @@ describe('exit codes', () => {
     const cases: [number, string[]][] = [
       [3, ['user', 'reset-password', 'nobody@example.org']],
       [3, ['org', 'quota', 'org_nothing']],
+      [2, ['org', 'quota', '--cpus', '4']],
       [2, ['org', 'quota', (await person()).org_id, '--cpus', '-1']],
       [2, ['org', 'quota', (await person()).org_id, '--cpus=1.5']],
       [2, ['org', 'quota', (await person()).org_id, '--cpus', 'none']],

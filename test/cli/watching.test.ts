@@ -127,6 +127,10 @@ describe('doctor', () => {
       /^- {3}KVM +not used: the hosts emulate their VMs, which is slow\n {4}next: berth host ls, /m,
     );
     assert.match(ran.out, /^ok {2}clock +agrees with the server$/m);
+    assert.match(
+      ran.out,
+      /^! {3}mail +no mail server: .*become files on the server\n {4}next: BERTH_SMTP_URL=.*berth user reset-password/m,
+    );
     await cli.run(['ssh-key', 'add', '-'], (await import('../support/people.ts')).randomPublicKey().line);
     const well = await cli.run(['doctor', '--json']);
     assert.equal(well.code, 0, well.out);

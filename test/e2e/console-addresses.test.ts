@@ -41,7 +41,7 @@ describe('the console of a server that sends mail', { skip: NO_BROWSER, timeout:
     await picture(visited, 'banner');
     await button('New API key').first().click();
     await dialog().getByLabel('Name').fill('deploys');
-    await dialog().getByRole('button', { name: 'Make the key' }).click();
+    await dialog().getByRole('button', { name: 'Create the key' }).click();
     await alert().filter({ hasText: 'not confirmed' }).waitFor();
     await page.keyboard.press('Escape');
     await page.getByRole('link', { name: 'Confirm it' }).click();
@@ -74,7 +74,7 @@ describe('the console of a server that sends mail', { skip: NO_BROWSER, timeout:
     await page.getByRole('link', { name: 'Forgotten password' }).click();
     await page.getByLabel('E-mail').fill(who.email);
     await button('Send the mail').click();
-    await page.getByLabel('Token of the mail').waitFor();
+    await page.getByLabel('Link or token of the mail').waitFor();
     await page.goto('about:blank');
     await page.goto(
       `${api.origin.replace('127.0.0.1', 'localhost')}/password-reset#token=${await lastToken(who.email)}`,
@@ -112,6 +112,68 @@ describe('the console of a server that sends no mail', { skip: NO_BROWSER, timeo
     assert.deepEqual(await dialogFindings(page, button('Invite'), keep), []);
     await page.getByRole('row').filter({ hasText: 'ada@example.org' }).waitFor();
     assert.equal(await page.getByText('berth_mail_').count(), 0);
+    await button('New link: invitation of ada@example.org').click();
+    await dialog().getByRole('button', { name: 'New link' }).click();
+    await dialog()
+      .getByText(/\/invitation#token=berth_mail_/)
+      .waitFor();
+    await keep();
+    assert.equal(await page.getByRole('row').filter({ hasText: 'ada@example.org' }).count(), 1);
+    await leave();
+  });
+
+  test('says so to administrators, until they hide it, and to nobody else', async () => {
+    const visited = await visit();
+    const { who, page, button, heading, leave } = visited;
+    const notice = page.getByText('This server sends no mail.');
+    await notice.waitFor();
+    await assertFits(visited);
+    await picture(visited, 'no-mail');
+    await button('Hide').click();
+    await notice.waitFor({ state: 'detached' });
+    await page.reload();
+    await heading('Instances').waitFor();
+    assert.equal(await notice.count(), 0);
+    await leave();
+    const member = await visit('/', { org_id: who.org_id, role: 'member' });
+    await member.heading('Instances').waitFor();
+    assert.equal(await member.page.getByText('This server sends no mail.').count(), 0);
+    await member.leave();
+  });
+
+  test('names the command on the server for a forgotten password, and asks for the invitation of a new account', async () => {
+    const visited = await visit();
+    const { page, button, heading, leave } = visited;
+    await button('Log out').click();
+    await page.getByRole('link', { name: 'Forgotten password' }).click();
+    await page.getByText('berth user reset-password ADDRESS').waitFor();
+    assert.equal(await page.getByRole('textbox').count(), 0, 'it asks for no address');
+    await assertFits(visited);
+    await picture(visited, 'forgotten');
+    await page.getByRole('link', { name: 'Back to the login' }).click();
+    await page.getByRole('link', { name: 'I have an invitation' }).click();
+    await heading('Create an account').waitFor();
+    await page.getByLabel('Invitation link').waitFor();
+    await assertFits(visited);
+    await picture(visited, 'register');
+    await leave();
+  });
+});
+
+describe('the console of a server with open sign-ups', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
+  if (NO_BROWSER) return;
+  const { visit } = await consoleForFile({ signups: 'open' });
+
+  test('creates an account without asking for an invitation', async () => {
+    const { page, button, heading, leave } = await visit();
+    await button('Log out').click();
+    await page.getByRole('link', { name: 'Create an account' }).click();
+    await heading('Create an account').waitFor();
+    assert.equal(await page.getByLabel('Invitation link').count(), 0);
+    await page.getByLabel('E-mail').fill('new@example.org');
+    await page.getByLabel('Password').fill(PASSWORD);
+    await button('Create the account').click();
+    await button('Log out').waitFor();
     await leave();
   });
 });

@@ -30,7 +30,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByLabel('Password').fill(PASSWORD);
     await button('Continue').click();
     await page.getByRole('img', { name: /QR code/ }).waitFor();
-    await dialog().getByText('It cannot scan').click();
+    await dialog().getByText('Type the secret instead').click();
     const secret = await dialog().locator('.copyable code').innerText();
     await dialog()
       .getByLabel('Code', { exact: true })

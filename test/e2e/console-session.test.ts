@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
-import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';
+import { type ConsoleForFile, consoleForFile, PASSWORD } from '../support/console-visit.ts';
 import { makeKey, makeNotification, type Person } from '../support/people.ts';
 import { tellAll } from '../support/telling.ts';
 
@@ -93,6 +93,21 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('logs out all other sessions, and stays logged in itself', async () => {
+    const { who, page, button, dialog, leave } = await visit('/account');
+    const user_agent = 'Mozilla/5.0 (X11; Linux x86_64; rv:145.0) Gecko/20100101 Firefox/145.0';
+    const body = { email: who.email, password: PASSWORD };
+    await api.client.post('/v1/auth/login', body, { headers: { 'user-agent': user_agent } });
+    await page.reload();
+    await page.getByRole('cell', { name: 'Firefox on Linux' }).waitFor();
+    await button('Log out all other sessions').click();
+    await dialog().getByRole('button', { name: 'Log out', exact: true }).click();
+    await page.getByText(/^Ended \d sessions?\.$/).waitFor();
+    await page.getByRole('cell', { name: 'Firefox on Linux' }).waitFor({ state: 'detached' });
+    await button('Log out').first().waitFor();
+    await leave();
+  });
+
   test('remembers an invitation through the login', async () => {
     const { page, button, heading, logIn, leave } = await visit();
     await button('Log out').click();
@@ -102,7 +117,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByRole('link', { name: 'Log in instead' }).click();
     await logIn();
     await heading('Invitation').waitFor();
-    assert.equal(await page.getByLabel('Token of the mail').inputValue(), 'secret');
+    assert.equal(await page.getByLabel('Link or token of the mail').inputValue(), 'secret');
     await leave();
   });
 

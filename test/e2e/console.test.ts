@@ -240,7 +240,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     const unread = await place('Notifications').innerText();
     await button('New API key').first().click();
     await dialog().getByLabel('Name').fill('deploys');
-    await button('Make the key').click();
+    await button('Create the key').click();
     const first = await dialog().locator('.copyable code').innerText();
     assert.match(first, /^berth_live_[0-9A-Za-z]{49}$/);
     await button('I have kept it').click();
@@ -297,7 +297,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await button('Next').click();
     await confirmPassword();
     await page.getByRole('img', { name: /QR code/ }).waitFor();
-    await dialog().getByText('It cannot scan').click();
+    await dialog().getByText('Type the secret instead').click();
     const secret = await dialog().locator('.copyable code').innerText();
     const now_s = Date.now() / 1000;
     await dialog().getByLabel('Code', { exact: true }).fill(totpCode(secret, now_s));
@@ -376,7 +376,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     // What is shown once stays, however often Escape is pressed; its opener was inside a dialog that has gone.
     await button('New API key').first().click();
     await dialog().getByLabel('Name').fill('once');
-    await button('Make the key').click();
+    await button('Create the key').click();
     await dialog().locator('.copyable code').waitFor();
     for (const _ of [1, 2, 3]) await page.keyboard.press('Escape');
     await dialog().locator('.copyable code').waitFor();

@@ -64,6 +64,11 @@ const ACCOUNTS: Record<string, Call> = {
   },
   revokeSession: async () =>
     api.as(owner).delete(`/v1/auth/sessions/${(await makeSession(api.db, owner.user_id)).session_id}`),
+  revokeOtherSessions: async () => {
+    const who = await api.person();
+    await makeSession(api.db, who.user_id);
+    return api.as(who).call('DELETE', '/v1/auth/sessions');
+  },
   changeMe: () => api.as(owner).patch('/v1/me', { name: 'Other' }),
   deleteMe: async () => {
     const who = await api.person({ password: PASSWORD });

@@ -233,7 +233,7 @@ describe('a password reset', () => {
     assert.equal((await makeApiKey(login.body.session_token)).status, 201);
     await tellByMail(db, mail.deliver);
     const [told = ''] = (await mail.to(email)).filter((text) => text.includes('Your password was changed'));
-    assert.match(told.replaceAll('\n', ' '), /somebody else may have made this account/);
+    assert.match(told.replaceAll('\n', ' '), /somebody else may have created this account/);
   });
 
   test('tells how many API keys, SSH keys and factors remain: by mail, notification and audit log', async () => {

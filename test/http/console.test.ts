@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { brotliDecompressSync, gunzipSync } from 'node:zlib';
+import { createApp } from '../../src/http/app.ts';
 import { CONSOLE_PAGES, CONSOLE_SECURITY_POLICY } from '../../src/http/pages/console.ts';
 import { PROJECT } from '../house/imports.ts';
 import { apiForFile } from '../support/api.ts';
@@ -53,4 +54,14 @@ test('an unknown path is 404 in the form of the API', async () => {
     assert.equal(statusCode, 404, path);
     assert.equal(headers['content-type'], 'application/json; charset=utf-8');
   }
+});
+
+test('settings.json tells everybody whether sign-ups are open and mail is sent, and nothing else', async () => {
+  const { statusCode, headers, payload } = await get('/settings.json');
+  assert.deepEqual([statusCode, JSON.parse(payload)], [200, { signups: 'closed', mail: 'files' }]);
+  assert.equal(headers['cache-control'], 'no-cache');
+  const other = await createApp({ ...api.context, signups: 'open', has_smtp: true });
+  const { payload: told } = await other.inject({ url: '/settings.json' });
+  await other.close();
+  assert.deepEqual(JSON.parse(told), { signups: 'open', mail: 'smtp' });
 });

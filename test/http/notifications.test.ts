@@ -137,10 +137,16 @@ describe('200', () => {
   test('preferences: all by mail at first, what is put replaces what was', async () => {
     const who = await api.person();
     const path = `${PATH}/preferences`;
-    type Preferences = { mail: Record<string, boolean>; always: string[] };
+    type Preferences = {
+      mail: Record<string, boolean>;
+      always: string[];
+      descriptions: Record<string, string>;
+    };
     const first = (await api.as(who).get<Preferences>(path)).body;
     assert.deepEqual(Object.keys(first.mail).sort(), KIND_NAMES.toSorted());
     assert.ok(Object.values(first.mail).every(Boolean));
+    assert.deepEqual(Object.keys(first.descriptions).sort(), KIND_NAMES.toSorted());
+    assert.match(first.descriptions['vm.failed'] ?? '', /^A VM has failed/);
     const put = await api.as(who).put<Preferences>(path, { mail: { 'vm.failed': false } });
     assert.equal(put.status, 200);
     assert.equal(put.body.mail['vm.failed'], false);

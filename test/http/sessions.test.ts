@@ -5,7 +5,7 @@ import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
-import { makeSession } from '../support/people.ts';
+import { makeSession, makeSudo } from '../support/people.ts';
 
 const api = await apiForFile({ context: { trusted_proxies: ['127.0.0.1/32'] } });
 const PASSWORD = 'correct horse battery';
@@ -73,6 +73,23 @@ describe('200', () => {
       .where('id', '=', who.session_id)
       .execute();
     assert.ok(Date.now() - Date.parse(await seenAt()) < 30_000);
+  });
+});
+
+describe('all others at once', () => {
+  test('end, are counted, and audited; this one and its sudo grant continue', async () => {
+    const who = await api.person();
+    const stranger = await api.person();
+    const headers = await makeSudo(api.db, who);
+    const others = [await makeSession(api.db, who.user_id), await makeSession(api.db, who.user_id)];
+    const end = () => api.as(who).call<{ count: number }>('DELETE', '/v1/auth/sessions');
+    assert.deepEqual([(await end()).body, (await end()).body], [{ count: 2 }, { count: 0 }]);
+    for (const { session } of others) assertError(await api.as(session).get('/v1/me'), 'UNAUTHENTICATED');
+    assert.equal((await api.as(stranger).get('/v1/me')).status, 200);
+    const { body } = await api.as(who).get<Page<{ action: string }>>('/v1/audit');
+    const actions = body.data.map(({ action }) => action);
+    assert.deepEqual(actions, ['auth.revoke_other_sessions']);
+    assert.equal((await api.as(who).call('DELETE', '/v1/me', { headers })).status, 204);
   });
 });
 

@@ -82,6 +82,7 @@ function accounts({ db }: TestApi): Record<string, EndpointCase> {
       body: () => ({ password: 'whatever it is' }),
     },
     'GET /v1/auth/sessions': SESSION,
+    'DELETE /v1/auth/sessions': SESSION,
     'DELETE /v1/auth/sessions/{id}': { need: 'session', resource: session },
     'GET /v1/me': SESSION,
     'PATCH /v1/me': SESSION,

@@ -14,7 +14,7 @@ const DAY_S = 86_400;
 const LASTING = [
   [30, '30 days'],
   [90, '90 days'],
-  [365, 'A year'],
+  [365, '1 year'],
 ] as const;
 
 interface Props {
@@ -42,7 +42,7 @@ export function CreateKeyDialog({ holder, onClose, onMade }: Props) {
   return (
     <FormDialog
       title={holder ? `New key of ${holder.name}` : 'New API key'}
-      verb="Make the key"
+      verb="Create the key"
       onClose={onClose}
       work={async (form) => onMade(await call('createApiKey', { body: readForm(form, holder) }))}
       wide
@@ -60,7 +60,7 @@ export function CreateKeyDialog({ holder, onClose, onMade }: Props) {
           />
           <ScopeChoice issue={issues['scope']} />
           <div class="columns">
-            <Select label="Ends after" name="expires_in_seconds" issue={issues['expires_in_seconds']}>
+            <Select label="Expires after" name="expires_in_seconds" issue={issues['expires_in_seconds']}>
               {LASTING.map(([days, name]) => (
                 <option key={days} value={days} selected={days === 90}>
                   {name}

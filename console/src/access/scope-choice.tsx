@@ -6,14 +6,14 @@ export function ScopeChoice({ issue }: { readonly issue?: string | undefined }) 
   const [all, setAll] = useState(true);
   return (
     <fieldset class="choice">
-      <legend>What it may do</legend>
+      <legend>Permissions</legend>
       <label>
         <input type="radio" name="scope-kind" value="all" checked={all} onChange={() => setAll(true)} />
-        <span>Everything that its holder may</span>
+        <span>All permissions of its owner</span>
       </label>
       <label>
         <input type="radio" name="scope-kind" value="some" checked={!all} onChange={() => setAll(false)} />
-        <span>Only this</span>
+        <span>Only these</span>
       </label>
       {!all && (
         <table class="table scopes">

@@ -1,4 +1,4 @@
-/** Service accounts: holders of API keys that are not persons. */
+/** Service accounts: owners of API keys that are not people. */
 import { useState } from 'preact/hooks';
 import type { ServiceAccount } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
@@ -22,24 +22,24 @@ export function ServiceAccounts() {
   return (
     <Section
       title="Service accounts"
-      lead="Their keys stay when people go: for continuous integration and the like."
+      lead="For programs such as continuous integration. Their API keys belong to no person, so they keep working when a member leaves."
       actions={<Button onClick={() => setCreating(true)}>New service account</Button>}
     >
       <ListTable
         list={list}
         lines={1}
-        empty={<p class="panel dim">None yet. A key of a service account is not bound to a person.</p>}
+        empty={<p class="panel dim">No service accounts yet.</p>}
         columns={[
           { head: 'Name', cell: ({ name }) => name },
           { head: 'Scope', class: 'wide-only', cell: ({ scope }) => <code class="wrap">{scope}</code> },
-          { head: 'Made', class: 'wide-only nowrap', cell: (account) => <Time at={account.created_at} /> },
+          { head: 'Created', class: 'wide-only nowrap', cell: (account) => <Time at={account.created_at} /> },
         ]}
         actions={[
           { name: 'New key', about: ({ name }) => `New key of ${name}`, kind: 'plain', work: setHolder },
           {
             name: 'Delete',
             about: ({ name }) => `Delete ${name}`,
-            warning: 'All its keys end at once.',
+            warning: 'All its API keys stop working at once.',
             work: ({ id }) => call('deleteServiceAccount', { path: { id } }),
           },
         ]}
@@ -59,7 +59,7 @@ export function ServiceAccounts() {
           label="Copy the API key"
           onClose={() => setMade(null)}
         >
-          <p>A key of a service account.</p>
+          <p>An API key of a service account.</p>
         </SecretDialog>
       )}
     </Section>
@@ -78,7 +78,7 @@ function CreateAccount({ onClose, onMade }: CreateProps) {
     await onMade();
   };
   return (
-    <FormDialog title="New service account" verb="Make it" onClose={onClose} work={work} wide>
+    <FormDialog title="New service account" verb="Create" onClose={onClose} work={work} wide>
       {(issues) => (
         <>
           <Field

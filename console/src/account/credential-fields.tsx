@@ -4,7 +4,7 @@ import { Field } from '../ui/field.tsx';
 export function TokenField({ token }: { readonly token: string }) {
   return (
     <Field
-      label="Token of the mail"
+      label="Link or token of the mail"
       name="token"
       defaultValue={token}
       autocomplete="off"

@@ -10,7 +10,7 @@ export function DeleteAccount() {
   return (
     <Section
       title="Delete the account"
-      lead="With the organisations that are yours alone, and everything in them."
+      lead="Also deletes the organisations that only you belong to, and everything in them."
     >
       <Button kind="danger" onClick={() => setAsked(true)}>
         Delete my account
@@ -18,15 +18,15 @@ export function DeleteAccount() {
       {asked && (
         <ConfirmDialog
           title="Delete my account"
-          verb="Delete for ever"
+          verb="Delete permanently"
           word={user.value?.email ?? ''}
           onClose={() => setAsked(false)}
           work={async () => {
             await call('deleteMe', {});
-            forget('The account is deleted.');
+            forget('Deleted the account.');
           }}
         >
-          <p>Keys, sessions and your memberships end at once. This cannot be taken back.</p>
+          <p>Your keys, sessions and memberships end at once. This cannot be undone.</p>
         </ConfirmDialog>
       )}
     </Section>

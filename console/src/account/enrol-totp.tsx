@@ -51,7 +51,7 @@ function Name() {
       maxLength={100}
       defaultValue="phone"
       autofocus
-      hint="To tell it from others"
+      hint="Names this app among your factors"
     />
   );
 }
@@ -62,7 +62,7 @@ function Scan({ totp }: { readonly totp: Totp }) {
       <p>Scan this with the app, then type the code that it shows.</p>
       <QrCode text={totp.otpauth_url} label="QR code for the authenticator app" />
       <details>
-        <summary>It cannot scan</summary>
+        <summary>Type the secret instead</summary>
         <Copyable text={totp.secret} label="Copy the secret" />
       </details>
       <AppCodeField label="Code" />

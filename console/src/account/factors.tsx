@@ -36,7 +36,7 @@ export function Factors() {
   return (
     <Section
       title="Second factors"
-      lead="With one, the password alone opens nothing. A passkey can also log in by itself."
+      lead="With a second factor, your password alone no longer gives access. A passkey can also replace the password."
       actions={
         <>
           <Button onClick={() => setEnrolling(true)}>
@@ -57,7 +57,7 @@ export function Factors() {
         lines={2}
         empty={
           <p class="panel notice">
-            None yet: whoever learns your password is in. Add an authenticator app or a passkey.
+            None yet: your password alone gives access. Add an authenticator app or a passkey.
           </p>
         }
         columns={[

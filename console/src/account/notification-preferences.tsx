@@ -1,5 +1,6 @@
 import type { NotificationKind, NotificationPreferences } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
+import { sendsMail } from '../settings.ts';
 import { Failure } from '../ui/failure.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
 import { useAction } from '../use-action.ts';
@@ -11,46 +12,59 @@ export function NotificationPreferencesForm() {
   return (
     <Section
       title="By mail"
-      lead="All notifications are listed above. Those about your account’s security are always mailed."
+      lead="Choose which kinds of notifications are also mailed to you. Those about the security of your account always are."
     >
-      <Loaded query={query} lines={2}>
+      {!sendsMail() && (
+        <p class="notice">This server sends no mail: its mails are files that only its operator can read.</p>
+      )}
+      <Loaded query={query} lines={6}>
         {(preferences) => <Form preferences={preferences} onSaved={query.put} />}
       </Loaded>
     </Section>
   );
 }
 
-function Form({
-  preferences,
-  onSaved,
-}: {
+interface FormProps {
   readonly preferences: NotificationPreferences;
   readonly onSaved: (saved: NotificationPreferences) => void;
-}) {
+}
+
+function Form({ preferences, onSaved }: FormProps) {
+  const { mail, always, descriptions } = preferences;
+  const isFixed = (kind: string) => (always as readonly string[]).includes(kind);
   const action = useAction(async (kind: NotificationKind, mailed: boolean) => {
-    const kept = Object.entries(preferences.mail).filter(([each]) => !isFixed(each));
-    const mail = { ...Object.fromEntries(kept), [kind]: mailed };
-    onSaved(await call('setNotificationPreferences', { body: { mail } }));
+    const kept = Object.entries(mail).filter(([each]) => !isFixed(each));
+    const wanted = { ...Object.fromEntries(kept), [kind]: mailed };
+    onSaved(await call('setNotificationPreferences', { body: { mail: wanted } }));
   });
-  const isFixed = (kind: string) => (preferences.always as readonly string[]).includes(kind);
-  const kinds = Object.entries(preferences.mail) as [NotificationKind, boolean][];
+  const kinds = Object.entries(mail) as [NotificationKind, boolean][];
+  // First those that can be changed.
+  const ordered = [...kinds.filter(([kind]) => !isFixed(kind)), ...kinds.filter(([kind]) => isFixed(kind))];
   return (
     <div class="panel">
-      <div class="mail-kinds">
-        {kinds.map(([kind, mailed]) => (
-          <label key={kind} class={isFixed(kind) ? 'dim' : ''}>
+      <ul class="mail-kinds">
+        {ordered.map(([kind, mailed]) => (
+          <li key={kind}>
             <input
               type="checkbox"
+              id={`mail-${kind}`}
               checked={mailed}
               disabled={isFixed(kind)}
+              aria-describedby={`mail-${kind}-when`}
               // One change at a time, because each request sends all preferences.
               onClick={(event) => action.busy && event.preventDefault()}
               onChange={(event) => void action.run(kind, event.currentTarget.checked)}
             />
-            <code>{kind}</code>
-          </label>
+            <label for={`mail-${kind}`}>
+              <code>{kind}</code>
+              {isFixed(kind) && <span class="tag">always</span>}
+            </label>
+            <p class="hint" id={`mail-${kind}-when`}>
+              {descriptions[kind]}
+            </p>
+          </li>
         ))}
-      </div>
+      </ul>
       <Failure text={action.error} />
     </div>
   );

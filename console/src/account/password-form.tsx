@@ -12,7 +12,7 @@ export function PasswordForm() {
     const body = { current_password: said('current_password'), new_password: said('new_password') };
     await call('changePassword', { body });
     element.reset();
-    tell('good', 'The password is changed; your other sessions have ended.');
+    tell('good', 'Changed the password. Your other sessions have ended.');
   };
   return (
     <Section title="Password" lead="Changing it ends all other sessions.">
@@ -21,7 +21,7 @@ export function PasswordForm() {
           <>
             <input type="hidden" name="username" autocomplete="username" value={user.value?.email ?? ''} />
             <Field
-              label="Present password"
+              label="Current password"
               name="current_password"
               type="password"
               autocomplete="current-password"

@@ -1,5 +1,6 @@
 import { call } from '../api.ts';
 import { user } from '../session.ts';
+import { sendsMail } from '../settings.ts';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Section } from '../ui/page.tsx';
@@ -15,11 +16,16 @@ export function ProfileForm() {
     const email = String(form.get('email')).trim();
     await call('changeEmail', { body: { email, password: String(form.get('password')) } });
     element.reset();
-    tell('good', `A mail to ${email} has a link to confirm the address.`);
+    tell(
+      'good',
+      sendsMail()
+        ? `A mail to ${email} has a link. The address changes once you have opened it.`
+        : `This server sends no mail. The mail with the link is a file on the server, in the folder mail/ of its data folder; its operator can pass it on.`,
+    );
   };
   const token = (
     <a class="aside" href="/email">
-      I have a token
+      I have the link
     </a>
   );
   return (

@@ -14,7 +14,7 @@ export function RecoveryCodes({
       label="Copy the recovery codes"
       onClose={onClose}
     >
-      <p>Each is good for one login when your second factor is away. Keep them where your password is not.</p>
+      <p>Each code works for one login without your second factor. Keep them apart from your password.</p>
     </SecretDialog>
   );
 }

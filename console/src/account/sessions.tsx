@@ -1,26 +1,42 @@
 /** The user's sessions. */
+import { useState } from 'preact/hooks';
 import type { Session } from '../../../client/src/generated.ts';
+import { programName } from '../../../client/src/user-agents.ts';
 import { call } from '../api.ts';
+import { plural } from '../format.ts';
 import { logout } from '../session.ts';
+import { Button } from '../ui/button.tsx';
+import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
 import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
+import { tell } from '../ui/toasts.tsx';
 import { useList } from '../use-list.ts';
 
 export function Sessions() {
+  const [asked, setAsked] = useState(false);
   const list = useList('sessions', (query) => call('listSessions', { query }));
   const nameOf = ({ current }: Session) => (current ? 'Log out' : 'End');
+  const endOthers = async () => {
+    const { count } = await call('revokeOtherSessions', {});
+    await list.reload();
+    tell('good', count === 0 ? 'There was no other session.' : `Ended ${plural(count, 'session')}.`);
+  };
   return (
-    <Section title="Sessions">
+    <Section
+      title="Sessions"
+      lead="Where you are logged in."
+      actions={<Button onClick={() => setAsked(true)}>Log out all other sessions</Button>}
+    >
       <ListTable
         list={list}
         empty={null}
         columns={[
           {
-            head: 'Browser',
+            head: 'Program',
             cell: ({ user_agent, current }) => (
               <>
-                <span title={user_agent}>{browserOf(user_agent)}</span>{' '}
+                <span title={user_agent}>{programName(user_agent)}</span>{' '}
                 {current && <span class="tag accent">this one</span>}
               </>
             ),
@@ -32,35 +48,23 @@ export function Sessions() {
         actions={[
           {
             name: nameOf,
-            about: (each) => `${nameOf(each)}: ${browserOf(each.user_agent)}, ${each.ip}`,
+            about: (each) => `${nameOf(each)}: ${programName(each.user_agent)}, ${each.ip}`,
             work: ({ id, current }) => (current ? logout() : call('revokeSession', { path: { id } })),
           },
         ]}
       />
+      {asked && (
+        <ConfirmDialog
+          title="Log out all other sessions"
+          verb="Log out"
+          onClose={() => setAsked(false)}
+          work={endOthers}
+        >
+          <p>
+            All sessions but this one end at once. API keys, and so the logins of command lines, continue.
+          </p>
+        </ConfirmDialog>
+      )}
     </Section>
   );
-}
-
-/** A short name for a user agent. The order matters, because most browsers also name others. */
-const BROWSERS = [
-  [/\bberth\b/i, 'berth'],
-  [/Edg\//, 'Edge'],
-  [/Firefox\//, 'Firefox'],
-  [/Chrom(e|ium)\//, 'Chrome'],
-  [/Safari\//, 'Safari'],
-  [/curl\//, 'curl'],
-] as const;
-const SYSTEMS = [
-  [/Android/, 'Android'],
-  [/iPhone|iPad/, 'iOS'],
-  [/Mac OS X/, 'macOS'],
-  [/Windows/, 'Windows'],
-  [/Linux/, 'Linux'],
-] as const;
-
-function browserOf(user_agent: string): string {
-  const browser = BROWSERS.find(([pattern]) => pattern.test(user_agent))?.[1];
-  const system = SYSTEMS.find(([pattern]) => pattern.test(user_agent))?.[1];
-  if (browser === undefined) return user_agent.slice(0, 40) || 'unknown';
-  return system === undefined ? browser : `${browser} on ${system}`;
 }

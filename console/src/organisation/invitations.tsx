@@ -1,7 +1,9 @@
-/** Invitations: by mail, or by a link if the server sends no mail. */
+/** Invitations: by mail, or by a link to pass on if the server sends no mail. */
 import { useState } from 'preact/hooks';
+import type { Invitation, ListedInvitation } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { org } from '../live/membership.ts';
+import { sendsMail } from '../settings.ts';
 import { Field, Select } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
@@ -15,28 +17,32 @@ import type { Role } from './roles.ts';
 
 const DEFAULT_ROLE: Role = 'member';
 
-interface Link {
-  readonly email: string;
-  readonly accept_url: string;
-}
-
 export function Invitations() {
   const id = org.value?.id ?? '';
-  const list = useList(`invitations ${id}`, (query) => call('listInvitations', { path: { id }, query }));
-  const [link, setLink] = useState<Link | null>(null);
+  const path = { id };
+  const list = useList(`invitations ${id}`, (query) => call('listInvitations', { path, query }));
+  const [made, setMade] = useState<Invitation | null>(null);
+  const show = (invitation: Invitation) => {
+    if (invitation.accept_url !== undefined) setMade(invitation);
+    else tell('good', `A mail with the invitation is on its way to ${invitation.email}.`);
+  };
   const invite = async (form: FormData, element: HTMLFormElement) => {
-    const email = String(form.get('email')).trim();
-    const body = { email, role: form.get('role') as Role };
-    const { accept_url } = await call('createInvitation', { path: { id }, body });
+    const body = { email: String(form.get('email')).trim(), role: form.get('role') as Role };
+    show(await call('createInvitation', { path, body }));
     element.reset();
     // The browser would reset it to the first option, which is owner.
     (element.elements.namedItem('role') as HTMLSelectElement).value = DEFAULT_ROLE;
-    if (accept_url === undefined) tell('good', `The invitation is on its way to ${email}.`);
-    else setLink({ email, accept_url });
     await list.reload();
   };
+  const withdraw = ({ id: invitation_id }: ListedInvitation) =>
+    call('deleteInvitation', { path: { id, invitation_id } });
+  // The server keeps only the hash of a token, so another link is another invitation.
+  const inviteAgain = async (each: ListedInvitation) => {
+    await withdraw(each);
+    show(await call('createInvitation', { path, body: { email: each.email, role: each.role } }));
+  };
   return (
-    <Section title="Invitations" lead="Whoever has the mail, or the link, joins with it, within a week.">
+    <Section title="Invitations" lead={LEADS[sendsMail() ? 'smtp' : 'files']}>
       <Form class="filter" verb="Invite" work={invite}>
         {(issues) => (
           <>
@@ -47,36 +53,57 @@ export function Invitations() {
           </>
         )}
       </Form>
-      {link !== null && (
-        <SecretDialog
-          title={`Invitation of ${link.email}`}
-          secret={link.accept_url}
-          label="Copy the link"
-          onClose={() => setLink(null)}
-        >
-          <p>
-            This server sends no mail. Give them this link: it works once, within a week, for an account with
-            that address.
-          </p>
-        </SecretDialog>
-      )}
+      {made !== null && <InvitationLink invitation={made} onClose={() => setMade(null)} />}
       <ListTable
         list={list}
         lines={1}
-        empty={<p class="panel dim">No invitation is open.</p>}
+        empty={<p class="panel dim">No open invitations.</p>}
         columns={[
           { head: 'E-mail', class: 'wrap', cell: ({ email }) => email },
           { head: 'Role', cell: ({ role }) => role },
-          { head: 'Ends', class: 'nowrap', cell: ({ expires_at }) => <Time at={expires_at} /> },
+          { head: 'Expires', class: 'nowrap', cell: ({ expires_at }) => <Time at={expires_at} /> },
         ]}
         actions={[
           {
+            name: sendsMail() ? 'Send again' : 'New link',
+            about: ({ email }) => `${sendsMail() ? 'Send again' : 'New link'}: invitation of ${email}`,
+            warning: 'The link that they have stops working, and a new one is valid for 7 days.',
+            work: inviteAgain,
+          },
+          {
             name: 'Withdraw',
             about: ({ email }) => `Withdraw the invitation of ${email}`,
-            work: ({ id: invitation_id }) => call('deleteInvitation', { path: { id, invitation_id } }),
+            work: withdraw,
           },
         ]}
       />
     </Section>
+  );
+}
+
+const LEADS = {
+  smtp: 'Each goes by mail. Anyone with its link can join for 7 days. It works once.',
+  files:
+    'This server sends no mail: pass the link on yourself. Anyone with it can join for 7 days. It works once.',
+} as const;
+
+interface LinkProps {
+  readonly invitation: Invitation;
+  readonly onClose: () => void;
+}
+
+function InvitationLink({ invitation: { email, accept_url = '' }, onClose }: LinkProps) {
+  return (
+    <SecretDialog
+      title={`Invitation of ${email}`}
+      secret={accept_url}
+      label="Copy invitation link"
+      onClose={onClose}
+    >
+      <p>
+        This server sends no mail: send this link to {email} yourself. Anyone with this link can join for 7
+        days, as {email}. It works once.
+      </p>
+    </SecretDialog>
   );
 }

@@ -58,8 +58,8 @@ export function Members() {
             about: (member) => (isMe(member) ? `Leave ${org.value?.name ?? ''}` : `Remove ${member.email}`),
             warning: (member) =>
               isMe(member)
-                ? 'Your API keys of this organisation end at once, and your SSH keys let you in no more.'
-                : 'Their API keys of this organisation end at once, and their SSH keys let them in no more.',
+                ? 'Your API keys of this organisation stop working at once, and your SSH keys can no longer log in to its instances.'
+                : 'Their API keys of this organisation stop working at once, and their SSH keys can no longer log in to its instances.',
             work: async (member) => {
               await call('removeMember', { path: { id, user_id: member.id } });
               if (isMe(member)) chooseOrganisation(null);

@@ -31,7 +31,7 @@ export function ApiKeysPage() {
     <>
       <PageHead
         title="API keys"
-        lead="For programs and for the command line. A key acts in this organisation, and ends with its creator’s membership."
+        lead="For programs and for the command line. A key works in this organisation, as long as its creator is a member."
         actions={create}
       />
       <ListTable
@@ -39,8 +39,8 @@ export function ApiKeysPage() {
         empty={
           <Empty icon="code" title="No API keys yet">
             <p>
-              A key lets a program do what you may do, or less. <code>berth login</code> makes one for the
-              command line.
+              With a key, a program has your permissions, or some of them. <code>berth login</code> creates
+              one for the command line.
             </p>
             {create}
           </Empty>
@@ -51,7 +51,7 @@ export function ApiKeysPage() {
             cell: ({ name, service_account_id, created_by_key }) => (
               <>
                 {name} {service_account_id !== null && <span class="tag">service account</span>}
-                {created_by_key !== null && <span class="tag">made by {keyNamed(created_by_key)}</span>}
+                {created_by_key !== null && <span class="tag">created by {keyNamed(created_by_key)}</span>}
               </>
             ),
           },
@@ -66,22 +66,22 @@ export function ApiKeysPage() {
           },
           { head: 'Scope', class: 'wide-only', cell: (key) => <code class="wrap">{key.scope}</code> },
           { head: 'Last used', class: 'nowrap', cell: (key) => <Time at={key.last_used_at} /> },
-          { head: 'Ends', class: 'wide-only nowrap', cell: (key) => <Time at={key.expires_at} /> },
+          { head: 'Expires', class: 'wide-only nowrap', cell: (key) => <Time at={key.expires_at} /> },
         ]}
         actions={[
           {
             name: 'Rotate',
             about: ({ name }) => `Rotate ${name}`,
-            warning: 'The key gets a new secret under the same id. The secret of now ends at once.',
+            warning: 'The key gets a new secret and keeps its id. The current secret stops working at once.',
             work: async ({ id }) => setMade(await call('rotateApiKey', { path: { id }, body: {} })),
           },
           {
             name: 'Revoke',
             about: ({ name }) => `Revoke ${name}`,
-            warning: 'Requests with it are refused from now on, and its streams end.',
+            warning: 'Requests with this key are refused from now on, and its streams end.',
             option: {
-              label: 'Also revoke keys made with it',
-              hint: 'Every API key and SSH key made with it, directly or through other keys. Do this if the key has leaked.',
+              label: 'Also revoke keys created with it',
+              hint: 'Every API key and SSH key created with it, directly or through other keys. Do this if the key has leaked.',
             },
             work: ({ id }, with_descendants) =>
               call('revokeApiKey', {
@@ -109,7 +109,8 @@ export function ApiKeysPage() {
           onClose={() => setMade(null)}
         >
           <p>
-            It goes into the header <code>Authorization: Bearer …</code>, or into <code>BERTH_API_KEY</code>.
+            Send it in the header <code>Authorization: Bearer …</code>, or set <code>BERTH_API_KEY</code> for
+            the command line.
           </p>
         </SecretDialog>
       )}

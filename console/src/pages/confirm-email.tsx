@@ -12,7 +12,7 @@ export function ConfirmEmailPage() {
   const work = async (token: string) => {
     await call('confirmEmail', { body: { token } });
     user.value = await call('getMe', {});
-    tell('good', 'The address is confirmed.');
+    tell('good', 'Confirmed the address.');
     navigate('/account', { replace: true });
   };
   const email = user.value?.email ?? '';
@@ -28,7 +28,7 @@ function SendAgain({ email }: { readonly email: string }) {
   const work = async (form: FormData, element: HTMLFormElement) => {
     await call('changeEmail', { body: { email, password: String(form.get('password')) } });
     element.reset();
-    tell('good', `A mail to ${email} has a new token.`);
+    tell('good', `A mail to ${email} has a new link.`);
   };
   return (
     <Section

@@ -6,6 +6,7 @@ import type { LoginByPasskeyRequest, LoginRequest } from '../../../client/src/ge
 import { EmailField } from '../account/credential-fields.tsx';
 import { passkeyProblem, usePasskey } from '../passkeys.ts';
 import { anonymous, begin, ended } from '../session.ts';
+import { signupsOpen } from '../settings.ts';
 import { Button } from '../ui/button.tsx';
 import { Failure } from '../ui/failure.tsx';
 import { Field } from '../ui/field.tsx';
@@ -32,7 +33,7 @@ export function LoginPage() {
       <Passkey />
       <p class="gate-links">
         <a href="/password-reset">Forgotten password</a>
-        <a href="/register">Make an account</a>
+        <a href="/register">{signupsOpen() ? 'Create an account' : 'I have an invitation'}</a>
       </p>
     </Gate>
   );

@@ -39,7 +39,7 @@ function Settings() {
   const bill = async (form: FormData) => {
     await call('changeBillingEmail', { path: { id }, body: { email: String(form.get('email')).trim() } });
     await loadMembership();
-    tell('good', 'The billing address is changed. Both addresses are told.');
+    tell('good', 'Changed the billing address. The old and the new address get a mail.');
   };
   const bills = leads() || role.value === 'billing';
   return (
@@ -84,7 +84,7 @@ function CreateOrganisation({ onClose }: { readonly onClose: () => void }) {
     chooseOrganisation(made.id);
   };
   return (
-    <FormDialog title="New organisation" verb="Make it" onClose={onClose} work={work}>
+    <FormDialog title="New organisation" verb="Create" onClose={onClose} work={work}>
       {(issues) => (
         <Field label="Name" name="name" required autofocus maxLength={100} issue={issues['name']} />
       )}

@@ -1,8 +1,10 @@
 /** Resets a forgotten password: requests the mail, and sets a new password with the token in it. */
 import { useState } from 'preact/hooks';
 import { EmailField, NewPasswordField, TokenField } from '../account/credential-fields.tsx';
-import { navigate, takeTokenOfLink } from '../router.ts';
+import { navigate, takeTokenOfLink, tokenIn } from '../router.ts';
 import { anonymous, ended } from '../session.ts';
+import { sendsMail } from '../settings.ts';
+import { Copyable } from '../ui/copy.tsx';
 import { Checkbox } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Gate } from '../ui/gate.tsx';
@@ -12,7 +14,8 @@ export function PasswordResetPage() {
   const [step, setStep] = useState<'ask' | 'set'>(token === '' ? 'ask' : 'set');
   return (
     <Gate title="Forgotten password">
-      {step === 'ask' ? <Ask onSent={() => setStep('set')} /> : <SetPassword token={token} />}
+      {step === 'set' && <SetPassword token={token} />}
+      {step === 'ask' && (sendsMail() ? <Ask onSent={() => setStep('set')} /> : <AskTheOperator />)}
       <p class="gate-links">
         <a href="/login">Back to the login</a>
         {step === 'ask' && (
@@ -25,6 +28,19 @@ export function PasswordResetPage() {
   );
 }
 
+/** Says the same for every address, so it does not tell whether an account exists. */
+function AskTheOperator() {
+  return (
+    <>
+      <p>
+        This server sends no mail, so it cannot send you a link. Ask its operator, who runs on the server:
+      </p>
+      <Copyable text="berth user reset-password ADDRESS" label="Copy the command" />
+      <p>The command prints a new password.</p>
+    </>
+  );
+}
+
 function Ask({ onSent }: { readonly onSent: () => void }) {
   const work = async (form: FormData) => {
     await anonymous.call('requestPasswordReset', { body: { email: String(form.get('email')).trim() } });
@@ -34,7 +50,7 @@ function Ask({ onSent }: { readonly onSent: () => void }) {
     <Form verb="Send the mail" primary work={work}>
       {() => (
         <>
-          <p>If the address has an account, a mail with a token goes there. It is good for an hour.</p>
+          <p>If the address has an account, a mail with a link goes there. The link works for an hour.</p>
           <EmailField />
         </>
       )}
@@ -46,7 +62,7 @@ function SetPassword({ token }: { readonly token: string }) {
   const work = async (form: FormData) => {
     const said = (name: string) => String(form.get(name));
     const body = {
-      token: said('token').trim(),
+      token: tokenIn(said('token')),
       new_password: said('new_password'),
       revoke_all: form.get('revoke_all') !== null,
     };
@@ -63,7 +79,7 @@ function SetPassword({ token }: { readonly token: string }) {
           <Checkbox
             label="Also remove API keys, SSH keys and second factors"
             name="revoke_all"
-            hint="If somebody else may have been in the account. All sessions end in any case."
+            hint="Choose this if somebody else may have used the account. All sessions end in any case."
           />
         </>
       )}

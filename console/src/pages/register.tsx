@@ -1,8 +1,9 @@
-/** Registration: with an invitation, or if the operator opened sign-ups. */
+/** Creates an account: with an invitation, or without one where sign-ups are open. */
 import { useState } from 'preact/hooks';
 import { NewPasswordField } from '../account/credential-fields.tsx';
-import { navigate, takeTokenOfLink } from '../router.ts';
+import { navigate, takeTokenOfLink, tokenIn } from '../router.ts';
 import { anonymous, begin } from '../session.ts';
+import { signupsOpen } from '../settings.ts';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Gate } from '../ui/gate.tsx';
@@ -12,7 +13,7 @@ export function RegisterPage() {
   const [token] = useState(() => keepInvitation(takeTokenOfLink()) || keptInvitation());
   const work = async (form: FormData) => {
     const said = (name: string) => String(form.get(name) ?? '').trim();
-    const invitation_token = said('invitation_token');
+    const invitation_token = tokenIn(said('invitation_token'));
     const body = {
       email: said('email'),
       password: String(form.get('password')),
@@ -24,12 +25,15 @@ export function RegisterPage() {
     // An invited user has already joined: there is no further question.
     navigate('/', { replace: true });
   };
+  const invited = token !== '';
+  const needs_invitation = !invited && !signupsOpen();
   return (
-    <Gate title={token === '' ? 'Make an account' : 'You are invited'}>
-      {token !== '' && (
-        <p>Make an account with the address that the invitation was sent to, or log in if you have one.</p>
+    <Gate title={invited ? 'You are invited' : 'Create an account'}>
+      {invited && (
+        <p>Create an account with the address that the invitation was sent to, or log in if you have one.</p>
       )}
-      <Form verb="Make the account" primary work={work}>
+      {needs_invitation && <p>A new account needs an invitation. Open its link, or paste the link below.</p>}
+      <Form verb="Create the account" primary work={work}>
         {(issues) => (
           <>
             <Field
@@ -43,14 +47,18 @@ export function RegisterPage() {
             />
             <Field label="Name" name="name" autocomplete="name" maxLength={100} issue={issues['name']} />
             <NewPasswordField label="Password" name="password" issue={issues['password']} />
-            <Field
-              label="Invitation"
-              name="invitation_token"
-              defaultValue={token}
-              autocomplete="off"
-              spellcheck={false}
-              hint="From the mail. Not needed where sign-ups are open."
-            />
+            {invited && <input type="hidden" name="invitation_token" value={token} />}
+            {needs_invitation && (
+              <Field
+                label="Invitation link"
+                name="invitation_token"
+                autocomplete="off"
+                spellcheck={false}
+                required
+                hint="Or only the token at its end: berth_mail_…"
+                issue={issues['invitation_token']}
+              />
+            )}
           </>
         )}
       </Form>

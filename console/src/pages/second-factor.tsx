@@ -56,7 +56,7 @@ export function SecondFactor({ first, onBack }: { readonly first: FirstStep; rea
       </div>
       <p class="gate-links">
         <button type="button" class="link" onClick={onBack}>
-          Log in as somebody else
+          Use another account
         </button>
       </p>
     </Gate>

@@ -1,6 +1,7 @@
 /** An action of a logged-in user with a token from a mail, taken from the link or typed. */
 import { useState } from 'preact/hooks';
 import { TokenField } from '../account/credential-fields.tsx';
+import { tokenIn } from '../router.ts';
 import { Form } from '../ui/form.tsx';
 import { PageHead } from '../ui/page.tsx';
 
@@ -17,7 +18,12 @@ export function TokenPage({ verb, token, work, ...head }: Props) {
   return (
     <>
       <PageHead {...head} />
-      <Form class="stack narrow" verb={verb} primary work={(form) => work(String(form.get('token')).trim())}>
+      <Form
+        class="stack narrow"
+        verb={verb}
+        primary
+        work={(form) => work(tokenIn(String(form.get('token'))))}
+      >
         {() => <TokenField token={known} />}
       </Form>
     </>

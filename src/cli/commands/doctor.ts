@@ -6,6 +6,7 @@ import { messageOf } from '../../lib/errors.ts';
 import type { Call, Command } from '../command.ts';
 import { isLocal } from '../first-login.ts';
 import { configFolder } from '../profiles.ts';
+import { readSettings } from '../settings.ts';
 
 interface Finding {
   readonly check: string;
@@ -63,9 +64,22 @@ async function server({ session }: Call): Promise<Finding[]> {
   );
   found.push({ check: 'version', ok: version === undefined ? null : true, found: version ?? 'unknown' });
   found.push(skew(ready.headers.get('date')));
+  found.push(...(await mail(url)));
   const { accelerators } = (parts['host'] ?? {}) as Part;
   if (accelerators !== undefined) found.push(kvm(accelerators));
   return found;
+}
+
+/** Without a mail server nobody gets an invitation or a password reset, although the server accepts both. */
+async function mail(url: string): Promise<Finding[]> {
+  const check = 'mail';
+  const settings = await readSettings(url);
+  if (settings.mail === null) return [];
+  if (settings.mail === 'smtp') return [{ check, ok: true, found: 'a mail server is set' }];
+  const found = 'no mail server: invitations, password resets and warnings become files on the server';
+  const next =
+    'BERTH_SMTP_URL=smtp://… on the server; until then pass on the link of berth invitation create, and reset a password with berth user reset-password ADDRESS on the server';
+  return [{ check, ok: null, weak: true, found, next }];
 }
 
 /** The agents' result with a test guest: /dev/kvm may open and still run none. */
@@ -170,7 +184,10 @@ async function doctor(call: Call): Promise<number> {
   const answers = reached[0]?.ok === true;
   const findings = [
     ...[...reached, ...tried, ...(answers ? await login(call) : []), ...machine(call)],
-    ...(answers ? await weaknesses(call) : []),
+    // Each check once: the server's own weaknesses may repeat what it tells everybody.
+    ...(answers ? await weaknesses(call) : []).filter(
+      ({ check }) => !reached.some((each) => each.check === check),
+    ),
   ];
   const sign = ({ ok, weak }: Finding) => (weak ? '!' : ok === null ? '-' : ok ? 'ok' : 'NO');
   if (terminal.format === 'json') terminal.json(findings);

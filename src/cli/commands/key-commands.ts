@@ -5,16 +5,28 @@ import { join } from 'node:path';
 import { type ApiKey, type Berth, BerthError, type SshKey } from '../../../client/src/berth.ts';
 import type { Env } from '../../config/env.ts';
 import { actorNames } from '../actor-names.ts';
+import { PROOF, proofOf } from '../as-user.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
-import { timeCell } from '../format.ts';
+import { ago, timeCell } from '../format.ts';
 import { homeFolder } from '../profiles.ts';
-import { collect, findNamed } from '../reading.ts';
+import { collect, findNamed, type Kind } from '../reading.ts';
+import { serviceAccountId } from './service-account-commands.ts';
 
-const SSH_KEY = { what: 'SSH key', list: 'berth ssh-key ls' };
-const API_KEY = { what: 'API key', list: 'berth api-key ls' };
+const SSH_KEY: Kind<SshKey> = {
+  what: 'SSH key',
+  list: 'berth ssh-key ls',
+  also: ({ fingerprint }) => [fingerprint],
+  detail: ({ fingerprint }) => fingerprint,
+};
+const API_KEY: Kind<ApiKey> = {
+  what: 'API key',
+  list: 'berth api-key ls',
+  also: ({ prefix, last4 }) => [prefix, `${prefix}…${last4}`, `${prefix}...${last4}`],
+  detail: (key) => `${shown(key)}, created ${ago(key.created_at)}`,
+};
 
 /** In ssh's order. */
 const USUAL = ['id_ed25519.pub', 'id_ecdsa.pub', 'id_ed25519_sk.pub', 'id_ecdsa_sk.pub', 'id_rsa.pub'];
@@ -102,6 +114,7 @@ const keyRow = (key: SshKey) => [
   timeCell(key.last_used_at),
   timeCell(key.created_at),
   key.org_id === null ? 'everywhere' : 'this organisation',
+  key.id,
 ];
 
 /** Finds keys by id or name; of several with a name, the caller's own. @throws CommandError */
@@ -168,12 +181,14 @@ function printNewKey(
 
 async function createKey(call: Call): Promise<undefined> {
   const { options, args } = call;
+  const holder = options.text('service-account');
+  const service_account_id = holder === undefined ? undefined : await serviceAccountId(call, holder);
   const body = {
     name: args[0] ?? '',
-    scope: options.text('scope') ?? (await wholeScope(call)),
+    scope: options.text('scope') ?? (await wholeScope(call, service_account_id)),
     expires_in_seconds: durationOption('expires', options.text('expires')),
     allowed_cidrs: options.list('from') === undefined ? undefined : [...(options.list('from') ?? [])],
-    service_account_id: options.text('service-account'),
+    service_account_id,
   };
   const made = await call.session.berth().createApiKey(body);
   printNewKey(
@@ -184,8 +199,7 @@ async function createKey(call: Call): Promise<undefined> {
 }
 
 /** The scopes of the present key if they are known: a key from the environment has no id here. */
-async function wholeScope({ session, options }: Call): Promise<string> {
-  const id = options.text('service-account');
+async function wholeScope({ session }: Call, id: string | undefined): Promise<string> {
   if (id !== undefined) {
     return (await session.berth().call('getServiceAccount', { path: { id } })).scope;
   }
@@ -193,10 +207,6 @@ async function wholeScope({ session, options }: Call): Promise<string> {
   if (profile === undefined || session.env['BERTH_API_KEY']) return '*';
   return (await session.berth().call('getApiKey', { path: { id: profile.api_key_id } })).scope;
 }
-
-const PASSWORD_STDIN: NonNullable<Command['options']> = {
-  'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
-};
 
 export const KEY_COMMANDS: readonly Command[] = [
   {
@@ -213,7 +223,7 @@ export const KEY_COMMANDS: readonly Command[] = [
     example: 'berth ssh-key ls',
     run: async ({ session, terminal }) => {
       terminal.list(await collect(session.berth().list('listSshKeys', {})), {
-        headings: ['NAME', 'TYPE', 'FINGERPRINT', 'USED', 'ADDED', 'FOR'],
+        headings: ['NAME', 'TYPE', 'FINGERPRINT', 'USED', 'ADDED', 'FOR', 'ID'],
         row: keyRow,
         quiet: ({ id }) => id,
         empty: 'No SSH keys yet. Register one: berth ssh-key add',
@@ -279,7 +289,7 @@ export const KEY_COMMANDS: readonly Command[] = [
       },
       'service-account': {
         type: 'string',
-        value: 'ID',
+        value: 'ACCOUNT',
         help: 'a key of this service account instead of yours',
       },
     },
@@ -291,8 +301,15 @@ export const KEY_COMMANDS: readonly Command[] = [
     example: 'berth api-key ls',
     run: async ({ session, terminal }) => {
       terminal.list(await collect(session.berth().list('listApiKeys', {})), {
-        headings: ['NAME', 'KEY', 'SCOPE', 'USED', 'EXPIRES'],
-        row: (key) => [key.name, shown(key), key.scope, timeCell(key.last_used_at), timeCell(key.expires_at)],
+        headings: ['NAME', 'KEY', 'SCOPE', 'USED', 'EXPIRES', 'ID'],
+        row: (key) => [
+          key.name,
+          shown(key),
+          key.scope,
+          timeCell(key.last_used_at),
+          timeCell(key.expires_at),
+          key.id,
+        ],
         quiet: ({ id }) => id,
         empty: 'No API keys.',
       });
@@ -332,15 +349,14 @@ export const KEY_COMMANDS: readonly Command[] = [
         field: 'grace_seconds',
         help: 'how long the old secret still works, such as 1h; default: 0',
       },
-      ...PASSWORD_STDIN,
+      ...PROOF,
     },
     run: async (call) => {
       const { session, options, args } = call;
       const found = await findNamed(session.berth().list('listApiKeys', {}), args[0] ?? '', API_KEY);
       const grace_seconds = durationOption('grace', options.text('grace')) ?? 0;
       const input = { path: { id: found.id }, body: { grace_seconds } };
-      const asks = { password_stdin: options.flag('password-stdin') };
-      const made = await session.withSudo(asks, (berth) => berth.call('rotateApiKey', input));
+      const made = await session.withSudo(proofOf(options), (berth) => berth.call('rotateApiKey', input));
       const { profile } = session;
       // Our own key: continue with the new one.
       if (profile?.api_key_id === found.id)

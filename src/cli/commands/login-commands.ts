@@ -2,6 +2,7 @@
 import { hostname } from 'node:os';
 import { Berth, BerthError } from '../../../client/src/berth.ts';
 import { scopeOfRole } from '../../../client/src/role-scopes.ts';
+import { PROOF, proofOf } from '../as-user.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
@@ -12,20 +13,18 @@ import { USER_AGENT } from '../session.ts';
 
 /** Logout must work when the server is gone. */
 const REVOKE_MS = 5_000;
-const PASSWORD_STDIN = {
-  'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
-} as const;
 
 export async function login(call: Call): Promise<undefined> {
   const { session, terminal, options } = call;
   const { url } = session;
   const profile_name = session.profile_name;
   const before = session.profile;
+  const last = before ?? session.logged_out;
   // On the server's machine, offer the first administrator's address.
   const local = isLocal(url);
   const email =
     options.text('email') ??
-    (before?.url === url ? before.email : undefined) ??
+    (last?.url === url ? last.email : undefined) ??
     (local ? (session.env['BERTH_ADMIN_EMAIL'] ?? 'admin@localhost') : undefined) ??
     (await terminal.ask(`E-mail address at ${url}`, null));
   const { berth, session: opened, first } = await openLogin(call, email, local);
@@ -163,7 +162,8 @@ async function sudo({ session, terminal, options }: Call): Promise<undefined> {
     session.keep(profile_name, rest);
     return void terminal.done('From now on your password is asked for again.', {});
   }
-  const { sudo: grant } = await session.grant(rest, { password_stdin: options.flag('password-stdin') });
+  const proof = proofOf(options);
+  const { sudo: grant } = await session.grant(rest, await session.password(rest, proof), proof);
   session.keep(profile_name, { ...rest, sudo: grant });
   terminal.done(`No command asks for your password until ${clock(grant.expires_at)}.`, {
     expires_at: grant.expires_at,
@@ -182,8 +182,7 @@ export const LOGIN_COMMANDS: readonly Command[] = [
         help: "default: the last one; on the server's own machine, the administrator's",
       },
       org: { type: 'string', value: 'ORG', help: 'the organisation, by name or id; default: the first' },
-      totp: { type: 'string', value: 'CODE', help: 'the code of your authenticator, if the account has one' },
-      ...PASSWORD_STDIN,
+      ...PROOF,
     },
     run: login,
   },
@@ -205,7 +204,7 @@ export const LOGIN_COMMANDS: readonly Command[] = [
     example: 'berth sudo && berth api-key rotate ci',
     options: {
       end: { type: 'boolean', help: 'end it now, before the five minutes are over' },
-      ...PASSWORD_STDIN,
+      ...PROOF,
     },
     run: sudo,
   },

@@ -3,6 +3,7 @@ import { extname, join } from 'node:path';
 import { readEnv } from '../../config/env.ts';
 import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../lib/quotas.ts';
 import type { Command, Options } from '../command.ts';
+import { UsageError } from '../command-error.ts';
 
 const optionOf = (quota: OrganisationQuota) => quota.replaceAll('_', '-');
 
@@ -83,17 +84,9 @@ export const SERVER_COMMANDS: readonly Command[] = [
       onServer(({ context, users }) => context.withServer((server) => users.resetMfa(server, email))),
   },
   {
-    name: 'org ls',
-    summary: 'list organisations',
-    example: 'berth org ls',
-    on_server: true,
-    run: ({ terminal }) =>
-      onServer(({ context, orgs }) => context.withServer((server) => orgs.listOrgs(server, terminal))),
-  },
-  {
     name: 'org quota',
-    args: ['ORG'],
-    summary: "show an organisation's quotas, after changing those that are given",
+    args: ['[ORG]'],
+    summary: "list all organisations; or show an organisation's quotas, after changing some",
     example: 'berth org quota Acme --instances 50 --cpus unlimited --disk-gib default',
     on_server: true,
     options: Object.fromEntries(
@@ -102,13 +95,18 @@ export const SERVER_COMMANDS: readonly Command[] = [
         { type: 'string', value: 'N', help: 'a number, unlimited, or default' },
       ]),
     ),
-    run: ({ args: [org = ''], options }) => {
+    run: ({ args: [org], options, terminal }) => {
       const given = ORGANISATION_QUOTAS.flatMap((quota) => {
         const value = options.text(optionOf(quota));
         return value === undefined ? [] : [[quota, value] as const];
       });
+      if (org === undefined && given.length > 0) throw new UsageError('ORG is missing');
       return onServer(({ context, orgs }) =>
-        context.withServer((server) => orgs.orgQuota(server, org, Object.fromEntries(given))),
+        context.withServer((server) =>
+          org === undefined
+            ? orgs.listOrgs(server, terminal)
+            : orgs.orgQuota(server, org, Object.fromEntries(given)),
+        ),
       );
     },
   },

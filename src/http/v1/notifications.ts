@@ -8,8 +8,12 @@ import { lockUser } from '../../auth/store.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { markAllRead, markRead, readUpTo } from '../../notifications/mark-read.ts';
-import { KIND_NAMES, type Kind, SEVERITIES } from '../../notifications/model.ts';
-import { readPreferences, setPreferences } from '../../notifications/preferences.ts';
+import { KIND_NAMES, KINDS, type Kind, SEVERITIES } from '../../notifications/model.ts';
+import {
+  type Preferences as Chosen,
+  readPreferences,
+  setPreferences,
+} from '../../notifications/preferences.ts';
 import { countUnread, listNotifications, listRaisedSince, type Reader } from '../../notifications/store.ts';
 import { notificationView } from '../../notifications/view.ts';
 import { principalOf } from '../access.ts';
@@ -66,7 +70,20 @@ const Preferences = named('NotificationPreferences', {
     description: 'The kinds that cannot be muted',
     maxItems: KIND_NAMES.length,
   }),
+  descriptions: Type.Unsafe<Record<Kind, string>>({
+    ...ofKinds(Type.String({ examples: ['A VM has failed.'] })),
+    description: 'When each kind is raised, for people',
+  }),
 });
+const DESCRIPTIONS = Object.fromEntries(KIND_NAMES.map((kind) => [kind, KINDS[kind].when])) as Record<
+  Kind,
+  string
+>;
+
+function preferencesView(chosen: Chosen) {
+  return { ...chosen, descriptions: DESCRIPTIONS };
+}
+
 const SetPreferences = closed({ mail: ofKinds(Type.Optional(Type.Boolean())) });
 
 function readerOf(principal: Principal): Reader {
@@ -187,7 +204,7 @@ function registerPreferences(app: App, context: AppContext): void {
     handler: async (request, reply) => {
       const preferences = await readPreferences(context.db, userOf(principalOf(request)));
       setEtag(reply, preferences);
-      return preferences;
+      return preferencesView(preferences);
     },
   });
   app.route({
@@ -210,7 +227,7 @@ function registerPreferences(app: App, context: AppContext): void {
         requireMatch(request, await readPreferences(tx, user_id));
         const set = await setPreferences(tx, user_id, wanted);
         setEtag(reply, set);
-        return { status: 200, body: set, target: user_id, data: { mail: wanted } };
+        return { status: 200, body: preferencesView(set), target: user_id, data: { mail: wanted } };
       });
       return body;
     },

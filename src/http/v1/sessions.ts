@@ -3,7 +3,7 @@ import { Type } from 'typebox';
 import { lockedNow } from '../../auth/lockout.ts';
 import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
 import { userOf } from '../../auth/principal.ts';
-import { deleteSession, findUser, listSessions } from '../../auth/store.ts';
+import { deleteOtherSessions, deleteSession, findUser, listSessions } from '../../auth/store.ts';
 import { grantSudo, verifyForSudo } from '../../auth/sudo.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
@@ -14,7 +14,7 @@ import { setSudoCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import type { RateLimits } from '../rate-limits.ts';
-import { EmptyBody, idOf, NoContent, named, pageOf, pageQuery, pathIds, Time } from '../schemas.ts';
+import { closed, EmptyBody, idOf, NoContent, named, pageOf, pageQuery, pathIds, Time } from '../schemas.ts';
 import type { App } from '../typed-app.ts';
 
 const Session = named('Session', {
@@ -43,6 +43,7 @@ export function registerSessions(
 ): void {
   registerSudo(app, context, limits);
   registerList(app, context, cursors);
+  registerEndings(app, context);
 }
 
 function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
@@ -103,6 +104,32 @@ function registerList(app: App, context: AppContext, cursors: CursorSealer): voi
           current: row.id === principal.credential.id,
         }),
       });
+    },
+  });
+}
+
+function registerEndings(app: App, context: AppContext): void {
+  app.route({
+    method: 'DELETE',
+    url: '/v1/auth/sessions',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'revokeOtherSessions',
+      summary: "End all of the caller's sessions but this one",
+      tags: ['Accounts'],
+      body: EmptyBody,
+      response: { 200: closed({ count: Type.Integer({ minimum: 0, examples: [2] }) }) },
+    },
+    handler: async (request, reply) => {
+      const mutation = { action: 'auth.revoke_other_sessions' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const user_id = userOf(principal);
+        const { credential } = principal;
+        const keep = credential.kind === 'session' ? credential.id : null;
+        const count = await deleteOtherSessions(tx, user_id, keep);
+        return { status: 200, body: { count }, target: user_id, data: { count }, unchanged: count === 0 };
+      });
+      return body;
     },
   });
   app.route({

@@ -1,0 +1,27 @@
+/** What the server tells before a login: whether anybody may create an account, and whether it can send mail. */
+import { signal } from '@preact/signals';
+
+interface Settings {
+  readonly signups: 'open' | 'closed';
+  /** `files`: there is no mail server, and mails become files that only the operator can read. */
+  readonly mail: 'smtp' | 'files';
+}
+
+const PATIENCE_MS = 5_000;
+const UNKNOWN: Settings = { signups: 'closed', mail: 'smtp' };
+
+/** Null: not loaded yet. Pages wait for it, so that nothing moves when it arrives. */
+export const settings = signal<Settings | null>(null);
+
+export const sendsMail = () => settings.value?.mail !== 'files';
+export const signupsOpen = () => settings.value?.signups === 'open';
+
+/** Never fails: a server that does not answer is reported elsewhere. */
+export async function loadSettings(): Promise<void> {
+  try {
+    const answer = await fetch('/settings.json', { signal: AbortSignal.timeout(PATIENCE_MS) });
+    settings.value = answer.ok ? ((await answer.json()) as Settings) : UNKNOWN;
+  } catch {
+    settings.value ??= UNKNOWN;
+  }
+}
