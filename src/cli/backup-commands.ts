@@ -14,7 +14,7 @@ import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { withServer } from './server-context.ts';
 import type { Terminal } from './terminal.ts';
-import { bytes, plural } from './words.ts';
+import { bytes, plural } from './format.ts';
 
 interface Request {
   readonly folder: string;

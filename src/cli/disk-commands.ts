@@ -12,7 +12,7 @@ import type { DiskContext } from './disk-context.ts';
 import { baseImage, findInstances, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
 import type { Terminal } from './terminal.ts';
-import { bytes, plural } from './words.ts';
+import { bytes, plural } from './format.ts';
 
 export interface Verdict {
   readonly id: InstanceId;

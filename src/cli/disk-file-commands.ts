@@ -17,7 +17,7 @@ import { baseImage, type DiskContext, findOneInstance, withDisks } from './disk-
 import { EXIT } from './exit-codes.ts';
 import { type DiskFormat, describeImage, toQcow2, toRaw } from './qemu-img.ts';
 import type { Terminal } from './terminal.ts';
-import { bytes, plural } from './words.ts';
+import { bytes, plural } from './format.ts';
 
 interface Request {
   readonly instance: string;

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { ExecResult, VmSample } from '../../src/agent-api/host-calls.ts';
-import { grown } from '../../src/cli/log-growth.ts';
+import { newPart } from '../../src/cli/log-tail.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey } from '../support/people.ts';
@@ -113,13 +113,13 @@ describe('logs', () => {
       let before = '';
       for (let end = 0; end <= log.length; end += 37) {
         const now = log.slice(Math.max(0, end - window), end);
-        out += grown(before, now);
+        out += newPart(before, now);
         before = now;
       }
       assert.equal(out, log.slice(0, out.length), `window ${window}`);
       assert.ok(out.length > log.length - 37);
     }
-    assert.equal(grown('a\nb\n', 'x\ny\nz\n'), 'x\ny\nz\n', 'all is new');
+    assert.equal(newPart('a\nb\n', 'x\ny\nz\n'), 'x\ny\nz\n', 'all is new');
   });
 });
 

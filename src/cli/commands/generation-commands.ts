@@ -7,7 +7,7 @@ import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
-import { ago, bytes } from '../words.ts';
+import { ago, bytes } from '../format.ts';
 
 function generationNumber(text = ''): number {
   if (/^\d{1,9}$/.test(text)) return Number(text);

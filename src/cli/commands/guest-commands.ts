@@ -4,10 +4,10 @@ import type { MetricsSample } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { grown } from '../log-growth.ts';
+import { newPart } from '../log-tail.ts';
 import { whole } from '../numbers.ts';
-import { patientFetch } from '../patient-fetch.ts';
-import { bytes, clock } from '../words.ts';
+import { fetchWithoutTimeout } from '../fetch-without-timeout.ts';
+import { bytes, clock } from '../format.ts';
 
 /** The API's limit. */
 const MAX_TIMEOUT_SECONDS = 600;
@@ -30,7 +30,7 @@ async function exec(call: Call): Promise<number> {
   const { args, rest, options, session, terminal, signal } = call;
   if (rest.length === 0) throw new UsageError('the command is missing: berth exec NAME -- COMMAND…');
   const timeout_seconds = within('timeout', options.text('timeout'), MAX_TIMEOUT_SECONDS) ?? TIMEOUT_SECONDS;
-  const berth = session.berth({ fetch: await patientFetch() });
+  const berth = session.berth({ fetch: await fetchWithoutTimeout() });
   const { id, name } = await berth.instances.find(args[0] ?? '');
   const reads = process.stdin.isTTY !== true && !options.flag('no-stdin');
   const stdin = reads ? await terminal.stdin() : '';
@@ -69,7 +69,7 @@ async function logs({ args, options, session, terminal, signal }: Call): Promise
   while (follow) {
     await pause(FOLLOW_MS, undefined, { signal }).catch(() => signal.throwIfAborted());
     const now = await read(TAIL_KIB);
-    const more = grown(before, now);
+    const more = newPart(before, now);
     if (more !== '') print(more);
     before = now;
   }

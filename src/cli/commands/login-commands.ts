@@ -8,7 +8,7 @@ import { EXIT } from '../exit-codes.ts';
 import { findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
 import type { Profile } from '../profiles.ts';
 import { USER_AGENT } from '../session.ts';
-import { clock } from '../words.ts';
+import { clock } from '../format.ts';
 
 /** Logout must work when the server is gone. */
 const REVOKE_MS = 5_000;

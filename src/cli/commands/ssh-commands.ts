@@ -6,10 +6,10 @@ import { dirname, join } from 'node:path';
 import { type Berth, BerthError, type ConnectionDetails, type Instance } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { greets } from '../greets.ts';
+import { waitForBanner } from '../ssh-banner.ts';
 import { configFolder, writePrivate } from '../profiles.ts';
 import { waitFor } from '../waiting.ts';
-import { checkedWayIn } from '../way-in.ts';
+import { checkedDetails } from '../connection-details.ts';
 import { localPublicKeyPath, sshFolder } from './key-commands.ts';
 
 export const IDENTITY = {
@@ -21,7 +21,7 @@ const START: NonNullable<Command['options']> = {
 
 /** The connection details; starts the VM if it does not run. */
 async function reach(call: Call, berth: Berth, instance: Instance): Promise<ConnectionDetails> {
-  return checkedWayIn(instance, await detailsOf(call, berth, instance));
+  return checkedDetails(instance, await detailsOf(call, berth, instance));
 }
 
 async function detailsOf(call: Call, berth: Berth, instance: Instance): Promise<ConnectionDetails> {
@@ -50,7 +50,7 @@ async function detailsOf(call: Call, berth: Berth, instance: Instance): Promise<
   await berth.instances.startVm(id);
   await waitFor(call, berth, instance, 'running', 'starting');
   const details = await berth.instances.ssh(id);
-  await greets(details.host, details.port, call.signal);
+  await waitForBanner(details.host, details.port, call.signal);
   return details;
 }
 

@@ -2,7 +2,7 @@
 import type { Berth, Instance, Vm } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
 import { waitFor, watched } from '../waiting.ts';
-import { bytes, duration } from '../words.ts';
+import { bytes, duration } from '../format.ts';
 
 interface Move {
   readonly doing: string;

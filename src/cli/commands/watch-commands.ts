@@ -1,10 +1,10 @@
 /** Commands on notifications, events and the audit log. */
 import type { Event, Notification } from '../../../client/src/berth.ts';
-import { actorNames, targetNames } from '../actors.ts';
+import { actorNames, targetNames } from '../actor-names.ts';
 import type { Call, Command } from '../command.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
-import { ago, wrapped } from '../words.ts';
+import { ago, wrapped } from '../format.ts';
 import { printEvent } from './webhook-commands.ts';
 
 const LIMIT = {

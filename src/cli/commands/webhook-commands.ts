@@ -1,10 +1,10 @@
 /** Commands on webhooks, with a live view of deliveries. */
 import type { CreateWebhookRequest, Event, WebhookDelivery } from '../../../client/src/berth.ts';
-import type { NameOf } from '../actors.ts';
+import type { NameOf } from '../actor-names.ts';
 import type { Call, Command } from '../command.ts';
 import { whole } from '../numbers.ts';
 import { collect, findNamed } from '../reading.ts';
-import { ago, clock } from '../words.ts';
+import { ago, clock } from '../format.ts';
 
 const WEBHOOK = { what: 'webhook', list: 'berth webhook ls' };
 

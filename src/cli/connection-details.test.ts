@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { ConnectionDetails, Instance } from '../../client/src/berth.ts';
 import { CommandError } from './command-error.ts';
-import { checkedWayIn } from './way-in.ts';
+import { checkedDetails } from './connection-details.ts';
 
 const INSTANCE = { id: `inst_${'0'.repeat(26)}`, name: 'web' } as Instance;
 const WAY = {
@@ -15,7 +15,7 @@ const WAY = {
 test('names and addresses are accepted', () => {
   for (const host of ['127.0.0.1', '::1', 'Berth.example.org', 'a']) {
     const way = { ...WAY, host };
-    assert.equal(checkedWayIn(INSTANCE, way), way);
+    assert.equal(checkedDetails(INSTANCE, way), way);
   }
 });
 
@@ -34,6 +34,6 @@ test('anything with a meaning for ssh or a file system is refused', () => {
     [{}, { port: `22${line}` }],
     [{}, { known_hosts: ['a b c\n* ssh-ed25519 AAAA'] }],
   ] as [Partial<Instance>, Partial<ConnectionDetails>][]) {
-    assert.throws(() => checkedWayIn({ ...INSTANCE, ...instance }, { ...WAY, ...way }), CommandError);
+    assert.throws(() => checkedDetails({ ...INSTANCE, ...instance }, { ...WAY, ...way }), CommandError);
   }
 });

@@ -1,8 +1,8 @@
 /** A fetch without a timeout for headers. Node's fetch gives up after five minutes, and a guest command may take ten. */
-export async function patientFetch(): Promise<typeof globalThis.fetch> {
+export async function fetchWithoutTimeout(): Promise<typeof globalThis.fetch> {
   const { Agent, fetch } = await import('undici');
   const dispatcher = new Agent({ headersTimeout: 0, bodyTimeout: 0 });
   // The package declares its own Request and Response types, which are the same at run time.
-  const patient = (address: string, init: object) => fetch(address, { ...init, dispatcher });
-  return patient as unknown as typeof globalThis.fetch;
+  const waiting = (address: string, init: object) => fetch(address, { ...init, dispatcher });
+  return waiting as unknown as typeof globalThis.fetch;
 }

@@ -5,7 +5,7 @@ import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { test } from 'node:test';
 import { Agent, getGlobalDispatcher, setGlobalDispatcher } from 'undici';
-import { patientFetch } from '../../src/cli/patient-fetch.ts';
+import { fetchWithoutTimeout } from '../../src/cli/fetch-without-timeout.ts';
 
 test('it still waits when an ordinary one that began after it has given up', async (t) => {
   const before = getGlobalDispatcher();
@@ -22,7 +22,7 @@ test('it still waits when an ordinary one that began after it has given up', asy
   await once(server, 'listening');
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   const asked = once(server, 'request');
-  const patient = (await patientFetch())(url);
+  const patient = (await fetchWithoutTimeout())(url);
   await asked;
   const given_up = (error: Error) => (error.cause as { code?: string }).code === 'UND_ERR_HEADERS_TIMEOUT';
   await assert.rejects(fetch(url), given_up);

@@ -13,7 +13,7 @@ const HOST = /^[a-z0-9:][a-z0-9:._-]{0,254}$/i;
 const LINE = /^[\x20-\x7e]+$/;
 
 /** @throws CommandError when the details are not plain */
-export function checkedWayIn({ id, name }: Instance, details: ConnectionDetails): ConnectionDetails {
+export function checkedDetails({ id, name }: Instance, details: ConnectionDetails): ConnectionDetails {
   const { host, port, user, known_hosts } = details;
   const is_harmless =
     ID.test(id) &&

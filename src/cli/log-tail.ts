@@ -4,7 +4,7 @@
  * @param before the end as last read; @param now the end as read now, which may start later
  * @returns the part of `now` after `before`; all of `now` without an overlap. The longest overlap counts.
  */
-export function grown(before: string, now: string): string {
+export function newPart(before: string, now: string): string {
   if (now.startsWith(before)) return now.slice(before.length);
   // Either may start inside a character, so compare whole lines.
   const whole_lines = now.slice(now.indexOf('\n') + 1);
