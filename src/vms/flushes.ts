@@ -26,7 +26,7 @@ export async function recordFlush(
     if (report.state === 'running') await failInterrupted(tx, row.instance_id, report.flush_id);
     await updateFlush(tx, report);
     if (report.state === 'failed')
-      await announceFlushFailure(tx, row.instance_id, 'asked', report.error, host_id);
+      await announceFlushFailure(tx, row.instance_id, 'asked', report.error, row.requested_by);
     await notify(tx, 'flush', report.flush_id);
     return 'accepted';
   });
@@ -48,7 +48,7 @@ export async function recordFlushFailure(
   });
 }
 
-/** Appends `disk.flush_failed`. The caller has locked the instance. */
+/** Appends `disk.flush_failed`. The caller has locked the instance. @param actor who asked for the flush, or the host */
 export async function announceFlushFailure(
   tx: Tx,
   instance_id: InstanceId,
