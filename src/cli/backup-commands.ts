@@ -12,9 +12,9 @@ import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
+import { bytes, plural } from './format.ts';
 import { withServer } from './server-context.ts';
 import type { Terminal } from './terminal.ts';
-import { bytes, plural } from './format.ts';
 
 interface Request {
   readonly folder: string;

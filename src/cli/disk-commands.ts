@@ -11,8 +11,8 @@ import { CommandError } from './command-error.ts';
 import type { DiskContext } from './disk-context.ts';
 import { baseImage, findInstances, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
-import type { Terminal } from './terminal.ts';
 import { bytes, plural } from './format.ts';
+import type { Terminal } from './terminal.ts';
 
 export interface Verdict {
   readonly id: InstanceId;

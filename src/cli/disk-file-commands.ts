@@ -15,9 +15,9 @@ import type { InstanceId } from '../lib/ids.ts';
 import { CommandError } from './command-error.ts';
 import { baseImage, type DiskContext, findOneInstance, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
+import { bytes, plural } from './format.ts';
 import { type DiskFormat, describeImage, toQcow2, toRaw } from './qemu-img.ts';
 import type { Terminal } from './terminal.ts';
-import { bytes, plural } from './format.ts';
 
 interface Request {
   readonly instance: string;

@@ -33,7 +33,8 @@ export function durationOrOff(name: string, text: string | undefined): number | 
 
 /** Seconds as `parseDuration` reads them, in the largest unit that leaves no rest: 900 is `15m`. */
 export function durationText(seconds: number): string {
-  const unit = (['d', 'h', 'm'] as const).find((each) => seconds !== 0 && seconds % SECONDS[each] === 0) ?? 's';
+  const unit =
+    (['d', 'h', 'm'] as const).find((each) => seconds !== 0 && seconds % SECONDS[each] === 0) ?? 's';
   return `${seconds / SECONDS[unit]}${unit}`;
 }
 

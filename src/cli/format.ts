@@ -32,6 +32,17 @@ export function clock(time: string): string {
   return new Date(time).toTimeString().slice(0, 8);
 }
 
+/** The local time: `2026-11-25 09:12 (3 min ago)`. */
+export function when(time: string, now_ms = Date.now()): string {
+  const ms = now_ms - Date.parse(time);
+  return `${localTime(time).slice(0, -3)} (${ms < 0 ? `in ${duration(-ms)}` : `${duration(ms)} ago`})`;
+}
+
+/** The local time `2026-11-25 09:12:03`. */
+export function localTime(time: string): string {
+  return new Date(time).toLocaleString('sv-SE');
+}
+
 const BAR_CELLS = 20;
 
 /** `[#######-------------]` @param done from 0 to 1 */

@@ -1,6 +1,7 @@
 /** Shows the steps of a long server command: a bar on a terminal, else a line on stderr for each step. */
-import type { Terminal } from './terminal.ts';
+
 import { bar } from './format.ts';
+import type { Terminal } from './terminal.ts';
 
 export class StepProgress {
   readonly #terminal: Terminal;

@@ -5,8 +5,8 @@
 import { createInterface } from 'node:readline/promises';
 import { withoutControls as plain } from '../lib/untrusted-text.ts';
 import { CommandError } from './command-error.ts';
-import { fields, table } from './table.ts';
 import { duration } from './format.ts';
+import { fields, table } from './table.ts';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'] as const;
 const FRAME_MS = 100;

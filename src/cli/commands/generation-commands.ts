@@ -3,11 +3,11 @@ import { BerthError, type Generation, type Instance } from '../../../client/src/
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
+import { ago, bytes } from '../format.ts';
 import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
-import { ago, bytes } from '../format.ts';
 
 function generationNumber(text = ''): number {
   if (/^\d{1,9}$/.test(text)) return Number(text);

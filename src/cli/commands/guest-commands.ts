@@ -4,10 +4,10 @@ import type { MetricsSample } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { newPart } from '../log-tail.ts';
-import { whole } from '../numbers.ts';
 import { fetchWithoutTimeout } from '../fetch-without-timeout.ts';
 import { bytes, clock } from '../format.ts';
+import { newPart } from '../log-tail.ts';
+import { whole } from '../numbers.ts';
 
 /** The API's limit. */
 const MAX_TIMEOUT_SECONDS = 600;

@@ -2,11 +2,11 @@
 import type { Instance } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
 import { CommandError } from '../command-error.ts';
+import { ago, bytes, plural } from '../format.ts';
 import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { waitFor, watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
-import { ago, bytes, plural } from '../format.ts';
 import { SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
 
 export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);

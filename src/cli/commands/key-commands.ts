@@ -8,10 +8,10 @@ import { actorNames } from '../actor-names.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
+import { ago } from '../format.ts';
 import { whole } from '../numbers.ts';
 import { homeFolder } from '../profiles.ts';
 import { collect, findNamed } from '../reading.ts';
-import { ago } from '../format.ts';
 
 const SSH_KEY = { what: 'SSH key', list: 'berth ssh-key ls' };
 const API_KEY = { what: 'API key', list: 'berth key ls' };

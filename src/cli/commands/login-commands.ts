@@ -6,9 +6,9 @@ import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
+import { clock } from '../format.ts';
 import type { Profile } from '../profiles.ts';
 import { USER_AGENT } from '../session.ts';
-import { clock } from '../format.ts';
 
 /** Logout must work when the server is gone. */
 const REVOKE_MS = 5_000;

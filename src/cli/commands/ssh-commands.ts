@@ -6,10 +6,10 @@ import { dirname, join } from 'node:path';
 import { type Berth, BerthError, type ConnectionDetails, type Instance } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { waitForBanner } from '../ssh-banner.ts';
-import { configFolder, writePrivate } from '../profiles.ts';
-import { waitFor } from '../waiting.ts';
 import { checkedDetails } from '../connection-details.ts';
+import { configFolder, writePrivate } from '../profiles.ts';
+import { waitForBanner } from '../ssh-banner.ts';
+import { waitFor } from '../waiting.ts';
 import { localPublicKeyPath, sshFolder } from './key-commands.ts';
 
 export const IDENTITY = {

@@ -1,8 +1,8 @@
 /** Commands on VMs. */
 import type { Berth, Instance, Vm } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
-import { waitFor, watched } from '../waiting.ts';
 import { bytes, duration } from '../format.ts';
+import { waitFor, watched } from '../waiting.ts';
 
 interface Move {
   readonly doing: string;
