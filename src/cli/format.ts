@@ -32,8 +32,9 @@ export function clock(time: string): string {
   return new Date(time).toTimeString().slice(0, 8);
 }
 
-/** The local time: `2026-11-25 09:12 (3 min ago)`. */
-export function when(time: string, now_ms = Date.now()): string {
+/** `2026-11-25 09:12 (3 min ago)`, in local time; `never` for null. */
+export function when(time: string | null, now_ms = Date.now()): string {
+  if (time === null) return 'never';
   const ms = now_ms - Date.parse(time);
   return `${localTime(time).slice(0, -3)} (${ms < 0 ? `in ${duration(-ms)}` : `${duration(ms)} ago`})`;
 }
