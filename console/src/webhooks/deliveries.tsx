@@ -39,7 +39,7 @@ export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; reado
   return (
     <Section
       title="Deliveries"
-      lead="A delivery that fails is sent again, ten times in about two days. Deliveries are kept for 14 days."
+      lead="A failed delivery is sent again: ten attempts in about two days. Deliveries are kept for 14 days."
       actions={<StatusFilter status={status} onChange={setStatus} />}
     >
       <ListTable
