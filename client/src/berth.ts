@@ -62,6 +62,7 @@ export type {
   VmState,
   Webhook,
   WebhookDelivery,
+  WebhookDeliveryDetail,
 } from './generated.ts';
 export type { StreamFrame, StreamOptions } from './streams.ts';
 export type { Answer, CallOptions, Input, OperationId, TransportOptions } from './transport.ts';

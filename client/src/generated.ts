@@ -70,8 +70,10 @@ export type AuditEntry = {
   /** RFC 3339, UTC, milliseconds */
   at: string;
   actor: string;
+  actor_name: string | null;
   action: string;
   target: string | null;
+  target_name: string | null;
   ip: string | null;
   request_id: string | null;
   data: Record<string, unknown>;
@@ -280,6 +282,7 @@ export type Event = {
   type: EventType;
   /** RFC 3339, UTC, milliseconds */
   timestamp: string;
+  actor_name: string | null;
   /** The resource as the API shows it, with these fields */
   data: {
     org_id: string;
@@ -287,6 +290,13 @@ export type Event = {
     sequence: number | null;
     [more: string]: unknown;
   };
+};
+
+export type EventResource = {
+  /** `instance`, `ssh_key`, `api_key`, `member` or `webhook` */
+  type: string;
+  id: string;
+  name: string | null;
 };
 
 export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
@@ -953,11 +963,27 @@ export type WebhookAttempt = {
   response: string;
 };
 
+export type WebhookAttemptDetail = {
+  number: number;
+  /** RFC 3339, UTC, milliseconds */
+  at: string;
+  status: number | null;
+  latency_ms: number;
+  error: string | null;
+  /** The first 4 KiB of the answer */
+  response: string;
+  url: string;
+  /** The first 2 KiB of the headers of the answer, without cookies */
+  response_headers: Record<string, string>;
+};
+
 export type WebhookDelivery = {
   id: string;
   /** The `webhook-id` of each attempt */
   event_id: string;
   event_type: string | null;
+  /** What the event is about; null: the event is older than 30 days */
+  resource: EventResource | null;
   instance_id: string | null;
   status: 'pending' | 'delivered' | 'failed';
   attempt_count: number;
@@ -966,6 +992,34 @@ export type WebhookDelivery = {
   created_at: string;
   /** The last ten, oldest first; kept for 14 days */
   attempts: Array<WebhookAttempt>;
+};
+
+export type WebhookDeliveryDetail = {
+  id: string;
+  /** The `webhook-id` of each attempt */
+  event_id: string;
+  event_type: string | null;
+  /** What the event is about; null: the event is older than 30 days */
+  resource: EventResource | null;
+  instance_id: string | null;
+  status: 'pending' | 'delivered' | 'failed';
+  attempt_count: number;
+  next_attempt_at: string | null;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** The last ten, oldest first; kept for 14 days */
+  attempts: Array<WebhookAttemptDetail>;
+  /** The request of the last attempt; before the first, as it would be sent now; null: the event is older than 30 days */
+  request: WebhookRequest | null;
+};
+
+export type WebhookRequest = {
+  method: 'POST';
+  url: string;
+  /** Signed with the present secret; after a rotation, earlier attempts had another signature */
+  headers: Record<string, string>;
+  /** The exact bytes */
+  body: string;
 };
 
 export interface Operations {
@@ -1211,7 +1265,7 @@ export interface Operations {
   };
   /** List the audit log: who did what, when and from where */
   listAudit: {
-    input: { query?: { limit?: number | undefined; cursor?: string | undefined; action?: string | undefined; actor?: string | undefined } | undefined };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; action?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
     answer: ListAuditResponse;
   };
   /** List the images for instances, by name */
@@ -1369,6 +1423,11 @@ export interface Operations {
     input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined; status?: 'pending' | 'delivered' | 'failed' | undefined } | undefined };
     answer: ListWebhookDeliveriesResponse;
   };
+  /** Get a delivery with its request and the answer to each attempt */
+  getWebhookDelivery: {
+    input: { path: { id: string; delivery_id: string } };
+    answer: WebhookDeliveryDetail;
+  };
   /** Send the event `webhook.ping` to this webhook */
   pingWebhook: {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
@@ -1421,7 +1480,7 @@ export interface Operations {
   };
   /** List the organisation's events of the last 30 days */
   listEvents: {
-    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
     answer: ListEventsResponse;
   };
   /** Stream the organisation's events as they happen */
@@ -1511,6 +1570,7 @@ export const OPERATIONS = {
   deleteWebhook: { method: 'DELETE', path: '/v1/webhooks/{id}', takes_idempotency_key: false, answers_text: false },
   rotateWebhookSecret: { method: 'POST', path: '/v1/webhooks/{id}/rotate-secret', takes_idempotency_key: false, answers_text: false },
   listWebhookDeliveries: { method: 'GET', path: '/v1/webhooks/{id}/deliveries', takes_idempotency_key: false, answers_text: false },
+  getWebhookDelivery: { method: 'GET', path: '/v1/webhooks/{id}/deliveries/{delivery_id}', takes_idempotency_key: false, answers_text: false },
   pingWebhook: { method: 'POST', path: '/v1/webhooks/{id}/ping', takes_idempotency_key: true, answers_text: false },
   redeliverWebhookDelivery: { method: 'POST', path: '/v1/webhooks/{id}/deliveries/{delivery_id}/redeliver', takes_idempotency_key: true, answers_text: false },
   replayWebhook: { method: 'POST', path: '/v1/webhooks/{id}/replay', takes_idempotency_key: true, answers_text: false },

@@ -1,7 +1,7 @@
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
-import type { AuditId, OrgId } from '../lib/ids.ts';
+import { type AuditId, newId, type OrgId } from '../lib/ids.ts';
 import type { WrittenEntry } from './macs.ts';
 
 /** `mac`: the entry's own, until it is sealed. */
@@ -138,6 +138,9 @@ function stored<Row extends { readonly at: Date }>(row: Row) {
 export interface AuditFilter {
   readonly action?: string;
   readonly actor?: string;
+  readonly since?: Date;
+  /** Exclusive. */
+  readonly until?: Date;
 }
 
 /** Newest first, by id: sealing an entry does not move it. */
@@ -151,6 +154,15 @@ export async function listAudit(
   return auditPage(tx, org_id, filter, before, limit).execute();
 }
 
+const ID_MARGIN_MS = 1_000;
+
+/** Below all ids of so many milliseconds after the time. */
+function idFrom(time: Date, after_ms: number): AuditId {
+  const id = newId('aud', Math.max(0, time.getTime() + after_ms));
+  return `${id.slice(0, -RANDOM_CHARACTERS)}${'0'.repeat(RANDOM_CHARACTERS)}` as AuditId;
+}
+const RANDOM_CHARACTERS = 16;
+
 export function auditPage(tx: Tx, org_id: OrgId, filter: AuditFilter, before: string | null, limit: number) {
   let query = tx
     .selectFrom('audit_log')
@@ -158,6 +170,13 @@ export function auditPage(tx: Tx, org_id: OrgId, filter: AuditFilter, before: st
     .where('org_id', '=', org_id);
   if (filter.action !== undefined) query = query.where('action', '=', filter.action);
   if (filter.actor !== undefined) query = query.where('actor', '=', filter.actor);
+  // The id has the time of its making, which is at most a moment before `at`: the index finds it.
+  if (filter.since !== undefined) {
+    query = query.where('at', '>=', filter.since).where('id', '>=', idFrom(filter.since, -ID_MARGIN_MS));
+  }
+  if (filter.until !== undefined) {
+    query = query.where('at', '<', filter.until).where('id', '<', idFrom(filter.until, ID_MARGIN_MS));
+  }
   if (before !== null) query = query.where('id', '<', before as AuditId);
   return query.orderBy('id', 'desc').limit(limit);
 }

@@ -99,8 +99,10 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
   const name = args[0] ?? 'NAME';
   if (command.name === 'webhook create' && error.details.some(({ field }) => field === 'url'))
     return 'another address, or one that the operator excepts (BERTH_WEBHOOK_ALLOW_CIDRS); without a receiver: berth webhook listen';
-  if (error.code === 'NOT_FOUND' && command.name === 'webhook redeliver')
+  if (error.code === 'NOT_FOUND' && ['webhook redeliver', 'webhook delivery'].includes(command.name))
     return `berth webhook deliveries ${name}`;
+  if (error.code === 'CONFLICT' && error.message.startsWith('The webhook is disabled'))
+    return `berth webhook enable ${name}`;
   if (error.code === 'NOT_FOUND') return command.names_instances ? 'berth ls' : null;
   if (error.code === 'VM_NOT_RUNNING') return `berth start ${name}`;
   if (error.code === 'CONFLICT' && ['instance create', 'instance fork'].includes(command.name))

@@ -22,14 +22,15 @@ export function ago(time: string | null, now_ms = Date.now()): string {
   return past_ms < -CLOCK_SKEW_MS ? `in ${duration(-past_ms)}` : `${duration(Math.max(0, past_ms))} ago`;
 }
 
-const two = (number: number) => String(number).padStart(2, '0');
+/** The local time `2026-11-25 09:12:03`. */
+export function localTime(time: string): string {
+  return new Date(time).toLocaleString('sv-SE');
+}
 
 /** `2026-11-25 09:12 (3 min ago)`, in the time zone of this machine: the one format for times. `never` for null. */
 export function when(time: string | null, now_ms = Date.now()): string {
   if (time === null) return 'never';
-  const at = new Date(time);
-  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-  return `${day} ${two(at.getHours())}:${two(at.getMinutes())} (${ago(time, now_ms)})`;
+  return `${localTime(time).slice(0, -3)} (${ago(time, now_ms)})`;
 }
 
 /** A time in a list: RFC 3339 for programs. */

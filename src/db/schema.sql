@@ -124,6 +124,7 @@ create table flushes (
   id text not null,
   instance_id text not null,
   vm_id text not null,
+  requested_by text not null,
   state text not null,
   requested_at timestamp with time zone not null default now(),
   finished_at timestamp with time zone,
@@ -583,9 +584,11 @@ create table webhook_attempts (
   delivery_id text not null,
   number integer not null,
   at timestamp with time zone not null,
+  url text not null,
   status smallint,
   latency_ms integer not null,
   error text,
+  response_headers jsonb not null,
   response text not null,
   constraint webhook_attempts_pkey PRIMARY KEY (delivery_id, number)
 );
@@ -649,9 +652,11 @@ CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_ac
 CREATE INDEX audit_log_action ON public.audit_log USING btree (org_id, action, id);
 CREATE INDEX audit_log_actor ON public.audit_log USING btree (org_id, actor, id);
 CREATE UNIQUE INDEX audit_log_place ON public.audit_log USING btree (org_id, seq) WHERE (seq IS NOT NULL);
+CREATE INDEX audit_log_target ON public.audit_log USING btree (org_id, target, id);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE (seq IS NULL);
 CREATE UNIQUE INDEX data_keys_in_use ON public.data_keys USING btree (instance_id, use) WHERE (use = ANY (ARRAY['disk'::text, 'memory'::text]));
 CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
+CREATE INDEX events_actor ON public.events USING btree (org_id, actor, "position" DESC) WHERE (actor > 'i'::text);
 CREATE INDEX events_age ON public.events USING brin (created_at);
 CREATE INDEX events_beside_flushes ON public.events USING btree (org_id, type, "position" DESC) WHERE (type <> 'disk.flushed'::text);
 CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);

@@ -365,6 +365,7 @@ export interface Database extends DeliveryTables, WebhookTables {
     id: FlushId;
     instance_id: InstanceId;
     vm_id: VmId;
+    requested_by: string;
     state: 'queued' | 'running' | 'done' | 'failed';
     requested_at: Generated<Date>;
     finished_at: Date | null;

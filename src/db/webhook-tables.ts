@@ -47,10 +47,12 @@ export interface WebhookTables {
     delivery_id: WebhookDeliveryId;
     number: number;
     at: Date;
+    url: string;
     /** Null: there was no answer. */
     status: number | null;
     latency_ms: number;
     error: string | null;
+    response_headers: Record<string, string>;
     response: string;
   };
   /** The process that sends to a webhook. */

@@ -23,6 +23,10 @@ export interface EventFilter {
   readonly types: readonly EventType[];
   /** The id of an instance, API key, SSH key, member or webhook. */
   readonly resource?: string | undefined;
+  readonly since?: Date | undefined;
+  /** Exclusive. */
+  readonly until?: Date | undefined;
+  readonly actor?: string | undefined;
 }
 
 /** By the prefix of a resource's id: its field in `data`, which is also how its event types begin. Instances have a column. */
@@ -44,14 +48,18 @@ export function mayConcern(type: EventType, resource: string): boolean {
   return field === undefined || type.startsWith(`${field}.`);
 }
 
-function filtered(tx: Tx, { org_id, types, resource }: EventFilter) {
-  const query = tx
+function filtered(tx: Tx, { org_id, types, resource, since, until, actor }: EventFilter) {
+  let query = tx
     .selectFrom('events')
     .select(SHOWN)
     .where('org_id', '=', org_id)
     .where('position', 'is not', null)
     .where('type', 'in', [...types]);
-  return resource === undefined ? query : query.where(isOf(resource));
+  if (resource !== undefined) query = query.where(isOf(resource));
+  if (since !== undefined) query = query.where('created_at', '>=', since);
+  if (until !== undefined) query = query.where('created_at', '<', until);
+  if (actor !== undefined) query = query.where('actor', '=', actor);
+  return query;
 }
 
 function isOf(resource: string) {

@@ -9,6 +9,7 @@ import { append } from '../events/append.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { invalid } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
+import { flushCause } from './flush-cause.ts';
 import { getInstance, lockInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
@@ -41,6 +42,7 @@ export async function commitGeneration(
     if (durable_at === null)
       return fenced(`the head is generation ${row.generation} of epoch ${row.disk_epoch}`);
     await eraseGivenUserData(tx, commit.instance_id);
+    const { trigger, actor } = await flushCause(tx, row, host_id);
     await append(tx, {
       org_id: row.org_id,
       instance_id: commit.instance_id,
@@ -54,9 +56,10 @@ export async function commitGeneration(
           uploaded_bytes: totalBytes(commit.segments),
           segments: commit.segments.length,
           consistency: commit.consistency,
+          trigger,
         },
       },
-      actor: host_id,
+      actor,
     });
     await notify(tx, 'instance', commit.instance_id);
     return { outcome: 'committed', durable_at: rfc3339(durable_at) };

@@ -104,6 +104,7 @@ export async function importDisk(
         uploaded_bytes: totalBytes(segments),
         segments: segments.length,
         consistency: 'offline',
+        trigger: 'request',
       },
     },
     actor,

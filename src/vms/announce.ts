@@ -5,10 +5,17 @@ import type { EventType } from '../events/model.ts';
 import { getInstance } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
+import { causeOf } from './cause.ts';
 import type { VmState } from './model.ts';
 import type { VmRow } from './store.ts';
 
-/** Appends the events of a state change. The row is changed already. */
+/** These complete what somebody asked for: their actor is who asked. The others are the host's observations. */
+const COMPLETIONS: readonly EventType[] = ['vm.started', 'vm.restarted', 'vm.stopped', 'vm.suspended'];
+
+/**
+ * Appends the events of a state change. The row is changed already.
+ * @param vm the row before its change @param actor who reported it
+ */
 export async function announce(
   tx: Tx,
   vm: VmRow,
@@ -28,12 +35,13 @@ export async function announce(
   // The deletion has its own event, and it ends the VM: that is not a failure.
   if (row.deleting) return;
   for (const type of types) {
+    const cause = COMPLETIONS.includes(type) ? causeOf(vm) : null;
     await append(tx, {
       org_id: row.org_id,
       instance_id: row.id,
       type,
-      data: { instance: instanceView(row) },
-      actor,
+      data: { instance: instanceView(row), ...(cause ? { cause: cause.code } : {}) },
+      actor: cause?.actor ?? actor,
     });
   }
 }

@@ -115,7 +115,7 @@ async function transition(
   await announce(tx, vm, next, seen, host_id);
   // Each attempt reports it; one event is enough.
   if (seen.kind === 'flush_pending' && vm.reason_code !== 'flush_pending') {
-    await announceFlushFailure(tx, instance.id, 'final', seen.reason, host_id);
+    await announceFlushFailure(tx, instance.id, 'final', seen.reason, vm.reason_actor ?? host_id);
   }
   await notify(tx, 'instance', instance.id);
   await notify(tx, 'routes');

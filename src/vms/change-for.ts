@@ -41,7 +41,12 @@ export function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: 
         desired: 'stopped',
       };
     case 'flush_pending':
-      return { state: next, reason: say('flush_pending', seen.reason.message), ssh_address: null };
+      return {
+        state: next,
+        // The actor stays the one who requested the stop.
+        reason: { ...reasonOf(vm), code: 'flush_pending', message: seen.reason.message },
+        ssh_address: null,
+      };
     case 'suspended':
       return {
         state: next,
@@ -59,7 +64,9 @@ export function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: 
         // The actor stays the one who requested the stop.
         reason: {
           ...reasonOf(vm),
-          ...(vm.reason_code === 'flush_pending' ? say('stopped', 'Stopped; all is durable.') : {}),
+          ...(vm.reason_code === 'flush_pending'
+            ? { code: 'stopped', message: 'Stopped; all is durable.' }
+            : {}),
           ...(seen.kind === 'stopped' && seen.recovered
             ? say(seen.recovered.code, seen.recovered.message)
             : {}),

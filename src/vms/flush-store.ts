@@ -15,7 +15,7 @@ export async function lockFlush(tx: Tx, id: FlushId) {
   return tx
     .selectFrom('flushes as f')
     .innerJoin('vms as v', 'v.id', 'f.vm_id')
-    .select(['f.id', 'f.instance_id', 'f.state', 'v.host_id'])
+    .select(['f.id', 'f.instance_id', 'f.requested_by', 'f.state', 'v.host_id'])
     .where('f.id', '=', id)
     .forUpdate('f')
     .executeTakeFirst();
@@ -34,7 +34,12 @@ export async function findQueuedFlush(tx: Tx, instance_id: InstanceId): Promise<
 
 export async function insertFlush(
   tx: Tx,
-  flush: { readonly id: FlushId; readonly instance_id: InstanceId; readonly vm_id: VmId },
+  flush: {
+    readonly id: FlushId;
+    readonly instance_id: InstanceId;
+    readonly vm_id: VmId;
+    readonly requested_by: string;
+  },
 ): Promise<void> {
   await tx
     .insertInto('flushes')

@@ -4,7 +4,7 @@
  */
 import type { FlushFailureCode } from '../agent-api/reasons.ts';
 import type { FlushReceipt, Reason } from '../agent-api/types.ts';
-import type { Principal } from '../auth/principal.ts';
+import { actorOf, type Principal } from '../auth/principal.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import { isLost } from '../hosts/lease-store.ts';
@@ -42,7 +42,7 @@ export async function beginFlush(tx: Tx, principal: Principal, id: InstanceId): 
     });
   }
   if (rule === 'join') return { kind: 'join_final', vm_id: present(row.vm_id as VmId | null, 'vm id') };
-  return { kind: 'queued', flush_id: await queueFlush(tx, row) };
+  return { kind: 'queued', flush_id: await queueFlush(tx, row, actorOf(principal)) };
 }
 
 /** False when it has failed: a replay then requests a new flush. */
@@ -75,11 +75,12 @@ export function awaitReceipt(
   }
 }
 
-async function queueFlush(tx: Tx, row: InstanceRow): Promise<FlushId> {
+async function queueFlush(tx: Tx, row: InstanceRow, requested_by: string): Promise<FlushId> {
   const queued = await findQueuedFlush(tx, row.id);
   if (queued) return queued;
   const id = newId('flush');
-  await insertFlush(tx, { id, instance_id: row.id, vm_id: present(row.vm_id as VmId | null, 'vm id') });
+  const vm_id = present(row.vm_id as VmId | null, 'vm id');
+  await insertFlush(tx, { id, instance_id: row.id, vm_id, requested_by });
   await notify(tx, 'host', present(row.host_id, 'host of a VM'));
   return id;
 }

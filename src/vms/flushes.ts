@@ -35,7 +35,7 @@ export async function recordFlush(
     if (report.state === 'done' && report.receipt.segments > 0)
       await noteDuration(tx, row.instance_id, report.receipt.generation, report.receipt.duration_ms);
     if (report.state === 'failed')
-      await announceFlushFailure(tx, row.instance_id, 'asked', report.error, host_id);
+      await announceFlushFailure(tx, row.instance_id, 'asked', report.error, row.requested_by);
     await notify(tx, 'flush', report.flush_id);
     return 'accepted';
   });
@@ -57,7 +57,7 @@ export async function recordFlushFailure(
   });
 }
 
-/** Appends `disk.flush_failed`. The caller has locked the instance. */
+/** Appends `disk.flush_failed`. The caller has locked the instance. @param actor who asked for the flush, or the host */
 export async function announceFlushFailure(
   tx: Tx,
   instance_id: InstanceId,

@@ -68,16 +68,20 @@ export interface AttemptRow {
   readonly number: number;
   /** As PostgreSQL writes it into JSON. */
   readonly at: string;
+  readonly url: string;
   readonly status: number | null;
   readonly latency_ms: number;
   readonly error: string | null;
+  readonly response_headers: Record<string, string>;
   readonly response: string;
 }
 
 export interface DeliveryRow {
   readonly id: WebhookDeliveryId;
   readonly event_id: EventId;
+  /** Null once the event has expired, as is its data. */
   readonly event_type: string | null;
+  readonly event_data: unknown;
   readonly instance_id: InstanceId | null;
   readonly position: number;
   readonly state: DeliveryState;
@@ -94,7 +98,7 @@ function selectDeliveries(tx: Tx, webhook_id: WebhookId) {
   const last_attempts = sql<AttemptRow[]>`
     coalesce((
       select json_agg(a order by a.number) from (
-        select number, at, status, latency_ms, error, response from webhook_attempts
+        select number, at, url, status, latency_ms, error, response_headers, response from webhook_attempts
         where delivery_id = d.id order by number desc limit ${sql.lit(SHOWN_ATTEMPTS)}
       ) as a
     ), '[]'::json)`;
@@ -102,7 +106,8 @@ function selectDeliveries(tx: Tx, webhook_id: WebhookId) {
     .selectFrom('webhook_deliveries as d')
     .leftJoin('events as e', 'e.id', 'd.event_id')
     .select(['d.id', 'd.event_id', 'd.instance_id', 'd.position', 'd.state', 'd.attempts'])
-    .select(['d.next_attempt_at', 'd.created_at', 'e.type as event_type', last_attempts.as('last_attempts')])
+    .select(['d.next_attempt_at', 'd.created_at', 'e.type as event_type', 'e.data as event_data'])
+    .select(last_attempts.as('last_attempts'))
     .where('d.webhook_id', '=', webhook_id);
 }
 
@@ -121,7 +126,6 @@ export async function listDeliveries(
   return query.orderBy('d.position', 'desc').limit(limit).execute();
 }
 
-/** `event_type` is null once its event has expired. */
 export async function findDelivery(
   tx: Tx,
   webhook_id: WebhookId,

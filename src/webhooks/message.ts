@@ -22,6 +22,14 @@ export function messageBody({ type, event_at, data, org_id, actor, sequence }: S
   return JSON.stringify({ type, timestamp: event_at, data: { ...data, org_id, actor, sequence } });
 }
 
+/** A request as the API shows it. */
+export interface SentRequest {
+  readonly method: 'POST';
+  readonly url: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+}
+
 /** `webhook-id` is the event's, so a receiver recognises retries, redeliveries and replays by one rule. */
 export function messageHeaders(
   keys: readonly KeyObject[],

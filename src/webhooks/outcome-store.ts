@@ -17,8 +17,9 @@ export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[]): Prom
       select * from unnest(
         ${column('id')}::text[], ${column('number')}::int[], ${column('tries')}::int[], ${column('state')}::text[],
         ${column('retry_in_ms')}::bigint[], ${column('at')}::timestamptz[], ${column('status')}::int[],
-        ${column('latency_ms')}::int[], ${column('error')}::text[], ${column('response')}::text[]
-      ) as o (id, number, tries, state, retry_in_ms, at, status, latency_ms, error, response)
+        ${column('latency_ms')}::int[], ${column('error')}::text[], ${column('response')}::text[],
+        ${column('address')}::text[], ${outcomes.map(({ response_headers }) => JSON.stringify(response_headers))}::text[]
+      ) as o (id, number, tries, state, retry_in_ms, at, status, latency_ms, error, response, url, response_headers)
     ), recorded as (
       update webhook_deliveries d set
         attempts = greatest(d.attempts, o.number),
@@ -31,8 +32,9 @@ export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[]): Prom
       from o where d.id = o.id
       returning d.id
     )
-    insert into webhook_attempts (delivery_id, number, at, status, latency_ms, error, response)
-    select id, number, at, status, latency_ms, error, response from o join recorded using (id)
+    insert into webhook_attempts (delivery_id, number, at, url, status, latency_ms, error, response_headers, response)
+    select id, number, at, url, status, latency_ms, error, response_headers::jsonb, response
+    from o join recorded using (id)
     on conflict do nothing`.execute(tx);
 }
 

@@ -16,6 +16,7 @@ const answer = (change: Partial<Answer>): Answer => ({
   status: null,
   error: null,
   response: '',
+  response_headers: {},
   latency_ms: 3,
   retry_after_seconds: null,
   ...change,

@@ -27,6 +27,7 @@ export interface Outcome {
   readonly latency_ms: number;
   readonly error: string | null;
   readonly response: string;
+  readonly response_headers: Readonly<Record<string, string>>;
   readonly state: DeliveryState;
   /** Null unless it is pending. */
   readonly retry_in_ms: number | null;
@@ -39,7 +40,7 @@ export function outcomeOf(
   at: Date,
   random: () => number = Math.random,
 ): Outcome {
-  const { status, latency_ms, error, response, retry_after_seconds } = answer;
+  const { status, latency_ms, error, response, response_headers, retry_after_seconds } = answer;
   const delivered = status !== null && status >= 200 && status < 300;
   const retry_in_ms = delivered ? null : retryDelayMs(tries + 1, retry_after_seconds, random);
   return {
@@ -52,6 +53,7 @@ export function outcomeOf(
     latency_ms,
     error: error ?? problemOf(status),
     response,
+    response_headers,
     state: delivered ? 'delivered' : retry_in_ms === null ? 'failed' : 'pending',
     retry_in_ms,
   };

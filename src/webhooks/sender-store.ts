@@ -1,7 +1,7 @@
 /** What a sender reads of its webhook and its deliveries. It holds the webhook's lease, so it need not lock rows. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
-import type { InstanceId, OrgId, WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
+import type { EventId, InstanceId, OrgId, WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
 import type { SentEvent } from './message.ts';
 import type { WebhookStatus } from './model.ts';
 
@@ -53,6 +53,17 @@ export interface Page {
   readonly retries: number;
 }
 
+/** What a request sends of an event `e`. */
+const SENT = sql`e.org_id, e.type, e.data, e.actor, e.sequence,
+      to_char(e.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as event_at`;
+
+/** Undefined once it has expired. */
+export async function findSentEvent(tx: Tx, id: EventId): Promise<SentEvent | undefined> {
+  const { rows } =
+    await sql<SentEvent>`select e.id as event_id, ${SENT} from events e where e.id = ${id}`.execute(tx);
+  return rows[0];
+}
+
 /** Due deliveries: those sent in order, by position, then the retries that are due for longest. */
 export async function listDue(
   tx: Tx,
@@ -60,9 +71,7 @@ export async function listDue(
   { after, in_order, retries }: Page,
 ): Promise<readonly DueDelivery[]> {
   const { rows } = await sql<DueDelivery>`
-    select d.id, d.position, d.instance_id, d.in_order, d.attempts, d.tries, d.event_id,
-      e.org_id, e.type, e.data, e.actor, e.sequence,
-      to_char(e.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as event_at
+    select d.id, d.position, d.instance_id, d.in_order, d.attempts, d.tries, d.event_id, ${SENT}
     from (
       (select * from webhook_deliveries
        where webhook_id = ${webhook_id} and state = 'pending' and in_order and position > ${after}

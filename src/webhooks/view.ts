@@ -1,5 +1,7 @@
+import { resourceOf } from '../events/resource.ts';
 import { rfc3339 } from '../lib/clock.ts';
-import type { DeliveryRow } from './delivery-store.ts';
+import type { AttemptRow, DeliveryRow } from './delivery-store.ts';
+import type { SentRequest } from './message.ts';
 import type { WebhookRow } from './store.ts';
 
 export function webhookView(row: WebhookRow) {
@@ -25,11 +27,26 @@ export function deliveryView(row: DeliveryRow) {
     id: row.id,
     event_id: row.event_id,
     event_type: row.event_type,
+    resource: row.event_type === null ? null : resourceOf(row.event_type, row.event_data),
     instance_id: row.instance_id,
     status: row.state,
     attempt_count: row.attempts,
     next_attempt_at: row.next_attempt_at && rfc3339(row.next_attempt_at),
     created_at: rfc3339(row.created_at),
-    attempts: row.last_attempts.map(({ at, ...attempt }) => ({ ...attempt, at: rfc3339(new Date(at)) })),
+    attempts: row.last_attempts.map(attemptView),
   };
+}
+
+function attemptView({ number, at, status, latency_ms, error, response }: AttemptRow) {
+  return { number, at: rfc3339(new Date(at)), status, latency_ms, error, response };
+}
+
+/** @param request null: its event has expired */
+export function deliveryDetailView(row: DeliveryRow, request: SentRequest | null) {
+  const attempts = row.last_attempts.map((attempt) => ({
+    ...attemptView(attempt),
+    url: attempt.url,
+    response_headers: attempt.response_headers,
+  }));
+  return { ...deliveryView(row), request, attempts };
 }

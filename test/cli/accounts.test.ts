@@ -207,7 +207,7 @@ describe('organisations and service accounts', () => {
     const { cli } = await loggedIn();
     const out = await cli.done('service-account', 'create', 'ci', '--scope', 'instances:read');
     assert.match(out, /^Created ci\. Give it a key: berth .*key create NAME --service-account sa_\w+\n$/);
-    assert.match(await cli.done('key', 'create', 'build', '--service-account', 'ci'), /instances:read\./);
+    assert.match(await cli.done('api-key', 'create', 'build', '--service-account', 'ci'), /instances:read\./);
     assert.match(await cli.done('service-account', 'ls'), /^ci +instances:read/m);
     assert.match(await cli.done('service-account', 'rm', 'ci'), /^Deleted ci\./);
     assert.match(await cli.fails(3, 'service-account', 'rm', 'ci'), /next: berth service-account ls\n/);
@@ -217,17 +217,17 @@ describe('organisations and service accounts', () => {
 describe('two keys of one name', () => {
   test('are listed with their ids; each goes by its id or its prefix, and the name names both', async () => {
     const { cli, by } = await loggedIn();
-    for (const _ of [1, 2]) await cli.done('key', 'create', 'ci');
-    const keys = await cli.json<{ id: string; name: string; prefix: string }[]>('key', 'ls');
+    for (const _ of [1, 2]) await cli.done('api-key', 'create', 'ci');
+    const keys = await cli.json<{ id: string; name: string; prefix: string }[]>('api-key', 'ls');
     const [first, second] = keys.filter(({ name }) => name === 'ci');
     assert(first && second);
-    assert.match(await cli.done('key', 'ls'), new RegExp(`^ci .* ${first.id}$`, 'm'));
-    const several = await cli.fails(2, 'key', 'rm', 'ci');
+    assert.match(await cli.done('api-key', 'ls'), new RegExp(`^ci .* ${first.id}$`, 'm'));
+    const several = await cli.fails(2, 'api-key', 'rm', 'ci');
     for (const { id, prefix } of [first, second])
       assert.ok(several.includes(`\n  ${id}  ${prefix}…`), several);
-    assert.equal((await by('key', 'rotate', first.id)).code, 0);
-    await cli.done('key', 'rm', second.prefix);
-    assert.match(await cli.done('key', 'rm', 'ci'), /ci/, 'now it is the only one');
+    assert.equal((await by('api-key', 'rotate', first.id)).code, 0);
+    await cli.done('api-key', 'rm', second.prefix);
+    assert.match(await cli.done('api-key', 'rm', 'ci'), /ci/, 'now it is the only one');
   });
 });
 
@@ -256,7 +256,7 @@ describe('notifications', () => {
 
   test('read marks one by its id, and takes it back', async () => {
     const { cli } = await loggedIn();
-    await cli.done('key', 'create', 'ci');
+    await cli.done('api-key', 'create', 'ci');
     const { tellAll } = await import('../support/telling.ts');
     await tellAll(api.db);
     const [newest] = await cli.json<{ id: string }[]>('notifications');

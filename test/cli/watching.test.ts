@@ -1,4 +1,4 @@
-/** Webhooks, notifications, events and audit on the command line; doctor. */
+/** Notifications, events and audit on the command line; doctor. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { apiForFile } from '../support/api.ts';
@@ -8,55 +8,12 @@ import { happen, tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
-const URL_ = 'https://hooks.example.org/berth';
 
 async function somebody(): Promise<{ cli: Cli; who: Person }> {
   const who = await api.person();
   const { key } = await makeKey(api.db, who, '*');
   return { cli: new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key }), who };
 }
-
-describe('webhooks', () => {
-  test('create prints the secret once; ls, ping, deliveries, redeliver and rm take the name', async () => {
-    const { cli } = await somebody();
-    assert.match(
-      await cli.done('webhook', 'create', URL_, '--event', 'vm.started'),
-      /^hooks\.example\.org is made\..*:\nwhsec_\S+\n$/,
-    );
-    const list = await cli.done('webhook', 'ls');
-    assert.match(list, /^hooks\.example\.org +enabled +vm\.started +https:\/\/hooks/m);
-    assert.ok(!list.includes('whsec_'));
-    assert.match(await cli.done('webhook', 'deliveries', 'hooks.example.org'), /^Nothing was sent yet/);
-    assert.match(await cli.done('webhook', 'ping', 'hooks.example.org', '-q'), /^evt_\w+\n$/);
-    await tellAll(api.db);
-    assert.match(
-      await cli.fails(3, 'webhook', 'redeliver', 'hooks.example.org', 'whd_nothing'),
-      /^berth: .*\n {2}next: berth webhook deliveries hooks\.example\.org\n/,
-    );
-    assert.equal(await cli.done('webhook', 'rm', 'hooks.example.org'), 'hooks.example.org is deleted.\n');
-    assert.equal(await cli.done('webhook', 'ls'), 'No webhooks yet. Make one: berth webhook create URL\n');
-    assert.match(
-      await cli.fails(2, 'webhook', 'create', 'nonsense'),
-      /^berth: URL: .*\n {2}next: .*berth webhook listen/,
-    );
-  });
-
-  test('listen prints this organisation’s events as they come, until Ctrl-C', async () => {
-    const { cli, who } = await somebody();
-    const stranger = await api.person();
-    const listening = cli.start(['webhook', 'listen', '--event', 'instance.created'], null);
-    await until('it listens', () => listening.err().includes('Listening at'));
-    await api.instance(stranger);
-    const { id } = await api.instance(who);
-    await tellAll(api.db);
-    await until('it is printed', () => listening.out().includes(id));
-    listening.child.kill('SIGINT');
-    const { code, out } = await listening.ended;
-    assert.equal(code, 130);
-    assert.equal(out.match(/^webhook-id: evt_\w+$/gm)?.length, 1);
-    assert.match(out, /^ {2}"type": "instance\.created",$/m);
-  });
-});
 
 describe('what happens', () => {
   test('notifications are listed, marked as read, and followed', async () => {
@@ -85,30 +42,61 @@ describe('what happens', () => {
     assert.notEqual(await cli.done('notifications', '--all', '-q'), '');
   });
 
-  test('events are listed oldest first, of one instance where asked', async () => {
+  test('events are sentences, newest first, of one instance, type, actor or time where asked', async () => {
     const { cli, who } = await somebody();
     const { name } = await api.instance(who);
     const other = await api.instance(who);
     await tellAll(api.db);
-    const all = (await cli.done('events')).trim().split('\n');
-    assert.equal(all.length, 2);
-    assert.match(
-      all[0] ?? '',
-      new RegExp(`^\\d\\d:\\d\\d:\\d\\d {2}instance\\.created +${name} #1 {2}by usr_`),
-    );
-    assert.match(all[1] ?? '', new RegExp(other.name));
-    assert.equal((await cli.json<unknown[]>('events', '--instance', name)).length, 1);
+    const [heading, ...lines] = (await cli.done('events')).trim().split('\n');
+    assert.match(heading ?? '', /^WHEN +TYPE +EVENT$/);
+    assert.equal(lines.length, 2);
+    const sentence = (of: string) => `${who.email} created ${of}`;
+    const time = '^20\\d\\d-\\d\\d-\\d\\d \\d\\d:\\d\\d \\(\\S+ m?s ago\\)';
+    assert.match(lines[0] ?? '', new RegExp(`${time} +instance\\.created +${sentence(other.name)}$`));
+    assert.match(lines[1] ?? '', new RegExp(`${sentence(name)}$`));
+    const count = async (...words: string[]) => (await cli.json<unknown[]>('events', ...words)).length;
+    assert.equal(await count('--instance', name), 1);
+    assert.equal(await count('--since', '1h', '--type', 'instance.created', '--actor', who.email), 2);
+    assert.equal(await count('--until', '1h'), 0);
+    assert.equal(await count('--actor', 'system'), 0);
+    assert.match(await cli.fails(2, 'events', '--since', 'soon'), /--since takes a duration before now/);
   });
 
-  test('audit lists who did what, and to which instance by its name', async () => {
-    const { cli } = await somebody();
-    await cli.done('api-key', 'create', 'ci');
-    assert.match(
-      await cli.done('audit'),
-      /^# +AT +ACTOR +ACTION +TARGET +FROM\n1? +20\S+ +usr_\S+ +api_key\.create/,
+  test('events -f --since prints those since then, oldest first, and goes on with new ones', async () => {
+    const { cli, who } = await somebody();
+    const [one, two] = [await api.instance(who), await api.instance(who)];
+    await tellAll(api.db);
+    const following = cli.start(['events', '-f', '--since', '1h', '--actor', who.email], null);
+    await until('the past is printed', () => following.out().includes(two.name));
+    const three = await api.instance(who);
+    await tellAll(api.db);
+    await until('the new one is printed', () => following.out().includes(three.name));
+    following.child.kill('SIGINT');
+    const { code, out } = await following.ended;
+    assert.equal(code, 130);
+    const order = [one, two, three].map(({ name }) => out.indexOf(`created ${name}\n`));
+    assert.deepEqual(
+      order,
+      order.toSorted((a, b) => a - b),
     );
+    assert.ok(!order.includes(-1), out);
+  });
+
+  test('audit lists who did what to what, by names, and takes a time, an action and an actor', async () => {
+    const { cli, who } = await somebody();
+    await cli.done('api-key', 'create', 'ci');
     await cli.done('create', 'web');
-    assert.match(await cli.done('audit', '--limit', '1'), /instance\.create +web +\S+$/m);
+    const [heading, web, ci] = (await cli.done('audit')).split('\n');
+    assert.match(heading ?? '', /^# +WHEN +ACTOR +ACTION +TARGET +FROM$/);
+    assert.match(
+      ci ?? '',
+      /^1? +20\S+ \S+ \(\S+ m?s ago\) +usr_\S+@example\.org +api_key\.create +ci \(ak_\w+\) /,
+    );
+    assert.match(web ?? '', /instance\.create +web \(inst_\w+\) +\S+$/);
+    const count = async (...words: string[]) => (await cli.json<unknown[]>('audit', ...words)).length;
+    assert.equal(await count('--since', '1h'), 2);
+    assert.equal(await count('--type', 'api_key.create', '--actor', who.email), 1);
+    assert.equal(await count('--until', '1h'), 0);
     assert.match(await cli.done('audit', '--limit', '1', '--json'), /"target": "inst_/);
   });
 });

@@ -187,7 +187,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     const { who, page, heading, listenAt, leave } = await visit();
     const { id, name } = await api.instance(who);
     await listenAt(`/instances/${name}/activity`);
-    await heading('Nothing yet').waitFor();
+    await heading('No events yet').waitFor();
     await endTokens(who);
     await api.as(who).post(`/v1/instances/${id}/vm`);
     await tellAll(api.db);

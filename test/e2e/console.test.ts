@@ -183,8 +183,14 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
 
   test('names actors', async () => {
     await page.goto(`${origin}/instances/web/activity`);
-    await page.getByRole('cell', { name: EMAIL }).first().waitFor();
-    await page.getByRole('cell', { name: 'the host', exact: true }).first().waitFor();
+    await page
+      .getByRole('cell', { name: `${EMAIL} started web` })
+      .first()
+      .waitFor();
+    await page
+      .getByRole('cell', { name: /^(Automatic flush|.* flushed web)/ })
+      .first()
+      .waitFor();
   });
 
   test('invites several people as members, not as owners', async () => {
@@ -273,20 +279,26 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await button('New webhook').first().click();
     await dialog().getByLabel('Name').fill('bot');
     await dialog().getByLabel('URL').fill(`${receiver.origin}/hook`);
-    await button('Make the webhook').click();
+    await button('Create webhook').click();
     await dialog()
       .getByText(/^whsec_/)
       .waitFor();
     await button('I have kept it').click();
     await page.getByRole('link', { name: 'bot' }).click();
     await button('Send a ping').click();
-    const delivery = page.locator('.deliveries > li').filter({ hasText: 'webhook.ping' });
+    const delivery = page.getByRole('row').filter({ hasText: 'webhook.ping' });
     await delivery.filter({ hasText: 'delivered' }).waitFor();
-    await delivery.locator('summary').click();
-    await delivery.getByText('taken').waitFor();
-    await button('Redeliver webhook.ping').click();
+    await button('Details of webhook.ping bot').click();
+    await dialog().getByText('taken').waitFor();
+    await dialog().getByText(`webhook-id: ${received[0]}`).waitFor();
+    await dialog().getByText('"type": "webhook.ping"').waitFor();
+    await dialog().getByRole('button', { name: 'Redeliver' }).click();
     await until('it came again', () => received.length >= 2);
     assert.equal(new Set(received).size, 1, 'with the same webhook-id');
+    await dialog()
+      .getByText(/^2\. .* · 200 · /)
+      .waitFor();
+    await page.keyboard.press('Escape');
     await delivery.filter({ hasText: '2 attempts' }).waitFor();
   });
 
@@ -361,7 +373,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     }
     await page.goto(`${origin}/webhooks`);
     await page.getByRole('link', { name: 'bot' }).click();
-    for (const name of ['Change', 'New secret', 'Delete']) {
+    for (const name of ['Edit', 'Rotate secret', 'Delete']) {
       await button(name).click();
       found.push(...(await dialogFindings(page, button(name))));
     }

@@ -54,12 +54,12 @@ describe('200', () => {
     );
     const [started, created] = data;
     assert.ok(started && created);
-    assert.deepEqual(Object.keys(started).sort(), ['data', 'id', 'timestamp', 'type']);
+    assert.deepEqual(Object.keys(started).sort(), ['actor_name', 'data', 'id', 'timestamp', 'type']);
     assert.match(started.id, /^evt_/);
     assert.match(started.timestamp, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
     const { org_id, actor, sequence } = created.data;
     assert.deepEqual({ org_id, actor, sequence }, { org_id: who.org_id, actor: who.user_id, sequence: 1 });
-    assert.deepEqual([started.data['actor'], started.data['sequence']], [api.host_id, 2]);
+    assert.deepEqual([started.data['actor'], started.data['sequence']], [who.user_id, 2]);
     assert.equal((started.data['instance'] as { id: string }).id, instance.id);
   });
 

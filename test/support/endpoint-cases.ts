@@ -277,6 +277,7 @@ function webhooks(api: TestApi): Record<string, EndpointCase> {
     [`POST ${one}/rotate-secret`]: { ...write, resource: webhook },
     [`POST ${one}/ping`]: { ...write, resource: webhook },
     [`GET ${one}/deliveries`]: { need: 'webhooks:read', roles: ADMINS, resource: webhook },
+    [`GET ${one}/deliveries/{delivery_id}`]: { need: 'webhooks:read', roles: ADMINS, resource: delivery },
     [`POST ${one}/deliveries/{delivery_id}/redeliver`]: { ...write, resource: delivery },
     [`POST ${one}/replay`]: {
       ...write,

@@ -75,9 +75,13 @@ test('a receiver gets method, path, headers and body, by address and by name', a
   for (const host of [ALLOWED, 'good.lab']) {
     const answer = await outbound.post(`http://${host}:${receiver.port}/hook?x=1`, HEADERS, '{"a":"ü"}');
     assert.deepEqual(
-      { ...answer, latency_ms: 0 },
-      { status: 200, error: null, response: 'thanks', latency_ms: 0, retry_after_seconds: null },
+      { ...answer, response_headers: {}, latency_ms: 0 },
+      {
+        ...{ status: 200, error: null, response: 'thanks', response_headers: {} },
+        ...{ latency_ms: 0, retry_after_seconds: null },
+      },
     );
+    assert.ok('date' in answer.response_headers);
     assert.ok(answer.latency_ms >= 0);
   }
   assert.deepEqual(seen, [

@@ -1,50 +1,80 @@
-/** An instance's events, newest first, live. */
-import type { Event, Instance } from '../../../client/src/berth.ts';
+/** An instance's events as sentences, newest first, live. */
+import { useState } from 'preact/hooks';
+import type { Event, EventType, Instance } from '../../../client/src/berth.ts';
+import { eventSentence } from '../../../client/src/event-words.ts';
 import { call } from '../api.ts';
-import { Actor, useActors } from '../ui/actor.tsx';
+import { instances } from '../live/instances.ts';
+import { Select } from '../ui/field.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
+import { LogFilter, type LogFilterValues } from '../ui/log-filter.tsx';
 import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
+import { EVENT_GROUPS } from '../webhooks/event-types.ts';
+
+/** The groups whose events are an instance's. */
+const GROUPS = EVENT_GROUPS.filter(({ name }) => ['Instances', 'VMs', 'Disks'].includes(name));
+
+const nameOf = (id: string) => instances.value?.find((each) => each.id === id)?.name;
 
 export function Activity({ instance }: { readonly instance: Instance }) {
   const { id } = instance;
-  const list = useActors(
-    useList(
-      `activity ${id}`,
-      (query) => call('listEvents', { query: { resource: id, limit: 50, ...query } }),
-      (message) => message.kind === 'event' && instanceOf(message.event) === id,
-    ),
+  const [filter, setFilter] = useState<LogFilterValues>({});
+  const { type, ...others } = filter;
+  const wanted = { ...others, ...(type === undefined ? {} : { type: type as EventType }) };
+  const list = useList(
+    `activity ${id} ${JSON.stringify(filter)}`,
+    (query) => call('listEvents', { query: { resource: id, limit: 50, ...wanted, ...query } }),
+    (message) => message.kind === 'event' && instanceOf(message.event) === id,
   );
+  const filtered = Object.keys(filter).length > 0;
   return (
-    <Section title="Activity" lead="Events of the last 30 days; webhooks carry the same.">
+    <Section
+      title="Activity"
+      lead="What people, Berth and the host did with this instance in the last 30 days. Webhooks send the same events."
+    >
+      <LogFilter type={<TypeField />} value={filter} onChange={setFilter} />
       <ListTable
         list={list}
+        lines={8}
         empty={
-          <Empty icon="audit" title="Nothing yet">
+          <Empty icon="audit" title={filtered ? 'No event fits' : 'No events yet'}>
             <p>
-              Starts, stops, flushes, forks and changes appear here as they happen. Start the VM to see the
-              first.
+              {filtered
+                ? 'Change or clear the filter.'
+                : 'Starts, stops, flushes, forks and changes appear here as they happen. Start the VM to see the first.'}
             </p>
           </Empty>
         }
         columns={[
           {
             head: 'Event',
-            cell: ({ type, data }) => (
+            cell: (event) => (
               <>
-                <code>{type}</code>
-                <div class="narrow-only dim">
-                  <Actor id={data.actor} />
-                </div>
+                <div class="wrap">{eventSentence(event, nameOf)}</div>
+                <code class="dim">{event.type}</code>
               </>
             ),
           },
-          { head: 'By', class: 'wide-only', cell: ({ data }) => <Actor id={data.actor} /> },
           { head: 'When', class: 'nowrap', cell: ({ timestamp }) => <Time at={timestamp} /> },
         ]}
       />
     </Section>
+  );
+}
+
+function TypeField() {
+  return (
+    <Select label="Type" name="type">
+      <option value="">All types</option>
+      {GROUPS.flatMap(({ types }) =>
+        types.map((type) => (
+          <option key={type} value={type}>
+            {type}
+          </option>
+        )),
+      )}
+    </Select>
   );
 }
 

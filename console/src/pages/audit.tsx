@@ -1,21 +1,16 @@
 /** The audit log. */
 import { useState } from 'preact/hooks';
+import type { AuditEntry } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { exactly } from '../format.ts';
 import { instances } from '../live/instances.ts';
 import { leads } from '../live/membership.ts';
-import { actorOf } from '../live/people.ts';
-import { Actor, useActors } from '../ui/actor.tsx';
+import { Actor } from '../ui/actor.tsx';
 import { Field } from '../ui/field.tsx';
-import { Form } from '../ui/form.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
+import { LogFilter, type LogFilterValues } from '../ui/log-filter.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
 import { useList } from '../use-list.ts';
-
-interface Filter {
-  readonly action?: string;
-  readonly actor?: string;
-}
 
 export function AuditPage() {
   return (
@@ -24,8 +19,8 @@ export function AuditPage() {
         title="Audit log"
         lead={
           <>
-            Each entry holds the hash of the one before it. <code>berth audit verify</code> on the server
-            proves that none was changed.
+            Who changed what, when and from where. Each entry holds the hash of the entry before it, so that{' '}
+            <code>berth audit verify</code> on the server finds any later change.
           </>
         }
       />
@@ -33,7 +28,7 @@ export function AuditPage() {
         <Entries />
       ) : (
         <Empty icon="audit" title="For owners and admins">
-          <p>Your role may not read the audit log.</p>
+          <p>Only owners and admins may read the audit log.</p>
         </Empty>
       )}
     </>
@@ -41,55 +36,49 @@ export function AuditPage() {
 }
 
 function Entries() {
-  const [filter, setFilter] = useState<Filter>({});
-  const list = useActors(
-    useList(`audit ${JSON.stringify(filter)}`, (query) =>
-      call('listAudit', { query: { ...filter, ...query } }),
-    ),
+  const [filter, setFilter] = useState<LogFilterValues>({});
+  const { type, ...others } = filter;
+  const wanted = { ...others, ...(type === undefined ? {} : { action: type }) };
+  const list = useList(`audit ${JSON.stringify(filter)}`, (query) =>
+    call('listAudit', { query: { ...wanted, ...query } }),
   );
-  const choose = async (form: FormData) => {
-    const said = (name: string) => String(form.get(name)).trim();
-    const actor = actorOf(said('actor'));
-    if (actor.includes('@'))
-      throw new Error('Nobody here has this address. Who has left is found by their id (usr_…).');
-    setFilter({
-      ...(said('action') === '' ? {} : { action: said('action') }),
-      ...(actor === '' ? {} : { actor }),
-    });
-  };
   return (
     <>
-      <Form class="filter" verb="Filter" work={choose}>
-        {() => (
-          <>
-            <Field label="Action" name="action" placeholder="vm.start" spellcheck={false} />
-            <Field label="By" name="actor" placeholder="address or usr_…" spellcheck={false} />
-          </>
-        )}
-      </Form>
+      <LogFilter
+        type={<Field label="Action" name="type" placeholder="vm.start" spellcheck={false} />}
+        value={filter}
+        onChange={setFilter}
+      />
       <ListTable
         list={list}
         lines={8}
         empty={
-          <Empty icon="audit" title="No entry">
-            <p>Nothing fits. Take a part of the filter away.</p>
+          <Empty icon="audit" title="No entry fits">
+            <p>Change or clear the filter.</p>
           </Empty>
         }
         columns={[
-          { head: 'When', class: 'nowrap', cell: ({ at }) => exactly(at) },
+          { head: 'When', class: 'nowrap when', cell: ({ at }) => exactly(at) },
           {
             head: 'Action',
-            cell: ({ action, actor }) => (
+            cell: (entry) => (
               <>
-                <code>{action}</code>
+                <code>{entry.action}</code>
                 <div class="narrow-only dim">
-                  <Actor id={actor} />
+                  <Actor id={entry.actor} name={entry.actor_name} />
+                </div>
+                <div class="narrow-only">
+                  <Target entry={entry} />
                 </div>
               </>
             ),
           },
-          { head: 'By', class: 'wide-only', cell: ({ actor }) => <Actor id={actor} /> },
-          { head: 'On', class: 'wide-only', cell: ({ target }) => <Target id={target} /> },
+          {
+            head: 'By',
+            class: 'wide-only',
+            cell: ({ actor, actor_name }) => <Actor id={actor} name={actor_name} />,
+          },
+          { head: 'Target', class: 'wide-only', cell: (entry) => <Target entry={entry} /> },
           { head: 'From', class: 'wide-only nowrap', cell: ({ ip }) => ip ?? '' },
           { head: 'No.', class: 'number wide-only', cell: ({ seq }) => seq ?? '' },
         ]}
@@ -98,13 +87,19 @@ function Entries() {
   );
 }
 
-/** Shows instances by name while they exist. */
-function Target({ id }: { readonly id: string | null }) {
-  const name = instances.value?.find((each) => each.id === id)?.name;
-  if (name === undefined || id === null) return <code class="wrap">{id ?? ''}</code>;
+/** The name of the target and its id. An instance that exists is a link. */
+function Target({ entry: { target, target_name } }: { readonly entry: AuditEntry }) {
+  if (target === null) return null;
+  const present = instances.value?.find(({ id }) => id === target)?.name;
   return (
-    <a href={`/instances/${name}`} title={id}>
-      {name}
-    </a>
+    <>
+      {present !== undefined && (
+        <div>
+          <a href={`/instances/${present}`}>{present}</a>
+        </div>
+      )}
+      {present === undefined && target_name !== null && <div class="wrap">{target_name}</div>}
+      <code class={target_name === null ? 'wrap' : 'wrap dim wide-only'}>{target}</code>
+    </>
   );
 }

@@ -17,6 +17,11 @@ import { WebhookDialog } from '../webhooks/webhook-dialog.tsx';
 import { WebhookStatus } from '../webhooks/webhook-status.tsx';
 
 const GRACE_S = 86_400;
+const DISABLED: Readonly<Record<string, string>> = {
+  requested: 'Disabled by an owner or admin. It gets no events until it is enabled.',
+  gone: 'Disabled, because its server answered 410 (Gone).',
+  failing: 'Disabled, because every delivery failed for five days.',
+};
 
 export function WebhookPage({ id }: { readonly id: string }) {
   const query = useQuery(`webhook ${id}`, () => call('getWebhook', { path: { id } }));
@@ -30,7 +35,7 @@ interface Props {
 
 function Found({ webhook, onChanged }: Props) {
   const { id, name, url, events, status, disabled_reason, failing_since } = webhook;
-  const [asked, setAsked] = useState<'change' | 'delete' | 'rotate' | null>(null);
+  const [asked, setAsked] = useState<'edit' | 'delete' | 'rotate' | null>(null);
   const [secret, setSecret] = useState<string | null>(null);
   const [sent, setSent] = useState(0);
   const close = () => setAsked(null);
@@ -60,10 +65,12 @@ function Found({ webhook, onChanged }: Props) {
           <p class="lead">{events.includes('*') ? 'All events' : events.join(', ')}</p>
           {failing_since !== null && (
             <p class="reason bad">
-              Nothing but failures since <Time at={failing_since} />
+              Every delivery has failed since <Time at={failing_since} />
             </p>
           )}
-          {disabled_reason !== null && <p class="reason bad">Disabled: {disabled_reason}</p>}
+          {disabled_reason !== null && (
+            <p class="reason bad">{DISABLED[disabled_reason] ?? disabled_reason}</p>
+          )}
         </div>
         {leads() && (
           <div class="page-actions">
@@ -73,9 +80,9 @@ function Found({ webhook, onChanged }: Props) {
             >
               Send a ping
             </Button>
-            <Button onClick={() => setAsked('change')}>Change</Button>
+            <Button onClick={() => setAsked('edit')}>Edit</Button>
             <Button onClick={() => attempt(toggle)}>{status === 'enabled' ? 'Disable' : 'Enable'}</Button>
-            <Button onClick={() => setAsked('rotate')}>New secret</Button>
+            <Button onClick={() => setAsked('rotate')}>Rotate secret</Button>
             <Button kind="danger" onClick={() => setAsked('delete')}>
               Delete
             </Button>
@@ -85,9 +92,9 @@ function Found({ webhook, onChanged }: Props) {
       {leads() ? (
         <Deliveries webhook={webhook} sent={sent} />
       ) : (
-        <p class="panel dim">Only owners and admins see the deliveries.</p>
+        <p class="panel dim">Only owners and admins may see the deliveries.</p>
       )}
-      {asked === 'change' && (
+      {asked === 'edit' && (
         <WebhookDialog
           of={webhook}
           onClose={close}
@@ -96,8 +103,8 @@ function Found({ webhook, onChanged }: Props) {
       )}
       {asked === 'rotate' && (
         <ConfirmDialog
-          title={`New secret for ${name}`}
-          verb="Make a new secret"
+          title={`Rotate the secret of ${name}`}
+          verb="Rotate secret"
           harmless
           onClose={close}
           work={async () => {
@@ -108,7 +115,10 @@ function Found({ webhook, onChanged }: Props) {
             setSecret(made.secret);
           }}
         >
-          <p>For a day both secrets sign, so that your server can change over without a gap.</p>
+          <p>
+            Berth makes a new secret. For a day both secrets sign, so that your server can change to the new
+            one without refusing requests.
+          </p>
         </ConfirmDialog>
       )}
       {asked === 'delete' && (
@@ -121,7 +131,7 @@ function Found({ webhook, onChanged }: Props) {
             navigate('/webhooks');
           }}
         >
-          <p>Its deliveries stop, and the list of past deliveries is deleted.</p>
+          <p>It gets no more events, and its past deliveries are deleted.</p>
         </ConfirmDialog>
       )}
       {secret !== null && (
@@ -131,7 +141,7 @@ function Found({ webhook, onChanged }: Props) {
           label="Copy the secret"
           onClose={() => setSecret(null)}
         >
-          <p>The secret before it goes on for a day.</p>
+          <p>The previous secret signs too for a day.</p>
         </SecretDialog>
       )}
     </>

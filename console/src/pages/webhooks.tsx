@@ -27,7 +27,7 @@ export function WebhooksPage() {
     <>
       <PageHead
         title="Webhooks"
-        lead="Signed requests to a server of yours whenever something happens here."
+        lead="A webhook sends a signed request to your server for each event of this organisation."
         actions={create}
       />
       <ListTable
@@ -35,8 +35,8 @@ export function WebhooksPage() {
         empty={
           <Empty icon="webhook" title="No webhooks yet">
             <p>
-              Give the address of a server that should hear of starts, stops, flushes and failures. Signatures
-              follow Standard Webhooks, so a library of your language verifies them.
+              Your server learns of starts, stops, flushes and failures as they happen. The signatures follow
+              Standard Webhooks, whose libraries verify them in many languages.
             </p>
             {create}
           </Empty>
@@ -57,7 +57,7 @@ export function WebhooksPage() {
             cell: ({ events }) => (events.includes('*') ? 'all' : events.length),
           },
           { head: 'Status', cell: (webhook) => <WebhookStatus webhook={webhook} /> },
-          { head: 'Made', class: 'wide-only nowrap', cell: (webhook) => <Time at={webhook.created_at} /> },
+          { head: 'Created', class: 'wide-only nowrap', cell: (webhook) => <Time at={webhook.created_at} /> },
         ]}
       />
       {creating && (
@@ -76,7 +76,7 @@ export function WebhooksPage() {
           label="Copy the secret"
           onClose={() => setMade(null)}
         >
-          <p>Your server verifies with it that a request is from Berth.</p>
+          <p>Your server verifies with it that a request comes from Berth.</p>
         </SecretDialog>
       )}
     </>

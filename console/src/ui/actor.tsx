@@ -1,21 +1,12 @@
-/** The actor: the name if it is known, with the id as tooltip. */
-import { useEffect } from 'preact/hooks';
-import { org } from '../live/membership.ts';
-import { loadNames, nameOf, namesLoaded } from '../live/people.ts';
-import type { List } from '../use-list.ts';
+import { actorWords } from '../../../client/src/event-words.ts';
 
-export function Actor({ id }: { readonly id: string }) {
-  const name = nameOf(id);
-  if (name === null) return <code class="wrap">{id}</code>;
+/** Who acted: the name if it is known, with the id as tooltip. */
+export function Actor({ id, name }: { readonly id: string; readonly name: string | null }) {
+  const words = actorWords(id, name);
+  if (words === id) return <code class="wrap">{id}</code>;
   return (
     <span class="wrap" title={id}>
-      {name}
+      {words}
     </span>
   );
-}
-
-/** A list that shows actors. It appears once their names are loaded, so that no row changes its size later. */
-export function useActors<T>(list: List<T>): List<T> {
-  useEffect(loadNames, [org.value?.id]);
-  return namesLoaded() ? list : { ...list, data: undefined, more: undefined };
 }

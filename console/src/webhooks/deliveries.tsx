@@ -1,28 +1,35 @@
-/** A webhook's deliveries, with every attempt and its answer. */
+/** A webhook's deliveries, the newest events first. One opens with its request and answers. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Webhook, WebhookDelivery } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
-import { attempt } from '../attempt.ts';
-import { exactly, plural } from '../format.ts';
-import { Button } from '../ui/button.tsx';
-import { Icon } from '../ui/icon.tsx';
-import { LoadedList } from '../ui/loaded-list.tsx';
+import { plural } from '../format.ts';
+import { ListTable } from '../ui/loaded-list.tsx';
 import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
+import { DeliveryDialog } from './delivery-dialog.tsx';
+import { aboutOf, DeliveryEvent } from './delivery-event.tsx';
+import { DeliveryStatus } from './delivery-status.tsx';
 
 const EVERY_MS = 3_000;
-const STATES = { pending: 'starting', delivered: 'running', failed: 'failed' } as const;
+type Status = WebhookDelivery['status'];
 
+/** @param sent counts the pings, after which the list is read again */
 export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; readonly sent: number }) {
   const { id } = webhook;
+  const [status, setStatus] = useState<Status | ''>('');
+  const [opened, setOpened] = useState<WebhookDelivery | null>(null);
   const list = useList(
-    `deliveries ${id}`,
-    (query) => call('listWebhookDeliveries', { path: { id }, query: { limit: 25, ...query } }),
+    `deliveries ${id} ${status}`,
+    (query) =>
+      call('listWebhookDeliveries', {
+        path: { id },
+        query: { limit: 25, ...(status === '' ? {} : { status }), ...query },
+      }),
     ({ kind }) => kind === 'event',
   );
   const { reload } = list;
-  const pending = list.data?.some(({ status }) => status === 'pending') ?? false;
+  const pending = list.data?.some((each) => each.status === 'pending') ?? false;
   useEffect(() => void reload(), [sent]);
   useEffect(() => {
     if (!pending) return undefined;
@@ -30,85 +37,83 @@ export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; reado
     return () => clearInterval(timer);
   }, [pending, reload]);
   return (
-    <Section title="Deliveries" lead="Failed attempts are made again by themselves for two days.">
-      <LoadedList
+    <Section
+      title="Deliveries"
+      lead="A failed delivery is sent again: ten attempts in about two days. Deliveries are kept for 14 days."
+      actions={<StatusFilter status={status} onChange={setStatus} />}
+    >
+      <ListTable
         list={list}
         empty={
-          <Empty icon="webhook" title="Nothing was sent yet">
-            <p>Send a ping to see whether your server answers.</p>
+          <Empty icon="webhook" title={status === '' ? 'No deliveries yet' : `No ${status} deliveries`}>
+            <p>
+              {status === '' ? 'Send a ping to see whether your server answers.' : 'Choose another status.'}
+            </p>
           </Empty>
         }
-      >
-        {(deliveries) => (
-          <ul class="deliveries">
-            {deliveries.map((each) => (
-              <Delivery key={each.id} delivery={each} webhook={webhook} onSent={reload} />
-            ))}
-          </ul>
-        )}
-      </LoadedList>
+        columns={[
+          { head: 'Event', cell: (delivery) => <DeliveryEvent delivery={delivery} /> },
+          {
+            head: 'Status',
+            cell: (delivery) => (
+              <>
+                <DeliveryStatus status={delivery.status} />
+                <div class="narrow-only dim">
+                  <Time at={delivery.created_at} />
+                </div>
+              </>
+            ),
+          },
+          { head: 'Last attempt', class: 'wide-only', cell: lastAttempt },
+          { head: 'When', class: 'wide-only nowrap', cell: ({ created_at }) => <Time at={created_at} /> },
+        ]}
+        actions={[
+          {
+            name: 'Details',
+            about: (each) => `Details of ${aboutOf(each)}`,
+            work: (each) => setOpened(each),
+          },
+        ]}
+      />
+      {opened && (
+        <DeliveryDialog
+          webhook={webhook}
+          delivery={opened}
+          onClose={() => setOpened(null)}
+          onSent={() => void reload()}
+        />
+      )}
     </Section>
   );
 }
 
-interface Props {
-  readonly delivery: WebhookDelivery;
-  readonly webhook: Webhook;
-  readonly onSent: () => Promise<void>;
+function lastAttempt({ attempts, attempt_count }: WebhookDelivery) {
+  const last = attempts.at(-1);
+  if (last === undefined) return <span class="dim">none yet</span>;
+  return (
+    <>
+      {last.status ?? last.error ?? 'no answer'} <span class="dim">in {last.latency_ms} ms</span>
+      {attempt_count > 1 && <span class="dim">, {plural(attempt_count, 'attempt')}</span>}
+    </>
+  );
 }
 
-function Delivery({ delivery, webhook, onSent }: Props) {
-  const { id, event_id, event_type, status, attempts, attempt_count, next_attempt_at, created_at } = delivery;
-  const [busy, setBusy] = useState(false);
-  const redeliver = async () => {
-    setBusy(true);
-    await attempt(async () => {
-      await call('redeliverWebhookDelivery', { path: { id: webhook.id, delivery_id: id }, body: {} });
-      await onSent();
-    });
-    setBusy(false);
-  };
+interface FilterProps {
+  readonly status: Status | '';
+  readonly onChange: (status: Status | '') => void;
+}
+
+function StatusFilter({ status, onChange }: FilterProps) {
   return (
-    <li>
-      <details>
-        <summary>
-          <span class={`state ${STATES[status]}`}>
-            <span class="dot" aria-hidden="true" />
-            {status}
-          </span>
-          <code>{event_type ?? 'event gone'}</code>
-          <span class="dim">{plural(attempt_count, 'attempt')}</span>
-          <span class="dim end">
-            <Time at={created_at} passive />
-          </span>
-        </summary>
-        <div class="delivery">
-          <p class="dim">
-            <code>webhook-id: {event_id}</code>
-            {next_attempt_at !== null && status === 'pending' && (
-              <> · next attempt {exactly(next_attempt_at)}</>
-            )}
-          </p>
-          {attempts.map(({ number, at, status: answered, latency_ms, error, response }) => (
-            <div key={number} class="attempt">
-              <p>
-                <strong>{number}</strong> {exactly(at)} · {answered ?? 'no answer'} · {latency_ms} ms
-                {error !== null && <span class="bad"> · {error}</span>}
-              </p>
-              {response !== '' && <pre>{response}</pre>}
-            </div>
-          ))}
-          <Button
-            small
-            busy={busy}
-            aria-label={`Redeliver ${event_type ?? event_id}`}
-            onClick={() => void redeliver()}
-          >
-            <Icon name="restart" />
-            Redeliver
-          </Button>
-        </div>
-      </details>
-    </li>
+    <select
+      aria-label="Status"
+      value={status}
+      onChange={({ currentTarget }) => onChange(currentTarget.value as Status | '')}
+    >
+      <option value="">All deliveries</option>
+      <option value="pending">Pending</option>
+      <option value="delivered">Delivered</option>
+      <option value="failed">Failed</option>
+    </select>
   );
 }

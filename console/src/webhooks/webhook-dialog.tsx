@@ -1,4 +1,4 @@
-/** A new webhook, or a change of one. */
+/** Creates a webhook, or edits one. */
 import { useState } from 'preact/hooks';
 import type { CreateWebhookRequest, Webhook } from '../../../client/src/berth.ts';
 import { Field } from '../ui/field.tsx';
@@ -20,8 +20,8 @@ export function WebhookDialog({ of, onClose, work }: Props) {
   };
   return (
     <FormDialog
-      title={of ? `Change ${of.name}` : 'New webhook'}
-      verb={of ? 'Save' : 'Make the webhook'}
+      title={of ? `Edit ${of.name}` : 'New webhook'}
+      verb={of ? 'Save' : 'Create webhook'}
       onClose={onClose}
       work={send}
       wide
@@ -46,7 +46,7 @@ export function WebhookDialog({ of, onClose, work }: Props) {
             maxLength={2048}
             defaultValue={of?.url ?? ''}
             placeholder="https://hooks.example.org/berth"
-            hint="https, at a public address"
+            hint="An https URL with a public address"
             issue={issues['url']}
           />
           <fieldset class="choice">
@@ -54,12 +54,12 @@ export function WebhookDialog({ of, onClose, work }: Props) {
             <label>
               <input type="radio" name="which" checked={all} onChange={() => setAll(true)} />
               <span>
-                All, also of types to come <code>*</code>
+                All types, also future ones <code>*</code>
               </span>
             </label>
             <label>
               <input type="radio" name="which" checked={!all} onChange={() => setAll(false)} />
-              <span>Only these</span>
+              <span>Only these types</span>
             </label>
             {!all && (
               <div class="event-groups">

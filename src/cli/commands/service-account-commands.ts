@@ -14,7 +14,7 @@ async function create(call: Call): Promise<undefined> {
   const { args, options, session, terminal } = call;
   const body = { name: args[0] ?? '', scope: options.text('scope') ?? '*' };
   const made = await session.berth().call('createServiceAccount', { body });
-  const next = `berth key create NAME --service-account ${made.id}`;
+  const next = `berth api-key create NAME --service-account ${made.id}`;
   terminal.done(`Created ${made.name}. Give it a key: ${next}`, made, made.id);
 }
 

@@ -1,52 +1,118 @@
 /** Commands on events and the audit log. */
-import type { Event } from '../../../client/src/berth.ts';
-import { actorNames, targetNames } from '../actor-names.ts';
+import type { AuditEntry, Event } from '../../../client/src/berth.ts';
+import { actorWords, eventSentence } from '../../../client/src/event-words.ts';
 import type { Call, Command } from '../command.ts';
+import { timeOption } from '../duration.ts';
+import { localTime, timeCell } from '../format.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
-import { printEvent } from './webhook-commands.ts';
 
 const LIMIT = {
   limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
 } as const;
-const FOLLOW = {
-  follow: { type: 'boolean', short: 'f', help: 'then print new ones as they come, until Ctrl-C' },
-} as const;
 
 const mostOf = ({ options }: Call) => whole('limit', options.text('limit')) ?? 50;
 
+const FILTERS = {
+  since: { type: 'string', value: 'TIME', help: 'only since then: a duration such as 24h, or a time' },
+  until: { type: 'string', value: 'TIME', help: 'only before then: a duration such as 1h, or a time' },
+  actor: {
+    type: 'string',
+    value: 'ACTOR',
+    help: "only of this actor: an e-mail address, a service account's name or an id",
+  },
+} as const;
+
+const filterOf = ({ options }: Call) => ({
+  since: timeOption('since', options.text('since')),
+  until: timeOption('until', options.text('until')),
+  actor: options.text('actor'),
+});
+
+/** One event as it comes: a line for people, a line of JSON, or its id. */
+function printEvent({ terminal }: Call, event: Event): void {
+  if (terminal.format === 'json') terminal.jsonLine(event);
+  else if (terminal.format === 'quiet') terminal.write(`${event.id}\n`);
+  else terminal.write(`${localTime(event.timestamp)}  ${event.type.padEnd(26)} ${eventSentence(event)}\n`);
+}
+
+const actsAs = (actor: string | undefined, { data, actor_name }: Event) =>
+  actor === undefined || data.actor === actor || actor_name?.toLowerCase() === actor.toLowerCase();
+
+/** New events; with --since, first those since then. Both oldest first. */
+async function follow(call: Call, type: Event['type'] | undefined, resource: string | undefined) {
+  const { session, terminal, signal } = call;
+  const berth = session.berth();
+  const filter = filterOf(call);
+  let last_event_id: string | undefined;
+  if (filter.since !== undefined) {
+    const query = { type, resource, ...filter, limit: 200 };
+    const past = await collect(berth.list('listEvents', { query }), mostOf(call));
+    for (const event of past.toReversed()) printEvent(call, event);
+    last_event_id = past[0]?.id;
+  }
+  const onReset = () =>
+    terminal.warn('berth: some events may be missing; berth events lists those that are kept');
+  for await (const event of berth.events({ type, resource }, { signal, onReset, last_event_id })) {
+    if (actsAs(filter.actor, event)) printEvent(call, event);
+  }
+}
+
 async function events(call: Call): Promise<undefined> {
-  const { session, options, terminal, signal } = call;
+  const { session, options, terminal } = call;
   const berth = session.berth();
   const name = options.text('instance');
   const resource = name === undefined ? undefined : (await berth.instances.find(name)).id;
-  const nameOf = actorNames(call);
   const type = options.text('type') as Event['type'] | undefined;
-  if (options.flag('follow')) {
-    const onReset = () =>
-      terminal.warn('berth: some may have been missed; berth events lists those that are kept');
-    for await (const event of berth.events({ type, resource }, { signal, onReset })) {
-      printEvent(call, event, nameOf);
-    }
-    return undefined;
-  }
+  if (options.flag('follow')) return void (await follow(call, type, resource));
   const most = mostOf(call);
-  const input = { query: { type, resource, limit: Math.max(1, Math.min(200, most)) } };
-  const found = await collect(berth.list('listEvents', input), most);
-  if (terminal.format === 'json') return void terminal.json(found);
-  // The newest last, as in a log.
-  for (const event of found.reverse()) printEvent(call, event, nameOf);
+  const query = { type, resource, ...filterOf(call), limit: Math.max(1, Math.min(200, most)) };
+  terminal.list(await collect(berth.list('listEvents', { query }), most), {
+    headings: ['WHEN', 'TYPE', 'EVENT'],
+    row: (event) => [timeCell(event.timestamp), event.type, eventSentence(event)],
+    quiet: ({ id }) => id,
+    empty: 'No events.',
+  });
+}
+
+/** `web (inst_…)`, or the id alone. */
+const named = (id: string, name: string | null) => (name === null ? id : `${name} (${id})`);
+
+async function audit(call: Call): Promise<undefined> {
+  const { session, options, terminal } = call;
+  const most = mostOf(call);
+  const action = options.text('type');
+  const query = { action, ...filterOf(call), limit: Math.max(1, Math.min(200, most)) };
+  terminal.list(await collect(session.berth().list('listAudit', { query }), most), {
+    headings: ['#', 'WHEN', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
+    row: (each: AuditEntry) => [
+      // Null until the entry is sealed, shortly after the request.
+      String(each.seq ?? ''),
+      timeCell(each.at),
+      actorWords(each.actor, each.actor_name),
+      each.action,
+      each.target === null ? '-' : named(each.target, each.target_name),
+      each.ip ?? '-',
+    ],
+    quiet: ({ id }) => id,
+    empty: 'No entries.',
+  });
 }
 
 export const WATCH_COMMANDS: readonly Command[] = [
   {
     name: 'events',
-    summary: 'list the events of the organisation',
-    example: 'berth events -f --instance web',
+    summary: 'list the events of the last 30 days, the newest first; -f prints new ones as they come',
+    example: 'berth events --instance web --since 24h',
     options: {
-      ...FOLLOW,
+      follow: {
+        type: 'boolean',
+        short: 'f',
+        help: 'print new ones as they come, until Ctrl-C; with --since, first those since then',
+      },
       instance: { type: 'string', value: 'NAME', help: 'only of this instance' },
-      type: { type: 'string', value: 'TYPE', help: 'only this type: vm.started, disk.flushed, …' },
+      type: { type: 'string', value: 'TYPE', help: 'only of this type: vm.started, disk.flushed, …' },
+      ...FILTERS,
       ...LIMIT,
     },
     run: events,
@@ -55,28 +121,12 @@ export const WATCH_COMMANDS: readonly Command[] = [
     name: 'audit ls',
     short: ['audit'],
     summary: 'show the audit log: who did what, when and from where',
-    example: 'berth audit --limit 20',
-    options: LIMIT,
-    run: async (call) => {
-      const most = mostOf(call);
-      const input = { query: { limit: Math.max(1, Math.min(200, most)) } };
-      const nameOf = actorNames(call);
-      const targetOf = await targetNames(call);
-      call.terminal.list(await collect(call.session.berth().list('listAudit', input), most), {
-        headings: ['#', 'AT', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
-        row: (each) => [
-          // Null until the entry is sealed, shortly after the request.
-          String(each.seq ?? ''),
-          each.at,
-          nameOf(each.actor),
-          each.action,
-          each.target === null ? '-' : targetOf(each.target),
-          each.ip ?? '-',
-        ],
-        quiet: ({ id }) => id,
-        empty: 'Nothing yet.',
-      });
-      return undefined;
+    example: 'berth audit --since 7d --actor ada@example.org',
+    options: {
+      type: { type: 'string', value: 'ACTION', help: 'only of this action: vm.start, api_key.create, …' },
+      ...FILTERS,
+      ...LIMIT,
     },
+    run: audit,
   },
 ];

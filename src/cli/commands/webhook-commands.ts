@@ -1,78 +1,110 @@
-/** Commands on webhooks, with a live view of deliveries. */
-import type { CreateWebhookRequest, Event, WebhookDelivery } from '../../../client/src/berth.ts';
-import type { NameOf } from '../actor-names.ts';
-import type { Call, Command } from '../command.ts';
-import { ago, clock } from '../format.ts';
-import { whole } from '../numbers.ts';
-import { collect, findNamed } from '../reading.ts';
+/** Commands on webhooks, with a live view of the events that they would get. */
+import type { CreateWebhookRequest, Event, Webhook } from '../../../client/src/berth.ts';
+import type { Call, Command, Option } from '../command.ts';
+import { UsageError } from '../command-error.ts';
+import { durationOption, timeOption } from '../duration.ts';
+import { when } from '../format.ts';
+import { collect } from '../reading.ts';
+import { DELIVERY_COMMANDS } from './delivery-commands.ts';
+import { findWebhook } from './find-webhook.ts';
 
-const WEBHOOK = { what: 'webhook', list: 'berth webhook ls' };
+type Events = CreateWebhookRequest['events'];
 
-async function find({ session, args }: Call) {
-  const berth = session.berth();
-  return { berth, webhook: await findNamed(berth.list('listWebhooks', {}), args[0] ?? '', WEBHOOK) };
-}
+const EVENT: Option = {
+  type: 'string',
+  value: 'TYPE',
+  multiple: true,
+  help: 'only events of this type, repeatable; * for all types; default: all',
+};
 
 async function create(call: Call): Promise<undefined> {
   const { args, options, session, terminal } = call;
   const [url = ''] = args;
-  const events = (options.list('event') ?? ['*']) as CreateWebhookRequest['events'];
+  const events = (options.list('event') ?? ['*']) as Events;
   const name = options.text('name') ?? (URL.canParse(url) ? new URL(url).hostname : url);
   const made = await session.berth().createWebhook({ url, events, name });
-  terminal.done(`${name} is made. Its secret, shown this once:\n${made.secret}`, made, made.secret);
+  const sentence = `Created ${name}. Its secret, shown only once:\n${made.secret}`;
+  terminal.done(sentence, made, made.secret);
 }
 
-function outcomeOf(delivery: WebhookDelivery): string {
-  const last = delivery.attempts.at(-1);
-  if (last === undefined) return '-';
-  return last.status === null ? (last.error ?? 'no answer') : `${last.status} in ${last.latency_ms} ms`;
+/** `enabled`, `failing`, `disabled (gone)` */
+function statusOf({ status, disabled_reason, failing_since }: Webhook): string {
+  if (status === 'disabled') return `disabled (${disabled_reason})`;
+  return failing_since === null ? status : 'failing';
 }
 
-async function deliveries(call: Call): Promise<undefined> {
-  const { berth, webhook } = await find(call);
-  const most = whole('limit', call.options.text('limit')) ?? 50;
-  const input = { path: { id: webhook.id }, query: { limit: Math.max(1, Math.min(most, 200)) } };
-  call.terminal.list(await collect(berth.list('listWebhookDeliveries', input), most), {
-    headings: ['ID', 'EVENT', 'STATUS', 'TRIES', 'LAST', 'CREATED'],
-    row: (each) => [
-      each.id,
-      each.event_type ?? '-',
-      each.status,
-      String(each.attempt_count),
-      outcomeOf(each),
-      ago(each.created_at),
+const timeOf = (time: string | null) => (time === null ? '-' : when(time));
+
+async function show(call: Call): Promise<undefined> {
+  const { webhook } = await findWebhook(call);
+  call.terminal.one(webhook, {
+    rows: (each) => [
+      ['name', each.name],
+      ['id', each.id],
+      ['url', each.url],
+      ['events', each.events.join(' ')],
+      ['status', statusOf(each)],
+      ...(each.disabled_at === null ? [] : [['disabled', when(each.disabled_at)] as const]),
+      ...(each.failing_since === null ? [] : [['failing since', when(each.failing_since)] as const]),
+      ['first success', timeOf(each.proven_at)],
+      ['previous secret valid until', timeOf(each.previous_secret_expires_at)],
+      ['created', when(each.created_at)],
+      ['updated', when(each.updated_at)],
     ],
     quiet: ({ id }) => id,
-    empty: `Nothing was sent yet. Try it: berth webhook ping ${webhook.name}`,
   });
 }
 
-/** Prints a webhook's body: a line of JSON with --json, else a summary. */
-export function printEvent(
-  { terminal }: Pick<Call, 'terminal'>,
-  event: Event,
-  nameOf: NameOf = (id) => id,
-): void {
-  if (terminal.format === 'json') {
-    terminal.jsonLine(event);
-    return;
-  }
-  if (terminal.format === 'quiet') {
-    terminal.write(`${event.id}\n`);
-    return;
-  }
-  const { sequence, actor } = event.data;
-  const what = Object.values(event.data).find(
-    (value): value is { name?: string; id?: string } =>
-      typeof value === 'object' && value !== null && 'id' in value,
-  );
-  const about = what?.name ?? what?.id ?? '';
-  const order = sequence === null ? '' : ` #${sequence}`;
-  const { flush } = event.data as { flush?: { generation: number } };
-  const made = flush === undefined ? '' : `  generation ${flush.generation}`;
-  terminal.write(
-    `${clock(event.timestamp)}  ${event.type.padEnd(26)} ${about}${order}${made}  by ${nameOf(actor)}\n`,
-  );
+async function edit(call: Call): Promise<undefined> {
+  const { args, options } = call;
+  const body = {
+    name: options.text('name'),
+    url: args[1],
+    events: options.list('event') as Events | undefined,
+  };
+  if (Object.values(body).every((each) => each === undefined))
+    throw new UsageError('nothing to change: give a URL, --name or --event');
+  const { berth, webhook } = await findWebhook(call);
+  const changed = await berth.call('changeWebhook', { path: { id: webhook.id }, body });
+  call.terminal.done(`Changed ${changed.name}.`, changed, changed.id);
+}
+
+async function setStatus(call: Call, status: 'enabled' | 'disabled'): Promise<undefined> {
+  const { berth, webhook } = await findWebhook(call);
+  const changed = await berth.call('changeWebhook', { path: { id: webhook.id }, body: { status } });
+  const { name } = changed;
+  const sentence =
+    status === 'enabled'
+      ? `Enabled ${name}. To send what it missed: berth webhook replay ${name} --since 24h`
+      : `Disabled ${name}. It gets no events until: berth webhook enable ${name}`;
+  call.terminal.done(sentence, changed, changed.id);
+}
+
+async function rotateSecret(call: Call): Promise<undefined> {
+  const grace_seconds = durationOption('grace', call.options.text('grace'));
+  const { berth, webhook } = await findWebhook(call);
+  const body = { grace_seconds };
+  const made = await berth.call('rotateWebhookSecret', { path: { id: webhook.id }, body });
+  const until = made.previous_secret_expires_at;
+  const previous =
+    until === null
+      ? 'The previous secret is no longer used.'
+      : `The previous secret signs too until ${when(until)}.`;
+  const sentence = `New secret of ${made.name}, shown only once:\n${made.secret}\n${previous}`;
+  call.terminal.done(sentence, made, made.secret);
+}
+
+async function replay(call: Call): Promise<undefined> {
+  const since = timeOption('since', call.options.text('since'));
+  if (since === undefined) throw new UsageError('--since is missing, such as --since 24h');
+  const { berth, webhook } = await findWebhook(call);
+  const answer = await berth.call('replayWebhook', { path: { id: webhook.id }, body: { since } });
+  const { count } = answer;
+  const sentence =
+    count === 0
+      ? `${webhook.name} wants no event since ${when(since)}.`
+      : `Sending ${count} events again. To see the result: berth webhook deliveries ${webhook.name}`;
+  call.terminal.done(sentence, answer, String(count));
 }
 
 async function listen(call: Call): Promise<undefined> {
@@ -80,12 +112,44 @@ async function listen(call: Call): Promise<undefined> {
   const type = options.text('event') as Event['type'];
   const onOpen = () => terminal.warn(`Listening at ${session.url}. Ctrl-C ends it.`);
   for await (const event of session.berth().events({ type }, { signal, onOpen })) {
-    const { id, ...body } = event;
-    if (terminal.format === 'human') {
-      terminal.write(`webhook-id: ${id}\n${JSON.stringify(body, null, 2)}\n\n`);
-    } else printEvent(call, event);
+    // What a webhook is sent: its body has neither the id nor the actor's name.
+    const { id, actor_name: _, ...body } = event;
+    if (terminal.format === 'json') terminal.jsonLine(event);
+    else if (terminal.format === 'quiet') terminal.write(`${id}\n`);
+    else terminal.write(`webhook-id: ${id}\n${JSON.stringify(body, null, 2)}\n\n`);
   }
 }
+
+async function ping(call: Call): Promise<undefined> {
+  const { berth, webhook } = await findWebhook(call);
+  const answer = await berth.call('pingWebhook', { path: { id: webhook.id } });
+  const look = `berth webhook deliveries ${webhook.name}`;
+  call.terminal.done(`Sending a ping. To see the result: ${look}`, answer, answer.event_id);
+}
+
+async function list({ session, terminal }: Call): Promise<undefined> {
+  terminal.list(await collect(session.berth().list('listWebhooks', {})), {
+    headings: ['NAME', 'STATUS', 'EVENTS', 'URL', 'CREATED', 'ID'],
+    row: (each) => [
+      each.name,
+      statusOf(each),
+      each.events.join(' '),
+      each.url,
+      when(each.created_at),
+      each.id,
+    ],
+    quiet: ({ id }) => id,
+    empty: 'No webhooks yet. Create one: berth webhook create URL',
+  });
+}
+
+async function remove(call: Call): Promise<undefined> {
+  const { berth, webhook } = await findWebhook(call);
+  await berth.call('deleteWebhook', { path: { id: webhook.id } });
+  call.terminal.done(`Deleted ${webhook.name}.`, { deleted: webhook.id }, webhook.id);
+}
+
+const ARGS = ['WEBHOOK'] as const;
 
 export const WEBHOOK_COMMANDS: readonly Command[] = [
   {
@@ -93,76 +157,84 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
     args: ['URL'],
     summary: 'create a webhook, which sends events to a URL',
     example: 'berth webhook create https://hooks.example.org/berth --event vm.started --event vm.stopped',
-    options: {
-      event: { type: 'string', value: 'TYPE', multiple: true, help: 'only these; default: all' },
-      name: { type: 'string', value: 'NAME', help: "default: the URL's host" },
-    },
+    options: { event: EVENT, name: { type: 'string', value: 'NAME', help: "default: the URL's host" } },
     run: create,
   },
+  { name: 'webhook ls', summary: 'list webhooks', example: 'berth webhook ls', run: list },
   {
-    name: 'webhook ls',
-    summary: 'list webhooks',
-    example: 'berth webhook ls',
-    run: async ({ session, terminal }) => {
-      terminal.list(await collect(session.berth().list('listWebhooks', {})), {
-        headings: ['NAME', 'STATUS', 'EVENTS', 'URL', 'ID'],
-        row: (each) => [each.name, each.status, each.events.join(' '), each.url, each.id],
-        quiet: ({ id }) => id,
-        empty: 'No webhooks yet. Make one: berth webhook create URL',
-      });
-      return undefined;
+    name: 'webhook show',
+    args: ARGS,
+    summary: 'show a webhook: its URL, events and status',
+    example: 'berth webhook show hooks.example.org',
+    run: show,
+  },
+  {
+    name: 'webhook edit',
+    args: ['WEBHOOK', '[URL]'],
+    summary: "change a webhook's URL, name or events",
+    example: 'berth webhook edit hooks.example.org https://hooks.example.org/new --event vm.failed',
+    options: {
+      name: { type: 'string', value: 'NAME', help: 'its new name' },
+      event: { ...EVENT, help: 'the types that it gets from now on, repeatable; * for all types' },
     },
+    run: edit,
+  },
+  {
+    name: 'webhook enable',
+    args: ARGS,
+    summary: 'send events to a disabled webhook again',
+    example: 'berth webhook enable hooks.example.org',
+    run: (call) => setStatus(call, 'enabled'),
+  },
+  {
+    name: 'webhook disable',
+    args: ARGS,
+    summary: 'send no more events to a webhook; its pending deliveries fail',
+    example: 'berth webhook disable hooks.example.org',
+    run: (call) => setStatus(call, 'disabled'),
+  },
+  {
+    name: 'webhook rotate-secret',
+    args: ARGS,
+    summary: 'give a webhook a new secret; for a grace period both secrets sign',
+    example: 'berth webhook rotate-secret hooks.example.org --grace 1h',
+    options: {
+      grace: {
+        type: 'string',
+        value: 'DURATION',
+        help: 'how long the previous secret signs too, up to 7d; default: 24h',
+      },
+    },
+    run: rotateSecret,
   },
   {
     name: 'webhook rm',
-    args: ['WEBHOOK'],
+    args: ARGS,
     summary: 'delete a webhook',
     example: 'berth webhook rm hooks.example.org',
-    run: async (call) => {
-      const { berth, webhook } = await find(call);
-      await berth.call('deleteWebhook', { path: { id: webhook.id } });
-      call.terminal.done(`${webhook.name} is deleted.`, { deleted: webhook.id });
-      return undefined;
-    },
+    run: remove,
   },
   {
     name: 'webhook ping',
-    args: ['WEBHOOK'],
+    args: ARGS,
     summary: 'send a webhook.ping to one webhook',
     example: 'berth webhook ping hooks.example.org',
-    run: async (call) => {
-      const { berth, webhook } = await find(call);
-      const answer = await berth.call('pingWebhook', { path: { id: webhook.id } });
-      const look = `berth webhook deliveries ${webhook.name}`;
-      call.terminal.done(`A ping is on its way. To see the result: ${look}`, answer, answer.event_id);
-      return undefined;
-    },
+    run: ping,
   },
+  ...DELIVERY_COMMANDS,
   {
-    name: 'webhook deliveries',
-    args: ['WEBHOOK'],
-    lists: true,
-    summary: 'list the deliveries of a webhook and the answers to them',
-    example: 'berth webhook deliveries hooks.example.org',
-    options: { limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' } },
-    run: deliveries,
-  },
-  {
-    name: 'webhook redeliver',
-    args: ['WEBHOOK', 'DELIVERY'],
-    summary: 'send a delivery again',
-    example: 'berth webhook redeliver hooks.example.org whd_…',
-    run: async (call) => {
-      const { berth, webhook } = await find(call);
-      const path = { id: webhook.id, delivery_id: call.args[1] ?? '' };
-      const answer = await berth.call('redeliverWebhookDelivery', { path });
-      call.terminal.done('It is sent again.', answer, path.delivery_id);
-      return undefined;
+    name: 'webhook replay',
+    args: ARGS,
+    summary: 'send all events since a time again, also those that a disabled webhook missed',
+    example: 'berth webhook replay hooks.example.org --since 24h',
+    options: {
+      since: { type: 'string', value: 'TIME', help: 'a duration such as 24h, or a time; up to 27d ago' },
     },
+    run: replay,
   },
   {
     name: 'webhook listen',
-    summary: 'print live the events that a webhook of this organisation would get, for development',
+    summary: 'print the events that a webhook of this organisation would get, as they happen',
     example: 'berth webhook listen --event vm.started',
     options: { event: { type: 'string', value: 'TYPE', help: 'only this type' } },
     run: listen,

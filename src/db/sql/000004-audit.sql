@@ -22,5 +22,6 @@ create table audit_log (
 );
 create index audit_log_action on audit_log (org_id, action, id);
 create index audit_log_actor on audit_log (org_id, actor, id);
+create index audit_log_target on audit_log (org_id, target, id);
 create unique index audit_log_place on audit_log (org_id, seq) where seq is not null;
 create index audit_log_unsealed on audit_log (serial) where seq is null;

@@ -96,6 +96,8 @@ create table flushes (
   id           text primary key,
   instance_id  text not null references instances on delete cascade,
   vm_id        text not null,
+  -- The first of those who wait for it.
+  requested_by text not null,
   state        text not null check (state in ('queued', 'running', 'done', 'failed')),
   requested_at timestamptz not null default now(),
   finished_at  timestamptz,

@@ -27,5 +27,7 @@ create index events_age on events using brin (created_at);
 create index events_page on events (org_id, position desc);
 create index events_instance on events (instance_id, position desc) where instance_id is not null;
 create index events_beside_flushes on events (org_id, type, position desc) where type <> 'disk.flushed';
+-- Of people and service accounts: most events are of hosts (`host_…`).
+create index events_actor on events (org_id, actor, position desc) where actor > 'i';
 create index events_waiting on events (serial) where position is null;
 create unique index events_sequence on events (instance_id, sequence) where instance_id is not null;

@@ -53,14 +53,17 @@ create index webhook_deliveries_retries on webhook_deliveries (webhook_id, next_
 create index webhook_deliveries_failed on webhook_deliveries (webhook_id, position) where state = 'failed';
 
 create table webhook_attempts (
-  delivery_id text not null,
-  number      integer not null,
-  at          timestamptz not null,
+  delivery_id      text not null,
+  number           integer not null,
+  at               timestamptz not null,
+  url              text not null,
   -- Null: there was no answer.
-  status      smallint,
-  latency_ms  integer not null,
-  error       text,
-  response    text not null,
+  status           smallint,
+  latency_ms       integer not null,
+  error            text,
+  -- Of the answer.
+  response_headers jsonb not null,
+  response         text not null,
   primary key (delivery_id, number)
 );
 create index webhook_attempts_at on webhook_attempts using brin (at);

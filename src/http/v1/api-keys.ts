@@ -313,7 +313,11 @@ async function revokeLineage(
   const [first, ...descendants] = lineage;
   const ids = lineage.map((key) => key.id);
   for (const { row, org_ids } of await revokeRegisteredBy(tx, principal, ids)) {
-    const entry = { action: 'ssh_key.revoke', target: row.id, data: { fingerprint: row.fingerprint } };
+    const entry = {
+      action: 'ssh_key.revoke',
+      target: row.id,
+      data: { name: row.name, fingerprint: row.fingerprint },
+    };
     for (const org_id of org_ids) await appendAudit(context, tx, request, org_id, entry);
   }
   await revokeApiKeys(tx, principal, lineage);

@@ -1,4 +1,5 @@
 import { Type } from 'typebox';
+import { auditNames } from '../../audit/name-store.ts';
 import { listAudit } from '../../audit/store.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { principalOf } from '../access.ts';
@@ -7,6 +8,7 @@ import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { idOf, named, nullable, pageOf, pageQuery, Time } from '../schemas.ts';
 import type { App } from '../typed-app.ts';
 import { AUDIT_WORD_PATTERN } from '../validation-words.ts';
+import { LOG_FILTERS, logFilter } from './log-filters.ts';
 
 const AuditEntry = named('AuditEntry', {
   id: idOf('aud'),
@@ -18,15 +20,31 @@ const AuditEntry = named('AuditEntry', {
   ),
   at: Time,
   actor: Type.String({ examples: ['usr_01k5x8m2vq7r4t9wz3b6c8d0ef'] }),
+  actor_name: nullable(
+    Type.String({
+      description: 'The e-mail address of the person, or the name of the service account; null: not known',
+      examples: ['ada@example.org'],
+    }),
+  ),
   action: Type.String({ examples: ['api_key.create'] }),
   target: nullable(Type.String({ examples: ['ak_01k5x8m2vq7r4t9wz3b6c8d0ef'] })),
+  target_name: nullable(
+    Type.String({
+      description: 'The present name of the target, or its last one; null: it has none',
+      examples: ['ci'],
+    }),
+  ),
   ip: nullable(Type.String({ examples: ['203.0.113.7'] })),
   request_id: nullable(Type.String({ examples: ['req_5f2b8c1e9d3a4b7c6e0f1a2d'] })),
   data: Type.Record(Type.String(), Type.Unknown()),
 });
 
-const Word = (description: string) =>
-  Type.String({ minLength: 1, maxLength: 100, pattern: AUDIT_WORD_PATTERN, description });
+const Action = Type.String({
+  minLength: 1,
+  maxLength: 100,
+  pattern: AUDIT_WORD_PATTERN,
+  description: 'Only entries with exactly this action',
+});
 
 export function registerAudit(app: App, { db }: AppContext, cursors: CursorSealer): void {
   app.route({
@@ -38,17 +56,36 @@ export function registerAudit(app: App, { db }: AppContext, cursors: CursorSeale
       summary: 'List the audit log: who did what, when and from where',
       tags: ['Audit'],
       querystring: pageQuery(200, {
-        action: Type.Optional(Word('Only entries with exactly this action')),
-        actor: Type.Optional(Word('Only entries of the actor with this id')),
+        action: Type.Optional(Action),
+        ...LOG_FILTERS,
       }),
       response: { 200: pageOf(AuditEntry) },
     },
     handler: (request) => {
       const principal = principalOf(request);
+      const { org_id } = principal;
+      const { action } = request.query;
       return pageOfList(cursors, principal, request, {
         route: 'audit',
-        list: (before, count) => listAudit(db, principal.org_id, request.query, before, count),
-        show: (row) => ({ ...row, at: rfc3339(row.at) }),
+        list: async (before, count) => {
+          const more = await logFilter(db, org_id, request.query);
+          if (more === null) return [];
+          const filter = { ...more, ...(action === undefined ? {} : { action }) };
+          const rows = await listAudit(db, org_id, filter, before, count);
+          const names = await auditNames(
+            db,
+            org_id,
+            rows.flatMap(({ actor, target }) => [actor, target]),
+          );
+          const nameOf = (id: string | null) => (id === null ? null : (names.get(id) ?? null));
+          return rows.map((row) => ({
+            ...row,
+            at: rfc3339(row.at),
+            actor_name: nameOf(row.actor),
+            target_name: nameOf(row.target),
+          }));
+        },
+        show: (row) => row,
       });
     },
   });

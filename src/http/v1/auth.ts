@@ -328,7 +328,7 @@ function registerResetConfirmation(app: App, context: AppContext, limits: RateLi
             for (const each of org_ids)
               await appendAuditOf(context, tx, request, each, {
                 ...revoked,
-                data: { fingerprint: row.fingerprint },
+                data: { name: row.name, fingerprint: row.fingerprint },
               });
           }
         },

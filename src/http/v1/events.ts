@@ -1,8 +1,10 @@
 /** The organisation's events: as a list, and live. The caller's scopes decide which ones it sees. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
+import { actorNames } from '../../auth/actor-store.ts';
 import type { Scope } from '../../auth/permissions.ts';
 import type { Principal } from '../../auth/principal.ts';
+import type { Tx } from '../../db/pool.ts';
 import { EVENT_TYPES, type EventType } from '../../events/model.ts';
 import {
   type EventFilter,
@@ -11,7 +13,8 @@ import {
   listEventsSince,
   mayConcern,
 } from '../../events/read-store.ts';
-import { eventView } from '../../events/view.ts';
+import type { NumberedEvent } from '../../events/store.ts';
+import { type EventView, eventView } from '../../events/view.ts';
 import { invalid } from '../../lib/errors.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
@@ -31,12 +34,20 @@ import {
 import type { EventStreams, StreamSource } from '../streams/event-stream.ts';
 import type { App } from '../typed-app.ts';
 import { RESOURCE_ID_PATTERN } from '../validation-words.ts';
+import { LOG_FILTERS, type LogQuery, logFilter } from './log-filters.ts';
 
 const EventTypeSchema = oneOf(EVENT_TYPES, { title: 'EventType', examples: ['vm.started'] });
 const Event = named('Event', {
   id: idOf('evt'),
   type: EventTypeSchema,
   timestamp: Time,
+  actor_name: nullable(
+    Type.String({
+      description:
+        'The e-mail address of the person or the name of the service account; null without the scope `org:read`, and for hosts and `system`. Webhooks do not send it',
+      examples: ['ada@example.org'],
+    }),
+  ),
   data: Type.Object(
     {
       org_id: idOf('org'),
@@ -61,6 +72,7 @@ const FILTERS = {
   ),
 };
 type Filters = { readonly type?: EventType; readonly resource?: string };
+type Query = Filters & LogQuery;
 
 /** Readable with `instances:read`; all others with `org:read`. */
 const OF_INSTANCES = ['instance', 'vm', 'disk', 'ssh_key', 'api_key'];
@@ -81,6 +93,17 @@ function filterOf(principal: Principal, { type, resource }: Filters): EventFilte
     (each) => principal.scopes.has(scopeOf(each)) && (resource === undefined || mayConcern(each, resource)),
   );
   return { org_id: principal.org_id, types, resource };
+}
+
+/** With the names of their actors, for callers who may read the organisation's members. */
+async function shown(
+  tx: Tx,
+  principal: Principal,
+  rows: readonly NumberedEvent[],
+): Promise<readonly { readonly row: NumberedEvent; readonly view: EventView }[]> {
+  const may_know = principal.scopes.has('org:read');
+  const names = await actorNames(tx, may_know ? rows.map(({ actor }) => actor) : []);
+  return rows.map((row) => ({ row, view: eventView(row, names.get(row.actor) ?? null) }));
 }
 
 export function registerEvents(
@@ -104,19 +127,24 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
       description:
         'The scope `instances:read` shows the events of instances, VMs, disks and keys; `org:read` shows the others.',
       tags: ['Events'],
-      querystring: pageQuery(200, FILTERS),
+      querystring: pageQuery(200, { ...FILTERS, ...LOG_FILTERS }),
       response: { 200: pageOf(Event) },
     },
     handler: (request) => {
       const principal = principalOf(request);
-      const wanted = filterOf(principal, request.query);
+      const query: Query = request.query;
+      const wanted = filterOf(principal, query);
       return pageOfList(cursors, principal, request, {
         route: 'events',
         list: async (before, count) => {
-          const rows = await listEvents(db, wanted, before === null ? null : Number(before), count);
-          return rows.map((row) => ({ id: String(row.position), row }));
+          const more = await logFilter(db, principal.org_id, query);
+          if (more === null) return [];
+          const position = before === null ? null : Number(before);
+          const rows = await listEvents(db, { ...wanted, ...more }, position, count);
+          const views = await shown(db, principal, rows);
+          return views.map(({ row, view }) => ({ id: String(row.position), view }));
         },
-        show: ({ row }) => eventView(row) as never,
+        show: ({ view }) => view as never,
       });
     },
   });
@@ -128,9 +156,9 @@ function registerStream(app: App, { db }: AppContext, streams: EventStreams): vo
     wokenBy: ({ org_id }) => org_id,
     read: async (principal, position, limit) => {
       const rows = await listEventsSince(db, filterOf(principal, filter), position, limit);
-      return rows.map((row) => ({
+      return (await shown(db, principal, rows)).map(({ row, view }) => ({
         position: row.position,
-        frame: { id: row.id, event: row.type, data: eventView(row) },
+        frame: { id: row.id, event: row.type, data: view },
       }));
     },
   });

@@ -335,7 +335,7 @@ async function auditEverywhere(
   { row, org_ids }: ChangedKey,
 ) {
   const { org_id } = principalOf(request);
-  const entry = { target: row.id, data: { fingerprint: row.fingerprint } };
+  const entry = { target: row.id, data: { name: row.name, fingerprint: row.fingerprint } };
   for (const each of org_ids) {
     if (each !== org_id) await appendAudit(context, tx, request, each, { action, ...entry });
   }

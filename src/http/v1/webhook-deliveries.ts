@@ -1,38 +1,51 @@
 import { Type } from 'typebox';
-import { AppError, invalid } from '../../lib/errors.ts';
-import { isId } from '../../lib/ids.ts';
-import { parseTime } from '../../lib/rfc3339.ts';
+import { AppError } from '../../lib/errors.ts';
+import { isId, type WebhookDeliveryId } from '../../lib/ids.ts';
 import { listDeliveries } from '../../webhooks/delivery-store.ts';
 import { DELIVERY_STATES } from '../../webhooks/model.ts';
 import { pingWebhook } from '../../webhooks/ping.ts';
 import { redeliverDelivery } from '../../webhooks/redeliver.ts';
 import { replaySince } from '../../webhooks/replay.ts';
+import { showDelivery } from '../../webhooks/show-delivery.ts';
 import { findWebhook } from '../../webhooks/store.ts';
-import { deliveryView } from '../../webhooks/view.ts';
+import { deliveryDetailView, deliveryView } from '../../webhooks/view.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { EmptyBody, idOf, named, nullable, oneOf, pageOf, pageQuery, pathIds, Time } from '../schemas.ts';
 import type { App } from '../typed-app.ts';
+import { readTime } from './log-filters.ts';
 import { ADMINS, WebhookParams, webhookId } from './webhooks.ts';
 
 const READ = { access: 'webhooks:read', ...ADMINS } as const;
 const WRITE = { access: 'webhooks:write', ...ADMINS, idempotent: true } as const;
 
-const Attempt = named('WebhookAttempt', {
+const ATTEMPT = {
   number: Type.Integer({ examples: [1] }),
   at: Time,
   status: nullable(Type.Integer({ description: 'null: there was no answer', examples: [503] })),
   latency_ms: Type.Integer({ examples: [38] }),
   error: nullable(Type.String({ description: 'Why it failed', examples: ['not a 2xx status'] })),
   response: Type.String({ description: 'The first 4 KiB of the answer', examples: ['busy'] }),
-});
-const Delivery = named('WebhookDelivery', {
+};
+const Attempt = named('WebhookAttempt', ATTEMPT);
+const DELIVERY = {
   id: idOf('whd'),
   event_id: idOf('evt', { description: 'The `webhook-id` of each attempt' }),
   event_type: nullable(
     Type.String({ description: 'null: the event is older than 30 days', examples: ['vm.started'] }),
+  ),
+  resource: nullable(
+    named('EventResource', {
+      type: Type.String({
+        description: '`instance`, `ssh_key`, `api_key`, `member` or `webhook`',
+        examples: ['instance'],
+      }),
+      id: Type.String({ examples: ['inst_01k5x8m2vq7r4t9wz3b6c8d0ef'] }),
+      name: nullable(Type.String({ description: 'Its name at that time', examples: ['web'] })),
+    }),
+    { description: 'What the event is about; null: the event is older than 30 days' },
   ),
   instance_id: nullable(idOf('inst')),
   status: oneOf(DELIVERY_STATES),
@@ -40,10 +53,51 @@ const Delivery = named('WebhookDelivery', {
   next_attempt_at: nullable(Time),
   created_at: Time,
   attempts: Type.Array(Attempt, { description: 'The last ten, oldest first; kept for 14 days' }),
+};
+const Delivery = named('WebhookDelivery', DELIVERY);
+const Headers = (description: string, example: Record<string, string>) =>
+  Type.Record(Type.String(), Type.String(), { description, examples: [example] });
+const DeliveryDetail = named('WebhookDeliveryDetail', {
+  ...DELIVERY,
+  request: nullable(
+    named('WebhookRequest', {
+      method: Type.Literal('POST'),
+      url: Type.String({ examples: ['https://hooks.example.org/berth'] }),
+      headers: Headers(
+        'Signed with the present secret; after a rotation, earlier attempts had another signature',
+        {
+          'webhook-id': 'evt_01k5x8m2vq7r4t9wz3b6c8d0ef',
+        },
+      ),
+      body: Type.String({ description: 'The exact bytes', examples: ['{"type":"vm.started",…}'] }),
+    }),
+    {
+      description:
+        'The request of the last attempt; before the first, as it would be sent now; null: the event is older than 30 days',
+    },
+  ),
+  attempts: Type.Array(
+    named('WebhookAttemptDetail', {
+      ...ATTEMPT,
+      url: Type.String({ examples: ['https://hooks.example.org/berth'] }),
+      response_headers: Headers('The first 2 KiB of the headers of the answer, without cookies', {
+        'content-type': 'text/plain',
+      }),
+    }),
+    { description: 'The last ten, oldest first; kept for 14 days' },
+  ),
 });
+const DeliveryParams = pathIds({ id: 'the webhook', delivery_id: 'the delivery' });
+
+/** The delivery of a path. @throws AppError NOT_FOUND also where the id is malformed */
+function deliveryId({ delivery_id }: { readonly delivery_id: string }): WebhookDeliveryId {
+  if (!isId('whd', delivery_id)) throw new AppError('NOT_FOUND');
+  return delivery_id;
+}
 
 export function registerWebhookDeliveries(app: App, context: AppContext, cursors: CursorSealer): void {
   registerList(app, context, cursors);
+  registerOne(app, context);
   registerPing(app, context);
   registerRedeliver(app, context);
   registerReplay(app, context);
@@ -86,6 +140,27 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
   });
 }
 
+function registerOne(app: App, { db, webhooks }: AppContext): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/webhooks/:id/deliveries/:delivery_id',
+    config: READ,
+    schema: {
+      operationId: 'getWebhookDelivery',
+      summary: 'Get a delivery with its request and the answer to each attempt',
+      tags: ['Webhooks'],
+      params: DeliveryParams,
+      response: { 200: DeliveryDetail },
+    },
+    handler: async (request) => {
+      const { org_id } = principalOf(request);
+      const id = webhookId(request.params);
+      const shown = await showDelivery(db, webhooks.secrets, org_id, id, deliveryId(request.params));
+      return deliveryDetailView(shown.row, shown.request);
+    },
+  });
+}
+
 function registerPing(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
@@ -124,16 +199,15 @@ function registerRedeliver(app: App, context: AppContext): void {
       operationId: 'redeliverWebhookDelivery',
       summary: 'Redeliver: send a delivery again with the same `webhook-id`, whatever its outcome was',
       tags: ['Webhooks'],
-      params: pathIds({ id: 'the webhook', delivery_id: 'the delivery' }),
+      params: DeliveryParams,
       body: EmptyBody,
       response: { 202: Delivery },
     },
     handler: async (request, reply) => {
       const mutation = { action: 'webhook.redeliver' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const { delivery_id } = request.params;
         const id = webhookId(request.params);
-        if (!isId('whd', delivery_id)) throw new AppError('NOT_FOUND');
+        const delivery_id = deliveryId(request.params);
         const row = await redeliverDelivery(tx, principal, id, delivery_id);
         return { status: 202, body: deliveryView(row), target: id, data: { delivery_id } };
       });
@@ -176,10 +250,4 @@ function registerReplay(app: App, context: AppContext): void {
       return reply.status(202).send(body);
     },
   });
-}
-
-function readTime(field: string, text: string): Date {
-  const time = parseTime(text);
-  if (time === null) throw invalid(field, 'must be a time such as 2026-01-15T09:30:00Z');
-  return time;
 }

@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { KEPT_BYTES, MAX_RETRY_AFTER_SECONDS, printable, retryAfterSeconds } from './answer.ts';
+import {
+  KEPT_BYTES,
+  KEPT_HEADER_BYTES,
+  keptHeaders,
+  MAX_RETRY_AFTER_SECONDS,
+  printable,
+  retryAfterSeconds,
+} from './answer.ts';
 
 test('any bytes become text that a database takes, of at most 4 KiB', () => {
   fc.assert(
@@ -18,6 +25,29 @@ test('readable text stays as it is, and is cut between characters', () => {
   assert.equal(printable([Buffer.from('grün\tja\r\nno')]), 'grün\tja\nno');
   assert.equal(printable([Buffer.from(`x${'ü'.repeat(3_000)}`)]), `x${'ü'.repeat(2_047)}`);
   assert.equal(printable([Buffer.from([0x61, 0, 0xff, 0x1b, 0x62])]), 'a\ufffd\ufffd\ufffdb');
+});
+
+test('any headers become text that a database takes, of at most 2 KiB', () => {
+  const value = fc.oneof(
+    fc.string({ unit: 'binary', maxLength: 900 }),
+    fc.array(fc.string(), { maxLength: 3 }),
+  );
+  fc.assert(
+    fc.property(fc.dictionary(fc.string({ unit: 'grapheme-ascii' }), value), (headers) => {
+      const kept = Object.entries(keptHeaders(headers));
+      const bytes = kept.flat().reduce((sum, text) => sum + Buffer.byteLength(text), 0);
+      assert.ok(bytes <= KEPT_HEADER_BYTES);
+      for (const [, text] of kept) {
+        assert.ok(text.isWellFormed());
+        assert.doesNotMatch(text, /\p{Cc}/u);
+      }
+    }),
+  );
+});
+
+test('headers are kept as they came, cookies are not', () => {
+  const headers = { 'content-type': 'text/plain', 'set-cookie': ['session=1'], vary: ['a', 'b'] };
+  assert.deepEqual(keptHeaders(headers), { 'content-type': 'text/plain', vary: 'a, b' });
 });
 
 test('Retry-After is seconds or a date, never negative, at most a week', () => {

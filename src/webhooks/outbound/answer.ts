@@ -2,6 +2,8 @@
 
 /** Of the body, in bytes of UTF-8. */
 export const KEPT_BYTES = 4096;
+/** Of the headers, in bytes of UTF-8. */
+export const KEPT_HEADER_BYTES = 2048;
 /** The most that `Retry-After` may ask for. */
 export const MAX_RETRY_AFTER_SECONDS = 7 * 24 * 3600;
 
@@ -19,6 +21,25 @@ export function printable(chunks: readonly Uint8Array[]): string {
   const bytes = Buffer.from(clean);
   if (bytes.length <= KEPT_BYTES) return clean;
   return new TextDecoder('utf-8').decode(bytes.subarray(0, KEPT_BYTES), { stream: true });
+}
+
+/** The first headers, up to 2 KiB, without control characters. A cookie is a credential of the receiver: it is left out. */
+export function keptHeaders(
+  headers: Readonly<Record<string, string | string[] | undefined>>,
+): Record<string, string> {
+  const kept: [string, string][] = [];
+  let bytes = 0;
+  for (const [name, value] of Object.entries(headers)) {
+    if (value === undefined || name === 'set-cookie') continue;
+    const text = (Array.isArray(value) ? value.join(', ') : value)
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: it replaces them
+      .replace(/[\u0000-\u001f\u007f-\u009f]/g, '\ufffd')
+      .toWellFormed();
+    bytes += Buffer.byteLength(name) + Buffer.byteLength(text);
+    if (bytes > KEPT_HEADER_BYTES) break;
+    kept.push([name, text]);
+  }
+  return Object.fromEntries(kept);
 }
 
 /** Seconds or an HTTP date (RFC 9110); null for anything else. */

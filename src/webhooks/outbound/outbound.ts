@@ -9,7 +9,7 @@ import { performance } from 'node:perf_hooks';
 import { Agent, buildConnector, type Dispatcher } from 'undici';
 import { invalid } from '../../lib/errors.ts';
 import { type Network, type Protocol, refusal } from './address-policy.ts';
-import { KEPT_BYTES, printable, retryAfterSeconds } from './answer.ts';
+import { KEPT_BYTES, keptHeaders, printable, retryAfterSeconds } from './answer.ts';
 import { checkUrl, literalOf, protocolOf } from './check-url.ts';
 import { AddressRefused, failureText } from './failure.ts';
 import { createResolve, NameUnknown, type Resolve } from './resolve.ts';
@@ -30,6 +30,8 @@ export interface Answer {
   readonly error: string | null;
   /** The beginning of the body: valid UTF-8 of at most 4 KiB, without control characters. */
   readonly response: string;
+  /** Of the answer: at most 2 KiB, without cookies. */
+  readonly response_headers: Readonly<Record<string, string>>;
   readonly latency_ms: number;
   /** At most a week. */
   readonly retry_after_seconds: number | null;
@@ -215,6 +217,7 @@ class Exchange implements Dispatcher.DispatchHandler {
   #settled = false;
   #status = 0;
   #retry_after_seconds: number | null = null;
+  #headers: Readonly<Record<string, string>> = {};
   readonly #chunks: Buffer[] = [];
   #kept_bytes = 0;
   #read_bytes = 0;
@@ -241,6 +244,7 @@ class Exchange implements Dispatcher.DispatchHandler {
     if (status < 200) return;
     this.#status = status;
     this.#retry_after_seconds = retryAfterSeconds(headers['retry-after'], Date.now());
+    this.#headers = keptHeaders(headers);
   }
 
   onResponseData(_: Dispatcher.DispatchController, chunk: Buffer): void {
@@ -280,6 +284,7 @@ class Exchange implements Dispatcher.DispatchHandler {
       status,
       error,
       response: printable(this.#chunks),
+      response_headers: this.#headers,
       latency_ms: Math.round(performance.now() - this.#began_ms),
       retry_after_seconds: this.#retry_after_seconds,
     });

@@ -1,0 +1,24 @@
+/** What an event is about: the resource in its data, under the name that its type begins with. Pure. */
+
+export interface EventResource {
+  /** `instance`, `ssh_key`, `api_key`, `member` or `webhook`. */
+  readonly type: string;
+  readonly id: string;
+  /** A member's is the e-mail address. */
+  readonly name: string | null;
+}
+
+/** Events of VMs and disks carry their instance. */
+export function resourceTypeOf(event_type: string): string {
+  const word = event_type.split('.')[0] ?? '';
+  return word === 'vm' || word === 'disk' ? 'instance' : word;
+}
+
+/** Null where the data has no such resource. */
+export function resourceOf(event_type: string, data: unknown): EventResource | null {
+  const type = resourceTypeOf(event_type);
+  const found = (data as Record<string, unknown>)[type] as Partial<Record<string, unknown>> | undefined;
+  if (typeof found?.['id'] !== 'string') return null;
+  const name = found['email'] ?? found['name'];
+  return { type, id: found['id'], name: typeof name === 'string' ? name : null };
+}

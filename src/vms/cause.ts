@@ -1,0 +1,40 @@
+/** What a VM's change was made for, and by whom, for the event of its completion. Pure. */
+import type { VmReasonCode } from '../agent-api/reasons.ts';
+import { isId } from '../lib/ids.ts';
+import type { VmRow } from './store.ts';
+
+export const CAUSES = [
+  'start_requested',
+  'woken',
+  'restart_requested',
+  'guest_reboot',
+  'suspend_requested',
+  'stop_requested',
+  'idle',
+  'guest_poweroff',
+] as const satisfies readonly VmReasonCode[];
+export type CauseCode = (typeof CAUSES)[number];
+
+export interface Cause {
+  readonly code: CauseCode;
+  /** The person or service account that asked for it; else the host or `system`. */
+  readonly actor: string;
+}
+
+/** @param vm as it was before the change @returns null where nobody knows */
+export function causeOf({
+  state,
+  reason_code,
+  reason_actor,
+}: Pick<VmRow, 'state' | 'reason_code' | 'reason_actor'>): Cause | null {
+  const code = CAUSES.find((each) => each === reason_code);
+  if (reason_actor === null) return null;
+  if (code !== undefined) return { code, actor: reason_actor };
+  // A stop whose final flush fails says so as its reason, and keeps its actor.
+  return state === 'stopping' ? { code: stopBy(reason_actor), actor: reason_actor } : null;
+}
+
+function stopBy(actor: string): CauseCode {
+  if (isId('host', actor)) return 'guest_poweroff';
+  return actor === 'system' ? 'idle' : 'stop_requested';
+}
