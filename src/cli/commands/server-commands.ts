@@ -93,7 +93,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'org quota',
     args: ['ORG'],
-    summary: "show an organisation's quotas, after changing those that are given",
+    summary: "show or change an organisation's quotas",
     example: 'berth org quota Acme --instances 50 --cpus unlimited --disk-gib default',
     on_server: true,
     options: Object.fromEntries(
