@@ -2,6 +2,7 @@
 import type { EventType, VmState } from '../../client/src/berth.ts';
 import { scopeOfRole } from '../../client/src/role-scopes.ts';
 import type { Command } from './command.ts';
+import { isInstanceName } from './numbers.ts';
 import { readProfiles } from './profiles.ts';
 import { collect } from './reading.ts';
 import type { Session } from './session.ts';
@@ -65,7 +66,7 @@ interface Named {
   readonly name: string;
 }
 
-/** A shell must not interpret a name from the server. */
+/** A shell must not interpret what the server sends, names or ids. */
 const PLAIN = /^[A-Za-z0-9][A-Za-z0-9@._:-]*$/;
 
 /** Names, or ids where a shell would split or expand the name. */
@@ -78,7 +79,8 @@ function ask() {
 const SOURCES: Readonly<Record<string, Source>> = {
   NAME: async ({ command, session }) => {
     if (command.names_instances !== true) return [];
-    return plainly(await collect(session().berth().instances.list({ limit: MOST }, ask()), MOST));
+    const found = await collect(session().berth().instances.list({ limit: MOST }, ask()), MOST);
+    return found.map(({ name }) => name).filter(isInstanceName);
   },
   GENERATION: async ({ args: [name = ''], session }) => {
     const berth = session().berth();
@@ -124,10 +126,9 @@ const SOURCES: Readonly<Record<string, Source>> = {
   },
   IMAGE: async ({ session }) => {
     const { data } = await session().berth().call('listImages', {}, ask());
-    return data.map(({ id }) => id).filter((id) => PLAIN.test(id));
+    return data.map(({ id }) => id);
   },
-  PROFILE: ({ session }) =>
-    Object.keys(readProfiles(session().env).profiles).filter((name) => PLAIN.test(name)),
+  PROFILE: ({ session }) => Object.keys(readProfiles(session().env).profiles),
   STATE: () => STATES,
   TYPE: () => Object.keys(EVENT_TYPES),
   SCOPE: () => [...scopeOfRole('member').split(' '), 'webhooks:write', 'org:write'],
@@ -139,7 +140,8 @@ const SOURCES: Readonly<Record<string, Source>> = {
 /** Nothing for a name that only its user knows, and while the server does not answer. */
 export async function valuesFor(placeholder: string, asked: Asked): Promise<readonly string[]> {
   try {
-    return (await SOURCES[placeholder]?.(asked)) ?? [];
+    const values = (await SOURCES[placeholder]?.(asked)) ?? [];
+    return values === FILES || values === FOLDERS ? values : values.filter((each) => PLAIN.test(each));
   } catch {
     return [];
   }

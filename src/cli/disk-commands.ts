@@ -179,9 +179,9 @@ function describe({
   damages,
   problems,
 }: Verdict): string {
-  if (generation === 0) return `${name}: nothing was flushed yet\n`;
+  if (generation === 0) return `${name}: no generation yet\n`;
   const read = `${plural(objects, 'object')}, ${plural(blocks, 'block')}, ${bytes(read_bytes)} read`;
-  if (whole) return `${name}, generation ${generation}: whole (${read})\n`;
+  if (whole) return `${name}, generation ${generation}: intact (${read})\n`;
   const lines = damages.flatMap(({ key, problem, bytes: spans }) => [
     `  ${key}: ${problem}`,
     ...(spans === null

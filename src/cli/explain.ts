@@ -98,7 +98,7 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
     return 'BERTH_API_KEY is set to an invalid or revoked key: set another one, or unset it';
   const name = args[0] ?? 'NAME';
   if (command.name === 'webhook create' && error.details.some(({ field }) => field === 'url'))
-    return 'another address, or one that the operator excepts (BERTH_WEBHOOK_ALLOW_CIDRS); without a receiver: berth webhook listen';
+    return 'an https URL that the server may reach; its operator can allow more networks (BERTH_WEBHOOK_ALLOW_CIDRS); without a receiver: berth webhook listen';
   if (error.code === 'NOT_FOUND' && ['webhook redeliver', 'webhook delivery'].includes(command.name))
     return `berth webhook deliveries ${name}`;
   if (error.code === 'CONFLICT' && error.message.startsWith('The webhook is disabled'))

@@ -43,17 +43,35 @@ function otherNames(command: Command): string {
   return [...full, ...(synonyms.length === 0 ? [] : [`Also: ${synonyms.join(', ')}`])].join('\n');
 }
 
+/** Options under a title; nothing without any. */
+function optionGroup(title: string, options: Readonly<Record<string, Option>>, width: number): string {
+  const rows = Object.entries(options).map(([name, each]) => [optionWords(name, each), each.help] as const);
+  return rows.length === 0 ? '' : `\n${title}:\n${columns(rows, width)}`;
+}
+
+function optionGroups(command: Command): string {
+  const all = optionsOf(command);
+  const own = Object.keys(command.options ?? {});
+  const groupOf = (name: string) =>
+    own.includes(name) ? 'options' : name in LIST_OPTIONS ? 'list' : 'shared';
+  const those = (group: string) =>
+    Object.fromEntries(Object.entries(all).filter(([name]) => groupOf(name) === group));
+  const width = Math.max(0, ...Object.entries(all).map(([name, each]) => optionWords(name, each).length));
+  return (
+    optionGroup('options', those('options'), width) +
+    optionGroup('options of every list', those('list'), width) +
+    optionGroup('options of every command', those('shared'), width)
+  );
+}
+
 export function helpOf(command: Command): string {
-  const options = Object.entries(optionsOf(command));
   const names = otherNames(command);
   const details = command.details === undefined ? [] : wrapped(command.details, SCREEN_WIDTH);
   return [
     `${sentence(command.summary)}\n`,
     `usage: ${usageOf(command)}\n${names === '' ? '' : `\n${names}\n`}`,
     ...(details.length === 0 ? [] : [`${details.join('\n')}\n`]),
-    ...(options.length === 0
-      ? []
-      : [`options:\n${columns(options.map(([name, each]) => [optionWords(name, each), each.help]))}`]),
+    `${optionGroups(command).slice(1)}`,
     `for example:\n  ${command.example}\n`,
   ].join('\n');
 }

@@ -126,7 +126,7 @@ describe('berth disk verify', () => {
     const name = await nameOf(id);
     const ran = await berth('disk', 'verify', name);
     assert.deepEqual([ran.code, ran.err], [0, '']);
-    assert.match(ran.out, new RegExp(`^${name}, generation 3: whole \\(3 objects, 8 blocks, .* read\\)\n$`));
+    assert.match(ran.out, new RegExp(`^${name}, generation 3: intact \\(3 objects, 8 blocks, .* read\\)\n$`));
     assert.equal((await verdict(true, id, 1)).objects, 1);
     await api.as(owner).patch(`/v1/instances/${id}`, { generations_keep: { last: 1, daily_days: 0 } });
     await dropOldGenerations(api.db);
@@ -373,7 +373,7 @@ describe('berth disk export and import', () => {
     await truncate(large, GIB + 1);
     const refused = await berth('disk', 'import', id, large);
     assert.equal(refused.code, 5);
-    assert.match(refused.err, /next: the same with --grow/);
+    assert.match(refused.err, /next: repeat it with --grow/);
     assert.equal((await berth('disk', 'import', id, large, '--grow')).code, 0);
     const grown = await api.as(owner).get<InstanceOut>(`/v1/instances/${id}`);
     assert.deepEqual([grown.body.disk_gib, grown.body.disk.size_bytes], [2, 2 * GIB]);

@@ -93,6 +93,8 @@ test('TAB runs nothing of what a server calls its instances', async () => {
   // Not synchronously: the server is in this process.
   const bash = () => promisify(execFile)('bash', ['-c', program], { env: cli.env, cwd: cli.home });
   assert.equal((await bash()).stdout, '\n');
+  says({ id: '$(touch made)', name: 'a b' });
+  assert.equal((await bash()).stdout, '\n');
   assert.ok(!existsSync(join(cli.home, 'made')));
   says({});
   assert.equal((await bash()).stdout, 'web\n');
@@ -200,6 +202,6 @@ test('doctor says of something else than Berth that it is', async () => {
   const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
   answers = { '/readyz': null };
   const { code, out } = await cli.run(['doctor']);
-  assert.match(out, /is no Berth/);
+  assert.match(out, /is not a Berth server/);
   assert.equal(code, 1);
 });

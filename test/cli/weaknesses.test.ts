@@ -26,7 +26,7 @@ const api = await apiForFile({ context: { quotas: QUOTA_DEFAULTS, has_smtp: true
 const first = await api.person();
 const owner = await api.person();
 const { key } = await makeKey(api.db, first, '*');
-const NOT_LOOKED_FOR = /^- +weaknesses +not looked for: .*\n +next: BERTH_DATA_DIR=FOLDER berth doctor/m;
+const NOT_LOOKED_FOR = /^- +weaknesses +not checked: .*\n +next: BERTH_DATA_DIR=FOLDER berth doctor/m;
 const SOUND = { BERTH_PUBLIC_URL: 'https://berth.example.org', BERTH_SMTP_URL: 'smtp://mail.example.org' };
 
 interface Found {
@@ -69,7 +69,7 @@ beforeEach(async () => {
 describe('on its machine', () => {
   test('a sound server has no weakness that is known', async () => {
     const { weak } = await serverWith(SOUND);
-    assert.deepEqual(await weak(), [{ check: 'weaknesses', ok: true, found: 'none are known' }]);
+    assert.deepEqual(await weak(), [{ check: 'weaknesses', ok: true, found: 'none found' }]);
   });
 
   test('settings, quotas, hosts and files that weaken it are listed, each with what to set', async () => {

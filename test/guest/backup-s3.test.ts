@@ -100,7 +100,7 @@ describe('a backup with the objects of a bucket', MAY_RUN, () => {
     const taken = await readMark(new S3Store(fresh));
     assert(taken !== null && taken !== mark, 'the new bucket has a mark of its own');
     const verified = await berth.cli('disk', 'verify', '--all');
-    assert.match(verified.out, /^in-s3, generation \d+: whole/, verified.err);
+    assert.match(verified.out, /^in-s3, generation \d+: intact/, verified.err);
     const vm = await guest.start();
     assert.equal(vm.reason?.code, 'recovered');
     assert.equal(await guest.shAgain('sha256sum /srv/file'), sum);

@@ -85,7 +85,7 @@ describe('backup', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     );
     const lost = await guest.vm();
     assert.deepEqual([lost.state, lost.reason?.code], ['failed', 'host_lost']);
-    assert.match(await done('disk', 'verify', '--all'), /^kept, generation \d+: whole/);
+    assert.match(await done('disk', 'verify', '--all'), /^kept, generation \d+: intact/);
     const vm = await guest.start();
     assert.equal(vm.reason?.code, 'recovered');
     assert.equal(await guest.shAgain('sha256sum /srv/file'), sum);

@@ -45,8 +45,12 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
       '--start',
     );
     assert.equal(made, 'Created and started web. Log in: berth ssh web\n');
-    const uname = await cli.run(['ssh', 'web', ...KEY(), '--', 'uname', '-s']);
+    const uname = await cli.run(['ssh', 'web', ...KEY(), 'uname', '-s']);
     assert.deepEqual([uname.code, uname.out], [0, 'Linux\n'], uname.err);
+    const forwarded = await cli.run(['ssh', 'web', ...KEY(), '-W', 'localhost:22']);
+    assert.match(forwarded.out, /^SSH-2\.0-/, "ssh's own option, after the name");
+    const executed = await cli.run(['exec', 'web', 'uname', '-s']);
+    assert.deepEqual([executed.code, executed.out], [0, 'Linux\n'], executed.err);
     const written = await cli.run(['ssh', ...KEY(), 'web', '--', 'cat > /srv/note; exit 7'], 'kept\n');
     assert.equal(written.code, 7, written.err);
   });

@@ -195,7 +195,7 @@ async function doctor(call: Call): Promise<number> {
     for (const finding of findings) {
       const { check, found, next } = finding;
       terminal.say(
-        `${sign(finding).padEnd(3)} ${check.padEnd(11)} ${found}${next === undefined ? '' : `\n    next: ${next}`}`,
+        `${sign(finding).padEnd(3)} ${check.padEnd(12)} ${found}${next === undefined ? '' : `\n    next: ${next}`}`,
       );
     }
   }

@@ -8,7 +8,7 @@ import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { waitFor, watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
-import { SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
+import { DEFAULTS, SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
 
 export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
 
@@ -143,11 +143,12 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     short: ['create'],
     args: ['NAME'],
     summary: 'create an instance',
+    details: DEFAULTS,
     example: 'berth create web --cpus 2 --memory 1g --start',
     options: {
       ...SETTINGS,
       ...USER_DATA,
-      image: { type: 'string', value: 'IMAGE', help: 'default: debian-12' },
+      image: { type: 'string', value: 'IMAGE', help: 'the image; default: debian-12' },
       start: { type: 'boolean', help: 'start its VM, and wait until SSH works' },
     },
     run: create,
@@ -170,7 +171,7 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     args: ['NAME'],
     names_instances: true,
     summary: 'change an instance; its size while it is stopped',
-    example: 'berth set web --memory 2g --auto-flush 30',
+    example: 'berth set web --memory 2g --auto-flush 30s',
     options: { ...SETTINGS, name: { type: 'string', value: 'NAME', help: 'a new name' } },
     run: async (call) => {
       const berth = call.session.berth();

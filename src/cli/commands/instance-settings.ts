@@ -6,22 +6,26 @@ import { CommandError, UsageError } from '../command-error.ts';
 import { durationOrOff } from '../duration.ts';
 import { labels, sizeMib, whole } from '../numbers.ts';
 
+/** For the help of commands that create an instance. */
+export const DEFAULTS =
+  'Defaults: --cpus 1 --memory 512m --disk 8g --auto-flush 1m --idle-timeout off --no-wake --keep 24,14.';
+
 /** The API's limit, checked before a large file is read. */
 const MAX_USER_DATA_BYTES = 64 * 1024;
 
 export const SETTINGS: Readonly<Record<string, Option>> = {
-  cpus: { type: 'string', value: 'N', help: '1 to 16' },
+  cpus: { type: 'string', value: 'N', help: 'CPUs, 1 to 16' },
   memory: {
     type: 'string',
     value: 'SIZE',
     field: 'memory_mib',
-    help: 'such as 512m or 2g; a bare number is MiB',
+    help: 'memory, such as 512m or 2g; a bare number is MiB',
   },
   disk: {
     type: 'string',
     value: 'SIZE',
     field: 'disk_gib',
-    help: 'such as 8g or 100g; a bare number is GiB; it can only grow',
+    help: 'the disk, such as 8g or 100g; a bare number is GiB; it can only grow',
   },
   label: {
     type: 'string',
@@ -34,16 +38,16 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
     type: 'string',
     value: 'DURATION',
     field: 'auto_flush_seconds',
-    help: 'flush a running VM this often, such as 30s or 5m; or off; default: 1m',
+    help: 'flush a running VM this often, such as 30s or 5m; or off',
   },
   'idle-timeout': {
     type: 'string',
     value: 'DURATION',
     field: 'idle_timeout_seconds',
-    help: 'stop the VM after this time without use, such as 30m or 2h; at least 1m; or off; default: off',
+    help: 'stop the VM after this time without use, such as 30m or 2h; at least 1m, or off',
   },
   wake: { type: 'boolean', help: 'a connection to its SSH address starts the VM' },
-  'no-wake': { type: 'boolean', help: 'a connection does not start the VM; this is the default' },
+  'no-wake': { type: 'boolean', help: 'a connection does not start the VM' },
   keep: {
     type: 'string',
     value: 'LAST[,DAYS]',

@@ -249,7 +249,7 @@ export const KEY_COMMANDS: readonly Command[] = [
     lists: true,
     args: ['NAME'],
     names_instances: true,
-    summary: 'show the SSH keys that an instance accepts, after changing them',
+    summary: 'show or change the SSH keys that an instance accepts',
     example: 'berth instance ssh-keys web --set laptop --set desk',
     options: {
       set: {
@@ -258,8 +258,8 @@ export const KEY_COMMANDS: readonly Command[] = [
         multiple: true,
         help: "only these keys, yours or other members'; repeatable",
       },
-      account: { type: 'boolean', help: "all keys of the creator's account" },
-      none: { type: 'boolean', help: 'nobody' },
+      account: { type: 'boolean', help: "all keys of the creator's account, later ones too" },
+      none: { type: 'boolean', help: 'no key: nobody can log in' },
     },
     run: keySet,
   },

@@ -86,7 +86,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'org quota',
     args: ['[ORG]'],
-    summary: "list all organisations; or show an organisation's quotas, after changing some",
+    summary: "list all organisations, or show or change an organisation's quotas",
     example: 'berth org quota Acme --instances 50 --cpus unlimited --disk-gib default',
     on_server: true,
     options: Object.fromEntries(

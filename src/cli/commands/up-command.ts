@@ -7,7 +7,7 @@ import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
-import { SETTINGS, settingsOf } from './instance-settings.ts';
+import { DEFAULTS, SETTINGS, settingsOf } from './instance-settings.ts';
 import { localPrivateKeyPath, localPublicKey, registerKey, sshFolder } from './key-commands.ts';
 import { login } from './login-commands.ts';
 import { IDENTITY, PASSED_TO_SSH, SSH_RULE, ssh } from './ssh-commands.ts';
@@ -105,7 +105,7 @@ export const UP: Command = {
   names_instances: true,
   ...PASSED_TO_SSH,
   summary: 'log in to an instance, and create whatever is missing for that',
-  details: `Before it logs in, it creates a login, an SSH key and the instance, and starts the VM, where they are missing. ${SSH_RULE}`,
+  details: `Before it logs in, it creates a login, an SSH key and the instance, and starts the VM, where they are missing. ${DEFAULTS} ${SSH_RULE}`,
   example: 'berth up web',
   options: { ...SETTINGS, ...IDENTITY },
   run: up,
