@@ -248,7 +248,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
-  test('names fields by their labels in errors', async () => {
+  test('shows a wrong code at its field', async () => {
     const { button, heading, dialog, leave } = await visit('/account');
     await button('Add an app').click();
     await button('Next').click();
@@ -257,10 +257,11 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await button('Continue').click();
     await dialog().getByLabel('Code', { exact: true }).fill('000000');
     await button('Confirm').click();
+    const code = dialog().getByLabel('Code', { exact: true });
     await dialog()
-      .getByRole('alert')
-      .filter({ hasText: /^Code: is wrong/ })
+      .getByText(/^Is wrong/)
       .waitFor();
+    assert.equal(await code.getAttribute('aria-invalid'), 'true');
     await leave();
   });
 

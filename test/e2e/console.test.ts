@@ -123,7 +123,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
 
   test('creates an instance in one dialog by the keyboard alone, and shows its VM start with the ssh command', async (t) => {
     await use(button('New instance').first());
-    // The focus is in the name.
+    await dialog().waitFor();
     await page.keyboard.type('web');
     await type('Memory, MiB', '256');
     await type('Disk, GiB', '2');
@@ -217,11 +217,13 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
       .waitFor();
     await picture('generations');
     await use(button(`Fork generation ${head}`));
+    await dialog().waitFor();
     await page.keyboard.type('web-2\n');
     await heading('web-2').waitFor();
     await state('stopped').waitFor();
     await use(tab('Settings'));
     await use(button('Delete web-2'));
+    await dialog().waitFor();
     // Nothing is deleted for a wrong word; the field says so.
     await page.keyboard.type('web\n');
     await dialog().getByText('Type exactly web-2.').waitFor();

@@ -1,6 +1,6 @@
 /** A modal dialog: the browser's own, which keeps the keyboard inside. Escape closes it, and the focus goes back. */
 import type { ComponentChildren } from 'preact';
-import { useEffect, useId, useRef } from 'preact/hooks';
+import { useId, useLayoutEffect, useRef } from 'preact/hooks';
 import { Icon } from './icon.tsx';
 
 interface Props {
@@ -26,8 +26,9 @@ export function openModal(dialog: HTMLDialogElement): () => void {
   dialog.showModal();
   return () => {
     dialog.close();
-    // The browser finds the opener if it still exists. Often its row or its dialog is gone.
-    if (document.activeElement !== document.body) return;
+    // The browser finds the opener if it still exists. Often its row or its dialog is gone; then the focus stays inside.
+    const focused = document.activeElement;
+    if (focused !== null && focused !== document.body && !dialog.contains(focused)) return;
     const back = way_back.find((each) => each.isConnected && each !== document.body);
     ((back as HTMLElement | undefined) ?? document.querySelector('main'))?.focus({ preventScroll: true });
   };
@@ -36,7 +37,8 @@ export function openModal(dialog: HTMLDialogElement): () => void {
 export function Dialog({ title, onClose, children, wide = false, stubborn = false, busy = false }: Props) {
   const element = useRef<HTMLDialogElement>(null);
   const title_id = useId();
-  useEffect(() => (element.current ? openModal(element.current) : undefined), []);
+  // Before the next key, which already belongs to the dialog.
+  useLayoutEffect(() => (element.current ? openModal(element.current) : undefined), []);
   return (
     <dialog
       ref={element}
