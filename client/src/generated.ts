@@ -1277,7 +1277,7 @@ export interface Operations {
   };
   /** Get the end of the serial console log */
   getConsoleLog: {
-    input: { path: { id: string }; query?: { tail_kib?: number | undefined } | undefined };
+    input: { path: { id: string }; query?: { tail_kib?: number | undefined; timestamps?: 'true' | 'false' | undefined } | undefined };
     answer: string;
   };
   /** Create a ticket for the live serial console */
