@@ -10,6 +10,8 @@ import { IMAGE_COMMANDS, IMAGE_SERVER_COMMANDS } from './commands/image-commands
 import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
 import { KEY_COMMANDS } from './commands/key-commands.ts';
 import { LOGIN_COMMANDS } from './commands/login-commands.ts';
+import { LOGS } from './commands/logs-command.ts';
+import { METRICS } from './commands/metrics-command.ts';
 import { SERVER_COMMANDS } from './commands/server-commands.ts';
 import { SSH_COMMANDS } from './commands/ssh-commands.ts';
 import { UP } from './commands/up-command.ts';
@@ -27,7 +29,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
-  { title: 'Guests', commands: [...GUEST_COMMANDS, CONSOLE] },
+  { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, CONSOLE] },
   { title: 'Keys', commands: KEY_COMMANDS },
   { title: 'Login', commands: LOGIN_COMMANDS },
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },
