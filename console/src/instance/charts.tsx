@@ -55,7 +55,7 @@ export function Charts({ instance }: { readonly instance: Instance }) {
   return (
     <Section
       title="Usage"
-      lead={error === null ? leadOf(step_ms) : `Not current: ${error}`}
+      lead={error === null ? leadOf(step_ms, is_live) : `Not current: ${error}`}
       actions={
         <Choice
           name="Range"
@@ -84,9 +84,11 @@ export function Charts({ instance }: { readonly instance: Instance }) {
   );
 }
 
-function leadOf(step_ms: number): string {
-  const step = duration(step_ms / 1000);
-  return `The line is the mean of ${step}, the band its minimum and maximum. In a gap no VM ran. Kept for 30 days.`;
+function leadOf(step_ms: number, is_live: boolean): string {
+  const line = is_live
+    ? 'Measured every 15 s; earlier boots by the minute.'
+    : `The line is the mean of ${duration(step_ms / 1000)}, the band its minimum and maximum.`;
+  return `${line} In a gap no VM ran. Kept for 30 days.`;
 }
 
 function maxOf({ unit, of_memory }: (typeof QUANTITIES)[number], { memory_mib }: Instance): { max?: number } {

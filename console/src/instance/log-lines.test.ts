@@ -6,7 +6,9 @@ const TIME = '2026-11-25T09:12:00.000Z';
 
 test('a line has its time, or none where it is not known, and its text without terminal control', () => {
   assert.deepEqual(
-    linesOf(`- old\n${TIME} \u001b[0;32mOK\u001b[0m a\tb\r\n${TIME} \n${TIME} \u001b]0;x\u0007last`),
+    linesOf(
+      `- \u001bc\u001b[?7l\u001b[2J\u001b(Bold\n${TIME} \u001b[0;32mOK\u001b[0m a\tb\r\n${TIME} \n${TIME} \u001b]0;x\u0007last`,
+    ),
     [
       { time: null, text: 'old' },
       { time: TIME, text: 'OK a\tb' },

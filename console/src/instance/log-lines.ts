@@ -8,9 +8,9 @@ export interface LogLine {
 
 const ESC = '\u001b';
 const BELL = '\u0007';
-/** Terminal control (ECMA-48, section 5.4; XTerm's commands that a bell ends). */
+/** Terminal control (ECMA-48, sections 5.3 to 5.6; XTerm's strings that a bell ends). */
 const SEQUENCE = new RegExp(
-  `${ESC}(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^${BELL}${ESC}]*(?:${BELL}|${ESC}\\\\)|[@-Z\\\\-_])`,
+  `${ESC}(?:\\[[0-?]*[ -/]*[@-~]|[\\]PX^_][^${BELL}${ESC}]*(?:${BELL}|${ESC}\\\\)|[ -/]*[0-~])`,
   'g',
 );
 /** Control characters other than tab. */

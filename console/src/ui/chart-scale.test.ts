@@ -11,8 +11,9 @@ describe('the ticks of values', () => {
     const of = (...given: Parameters<typeof valueTicks>) => labels(valueTicks(...given).ticks);
     assert.deepEqual(of(1, 'share', true), ['0 %', '25 %', '50 %', '75 %', '100 %']);
     assert.deepEqual(of(512 * MIB, 'bytes', true), ['0 B', '128 MiB', '256 MiB', '384 MiB', '512 MiB']);
-    assert.deepEqual(of(300, 'rate', false), ['0 B/s', '128 B/s', '256 B/s', '384 B/s']);
-    assert.deepEqual(of(0, 'rate', false), ['0 B/s', '1 B/s']);
+    assert.deepEqual(of(2500, 'rate', false), ['0 B/s', '1 KiB/s', '2 KiB/s', '3 KiB/s']);
+    const least = ['0 B/s', '256 B/s', '512 B/s', '768 B/s', '1 KiB/s'];
+    for (const most of [0, 300]) assert.deepEqual(of(most, 'rate', false), least);
   });
   test('number three to five, whatever the value, and none lies above the scale', () => {
     for (let most = 1.5; most < 2 ** 50; most *= 1.37) {

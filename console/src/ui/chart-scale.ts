@@ -28,12 +28,14 @@ function sayTick(value: number, unit: Unit): string {
 
 const SHARE_STEP = 0.25;
 const INTERVALS = 4;
+/** Nearly nothing must not look like much. */
+const LEAST_TOP_BYTES = 1024;
 
 /** From 0 to at least `most`, two to four intervals. Bytes step by powers of two. `fixed`: the scale ends there. */
 export function valueTicks(most: number, unit: Unit, fixed: boolean): { top: number; ticks: Tick[] } {
-  const step =
-    unit === 'share' ? SHARE_STEP : 2 ** Math.ceil(Math.log2(Math.max(most, INTERVALS) / INTERVALS));
-  const top = fixed ? most : Math.max(1, Math.ceil(most / step)) * step;
+  const reached = unit === 'share' || fixed ? most : Math.max(most, LEAST_TOP_BYTES);
+  const step = unit === 'share' ? SHARE_STEP : 2 ** Math.ceil(Math.log2(reached / INTERVALS));
+  const top = fixed ? most : Math.ceil(reached / step) * step;
   const count = Math.floor(top / step + 1e-9);
   const ticks = Array.from({ length: count + 1 }, (_, nth) => nth * step);
   return { top, ticks: ticks.map((at) => ({ at, label: sayTick(at, unit) })) };

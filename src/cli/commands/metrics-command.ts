@@ -45,7 +45,7 @@ async function metrics({ args, options, session, terminal }: Call): Promise<unde
   const { samples, from, to } = history;
   const measured = samples.reduce((sum, { measured_minutes }) => sum + measured_minutes, 0);
   if (measured > 0) {
-    const ran = duration(measured * MINUTE_MS);
+    const ran = measured === 1 ? '1 min' : duration(measured * MINUTE_MS);
     terminal.say(`${name} from ${minuteOf(from)} to ${minuteOf(to)}: ran ${ran}`);
   }
   terminal.list(measured > 0 ? QUANTITIES : [], {

@@ -59,10 +59,7 @@ export class VmMeters {
 
   async #take(runner: VmRunner, machine: Machine, ask_guest: boolean): Promise<void> {
     const asked = ask_guest && runner.isQuiet;
-    const [sample, dirty] = await Promise.all([
-      measureVm(machine, asked),
-      ask_guest ? runner.dirtyBytes() : null,
-    ]);
+    const [sample, dirty] = await Promise.all([measureVm(machine, asked), runner.dirtyBytes()]);
     const samples = this.#samples.get(machine) ?? [];
     const before = samples.at(-1);
     const heard = samples.findLast(({ network }) => network.received_bytes !== null);
