@@ -7,7 +7,8 @@ import { bytes, duration } from '../words.ts';
 
 const RANGES = ['1h', '6h', '24h', '7d', '30d'] as const satisfies readonly MetricHistory['range'][];
 const DEFAULT_RANGE = '1h';
-const SPARK_CELLS = 30;
+/** So that a row fits a terminal of 80 columns. */
+const SPARK_CELLS = 18;
 const MINUTE_MS = 60_000;
 
 interface Quantity {
