@@ -574,7 +574,7 @@ export type MetricHistory = {
   to: string;
   /** The length of a period */
   step_seconds: number;
-  /** Oldest first; a period without a running VM has none */
+  /** Oldest first; a period in which no VM was measured has none */
   samples: Array<MetricHistorySample>;
 };
 

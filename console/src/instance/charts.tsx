@@ -86,9 +86,9 @@ export function Charts({ instance }: { readonly instance: Instance }) {
 
 function leadOf(step_ms: number, is_live: boolean): string {
   const line = is_live
-    ? 'Measured every 15 s; earlier boots by the minute.'
+    ? 'Measured every 15 s; older values are means of a minute.'
     : `The line is the mean of ${duration(step_ms / 1000)}, the band its minimum and maximum.`;
-  return `${line} In a gap no VM ran. Kept for 30 days.`;
+  return `${line} In a gap no VM ran, or Berth was down. Kept for 30 days.`;
 }
 
 function maxOf({ unit, of_memory }: (typeof QUANTITIES)[number], { memory_mib }: Instance): { max?: number } {

@@ -35,7 +35,7 @@ const MetricHistory = named('MetricHistory', {
   step_seconds: Type.Integer({ minimum: 60, description: 'The length of a period', examples: [300] }),
   samples: Type.Array(HistorySample, {
     maxItems: MAX_SAMPLES,
-    description: 'Oldest first; a period without a running VM has none',
+    description: 'Oldest first; a period in which no VM was measured has none',
   }),
 });
 
