@@ -600,6 +600,45 @@ export type Member = {
   created_at: string;
 };
 
+export type MetricHistory = {
+  range: '1h' | '6h' | '24h' | '7d' | '30d';
+  /** RFC 3339, UTC, milliseconds */
+  from: string;
+  /** RFC 3339, UTC, milliseconds */
+  to: string;
+  /** The length of a period */
+  step_seconds: number;
+  /** Oldest first; a period in which no VM was measured has none */
+  samples: Array<MetricHistorySample>;
+};
+
+export type MetricHistorySample = {
+  /** The beginning of the period */
+  at: string;
+  /** How many minutes of the period a VM ran and was measured */
+  measured_minutes: number;
+  cpu_share: MetricSpread | null;
+  memory: {
+    used_bytes: MetricSpread | null;
+    host_bytes: MetricSpread | null;
+  };
+  disk: {
+    read_bytes_per_second: MetricSpread | null;
+    written_bytes_per_second: MetricSpread | null;
+  };
+  network: {
+    received_bytes_per_second: MetricSpread | null;
+    sent_bytes_per_second: MetricSpread | null;
+  };
+  dirty_bytes: MetricSpread | null;
+};
+
+export type MetricSpread = {
+  mean: number;
+  min: number;
+  max: number;
+};
+
 export type MetricsSample = {
   /** RFC 3339, UTC, milliseconds */
   at: string;
@@ -1350,7 +1389,7 @@ export interface Operations {
   };
   /** Get the end of the serial console log */
   getConsoleLog: {
-    input: { path: { id: string }; query?: { tail_kib?: number | undefined } | undefined };
+    input: { path: { id: string }; query?: { tail_kib?: number | undefined; timestamps?: 'true' | 'false' | undefined } | undefined };
     answer: string;
   };
   /** Create a ticket for the live serial console */
@@ -1367,6 +1406,11 @@ export interface Operations {
   getVmMetrics: {
     input: { path: { id: string } };
     answer: VmMetrics;
+  };
+  /** Get the history of the instance's resource usage */
+  getMetricHistory: {
+    input: { path: { id: string }; query?: { range?: '1h' | '6h' | '24h' | '7d' | '30d' | undefined } | undefined };
+    answer: MetricHistory;
   };
   /** Get the SSH connection details of the running VM */
   getSsh: {
@@ -1559,6 +1603,7 @@ export const OPERATIONS = {
   createConsoleTicket: { method: 'POST', path: '/v1/instances/{id}/vm/console/ticket', takes_idempotency_key: false, answers_text: false },
   execInVm: { method: 'POST', path: '/v1/instances/{id}/vm/exec', takes_idempotency_key: false, answers_text: false },
   getVmMetrics: { method: 'GET', path: '/v1/instances/{id}/vm/metrics', takes_idempotency_key: false, answers_text: false },
+  getMetricHistory: { method: 'GET', path: '/v1/instances/{id}/metrics', takes_idempotency_key: false, answers_text: false },
   getSsh: { method: 'GET', path: '/v1/instances/{id}/ssh', takes_idempotency_key: false, answers_text: false },
   getKeySet: { method: 'GET', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
   replaceKeySet: { method: 'PUT', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },

@@ -126,6 +126,10 @@ export class ControlPlaneClient {
     return this.#post(ROUTES.logins, body);
   }
 
+  reportMinutes(body: Body<'minutes'>, signal: AbortSignal): Answer<'minutes'> {
+    return this.#post(ROUTES.minutes, body, 15_000, signal);
+  }
+
   commit(body: Body<'commit'>): Answer<'commit'> {
     // A large disk's commit has 30 MiB, and as many rows as segments.
     return this.#post(ROUTES.commit, body, 15_000 + body.segments.length);

@@ -45,6 +45,8 @@ export const HostCall = Type.Union([
     kind: Type.Literal('console_log'),
     instance_id: InstanceId,
     max_bytes: whole(0, CONSOLE_LOG_MAX),
+    /** In front of each line the time at which it arrived; absent: no. */
+    timestamps: Type.Optional(Type.Boolean()),
   }),
   closed({ kind: Type.Literal('console'), ...OfVm }),
   /** A stream to the VM's sshd. */

@@ -18,6 +18,7 @@ import {
   OfferResponse,
 } from './host-types.ts';
 import { ActivityReport, RoutesRequest, RoutesResponse, WakeRequest, WakeResponse } from './ingress-types.ts';
+import { MinutesReport } from './metric-types.ts';
 import { named } from './schemas.ts';
 import {
   BootOrderReport,
@@ -80,6 +81,7 @@ export const ROUTES = {
   ),
   keys: route('keys', 'Reports the SSH keys that a guest accepts.', KeysReport, ReportResponse),
   logins: route('logins', 'Reports the SSH keys that logged in.', LoginsReport, ReportResponse),
+  minutes: route('minutes', 'Reports what VMs used in past minutes.', MinutesReport, ReportResponse),
   commit: route('commit', 'Commits a generation whose objects are durable.', CommitRequest, CommitResponse),
   lineage: route('lineage', 'What the database knows of an overlay’s head.', LineageRequest, LineageResponse),
   bootOrder: route('boot-order', 'Reports which blocks a boot read first.', BootOrderReport, ReportResponse),

@@ -12,7 +12,9 @@ import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
 import { INVITATION_COMMANDS } from './commands/invitation-commands.ts';
 import { KEY_COMMANDS } from './commands/key-commands.ts';
 import { LOGIN_COMMANDS } from './commands/login-commands.ts';
+import { LOGS } from './commands/logs-command.ts';
 import { MEMBER_COMMANDS } from './commands/member-commands.ts';
+import { METRICS } from './commands/metrics-command.ts';
 import { MFA_COMMANDS } from './commands/mfa-commands.ts';
 import { NOTIFICATION_COMMANDS } from './commands/notification-commands.ts';
 import { ORGANISATION_COMMANDS } from './commands/organisation-commands.ts';
@@ -36,7 +38,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
-  { title: 'Guests', commands: [...GUEST_COMMANDS, CONSOLE] },
+  { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, CONSOLE] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: LOGIN_COMMANDS },
   { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },

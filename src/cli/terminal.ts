@@ -38,7 +38,7 @@ export class Terminal {
 
   /** Text for people; nothing for programs. */
   say(text: string): void {
-    if (this.format === 'human') this.write(`${text}\n`);
+    if (this.format === 'human' && this.#layout.format === 'table') this.write(`${text}\n`);
   }
 
   write(text: string): void {

@@ -352,6 +352,18 @@ create table memory_images (
   constraint memory_images_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
 );
 
+create table metric_samples (
+  instance_id text not null,
+  at timestamp with time zone not null,
+  seconds integer not null,
+  minutes smallint not null,
+  means real[] not null,
+  mins real[] not null,
+  maxs real[] not null,
+  constraint metric_samples_pkey PRIMARY KEY (instance_id, at),
+  constraint metric_samples_seconds_check CHECK ((seconds = ANY (ARRAY[60, 3600])))
+);
+
 create table mfa_factors (
   id text not null,
   user_id text not null,

@@ -360,6 +360,15 @@ export interface Database extends DeliveryTables, WebhookTables {
     ref: Json<MemoryRef>;
     created_at: Generated<Date>;
   };
+  metric_samples: {
+    instance_id: InstanceId;
+    at: Date;
+    seconds: number;
+    minutes: number;
+    means: readonly (number | null)[];
+    mins: readonly (number | null)[];
+    maxs: readonly (number | null)[];
+  };
   ingress_watch: { one: Generated<boolean>; since: Date; reported_at: Date };
   flushes: {
     id: FlushId;

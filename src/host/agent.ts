@@ -66,7 +66,8 @@ export class Agent {
     // Paused VMs do not answer. Renewing the lease ends those that the control plane has given up.
     await this.#context.lease.whenHeld(signal);
     if (!signal.aborted) await this.#adoptAll();
-    const meters = new VmMeters(() => [...this.#runners.values()].map(({ runner }) => runner));
+    const runners = () => [...this.#runners.values()].map(({ runner }) => runner);
+    const meters = new VmMeters(runners, this.#context.client);
     const calls = new CallServer(this.#context, (id) => this.#runners.get(id)?.runner, meters);
     await Promise.all([
       ...[renewing, this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],

@@ -29,6 +29,7 @@ import { answerWithSession, registerAuth } from './v1/auth.ts';
 import { registerEvents } from './v1/events.ts';
 import { registerGenerations } from './v1/generations.ts';
 import { registerImages } from './v1/images.ts';
+import { registerInstanceMetrics } from './v1/instance-metrics.ts';
 import { registerInstanceSsh } from './v1/instance-ssh.ts';
 import { registerInstances } from './v1/instances.ts';
 import { registerInvitations } from './v1/invitations.ts';
@@ -146,6 +147,7 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerVmConsole(app, context);
   registerVmExec(app, context);
   registerVmMetrics(app, context);
+  registerInstanceMetrics(app, context);
   registerInstanceSsh(app, context, cursors);
   registerWebhooks(app, context, cursors);
   registerWebhookDeliveries(app, context, cursors);

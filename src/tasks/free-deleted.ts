@@ -6,6 +6,7 @@ import { dropHolder, heldByOthers } from '../disks/segment-store.ts';
 import { listFreed, removeInstance } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
+import { deleteSamples } from '../vms/metric-store.ts';
 import { eachInTurn } from './each-in-turn.ts';
 
 const BATCH = 500;
@@ -33,6 +34,7 @@ async function freeEach(db: Db, store: ObjectStore, log: Log): Promise<void> {
     await transaction(db, async (tx) => {
       // `free-segments` deletes the segments that another instance has released since.
       await dropHolder(tx, id, removed);
+      await deleteSamples(tx, id);
       await removeInstance(tx, id);
       // Wakes the requests that wait for its VM.
       await notify(tx, 'instance', id);

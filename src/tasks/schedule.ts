@@ -20,6 +20,7 @@ import { claimStore } from './claim-store.ts';
 import { compactDisks } from './compact-disks.ts';
 import { composeMails } from './compose-mails.ts';
 import { dispatchEvents } from './dispatch-events.ts';
+import { downsampleMetrics } from './downsample-metrics.ts';
 import { dropGenerations } from './drop-generations.ts';
 import { enforceDeadlines } from './enforce-deadlines.ts';
 import { expireHosts } from './expire-hosts.ts';
@@ -71,6 +72,7 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'stop-idle', every_ms: 5 * S, run: () => stopIdle(db, log) },
     { name: 'report-expiry', every_ms: 10 * MIN, run: () => reportExpiry(db) },
     { name: 'sweep', every_ms: 10 * MIN, run: () => sweep(db) },
+    { name: 'downsample-metrics', every_ms: H, run: () => downsampleMetrics(db) },
     { name: 'claim-store', every_ms: 5 * S, run: () => claimStore(store) },
     { name: 'free-deleted', every_ms: 30 * S, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-memory', every_ms: 10 * MIN, run: () => freeMemory(db, store, log) },

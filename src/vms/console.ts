@@ -25,11 +25,14 @@ const WITH_MACHINE: readonly VmState[] = ['starting', 'running', 'restarting', '
 export async function readConsoleLog(
   calls: HostCalls,
   row: InstanceRow,
-  max_bytes: number,
+  { max_bytes, timestamps }: { readonly max_bytes: number; readonly timestamps: boolean },
   signal: AbortSignal,
 ): Promise<string> {
   if (row.host_id === null) return '';
-  const call = { kind: 'console_log', instance_id: row.id, max_bytes } as const;
+  const call = {
+    ...({ kind: 'console_log', instance_id: row.id, max_bytes } as const),
+    ...(timestamps ? { timestamps } : {}),
+  };
   const { text } = await calls.ask<ConsoleLogResult>(row.host_id as HostId, call, LOG_WITHIN_MS, signal);
   return text;
 }

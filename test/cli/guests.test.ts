@@ -1,8 +1,10 @@
 /** Commands in guests, the console log and metrics on the command line; the guest itself is in test/guest. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { ExecResult, VmSample } from '../../src/agent-api/host-calls.ts';
+import type { ExecResult } from '../../src/agent-api/host-calls.ts';
 import { newPart } from '../../src/cli/log-tail.ts';
+import { spreadsOf } from '../../src/host/calls/minute-log.ts';
+import { insertSamples } from '../../src/vms/metric-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey } from '../support/people.ts';
@@ -115,6 +117,20 @@ describe('logs', () => {
     assert.match(await cli.fails(2, 'logs', name, '--tail', '0'), /--tail takes 1 to 1024/);
   });
 
+  test('have the time of each line with --timestamps, and begin with a whole line', async () => {
+    const reading = cli.start(['logs', name, '-ft', '--tail', '1']);
+    const { id, call } = await agent.nextCall('console_log');
+    assert.equal(call.timestamps, true);
+    const line = (nth: number) => `2026-11-25T09:12:00.${String(nth).padStart(3, '0')}Z line ${nth}\n`;
+    const text = Array.from({ length: 100 }, (_, nth) => line(nth)).join('');
+    await agent.client.answerCall({ id, answer: { result: { text } } });
+    await until('the end of it is there', () => reading.out().endsWith(line(99)));
+    assert.match(reading.out(), /^2026\S+ line 69\n/);
+    assert.ok(reading.out().length <= 1024);
+    reading.child.kill('SIGINT');
+    await reading.ended;
+  });
+
   test('on a terminal they do nothing but read', async () => {
     const reading = cli.onTerminal(['logs', name]);
     await answerLog(64, '\u001b]0;title\u0007\u001b[2J\u001b[0;32mOK\u001b[0m done\u009b\r\n');
@@ -149,31 +165,42 @@ describe('logs', () => {
 });
 
 describe('metrics', () => {
-  const sample = (minute: number, cpu_seconds: number): VmSample => ({
-    at: new Date(Date.UTC(2026, 0, 1, 0, minute, 0)).toISOString(),
-    cpu_seconds,
-    memory: { host_bytes: 400 * 2 ** 20, used_bytes: minute === 11 ? 64 * 2 ** 20 : null, total_bytes: null },
-    disk: { read_bytes: 1024, written_bytes: 2048, read_operations: 3, write_operations: 4 },
-    network: { received_bytes: null, sent_bytes: 5 },
+  test('are the least, the mean, the most and the last of a range, and a line of its course', async () => {
+    const minute_ms = Math.floor(Date.now() / 60_000) * 60_000;
+    const of = (value: number) => ({ mean: value, min: value / 2, max: value * 2 });
+    const at = (minutes_ago: number, value: number) => ({
+      ...{ instance_id: off.id, at_ms: minute_ms - minutes_ago * 60_000, minutes: 1 },
+      spreads: {
+        ...spreadsOf([]),
+        cpu: of(value / 4),
+        memory_host: of(value * 2 ** 20),
+        network_sent: of(value * 1024),
+      },
+    });
+    await insertSamples(api.db, 60, [at(50, 0), at(40, 1), at(10, 2)]);
+    const out = await cli.done('metrics', off.name);
+    const [head = '', headings = '', ...rows] = out.trimEnd().split('\n');
+    const time = '20\\d\\d-\\d\\d-\\d\\d \\d\\d:\\d\\d';
+    assert.match(head, new RegExp(`^${off.name} from ${time} to ${time}: ran 3 min$|ran 180 s$`));
+    assert.match(headings, /^METRIC +MIN +AVG +MAX +LAST +TREND$/);
+    const row = (name: string) => rows.find((each) => each.startsWith(name)) ?? assert.fail(out);
+    assert.match(row('cpu'), /^cpu +0 % +25 % +100 % +50 % +▁ +▅ +█$/);
+    assert.match(row('host memory'), /^host memory +0 B +1 MiB +4 MiB +2 MiB +▁/);
+    assert.match(row('network sent'), /^network sent +0 B\/s +1 KiB\/s +4 KiB\/s +2 KiB\/s +▁/);
+    assert.match(row('memory'), /^memory +- +- +- +-$/);
+    const { range, samples } = JSON.parse(await cli.done('metrics', off.name, '--range', '24h', '--json'));
+    assert.deepEqual([range, samples.length], ['24h', 3]);
   });
 
-  test('are a table of now and of every five minutes before', async () => {
-    const asking = cli.start(['metrics', name]);
-    const { id } = await agent.nextCall('metrics');
-    const samples = Array.from({ length: 11 }, (_, minute) => sample(minute, minute * 6));
-    const result = { now: sample(11, 66), interval_seconds: 60, samples };
-    await agent.client.answerCall({ id, answer: { result } });
-    const { out } = await asking.ended;
-    const [head, ...rows] = out.trimEnd().split('\n');
-    assert.match(head ?? '', /^AT +CPU +MEMORY +HOST MEMORY +READ +WRITTEN +RECEIVED +SENT$/);
-    assert.deepEqual(
-      rows.map((row) => row.slice(14, 16)),
-      ['11', '06', '01'],
+  test('of an instance that did not run say so, and a range that is not one is refused', async () => {
+    const { name: never } = await api.instance(who);
+    assert.match(
+      await cli.done('metrics', never),
+      /Nothing was measured.*\n {2}next: berth metrics .* --range 30d\n$/,
     );
-    assert.match(rows[0] ?? '', / \d+ % +64 MiB +400 MiB +1 KiB +2 KiB +- +5 B$/);
-  });
-
-  test('a VM that does not run has none', async () => {
-    assert.match(await cli.fails(5, 'metrics', off.name), new RegExp(`next: berth start ${off.name}\n`));
+    assert.match(
+      await cli.fails(2, 'metrics', never, '--range', '2h'),
+      /--range takes 1h, 6h, 24h, 7d, 30d, not 2h/,
+    );
   });
 });

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { after, before, describe, test } from 'node:test';
 import { WebSocket } from 'ws';
+import type { MetricHistory } from '../../client/src/berth.ts';
 import type { ExecResult } from '../../src/agent-api/host-calls.ts';
 import type { VmMetrics } from '../../src/vms/metrics.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
@@ -141,6 +142,16 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.ok((after.network.sent_bytes ?? 0) >= (before.network.sent_bytes ?? 0) + 3 * 98);
     assert.ok(after.cpu_share === null || (after.cpu_share >= 0 && after.cpu_share <= 1));
     assert.ok(samples.every((each) => each.at < after.at));
+    const history = async () => {
+      const { samples } = await berth.client.expect<MetricHistory>(
+        200,
+        'GET',
+        `/v1/instances/${guest.id}/metrics`,
+      );
+      return samples.find(({ memory }) => memory.used_bytes !== null);
+    };
+    const minute = await until('a minute of it is in the history', history);
+    assert.ok((minute?.memory.host_bytes?.mean ?? 0) > 50 * 2 ** 20);
   });
 
   async function openConsole(): Promise<WebSocket> {
@@ -167,6 +178,9 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     socket.send('echo "$(id -un)-$(tty)-$((6*7))"\r');
     await until('the shell answers', () => shown.includes('root-/dev/ttyS0-42'));
     assert.match(await log(), /root-\/dev\/ttyS0-42/);
+    const timed = await berth.client.expect<string>(200, 'GET', `${guest.path}/vm/console?timestamps=true`);
+    const [, time] = /^(\S+) root-\/dev\/ttyS0-42/m.exec(timed) ?? [];
+    assert.ok(Math.abs(Date.now() - Date.parse(time ?? '')) < 60_000, timed);
     await guest.stop();
     assert.equal((await ended)[0], 1000);
     assert.match(await log(), /root-\/dev\/ttyS0-42/);

@@ -56,6 +56,7 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'POST /v1/instances/{id}/vm/flush',
   'POST /v1/instances/{id}/vm/exec',
   'GET /v1/instances/{id}/vm/metrics',
+  'GET /v1/instances/{id}/metrics',
   'GET /v1/instances/{id}/vm/console',
   'POST /v1/instances/{id}/vm/console/ticket',
   'GET /v1/instances/{id}/ssh',

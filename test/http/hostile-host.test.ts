@@ -87,7 +87,15 @@ const ask = () => {
 /** All that the database has of the instance, as text. */
 async function everything(): Promise<string> {
   const of = (
-    table: 'vms' | 'disks' | 'generations' | 'flushes' | 'memory_images' | 'data_keys' | 'user_data',
+    table:
+      | 'vms'
+      | 'disks'
+      | 'generations'
+      | 'flushes'
+      | 'memory_images'
+      | 'data_keys'
+      | 'user_data'
+      | 'metric_samples',
   ) => db.selectFrom(table).selectAll().where('instance_id', '=', instance.id).execute();
   const rows = [];
   for (const table of [
@@ -98,6 +106,7 @@ async function everything(): Promise<string> {
     'memory_images',
     'data_keys',
     'user_data',
+    'metric_samples',
   ] as const)
     rows.push([table, await of(table)]);
   const events = await db
@@ -114,6 +123,7 @@ async function everything(): Promise<string> {
 }
 
 const FENCED = { outcome: 'fenced' };
+const SPREAD = { mean: 1, min: 0, max: 2 };
 const REASON = { code: 'vm_died', message: 'It died.' };
 
 /** For each call what it says about the VM `vm`, and what it is answered. `null`: it names no instance. */
@@ -136,6 +146,12 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
   flush: () => ({ body: { flush_id, state: 'done', receipt: RECEIPT }, answer: FENCED }),
   flushFailure: (vm) => ({ body: { ...vm, error: REASON }, answer: FENCED }),
   keys: (vm) => ({ body: { ...vm, applied_keys: [HOST_KEY.fingerprint] }, answer: FENCED }),
+  minutes: () => {
+    const none = { memory_used: null, memory_host: null, disk_read: null, disk_written: null };
+    const spreads = { cpu: SPREAD, ...none, network_received: null, network_sent: null, dirty: SPREAD };
+    const minutes = [{ instance_id: instance.id, at: new Date().toISOString(), spreads }];
+    return { body: { minutes }, answer: FENCED };
+  },
   logins: (vm) => ({ body: { ...vm, fingerprints: [HOST_KEY.fingerprint] }, answer: FENCED }),
   commit: (vm) => {
     const about = { instance_id: instance.id, ...vm, generation: 1, image_version: VERSION, dirty_bytes: 1 };

@@ -4,8 +4,10 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
+import { spreadsOf } from '../../src/host/calls/minute-log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { freeDeleted } from '../../src/tasks/free-deleted.ts';
+import { insertSamples } from '../../src/vms/metric-store.ts';
 import { VM_STATES } from '../../src/vms/model.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
@@ -33,6 +35,7 @@ describe('202, then 404', () => {
       const path = `/v1/instances/${id}`;
       for (const segment of [1, 2]) await store.put(`disks/${id}/${segment}`, [Buffer.from('data')]);
       await store.put(`disks/${id}x/1`, [Buffer.from("another's")]);
+      await insertSamples(api.db, 60, [{ instance_id: id, at_ms: 0, minutes: 1, spreads: spreadsOf([]) }]);
       const answer = await client.delete<InstanceOut>(path);
       assert.deepEqual([answer.status, answer.body.deleting], [202, true]);
       if (state !== 'stopped') {
@@ -54,7 +57,9 @@ describe('202, then 404', () => {
       assertError(await client.delete(path), 'NOT_FOUND');
       assert.deepEqual(await objects(`disks/${id}/`), []);
       assert.equal((await objects(`disks/${id}x/`)).length, 1);
-      for (const table of ['vms', 'disks', 'generations', 'flushes', 'instance_ssh_keys'] as const) {
+      for (const table of [
+        ...(['vms', 'disks', 'generations', 'flushes', 'instance_ssh_keys', 'metric_samples'] as const),
+      ]) {
         const rows = await api.db.selectFrom(table).selectAll().where('instance_id', '=', id).execute();
         assert.deepEqual(rows, [], table);
       }

@@ -85,6 +85,17 @@ describe('GET: the log', () => {
     assert.deepEqual([answer.status, answer.text], [200, 'berth: \u001b[1mä\r\n']);
     assert.equal(answer.headers['content-type'], 'text/plain; charset=utf-8');
   });
+  test('200: with the time of each line, if the caller wants it', async () => {
+    const asked = client.get(`${path}?timestamps=true`);
+    const { id, call } = await agent.nextCall('console_log');
+    const of = { instance_id: running.id, max_bytes: 65_536, timestamps: true };
+    assert.deepEqual(call, { kind: 'console_log', ...of });
+    const text = '2026-11-25T09:12:00.000Z up\n- before\n';
+    await agent.client.answerCall({ id, answer: { result: { text } } });
+    const answer = await asked;
+    assert.deepEqual([answer.status, answer.text], [200, text]);
+    assertError(await client.get(`${path}?timestamps=yes`), 'INVALID_REQUEST');
+  });
   test('200: nothing where it never ran', async () => {
     const { id } = await api.instance(owner);
     const answer = await client.get(`/v1/instances/${id}/vm/console`);

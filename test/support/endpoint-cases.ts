@@ -232,6 +232,7 @@ function machines(api: TestApi): Record<string, EndpointCase> {
     'GET /v1/instances/{id}/vm/console': { need: 'vm:read', resource: instance },
     'POST /v1/instances/{id}/vm/console/ticket': { need: 'vm:write', resource: instance },
     'GET /v1/instances/{id}/vm/metrics': { need: 'vm:read', resource: instance },
+    'GET /v1/instances/{id}/metrics': { need: 'vm:read', resource: instance },
     'POST /v1/instances/{id}/vm/exec': {
       need: 'vm:write',
       resource: instance,

@@ -1,111 +1,127 @@
-/** Charts of the VM's last hour from the server's samples: CPUs, memory, disk and network. Dirty bytes since the page was opened. */
-import { useEffect } from 'preact/hooks';
-import type { Instance, MetricsSample } from '../../../client/src/berth.ts';
+/** Charts of what the instance used, over a chosen range, from an hour to 30 days: also across stops, and while no VM runs. */
+import { signal } from '@preact/signals';
+import { useEffect, useState } from 'preact/hooks';
+import type { Instance, MetricHistory } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
-import { bytes } from '../format.ts';
-import { dirty_samples } from '../live/instances.ts';
-import { Chart, type Point } from '../ui/chart.tsx';
+import { duration } from '../format.ts';
+import { Chart } from '../ui/chart.tsx';
+import type { Point } from '../ui/chart-scale.ts';
+import { Choice } from '../ui/choice.tsx';
 import { Section } from '../ui/page.tsx';
 import { useQuery } from '../use-query.ts';
+import { pointsOf, QUANTITIES } from './metric-points.ts';
+import { MetricTable } from './metric-table.tsx';
 
-const EVERY_MS = 5_000;
+type Range = MetricHistory['range'];
 const HOUR_MS = 3_600_000;
-const LEAST_SPAN_MS = 120_000;
+const RANGES = {
+  '1h': { name: '1 h', ms: HOUR_MS },
+  '6h': { name: '6 h', ms: 6 * HOUR_MS },
+  '24h': { name: '24 h', ms: 24 * HOUR_MS },
+  '7d': { name: '7 days', ms: 7 * 24 * HOUR_MS },
+  '30d': { name: '30 days', ms: 30 * 24 * HOUR_MS },
+} as const satisfies Record<Range, { name: string; ms: number }>;
+const NAMES = Object.entries(RANGES).map(([range, { name }]) => [range as Range, name] as const);
+
+/** The same for every instance that is looked at. */
+const chosen_range = signal<Range>('1h');
+
+const LIVE_EVERY_MS = 5_000;
+const HISTORY_EVERY_MS = 60_000;
+const MIB = 1024 * 1024;
 
 export function Charts({ instance }: { readonly instance: Instance }) {
-  const { id } = instance;
-  const metrics = useQuery(`metrics ${id}`, (signal) => call('getVmMetrics', { path: { id } }, { signal }));
-  const { reload } = metrics;
+  const { id, vm } = instance;
+  const range = chosen_range.value;
+  const [chosen_ms, setChosen] = useState<number | null>(null);
+  const history = useQuery(`history ${id} ${range}`, (signal) =>
+    call('getMetricHistory', { path: { id }, query: { range } }, { signal }),
+  );
+  useAgain(history.reload, HISTORY_EVERY_MS);
+  const is_live = range === '1h' && (vm.state === 'running' || vm.state === 'restarting');
+  const live = useQuery(`metrics ${id} ${vm.boot} ${is_live}`, async (signal) =>
+    is_live ? call('getVmMetrics', { path: { id } }, { signal }) : null,
+  );
+  useAgain(live.reload, is_live ? LIVE_EVERY_MS : null);
+  const samples = live.data ? [...live.data.samples, live.data.now] : [];
+  const step_ms = (history.data?.step_seconds ?? 60) * 1000;
+  const to_ms = Date.parse(samples.at(-1)?.at ?? history.data?.to ?? new Date().toISOString());
+  const shared = {
+    ...{ from_ms: to_ms - RANGES[range].ms, to_ms, gap_ms: step_ms * 1.5 },
+    ...{ chosen_ms, onChoose: setChosen },
+    sayTime: ({ at_ms }: Point) => sayPeriod(at_ms, step_ms, range),
+  };
+  const error = history.error ?? live.error;
+  return (
+    <Section
+      title="Usage"
+      lead={error === null ? leadOf(step_ms, is_live) : `Not current: ${error}`}
+      actions={
+        <Choice
+          name="Range"
+          options={NAMES}
+          value={range}
+          onChoose={(next) => {
+            chosen_range.value = next;
+          }}
+        />
+      }
+    >
+      <div class="charts" aria-busy={history.data === undefined && history.error === null}>
+        {QUANTITIES.map((quantity) => (
+          <Chart
+            key={quantity.title}
+            title={quantity.title}
+            unit={quantity.unit}
+            points={pointsOf(quantity, history.data, samples)}
+            {...shared}
+            {...maxOf(quantity, instance)}
+          />
+        ))}
+      </div>
+      {history.data && <MetricTable history={history.data} />}
+    </Section>
+  );
+}
+
+function leadOf(step_ms: number, is_live: boolean): string {
+  const line = is_live
+    ? 'Measured every 15 s; older values are means of a minute.'
+    : `The line is the mean of ${duration(step_ms / 1000)}, the band its minimum and maximum.`;
+  return `${line} In a gap no VM ran, or Berth was down. Kept for 30 days.`;
+}
+
+function maxOf({ unit, of_memory }: (typeof QUANTITIES)[number], { memory_mib }: Instance): { max?: number } {
+  if (unit === 'share') return { max: 1 };
+  return of_memory === true ? { max: memory_mib * MIB } : {};
+}
+
+const clock = new Intl.DateTimeFormat('en-GB', { timeStyle: 'short' });
+const day_and_clock = new Intl.DateTimeFormat('en-GB', {
+  ...{ day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' },
+});
+
+/** The period around `at_ms`: "09:05–09:10", "24 Nov, 12:00–15:00". */
+function sayPeriod(at_ms: number, step_ms: number, range: Range): string {
+  if (range === '1h' || range === '6h') return clock.format(at_ms);
+  return `${day_and_clock.format(at_ms - step_ms / 2)}–${clock.format(at_ms + step_ms / 2)}`;
+}
+
+/** Reloads at an interval while the page is visible; null: never. */
+function useAgain(reload: () => Promise<void>, every_ms: number | null): void {
   useEffect(() => {
+    if (every_ms === null) return;
     let ended = false;
     let timer: ReturnType<typeof setTimeout>;
     // Waits for the answer, however long it takes, because a new request aborts the previous one.
     const again = async () => {
       if (!document.hidden) await reload();
-      if (!ended) timer = setTimeout(again, EVERY_MS);
+      if (!ended) timer = setTimeout(again, every_ms);
     };
-    timer = setTimeout(again, EVERY_MS);
+    timer = setTimeout(again, every_ms);
     return () => {
       ended = true;
       clearTimeout(timer);
     };
-  }, [reload]);
-  const samples = metrics.data ? [...metrics.data.samples, metrics.data.now] : [];
-  const span_ms = spanOf(samples.map(({ at }) => Date.parse(at)));
-  const series = (read: (sample: MetricsSample) => number | null): Point[] =>
-    samples.map((sample) => ({ at_ms: Date.parse(sample.at), value: read(sample) }));
-  const total = samples.findLast(({ memory }) => memory.total_bytes !== null)?.memory.total_bytes;
-  const dirty = dirty_samples.get(id) ?? [];
-  const percent = (value: number) => `${(value * 100).toFixed(value < 0.1 ? 1 : 0)} %`;
-  const rate = (value: number) => `${bytes(value)}/s`;
-  return (
-    <Section
-      title="Use"
-      lead={metrics.error === null ? 'Sampled by the host; up to an hour.' : `Not current: ${metrics.error}`}
-    >
-      <div class="charts">
-        <Chart
-          title="CPU"
-          points={series(({ cpu_share }) => cpu_share)}
-          format={percent}
-          max={1}
-          span_ms={span_ms}
-        />
-        <Chart
-          title="Memory, in the guest"
-          points={known(series(({ memory }) => memory.used_bytes))}
-          format={bytes}
-          {...(typeof total === 'number' ? { max: total } : {})}
-          span_ms={span_ms}
-        />
-        <Chart
-          title="Disk, read"
-          points={rates(series(({ disk }) => disk.read_bytes))}
-          format={rate}
-          span_ms={span_ms}
-        />
-        <Chart
-          title="Disk, written"
-          points={rates(series(({ disk }) => disk.written_bytes))}
-          format={rate}
-          span_ms={span_ms}
-        />
-        <Chart
-          title="Not durable yet"
-          points={dirty.map(({ at_ms, dirty_bytes }) => ({ at_ms, value: dirty_bytes }))}
-          format={bytes}
-          span_ms={spanOf(dirty.map(({ at_ms }) => at_ms))}
-        />
-        <Chart
-          title="Network, received"
-          points={rates(known(series(({ network }) => network.received_bytes)))}
-          format={rate}
-          span_ms={span_ms}
-        />
-      </div>
-    </Section>
-  );
-}
-
-/** The time that the samples cover, between two minutes and an hour. */
-function spanOf(times_ms: readonly number[]): number {
-  const [first, last] = [times_ms[0], times_ms.at(-1)];
-  if (first === undefined || last === undefined) return LEAST_SPAN_MS;
-  return Math.min(HOUR_MS, Math.max(LEAST_SPAN_MS, last - first));
-}
-
-/** The points with a value. A sample lacks it if the guest was not asked. */
-function known(points: readonly Point[]): Point[] {
-  return points.filter(({ value }) => value !== null);
-}
-
-/** The rate of a counter, a second. A counter that fell was reset. */
-function rates(points: readonly Point[]): Point[] {
-  return points.slice(1).map(({ at_ms, value }, nth) => {
-    const before = points[nth];
-    if (value === null || !before || before.value === null || value < before.value)
-      return { at_ms, value: null };
-    const seconds = (at_ms - before.at_ms) / 1000;
-    return { at_ms, value: seconds > 0 ? (value - before.value) / seconds : null };
-  });
+  }, [reload, every_ms]);
 }

@@ -19,9 +19,7 @@ export function Overview({ instance }: Props) {
     <>
       <Connect instance={instance} />
       <DiskFacts instance={instance} />
-      {vm.state === 'running' || vm.state === 'restarting' ? (
-        <Charts key={vm.boot} instance={instance} />
-      ) : null}
+      {vm.boot > 0 && <Charts instance={instance} />}
     </>
   );
 }

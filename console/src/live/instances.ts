@@ -11,13 +11,6 @@ import { listen } from './streams.ts';
 export const instances = signal<readonly Instance[] | undefined>(undefined);
 export const instances_error = signal<string | null>(null);
 
-export interface DirtySample {
-  readonly at_ms: number;
-  readonly dirty_bytes: number;
-}
-/** The dirty bytes of each instance since the page was opened. The server keeps no history of them. */
-export const dirty_samples = new Map<string, DirtySample[]>();
-
 const CHANGING_MS = 1_500;
 const RUNNING_MS = 5_000;
 const IDLE_MS = 20_000;
@@ -27,7 +20,6 @@ const SOON_MS = 60;
  * running VMs cause events all the time.
  */
 const PAUSE_MS = 250;
-const MAX_SAMPLES = 360;
 const PAGE = 200;
 const MAX_INSTANCES = 1_000;
 /** A refresh that takes longer is repeated, because its connection may be dead. */
@@ -88,8 +80,6 @@ async function refresh(): Promise<void> {
     instances_error.value = null;
     if (changes === changes_before) {
       instances.value = found;
-      found.forEach(sample);
-      dropSamplesOfOthers(found);
     }
   } catch (error) {
     if (controller !== running) return;
@@ -99,18 +89,6 @@ async function refresh(): Promise<void> {
     next_refresh_at_ms = performance.now() + PAUSE_MS * Math.max(1, Math.ceil(found.length / PAGE));
   }
   planNext(refresh_again ? SOON_MS : undefined);
-}
-
-function sample({ id, disk, vm }: Instance): void {
-  if (vm.state === 'stopped') return;
-  const samples = dirty_samples.get(id) ?? [];
-  samples.push({ at_ms: Date.now(), dirty_bytes: disk.dirty_bytes });
-  dirty_samples.set(id, samples.slice(-MAX_SAMPLES));
-}
-
-function dropSamplesOfOthers(found: readonly Instance[]): void {
-  const ids = new Set(found.map(({ id }) => id));
-  for (const id of dirty_samples.keys()) if (!ids.has(id)) dirty_samples.delete(id);
 }
 
 /** Refreshes the list soon. Coalesces many requests. */

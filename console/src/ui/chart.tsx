@@ -1,95 +1,213 @@
-/** A small line chart over time, in SVG, with one series. Shows the value under the pointer, else the last one. */
-import { useState } from 'preact/hooks';
-
-export interface Point {
-  readonly at_ms: number;
-  /** null: unknown; the line has a gap there. */
-  readonly value: number | null;
-}
+/**
+ * A line chart over time in SVG, of one quantity: the mean as a line, minimum and maximum as a band. The pointer, a finger or the
+ * arrow keys choose a point, for this chart and those beside it; its value is told in the caption and to screen readers.
+ */
+import { useRef } from 'preact/hooks';
+import {
+  isKnown,
+  type KnownPoint,
+  nearest,
+  type Point,
+  say,
+  segments,
+  type Tick,
+  timeTicks,
+  type Unit,
+  valueTicks,
+} from './chart-scale.ts';
+import { useWidth } from './use-width.ts';
 
 interface Props {
   readonly title: string;
   readonly points: readonly Point[];
-  readonly format: (value: number) => string;
-  /** The upper end of the scale, if it is fixed. */
+  readonly unit: Unit;
+  /** The end of the scale, if it is fixed. */
   readonly max?: number;
-  /** The time that the chart covers. */
-  readonly span_ms: number;
+  readonly from_ms: number;
+  readonly to_ms: number;
+  /** Where points are farther apart, nothing was measured. */
+  readonly gap_ms: number;
+  /** The chosen time; null: none. */
+  readonly chosen_ms: number | null;
+  readonly onChoose: (at_ms: number | null) => void;
+  /** The time of a point, for people. */
+  readonly sayTime: (point: Point) => string;
 }
 
-const WIDTH = 320;
-const HEIGHT = 72;
-const clock = new Intl.DateTimeFormat('en-GB', { timeStyle: 'medium' });
+const HEIGHT = 132;
+const LEFT = 62;
+const RIGHT = 10;
+const TOP = 8;
+const BOTTOM = 20;
+const TICK_WIDTH = 48;
+const USUAL_WIDTH = 340;
+const FAR_STEP = 10;
 
-export function Chart({ title, points, format, max, span_ms }: Props) {
-  const [pointed, setPointed] = useState<number | null>(null);
-  const end_ms = points.at(-1)?.at_ms ?? Date.now();
-  const known = points.filter((point): point is Point & { value: number } => point.value !== null);
-  const top = Math.max(max ?? 0, ...known.map(({ value }) => value), 1e-9) * (max === undefined ? 1.15 : 1);
-  const x = (at_ms: number) => WIDTH * (1 - (end_ms - at_ms) / span_ms);
-  const y = (value: number) => HEIGHT - 1 - (HEIGHT - 4) * Math.min(1, value / top);
-  const shown = pointed === null ? known.at(-1) : nearest(known, end_ms - span_ms * (1 - pointed));
-  const label = shown === undefined ? 'no figures yet' : format(shown.value);
+export function Chart(props: Props) {
+  const { title, points, unit, max, from_ms, to_ms, gap_ms, chosen_ms, sayTime } = props;
+  const frame = useRef<HTMLDivElement>(null);
+  const width = useWidth(frame, USUAL_WIDTH);
+  const shown = points.filter(({ at_ms }) => at_ms >= from_ms && at_ms <= to_ms);
+  const known = shown.filter(isKnown);
+  const { top, ticks } = valueTicks(
+    max ?? Math.max(0, ...known.map(({ spread }) => spread.max)),
+    unit,
+    max !== undefined,
+  );
+  const right = width - RIGHT;
+  const bottom = HEIGHT - BOTTOM;
+  const x = (at_ms: number) => LEFT + ((right - LEFT) * (at_ms - from_ms)) / (to_ms - from_ms);
+  const y = (value: number) => bottom - ((bottom - TOP) * Math.min(value, top)) / top;
+  const index = chosen_ms === null ? known.length - 1 : nearest(known, chosen_ms);
+  const found = known[index];
+  const far = found === undefined || Math.abs(found.at_ms - (chosen_ms ?? to_ms)) > gap_ms;
+  const chosen = far ? undefined : found;
   return (
     <figure class="chart">
       <figcaption>
         <span>{title}</span>
-        <span class="chart-value">
-          {pointed !== null && shown !== undefined && <span class="dim">{clock.format(shown.at_ms)} </span>}
-          {label}
-        </span>
+        <Value known={known} chosen={chosen} {...{ unit, sayTime }} is_chosen={chosen_ms !== null} />
       </figcaption>
-      <svg
-        viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
-        preserveAspectRatio="none"
-        role="img"
-        aria-label={`${title}: ${label}, up to ${format(top)}`}
-        onPointerMove={(event) => {
-          const box = event.currentTarget.getBoundingClientRect();
-          setPointed(Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)));
-        }}
-        onPointerLeave={() => setPointed(null)}
+      <div
+        {...chooser(props, known, index)}
+        ref={frame}
+        class="chart-plot"
+        onPointerMove={(event) => choose(event, props, right)}
+        onPointerDown={(event) => choose(event, props, right)}
+        onPointerLeave={({ pointerType }) => pointerType === 'mouse' && props.onChoose(null)}
       >
-        {segments(points).map((segment) => {
-          const line = segment
-            .map(({ at_ms, value }) => `${x(at_ms).toFixed(1)},${y(value).toFixed(1)}`)
-            .join(' L');
-          const [first, last] = [segment[0], segment.at(-1)];
-          if (!first || !last) return null;
-          return (
-            <g key={first.at_ms}>
-              <path
-                class="chart-area"
-                d={`M${x(first.at_ms).toFixed(1)},${HEIGHT} L${line} L${x(last.at_ms).toFixed(1)},${HEIGHT} Z`}
-              />
-              <path class="chart-line" d={`M${line}${segment.length === 1 ? 'h0' : ''}`} />
+        <svg width={width} height={HEIGHT} aria-hidden="true">
+          <Axes
+            {...{ ticks, x, y, right, bottom }}
+            times={timeTicks(from_ms, to_ms, (right - LEFT) / TICK_WIDTH)}
+          />
+          {segments(shown, gap_ms).map((run) => (
+            <Run key={run[0]?.at_ms} {...{ run, x, y, bottom }} />
+          ))}
+          {chosen_ms !== null && chosen && (
+            <g class="chart-mark">
+              <line x1={x(chosen.at_ms)} x2={x(chosen.at_ms)} y1={TOP} y2={bottom} />
+              <circle cx={x(chosen.at_ms)} cy={y(chosen.spread.mean)} r={3.5} />
             </g>
-          );
-        })}
-        {pointed !== null && shown !== undefined && (
-          <line class="chart-mark" x1={x(shown.at_ms)} x2={x(shown.at_ms)} y1={0} y2={HEIGHT} />
-        )}
-      </svg>
+          )}
+        </svg>
+      </div>
     </figure>
   );
 }
 
-type Known = Point & { value: number };
-
-/** Runs of points with known values. */
-function segments(points: readonly Point[]): Known[][] {
-  const found: Known[][] = [[]];
-  for (const point of points) {
-    if (point.value === null) found.push([]);
-    else found.at(-1)?.push(point as Known);
-  }
-  return found.filter(({ length }) => length > 0);
+interface ValueProps extends Pick<Props, 'unit' | 'sayTime'> {
+  readonly known: readonly KnownPoint[];
+  readonly chosen: KnownPoint | undefined;
+  /** By somebody; else it is the newest. */
+  readonly is_chosen: boolean;
 }
 
-function nearest(points: readonly Known[], at_ms: number): Known | undefined {
-  return points.reduce<Known | undefined>(
-    (best, each) =>
-      best === undefined || Math.abs(each.at_ms - at_ms) < Math.abs(best.at_ms - at_ms) ? each : best,
-    undefined,
+function Value({ known, chosen, is_chosen, unit, sayTime }: ValueProps) {
+  if (known.length === 0) return <span class="dim">no values</span>;
+  if (!chosen) return <span class="dim">{is_chosen ? 'not measured' : ''}</span>;
+  return (
+    <span class="chart-value">
+      {is_chosen && <span class="dim">{sayTime(chosen)} </span>}
+      {say(chosen.spread.mean, unit)}
+      {is_chosen && <Extremes point={chosen} unit={unit} />}
+    </span>
   );
+}
+
+function Extremes({ point: { spread }, unit }: { readonly point: KnownPoint; readonly unit: Unit }) {
+  if (spread.min === spread.max) return null;
+  return <span class="dim">{` max ${say(spread.max, unit)}`}</span>;
+}
+
+interface Places {
+  readonly x: (at_ms: number) => number;
+  readonly y: (value: number) => number;
+  readonly bottom: number;
+}
+
+function Axes({
+  ticks,
+  times,
+  x,
+  y,
+  right,
+  bottom,
+}: Places & { readonly ticks: readonly Tick[]; readonly times: readonly Tick[]; readonly right: number }) {
+  return (
+    <g class="chart-axes">
+      {ticks.map(({ at, label }) => (
+        <g key={label}>
+          <line x1={LEFT} x2={right} y1={y(at)} y2={y(at)} />
+          <text x={LEFT - 6} y={y(at) + 4} text-anchor="end">
+            {label}
+          </text>
+        </g>
+      ))}
+      {times.map(({ at, label }) => (
+        <g key={at}>
+          <line x1={x(at)} x2={x(at)} y1={bottom} y2={bottom + 4} />
+          <text x={Math.min(Math.max(x(at), LEFT), right - 12)} y={HEIGHT - 4} text-anchor="middle">
+            {label}
+          </text>
+        </g>
+      ))}
+    </g>
+  );
+}
+
+function Run({ run, x, y, bottom }: Places & { readonly run: readonly KnownPoint[] }) {
+  const place = (point: KnownPoint, value: number) => `${x(point.at_ms).toFixed(1)},${y(value).toFixed(1)}`;
+  const line = run.map((point) => place(point, point.spread.mean)).join(' L');
+  const upper = run.map((point) => place(point, point.spread.max)).join(' L');
+  const lower = run
+    .toReversed()
+    .map((point) => place(point, point.spread.min))
+    .join(' L');
+  const [first, last] = [run[0], run.at(-1)];
+  if (!first || !last) return null;
+  return (
+    <>
+      <path class="chart-area" d={`M${x(first.at_ms)},${bottom} L${line} L${x(last.at_ms)},${bottom} Z`} />
+      <path class="chart-band" d={`M${upper} L${lower} Z`} />
+      <path class="chart-line" d={`M${line}${run.length === 1 ? 'h0' : ''}`} />
+    </>
+  );
+}
+
+function choose(
+  event: PointerEvent & { readonly currentTarget: Element },
+  { from_ms, to_ms, onChoose }: Props,
+  right: number,
+): void {
+  const from_left = event.clientX - event.currentTarget.getBoundingClientRect().left;
+  const share = Math.min(1, Math.max(0, (from_left - LEFT) / (right - LEFT)));
+  onChoose(from_ms + share * (to_ms - from_ms));
+}
+
+/** Its role, name, value and keys: a slider along the points. */
+function chooser({ title, unit, onChoose, sayTime }: Props, known: readonly KnownPoint[], index: number) {
+  const at = known[index];
+  if (!at) return { role: 'img', 'aria-label': `${title}: no values` } as const;
+  const steps: Record<string, number> = {
+    ...{ ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 },
+    ...{ PageDown: -FAR_STEP, PageUp: FAR_STEP, Home: -known.length, End: known.length },
+  };
+  return {
+    role: 'slider',
+    tabIndex: 0,
+    'aria-label': title,
+    'aria-valuemin': 0,
+    'aria-valuemax': known.length - 1,
+    'aria-valuenow': index,
+    'aria-valuetext': `${sayTime(at)}: ${say(at.spread.mean, unit)}, at most ${say(at.spread.max, unit)}`,
+    onBlur: () => onChoose(null),
+    onKeyDown: (event: KeyboardEvent) => {
+      if (event.key === 'Escape') onChoose(null);
+      const step = steps[event.key];
+      if (step === undefined) return;
+      event.preventDefault();
+      onChoose(known[Math.min(known.length - 1, Math.max(0, index + step))]?.at_ms ?? null);
+    },
+  } as const;
 }

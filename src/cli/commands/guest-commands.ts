@@ -1,33 +1,17 @@
-/** Commands inside guests: exec, console log, metrics. */
-import { setTimeout as pause } from 'node:timers/promises';
-import type { Answer, MetricsSample } from '../../../client/src/berth.ts';
+/** Commands inside guests. */
+import type { Answer } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { durationOption, durationText } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
 import { fetchWithoutTimeout } from '../fetch-without-timeout.ts';
-import { sizeCell, timeCell } from '../format.ts';
-import { newPart } from '../log-tail.ts';
-import { whole } from '../numbers.ts';
-import type { Cell } from '../table.ts';
 
 /** The API's limit. */
 const MAX_TIMEOUT_SECONDS = 600;
 const TIMEOUT_SECONDS = 60;
 const OUTPUT = '1 MiB';
-const MAX_TAIL_KIB = 1024;
-const TAIL_KIB = 64;
 /** As in a shell. */
 const NO_SUCH_PROGRAM = 127;
-const FOLLOW_MS = 2_000;
-/** One row for five minutes, so that an hour fits on a screen. */
-const ROW_SECONDS = 300;
-
-function within(name: string, text: string | undefined, most: number): number | undefined {
-  const number = whole(name, text);
-  if (number === undefined || (number >= 1 && number <= most)) return number;
-  throw new UsageError(`--${name} takes 1 to ${most}, not ${number}`);
-}
 
 function timeoutOf({ options }: Call): number {
   const seconds = durationOption('timeout', options.text('timeout')) ?? TIMEOUT_SECONDS;
@@ -81,60 +65,6 @@ function endOf(
   return truncated && exit_code === 0 ? EXIT.cut : exit_code;
 }
 
-async function logs({ args, options, session, terminal, signal }: Call): Promise<undefined> {
-  const tail_kib = within('tail', options.text('tail'), MAX_TAIL_KIB) ?? TAIL_KIB;
-  const follow = options.flag('follow');
-  const berth = session.berth();
-  const { id } = await berth.instances.find(args[0] ?? '');
-  const read = (kib: number) =>
-    berth.call('getConsoleLog', { path: { id }, query: { tail_kib: kib } }, { signal });
-  const print = (log: string) =>
-    terminal.format === 'json' ? terminal.jsonLine({ log }) : terminal.guest(log);
-  // To follow, read at least as much as the next read returns.
-  let before = await read(follow ? Math.max(tail_kib, TAIL_KIB) : tail_kib);
-  print(before.slice(-tail_kib * 1024));
-  // A console may end inside a line, where the shell's prompt would continue.
-  if (!follow && process.stdout.isTTY && before !== '' && !before.endsWith('\n')) terminal.say('');
-  while (follow) {
-    await pause(FOLLOW_MS, undefined, { signal }).catch(() => signal.throwIfAborted());
-    const now = await read(TAIL_KIB);
-    const more = newPart(before, now);
-    if (more !== '') print(more);
-    before = now;
-  }
-  return undefined;
-}
-
-function rowOf({ at, cpu_share, memory, disk, network }: MetricsSample): Cell[] {
-  return [
-    timeCell(at),
-    cpu_share === null ? '-' : { text: `${Math.round(cpu_share * 100)} %`, value: cpu_share },
-    sizeCell(memory.used_bytes),
-    sizeCell(memory.host_bytes),
-    sizeCell(disk.read_bytes),
-    sizeCell(disk.written_bytes),
-    sizeCell(network.received_bytes),
-    sizeCell(network.sent_bytes),
-  ];
-}
-
-async function metrics({ args, session, terminal }: Call): Promise<undefined> {
-  const berth = session.berth();
-  const { id } = await berth.instances.find(args[0] ?? '');
-  const found = await berth.call('getVmMetrics', { path: { id } });
-  if (terminal.format === 'json') return void terminal.json(found);
-  const { now, samples, interval_seconds } = found;
-  const step = Math.max(1, Math.round(ROW_SECONDS / interval_seconds));
-  // Counted from the newest, so that rows have a fixed age.
-  const rows = samples.filter((_, at) => (samples.length - 1 - at) % step === step - 1);
-  terminal.list([...rows, now].reverse(), {
-    headings: ['AT', 'CPU', 'MEMORY', 'HOST MEMORY', 'READ', 'WRITTEN', 'RECEIVED', 'SENT'],
-    row: rowOf,
-    quiet: ({ at }) => at,
-    empty: '',
-  });
-}
-
 export const GUEST_COMMANDS: readonly Command[] = [
   {
     name: 'exec',
@@ -158,31 +88,5 @@ export const GUEST_COMMANDS: readonly Command[] = [
       },
     },
     run: exec,
-  },
-  {
-    name: 'logs',
-    args: ['NAME'],
-    names_instances: true,
-    summary: "print the end of the guest's console output",
-    example: 'berth logs web -f',
-    options: {
-      follow: { type: 'boolean', short: 'f', help: 'then print new output as it comes, until Ctrl-C' },
-      tail: {
-        type: 'string',
-        value: 'KIB',
-        field: 'tail_kib',
-        help: `how many KiB of the end; at most ${MAX_TAIL_KIB}; default: ${TAIL_KIB}`,
-      },
-    },
-    run: logs,
-  },
-  {
-    name: 'metrics',
-    args: ['NAME'],
-    names_instances: true,
-    lists: true,
-    summary: 'show what a VM uses, now and over the last hour; bytes count since the boot',
-    example: 'berth metrics web',
-    run: metrics,
   },
 ];

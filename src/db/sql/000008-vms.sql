@@ -73,3 +73,19 @@ create table ingress_watch (
   since       timestamptz not null,
   reported_at timestamptz not null
 );
+
+-- What an instance's VMs used: by the minute for a day, by the hour for 30 days. A period without a running VM has no row.
+-- Without a foreign key: its check would wait for changes of the instance, and hold them up. Deleted with the instance.
+create table metric_samples (
+  instance_id text not null,
+  -- The beginning of the period.
+  at          timestamptz not null,
+  seconds     integer not null check (seconds in (60, 3600)),
+  -- The measured minutes of the period.
+  minutes     smallint not null,
+  -- Of each of METRICS (agent-api/metric-types.ts), in its order; an element is null where none was measured.
+  means       real[] not null,
+  mins        real[] not null,
+  maxs        real[] not null,
+  primary key (instance_id, at)
+);

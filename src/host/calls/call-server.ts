@@ -25,7 +25,7 @@ import { vmFolder } from '../machine/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
 import { dialSshd } from './open-ssh.ts';
-import { readConsole } from './read-console.ts';
+import { readConsole, readTimedConsole } from './read-console.ts';
 import { runCommand } from './run-command.ts';
 import type { VmMeters } from './vm-meters.ts';
 
@@ -91,8 +91,12 @@ export class CallServer {
 
   async #execute(id: string, call: HostCall, signal: AbortSignal): Promise<unknown> {
     switch (call.kind) {
-      case 'console_log':
-        return readConsole(vmFolder(this.#context.paths.vms, call.instance_id).console_log, call.max_bytes);
+      case 'console_log': {
+        const { console_log } = vmFolder(this.#context.paths.vms, call.instance_id);
+        return call.timestamps === true
+          ? readTimedConsole(console_log, call.max_bytes)
+          : readConsole(console_log, call.max_bytes);
+      }
       case 'console':
         this.#machine(call).console.attach(await this.#context.client.openConsole(id));
         return null;

@@ -1,13 +1,15 @@
 /**
- * The last hour of every VM of this host, one sample per 15 s, in memory: most samples are never read, so they are not written to
- * the database, and a restarted agent starts with none. Bounded: 240 small samples per VM.
+ * Measures every VM of this host each 15 s. The samples of the last hour are in memory, at most 240 per VM: a restarted agent starts
+ * with none. The history of an instance comes from the minutes, which are reported to the control plane.
  */
 import { fits } from '../../agent-api/check.ts';
+import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import { type MetricsResult, type UsageResult, VmSample } from '../../agent-api/host-calls.ts';
 import { pause } from '../../lib/backoff.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { measureVm } from './measure-vm.ts';
+import { MinuteLog, readingsOf } from './minute-log.ts';
 
 const SAMPLE_S = 15;
 const SAMPLES = 240;
@@ -16,19 +18,24 @@ const GUEST_EVERY = 4;
 
 export class VmMeters {
   readonly #samples = new WeakMap<Machine, VmSample[]>();
+  readonly #minutes = new MinuteLog();
   readonly #runners: () => Iterable<VmRunner>;
+  readonly #client: Pick<ControlPlaneClient, 'reportMinutes'>;
 
-  constructor(runners: () => Iterable<VmRunner>) {
+  constructor(runners: () => Iterable<VmRunner>, client: Pick<ControlPlaneClient, 'reportMinutes'>) {
     this.#runners = runners;
+    this.#client = client;
   }
 
   async run(signal: AbortSignal): Promise<void> {
     for (let round = 0; !signal.aborted; round++) {
       const all = [...this.#runners()].flatMap((runner) => {
         const machine = runner.machineOf();
-        return machine ? [this.#take(machine, round % GUEST_EVERY === 0 && runner.isQuiet)] : [];
+        return machine ? [this.#take(runner, machine, round % GUEST_EVERY === 0)] : [];
       });
       await Promise.allSettled(all);
+      this.#minutes.endBefore(Date.now());
+      void this.#minutes.send((body) => this.#client.reportMinutes(body, signal));
       await pause(SAMPLE_S * 1000, signal);
     }
   }
@@ -50,9 +57,17 @@ export class VmMeters {
     return { vms: vms.slice(0, limit) };
   }
 
-  async #take(machine: Machine, guest: boolean): Promise<void> {
-    const sample = await measureVm(machine, guest);
+  async #take(runner: VmRunner, machine: Machine, ask_guest: boolean): Promise<void> {
+    const asked = ask_guest && runner.isQuiet;
+    const [sample, dirty] = await Promise.all([measureVm(machine, asked), runner.dirtyBytes()]);
     const samples = this.#samples.get(machine) ?? [];
+    const before = samples.at(-1);
+    const heard = samples.findLast(({ network }) => network.received_bytes !== null);
+    this.#minutes.add(
+      runner.instance_id,
+      Date.parse(sample.at),
+      readingsOf(sample, { before, heard, dirty }),
+    );
     samples.push(sample);
     if (samples.length > SAMPLES) samples.shift();
     this.#samples.set(machine, samples);

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { test } from 'node:test';
 import { ConsoleLog, consoleTail } from './console-log.ts';
+import { readArrivals } from './console-times.ts';
 
 test('a guest that prints without end is slowed down: its log stays small, and no output accumulates in memory', async (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'berth-console-'));
@@ -32,6 +33,9 @@ test('a guest that prints without end is slowed down: its log stays small, and n
     `${size}`,
   );
   assert.ok(guest.writableLength > flood.length / 2, `${guest.writableLength}`);
+  const times = readArrivals(log_path);
+  assert.ok(times.length > 0 && times.length < 100, `${times.length}`);
+  assert.ok(times.every(({ offset }) => offset <= size));
 });
 
 test('a console’s tail in a message is one line without control characters', (t) => {

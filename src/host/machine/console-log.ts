@@ -9,6 +9,7 @@ import { appendFileSync, chmodSync, readFileSync, statSync, writeFileSync } from
 import type { Duplex } from 'node:stream';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
+import { ConsoleTimes } from './console-times.ts';
 
 const KEEP_BYTES = 1024 * 1024;
 const WATCHER_BEHIND_BYTES = 1024 * 1024;
@@ -20,11 +21,13 @@ export class ConsoleLog {
   readonly #input: PacedReader;
   readonly #watchers = new Set<Duplex>();
   readonly #log_path: string;
+  readonly #times: ConsoleTimes;
   #size: number;
 
   constructor(socket_path: string, log_path: string) {
     this.#log_path = log_path;
     this.#size = openLog(log_path);
+    this.#times = new ConsoleTimes(log_path, this.#size);
     this.#input = new PacedReader(socket_path, new ReadBudget(PACE), (chunk) => this.#receive(chunk));
     const { socket } = this.#input;
     // A failing console must not end its VM.
@@ -63,11 +66,13 @@ export class ConsoleLog {
       else each.write(chunk);
     }
     try {
+      this.#times.note(this.#size, Date.now());
       appendFileSync(this.#log_path, chunk, { mode: 0o600 });
       this.#size += chunk.length;
       if (this.#size <= 2 * KEEP_BYTES) return;
       const kept = readFileSync(this.#log_path).subarray(-KEEP_BYTES);
       writeFileSync(this.#log_path, kept, { mode: 0o600 });
+      this.#times.drop(this.#size - kept.length);
       this.#size = kept.length;
     } catch {
       this.#size = sizeOf(this.#log_path);

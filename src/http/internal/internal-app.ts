@@ -31,6 +31,7 @@ import { applyKeys, applyReport } from '../../vms/apply-report.ts';
 import { listAssignments } from '../../vms/assignment-store.ts';
 import { recordFlush, recordFlushFailure } from '../../vms/flushes.ts';
 import { recordLogins } from '../../vms/record-logins.ts';
+import { recordMinutes } from '../../vms/record-minutes.ts';
 import { listRoutes } from '../../vms/route-store.ts';
 import { markUserDataGiven, readUserData } from '../../vms/user-data-store.ts';
 import { wakeVm } from '../../vms/wake-vm.ts';
@@ -130,6 +131,9 @@ function registerReports(app: FastifyInstance, { db, hub, host_lease_ms }: Inter
   }));
   serve(app, ROUTES.keys, async ({ host, body }) => ({ outcome: await applyKeys(db, host.id, body) }));
   serve(app, ROUTES.logins, async ({ host, body }) => ({ outcome: await recordLogins(db, host.id, body) }));
+  serve(app, ROUTES.minutes, async ({ host, body }) => ({
+    outcome: await recordMinutes(db, host.id, body),
+  }));
   serve(app, ROUTES.userData, async ({ host, body }) => ({
     script: await readUserData(db, host.id, body.vm_id),
   }));

@@ -7,7 +7,7 @@ import { TICKET_SECONDS } from '../../vms/console-ticket-store.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
-import { closed, EmptyBody, InstanceParams, named, Time, wholeNumber } from '../schemas.ts';
+import { closed, EmptyBody, InstanceParams, named, oneOf, Time, wholeNumber } from '../schemas.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
 import type { App } from '../typed-app.ts';
 import { instanceId } from './instances.ts';
@@ -59,7 +59,7 @@ function registerLog(app: App, { db, host_calls }: AppContext): void {
       operationId: 'getConsoleLog',
       summary: 'Get the end of the serial console log',
       description:
-        'The output of this boot and of earlier boots on the same host, which keeps one to two MiB. It is raw: terminal control characters are included.',
+        'The output of this boot and of earlier boots on the same host, which keeps one to two MiB. It is raw: terminal control characters are included. With `timestamps=true` each line begins with a time in RFC 3339 (UTC, exact to 0.1 s) and a space, or with `- ` where the time is not known; `tail_kib` then includes the times.',
       tags: ['VM'],
       params: InstanceParams,
       querystring: closed({
@@ -69,6 +69,12 @@ function registerLog(app: App, { db, host_calls }: AppContext): void {
             'How much of the end of the log',
           ),
         ),
+        timestamps: Type.Optional(
+          oneOf(['true', 'false'], {
+            default: 'false',
+            description: 'Puts in front of each line the time at which it began to arrive, and a space',
+          }),
+        ),
       }),
       response: { 200: plainText() },
     },
@@ -77,7 +83,9 @@ function registerLog(app: App, { db, host_calls }: AppContext): void {
       if (tail_kib < 1 || tail_kib > MAX_TAIL_KIB) throw invalid('tail_kib', `must be 1 to ${MAX_TAIL_KIB}`);
       const row = await findInstance(db, principalOf(request).org_id, instanceId(request.params));
       if (!row) throw new AppError('NOT_FOUND');
-      const text = await readConsoleLog(host_calls, row, tail_kib * 1024, disconnectSignal(reply));
+      const timestamps = request.query.timestamps === 'true';
+      const tail = { max_bytes: tail_kib * 1024, timestamps };
+      const text = await readConsoleLog(host_calls, row, tail, disconnectSignal(reply));
       return reply.type('text/plain; charset=utf-8').send(text as never);
     },
   });
