@@ -17,6 +17,16 @@ export function ago(time: string | null, now_ms = Date.now()): string {
   return `${duration(Math.max(0, now_ms - Date.parse(time)))} ago`;
 }
 
+const two = (count: number) => String(count).padStart(2, '0');
+
+/** `2026-11-25 09:12 (3 min ago)`, in local time; `never` for null. */
+export function when(time: string | null, now_ms = Date.now()): string {
+  if (time === null) return 'never';
+  const at = new Date(time);
+  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  return `${day} ${two(at.getHours())}:${two(at.getMinutes())} (${ago(time, now_ms)})`;
+}
+
 export function duration(ms: number): string {
   if (ms < 1_000) return `${Math.round(ms)} ms`;
   const seconds = ms / 1_000;

@@ -56,7 +56,9 @@ async function logs({ args, options, session, terminal, signal }: Call): Promise
   const tail_kib = within('tail', options.text('tail'), MAX_TAIL_KIB) ?? TAIL_KIB;
   const follow = options.flag('follow');
   const berth = session.berth();
-  const { id } = await berth.instances.find(args[0] ?? '');
+  const { id, name, vm } = await berth.instances.find(args[0] ?? '');
+  if (vm.boot === 0)
+    terminal.warn(`berth: ${name} has never run, so it has no console output\n  next: berth start ${name}`);
   const read = (kib: number) =>
     berth.call('getConsoleLog', { path: { id }, query: { tail_kib: kib } }, { signal });
   const print = (log: string) =>

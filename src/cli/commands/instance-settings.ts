@@ -16,7 +16,7 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
   'auto-flush': {
     type: 'string',
     value: 'SECONDS',
-    help: 'the interval of automatic flushes, or off',
+    help: 'save automatically this often while it runs, at least 5 (default: 60), or off',
   },
   'idle-timeout': {
     type: 'string',
