@@ -179,7 +179,7 @@ function describe({
   damages,
   problems,
 }: Verdict): string {
-  if (generation === 0) return `${name}: no generation yet\n`;
+  if (generation === 0) return `${name}: nothing saved yet\n`;
   const read = `${plural(objects, 'object')}, ${plural(blocks, 'block')}, ${bytes(read_bytes)} read`;
   if (whole) return `${name}, generation ${generation}: intact (${read})\n`;
   const lines = damages.flatMap(({ key, problem, bytes: spans }) => [

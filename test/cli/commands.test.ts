@@ -98,7 +98,10 @@ describe('instances', () => {
     assert.deepEqual(made.labels, { a: 'b' });
     const list = await cli.done('ls');
     assert.match(list, /^NAME +STATE +CPUS +MEMORY +DISK +SAVED +CREATED\n/);
-    assert.match(list, /^web +stopped +2 +1 GiB +9 GiB +nothing yet +\S+ m?s ago$/m);
+    assert.match(
+      list,
+      /^web +stopped +2 +1 GiB +9 GiB +nothing yet +\d{4}-\d\d-\d\d \d\d:\d\d \(\S+ m?s ago\)$/m,
+    );
     assert.deepEqual((await cli.done('ls', '-q')).split('\n').sort(), ['', 'db', 'web']);
     assert.equal(await cli.done('ls', '-q', '--label', 'a=b'), 'web\n');
     const shown = await cli.done('show', made.id);
@@ -106,7 +109,7 @@ describe('instances', () => {
     assert.match(shown, /^size +2 cpu, 1 GiB memory, 9 GiB disk$/m);
     assert.match(await cli.done('set', 'web', '--memory', '2048', '--name', 'www'), /^size +2 cpu, 2 GiB/m);
     assert.match(await cli.fails(2, 'rm', 'www'), /deletes www .*\n {2}next: berth rm --yes www\n/);
-    assert.match(await cli.done('rm', '-y', '--no-wait', 'www', 'db'), /^www, db: deleting\n$/);
+    assert.match(await cli.done('rm', '-y', '--no-wait', 'www', 'db'), /^Deleting www, db\.\n$/);
   });
 
   test('rm waits until all is gone', async () => {
@@ -119,7 +122,7 @@ describe('instances', () => {
     );
     await freeDeleted(api.db, store, api.context.log);
     const { code, out, err } = await removing.ended;
-    assert.deepEqual([code, out, err], [0, `${name}: deleted\n`, '']);
+    assert.deepEqual([code, out, err], [0, `Deleted ${name}.\n`, '']);
   });
 
   test('what is wrong is told with what to type next, and the exit code says which kind it is', async () => {
@@ -160,7 +163,7 @@ describe('VMs', () => {
     await api.agent.endFlush(await api.agent.askedToFlush(id));
     assert.match(
       (await flushing.ended).out,
-      /: generation 1 is durable: 4 KiB saved as 1 KiB in 12 ms, consistency filesystem\n$/,
+      /: 4 KiB saved as generation 1, 1 KiB uploaded in 12 ms, consistency filesystem\n$/,
     );
     const restarting = cli.start(['restart', name, '--json']);
     await api.agent.assigned(id, 'it is to reboot', ({ reboots }) => reboots === 1);
@@ -169,7 +172,8 @@ describe('VMs', () => {
     const suspending = cli.start(['suspend', name]);
     await api.agent.assigned(id, 'it is to be suspended', ({ desired }) => desired === 'suspended');
     await api.agent.suspended(id);
-    assert.match((await suspending.ended).out, /is suspended; memory and disk are saved/);
+    assert.match((await suspending.ended).out, /is suspended; memory and disk saved/);
+    assert.match(await cli.done('suspend', name), /is suspended; memory and disk saved/, 'it is already');
     const resuming = cli.start(['start', name]);
     await api.agent.assigned(id, 'it is to go on', ({ resume }) => resume !== null);
     await api.agent.ready(id, { code: 'cold_boot', message: 'Its memory is damaged.' });
@@ -182,7 +186,7 @@ describe('VMs', () => {
     const stopping = cli.start(['stop', '-f', name]);
     const { force } = await api.agent.assigned(id, 'it is to stop', ({ desired }) => desired === 'stopped');
     await api.agent.stopped(id);
-    assert.match((await stopping.ended).out, new RegExp(`^${name} is stopped; all is saved \\(`));
+    assert.match((await stopping.ended).out, new RegExp(`^${name} is stopped; all saved \\(`));
     assert.equal(force, true);
   });
 
@@ -199,7 +203,7 @@ describe('VMs', () => {
       new RegExp(`^berth: the VM has failed: It died\\. \\(start_failed\\)\n {2}next: berth show ${name}\n$`),
     );
     await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 3 * 2 ** 20 }]);
-    assert.match(await cli.done('show', name), /, at most 3 MiB to save$/m);
+    assert.match(await cli.done('show', name), /^saved +at most 3 MiB unsaved$/m);
   });
 
   test('a start that somebody undoes ends the waiting', async () => {

@@ -6,6 +6,7 @@ import { Cli } from '../support/cli.ts';
 import { makeGenerations } from '../support/generations.ts';
 import { makeKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
+import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
 const who = await api.person();
@@ -22,7 +23,8 @@ describe('generations', () => {
   test('are listed newest first, for people, as JSON and as numbers', async () => {
     const { name } = await withGenerations(3);
     const list = await cli.done('generations', name);
-    assert.match(list, /^GENERATION +MADE +SAVED +CONSISTENCY +PINNED +NAME\n3 \* +\S+ m?s ago +2\.9 KiB /);
+    assert.match(list, /^GENERATION +CREATED +MADE BY +SAVED +UPLOADED +CONSISTENCY +PINNED +NAME\n/);
+    assert.match(list, /\n3 \* +\d{4}-\d\d-\d\d \d\d:\d\d \(\S+ m?s ago\) +flush +64 KiB +2\.9 KiB /);
     assert.equal(await cli.done('generation', 'ls', name, '-q'), '3\n2\n1\n');
     const [newest] = await cli.json<{ generation: number; bytes: number }[]>('generations', name);
     assert.deepEqual([newest?.generation, newest?.bytes], [3, 3000]);
@@ -64,11 +66,60 @@ describe('restore', () => {
     assert.equal(await cli.done('generations', name, '-q'), '4\n3\n2\n1\n');
   });
 
-  test('while the VM runs, what to type first', async () => {
+  test('of a running VM stops it after one question, restores, and starts it again', async () => {
     const { name, id } = await instanceIn(api, who, 'running');
     await api.agent.commit(id, 1);
+    await api.agent.commit(id, 2);
     const said = await cli.fails(5, 'restore', name, '1');
-    assert.match(said, new RegExp(`The VM is running. .*\n {2}next: berth stop ${name}\n$`));
+    assert.match(said, new RegExp(`${name} is running. .*\n {2}next: berth restore --yes ${name} 1\n$`));
+    const restoring = cli.start(['restore', name, '1', '-y']);
+    await api.agent.assigned(id, 'it is to stop', ({ desired }) => desired === 'stopped');
+    await api.agent.stopped(id);
+    await api.agent.assigned(id, 'it starts again', ({ desired }) => desired === 'running');
+    await api.agent.ready(id);
+    const { out, err } = await restoring.ended;
+    assert.equal(
+      out,
+      `${name} has the files of generation 1 again, as generation 3. It runs again: berth ssh ${name}\n`,
+      err,
+    );
+    assert.match(await cli.done('generations', name), /^3 \* .*restored from 1 +- +0 B /m);
+  });
+
+  test('asks on a terminal before it stops a VM, and a no changes nothing', async () => {
+    const { name, id } = await instanceIn(api, who, 'running');
+    await api.agent.commit(id, 1);
+    const restoring = cli.onTerminal(['restore', name, '1']);
+    await until('it asks', () => restoring.out().includes('and start it again? (yes/no)'));
+    restoring.child.stdin?.write('no\r');
+    const { code, out } = await restoring.ended;
+    assert.deepEqual([code, out.includes(`${name} was not changed`)], [1, true], out);
+    assert.match(await cli.done('show', name), /^state +running$/m);
+  });
+});
+
+describe('flush', () => {
+  test('names and pins the generation that it makes', async () => {
+    const { name, id } = await instanceIn(api, who, 'running');
+    const flushing = cli.start(['flush', name, '--name', 'before-upgrade', '--pin']);
+    const flush_id = await api.agent.askedToFlush(id);
+    await api.agent.commit(id, 1);
+    await api.agent.endFlush(flush_id);
+    const { out, err } = await flushing.ended;
+    assert.match(out, /saved as generation 1, .*, named before-upgrade, pinned\n$/, err);
+    assert.match(await cli.done('generations', name), /^1 \* .* yes +before-upgrade$/m);
+  });
+
+  test('with nothing to save names the current generation, but takes no other name from it', async () => {
+    const { name } = await withGenerations(2);
+    assert.match(
+      await cli.done('flush', name, '--name', 'first'),
+      /all saved already, as generation 2, named first/,
+    );
+    const next = new RegExp(`named first\n {2}next: berth generation name ${name} 2 TEXT\n$`);
+    assert.match(await cli.fails(5, 'flush', name, '--name', 'second'), next);
+    const empty = await api.instance(who);
+    assert.match(await cli.fails(5, 'flush', empty.name, '--pin'), /has written nothing yet/);
   });
 });
 
@@ -78,23 +129,55 @@ describe('fork', () => {
     const [last, older] = [newName(), newName()];
     assert.equal(
       await cli.done('fork', name, last),
-      `${last} is a fork of ${name}, generation 3. Start it: berth start ${last}\n`,
+      `Created ${last}, a fork of ${name} as of generation 3. Start it: berth start ${last}\n`,
     );
     const made = await cli.json<InstanceOut>('fork', name, older, '--generation', '2');
     assert.deepEqual([made.name, made.disk.generation], [older, 2]);
   });
 
+  test('flushes a running parent first, and says so', async () => {
+    const { name, id } = await instanceIn(api, who, 'running');
+    const made = newName();
+    const forking = cli.start(['fork', name, made]);
+    const flush_id = await api.agent.askedToFlush(id);
+    await api.agent.commit(id, 1);
+    await api.agent.endFlush(flush_id);
+    const { out, err } = await forking.ended;
+    const sentence = `Created ${made}, a fork of ${name} as of generation 1. Start it: berth start ${made}\n`;
+    assert.equal(out, `Flushed ${name} first: 4 KiB saved as generation 1.\n${sentence}`, err);
+    assert.match(await cli.done('show', made), new RegExp(`^forked from +${name}, generation 1$`, 'm'));
+    assert.match(await cli.done('generations', made), new RegExp(`forked from ${name}, 1 `));
+  });
+
+  test('with --no-flush says what the fork lacks', async () => {
+    const { name, id } = await instanceIn(api, who, 'running');
+    await api.agent.commit(id, 1);
+    await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 12 * 2 ** 20 }]);
+    const out = await cli.done('fork', name, newName(), '--no-flush');
+    assert.match(
+      out,
+      new RegExp(` as of generation 1, without 12 MiB that ${name} had not saved\\. Start it`),
+    );
+    assert.match(await cli.fails(2, 'fork', name, 'x', '--no-flush', '--generation', '1'), /omit --no-flush/);
+  });
+
+  test('of a VM that ends meanwhile begins with what is saved', async () => {
+    const { name, id } = await instanceIn(api, who, 'running');
+    await api.agent.commit(id, 1);
+    const forking = cli.start(['fork', name, newName()]);
+    await api.agent.failFlush(await api.agent.askedToFlush(id), 'vm_gone', 'The VM has ended.');
+    const { code, out } = await forking.ended;
+    assert.equal(code, 0);
+    assert.match(out, new RegExp(`^Created .* a fork of ${name} as of generation 1\\.`));
+  });
+
   test('of a disk without a generation: what makes one; a taken name is not that', async () => {
     const off = await api.instance(who);
-    assert.match(
-      await cli.fails(5, 'fork', off.name, newName()),
-      new RegExp(`next: berth start ${off.name}\n`),
-    );
+    const next = new RegExp(`next: berth start ${off.name}\n`);
+    assert.match(await cli.fails(5, 'fork', off.name, newName()), next);
     const on = await instanceIn(api, who, 'running');
-    assert.match(
-      await cli.fails(5, 'fork', on.name, newName()),
-      new RegExp(`next: berth flush ${on.name}\n`),
-    );
+    const flush = new RegExp(`next: berth flush ${on.name}\n`);
+    assert.match(await cli.fails(5, 'fork', on.name, newName(), '--no-flush'), flush);
     const { name } = await withGenerations(1);
     assert.match(await cli.fails(5, 'fork', name, name), /next: berth ls, and another name/);
   });

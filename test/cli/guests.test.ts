@@ -113,7 +113,12 @@ describe('logs', () => {
     const reading = cli.start(['logs', name, '--tail', '3']);
     await answerLog(3, 'berth: \u001b[1mä\r\n');
     assert.deepEqual(await reading.ended, { code: 0, out: 'berth: \u001b[1mä\r\n', err: '' });
-    assert.equal(await cli.done('logs', off.name), '', 'nothing where it never ran');
+    const never = await cli.run(['logs', off.name]);
+    assert.deepEqual([never.code, never.out], [0, '']);
+    assert.match(
+      never.err,
+      new RegExp(`${off.name} has never run, .*\n {2}next: berth start ${off.name}\n$`),
+    );
     assert.match(await cli.fails(2, 'logs', name, '--tail', '0'), /--tail takes 1 to 1024/);
   });
 

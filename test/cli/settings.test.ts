@@ -53,13 +53,25 @@ describe('settings', () => {
 });
 
 describe('sizes', () => {
-  test('change while it is stopped; else what to type first', async () => {
+  test('change while it is stopped; a running VM is stopped for it after one question, and started again', async () => {
     const { name } = await api.instance(who);
     const sizes = ['--cpus', '3', '--memory', '2g', '--disk', '20'];
     assert.match(await cli.done('set', name, ...sizes), /^size +3 cpu, 2 GiB memory, 20 GiB disk$/m);
     const on = await instanceIn(api, who, 'running');
     const said = await cli.fails(5, 'set', on.name, '--disk', '30g');
-    assert.match(said, new RegExp(`change while it is stopped\\.\n {2}next: berth stop ${on.name}\n$`));
+    assert.match(
+      said,
+      new RegExp(`${on.name} is running. .*must be stopped\n {2}next: berth set ${on.name} --yes`),
+    );
+    const setting = cli.start(['set', on.name, '--disk', '30g', '--yes']);
+    await api.agent.assigned(on.id, 'it is to stop', ({ desired }) => desired === 'stopped');
+    await api.agent.stopped(on.id);
+    await api.agent.assigned(on.id, 'it starts again', ({ desired }) => desired === 'running');
+    await api.agent.ready(on.id);
+    const { code, out, err } = await setting.ended;
+    assert.equal(code, 0, err);
+    assert.match(out, /^state +running$/m);
+    assert.match(out, / 30 GiB disk$/m);
     assert.doesNotMatch(
       await cli.fails(5, 'set', on.name, '--name', name),
       /next:/,

@@ -7,6 +7,8 @@ import { test } from 'node:test';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey, makeServiceKey, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
+import { HOST_KEY } from '../support/scripted-agent.ts';
+import { stateOf } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
@@ -156,4 +158,26 @@ test('ssh-config writes a block once, and one line into the person’s own file,
   assert.match(meant, /^stricthostkeychecking true$/m);
   const known = /^userknownhostsfile (.*)$/m.exec(meant)?.[1] ?? '';
   assert.equal(readFileSync(known, 'utf8'), body.known_hosts.map((line) => `${line}\n`).join(''));
+});
+
+test('ssh-config --no-start writes the permanent address of a stopped instance, and says when it works', async () => {
+  const { cli, who } = await somebody();
+  const { name, id, ssh } = await api.instance(who);
+  const noStart = async () => (await cli.done('ssh-config', '--no-start', name)).split(' (Without')[0];
+  assert.match((await noStart()) ?? '', /works once the host key is known: berth ssh-config \S+ starts/);
+  await cli.done('start', '--no-wait', name);
+  await api.agent.ready(id);
+  await cli.done('stop', '--no-wait', name);
+  await api.agent.stopped(id);
+  assert.match(
+    (await noStart()) ?? '',
+    new RegExp(`works while ${name} runs. Start it: berth start ${name}$`),
+  );
+  await cli.done('set', name, '--wake');
+  assert.match((await noStart()) ?? '', /works now: a connection starts the VM\.$/);
+  const block = await cli.done('ssh-config', '--no-start', '--print', name);
+  assert.match(block, new RegExp(`^ {2}HostName ${ssh.host}\n {2}Port ${ssh.port}\n {2}User root$`, 'm'));
+  const known = /UserKnownHostsFile "(.*)"/.exec(block)?.[1] ?? '';
+  assert.equal(readFileSync(known, 'utf8'), `[${ssh.host}]:${ssh.port} ${HOST_KEY.public_key}\n`);
+  assert.equal((await stateOf(api, who, id)).state, 'stopped');
 });

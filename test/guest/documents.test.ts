@@ -85,14 +85,14 @@ describe('what the documents say to type', { skip: CANNOT_BOOT_GUESTS, timeout: 
     assert.ok(printed.some((text) => text.endsWith('remember me\n')));
     assert.ok(printed.some((text) => /^copy +stopped/m.test(text)));
     assert.ok(printed.some((text) => text.endsWith('\nweb\n')));
-    assert.equal(printed.at(-1), 'web, copy: deleted\n');
+    assert.equal(printed.at(-1), 'Deleted web, copy.\n');
   });
 
   test('README.md: two commands, and what follows them', THOROUGH, async () => {
     const [start, ...rest] = blocksOf('README.md');
     assert.equal(start, 'npm start\n');
     const printed = await type(rest);
-    assert.match(printed.at(-1) ?? '', /^first is stopped; all is saved/m);
+    assert.match(printed.at(-1) ?? '', /^first is stopped; all saved/m);
   });
 
   test('docs/api.md: the same with nothing but curl and ssh', THOROUGH, async () => {

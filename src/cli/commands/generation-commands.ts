@@ -1,39 +1,45 @@
 /** Commands on a disk's generations: list, pin, name, restore, fork. */
-import { BerthError, type Generation, type Instance } from '../../../client/src/berth.ts';
+import type { Berth, Generation } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
-import { CommandError, UsageError } from '../command-error.ts';
-import { EXIT } from '../exit-codes.ts';
-import { ago, bytes } from '../format.ts';
-import { instanceName } from '../numbers.ts';
+import { YES } from '../confirm.ts';
+import { sizeCell, timeCell } from '../format.ts';
+import { parentName } from '../parent-name.ts';
 import { collect } from '../reading.ts';
 import { watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
+import { FORK } from './fork-command.ts';
+import { generationNumber, withGeneration } from './generation-number.ts';
 
-function generationNumber(text = ''): number {
-  if (/^\d{1,9}$/.test(text)) return Number(text);
-  throw new UsageError(`a generation is a number of berth generations NAME, not ${text}`);
-}
+const MADE_BY: Readonly<Record<Exclude<Generation['trigger'], 'fork' | 'restore'>, string>> = {
+  request: 'flush',
+  auto: 'automatic flush',
+  stop: 'stop',
+  suspend: 'suspend',
+};
 
-/** Explains a 404 of a generation: the instance may exist. */
-async function withGeneration<T>({ name }: Instance, work: () => Promise<T>): Promise<T> {
-  try {
-    return await work();
-  } catch (error) {
-    if (!(error instanceof BerthError) || error.code !== 'NOT_FOUND') throw error;
-    throw new CommandError(error.message, { next: `berth generations ${name}`, exit_code: EXIT.not_found });
-  }
+/** What made each generation, for people; a fork's parent by its name while it exists. */
+async function makerOf(berth: Berth, found: readonly Generation[]): Promise<(of: Generation) => string> {
+  const forked = found.find(({ trigger }) => trigger === 'fork')?.origin;
+  const parent = forked && (await parentName(berth, forked.instance_id));
+  return ({ trigger, origin }) => {
+    if (trigger === 'restore') return `restored from ${origin?.generation}`;
+    return trigger === 'fork' ? `forked from ${parent}, ${origin?.generation}` : MADE_BY[trigger];
+  };
 }
 
 async function list({ session, args, terminal }: Call): Promise<undefined> {
   const berth = session.berth();
   const { id, name, disk } = await berth.instances.find(args[0] ?? '');
-  const pages = berth.list('listGenerations', { path: { id }, query: { limit: 200 } });
-  terminal.list(await collect(pages), {
-    headings: ['GENERATION', 'MADE', 'SAVED', 'CONSISTENCY', 'PINNED', 'NAME'],
+  const found = await collect(berth.list('listGenerations', { path: { id }, query: { limit: 200 } }));
+  const madeBy = terminal.format === 'human' ? await makerOf(berth, found) : () => '';
+  terminal.list(found, {
+    headings: ['GENERATION', 'CREATED', 'MADE BY', 'SAVED', 'UPLOADED', 'CONSISTENCY', 'PINNED', 'NAME'],
     row: (each) => [
       `${each.generation}${each.generation === disk.generation ? ' *' : ''}`,
-      ago(each.created_at),
-      bytes(each.bytes),
+      timeCell(each.created_at),
+      madeBy(each),
+      sizeCell(each.dirty_bytes),
+      sizeCell(each.bytes),
       each.consistency,
       each.pinned ? 'yes' : '-',
       each.name ?? '-',
@@ -64,43 +70,23 @@ async function restore(call: Call): Promise<undefined> {
   const berth = session.berth();
   const instance = await berth.instances.find(args[0] ?? '');
   const { id, name } = instance;
-  const look = `berth show ${name}`;
-  const restored = await watched(call, `restoring ${name}`, 'the server goes on restoring', look, () =>
-    withGeneration(instance, () =>
-      whileStopped(berth, instance, () =>
-        berth.call('restoreInstance', { path: { id }, body: { generation } }, { signal: call.signal }),
+  const { result, runs_again } = await whileStopped(call, berth, instance, {
+    doing: `restore generation ${generation}`,
+    with_yes: `berth restore --yes ${name} ${generation}`,
+    work: () =>
+      watched(call, `restoring ${name}`, 'the server goes on restoring', `berth show ${name}`, () =>
+        withGeneration(instance, () =>
+          berth.call('restoreInstance', { path: { id }, body: { generation } }, { signal: call.signal }),
+        ),
       ),
-    ),
+  });
+  const now = result.disk.generation;
+  const then = runs_again ? `It runs again: berth ssh ${name}` : `Start it: berth start ${name}`;
+  terminal.done(
+    `${name} has the files of generation ${generation} again, as generation ${now}. ${then}`,
+    runs_again ? await berth.instances.get(id) : result,
+    String(now),
   );
-  const now = restored.disk.generation;
-  const sentence = `${name} has the files of generation ${generation} again, as generation ${now}. Start it: berth start ${name}`;
-  terminal.done(sentence, restored, String(now));
-}
-
-async function fork(call: Call): Promise<undefined> {
-  const { session, args, options, terminal, signal } = call;
-  const asked = options.text('generation');
-  const generation = asked === undefined ? undefined : generationNumber(asked);
-  const new_name = instanceName(args[1] ?? '');
-  const berth = session.berth();
-  const instance = await berth.instances.find(args[0] ?? '');
-  const { id, name } = instance;
-  const body = { name: new_name, generation };
-  const forking = async () => {
-    try {
-      return await berth.call('forkInstance', { path: { id }, body }, { signal });
-    } catch (error) {
-      const nothing_yet = instance.disk.generation === 0 && generation === undefined;
-      if (!(error instanceof BerthError) || error.code !== 'CONFLICT' || !nothing_yet) throw error;
-      const next = instance.vm.state === 'running' ? `berth flush ${name}` : `berth start ${name}`;
-      throw new CommandError(error.message, { next, exit_code: EXIT.state });
-    }
-  };
-  const made = await watched(call, `forking ${name}`, 'the server goes on forking', 'berth ls', () =>
-    withGeneration(instance, forking),
-  );
-  const sentence = `${new_name} is a fork of ${name}, generation ${made.disk.generation}. Start it: berth start ${new_name}`;
-  terminal.done(sentence, made, made.id);
 }
 
 export const GENERATION_COMMANDS: readonly Command[] = [
@@ -145,25 +131,11 @@ export const GENERATION_COMMANDS: readonly Command[] = [
     short: ['restore'],
     args: ['NAME', 'GENERATION'],
     names_instances: true,
-    summary: 'set the disk of a stopped instance back to an older generation, at once; later ones are kept',
-    example: 'berth stop web && berth restore web 42',
+    summary:
+      'set the disk back to an older generation, at once; later ones are kept. A running VM is stopped for it, and started again',
+    example: 'berth restore web 42',
+    options: YES,
     run: restore,
   },
-  {
-    name: 'instance fork',
-    short: ['fork'],
-    args: ['NAME', 'NEW-NAME'],
-    names_instances: true,
-    summary:
-      'create an instance with the disk of another as of its last flush; at once, because nothing is copied',
-    example: 'berth fork web web-2',
-    options: {
-      generation: {
-        type: 'string',
-        value: 'GENERATION',
-        help: 'the disk as of this generation; default: the last one',
-      },
-    },
-    run: fork,
-  },
+  FORK,
 ];

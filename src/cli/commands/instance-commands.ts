@@ -1,35 +1,50 @@
 /** Commands on instances. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
-import { CommandError } from '../command-error.ts';
 import { STATES } from '../complete-values.ts';
-import { ago, bytes, plural } from '../format.ts';
+import { confirm, YES } from '../confirm.ts';
+import { SSH_USER } from '../connection-details.ts';
+import { EXIT } from '../exit-codes.ts';
+import { bytes, plural, sizeCell, timeCell, when } from '../format.ts';
 import { instanceName } from '../numbers.ts';
+import { parentName } from '../parent-name.ts';
 import { collect } from '../reading.ts';
+import { savedState } from '../saved-state.ts';
 import { waitFor, watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
 import { DEFAULTS, SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
 
 export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
 
-/** For a failed VM the server knows only an upper bound. */
-function toSave({ disk, vm }: Instance): string {
-  const bound = vm.state === 'failed' && disk.dirty_bytes > 0 ? 'at most ' : '';
-  return `${bound}${bytes(disk.dirty_bytes)} to save`;
-}
-
-function saved(instance: Instance): string {
-  const { disk } = instance;
-  if (disk.dirty_bytes > 0) return toSave(instance);
-  return disk.durable_at === null ? 'nothing yet' : ago(disk.durable_at);
-}
-
 function bootOf({ boot, started_at }: Instance['vm']): string {
   if (boot === 0) return 'never started';
-  return `${boot}, ${started_at === null ? 'not up yet' : ago(started_at)}`;
+  return `${boot}, ${started_at === null ? 'not up yet' : when(started_at)}`;
 }
 
-function rowsOf(instance: Instance): [string, string][] {
+/** Permanent, so it is shown in every state, with what a connection does now. */
+function sshOf({ name, ssh, vm, wake_on_connect }: Instance): string {
+  const address = `ssh -p ${ssh.port} ${SSH_USER}@${ssh.host}`;
+  if (vm.state === 'running') return address;
+  if (vm.state === 'starting' || vm.state === 'restarting') return `${address} (works once it runs)`;
+  const wakes = wake_on_connect && vm.state !== 'failed';
+  return `${address} (${wakes ? 'a connection starts the VM' : `start it first: berth start ${name}`})`;
+}
+
+function autoFlushOf({ auto_flush_seconds }: Instance): string {
+  return auto_flush_seconds === null
+    ? 'off: saved only by a stop, a suspend or berth flush'
+    : `every ${auto_flush_seconds} s while it runs`;
+}
+
+/** The row of a fork. @param parent its name */
+function forkedRow({ forked_from }: Instance, parent: string): [string, string][] {
+  if (forked_from === null) return [];
+  const { generation, dirty_bytes } = forked_from;
+  const without = dirty_bytes === 0 ? '' : `, without ${bytes(dirty_bytes)} that it had not saved`;
+  return [['forked from', `${parent}, generation ${generation}${without}`]];
+}
+
+function rowsOf(instance: Instance, parent: string): [string, string][] {
   const { vm, disk } = instance;
   const { last, daily_days } = instance.generations_keep;
   const settings = Object.entries(instance.labels).map(([key, value]) => `${key}=${value}`);
@@ -39,14 +54,16 @@ function rowsOf(instance: Instance): [string, string][] {
     ['state', stateOf(instance)],
     ...(vm.reason === null ? [] : ([['', `${vm.reason.message} (${vm.reason.code})`]] as [string, string][])),
     ['boot', bootOf(vm)],
+    ['ssh', sshOf(instance)],
     [
       'size',
       `${instance.cpus} cpu, ${bytes(instance.memory_mib * 2 ** 20)} memory, ${instance.disk_gib} GiB disk`,
     ],
     ['image', instance.image],
-    ['disk', `generation ${disk.generation}, ${bytes(disk.stored_bytes)} stored, ${toSave(instance)}`],
-    ['durable', ago(disk.durable_at)],
-    ['auto-flush', instance.auto_flush_seconds === null ? 'off' : `every ${instance.auto_flush_seconds} s`],
+    ['disk', `generation ${disk.generation}, ${bytes(disk.stored_bytes)} stored`],
+    ['saved', savedState(instance)],
+    ['last flush', when(disk.durable_at)],
+    ['auto-flush', autoFlushOf(instance)],
     [
       'idle',
       instance.idle_timeout_seconds === null ? 'runs on' : `stops after ${instance.idle_timeout_seconds} s`,
@@ -54,12 +71,16 @@ function rowsOf(instance: Instance): [string, string][] {
     ['wake', instance.wake_on_connect ? 'a connection starts it' : 'off'],
     ['keeps', `the last ${plural(last, 'generation')}, then one a day for ${plural(daily_days, 'day')}`],
     ['labels', settings.join(' ') || '-'],
-    ['created', instance.created_at],
+    ...forkedRow(instance, parent),
+    ['created', when(instance.created_at)],
   ];
 }
 
-function show({ terminal }: Pick<Call, 'terminal'>, instance: Instance): void {
-  terminal.one(instance, { rows: rowsOf, quiet: ({ id }) => id });
+async function show({ terminal, session }: Call, instance: Instance): Promise<undefined> {
+  const { forked_from } = instance;
+  const named = forked_from !== null && terminal.format === 'human';
+  const parent = named ? await parentName(session.berth(), forked_from.instance_id) : '';
+  terminal.one(instance, { rows: (each) => rowsOf(each, parent), quiet: ({ id }) => id });
 }
 
 async function create(call: Call): Promise<undefined> {
@@ -82,23 +103,20 @@ async function remove(call: Call): Promise<undefined> {
   const berth = session.berth();
   const found = await Promise.all(args.map((each) => berth.instances.find(each)));
   const names = found.map(({ name }) => name).join(', ');
-  if (!options.flag('yes')) {
-    if (!terminal.interactive) {
-      throw new CommandError(`this deletes ${names} with everything on the disk`, {
-        next: `berth rm --yes ${args.join(' ')}`,
-        exit_code: 2,
-      });
-    }
-    const answer = await terminal.ask(`Delete ${names} with everything on the disk? (yes/no)`, 'no');
-    if (!/^y(es)?$/i.test(answer)) throw new CommandError('nothing was deleted');
-  }
+  await confirm(call, {
+    ask: `Delete ${names} with everything on the disk?`,
+    refusal: `this deletes ${names} with everything on the disk`,
+    next: `berth rm --yes ${args.join(' ')}`,
+    exit_code: EXIT.usage,
+    undone: 'nothing was deleted',
+  });
   for (const { id } of found) await berth.instances.delete(id);
   for (const { id, name } of options.flag('no-wait') ? [] : found) {
     await watched(call, `deleting ${name}`, `the server goes on deleting ${name}`, 'berth ls', (onVm) =>
       berth.instances.waitUntilDeleted(id, { signal, onVm }),
     );
   }
-  terminal.done(options.flag('no-wait') ? `${names}: deleting` : `${names}: deleted`, {
+  terminal.done(options.flag('no-wait') ? `Deleting ${names}.` : `Deleted ${names}.`, {
     deleted: found.map(({ id }) => id),
   });
 }
@@ -126,11 +144,11 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
         row: (each) => [
           each.name,
           stateOf(each),
-          String(each.cpus),
-          bytes(each.memory_mib * 2 ** 20),
-          `${each.disk_gib} GiB`,
-          saved(each),
-          ago(each.created_at),
+          { text: String(each.cpus), value: each.cpus },
+          sizeCell(each.memory_mib * 2 ** 20),
+          sizeCell(each.disk_gib * 2 ** 30),
+          savedState(each),
+          timeCell(each.created_at),
         ],
         quiet: ({ name }) => name,
         empty: state || label ? 'No instances match.' : 'No instances yet. Create one: berth create NAME',
@@ -161,8 +179,7 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     summary: 'show an instance, its VM and its disk',
     example: 'berth show web',
     run: async (call) => {
-      show(call, await call.session.berth().instances.find(call.args[0] ?? ''));
-      return undefined;
+      return show(call, await call.session.berth().instances.find(call.args[0] ?? ''));
     },
   },
   {
@@ -170,9 +187,9 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     short: ['set'],
     args: ['NAME'],
     names_instances: true,
-    summary: 'change an instance; its size while it is stopped',
+    summary: 'change an instance. For a new size a running VM is stopped, and started again',
     example: 'berth set web --memory 2g --auto-flush 30s',
-    options: { ...SETTINGS, name: { type: 'string', value: 'NAME', help: 'a new name' } },
+    options: { ...SETTINGS, name: { type: 'string', value: 'NAME', help: 'a new name' }, ...YES },
     run: async (call) => {
       const berth = call.session.berth();
       const named = call.options.text('name');
@@ -181,8 +198,13 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
       const instance = await berth.instances.find(call.args[0] ?? '');
       const change = () => berth.instances.change(instance.id, body);
       const resizes = Object.values(sizesOf(call)).some((size) => size !== undefined);
-      show(call, await (resizes ? whileStopped(berth, instance, change) : change()));
-      return undefined;
+      if (!resizes) return show(call, await change());
+      const { result, runs_again } = await whileStopped(call, berth, instance, {
+        doing: 'resize it',
+        with_yes: `berth set ${instance.name} --yes, with the same options`,
+        work: change,
+      });
+      return show(call, runs_again ? await berth.instances.get(instance.id) : result);
     },
   },
   {
@@ -192,7 +214,7 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     names_instances: true,
     summary: 'delete instances with their disks',
     example: 'berth rm web',
-    options: { yes: { type: 'boolean', short: 'y', help: 'do not ask' }, ...NO_WAIT },
+    options: { ...YES, ...NO_WAIT },
     run: remove,
   },
 ];

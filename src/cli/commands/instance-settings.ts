@@ -38,7 +38,7 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
     type: 'string',
     value: 'DURATION',
     field: 'auto_flush_seconds',
-    help: 'flush a running VM this often, such as 30s or 5m; or off',
+    help: 'save a running VM automatically this often, such as 30s or 5m; at least 5s, or off',
   },
   'idle-timeout': {
     type: 'string',

@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path';
 import { type Berth, BerthError, type ConnectionDetails, type Instance } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { checkedDetails } from '../connection-details.ts';
+import { checkedDetails, type Details, permanentDetails } from '../connection-details.ts';
 import { configFolder, writePrivate } from '../profiles.ts';
 import { waitForBanner } from '../ssh-banner.ts';
 import { waitFor } from '../waiting.ts';
@@ -59,7 +59,7 @@ async function detailsOf(call: Call, berth: Berth, instance: Instance): Promise<
 }
 
 /** Writes the host keys of one instance to a file. @returns its path */
-function knownHosts(call: Call, { id }: Instance, { known_hosts }: ConnectionDetails): string {
+function knownHosts(call: Call, { id }: Instance, { known_hosts }: Details): string {
   const folder = join(configFolder(call.session.env), 'known_hosts');
   return writePrivate(folder, id, known_hosts.map((line) => `${line}\n`).join(''));
 }
@@ -108,7 +108,7 @@ export async function ssh(call: Call): Promise<number> {
 /** A name without meaning in ssh_config. */
 const hostOf = ({ name }: Instance) => `${name}.berth`;
 
-function blockOf(call: Call, instance: Instance, details: ConnectionDetails): string {
+function blockOf(call: Call, instance: Instance, details: Details): string {
   const identity = identityOf(call);
   return [
     `Host ${hostOf(instance)}`,
@@ -132,12 +132,25 @@ function readOrEmpty(path: string): string {
   }
 }
 
+/** When a connection works. @param runs the VM does now */
+function worksWhen({ name, wake_on_connect }: Instance, { known_hosts }: Details, runs: boolean): string {
+  if (known_hosts.length === 0)
+    return `works once the host key is known: berth ssh-config ${name} starts ${name} and adds it.`;
+  if (runs) return 'works now.';
+  return wake_on_connect
+    ? 'works now: a connection starts the VM.'
+    : `works while ${name} runs. Start it: berth start ${name}`;
+}
+
 /** Our blocks are in a separate file. The user's file gets one line at its top, where it applies to every host. */
 async function sshConfig(call: Call): Promise<undefined> {
   const { session, terminal, options, args } = call;
   const berth = session.berth();
   const instance = await berth.instances.find(args[0] ?? '');
-  const block = blockOf(call, instance, await reach(call, berth, instance));
+  const details = options.flag('no-start')
+    ? checkedDetails(instance, permanentDetails(instance))
+    : await reach(call, berth, instance);
+  const block = blockOf(call, instance, details);
   if (options.flag('print')) return void terminal.write(block);
   const folder = configFolder(session.env);
   const ours = join(folder, 'ssh_config');
@@ -151,13 +164,12 @@ async function sshConfig(call: Call): Promise<undefined> {
   if (!theirs.includes(include)) writePrivate(home, 'config', include + theirs);
   // The file that ssh reads, independent of HOME.
   const read = join(userInfo().homedir, '.ssh');
-  terminal.done(
+  const works = worksWhen(instance, details, !options.flag('no-start') || instance.vm.state === 'running');
+  const words =
     home === read
-      ? `ssh ${hostOf(instance)} works now, for editors too.`
-      : `ssh -F ${join(home, 'config')} ${hostOf(instance)} works now. (Without -F ssh reads ${join(read, 'config')}: HOME is another folder.)`,
-    { host: hostOf(instance), file: ours },
-    hostOf(instance),
-  );
+      ? `ssh ${hostOf(instance)} ${works} Editors can use it too.`
+      : `ssh -F ${join(home, 'config')} ${hostOf(instance)} ${works} (Without -F ssh reads ${join(read, 'config')}: HOME is another folder.)`;
+  terminal.done(words, { host: hostOf(instance), file: ours }, hostOf(instance));
 }
 
 export const SSH_COMMANDS: readonly Command[] = [
@@ -178,7 +190,10 @@ export const SSH_COMMANDS: readonly Command[] = [
     names_instances: true,
     summary: 'write a Host block, so that ssh NAME.berth and editors work',
     example: 'berth ssh-config web && ssh web.berth',
-    options: { print: { type: 'boolean', help: "print it, and leave ssh's settings unchanged" }, ...START },
+    options: {
+      print: { type: 'boolean', help: "print it, and leave ssh's settings unchanged" },
+      'no-start': { type: 'boolean', help: 'leave a stopped VM stopped: its address is permanent' },
+    },
     run: sshConfig,
   },
 ];

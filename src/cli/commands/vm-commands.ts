@@ -1,8 +1,9 @@
 /** Commands on VMs. */
-import type { Berth, Instance, Vm } from '../../../client/src/berth.ts';
+import { type Berth, BerthError, type Instance, type Vm } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
-import { bytes, duration } from '../format.ts';
-import { waitFor, watched } from '../waiting.ts';
+import { duration } from '../format.ts';
+import { waitFor } from '../waiting.ts';
+import { FLUSH } from './flush-command.ts';
 
 interface Move {
   readonly doing: string;
@@ -40,24 +41,16 @@ function ending({ name }: Instance, vm: Vm | undefined): string {
   return vm?.state === 'running' ? `. Log in: berth ssh ${name}` : '';
 }
 
-async function flush({ args, session, terminal, signal, options }: Call): Promise<undefined> {
-  const berth = session.berth();
-  const { id, name } = await berth.instances.find(args[0] ?? '');
-  const look = `berth show ${name}`;
-  const receipt = await watched(
-    { signal, terminal },
-    `flushing ${name}`,
-    'the server goes on flushing',
-    look,
-    () => berth.instances.flushVm(id, { signal }),
-  );
-  const { generation, dirty_bytes, uploaded_bytes, duration_ms, consistency } = receipt;
-  if (options.flag('quiet')) return void terminal.write(`${generation}\n`);
-  const what =
-    dirty_bytes === 0
-      ? `nothing new; generation ${generation} is durable`
-      : `generation ${generation} is durable: ${bytes(dirty_bytes)} saved as ${bytes(uploaded_bytes)} in ${duration(duration_ms)}, consistency ${consistency}`;
-  terminal.done(`${name}: ${what}`, receipt);
+/** A suspended VM is what was asked for, as for a stop of a stopped one. */
+async function suspend(berth: Berth, id: string): Promise<Vm> {
+  try {
+    return await berth.instances.suspendVm(id);
+  } catch (error) {
+    if (!(error instanceof BerthError) || error.status !== 409) throw error;
+    const vm = await berth.vm(id).get();
+    if (vm.state === 'suspended' || vm.state === 'suspending') return vm;
+    throw error;
+  }
 }
 
 export const VM_COMMANDS: readonly Command[] = [
@@ -95,7 +88,7 @@ export const VM_COMMANDS: readonly Command[] = [
     run: (call) =>
       move(call, {
         doing: 'stopping',
-        done: 'is stopped; all is saved',
+        done: 'is stopped; all saved',
         to: 'stopped',
         begin: (berth, id) => berth.instances.stopVm(id, { force: call.options.flag('force') }),
       }),
@@ -127,18 +120,10 @@ export const VM_COMMANDS: readonly Command[] = [
     run: (call) =>
       move(call, {
         doing: 'suspending',
-        done: 'is suspended; memory and disk are saved',
+        done: 'is suspended; memory and disk saved',
         to: 'suspended',
-        begin: (berth, id) => berth.instances.suspendVm(id),
+        begin: suspend,
       }),
   },
-  {
-    name: 'vm flush',
-    short: ['flush'],
-    args: ['NAME'],
-    names_instances: true,
-    summary: 'make the writes of the guest durable, and print the receipt; after Ctrl-C the server continues',
-    example: 'berth flush web',
-    run: flush,
-  },
+  FLUSH,
 ];
