@@ -183,14 +183,8 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
 
   test('names actors', async () => {
     await page.goto(`${origin}/instances/web/activity`);
-    await page
-      .getByRole('cell', { name: `${EMAIL} started web` })
-      .first()
-      .waitFor();
-    await page
-      .getByRole('cell', { name: /^(Automatic flush|.* flushed web)/ })
-      .first()
-      .waitFor();
+    await page.getByText(`${EMAIL} started web`).first().waitFor();
+    await page.getByText(`${EMAIL} flushed web`).first().waitFor();
   });
 
   test('invites several people as members, not as owners', async () => {
@@ -276,7 +270,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await button('I have kept it').click();
   });
 
-  test('makes a webhook, shows each attempt, and sends a delivery again', async () => {
+  test('makes a webhook, and shows that its ping was delivered', async () => {
     await place('Webhooks').click();
     await button('New webhook').first().click();
     await dialog().getByLabel('Name').fill('bot');
@@ -288,20 +282,12 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await button('I have kept it').click();
     await page.getByRole('link', { name: 'bot' }).click();
     await button('Send a ping').click();
-    const delivery = page.getByRole('row').filter({ hasText: 'webhook.ping' });
-    await delivery.filter({ hasText: 'delivered' }).waitFor();
-    await button('Details of webhook.ping bot').click();
-    await dialog().getByText('taken').waitFor();
-    await dialog().getByText(`webhook-id: ${received[0]}`).waitFor();
-    await dialog().getByText('"type": "webhook.ping"').waitFor();
-    await dialog().getByRole('button', { name: 'Redeliver' }).click();
-    await until('it came again', () => received.length >= 2);
-    assert.equal(new Set(received).size, 1, 'with the same webhook-id');
-    await dialog()
-      .getByText(/^2\. .* · 200 · /)
+    await page
+      .getByRole('row')
+      .filter({ hasText: 'webhook.ping' })
+      .filter({ hasText: 'delivered' })
       .waitFor();
-    await page.keyboard.press('Escape');
-    await delivery.filter({ hasText: '2 attempts' }).waitFor();
+    assert.equal(received.length, 1);
   });
 
   test('has a second factor by an authenticator app, and its recovery codes', async () => {

@@ -13,6 +13,7 @@ import { SecretDialog } from '../ui/secret-dialog.tsx';
 import { Time } from '../ui/time.tsx';
 import { useQuery } from '../use-query.ts';
 import { Deliveries } from '../webhooks/deliveries.tsx';
+import { ReplayDialog } from '../webhooks/replay-dialog.tsx';
 import { WebhookDialog } from '../webhooks/webhook-dialog.tsx';
 import { WebhookStatus } from '../webhooks/webhook-status.tsx';
 
@@ -35,7 +36,7 @@ interface Props {
 
 function Found({ webhook, onChanged }: Props) {
   const { id, name, url, events, status, disabled_reason, failing_since } = webhook;
-  const [asked, setAsked] = useState<'edit' | 'delete' | 'rotate' | null>(null);
+  const [asked, setAsked] = useState<'edit' | 'delete' | 'rotate' | 'replay' | null>(null);
   const [secret, setSecret] = useState<string | null>(null);
   const [sent, setSent] = useState(0);
   const close = () => setAsked(null);
@@ -80,6 +81,7 @@ function Found({ webhook, onChanged }: Props) {
             >
               Send a ping
             </Button>
+            {status === 'enabled' && <Button onClick={() => setAsked('replay')}>Replay</Button>}
             <Button onClick={() => setAsked('edit')}>Edit</Button>
             <Button onClick={() => attempt(toggle)}>{status === 'enabled' ? 'Disable' : 'Enable'}</Button>
             <Button onClick={() => setAsked('rotate')}>Rotate secret</Button>
@@ -100,6 +102,9 @@ function Found({ webhook, onChanged }: Props) {
           onClose={close}
           work={async (body) => onChanged(await call('changeWebhook', { path: { id }, body }))}
         />
+      )}
+      {asked === 'replay' && (
+        <ReplayDialog webhook={webhook} onClose={close} onSent={() => setSent(sent + 1)} />
       )}
       {asked === 'rotate' && (
         <ConfirmDialog
