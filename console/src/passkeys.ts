@@ -35,5 +35,5 @@ async function asked(ask: () => Promise<Credential | null>): Promise<Credential>
     if (name === 'InvalidStateError') throw new Error('This device has a passkey of this account already.');
     if (name !== 'NotAllowedError') throw error;
   }
-  throw new Error('No passkey was used: the browser was told no, or it took too long.');
+  throw new Error('No passkey was used: you cancelled, or it took too long.');
 }

@@ -116,7 +116,10 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await button('Show more').click();
     await button('Show more').waitFor({ state: 'detached' });
     assert.equal(await entries.count(), 60);
-    await entries.last().getByRole('button').click();
+    await entries
+      .last()
+      .getByRole('button', { name: /^Mark read/ })
+      .click();
     await entries.last().getByText('Mark unread').waitFor();
     assert.equal(await entries.count(), 60);
     await leave();

@@ -19,7 +19,7 @@ export function SudoDialog() {
     >
       {() => (
         <>
-          <p>Berth asks for your password before this. It is good for five minutes.</p>
+          <p>This needs your password. You are not asked again for five minutes.</p>
           <input type="hidden" name="username" autocomplete="username" value={user.value?.email ?? ''} />
           <Field
             label="Password"
