@@ -28,13 +28,13 @@ export const KINDS = {
   'vm.recovered': {
     severity: 'warning',
     mail: 'on',
-    when: 'A VM continues from the last durable generation. Later writes, or the memory of a suspended VM that could not be resumed, are lost.',
+    when: 'A VM continues from its last saved generation. Later writes, or the memory of a suspended VM that could not be resumed, are lost.',
     recipients: RESOURCE,
   },
   'disk.flush_failed': {
     severity: 'critical',
     mail: 'on',
-    when: 'A flush has failed: a requested one, a final one, or the first automatic one in a row. Nothing is lost; it is tried again.',
+    when: 'A flush has failed: one that was requested, the last one before a stop, or the first automatic one in a row. Nothing is lost; it is tried again.',
     recipients: RESOURCE,
   },
   'disk.nearly_full': {
@@ -58,37 +58,37 @@ export const KINDS = {
   'ssh_key.added': {
     severity: 'info',
     mail: 'always',
-    when: 'An SSH key was registered on the account. Once, even if several organisations have the event.',
+    when: 'An SSH key was added to the account.',
     recipients: 'the account',
   },
   'account.locked': {
     severity: 'critical',
     mail: 'always',
-    when: 'Five wrong passwords or second factors in a row, wherever the password is asked for.',
+    when: 'A wrong password or second factor was entered five times in a row.',
     recipients: 'the account',
   },
   'login.new_place': {
     severity: 'warning',
     mail: 'always',
-    when: 'A login from a network and browser not seen together before; never the first login.',
+    when: 'A login from a network and a browser that were not used together before.',
     recipients: 'the account',
   },
   'mfa.added': {
     severity: 'critical',
     mail: 'always',
-    when: 'A second factor was confirmed: an authenticator app, or a passkey, which is enough to log in.',
+    when: 'A second factor was added: an authenticator app or a passkey.',
     recipients: 'the account',
   },
   'mfa.removed': {
     severity: 'critical',
     mail: 'always',
-    when: 'A confirmed second factor was removed, by the account or by the operator on the server.',
+    when: 'A second factor was removed, by the account or by the operator of the server.',
     recipients: 'the account',
   },
   'password.changed': {
     severity: 'critical',
     mail: 'always',
-    when: 'The password was changed, reset by mail, or reset on the server. Contains how many API keys, SSH keys and factors remain (`data.remaining`).',
+    when: 'The password was changed, reset by mail, or reset on the server. Says how many API keys, SSH keys and second factors still work.',
     recipients: 'the account',
   },
   'billing_email.changed': {
@@ -112,7 +112,7 @@ export const KINDS = {
   'org.invited': {
     severity: 'info',
     mail: 'elsewhere',
-    when: 'An invitation was sent to the address of an account. Another mail has the token.',
+    when: 'The account was invited to an organisation. Another mail has the link.',
     recipients: 'the account',
   },
   'org.role_changed': {

@@ -19,6 +19,10 @@ const NAMES = [
     'Mozilla/5.0 (iPhone; CPU iPhone OS 18_1 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) CriOS/142.0 Mobile/15E148 Safari/604.1',
     'Chrome on iPhone',
   ],
+  [
+    'Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) HeadlessChrome/142.0 Safari/537.36',
+    'Chrome on Linux',
+  ],
   ['berth-cli (linux)', 'berth command line on Linux'],
   ['berth-cli', 'berth command line'],
   ['curl/8.14.1', 'curl'],

@@ -48,7 +48,7 @@ describe('the console of a server that sends mail', { skip: NO_BROWSER, timeout:
     await heading('Confirm the address').waitFor();
     await page.getByLabel('Your password').fill(PASSWORD);
     await button('Send it again').click();
-    await page.getByText('has a new token').waitFor();
+    await page.getByText('has a new link').waitFor();
     await assertFits(visited);
     await picture(visited, 'confirm');
     await button('Log out').click();

@@ -24,9 +24,9 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByRole('row', { name: /laptop.*only Org/ }).waitFor();
 
     await page.goto('/api-keys');
-    await page.getByRole('row', { name: /child.*made by leaked/ }).waitFor();
+    await page.getByRole('row', { name: /child.*created by leaked/ }).waitFor();
     await button('Revoke leaked').click();
-    await dialog().getByLabel('Also revoke keys made with it').check();
+    await dialog().getByLabel('Also revoke keys created with it').check();
     await dialog().getByRole('button', { name: 'Revoke' }).click();
     await page.getByText('No API keys yet').waitFor();
     await page.goto('/ssh-keys');

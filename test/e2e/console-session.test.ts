@@ -99,11 +99,11 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     const body = { email: who.email, password: PASSWORD };
     await api.client.post('/v1/auth/login', body, { headers: { 'user-agent': user_agent } });
     await page.reload();
-    await page.getByRole('cell', { name: 'Firefox on Linux' }).waitFor();
+    await page.getByRole('cell', { name: 'Firefox on Linux', exact: true }).waitFor();
     await button('Log out all other sessions').click();
     await dialog().getByRole('button', { name: 'Log out', exact: true }).click();
     await page.getByText(/^Ended \d sessions?\.$/).waitFor();
-    await page.getByRole('cell', { name: 'Firefox on Linux' }).waitFor({ state: 'detached' });
+    await page.getByRole('cell', { name: 'Firefox on Linux', exact: true }).waitFor({ state: 'detached' });
     await button('Log out').first().waitFor();
     await leave();
   });

@@ -15,7 +15,9 @@ export function NotificationPreferencesForm() {
       lead="Choose which kinds of notifications are also mailed to you. Those about the security of your account always are."
     >
       {!sendsMail() && (
-        <p class="notice">This server sends no mail: its mails are files that only its operator can read.</p>
+        <p class="notice page-notice">
+          This server sends no mail: its mails are files that only its operator can read.
+        </p>
       )}
       <Loaded query={query} lines={6}>
         {(preferences) => <Form preferences={preferences} onSaved={query.put} />}

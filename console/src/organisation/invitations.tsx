@@ -61,7 +61,7 @@ export function Invitations() {
         columns={[
           { head: 'E-mail', class: 'wrap', cell: ({ email }) => email },
           { head: 'Role', cell: ({ role }) => role },
-          { head: 'Expires', class: 'nowrap', cell: ({ expires_at }) => <Time at={expires_at} /> },
+          { head: 'Expires', class: 'wide-only nowrap', cell: ({ expires_at }) => <Time at={expires_at} /> },
         ]}
         actions={[
           {

@@ -20,7 +20,7 @@ export function PasswordResetPage() {
         <a href="/login">Back to the login</a>
         {step === 'ask' && (
           <button type="button" class="link" onClick={() => setStep('set')}>
-            I have a token
+            I have a link
           </button>
         )}
       </p>
@@ -32,11 +32,9 @@ export function PasswordResetPage() {
 function AskTheOperator() {
   return (
     <>
-      <p>
-        This server sends no mail, so it cannot send you a link. Ask its operator, who runs on the server:
-      </p>
+      <p>This server sends no mail, so it cannot send you a link. Ask its operator to run this on it:</p>
       <Copyable text="berth user reset-password ADDRESS" label="Copy the command" />
-      <p>The command prints a new password.</p>
+      <p>It prints a new password.</p>
     </>
   );
 }
