@@ -1,7 +1,7 @@
 /** A route's access rules in one form, for the API document and `docs/permissions.md`. */
 import type { FastifyContextConfig } from 'fastify';
-import type { Scope } from '../auth/permissions.ts';
-import type { Role } from '../db/tables.ts';
+import { ROLE_SCOPES, type Scope } from '../auth/permissions.ts';
+import { ROLES, type Role } from '../db/tables.ts';
 import { isScope } from './access.ts';
 
 export interface RouteAccess {
@@ -56,4 +56,18 @@ export function describeAccess(access: RouteAccess): string {
     ...(kind === 'any' && !service_accounts ? ['not for service accounts'] : []),
   ];
   return `**Access**: ${parts.join('; ')}.`;
+}
+
+export function scopesOf({ scope, any_scope }: RouteAccess): readonly Scope[] {
+  return any_scope ?? (scope === null ? [] : [scope]);
+}
+
+/** The roles that have the scope and that the route accepts. */
+export function rolesOf(access: RouteAccess): readonly Role[] {
+  const scopes = scopesOf(access);
+  return ROLES.filter(
+    (role) =>
+      (access.roles === null || access.roles.includes(role)) &&
+      (scopes.length === 0 || scopes.some((scope) => ROLE_SCOPES[role].includes(scope))),
+  );
 }

@@ -90,9 +90,9 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   // A server may ignore an unknown Expect (RFC 9110, section 10.1.1); Node would refuse it in another shape than ours.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response));
   if (context.metrics) context.metrics.count(app);
-  await registerDocument(app);
+  registerDocument(app);
   // Pages without a credential, so before the access rules.
-  await registerDocs(app);
+  registerDocs(app, context);
   if (context.console_dir !== undefined) registerConsole(app, context.console_dir);
   const limits = new RateLimits(context.rate_limits);
   registerAccess(app, context, limits);

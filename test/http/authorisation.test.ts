@@ -72,7 +72,7 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'GET /v1/events/stream',
 ];
 
-const document = api.app.swagger() as unknown as Document;
+const document = api.app.apiDocument() as unknown as Document;
 const endpoints = endpointsOf(document);
 
 function call(

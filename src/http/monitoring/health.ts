@@ -65,6 +65,6 @@ export function registerHealth(app: App, context: AppContext): void {
     config: { access: 'public' },
     schema: { hide: true },
     handler: async (_request, reply) =>
-      reply.type('application/json; charset=utf-8').serializer(JSON.stringify).send(app.swagger()),
+      reply.type('application/json; charset=utf-8').serializer(JSON.stringify).send(app.apiDocument()),
   });
 }

@@ -48,7 +48,7 @@ export async function openApiText(): Promise<string> {
     tls: null,
   });
   await app.ready();
-  const text = `${JSON.stringify(app.swagger(), null, 2)}\n`;
+  const text = `${JSON.stringify(app.apiDocument(), null, 2)}\n`;
   await app.close();
   await outbound.close();
   await db.destroy();

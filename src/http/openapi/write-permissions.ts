@@ -4,9 +4,9 @@
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ALL_SCOPES, ROLE_SCOPES, type Scope } from '../../auth/permissions.ts';
+import { ALL_SCOPES, ROLE_SCOPES } from '../../auth/permissions.ts';
 import { ROLES } from '../../db/tables.ts';
-import type { RouteAccess } from '../access-of.ts';
+import { type RouteAccess, rolesOf, scopesOf } from '../access-of.ts';
 import { openApiText } from './write-openapi.ts';
 
 export const PERMISSIONS_PATH = join(import.meta.dirname, '..', '..', '..', 'docs', 'permissions.md');
@@ -81,7 +81,7 @@ function routeTable(routes: readonly Route[]): string {
     scopesOf(access)
       .map((scope) => `\`${scope}\``)
       .join(' or '),
-    rolesOf(access),
+    rolesText(access),
     access.kind === 'public' ? 'nothing' : access.kind === 'session' ? 'session' : 'session, API key',
     access.service_accounts ? 'yes' : '',
     access.sudo ? 'yes' : '',
@@ -89,20 +89,9 @@ function routeTable(routes: readonly Route[]): string {
   return table(['route', 'what it does', 'scope', 'role', 'credential', 'service accounts', 'sudo'], rows);
 }
 
-function scopesOf({ scope, any_scope }: RouteAccess): readonly Scope[] {
-  return any_scope ?? (scope === null ? [] : [scope]);
-}
-
-/** The roles that have the scope and that the route accepts. */
-function rolesOf(access: RouteAccess): string {
-  const { kind, roles } = access;
-  if (kind === 'public') return '';
-  const scopes = scopesOf(access);
-  const able = ROLES.filter(
-    (role) =>
-      (roles === null || roles.includes(role)) &&
-      (scopes.length === 0 || scopes.some((scope) => ROLE_SCOPES[role].includes(scope))),
-  );
+function rolesText(access: RouteAccess): string {
+  if (access.kind === 'public') return '';
+  const able = rolesOf(access);
   return able.length === ROLES.length ? 'any' : able.join(', ');
 }
 
