@@ -9,6 +9,7 @@ import './styles/tables.css';
 import './styles/dialogs.css';
 import './styles/pages.css';
 import './styles/instance.css';
+import './styles/operator.css';
 import { App } from './app.tsx';
 import { listenForNavigation } from './router.ts';
 import { resumeSession } from './session.ts';

@@ -3,7 +3,7 @@ import { signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { attempt } from './attempt.ts';
-import { chooseOrganisation, leads, org, orgs } from './live/membership.ts';
+import { chooseOrganisation, leads, operates, org, orgs } from './live/membership.ts';
 import { unread } from './live/unread.ts';
 import { partsOf, path } from './router.ts';
 import { logout, user } from './session.ts';
@@ -15,7 +15,8 @@ interface Place {
   readonly at: string;
   readonly name: string;
   readonly icon: IconName;
-  readonly leads_only?: boolean;
+  /** Whether the place is shown; absent: always. */
+  readonly shown?: () => boolean;
 }
 const PLACES: readonly (readonly Place[])[] = [
   [
@@ -30,8 +31,9 @@ const PLACES: readonly (readonly Place[])[] = [
   [
     { at: 'organisation', name: 'Organisation', icon: 'people' },
     { at: 'account', name: 'Account', icon: 'person' },
-    // Last, because it appears only when the role is loaded, and so moves nothing.
-    { at: 'audit', name: 'Audit log', icon: 'audit', leads_only: true },
+    // Last, because they appear only when the role is loaded, and so move nothing.
+    { at: 'audit', name: 'Audit log', icon: 'audit', shown: leads },
+    { at: 'operator', name: 'Operator', icon: 'server', shown: operates },
   ],
 ];
 
@@ -78,7 +80,7 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
         {PLACES.map((places) => (
           <ul key={places[0]?.at}>
             {places
-              .filter(({ leads_only }) => leads_only !== true || leads())
+              .filter(({ shown }) => shown?.() !== false)
               .map((place) => (
                 <PlaceLink key={place.at} place={place} here={partsOf(here)[0] ?? 'instances'} />
               ))}

@@ -13,6 +13,8 @@ export interface RouteAccess {
   /** In the organisation; null: any role with the scope. */
   readonly roles: readonly Role[] | null;
   readonly sudo: boolean;
+  /** Only in the organisation that operates the installation. */
+  readonly operator?: boolean;
   /** Requires a confirmed address. */
   readonly confirmed_address?: boolean;
   /** Accepts API keys of service accounts. */
@@ -26,6 +28,7 @@ export function accessOf(config: FastifyContextConfig): RouteAccess {
     sudo = false,
     people_only = false,
     confirmed_address = false,
+    operator = false,
   } = config;
   const kind = access === 'public' ? 'public' : access.startsWith('session') ? 'session' : 'any';
   const own_scope = isScope(access) ? access : null;
@@ -38,19 +41,21 @@ export function accessOf(config: FastifyContextConfig): RouteAccess {
     scope: organisation?.scope ?? own_scope,
     roles,
     sudo,
+    ...(operator ? { operator } : {}),
     ...(confirmed_address ? { confirmed_address } : {}),
     service_accounts: kind === 'any' && !needs_person,
   };
 }
 
 export function describeAccess(access: RouteAccess): string {
-  const { kind, scope, any_scope, roles, sudo, confirmed_address, service_accounts } = access;
+  const { kind, scope, any_scope, roles, sudo, operator, confirmed_address, service_accounts } = access;
   if (kind === 'public') return '**Access**: no credential.';
   const parts = [
     kind === 'session' ? 'a session only' : 'a session or an API key',
     ...(scope === null ? [] : [`scope \`${scope}\``]),
     ...(any_scope === undefined ? [] : [`scope ${any_scope.map((each) => `\`${each}\``).join(' or ')}`]),
     ...(roles === null ? [] : [`role ${roles.join(' or ')}`]),
+    ...(operator === true ? ['in the organisation that operates the installation'] : []),
     ...(sudo ? ['a live sudo grant'] : []),
     ...(confirmed_address === true ? ['a confirmed address'] : []),
     ...(kind === 'any' && !service_accounts ? ['not for service accounts'] : []),

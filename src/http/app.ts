@@ -35,6 +35,7 @@ import { registerMe } from './v1/me.ts';
 import { registerMembers } from './v1/members.ts';
 import { registerMfa } from './v1/mfa.ts';
 import { registerNotifications } from './v1/notifications.ts';
+import { registerOperator } from './v1/operator.ts';
 import { registerOrgs } from './v1/orgs.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
@@ -134,6 +135,7 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerApiKeys(app, context, cursors);
   registerServiceAccounts(app, context, cursors);
   registerOrgs(app, context, cursors, slots);
+  registerOperator(app, context, cursors, slots);
   registerMembers(app, context, cursors);
   registerInvitations(app, context, cursors);
   registerAudit(app, context, cursors);

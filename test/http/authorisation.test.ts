@@ -17,6 +17,8 @@ import { makeKey, makeServiceKey, makeSudo } from '../support/people.ts';
 const api = await apiForFile();
 const owner = await api.person();
 const stranger = await api.person();
+// The cases of the operator's routes are those of this organisation.
+await api.db.updateTable('organisations').set({ operator: true }).where('id', '=', owner.org_id).execute();
 const CASES = endpointCases(api);
 
 /** Endpoints without a credential. The list only shrinks. */

@@ -17,7 +17,7 @@ declare module 'fastify' {
   }
 }
 
-const API_VERSION = '0.1.0';
+export const API_VERSION = '0.1.0';
 
 const TAGS: Readonly<Record<string, string>> = {
   Accounts: "Registration, sessions, passwords, sudo, and the caller's account.",
@@ -33,6 +33,7 @@ const TAGS: Readonly<Record<string, string>> = {
   Events: 'Events of the organisation: a list and a live stream.',
   SSH: 'SSH keys of accounts and instances, and how to connect.',
   Webhooks: 'Signed requests to your servers for each event.',
+  Operator: 'The whole installation, for the owners and admins of the organisation that operates it.',
 };
 
 const INFO = {

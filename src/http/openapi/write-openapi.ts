@@ -45,6 +45,13 @@ export async function openApiText(): Promise<string> {
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],
     has_smtp: false,
+    installation: {
+      origins: [],
+      weak_settings: [],
+      weakFiles: () => [],
+      data_dir: '/',
+      object_store: { kind: 'folder', place: '/' },
+    },
     tls: null,
   });
   await app.ready();

@@ -41,6 +41,8 @@ const REFINEMENTS = `## Exceptions and details
 - Events of instances, VMs, disks and keys need \`instances:read\`, all others \`org:read\`. A caller with one of the scopes sees only its events.
 - A session of an account whose address is not confirmed cannot create an API key, register an SSH key, or create or accept an
   invitation: 403, until the mailed token is confirmed. Without \`BERTH_SMTP_URL\` every address counts as confirmed.
+- \`/v1/operator\` is for the owners and admins of one organisation, the first administrator's, while their session acts in it.
+  Everybody else gets 403 ([ADR 56](adr/0056-the-operators-page.md)).
 - \`POST /v1/auth/sudo\` with an API key is 401, because it needs a session.`;
 
 export async function permissionsText(): Promise<string> {
@@ -92,7 +94,8 @@ function routeTable(routes: readonly Route[]): string {
 function rolesText(access: RouteAccess): string {
   if (access.kind === 'public') return '';
   const able = rolesOf(access);
-  return able.length === ROLES.length ? 'any' : able.join(', ');
+  const names = able.length === ROLES.length ? 'any' : able.join(', ');
+  return access.operator === true ? `${names} of the operator` : names;
 }
 
 if (import.meta.main) await writeFile(PERMISSIONS_PATH, await permissionsText());

@@ -22,6 +22,7 @@ export const CONSOLE_PAGES = [
     'organisation',
     'audit',
     'account',
+    'operator',
   ] as const),
 ] as const;
 
