@@ -40,9 +40,14 @@ async function copy(button: HTMLButtonElement): Promise<void> {
     () => 'Copied',
     () => 'Not copied',
   );
+  const label = button.getAttribute('aria-label');
   button.textContent = done;
+  if (label === null) return;
+  // The outcome is the name while it is shown.
+  button.removeAttribute('aria-label');
   setTimeout(() => {
     button.textContent = 'Copy';
+    button.setAttribute('aria-label', label);
   }, TOLD_MS);
 }
 
