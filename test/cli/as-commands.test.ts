@@ -9,12 +9,14 @@ import {
   type Creation,
   changeCommands,
   createCommands,
+  forkCommands,
   NEW_DEFAULTS,
   quoted,
 } from '../../console/src/instance/as-commands.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { BERTH } from '../support/cli.ts';
+import { makeGenerations } from '../support/generations.ts';
 import { makeKey, makeSshKey } from '../support/people.ts';
 import { until } from '../support/waiting.ts';
 
@@ -98,6 +100,16 @@ for (const tool of ['cli', 'curl'] as const) {
         `/v1/instances/${made.id}/ssh-keys`,
       );
       assert.deepEqual([body.mode, body.data.map((each) => each.id)], ['explicit', [ssh_key.id]]);
+    });
+
+    test('forks a generation, and the newest', async () => {
+      const parent = (await api.instance(owner)) as unknown as Instance;
+      await makeGenerations(api.db, parent.id as InstanceId, 2);
+      for (const generation of [1, undefined]) {
+        const name = newName();
+        await shell(forkCommands(parent, { name, generation, flush: null }, api.origin)[tool]);
+        assert.equal((await instanceNamed(name)).disk.generation, generation ?? 2);
+      }
     });
 
     test('changes what was changed in the form, and nothing else', async () => {

@@ -147,6 +147,28 @@ export function changeCommands(
   };
 }
 
+export interface Forking {
+  readonly name: string;
+  /** Undefined: the newest. */
+  readonly generation?: number | undefined;
+  /** Whether a running parent is flushed first; null: it does not run. */
+  readonly flush: boolean | null;
+}
+
+export function forkCommands({ id, name: parent }: Instance, forking: Forking, origin: string): Commands {
+  const { name, generation, flush } = forking;
+  const url = `${origin}/v1/instances/${id}`;
+  const fork = curl('POST', `${url}/fork`, generation === undefined ? { name } : { name, generation });
+  return {
+    cli: line([
+      ...['berth', 'fork', parent, name],
+      ...(generation === undefined ? [] : ['--generation', String(generation)]),
+      ...(flush === false ? ['--no-flush'] : []),
+    ]),
+    curl: flush === true ? `${curl('POST', `${url}/vm/flush`)} &&\n${fork}` : fork,
+  };
+}
+
 /** The fields that differ. Both sides are JSON; the order of keys tells no difference in the form. */
 function changed(fields: object, from: object): object {
   const before = new Map(Object.entries(from));

@@ -38,6 +38,13 @@ export function CommandView({ of }: Props) {
   );
 }
 
+/** The name of a new instance. @throws Error as long as there is none */
+export function newName(form: FormData): string {
+  const name = String(form.get('name')).trim();
+  if (name === '') throw new Error('Give it a name first.');
+  return name;
+}
+
 function readForm(form: HTMLFormElement, of: Props['of']): Read {
   try {
     return { commands: of(new FormData(form)) };

@@ -9,7 +9,7 @@ import { FormDialog } from '../ui/form.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { useQuery } from '../use-query.ts';
 import { createCommands } from './as-commands.ts';
-import { CommandView } from './command-view.tsx';
+import { CommandView, newName } from './command-view.tsx';
 import {
   LabelsField,
   NewNameField,
@@ -34,8 +34,7 @@ function readForm(form: FormData): CreateInstanceRequest {
 }
 
 function commandsOf(form: FormData, explicit: boolean) {
-  const body = readForm(form);
-  if (body.name === '') throw new Error('Give it a name first.');
+  const body = { ...readForm(form), name: newName(form) };
   const ssh_key_ids = explicit ? chosenKeys(form) : null;
   return createCommands({ body, ssh_key_ids, start: form.get('start') !== null }, location.origin);
 }
