@@ -49,6 +49,9 @@ describe('the API reference', { skip: NO_BROWSER, timeout: 600_000 }, async () =
     await page.getByRole('status').getByText(`${some} of ${all}`).waitFor();
     await search.fill('no such word');
     assert.equal(await count(page), 0);
+    await page.getByRole('status').getByText('Nothing has every one of these words.').waitFor();
+    await search.fill('flush receipt');
+    await page.locator('#flushVm').waitFor();
     await search.fill('');
     assert.equal(await count(page), all);
     await page.context().close();

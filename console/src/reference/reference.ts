@@ -63,6 +63,10 @@ function entriesOf(): readonly Entry[] {
   }));
 }
 
+function said(found: number, all: number): string {
+  return found === 0 ? 'Nothing has every one of these words.' : `${found} of ${all}`;
+}
+
 /** Shows the entries that have every word, and the groups that have such entries. */
 function search(entries: readonly Entry[], wanted: string): void {
   const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
@@ -84,5 +88,5 @@ function search(entries: readonly Entry[], wanted: string): void {
   }
   for (const part of document.querySelectorAll<HTMLElement>('.introduction')) part.hidden = searching;
   const told = document.querySelector('#found');
-  if (told) told.textContent = searching ? `${found} of ${entries.length}` : '';
+  if (told) told.textContent = searching ? said(found, entries.length) : '';
 }

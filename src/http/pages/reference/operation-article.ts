@@ -9,6 +9,7 @@ import {
   type ParameterObject,
   type Reference,
   type ResponseObject,
+  type SchemaObject,
 } from '../../openapi/types.ts';
 import { curlExample } from './curl-example.ts';
 import { type Child, html, inline, joined, type Markup, prose } from './markup.ts';
@@ -85,13 +86,19 @@ function body({ shown }: Shower, { requestBody }: OperationObject): Child {
   const fields = fieldsOf(followed(media.schema, shown), shown, 'request');
   // A body without fields need not be sent.
   if (fields === null) return null;
-  return html`<h4>Body</h4>${fields}`;
+  return html`<h4>Body</h4><p class="type">${titleOf(media.schema, shown)}</p>${fields}`;
 }
 
 function answers(shower: Shower, { responses, summary }: OperationObject): Child {
   return Object.entries(responses)
     .filter(([status]) => status < '400')
     .map(([status, response]) => answer(shower, status, response as ResponseObject, summary));
+}
+
+/** A link to the schema, the name that clients know it by, or what it is. */
+function titleOf(schema: SchemaObject | Reference, shown: Shown): Child {
+  if (followed(schema, shown) === schema || schema.$ref === undefined) return typeOf(schema, shown);
+  return html`<code>${nameOf(schema.$ref)}</code>`;
 }
 
 /** What the status says already. */
@@ -103,7 +110,7 @@ function answer({ shown }: Shower, status: string, response: ResponseObject, sum
   const schema = media && followed(media.schema, shown);
   const fields = schema ? fieldsOf(schema, shown, 'answer') : null;
   const other = Object.keys(content).find((type) => type !== JSON_TYPE);
-  const type = media === undefined ? (other ?? null) : fields === null ? typeOf(media.schema, shown) : null;
+  const type = media === undefined ? (other ?? null) : titleOf(media.schema, shown);
   const own = Object.keys(headers).filter((name) => !COMMON.includes(name));
   const told = OF_STATUS.includes(description) ? null : html`<p>${inline(description)}</p>`;
   const example = media && code(JSON.stringify(media.example, null, 2), `the answer of: ${summary}`);
