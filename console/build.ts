@@ -96,6 +96,8 @@ async function build(stamp: string): Promise<void> {
       absWorkingDir: PROJECT,
       entryPoints: [
         { in: 'console/src/main.tsx', out: 'main' },
+        // The script and style of /docs.
+        { in: 'console/src/reference/reference.ts', out: 'reference' },
         { in: 'console/icon.svg', out: 'icon' },
       ],
       outdir: join(folder, 'assets'),

@@ -490,6 +490,21 @@ export type ListNotificationsResponse = {
   next_cursor: string | null;
 };
 
+export type ListOperatorHostsResponse = {
+  data: Array<OperatorHost>;
+  next_cursor: string | null;
+};
+
+export type ListOperatorImagesResponse = {
+  data: Array<OperatorImageVersion>;
+  next_cursor: string | null;
+};
+
+export type ListOperatorOrganisationsResponse = {
+  data: Array<OperatorOrganisation>;
+  next_cursor: string | null;
+};
+
 export type ListOrgSshKeysResponse = {
   data: Array<KeySetKey>;
   next_cursor: string | null;
@@ -742,12 +757,103 @@ export type NotificationResource = {
 
 export type NotificationSeverity = 'info' | 'warning' | 'critical';
 
+export type OperatorDataFolder = {
+  path: string;
+  /** What Berth may still write there */
+  free_bytes: number;
+  /** The size of its file system */
+  total_bytes: number;
+};
+
+export type OperatorFinding = {
+  /** `problem`: something does not work now. `weakness`: a setting, a limit or a file weakens the installation */
+  severity: 'problem' | 'weakness';
+  check: string;
+  found: string;
+  next: string | null;
+};
+
+export type OperatorHost = {
+  id: string;
+  name: string;
+  /** On another machine than the server */
+  remote: boolean;
+  /** `expected`: added, and not seen yet. `silent`: no report in 20 s. `lost`: its lease has expired. `refused`: it speaks another version of the protocol */
+  state: 'up' | 'draining' | 'expected' | 'silent' | 'lost' | 'refused';
+  last_seen_at: string | null;
+  lease_seconds: number | null;
+  /** VMs that are not stopped, suspended or failed */
+  vms: number;
+  /** The memory of these VMs */
+  memory_used_mib: number;
+  memory_mib: number | null;
+  cpus: number | null;
+  accelerator: 'kvm' | 'tcg' | null;
+  protocol: number | null;
+  /** What does not work there */
+  problems: Array<string>;
+};
+
+export type OperatorImageVersion = {
+  image: string;
+  version: string;
+  /** New disks are based on it */
+  current: boolean;
+  size_bytes: number;
+  stored_bytes: number;
+  /** Disks that are based on it */
+  disks: number;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+};
+
+export type OperatorMail = {
+  /** Whether a mail server is set (BERTH_SMTP_URL). Without one, mails are files in the data folder */
+  smtp: boolean;
+  /** Mails that are not sent yet */
+  waiting: number;
+  /** Of these, mails that were tried without success. Each is tried again until it expires; the log has the reason */
+  failing: number;
+};
+
+export type OperatorOrganisation = {
+  id: string;
+  name: string;
+  /** It operates the installation */
+  operator: boolean;
+  members: number;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  quota: OrgQuota;
+};
+
+export type OperatorStatus = {
+  version: string;
+  /** Problems first; empty: none is known */
+  findings: Array<OperatorFinding>;
+  storage: OperatorStorage;
+  data_folder: OperatorDataFolder;
+  mail: OperatorMail;
+};
+
+export type OperatorStorage = {
+  kind: 'folder' | 's3';
+  /** The path of the folder, or the bucket and its endpoint */
+  place: string;
+  /** The stored objects of all disks; objects that forks share count once */
+  disk_bytes: number;
+  /** The stored objects of all images */
+  image_bytes: number;
+};
+
 export type Org = {
   id: string;
   name: string;
   billing_email: string;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
+  /** Its owners and admins see the whole installation (`GET /v1/operator`) */
+  operator: boolean;
 };
 
 export type OrgQuota = {
@@ -1262,6 +1368,26 @@ export interface Operations {
     input: { path: { id: string }; body: ChangeBillingEmailRequest };
     answer: Org;
   };
+  /** Get the state of the installation: findings, storage, mail */
+  getOperatorStatus: {
+    input: Record<string, never>;
+    answer: OperatorStatus;
+  };
+  /** List the hosts, by name */
+  listOperatorHosts: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListOperatorHostsResponse;
+  };
+  /** List the stored versions of images, by image, newest first */
+  listOperatorImages: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListOperatorImagesResponse;
+  };
+  /** List all organisations with their quotas and what they use */
+  listOperatorOrganisations: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListOperatorOrganisationsResponse;
+  };
   /** List the members of an organisation, the newest first */
   listMembers: {
     input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
@@ -1574,6 +1700,10 @@ export const OPERATIONS = {
   changeOrg: { method: 'PATCH', path: '/v1/orgs/{id}', takes_idempotency_key: false, answers_text: false },
   getOrgQuota: { method: 'GET', path: '/v1/orgs/{id}/quota', takes_idempotency_key: false, answers_text: false },
   changeBillingEmail: { method: 'PUT', path: '/v1/orgs/{id}/billing-email', takes_idempotency_key: false, answers_text: false },
+  getOperatorStatus: { method: 'GET', path: '/v1/operator', takes_idempotency_key: false, answers_text: false },
+  listOperatorHosts: { method: 'GET', path: '/v1/operator/hosts', takes_idempotency_key: false, answers_text: false },
+  listOperatorImages: { method: 'GET', path: '/v1/operator/images', takes_idempotency_key: false, answers_text: false },
+  listOperatorOrganisations: { method: 'GET', path: '/v1/operator/organisations', takes_idempotency_key: false, answers_text: false },
   listMembers: { method: 'GET', path: '/v1/orgs/{id}/members', takes_idempotency_key: false, answers_text: false },
   getMember: { method: 'GET', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false, answers_text: false },
   changeMember: { method: 'PATCH', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false, answers_text: false },

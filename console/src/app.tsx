@@ -3,7 +3,7 @@ import { useEffect, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
 import { onReconnect } from './live/connection.ts';
 import { instances, runInstances } from './live/instances.ts';
-import { leaveMembership, loadMembership, org, switches } from './live/membership.ts';
+import { leaveMembership, loadMembership, operates, org, switches } from './live/membership.ts';
 import { runStreams } from './live/streams.ts';
 import { runUnread, unread } from './live/unread.ts';
 import { AccountPage } from './pages/account.tsx';
@@ -17,6 +17,7 @@ import { keptInvitation } from './pages/invitation-token.ts';
 import { LoginPage } from './pages/login.tsx';
 import { NotFoundPage } from './pages/not-found.tsx';
 import { NotificationsPage } from './pages/notifications.tsx';
+import { OperatorPage } from './pages/operator.tsx';
 import { OrganisationPage } from './pages/organisation.tsx';
 import { PasswordResetPage } from './pages/password-reset.tsx';
 import { RegisterPage } from './pages/register.tsx';
@@ -140,6 +141,8 @@ function Page() {
       return <AuditPage />;
     case 'account':
       return <AccountPage />;
+    case 'operator':
+      return operates() ? <OperatorPage /> : <NotFoundPage />;
     case 'invitation':
       return <InvitationPage />;
     case 'email':

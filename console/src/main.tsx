@@ -10,6 +10,7 @@ import './styles/dialogs.css';
 import './styles/pages.css';
 import './styles/instance.css';
 import './styles/charts.css';
+import './styles/operator.css';
 import { App } from './app.tsx';
 import { listenForNavigation } from './router.ts';
 import { resumeSession } from './session.ts';

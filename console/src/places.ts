@@ -1,12 +1,13 @@
 /** The pages of the navigation, in its groups. */
-import { leads } from './live/membership.ts';
+import { leads, operates } from './live/membership.ts';
 import type { IconName } from './ui/icon.tsx';
 
 export interface Place {
   readonly at: string;
   readonly name: string;
   readonly icon: IconName;
-  readonly leads_only?: boolean;
+  /** Whether the place is shown; absent: always. */
+  readonly shown?: () => boolean;
 }
 export const PLACES: readonly (readonly Place[])[] = [
   [
@@ -21,8 +22,9 @@ export const PLACES: readonly (readonly Place[])[] = [
   [
     { at: 'organisation', name: 'Organisation', icon: 'people' },
     { at: 'account', name: 'Account', icon: 'person' },
-    // Last, because it appears only when the role is loaded, and so moves nothing.
-    { at: 'audit', name: 'Audit log', icon: 'audit', leads_only: true },
+    // Last, because they appear only when the role is loaded, and so move nothing.
+    { at: 'audit', name: 'Audit log', icon: 'audit', shown: leads },
+    { at: 'operator', name: 'Operator', icon: 'server', shown: operates },
   ],
 ];
 
@@ -30,6 +32,6 @@ export function hrefOf({ at }: Place): string {
   return at === 'instances' ? '/' : `/${at}`;
 }
 
-export function isVisible({ leads_only }: Place): boolean {
-  return leads_only !== true || leads();
+export function isVisible({ shown }: Place): boolean {
+  return shown?.() !== false;
 }

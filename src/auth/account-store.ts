@@ -15,8 +15,19 @@ export interface NewAccount {
   readonly email_confirmed: boolean;
 }
 
-/** Creates an account and its own organisation with `quotas`. @throws AppError CONFLICT when the address is taken */
-export async function insertAccount(tx: Tx, account: NewAccount, quotas: OwnQuotas = {}): Promise<UserId> {
+/** How the first administrator's organisation differs from those that sign-ups make. */
+export interface OwnOrganisation {
+  readonly quotas: OwnQuotas;
+  /** Its owners and admins operate the installation. */
+  readonly operator: boolean;
+}
+
+/** Creates an account and its own organisation. @throws AppError CONFLICT when the address is taken */
+export async function insertAccount(
+  tx: Tx,
+  account: NewAccount,
+  { quotas, operator }: OwnOrganisation = { quotas: {}, operator: false },
+): Promise<UserId> {
   const user_id = newId('usr');
   const org_id = newId('org');
   try {
@@ -35,7 +46,7 @@ export async function insertAccount(tx: Tx, account: NewAccount, quotas: OwnQuot
   const org = { id: org_id, name, billing_email: account.email, created_by: user_id };
   await tx
     .insertInto('organisations')
-    .values({ ...org, quotas: JSON.stringify(quotas) })
+    .values({ ...org, quotas: JSON.stringify(quotas), operator })
     .execute();
   // Earlier than other memberships of the same transaction, so that this organisation counts as the first.
   const created_at = sql<Date>`now() - interval '1 millisecond'`;

@@ -5,7 +5,7 @@ import { hashPassword } from './passwords.ts';
 import { hasUsers, lockUsers } from './store.ts';
 
 /**
- * Creates the first account, owner of the first organisation (without quotas), unless an account exists. Returns whether it
+ * Creates the first account, owner of the first organisation (without quotas, operator of the installation), unless an account exists. Returns whether it
  * did. `keep` stores the password before the commit, so that no account exists without a known password.
  */
 export async function createFirstAdministrator(
@@ -20,7 +20,7 @@ export async function createFirstAdministrator(
     await lockUsers(tx);
     if (await hasUsers(tx)) return false;
     const account = { email, name: 'Administrator', password_hash, email_confirmed: true };
-    await insertAccount(tx, account, allQuotas(null));
+    await insertAccount(tx, account, { quotas: allQuotas(null), operator: true });
     await keep();
     return true;
   });

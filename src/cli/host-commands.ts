@@ -16,6 +16,7 @@ import {
   setCapacity,
   setDraining,
 } from '../hosts/fleet-store.ts';
+import { hostState, isOfFleet } from '../hosts/host-state.ts';
 import { capacityOf, lockPlacement } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
@@ -23,8 +24,6 @@ import { EXIT } from './exit-codes.ts';
 import { timeCell } from './format.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
 import { Terminal } from './terminal.ts';
-
-const FRESH_MS = 20_000;
 
 /** As typed: processors, and memory in GiB. */
 export interface GivenCapacity {
@@ -82,12 +81,12 @@ export async function addHost(
 }
 
 export async function listHosts({ db }: ServerContext, terminal = new Terminal('human')): Promise<string> {
-  const rows = (await listFleet(db)).filter(({ remote, last_seen_at }) => remote || last_seen_at !== null);
+  const rows = (await listFleet(db)).filter(isOfFleet);
   const listed = terminal.listText(rows, {
     headings: ['NAME', 'STATE', 'VMS', 'MEMORY', 'ACCELERATOR', 'LAST SEEN'],
     row: (host) => [
       host.name,
-      stateOf(host),
+      hostState(host),
       { text: String(host.vms), value: host.vms },
       memoryOf(host),
       host.facts?.accelerator ?? '-',
@@ -117,14 +116,6 @@ function remarksOn({ name, remote, cpus, memory_mib, protocol }: FleetHost): str
     );
   }
   return remarks;
-}
-
-function stateOf({ last_seen_at, lost_at, draining, protocol }: FleetHost): string {
-  if (protocol !== null && refusalOf(protocol) !== null) return 'refused';
-  if (lost_at !== null) return 'lost';
-  if (last_seen_at === null) return 'expected';
-  if (Date.now() - last_seen_at.getTime() > FRESH_MS) return 'silent';
-  return draining ? 'draining' : 'up';
 }
 
 /** Sets what VMs may use of a remote host. An omitted size stays. */

@@ -1,8 +1,8 @@
 /**
- * The weak settings of the server on this machine, from the server itself, because its environment differs from ours. The
+ * The weaknesses of the server on this machine, from the server itself, because its environment differs from ours. The
  * caller must be able to read its data folder.
  */
-import { existsSync, lstatSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { request } from 'node:http';
 import { join, resolve } from 'node:path';
 import type { Env } from '../config/env.ts';
@@ -29,7 +29,7 @@ export async function findWeaknesses(env: Env, url: string): Promise<readonly We
       const token = readFileSync(join(data, 'secrets', 'host-token'), 'utf8').trim();
       const { origins, weaknesses } = await ask(join(data, 'run', 'agent-api.sock'), token);
       if (!origins.some((origin) => isSame(origin, url))) continue;
-      return [...weaknesses, ...weakFiles(data)];
+      return weaknesses;
     } catch (error) {
       // Missing, not running, or not readable.
       if ((error as NodeJS.ErrnoException).code === 'EACCES') closed = true;
@@ -80,22 +80,4 @@ async function ask(socketPath: string, token: string): Promise<Answer> {
     asked.on('error', failed);
     asked.end('{}');
   });
-}
-
-function weakFiles(data: string): Weakness[] {
-  const weak: Weakness[] = [];
-  const secrets = join(data, 'secrets');
-  const open = [secrets, ...readdirSync(secrets).map((name) => join(secrets, name))].filter(
-    (path) => (lstatSync(path).mode & 0o077) !== 0,
-  );
-  if (open.length > 0) {
-    const found = `others on this machine may read ${open.join(', ')}: they open the database and the disks`;
-    weak.push({ check: 'secrets', found, next: `chmod -R go= ${secrets}` });
-  }
-  const first_login = join(secrets, 'first-login');
-  if (existsSync(first_login)) {
-    const found = `the first administrator's generated password is still in ${first_login}`;
-    weak.push({ check: 'first login', found, next: `berth login, another password, then rm ${first_login}` });
-  }
-  return weak;
 }

@@ -423,6 +423,7 @@ create table organisations (
   created_at timestamp with time zone not null default now(),
   quotas jsonb not null default '{}'::jsonb,
   created_by text,
+  operator boolean not null default false,
   constraint organisations_pkey PRIMARY KEY (id)
 );
 
@@ -699,6 +700,7 @@ CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((rec
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
 CREATE INDEX organisations_maker ON public.organisations USING btree (created_by);
+CREATE UNIQUE INDEX organisations_operator ON public.organisations USING btree (operator) WHERE operator;
 CREATE INDEX replaced_refresh_tokens_session ON public.replaced_refresh_tokens USING btree (session_id);
 CREATE INDEX segment_holders_instance ON public.segment_holders USING btree (instance_id);
 CREATE INDEX segments_unheld ON public.segments USING btree (unheld_at) WHERE (unheld_at IS NOT NULL);

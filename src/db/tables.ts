@@ -70,6 +70,7 @@ export interface Database extends DeliveryTables, WebhookTables {
     quotas: ColumnType<OwnQuotas, string | undefined, string>;
     /** Null: created before this column existed. */
     created_by: ColumnType<UserId | null, UserId | undefined, never>;
+    operator: Generated<boolean>;
   };
   memberships: { org_id: OrgId; user_id: UserId; role: Role; created_at: Generated<Date> };
   sessions: {

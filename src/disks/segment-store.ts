@@ -110,3 +110,10 @@ export async function removeUnheld(db: Db, key: string, remove: () => Promise<vo
     return true;
   });
 }
+
+/** The bytes of all disks in the object store; objects that forks share count once. */
+export async function sumStored(tx: Tx): Promise<number> {
+  const { rows } = await sql<{ bytes: number }>`
+    select coalesce(sum(size_bytes), 0)::bigint as bytes from segments`.execute(tx);
+  return rows[0]?.bytes ?? 0;
+}

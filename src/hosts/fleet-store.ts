@@ -84,6 +84,8 @@ export interface FleetHost {
   readonly cpus: number | null;
   readonly memory_mib: number | null;
   readonly protocol: number | null;
+  /** Null: it has no lease, as the only host. */
+  readonly lease_ms: number | null;
   /** VMs that are not at rest. */
   readonly vms: number;
   readonly used_memory_mib: number;
@@ -93,7 +95,7 @@ export interface FleetHost {
 export async function listFleet(tx: Tx): Promise<FleetHost[]> {
   const { rows } = await sql<FleetHost>`
     select h.id, h.name, h.remote, h.draining, h.lost_at, h.last_seen_at, h.facts,
-      h.cpus, h.memory_mib, h.protocol,
+      h.cpus, h.memory_mib, h.protocol, h.lease_ms,
       count(v.id) as vms, coalesce(sum(i.memory_mib), 0) as used_memory_mib
     from hosts h
     left join vms v on v.host_id = h.id and v.state not in ('stopped', 'suspended', 'failed')

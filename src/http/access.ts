@@ -11,6 +11,7 @@ import type { Db } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
 import { assert, present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
+import { isOperator } from '../orgs/store.ts';
 import type { AppContext } from './context.ts';
 import { readCookie, SUDO_COOKIE } from './cookies.ts';
 import type { RateLimits } from './rate-limits.ts';
@@ -32,6 +33,8 @@ declare module 'fastify' {
     any_scope?: readonly Scope[];
     /** Rejects service accounts. */
     people_only?: boolean;
+    /** Only in the organisation that operates the installation. */
+    operator?: boolean;
     /**
      * Rejects sessions of an account with an unconfirmed address: the result would outlast a password reset by the
      * address's owner.
@@ -61,6 +64,7 @@ export function registerAccess(
     request.principal = await authenticateRequest(db, request);
     await limits.countPrincipal(request.principal, reply);
     authorise(request, request.principal, access);
+    if (request.routeOptions.config.operator === true) await requireOperator(db, request.principal);
     if (has_smtp && request.routeOptions.config.confirmed_address === true)
       requireConfirmed(request.principal);
   });
@@ -111,6 +115,14 @@ function authorise(request: FastifyRequest, principal: Principal, access: Access
       message: `This needs the role ${roles.join(' or ')} in the organisation.`,
     });
   }
+}
+
+async function requireOperator(db: Db, { org_id }: Principal): Promise<void> {
+  if (await isOperator(db, org_id)) return;
+  throw new AppError('FORBIDDEN', {
+    message:
+      'Only owners and admins of the organisation that operates this installation may see it. It is the first administrator’s.',
+  });
 }
 
 /** A confirmed address stays confirmed, and only a confirmed account makes API keys. */

@@ -37,6 +37,7 @@ import { registerMe } from './v1/me.ts';
 import { registerMembers } from './v1/members.ts';
 import { registerMfa } from './v1/mfa.ts';
 import { registerNotifications } from './v1/notifications.ts';
+import { registerOperator } from './v1/operator.ts';
 import { registerOrgs } from './v1/orgs.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
@@ -92,9 +93,9 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   // A server may ignore an unknown Expect (RFC 9110, section 10.1.1); Node would refuse it in another shape than ours.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response));
   if (context.metrics) context.metrics.count(app);
-  await registerDocument(app);
+  registerDocument(app);
   // Pages without a credential, so before the access rules.
-  await registerDocs(app);
+  registerDocs(app, context);
   registerSettings(app, context);
   if (context.console_dir !== undefined) registerConsole(app, context.console_dir);
   const limits = new RateLimits(context.rate_limits);
@@ -137,6 +138,7 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerApiKeys(app, context, cursors);
   registerServiceAccounts(app, context, cursors);
   registerOrgs(app, context, cursors, slots);
+  registerOperator(app, context, cursors, slots);
   registerMembers(app, context, cursors);
   registerInvitations(app, context, cursors);
   registerAudit(app, context, cursors);

@@ -10,6 +10,7 @@ import type { Sealer } from '../lib/seal.ts';
 import type { Mailbox } from '../mail/mailbox.ts';
 import type { Outbound } from '../webhooks/outbound/outbound.ts';
 import type { RequestMetrics } from './monitoring/request-metrics.ts';
+import type { Installation } from './monitoring/weaknesses.ts';
 import type { RequestLimits } from './rate-limits.ts';
 
 /** The dependencies of the handlers, created once by the control plane's role. */
@@ -54,5 +55,7 @@ export interface AppContext {
   readonly slow_ms?: number;
   /** Counts requests; absent: they are not counted. */
   readonly metrics?: RequestMetrics;
+  /** For the operator. */
+  readonly installation: Installation;
   readonly tls: { readonly cert: Buffer; readonly key: Buffer } | null;
 }

@@ -46,6 +46,29 @@ export async function listImages(tx: Tx, after: string | null = null): Promise<I
     .sort((a, b) => a.id.localeCompare(b.id));
 }
 
+export interface StoredVersion {
+  readonly image_id: string;
+  readonly version: string;
+  readonly current: boolean;
+  readonly size_bytes: number;
+  readonly stored_bytes: number;
+  readonly created_at: Date;
+  /** Disks that are based on it. */
+  readonly disks: number;
+}
+
+const VERSIONS_MAX = 1_000;
+
+/** The versions in the object store, by image, newest first. */
+export async function listStoredVersions(tx: Tx): Promise<StoredVersion[]> {
+  const { rows } = await sql<StoredVersion>`
+    select image_id, version, current, size_bytes, stored_bytes, created_at,
+      (select count(*) from disks d where d.image_version = v.version) as disks
+    from image_versions v where removed_at is null
+    order by image_id, created_at desc, version limit ${VERSIONS_MAX}`.execute(tx);
+  return rows;
+}
+
 /** The built-in image always is; others when they are stored, or while a connected host has them. */
 export async function imageKnown(tx: Tx, id: string): Promise<boolean> {
   return id === 'debian-12' || (await listImages(tx)).some((image) => image.id === id);

@@ -57,6 +57,18 @@ export async function countMails(tx: Tx): Promise<number> {
   return Number(count);
 }
 
+export interface MailCounts {
+  readonly waiting: number;
+  /** Of these, tried without success; each is tried again until it expires. */
+  readonly failing: number;
+}
+
+export async function countMailsByState(tx: Tx): Promise<MailCounts> {
+  const { rows } = await sql<MailCounts>`
+    select count(*) as waiting, count(*) filter (where attempts > 0) as failing from mails`.execute(tx);
+  return rows[0] ?? { waiting: 0, failing: 0 };
+}
+
 /** The mail was sent, or is given up. */
 export async function deleteMail(tx: Tx, { id, due_at }: WaitingMail): Promise<void> {
   await sql`delete from mails where id = ${id} and due_at = ${due_at}::timestamptz`.execute(tx);

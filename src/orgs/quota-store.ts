@@ -1,4 +1,4 @@
-import { sql } from 'kysely';
+import { type RawBuilder, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
 import type { OrgId } from '../lib/ids.ts';
@@ -45,7 +45,8 @@ export async function lockQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | und
 /** VMs in these states use no resources. */
 const IDLE_STATES = sql`('stopped', 'suspended', 'failed')`;
 
-function countOf(quota: CountedQuota, org_id: OrgId) {
+/** `org_id`: a value, or a reference to a column. */
+function countOf(quota: CountedQuota, org_id: OrgId | RawBuilder<unknown>) {
   switch (quota) {
     case 'instances':
       return sql`(select count(*) from instances where org_id = ${org_id})`;
@@ -73,6 +74,26 @@ export async function countUsed<Q extends CountedQuota>(
   const columns = quotas.map((quota) => sql`${countOf(quota, org_id)} as ${sql.ref(quota)}`);
   const { rows } = await sql<Record<Q, number>>`select ${sql.join(columns)}`.execute(tx);
   return present(rows[0], 'use of quotas');
+}
+
+export interface OrganisationUse extends Record<CountedQuota, number> {
+  readonly id: OrgId;
+  readonly name: string;
+  readonly created_at: Date;
+  readonly operator: boolean;
+  readonly own: OwnQuotas;
+  readonly members: number;
+}
+
+/** Organisations with what they use, newest first, after `before`. */
+export async function listUse(tx: Tx, before: OrgId | null, limit: number): Promise<OrganisationUse[]> {
+  const counts = COUNTED_QUOTAS.map((quota) => sql`${countOf(quota, sql.ref('o.id'))} as ${sql.ref(quota)}`);
+  const { rows } = await sql<OrganisationUse>`
+    select o.id, o.name, o.created_at, o.operator, o.quotas as own,
+      (select count(*) from memberships m where m.org_id = o.id) as members, ${sql.join(counts)}
+    from organisations o where ${before}::text is null or o.id < ${before}
+    order by o.id desc limit ${limit}`.execute(tx);
+  return rows;
 }
 
 /** Sets the limits of `set` and resets those of `reset` to the default. False if the organisation does not exist. */

@@ -40,7 +40,14 @@ export async function readQuota<Streams extends number | null>(
 ): Promise<Record<OrganisationQuota, QuotaState<number | Streams>>> {
   const own = await findQuotas(tx, org_id);
   if (!own) throw new AppError('NOT_FOUND');
-  const used = { ...(await countUsed(tx, org_id, COUNTED_QUOTAS)), streams };
+  return quotaStates(own, defaults, { ...(await countUsed(tx, org_id, COUNTED_QUOTAS)), streams });
+}
+
+export function quotaStates<Streams extends number | null>(
+  own: OwnQuotas,
+  defaults: QuotaLimits,
+  used: Readonly<Record<CountedQuota, number>> & { readonly streams: Streams },
+): Record<OrganisationQuota, QuotaState<number | Streams>> {
   const state = (quota: OrganisationQuota) => ({
     limit: limitOf(quota, own, defaults),
     source: own[quota] === undefined ? ('default' as const) : ('set' as const),

@@ -4,7 +4,7 @@ import type { Tx } from '../db/pool.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
 
-const SHOWN = ['id', 'name', 'billing_email', 'created_at'] as const;
+const SHOWN = ['id', 'name', 'billing_email', 'created_at', 'operator'] as const;
 
 export type OrganisationRow = Awaited<ReturnType<typeof insertOrganisation>>;
 
@@ -60,7 +60,7 @@ export async function listOrganisations(tx: Tx, user_id: UserId, before: string 
   let query = tx
     .selectFrom('organisations as o')
     .innerJoin('memberships as m', 'm.org_id', 'o.id')
-    .select(['o.id', 'o.name', 'o.billing_email', 'o.created_at'])
+    .select(['o.id', 'o.name', 'o.billing_email', 'o.created_at', 'o.operator'])
     .select(
       sql<string>`(extract(epoch from m.created_at) * 1000000)::bigint || '.' || m.org_id`.as('position'),
     )
@@ -117,4 +117,10 @@ export async function deleteOrganisation(tx: Tx, id: OrgId): Promise<void> {
 export async function findFirstOrg(tx: Tx): Promise<OrgId | null> {
   const row = await tx.selectFrom('organisations').select('id').orderBy('id').limit(1).executeTakeFirst();
   return row?.id ?? null;
+}
+
+/** Whether the organisation's owners and admins operate the installation. */
+export async function isOperator(tx: Tx, id: OrgId): Promise<boolean> {
+  const row = await tx.selectFrom('organisations').select('operator').where('id', '=', id).executeTakeFirst();
+  return row?.operator === true;
 }

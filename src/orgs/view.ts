@@ -9,6 +9,7 @@ export function organisationView(row: OrganisationRow) {
     name: row.name,
     billing_email: row.billing_email,
     created_at: rfc3339(row.created_at),
+    operator: row.operator,
   };
 }
 

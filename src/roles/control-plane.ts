@@ -24,11 +24,13 @@ import { createInternalApp } from '../http/internal/internal-app.ts';
 import type { InternalContext } from '../http/internal/internal-context.ts';
 import { createMetricsApp } from '../http/monitoring/metrics.ts';
 import { RequestMetrics } from '../http/monitoring/request-metrics.ts';
+import type { Installation } from '../http/monitoring/weaknesses.ts';
 import { offerPorts } from '../instances/port-store.ts';
 import { setSshHost } from '../instances/store.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
+import { weakFiles } from '../launch/weak-files.ts';
 import { refuseWrongKey } from '../launch/wrong-key.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
@@ -81,9 +83,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
     await offerPorts(tx, context.ssh);
     await setSshHost(tx, context.ssh.host);
   });
-  const origins = [config.public_url, localOrigin(config)];
-  const installation = { origins, weak_settings: weakSettings(config) };
-  const internal = { ...context, host_lease_ms: config.host_lease_ms, installation };
+  const internal = { ...context, host_lease_ms: config.host_lease_ms };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
   const far = await listenToHosts(config, paths, internal);
   const scraped = metrics && (await listenToPrometheus(config, metrics, context));
@@ -176,7 +176,23 @@ async function appContext(
     hosts: [...config.hosts, config.listen.host],
     console_dir: CONSOLE_DIR,
     trusted_proxies: config.trusted_proxies.map(({ address, prefix }) => `${address}/${prefix}`),
+    installation: installationOf(config),
     tls: tls && { cert: await readFile(tls.cert_path), key: await readFile(tls.key_path) },
+  };
+}
+
+function installationOf(config: Config): Installation {
+  const { data_dir, s3 } = config;
+  const { secrets, objects } = pathsIn(data_dir);
+  return {
+    origins: [config.public_url, localOrigin(config)],
+    weak_settings: weakSettings(config),
+    weakFiles: () => weakFiles(secrets),
+    data_dir,
+    object_store:
+      s3 === null
+        ? { kind: 'folder', place: objects }
+        : { kind: 's3', place: `${s3.bucket} at ${s3.endpoint ?? `Amazon, ${s3.region}`}` },
   };
 }
 

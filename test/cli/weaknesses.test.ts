@@ -15,10 +15,12 @@ import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { ensureSecrets, makeDataFolder, writeSecret } from '../../src/launch/data-folder.ts';
 import { keepFirstLogin } from '../../src/launch/first-login.ts';
 import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
+import { weakFiles } from '../../src/launch/weak-files.ts';
 import { allQuotas, QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { updateQuotas } from '../../src/orgs/quota-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
+import { NO_INSTALLATION } from '../support/no-installation.ts';
 import { makeKey } from '../support/people.ts';
 import { FACTS } from '../support/scripted-agent.ts';
 
@@ -47,7 +49,12 @@ async function serverWith(env: Record<string, string>, origin = api.origin) {
   await writeSecret(paths.host_token, `${api.host_token}\n`);
   const parsed = parseConfig(env, data_dir);
   assert(parsed.ok);
-  const installation = { origins: [origin], weak_settings: weakSettings(parsed.config) };
+  const installation = {
+    ...NO_INSTALLATION,
+    origins: [origin],
+    weak_settings: weakSettings(parsed.config),
+    weakFiles: () => weakFiles(paths.secrets),
+  };
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000, installation });
   after(() => app.close());
   await app.listen({ path: paths.agent_api_socket });
@@ -130,8 +137,7 @@ test('hosts on other machines are not told', async () => {
   const token = 'far-token';
   const far_id = await upsertHost(api.db, 'far', hashToken(token));
   await api.db.updateTable('hosts').set({ remote: true }).where('id', '=', far_id).execute();
-  const installation = { origins: [], weak_settings: [] };
-  const app = createInternalApp({ ...api.context, host_lease_ms: 40_000, installation }, tls);
+  const app = createInternalApp({ ...api.context, host_lease_ms: 40_000 }, tls);
   after(() => app.close());
   const headers = { authorization: `Bearer ${token}`, [PROTOCOL_HEADER]: String(AGENT_PROTOCOL) };
   const post = (url: string) => app.inject({ method: 'POST', url, headers, payload: {} });

@@ -203,7 +203,7 @@ function entriesOf(request_id: string) {
 }
 
 describe('every changing route of the API document leaves one entry: actor, address, request', () => {
-  const changing = endpointsOf(api.app.swagger() as unknown as Document)
+  const changing = endpointsOf(api.app.apiDocument() as unknown as Document)
     .filter((each) => each.method !== 'GET')
     .map((each) => each.operation.operationId);
   test('each has a case here, and each case its route', () => {

@@ -1,45 +1,93 @@
-/** `/docs`: the API document as a page, without any other server. */
+/** `/docs`: the API document as a page, without any other server. How it looks in a browser: test/e2e/docs.test.ts. */
 import assert from 'node:assert/strict';
+import { join } from 'node:path';
 import { test } from 'node:test';
-import { accessApiForFile } from '../support/access-api.ts';
+import { brotliDecompressSync, gunzipSync } from 'node:zlib';
+import { ERROR_CODES } from '../../src/lib/errors.ts';
+import { PROJECT } from '../house/imports.ts';
+import { apiForFile } from '../support/api.ts';
+import { type Document, endpointsOf } from '../support/openapi.ts';
 
-const api = await accessApiForFile();
-
-async function page(path: string) {
-  const answer = await api.client.get(path);
-  assert.equal(answer.status, 200, `${path}: ${answer.status}`);
-  return answer;
-}
+await import('../../console/build.ts');
+const api = await apiForFile({ context: { console_dir: join(PROJECT, 'console', 'dist') } });
+const get = (url: string, headers: Record<string, string> = {}) =>
+  api.app.inject({ method: 'GET', url, headers });
+const page = await get('/docs');
+const text = page.payload;
+const ids = [...text.matchAll(/\sid="([^"]+)"/g)].map(([, id = '']) => id);
 
 test('/docs answers without a credential, with and without a slash at its end', async () => {
   for (const path of ['/docs', '/docs/']) {
-    const { headers, text } = await page(path);
-    assert.match(String(headers['content-type']), /^text\/html/);
-    assert.match(text, /<div id="swagger-ui">/);
+    const { statusCode, headers, payload } = await get(path);
+    assert.equal(statusCode, 200);
+    assert.equal(headers['content-type'], 'text/html; charset=utf-8');
+    assert.equal(payload, text);
   }
 });
 
-test('its content security policy forbids other servers and inline code', async () => {
-  const policy = String((await page('/docs/')).headers['content-security-policy']);
+test('it comes compressed as the browser accepts', async () => {
+  const brotli = await get('/docs', { 'accept-encoding': 'gzip, deflate, br' });
+  assert.equal(String(brotliDecompressSync(brotli.rawPayload)), text);
+  const gzip = await get('/docs', { 'accept-encoding': 'gzip' });
+  assert.equal(String(gunzipSync(gzip.rawPayload)), text);
+  assert.equal(gzip.headers['vary'], 'Accept-Encoding');
+});
+
+const policy = String(page.headers['content-security-policy']);
+
+test('its content security policy forbids other servers and inline code', () => {
   assert.match(policy, /^default-src 'none';/);
   assert.doesNotMatch(policy, /unsafe|https?:|\*/);
-  const sources = policy.split(';').flatMap((directive) => directive.trim().split(' ').slice(1));
-  assert.deepEqual([...new Set(sources)].sort(), ["'none'", "'self'", 'data:']);
+});
+
+test('no script of it can turn text into markup or code: Trusted Types, without any policy', () => {
+  assert.match(policy, /require-trusted-types-for 'script'; trusted-types 'none'$/);
 });
 
 test('the page has no inline script or style, and loads from this server only', async () => {
-  const { text } = await page('/docs/');
   assert.doesNotMatch(text, /<script(?![^>]*\ssrc=)|<style|\son[a-z]+=|\sstyle=/);
-  const loaded = [...text.matchAll(/(?:src|href)="([^"]+)"/g)].map((match) => String(match[1]));
-  assert.ok(loaded.length >= 4, text);
-  for (const url of loaded) {
-    assert.match(url, /^\.\/static\//);
-    await page(`/docs/${url.slice(2)}`);
+  const loaded = [...text.matchAll(/<(?:script|link)[^>]*(?:src|href)="([^"]+)"/g)].map(
+    ([, url = '']) => url,
+  );
+  const own = loaded.filter((url) => url !== 'data:,');
+  assert.equal(own.length, 2, 'a script and a style sheet');
+  for (const url of own) {
+    assert.match(url, /^\/assets\/reference-\w+\.(js|css)$/);
+    assert.equal((await get(url)).statusCode, 200);
   }
 });
 
-test('it renders the document of GET /v1/openapi.json', async () => {
-  const { text: initializer } = await page('/docs/static/swagger-initializer.js');
-  assert.match(initializer, /resolveUrl\('\.\/json'\)/);
-  assert.deepEqual((await page('/docs/json')).body, (await page('/v1/openapi.json')).body);
+test('every operation of GET /v1/openapi.json appears, with its path, access and a curl command', async () => {
+  const document = (await get('/v1/openapi.json')).json() as Document;
+  const endpoints = endpointsOf(document);
+  assert.ok(endpoints.length > 80);
+  for (const { name, method, path, operation } of endpoints) {
+    const id = operation.operationId;
+    const article =
+      text.split(`<article id="${id}"`)[1]?.split('</article>')[0] ?? assert.fail(`${name} is missing`);
+    assert.match(article, new RegExp(`>${method}</strong> ${path.replaceAll(/[{}.]/g, '\\$&')}<`), name);
+    assert.match(article, /<strong>Access<\/strong>/, name);
+    const variables = path.replaceAll(/\{(\w+)\}/g, (_, word: string) => `$${word.toUpperCase()}`);
+    assert.ok(article.includes(`&quot;${api.context.public_url}${variables}&quot;`), name);
+    assert.ok(text.includes(`<li><a href="#${id}">`), `${name} is not in the contents`);
+  }
+});
+
+test('every error code is explained', () => {
+  for (const code of Object.keys(ERROR_CODES)) assert.ok(ids.includes(`error-${code}`), code);
+});
+
+test('every id is unique, and every link within the page leads to one', () => {
+  assert.deepEqual(
+    ids.filter((id, at) => ids.indexOf(id) !== at),
+    [],
+  );
+  const linked = [...text.matchAll(/href="#([^"]+)"/g)].map(([, id = '']) => id);
+  assert.ok(linked.length > 500);
+  assert.deepEqual([...new Set(linked.filter((id) => !ids.includes(id)))], []);
+});
+
+test('text of the document is never markup', () => {
+  assert.doesNotMatch(text, /undefined|\[object/);
+  assert.ok(text.includes('&lt;') || !JSON.stringify(api.app.apiDocument()).includes('<'));
 });

@@ -72,7 +72,7 @@ const header = fc.record(
 
 const NO_IDS = ['inst_', 'x', '%00', '%2e%2e', '%ff', "'", 'inst_00000000000000000000000000', '%F0%9F%92%A5'];
 
-for (const endpoint of endpointsOf(api.app.swagger() as unknown as Document)) {
+for (const endpoint of endpointsOf(api.app.apiDocument() as unknown as Document)) {
   test(`${endpoint.name} never answers 500`, async () => {
     // Stopped, so that no test waits for what a valid call begins.
     const { id: own } = await instanceIn(api, owner, 'stopped');

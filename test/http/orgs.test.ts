@@ -68,7 +68,7 @@ describe('200', () => {
       for (const headers of [{}, { 'berth-org': member.org_id }, { 'berth-org': owner.org_id }]) {
         const answer = await api.as(member).get<Org>(`/v1/orgs/${owner.org_id}`, { headers });
         assert.equal(answer.status, 200, answer.text);
-        assert.deepEqual(Object.keys(answer.body), ['id', 'name', 'billing_email', 'created_at']);
+        assert.deepEqual(Object.keys(answer.body), ['id', 'name', 'billing_email', 'created_at', 'operator']);
         assert.equal(answer.body.id, owner.org_id);
       }
     }

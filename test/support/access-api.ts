@@ -31,6 +31,7 @@ import { LOOPBACK } from './api.ts';
 import { Client } from './client.ts';
 import { startDatabase } from './database.ts';
 import { KeptMails } from './kept-mails.ts';
+import { NO_INSTALLATION } from './no-installation.ts';
 import { UNLIMITED_ORGANISATIONS } from './unlimited-quotas.ts';
 
 export interface Member {
@@ -105,6 +106,7 @@ export async function accessApiForFile(
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],
     has_smtp: false,
+    installation: NO_INSTALLATION,
     tls: null,
     ...options,
   };

@@ -28,6 +28,7 @@ import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { Client } from './client.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
 import { KeptMails } from './kept-mails.ts';
+import { NO_INSTALLATION } from './no-installation.ts';
 import { makePerson, type Person, type PersonOptions } from './people.ts';
 import { ScriptedAgent } from './scripted-agent.ts';
 import { UNLIMITED_ORGANISATIONS } from './unlimited-quotas.ts';
@@ -174,6 +175,7 @@ function contextOf(
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],
     has_smtp: false,
+    installation: NO_INSTALLATION,
     tls: null,
     ...options.context,
   };

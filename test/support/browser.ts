@@ -92,10 +92,13 @@ const COLOUR_RULES = ['color-contrast', 'link-in-text-block'];
 /** WCAG 2.2 asks for targets of 24 px. axe leaves this rule out unless it is named. */
 const FURTHER_RULES = { 'target-size': { enabled: true } };
 
-/** The serious and critical findings of axe, one line each. `colours_alone`: for a page that was checked in another theme already. */
+/**
+ * The serious and critical findings of axe, one line each; with `every` the others too. `colours_alone`: for a page that was
+ * checked in another theme already.
+ */
 export async function accessibilityFindings(
   page: Page,
-  { colours_alone = false }: { colours_alone?: boolean } = {},
+  { colours_alone = false, every = false }: { colours_alone?: boolean; every?: boolean } = {},
 ): Promise<string[]> {
   // Injected through the debugger, because the page's policy forbids other scripts.
   if (!(await page.evaluate('"axe" in window'))) await page.evaluate(AXE);
@@ -105,7 +108,7 @@ export async function accessibilityFindings(
     violations: readonly Finding[];
   };
   return violations
-    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+    .filter(({ impact }) => every || impact === 'serious' || impact === 'critical')
     .flatMap(({ id, nodes }) =>
       nodes.map(({ html, failureSummary }) => `${id}: ${html.slice(0, 160)} ${failureSummary}`),
     );

@@ -3,7 +3,7 @@
 export const PAGES = [
   ...['/', '/instances/web', '/instances/web/generations', '/instances/web/terminal', '/instances/web/keys'],
   ...['/instances/web/activity', '/instances/web/settings', '/ssh-keys', '/api-keys', '/webhooks'],
-  ...['/notifications', '/organisation', '/audit', '/account'],
+  ...['/notifications', '/organisation', '/audit', '/account', '/operator'],
 ] as const;
 
 /** By page, the buttons that open a dialog. @param head the present generation of web */

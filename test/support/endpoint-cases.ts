@@ -43,6 +43,14 @@ const PUBLIC: EndpointCase = { need: 'public' };
 const SESSION: EndpointCase = { need: 'session' };
 const TOKEN = () => ({ token: 'x' });
 
+/** In the organisation that operates the installation. */
+const OPERATOR: Record<string, EndpointCase> = Object.fromEntries(
+  ['', '/hosts', '/images', '/organisations'].map((path) => [
+    `GET /v1/operator${path}`,
+    { need: 'session', roles: ADMINS },
+  ]),
+);
+
 /** @returns by name, `POST /v1/instances/{id}/vm` */
 export function endpointCases(api: TestApi): Record<string, EndpointCase> {
   return {
@@ -52,6 +60,7 @@ export function endpointCases(api: TestApi): Record<string, EndpointCase> {
     ...machines(api),
     ...webhooks(api),
     ...told(api),
+    ...OPERATOR,
   };
 }
 

@@ -22,6 +22,7 @@ import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { startDatabase } from './database.ts';
 import { KeptMails } from './kept-mails.ts';
+import { NO_INSTALLATION } from './no-installation.ts';
 import { UNLIMITED_ORGANISATIONS } from './unlimited-quotas.ts';
 
 export const ORIGIN = 'http://localhost:7400';
@@ -94,6 +95,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],
     has_smtp: false,
+    installation: NO_INSTALLATION,
     tls: null,
     now: () => clock.now_s * 1000,
   };

@@ -9,6 +9,8 @@ import { Checkbox, Select, TextArea } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { useQuery } from '../use-query.ts';
+import { createCommands } from './as-commands.ts';
+import { CommandView, newName } from './command-view.tsx';
 import {
   LabelsField,
   NewNameField,
@@ -33,6 +35,12 @@ function readForm(form: FormData): CreateInstanceRequest {
     labels: readLabels(String(form.get('labels'))),
     ...(user_data.trim() === '' ? {} : { user_data }),
   };
+}
+
+function commandsOf(form: FormData, explicit: boolean) {
+  const body = { ...readForm(form), name: newName(form) };
+  const ssh_key_ids = explicit ? chosenKeys(form) : null;
+  return createCommands({ body, ssh_key_ids, start: form.get('start') !== null }, location.origin);
 }
 
 export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
@@ -92,6 +100,7 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
             </div>
           </details>
           <Checkbox label="Start it now" name="start" defaultChecked />
+          <CommandView of={(form) => commandsOf(form, explicit)} />
         </>
       )}
     </FormDialog>

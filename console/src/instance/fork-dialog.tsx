@@ -3,6 +3,8 @@ import { call } from '../api.ts';
 import { putInstance } from '../live/instances.ts';
 import { navigate } from '../router.ts';
 import { FormDialog } from '../ui/form.tsx';
+import { forkCommands } from './as-commands.ts';
+import { CommandView, newName } from './command-view.tsx';
 import { NewNameField } from './instance-form.tsx';
 
 interface Props {
@@ -20,6 +22,10 @@ export function ForkDialog({ instance, generation, onClose }: Props) {
     putInstance(forked);
     navigate(`/instances/${forked.name}`);
   };
+  const commandsOf = (form: FormData) => {
+    const name = newName(form);
+    return forkCommands(instance, { name, generation, flush: null }, location.origin);
+  };
   return (
     <FormDialog title={`Fork ${instance.name}`} verb="Fork" onClose={onClose} work={work}>
       {(issues) => (
@@ -29,6 +35,7 @@ export function ForkDialog({ instance, generation, onClose }: Props) {
             Nothing is copied. It gets a name, an SSH port and a host key of its own.
           </p>
           <NewNameField placeholder={`${instance.name}-2`} issue={issues['name']} />
+          <CommandView of={commandsOf} />
         </>
       )}
     </FormDialog>

@@ -2,6 +2,7 @@
 import type { Instance } from '../../../client/src/berth.ts';
 import { Checkbox, Field } from '../ui/field.tsx';
 import { FieldError, type Issues } from '../ui/validity.ts';
+import { NEW_DEFAULTS } from './as-commands.ts';
 
 export function NewNameField(props: { readonly placeholder: string; readonly issue: string | undefined }) {
   return (
@@ -27,10 +28,8 @@ export interface Settings {
   readonly wake_on_connect: boolean;
 }
 
-const DEFAULTS: Settings = { idle_timeout_seconds: null, auto_flush_seconds: 60, wake_on_connect: false };
-
 export function SettingsFields({
-  of = DEFAULTS,
+  of = NEW_DEFAULTS,
   issues,
 }: {
   readonly of?: Settings;
@@ -85,10 +84,9 @@ function numberOrNull(value: FormDataEntryValue | null): number | null {
 }
 
 type Size = Pick<Instance, 'cpus' | 'memory_mib' | 'disk_gib'>;
-const DEFAULT_SIZE: Size = { cpus: 1, memory_mib: 512, disk_gib: 8 };
 
 export function SizeFields({
-  of = DEFAULT_SIZE,
+  of = NEW_DEFAULTS,
   issues,
   fixed,
 }: {

@@ -1,6 +1,6 @@
 /** Changes or deletes an instance. */
 import { useState } from 'preact/hooks';
-import type { Instance } from '../../../client/src/berth.ts';
+import type { ChangeInstanceRequest, Instance } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { putInstance } from '../live/instances.ts';
 import { navigate } from '../router.ts';
@@ -11,6 +11,8 @@ import { Form, type Issues } from '../ui/form.tsx';
 import { Section } from '../ui/page.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { whyFixed } from './actions.ts';
+import { changeCommands } from './as-commands.ts';
+import { CommandView } from './command-view.tsx';
 import {
   LabelsField,
   labelsText,
@@ -21,20 +23,26 @@ import {
   SizeFields,
 } from './instance-form.tsx';
 
+const isFixed = ({ vm }: Instance) => vm.state !== 'stopped';
+
+function readForm(form: FormData, instance: Instance): ChangeInstanceRequest {
+  const labels = String(form.get('labels'));
+  return {
+    name: String(form.get('name')).trim(),
+    // Sent only if they were changed: this text cannot represent a value with a comma.
+    ...(labels === labelsText(instance.labels) ? {} : { labels: readLabels(labels) }),
+    ...readSettings(form),
+    generations_keep: { last: Number(form.get('last')), daily_days: Number(form.get('daily_days')) },
+    ...(isFixed(instance) ? {} : readSize(form)),
+  };
+}
+
 export function InstanceSettings({ instance }: { readonly instance: Instance }) {
   const [deleting, setDeleting] = useState(false);
-  const { id, name, vm, generations_keep: keep } = instance;
-  const fixed = vm.state !== 'stopped';
+  const { id, name, generations_keep: keep } = instance;
+  const fixed = isFixed(instance);
   const work = async (form: FormData, element: HTMLFormElement) => {
-    const labels = String(form.get('labels'));
-    const body = {
-      name: String(form.get('name')).trim(),
-      // Sent only if they were changed: this text cannot represent a value with a comma.
-      ...(labels === labelsText(instance.labels) ? {} : { labels: readLabels(labels) }),
-      ...readSettings(form),
-      generations_keep: { last: Number(form.get('last')), daily_days: Number(form.get('daily_days')) },
-      ...(fixed ? {} : readSize(form)),
-    };
+    const body = readForm(form, instance);
     const changed = await call('changeInstance', { path: { id }, body });
     putInstance(changed);
     // Saved values are no longer edits: from now on the fields follow the live state.
@@ -66,6 +74,9 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
               <SettingsFields of={instance} issues={issues} />
               <LabelsField of={instance.labels} issue={issues['labels']} />
               <KeptFields keep={keep} issues={issues} />
+              <CommandView
+                of={(form) => changeCommands(instance, readForm(form, instance), location.origin)}
+              />
             </>
           )}
         </Form>

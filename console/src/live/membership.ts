@@ -12,6 +12,8 @@ export const role = signal<Member['role'] | null>(null);
 
 /** Roles as in docs/permissions.md. The server decides; this only hides actions that it would refuse. */
 export const leads = () => role.value === 'owner' || role.value === 'admin';
+/** Whether the user may see the whole installation. */
+export const operates = () => leads() && org.value?.operator === true;
 export const works = () => role.value !== null && role.value !== 'billing';
 
 /** Why the user cannot change instances; undefined: they can. */

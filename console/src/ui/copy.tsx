@@ -20,7 +20,13 @@ export function CopyButton({ text, label }: { readonly text: string; readonly la
     }
   };
   return (
-    <button type="button" class="button plain small copy-button" onClick={copy} aria-label={label}>
+    <button
+      type="button"
+      class="button plain small copy-button"
+      onClick={copy}
+      // The outcome is the name while it is shown.
+      aria-label={told === null ? label : undefined}
+    >
       <Icon name={told === 'copied' ? 'check' : 'copy'} />
       <span aria-live="polite">
         {told === 'copied' ? 'Copied' : told === 'failed' ? 'Select it' : 'Copy'}

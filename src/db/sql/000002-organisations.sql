@@ -6,8 +6,11 @@ create table organisations (
   -- {"instances": 50, "cpus": null}: null is unlimited. A quota without a name here has the default of the settings.
   quotas        jsonb not null default '{}',
   -- The account that created it.
-  created_by    text
+  created_by    text,
+  -- The first administrator's: its owners and admins see the whole installation. No other organisation ever becomes it.
+  operator      boolean not null default false
 );
+create unique index organisations_operator on organisations (operator) where operator;
 create index organisations_maker on organisations (created_by);
 
 create table memberships (

@@ -81,7 +81,7 @@ export function createInternalApp(
   registerDisks(app, context);
   registerImageCalls(app, context);
   if (!far) registerIngress(app, context);
-  if (!far && context.installation) registerWeaknesses(app, context, context.installation);
+  if (!far) registerWeaknesses(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
     admit: (headers) => admitHost(context, headers, far),

@@ -17,7 +17,7 @@ const Readiness = closed({ ready: Type.Boolean(), database: Part, object_store: 
 type Parts = Omit<Static<typeof Readiness>, 'ready'>;
 
 /** Whether the database, a host and the host's object store are usable now. */
-async function readiness(context: AppContext): Promise<Parts> {
+export async function readiness(context: Pick<AppContext, 'db'>): Promise<Parts> {
   const unknown = { ok: false, problem: 'not known while the database is unavailable' };
   try {
     await ping(context.db);
@@ -65,6 +65,6 @@ export function registerHealth(app: App, context: AppContext): void {
     config: { access: 'public' },
     schema: { hide: true },
     handler: async (_request, reply) =>
-      reply.type('application/json; charset=utf-8').serializer(JSON.stringify).send(app.swagger()),
+      reply.type('application/json; charset=utf-8').serializer(JSON.stringify).send(app.apiDocument()),
   });
 }

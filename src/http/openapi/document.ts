@@ -2,16 +2,22 @@
  * The API document: its head, and an operation for each route, made from what the route declares (`operation.ts`).
  * Components collect the schemas and error responses that operations refer to.
  */
-import swagger from '@fastify/swagger';
 import type { FastifyInstance } from 'fastify';
 import { assert } from '../../lib/assert.ts';
 import { ERROR_SCHEMA } from '../schemas.ts';
 import { operationOf, type RouteDeclaration } from './operation.ts';
 import { ComponentSchemas } from './schemas.ts';
 import { ErrorResponses, HEADERS, PARAMETERS } from './shared.ts';
-import type { OperationObject } from './types.ts';
+import type { DocumentObject, OperationObject, SchemaObject } from './types.ts';
 
-const API_VERSION = '0.1.0';
+declare module 'fastify' {
+  interface FastifyInstance {
+    /** The API document; made when it is first read, then kept. */
+    apiDocument(): DocumentObject;
+  }
+}
+
+export const API_VERSION = '0.1.0';
 
 const TAGS: Readonly<Record<string, string>> = {
   Accounts: "Registration, sessions, passwords, sudo, and the caller's account.",
@@ -27,6 +33,7 @@ const TAGS: Readonly<Record<string, string>> = {
   Events: 'Events of the organisation: a list and a live stream.',
   SSH: 'SSH keys of accounts and instances, and how to connect.',
   Webhooks: 'Signed requests to your servers for each event.',
+  Operator: 'The whole installation, for the owners and admins of the organisation that operates it.',
 };
 
 const INFO = {
@@ -58,8 +65,8 @@ const SECURITY_SCHEMES = {
   },
 };
 
-/** Decorates `app` with the document (`app.swagger()`), which is made when it is first read. */
-export async function registerDocument(app: FastifyInstance): Promise<void> {
+/** Decorates `app` with the document. */
+export function registerDocument(app: FastifyInstance): void {
   const routes: RouteDeclaration[] = [];
   app.addHook('onRoute', (route) => {
     const { schema, config = {}, url } = route;
@@ -74,15 +81,14 @@ export async function registerDocument(app: FastifyInstance): Promise<void> {
       schema: schema as RouteDeclaration['schema'],
     });
   });
-  await app.register(swagger, {
-    openapi: { openapi: '3.1.0' },
-    // The document is ours; the plugin caches it and hands it to Swagger UI.
-    transform: ({ url }) => ({ url, schema: { hide: true } }),
-    transformObject: () => documentOf(routes) as never,
+  let made: DocumentObject | undefined;
+  app.decorate('apiDocument', () => {
+    made ??= documentOf(routes);
+    return made;
   });
 }
 
-function documentOf(routes: readonly RouteDeclaration[]): object {
+function documentOf(routes: readonly RouteDeclaration[]): DocumentObject {
   const components = { schemas: new ComponentSchemas(), errors: new ErrorResponses() };
   const paths: Record<string, Record<string, OperationObject>> = {};
   for (const route of routes) {
@@ -93,7 +99,7 @@ function documentOf(routes: readonly RouteDeclaration[]): object {
     info: INFO,
     components: {
       securitySchemes: SECURITY_SCHEMES,
-      schemas: { Error: ERROR_SCHEMA, ...components.schemas.all() },
+      schemas: { Error: ERROR_SCHEMA as SchemaObject, ...components.schemas.all() },
       responses: components.errors.all(),
       parameters: PARAMETERS,
       headers: HEADERS,

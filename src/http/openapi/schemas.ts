@@ -10,8 +10,8 @@ import type { Reference, SchemaObject } from './types.ts';
 const MAX_INTEGER = Number.MAX_SAFE_INTEGER;
 const INT32_MAX = 2 ** 31 - 1;
 /** Above every value in an answer, because requests bound the stored values. */
-const MAX_ANSWER_TEXT = 65_536;
-const MAX_ANSWER_ITEMS = 10_000;
+export const MAX_ANSWER_TEXT = 65_536;
+export const MAX_ANSWER_ITEMS = 10_000;
 
 type Schemas = Record<string, SchemaObject>;
 

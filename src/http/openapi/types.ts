@@ -62,4 +62,20 @@ export interface OperationObject {
   security: Record<string, string[]>[];
   'x-access': RouteAccess;
 }
+export interface DocumentObject {
+  openapi: string;
+  info: { title: string; version: string; description: string };
+  components: {
+    securitySchemes: Record<string, { description: string }>;
+    schemas: Record<string, SchemaObject>;
+    responses: Record<string, ResponseObject>;
+    parameters: Record<string, ParameterObject>;
+    headers: Record<string, HeaderObject>;
+  };
+  /** By path, then by method in lower case. */
+  paths: Record<string, Record<string, OperationObject>>;
+  servers: object[];
+  security: Record<string, string[]>[];
+  tags: { name: string; description: string }[];
+}
 export const JSON_TYPE = 'application/json';

@@ -45,10 +45,17 @@ export async function openApiText(): Promise<string> {
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],
     has_smtp: false,
+    installation: {
+      origins: [],
+      weak_settings: [],
+      weakFiles: () => [],
+      data_dir: '/',
+      object_store: { kind: 'folder', place: '/' },
+    },
     tls: null,
   });
   await app.ready();
-  const text = `${JSON.stringify(app.swagger(), null, 2)}\n`;
+  const text = `${JSON.stringify(app.apiDocument(), null, 2)}\n`;
   await app.close();
   await outbound.close();
   await db.destroy();

@@ -4,9 +4,9 @@
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ALL_SCOPES, ROLE_SCOPES, type Scope } from '../../auth/permissions.ts';
+import { ALL_SCOPES, ROLE_SCOPES } from '../../auth/permissions.ts';
 import { ROLES } from '../../db/tables.ts';
-import type { RouteAccess } from '../access-of.ts';
+import { type RouteAccess, rolesOf, scopesOf } from '../access-of.ts';
 import { openApiText } from './write-openapi.ts';
 
 export const PERMISSIONS_PATH = join(import.meta.dirname, '..', '..', '..', 'docs', 'permissions.md');
@@ -41,6 +41,8 @@ const REFINEMENTS = `## Exceptions and details
 - Events of instances, VMs, disks and keys need \`instances:read\`, all others \`org:read\`. A caller with one of the scopes sees only its events.
 - A session of an account whose address is not confirmed cannot create an API key, register an SSH key, or create or accept an
   invitation: 403, until the mailed token is confirmed. Without \`BERTH_SMTP_URL\` every address counts as confirmed.
+- \`/v1/operator\` is for the owners and admins of one organisation, the first administrator's, while their session acts in it.
+  Everybody else gets 403 ([ADR 56](adr/0056-the-operators-page.md)).
 - \`POST /v1/auth/sudo\` with an API key is 401, because it needs a session.`;
 
 export async function permissionsText(): Promise<string> {
@@ -81,7 +83,7 @@ function routeTable(routes: readonly Route[]): string {
     scopesOf(access)
       .map((scope) => `\`${scope}\``)
       .join(' or '),
-    rolesOf(access),
+    rolesText(access),
     access.kind === 'public' ? 'nothing' : access.kind === 'session' ? 'session' : 'session, API key',
     access.service_accounts ? 'yes' : '',
     access.sudo ? 'yes' : '',
@@ -89,21 +91,11 @@ function routeTable(routes: readonly Route[]): string {
   return table(['route', 'what it does', 'scope', 'role', 'credential', 'service accounts', 'sudo'], rows);
 }
 
-function scopesOf({ scope, any_scope }: RouteAccess): readonly Scope[] {
-  return any_scope ?? (scope === null ? [] : [scope]);
-}
-
-/** The roles that have the scope and that the route accepts. */
-function rolesOf(access: RouteAccess): string {
-  const { kind, roles } = access;
-  if (kind === 'public') return '';
-  const scopes = scopesOf(access);
-  const able = ROLES.filter(
-    (role) =>
-      (roles === null || roles.includes(role)) &&
-      (scopes.length === 0 || scopes.some((scope) => ROLE_SCOPES[role].includes(scope))),
-  );
-  return able.length === ROLES.length ? 'any' : able.join(', ');
+function rolesText(access: RouteAccess): string {
+  if (access.kind === 'public') return '';
+  const able = rolesOf(access);
+  const names = able.length === ROLES.length ? 'any' : able.join(', ');
+  return access.operator === true ? `${names} of the operator` : names;
 }
 
 if (import.meta.main) await writeFile(PERMISSIONS_PATH, await permissionsText());

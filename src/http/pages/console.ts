@@ -8,6 +8,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { type EncodedFile, sendEncoded } from './encoded-file.ts';
 
 /** First segments of the console's paths; each also serves every path below it. */
 export const CONSOLE_PAGES = [
@@ -21,6 +22,7 @@ export const CONSOLE_PAGES = [
     'organisation',
     'audit',
     'account',
+    'operator',
   ] as const),
 ] as const;
 
@@ -51,38 +53,18 @@ const TYPES: Readonly<Record<string, string>> = {
   '.css': 'text/css; charset=utf-8',
   '.svg': 'image/svg+xml',
 };
-const ENCODINGS = ['br', 'gz'] as const;
-const TOKENS = { br: 'br', gz: 'gzip' } as const;
-
-interface ConsoleFile {
-  readonly type: string;
-  readonly plain: Buffer;
-  readonly encoded: Readonly<Record<(typeof ENCODINGS)[number], Buffer>>;
-}
-
-function readFile(path: string): ConsoleFile {
-  const [br, gz] = ENCODINGS.map((ending) => readFileSync(`${path}.${ending}`)) as [Buffer, Buffer];
+function readFile(path: string): EncodedFile {
   return {
     type: TYPES[extname(path)] ?? 'application/octet-stream',
     plain: readFileSync(path),
-    encoded: { br, gz },
+    encoded: { br: readFileSync(`${path}.br`), gz: readFileSync(`${path}.gz`) },
   };
 }
 
 /** By name. */
-function readAssets(folder: string): ReadonlyMap<string, ConsoleFile> {
+function readAssets(folder: string): ReadonlyMap<string, EncodedFile> {
   const names = readdirSync(folder).filter((name) => extname(name) in TYPES);
   return new Map(names.map((name) => [name, readFile(join(folder, name))]));
-}
-
-function send(file: ConsoleFile, request: FastifyRequest, reply: FastifyReply): FastifyReply {
-  const accepted = String(request.headers['accept-encoding'] ?? '')
-    .split(',')
-    .map((each) => each.split(';')[0]?.trim());
-  const encoding = ENCODINGS.find((each) => accepted.includes(TOKENS[each]));
-  reply.type(file.type).header('vary', 'Accept-Encoding');
-  if (encoding === undefined) return reply.send(file.plain);
-  return reply.header('content-encoding', TOKENS[encoding]).send(file.encoded[encoding]);
 }
 
 /** @param folder `console/dist`; serves nothing where it has not been built */
@@ -96,7 +78,7 @@ export function registerConsole(app: FastifyInstance, folder: string): void {
   const assets = readAssets(join(folder, 'assets'));
   const options = { schema: { hide: true } } as const;
   const showPage = (request: FastifyRequest, reply: FastifyReply) =>
-    send(page, request, reply.headers(PAGE_HEADERS).header('cache-control', 'no-cache'));
+    sendEncoded(page, request, reply.headers(PAGE_HEADERS).header('cache-control', 'no-cache'));
   for (const path of ['', ...CONSOLE_PAGES]) {
     app.get(`/${path}`, options, showPage);
     if (path !== '') app.get(`/${path}/*`, options, showPage);
@@ -105,6 +87,6 @@ export function registerConsole(app: FastifyInstance, folder: string): void {
     const file = assets.get(request.params.name);
     if (!file) return reply.callNotFound();
     reply.headers(PAGE_HEADERS).header('cache-control', 'public, max-age=31536000, immutable');
-    return send(file, request, reply);
+    return sendEncoded(file, request, reply);
   });
 }

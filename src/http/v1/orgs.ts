@@ -37,13 +37,17 @@ export const Org = named('Org', {
   name: Type.String({ examples: [EXAMPLE_NAME] }),
   billing_email: Type.String({ examples: ['bills@example.org'] }),
   created_at: Time,
+  operator: Type.Boolean({
+    description: 'Its owners and admins see the whole installation (`GET /v1/operator`)',
+    examples: [false],
+  }),
 });
 const QuotaOf = named('QuotaUse', {
   limit: nullable(Type.Integer({ description: 'null: unlimited', examples: [20] })),
   source: oneOf(['default', 'set'], { description: '`set`: the operator has set it for this organisation' }),
   used: Type.Integer({ examples: [3] }),
 });
-const OrgQuota = named(
+export const OrgQuota = named(
   'OrgQuota',
   Object.fromEntries(ORGANISATION_QUOTAS.map((quota) => [quota, QuotaOf])) as Record<
     OrganisationQuota,

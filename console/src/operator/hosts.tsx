@@ -1,0 +1,95 @@
+/** The hosts: state, capacity and use. */
+import type { OperatorHost } from '../../../client/src/generated.ts';
+import { call } from '../api.ts';
+import { duration, mebibytes } from '../format.ts';
+import { ListTable } from '../ui/loaded-list.tsx';
+import { Section } from '../ui/page.tsx';
+import { Time } from '../ui/time.tsx';
+import { useList } from '../use-list.ts';
+
+const STATES: Readonly<Record<OperatorHost['state'], string>> = {
+  up: 'up',
+  draining: 'draining: gets no new VM',
+  expected: 'expected: has not reported yet',
+  silent: 'silent: no report in 20 s',
+  lost: 'lost: its lease has expired',
+  refused: 'refused: another protocol version',
+};
+
+export function Hosts() {
+  const list = useList('operator hosts', (query) =>
+    call('listOperatorHosts', { query: { limit: 100, ...query } }),
+  );
+  return (
+    <Section
+      title="Hosts"
+      lead={
+        <>
+          On the server, <code>berth host</code> adds, drains and removes hosts.
+        </>
+      }
+    >
+      <ListTable
+        list={list}
+        empty={<p class="panel dim">No host has reported yet.</p>}
+        columns={[
+          { head: 'Host', cell: (host) => <HostName host={host} /> },
+          { head: 'VMs', class: 'number', cell: ({ vms }) => vms },
+          { head: 'Memory', cell: (host) => <Memory host={host} /> },
+          { head: 'CPUs', class: 'number wide-only', cell: ({ cpus }) => cpus ?? '–' },
+          {
+            head: 'Accelerator',
+            class: 'wide-only',
+            cell: ({ accelerator }) => acceleratorText(accelerator),
+          },
+          { head: 'Lease', class: 'wide-only nowrap', cell: (host) => leaseText(host) },
+          { head: 'Last seen', class: 'wide-only nowrap', cell: (host) => <Time at={host.last_seen_at} /> },
+        ]}
+      />
+    </Section>
+  );
+}
+
+function HostName({ host }: { readonly host: OperatorHost }) {
+  const { name, remote, state, protocol, problems, last_seen_at } = host;
+  return (
+    <>
+      <strong>{name}</strong>
+      {!remote && <span class="tag">this server</span>}
+      <div class={state === 'up' ? 'dim' : 'bad'}>
+        {STATES[state]}
+        {protocol !== null && <span class="dim">, protocol {protocol}</span>}
+      </div>
+      <div class="narrow-only dim">
+        {acceleratorText(host.accelerator)}, {leaseText(host)}, seen <Time at={last_seen_at} />
+      </div>
+      {problems.map((problem) => (
+        <div key={problem} class="bad wrap">
+          {problem}
+        </div>
+      ))}
+    </>
+  );
+}
+
+function Memory({ host }: { readonly host: OperatorHost }) {
+  const { memory_used_mib: used, memory_mib: most, name } = host;
+  return (
+    <>
+      {mebibytes(used)}
+      <span class="dim"> {most === null ? 'of an unknown capacity' : `of ${mebibytes(most)}`}</span>
+      {most !== null && <meter min={0} max={most} value={used} aria-label={`Memory of ${name} in use`} />}
+    </>
+  );
+}
+
+function acceleratorText(accelerator: OperatorHost['accelerator']): string {
+  if (accelerator === null) return '–';
+  return accelerator === 'kvm' ? 'KVM' : 'none: VMs are emulated';
+}
+
+function leaseText({ lease_seconds }: OperatorHost): string {
+  return lease_seconds === null
+    ? 'no lease: the only host'
+    : `lease of ${duration(Math.round(lease_seconds))}`;
+}

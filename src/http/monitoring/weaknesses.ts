@@ -1,0 +1,67 @@
+/** Weaknesses of the installation, for `berth doctor` on the server and for the operator: from settings, database and files. */
+import type { Weakness } from '../../agent-api/weaknesses.ts';
+import type { Db } from '../../db/pool.ts';
+import { listHostFacts } from '../../hosts/store.ts';
+import type { QuotaLimits } from '../../lib/quotas.ts';
+import { listUnlimited } from '../../orgs/quota-store.ts';
+
+/** What the process knows of the installation beside the database. No secrets. */
+export interface Installation {
+  /** The server's own origins. */
+  readonly origins: readonly string[];
+  /** From its settings. */
+  readonly weak_settings: readonly Weakness[];
+  /** From its data folder as it is now. */
+  readonly weakFiles: () => readonly Weakness[];
+  readonly data_dir: string;
+  readonly object_store: {
+    readonly kind: 'folder' | 's3';
+    /** The folder's path, or the bucket and its endpoint. */
+    readonly place: string;
+  };
+}
+
+export async function findWeaknesses(context: {
+  readonly db: Db;
+  readonly quotas: QuotaLimits;
+  readonly installation: Installation;
+}): Promise<Weakness[]> {
+  const { db, quotas } = context;
+  const { weak_settings, weakFiles } = context.installation;
+  return [...weak_settings, ...(await weakQuotas(db, quotas)), ...(await weakHosts(db)), ...weakFiles()];
+}
+
+async function weakQuotas(db: Db, quotas: QuotaLimits): Promise<Weakness[]> {
+  const unlimited = await listUnlimited(db, quotas);
+  const [first] = unlimited;
+  if (!first) return [];
+  const who = unlimited.length === 1 ? `of ${first.id}` : `of ${unlimited.length} organisations`;
+  return [
+    {
+      check: 'quotas',
+      found: `unlimited ${who} (${first.quotas.join(', ')}): one organisation can take the whole machine`,
+      next: `berth org quota ${first.id} ${first.quotas.map((quota) => `--${quota.replaceAll('_', '-')} default`).join(' ')}`,
+    },
+  ];
+}
+
+async function weakHosts(db: Db): Promise<Weakness[]> {
+  const weak: Weakness[] = [];
+  for (const { name, facts } of await listHostFacts(db)) {
+    const { isolation_problem, accelerator } = facts;
+    if (isolation_problem !== null) {
+      const found = `not in force on host ${name}: ${isolation_problem}`;
+      const next = 'run Berth there as root, with nftables and bubblewrap, where namespaces are allowed';
+      weak.push({ check: 'VM isolation', found, next });
+    }
+    if (accelerator !== 'kvm') {
+      const found = `host ${name} emulates its VMs: QEMU's developers promise isolation with KVM alone`;
+      weak.push({
+        check: 'VM isolation',
+        found,
+        next: 'a host with KVM, for guests of people you do not trust',
+      });
+    }
+  }
+  return weak;
+}

@@ -1,0 +1,84 @@
+/** The operator's page, and the commands of forms, in a browser. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { accessibilityFindings, NO_BROWSER, overhangPx } from '../support/browser.ts';
+import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';
+import { pageFindings } from '../support/page-findings.ts';
+
+describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
+  if (NO_BROWSER) return;
+  const { api, browser, visit }: ConsoleForFile = await consoleForFile();
+  const origin = api.origin.replace('127.0.0.1', 'localhost');
+
+  test('shows the installation to its operator, and nobody else a way there', async () => {
+    const customer = await visit();
+    assert.equal(await customer.place('Operator').count(), 0);
+    await customer.page.goto('/operator');
+    await customer.heading('Not found').waitFor();
+    await customer.leave();
+
+    const { org_id } = await api.person();
+    await api.db
+      .updateTable('organisations')
+      .set({ operator: true, name: 'Harbour' })
+      .where('id', '=', org_id)
+      .execute();
+    const member = await visit('/', { org_id, role: 'member' });
+    assert.equal(await member.place('Operator').count(), 0);
+    await member.leave();
+
+    const { page, place, heading, leave } = await visit('/', { org_id, role: 'admin' });
+    await place('Operator').click();
+    for (const part of ['Findings', 'Hosts', 'Storage and mail', 'Organisations', 'Images'])
+      await heading(part).waitFor();
+    await page.getByRole('row', { name: /^local this server up, protocol/ }).waitFor();
+    await page.getByRole('row', { name: /^Harbour operator org_/ }).waitFor();
+    await page.getByText('No mail server is set').waitFor();
+    assert.deepEqual(await pageFindings(page, origin, '/operator'), []);
+    browser.assertQuiet();
+    await leave();
+  });
+
+  test('shows the commands of the create form as it is filled in, and copies them', async () => {
+    const { page, button, dialog, leave } = await visit();
+    await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+    await button('New instance').first().click();
+    await page.getByText('Copy as command line or curl').click();
+    await page.getByText('Give it a name first.').waitFor();
+    await dialog().getByLabel('Name').fill('web');
+    await page.getByText('berth create web --start', { exact: true }).waitFor();
+    await dialog().getByLabel('CPUs').fill('4');
+    await dialog().getByLabel('Start its VM at once').uncheck();
+    await page.getByText('berth create web --cpus 4', { exact: true }).waitFor();
+    await button('Copy the curl command').click();
+    await page.getByText('Copied').waitFor();
+    const copied = String(await page.evaluate('navigator.clipboard.readText()'));
+    assert.equal(
+      copied,
+      [
+        `curl -sS -X POST "${origin}/v1/instances"`,
+        '-H "Authorization: Bearer $BERTH_API_KEY"',
+        "-H 'Content-Type: application/json'",
+        `-d '{"name":"web","cpus":4}'`,
+      ].join(' \\\n  '),
+    );
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await page.emulateMedia({ colorScheme });
+      assert.deepEqual(await accessibilityFindings(page), []);
+    }
+    await page.setViewportSize({ width: 390, height: 800 });
+    assert.ok((await overhangPx(page)) <= 0);
+    await leave();
+  });
+
+  test('shows the command of what was changed in the settings, and none before', async () => {
+    const { who, page, leave } = await visit();
+    const { name } = await api.instance(who);
+    await page.goto(`/instances/${name}/settings`);
+    await page.getByText('Copy as command line or curl').click();
+    await page.getByText('Nothing is changed yet.').waitFor();
+    await page.getByLabel('CPUs').fill('3');
+    await page.getByText(`berth set ${name} --cpus 3`, { exact: true }).waitFor();
+    await leave();
+  });
+});

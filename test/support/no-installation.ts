@@ -1,0 +1,11 @@
+/** What a test's server says of its installation, unless the test is about that. */
+import { tmpdir } from 'node:os';
+import type { Installation } from '../../src/http/monitoring/weaknesses.ts';
+
+export const NO_INSTALLATION: Installation = {
+  origins: [],
+  weak_settings: [],
+  weakFiles: () => [],
+  data_dir: tmpdir(),
+  object_store: { kind: 'folder', place: tmpdir() },
+};
