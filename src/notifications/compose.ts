@@ -63,7 +63,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     ]),
   'vm.recovered': (event, data) =>
     ofInstance(event, data, 'vm.recovered', (name, reason) => [
-      `${name} continues from its last durable generation`,
+      `${name} continues from its last saved generation`,
       reason.message,
       { reason, generation: objectOf(objectOf(data['instance'])['disk'])['generation'] },
     ]),
@@ -74,7 +74,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     const kept =
       error['code'] === 'vm_gone'
         ? ''
-        : ' Nothing is lost: what is dirty stays marked and goes with the next flush.';
+        : ' Nothing is lost: the next flush includes what this one did not save.';
     return ofInstance(event, data, 'disk.flush_failed', (name) => [
       `A flush of ${name} has failed`,
       `${text(error['message'])}${kept}`,

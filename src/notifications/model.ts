@@ -28,7 +28,7 @@ export const KINDS = {
   'vm.recovered': {
     severity: 'warning',
     mail: 'on',
-    when: 'A VM continues from the last durable generation. Later writes, or the memory of a suspended VM that could not be resumed, are lost.',
+    when: 'A VM continues from the last saved generation. Later writes, or the memory of a suspended VM that could not be resumed, are lost.',
     recipients: RESOURCE,
   },
   'disk.flush_failed': {
