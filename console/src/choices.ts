@@ -1,8 +1,10 @@
-/** Choices kept in this browser: the theme, the organisation. Never a token. */
+/** Choices kept in this browser: the theme, the organisation, the columns of the list of instances. Never a token. */
+
+type Choice = 'theme' | 'org' | 'columns';
 
 const PREFIX = 'berth.';
 
-export function readChoice(name: 'theme' | 'org'): string | null {
+export function readChoice(name: Choice): string | null {
   try {
     return localStorage.getItem(PREFIX + name);
   } catch {
@@ -11,7 +13,7 @@ export function readChoice(name: 'theme' | 'org'): string | null {
   }
 }
 
-export function writeChoice(name: 'theme' | 'org', value: string | null): void {
+export function writeChoice(name: Choice, value: string | null): void {
   try {
     if (value === null) localStorage.removeItem(PREFIX + name);
     else localStorage.setItem(PREFIX + name, value);

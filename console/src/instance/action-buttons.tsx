@@ -7,7 +7,7 @@ import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { ACTIONS, actionsOf, runAction, type VmAction } from './actions.ts';
+import { actionsOf, factsOf, runAction, type VmAction } from './actions.ts';
 
 interface Props {
   readonly instance: Instance;
@@ -27,7 +27,7 @@ export function ActionButtons({ instance, small = false, only }: Props) {
     await attempt(async () => {
       await runAction(action, instance);
       if (action === 'flush' && small)
-        tell('good', `${instance.name} is flushed.`, `/instances/${instance.name}`);
+        tell('good', `Flushed ${instance.name}.`, `/instances/${instance.name}`);
     });
     setBusy((before) => before.filter((each) => each !== action));
   };
@@ -48,12 +48,12 @@ export function ActionButtons({ instance, small = false, only }: Props) {
           kind={action === 'start' && !small ? 'primary' : 'plain'}
           busy={busy.includes(action)}
           disabled={!works() || !possible.includes(action)}
-          title={ACTIONS[action].about}
-          aria-label={small ? `${ACTIONS[action].name} ${instance.name}` : undefined}
+          title={factsOf(action, instance).about}
+          aria-label={small ? `${factsOf(action, instance).name} ${instance.name}` : undefined}
           onClick={() => (action === 'halt' ? setAsked(true) : void run(action))}
         >
-          <Icon name={ACTIONS[action].icon} />
-          {ACTIONS[action].name}
+          <Icon name={factsOf(action, instance).icon} />
+          {factsOf(action, instance).name}
         </Button>
       ))}
       {asked && (

@@ -26,22 +26,33 @@ export interface ActionFacts {
   readonly about: string;
 }
 
-export const ACTIONS: Record<VmAction, ActionFacts> = {
+const ACTIONS: Record<VmAction, ActionFacts> = {
   start: { name: 'Start', icon: 'play', about: 'Boot the VM; ready once SSH works' },
   stop: { name: 'Stop', icon: 'stop', about: 'Shut the guest down, flush its disk, end the VM' },
-  restart: { name: 'Restart', icon: 'restart', about: 'Soft reboot: same VM, same disk, nothing flushed' },
+  restart: { name: 'Restart', icon: 'restart', about: 'Soft reboot: same VM, same disk, no flush' },
   suspend: {
     name: 'Suspend',
     icon: 'pause',
-    about: 'Save memory and disk, end the VM; a start goes on from there',
+    about: 'Save memory and disk, and end the VM; Resume continues from there',
   },
-  flush: { name: 'Flush', icon: 'flush', about: 'Make all writes so far durable' },
+  flush: { name: 'Flush', icon: 'flush', about: 'Save everything written so far' },
   halt: {
     name: 'Force stop',
     icon: 'stop',
-    about: 'Do not wait for the guest; its disk is flushed all the same',
+    about: 'Do not wait for the guest; its disk is saved all the same',
   },
 };
+
+/** A suspended VM continues where it was. */
+const RESUME: ActionFacts = {
+  name: 'Resume',
+  icon: 'play',
+  about: 'Continue from the saved memory; ready once SSH works',
+};
+
+export function factsOf(action: VmAction, { vm }: Pick<Instance, 'vm'>): ActionFacts {
+  return action === 'start' && vm.state === 'suspended' ? RESUME : ACTIONS[action];
+}
 
 export function actionsOf({ vm, deleting }: Instance): readonly VmAction[] {
   return deleting ? [] : BY_STATE[vm.state];

@@ -71,7 +71,7 @@ export function Charts({ instance }: { readonly instance: Instance }) {
           span_ms={span_ms}
         />
         <Chart
-          title="Not durable yet"
+          title="Unsaved"
           points={dirty.map(({ at_ms, dirty_bytes }) => ({ at_ms, value: dirty_bytes }))}
           format={bytes}
           span_ms={spanOf(dirty.map(({ at_ms }) => at_ms))}

@@ -12,19 +12,23 @@ import { Form, type Issues } from '../ui/form.tsx';
 import { Section } from '../ui/page.tsx';
 import { tell } from '../ui/toasts.tsx';
 import {
+  isSize,
   LabelsField,
   labelsText,
   readLabels,
   readSettings,
   readSize,
   SettingsFields,
+  type Size,
   SizeFields,
 } from './instance-form.tsx';
+import { ResizeDialog } from './resize-dialog.tsx';
 
 export function InstanceSettings({ instance }: { readonly instance: Instance }) {
   const [deleting, setDeleting] = useState(false);
+  /** The size that waits for the consent to stop the VM. */
+  const [size, setSize] = useState<Size | null>(null);
   const { id, name, vm, generations_keep: keep } = instance;
-  const fixed = vm.state !== 'stopped';
   const work = async (form: FormData, element: HTMLFormElement) => {
     const labels = String(form.get('labels'));
     const body = {
@@ -33,13 +37,15 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
       ...(labels === labelsText(instance.labels) ? {} : { labels: readLabels(labels) }),
       ...readSettings(form),
       generations_keep: { last: Number(form.get('last')), daily_days: Number(form.get('daily_days')) },
-      ...(fixed ? {} : readSize(form)),
+      ...(vm.state === 'stopped' ? readSize(form) : {}),
     };
+    const wanted = readSize(form);
     const changed = await call('changeInstance', { path: { id }, body });
     putInstance(changed);
     // Saved values are no longer edits: from now on the fields follow the live state.
     element.reset();
     tell('good', 'Saved.');
+    if (vm.state !== 'stopped' && !isSize(instance, wanted)) setSize(wanted);
     if (changed.name !== name) navigate(`/instances/${changed.name}/settings`, { replace: true });
   };
   return (
@@ -57,11 +63,11 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
                 autocomplete="off"
                 issue={issues['name']}
               />
-              <SizeFields of={instance} issues={issues} fixed={fixed} />
+              <SizeFields of={instance} issues={issues} />
               <p class="hint">
-                {fixed
-                  ? 'Size changes while the VM is stopped.'
-                  : 'The next start has the new size. A disk only grows.'}
+                {vm.state === 'stopped'
+                  ? 'The next start has the new size. A disk only grows.'
+                  : 'A new size needs a stopped VM: you are asked before it is stopped. A disk only grows.'}
               </p>
               <SettingsFields of={instance} issues={issues} />
               <LabelsField of={instance.labels} issue={issues['labels']} />
@@ -78,6 +84,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
           Delete {name}
         </Button>
       </Section>
+      {size && <ResizeDialog instance={instance} size={size} onClose={() => setSize(null)} />}
       {deleting && <Delete instance={instance} onClose={() => setDeleting(false)} />}
     </>
   );
