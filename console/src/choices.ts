@@ -1,8 +1,8 @@
-/** Choices kept in this browser: the theme, the organisation, hidden notices. Never a token. */
+/** Choices kept in this browser: theme, organisation, hidden notices, columns of the list of instances. Never a token. */
 
 const PREFIX = 'berth.';
 
-type Choice = 'theme' | 'org' | 'mail-notice';
+type Choice = 'theme' | 'org' | 'mail-notice' | 'columns';
 
 export function readChoice(name: Choice): string | null {
   try {

@@ -37,7 +37,7 @@ export async function forkInstance(
   refuseDeleting(parent);
   if (wanted === 0) {
     throw new AppError('CONFLICT', {
-      message: 'The disk has no durable generation yet. Start the VM and flush it (POST …/vm/flush) first.',
+      message: 'Nothing of the disk is saved yet. Start the VM and flush it (POST …/vm/flush) first.',
     });
   }
   await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: parent.disk_gib });

@@ -50,7 +50,7 @@ export function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: 
     case 'suspended':
       return {
         state: next,
-        reason: say('suspended', 'Memory and disk are durable; the next start resumes from here.'),
+        reason: say('suspended', 'Memory and disk are saved; the next start resumes from here.'),
         ssh_address: null,
         stopped_at: new Date(),
         suspended_at: new Date(),
@@ -64,9 +64,7 @@ export function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: 
         // The actor stays the one who requested the stop.
         reason: {
           ...reasonOf(vm),
-          ...(vm.reason_code === 'flush_pending'
-            ? { code: 'stopped', message: 'Stopped; all is durable.' }
-            : {}),
+          ...(vm.reason_code === 'flush_pending' ? say('stopped', 'Stopped; all saved.') : {}),
           ...(seen.kind === 'stopped' && seen.recovered
             ? say(seen.recovered.code, seen.recovered.message)
             : {}),

@@ -38,7 +38,7 @@ export async function beginFlush(tx: Tx, principal: Principal, id: InstanceId): 
   if (state === 'failed' && row.host_id !== null && (await isLost(tx, row.host_id))) {
     throw new AppError('CONFLICT', {
       message:
-        'The VM has failed, and the host that holds its disk is lost. Start the VM: it continues from the last durable generation.',
+        'The VM has failed, and the host that holds its disk is lost. Start the VM: it continues from the last saved generation.',
     });
   }
   if (rule === 'join') return { kind: 'join_final', vm_id: present(row.vm_id as VmId | null, 'vm id') };

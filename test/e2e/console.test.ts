@@ -166,7 +166,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     const text = await receipt.innerText();
     const { generation } = (await instance()).disk;
     assert.ok(generation > before);
-    assert.ok(text.includes(`Generation ${generation} is durable`), text);
+    assert.ok(text.includes(`Saved as generation ${generation}`), text);
     assert.match(text, /Uploaded\s+[\d.]+ \w+ in \d+ segments?/);
     await button('Put the receipt away').click();
   });

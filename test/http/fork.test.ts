@@ -177,7 +177,7 @@ describe('POST …/fork 409', () => {
     const { id } = await api.instance(owner);
     const answer = await client.post(path(id, 'fork'), { name: newName() });
     assertError(answer, 'CONFLICT');
-    assert.match(answer.text, /no durable generation/);
+    assert.match(answer.text, /Nothing of the disk is saved yet/);
   });
   test('a name that is taken, which leaves nothing behind', async () => {
     const { id, name } = await withGenerations(1);

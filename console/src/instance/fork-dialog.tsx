@@ -1,43 +1,91 @@
-import type { Instance } from '../../../client/src/berth.ts';
+/** Forks an instance. A running one can be flushed first, so that the fork has all its files. */
+import type { Generation, Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
+import { bytes } from '../format.ts';
 import { putInstance } from '../live/instances.ts';
 import { navigate } from '../router.ts';
+import { Checkbox } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
+import { Time } from '../ui/time.tsx';
 import { forkCommands } from './as-commands.ts';
 import { CommandView, newName } from './command-view.tsx';
 import { NewNameField } from './instance-form.tsx';
 
 interface Props {
   readonly instance: Instance;
-  /** Absent: the last durable one. */
-  readonly generation?: number;
+  /** Absent: the current state. */
+  readonly generation?: Generation;
   readonly onClose: () => void;
 }
 
 export function ForkDialog({ instance, generation, onClose }: Props) {
+  const { id, vm, name: parent } = instance;
+  const may_flush = generation === undefined && (vm.state === 'running' || vm.state === 'restarting');
   const work = async (form: FormData) => {
     const name = String(form.get('name')).trim();
-    const body = { name, ...(generation === undefined ? {} : { generation }) };
-    const forked = await call('forkInstance', { path: { id: instance.id }, body });
+    if (may_flush && form.get('flush') !== null) await call('flushVm', { path: { id } });
+    const body = { name, ...(generation === undefined ? {} : { generation: generation.generation }) };
+    const forked = await call('forkInstance', { path: { id }, body });
     putInstance(forked);
     navigate(`/instances/${forked.name}`);
   };
   const commandsOf = (form: FormData) => {
     const name = newName(form);
-    return forkCommands(instance, { name, generation, flush: null }, location.origin);
+    const flush = may_flush ? form.get('flush') !== null : null;
+    return forkCommands(instance, { name, generation: generation?.generation, flush }, location.origin);
   };
   return (
-    <FormDialog title={`Fork ${instance.name}`} verb="Fork" onClose={onClose} work={work}>
+    <FormDialog title={`Fork ${parent}`} verb="Fork" onClose={onClose} work={work}>
       {(issues) => (
         <>
           <p>
-            The new instance begins with the files of generation {generation ?? instance.disk.generation}.
-            Nothing is copied. It gets a name, an SSH port and a host key of its own.
+            The new instance begins with the files of{' '}
+            {generation === undefined ? parent : `generation ${generation.generation}`}. Nothing is copied. It
+            gets a name, an SSH port and a host key of its own.
           </p>
-          <NewNameField placeholder={`${instance.name}-2`} issue={issues['name']} />
+          <NewNameField placeholder={`${parent}-2`} issue={issues['name']} />
+          {generation === undefined ? (
+            <SavedPart instance={instance} may_flush={may_flush} />
+          ) : (
+            <p class="hint">
+              Generation {generation.generation} was saved <Time at={generation.created_at} />.
+            </p>
+          )}
           <CommandView of={commandsOf} />
         </>
       )}
     </FormDialog>
   );
+}
+
+function SavedPart({ instance, may_flush }: { readonly instance: Instance; readonly may_flush: boolean }) {
+  const { disk } = instance;
+  return (
+    <>
+      <p class="hint">
+        {disk.generation === 0 ? (
+          'Nothing is saved yet: flush first.'
+        ) : (
+          <>
+            Saved <Time at={disk.durable_at} />, as generation {disk.generation}
+            {missingOf(instance, may_flush)}.
+          </>
+        )}
+      </p>
+      {may_flush && (
+        <Checkbox
+          label="Flush first"
+          name="flush"
+          defaultChecked
+          hint="Saves everything written so far, so that the fork has it"
+        />
+      )}
+    </>
+  );
+}
+
+function missingOf({ disk, vm }: Instance, may_flush: boolean): string {
+  if (disk.dirty_bytes === 0) return '';
+  const missing = `${vm.state === 'failed' ? 'at most ' : ''}${bytes(disk.dirty_bytes)} not included`;
+  return may_flush ? `; ${missing} without a flush` : `; ${missing}`;
 }

@@ -4,18 +4,17 @@ import type { Generation, Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
 import { bytes, exactly } from '../format.ts';
-import { putInstance } from '../live/instances.ts';
+import { instances } from '../live/instances.ts';
 import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
-import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { LoadedList } from '../ui/loaded-list.tsx';
 import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
-import { tell } from '../ui/toasts.tsx';
 import { useList } from '../use-list.ts';
 import { ForkDialog } from './fork-dialog.tsx';
 import { NameDialog } from './name-dialog.tsx';
+import { RestoreDialog } from './restore-dialog.tsx';
 
 type Asked = { readonly what: 'restore' | 'fork' | 'name'; readonly generation: Generation } | null;
 
@@ -35,7 +34,7 @@ export function Generations({ instance }: { readonly instance: Instance }) {
   return (
     <Section
       title="Generations"
-      lead={`Every flush is one. Kept are the last ${keep.last}, then one a day for ${keep.daily_days} days, and those that are pinned.${instance.vm.state === 'stopped' ? '' : ' To restore one, stop the VM first.'}`}
+      lead={`Each flush with something to save makes one. The last ${keep.last} are kept, then one a day for ${keep.daily_days} days, and those that are pinned.`}
     >
       <LoadedList
         list={list}
@@ -60,7 +59,7 @@ export function Generations({ instance }: { readonly instance: Instance }) {
         )}
       </LoadedList>
       {asked?.what === 'fork' && (
-        <ForkDialog instance={instance} generation={asked.generation.generation} onClose={close} />
+        <ForkDialog instance={instance} generation={asked.generation} onClose={close} />
       )}
       {asked?.what === 'name' && (
         <NameDialog
@@ -70,10 +69,35 @@ export function Generations({ instance }: { readonly instance: Instance }) {
         />
       )}
       {asked?.what === 'restore' && (
-        <Restore instance={instance} generation={asked.generation} onClose={close} />
+        <RestoreDialog instance={instance} generation={asked.generation} onClose={close} />
       )}
     </Section>
   );
+}
+
+const MADE_BY: Record<Exclude<Generation['trigger'], 'fork' | 'restore'>, string> = {
+  request: 'flush',
+  auto: 'automatic flush',
+  stop: 'stop',
+  suspend: 'suspend',
+};
+
+/** What made it; a fork's parent by its name while it exists. */
+function makerOf({ trigger, origin }: Generation): string {
+  if (trigger === 'restore') return `restored from ${origin?.generation}`;
+  if (trigger !== 'fork') return MADE_BY[trigger];
+  const parent = instances.value?.find(({ id }) => id === origin?.instance_id);
+  return `forked from ${parent?.name ?? 'a deleted instance'}, generation ${origin?.generation}`;
+}
+
+function factsOf(generation: Generation): string {
+  const { dirty_bytes, bytes: uploaded, duration_ms, consistency } = generation;
+  return [
+    makerOf(generation),
+    ...(dirty_bytes === null ? [] : [`${bytes(dirty_bytes)} saved`, `${bytes(uploaded)} uploaded`]),
+    ...(duration_ms === null ? [] : [`${(duration_ms / 1000).toFixed(1)} s`]),
+    `consistency ${consistency}`,
+  ].join(' · ');
 }
 
 interface EntryProps {
@@ -84,9 +108,8 @@ interface EntryProps {
 }
 
 function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
-  const { generation: number, created_at, bytes: uploaded, consistency, name, pinned } = generation;
+  const { generation: number, created_at, name, pinned } = generation;
   const head = number === instance.disk.generation;
-  const stopped = instance.vm.state === 'stopped';
   const fixed = !works() || instance.deleting;
   return (
     <li class={head ? 'head' : ''}>
@@ -97,15 +120,16 @@ function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
           {head && <span class="tag accent">now</span>}
           {pinned && <span class="tag">pinned</span>}
         </p>
-        <p class="dim" title={exactly(created_at)}>
-          <Time at={created_at} /> · {bytes(uploaded)} uploaded · {consistency}
+        <p>
+          {exactly(created_at)} (<Time at={created_at} />)
         </p>
+        <p class="dim">{factsOf(generation)}</p>
       </div>
       <div class="actions">
         <Button
           small
-          disabled={fixed || !stopped || head}
-          title={stopped ? 'Make a new generation that equals this one' : 'Stop the VM first'}
+          disabled={fixed || head}
+          title={head ? 'The disk has these files already' : 'Set the disk back to these files'}
           aria-label={`Restore generation ${number}`}
           onClick={() => onAsk('restore')}
         >
@@ -137,33 +161,5 @@ function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
         </Button>
       </div>
     </li>
-  );
-}
-
-interface RestoreProps {
-  readonly instance: Instance;
-  readonly generation: Generation;
-  readonly onClose: () => void;
-}
-
-function Restore({ instance, generation, onClose }: RestoreProps) {
-  const { generation: number } = generation;
-  const work = async () => {
-    putInstance(await call('restoreInstance', { path: { id: instance.id }, body: { generation: number } }));
-    tell('good', `${instance.name} is as it was in generation ${number}. Its next start has it.`);
-  };
-  return (
-    <ConfirmDialog
-      title={`Restore generation ${number}`}
-      verb="Restore"
-      harmless
-      onClose={onClose}
-      work={work}
-    >
-      <p>
-        A new generation is made that equals generation {number} of {exactly(generation.created_at)}. Nothing
-        is lost: the files of now stay in generation {instance.disk.generation}.
-      </p>
-    </ConfirmDialog>
   );
 }

@@ -46,7 +46,7 @@ export function SettingsFields({
           max={86_400}
           defaultValue={of.auto_flush_seconds ?? ''}
           placeholder="never"
-          hint="Empty: only when you ask, and at a stop"
+          hint="Saves a running VM this often. Empty: only when you flush, stop or suspend it"
           issue={issues['auto_flush_seconds']}
         />
         <Field
@@ -57,7 +57,7 @@ export function SettingsFields({
           max={2_592_000}
           defaultValue={of.idle_timeout_seconds ?? ''}
           placeholder="never"
-          hint="Stops, with its flush, when nobody uses it"
+          hint="Stops the VM, with a flush, when nobody uses it. Empty: never"
           issue={issues['idle_timeout_seconds']}
         />
       </div>
@@ -83,18 +83,11 @@ function numberOrNull(value: FormDataEntryValue | null): number | null {
   return value === null || value === '' ? null : Number(value);
 }
 
-type Size = Pick<Instance, 'cpus' | 'memory_mib' | 'disk_gib'>;
+export type Size = Pick<Instance, 'cpus' | 'memory_mib' | 'disk_gib'>;
 
-export function SizeFields({
-  of = NEW_DEFAULTS,
-  issues,
-  fixed,
-}: {
-  readonly of?: Size;
-  readonly issues: Issues;
-  readonly fixed?: boolean;
-}) {
-  const common = { type: 'number', required: true, disabled: fixed ?? false } as const;
+export function SizeFields({ of = NEW_DEFAULTS, issues }: { readonly of?: Size; readonly issues: Issues }) {
+  const common = { type: 'number', required: true } as const;
+  const { cpus, memory_mib, disk_gib } = of;
   return (
     <div class="columns three">
       <Field
@@ -103,7 +96,7 @@ export function SizeFields({
         name="cpus"
         min={1}
         max={16}
-        defaultValue={of.cpus}
+        defaultValue={cpus}
         issue={issues['cpus']}
       />
       <Field
@@ -112,20 +105,24 @@ export function SizeFields({
         name="memory_mib"
         min={128}
         max={65_536}
-        defaultValue={of.memory_mib}
+        defaultValue={memory_mib}
         issue={issues['memory_mib']}
       />
       <Field
         {...common}
         label="Disk, GiB"
         name="disk_gib"
-        min={fixed === undefined ? 1 : of.disk_gib}
+        min={of === undefined ? 1 : disk_gib}
         max={1024}
-        defaultValue={of.disk_gib}
+        defaultValue={disk_gib}
         issue={issues['disk_gib']}
       />
     </div>
   );
+}
+
+export function isSize(of: Size, wanted: Size): boolean {
+  return of.cpus === wanted.cpus && of.memory_mib === wanted.memory_mib && of.disk_gib === wanted.disk_gib;
 }
 
 export function readSize(form: FormData): Size {

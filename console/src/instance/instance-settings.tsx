@@ -14,14 +14,17 @@ import { whyFixed } from './actions.ts';
 import { changeCommands } from './as-commands.ts';
 import { CommandView } from './command-view.tsx';
 import {
+  isSize,
   LabelsField,
   labelsText,
   readLabels,
   readSettings,
   readSize,
   SettingsFields,
+  type Size,
   SizeFields,
 } from './instance-form.tsx';
+import { ResizeDialog } from './resize-dialog.tsx';
 
 const isFixed = ({ vm }: Instance) => vm.state !== 'stopped';
 
@@ -39,15 +42,18 @@ function readForm(form: FormData, instance: Instance): ChangeInstanceRequest {
 
 export function InstanceSettings({ instance }: { readonly instance: Instance }) {
   const [deleting, setDeleting] = useState(false);
-  const { id, name, generations_keep: keep } = instance;
-  const fixed = isFixed(instance);
+  /** The size that waits for the consent to stop the VM. */
+  const [size, setSize] = useState<Size | null>(null);
+  const { id, name, vm, generations_keep: keep } = instance;
   const work = async (form: FormData, element: HTMLFormElement) => {
     const body = readForm(form, instance);
+    const wanted = readSize(form);
     const changed = await call('changeInstance', { path: { id }, body });
     putInstance(changed);
     // Saved values are no longer edits: from now on the fields follow the live state.
     element.reset();
     tell('good', 'Saved.');
+    if (vm.state !== 'stopped' && !isSize(instance, wanted)) setSize(wanted);
     if (changed.name !== name) navigate(`/instances/${changed.name}/settings`, { replace: true });
   };
   return (
@@ -65,11 +71,11 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
                 autocomplete="off"
                 issue={issues['name']}
               />
-              <SizeFields of={instance} issues={issues} fixed={fixed} />
+              <SizeFields of={instance} issues={issues} />
               <p class="hint">
-                {fixed
-                  ? 'Size changes while the VM is stopped.'
-                  : 'The next start has the new size. A disk only grows.'}
+                {vm.state === 'stopped'
+                  ? 'The next start has the new size. A disk only grows.'
+                  : 'A new size needs a stopped VM: you are asked before it is stopped. A disk only grows.'}
               </p>
               <SettingsFields of={instance} issues={issues} />
               <LabelsField of={instance.labels} issue={issues['labels']} />
@@ -89,6 +95,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
           Delete {name}
         </Button>
       </Section>
+      {size && <ResizeDialog instance={instance} size={size} onClose={() => setSize(null)} />}
       {deleting && <Delete instance={instance} onClose={() => setDeleting(false)} />}
     </>
   );

@@ -1,7 +1,12 @@
 /** The receipt of a flush. */
 import type { Instance } from '../../../client/src/berth.ts';
+import { call } from '../api.ts';
 import { bytes, exactly, plural } from '../format.ts';
+import { works } from '../live/membership.ts';
+import { Checkbox, Field } from '../ui/field.tsx';
+import { Form } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';
+import { tell } from '../ui/toasts.tsx';
 import { dropReceipt, receipts } from './actions.ts';
 
 const CONSISTENCY = {
@@ -18,7 +23,11 @@ export function Receipt({ instance }: { readonly instance: Instance }) {
     <section class="receipt" aria-label="Flush receipt" role="status">
       <header>
         <Icon name="check" />
-        <h2>Generation {generation} is durable</h2>
+        <h2>
+          {dirty_bytes === 0
+            ? `All saved already, as generation ${generation}`
+            : `Saved as generation ${generation}`}
+        </h2>
         <button
           type="button"
           class="icon-button"
@@ -30,11 +39,11 @@ export function Receipt({ instance }: { readonly instance: Instance }) {
       </header>
       <dl class="facts">
         <div>
-          <dt>Durable at</dt>
+          <dt>Saved at</dt>
           <dd>{durable_at === null ? 'nothing was ever written' : exactly(durable_at)}</dd>
         </div>
         <div>
-          <dt>Was dirty</dt>
+          <dt>Saved</dt>
           <dd>{bytes(dirty_bytes)}</dd>
         </div>
         <div>
@@ -54,6 +63,45 @@ export function Receipt({ instance }: { readonly instance: Instance }) {
           </dd>
         </div>
       </dl>
+      {generation > 0 && works() && <KeepForm key={generation} instance={instance} generation={generation} />}
     </section>
+  );
+}
+
+/** Names or pins what was just saved. */
+function KeepForm({
+  instance: { id },
+  generation,
+}: {
+  readonly instance: Instance;
+  readonly generation: number;
+}) {
+  const work = async (form: FormData) => {
+    const name = String(form.get('name')).trim();
+    const pinned = form.get('pinned') !== null;
+    if (name === '' && !pinned) throw new Error('Enter a name, or choose Pin.');
+    const body = { ...(name === '' ? {} : { name }), ...(pinned ? { pinned } : {}) };
+    await call('changeGeneration', { path: { id, generation: String(generation) }, body });
+    dropReceipt(id);
+    tell(
+      'good',
+      `Generation ${generation} is ${name === '' ? 'pinned' : `named ${name}${pinned ? ', and pinned' : ''}`}.`,
+    );
+  };
+  return (
+    <Form class="keep-form" verb="Save" work={work}>
+      {(issues) => (
+        <>
+          <Field
+            label="Name of this generation"
+            name="name"
+            maxLength={100}
+            placeholder="before the upgrade"
+            issue={issues['name']}
+          />
+          <Checkbox label="Pin: keep it, however old it gets" name="pinned" />
+        </>
+      )}
+    </Form>
   );
 }

@@ -1,6 +1,6 @@
 /**
  * The organisation's instances, kept current. An event refreshes the list at once. Between events the list is refreshed at an
- * interval that depends on the VMs' states: every few seconds for the dirty bytes of running VMs, more often while a state
+ * interval that depends on the VMs' states: every few seconds for the unsaved bytes of running VMs, more often while a state
  * changes.
  */
 import { signal } from '@preact/signals';
@@ -21,7 +21,7 @@ const SOON_MS = 60;
  */
 const PAUSE_MS = 250;
 const PAGE = 200;
-const MAX_INSTANCES = 1_000;
+export const MAX_INSTANCES = 1_000;
 /** A refresh that takes longer is repeated, because its connection may be dead. */
 const REFRESH_TIMEOUT_MS = 30_000;
 

@@ -8,6 +8,7 @@ import { ForkDialog } from '../instance/fork-dialog.tsx';
 import { Generations } from '../instance/generations.tsx';
 import { InstanceSettings } from '../instance/instance-settings.tsx';
 import { KeySetPanel } from '../instance/key-set.tsx';
+import { Labels } from '../instance/labels.tsx';
 import { Overview } from '../instance/overview.tsx';
 import { Receipt } from '../instance/receipt.tsx';
 import { StateBadge } from '../instance/state-badge.tsx';
@@ -17,7 +18,6 @@ import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Loaded } from '../ui/page.tsx';
-import { Labels } from './instances.tsx';
 import { NotFoundPage } from './not-found.tsx';
 
 const TABS = {

@@ -1,23 +1,25 @@
 /** All instances of the organisation, live. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
-import { bytes, mebibytes } from '../format.ts';
-import { ActionButtons } from '../instance/action-buttons.tsx';
 import { CreateDialog, is_creating } from '../instance/create-dialog.tsx';
-import { StateBadge } from '../instance/state-badge.tsx';
-import { instances, instances_error, refreshSoon } from '../live/instances.ts';
-import { whyNoWork } from '../live/membership.ts';
+import { BulkBar } from '../instance-list/bulk-bar.tsx';
+import { readColumns, writeColumns } from '../instance-list/columns.tsx';
+import { ColumnChoice, Filters } from '../instance-list/filters.tsx';
+import { InstanceTable } from '../instance-list/instance-table.tsx';
+import { NEWEST_FIRST, NO_FILTER, selectInstances } from '../instance-list/select-instances.ts';
+import { instances, instances_error, MAX_INSTANCES, refreshSoon } from '../live/instances.ts';
+import { whyNoWork, works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { LoadedList } from '../ui/loaded-list.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
-import { type Column, Table } from '../ui/table.tsx';
-import { Time } from '../ui/time.tsx';
 
 const WHAT_IT_IS =
   'An instance is a Linux machine that you can stop without losing a file: its disk, name and SSH address stay until you delete it.';
-/** From this many rows on, the list has a search field. */
-const SEARCH_FROM = 6;
+/** Rows shown at first, and by each “Show more”. */
+const PAGE = 50;
+/** From this many instances on, the list has filters and a selection. */
+const LONG_FROM = 3;
 
 export function InstancesPage() {
   const creating = is_creating.value;
@@ -54,99 +56,54 @@ export function InstancesPage() {
 }
 
 function List({ list }: { readonly list: readonly Instance[] }) {
-  const [wanted, setWanted] = useState('');
-  const found = list.filter((each) => matches(each, wanted.trim().toLowerCase()));
+  const [filter, setFilter] = useState(NO_FILTER);
+  const [order, setOrder] = useState(NEWEST_FIRST);
+  const [shown, setShown] = useState(readColumns);
+  const [most, setMost] = useState(PAGE);
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const found = selectInstances(list, filter, order);
+  const rows = found.slice(0, most);
+  // A selection keeps them, so that the dialog of a deletion stays until its end.
+  const is_long = list.length >= LONG_FROM || chosen.size > 0;
   return (
     <>
-      {list.length >= SEARCH_FROM && (
-        <input
-          class="search"
-          type="search"
-          placeholder="Name, state or label"
-          aria-label="Search instances"
-          value={wanted}
-          onInput={(event) => setWanted(event.currentTarget.value)}
-        />
+      {is_long && (
+        <div class="filter instance-filter">
+          <Filters list={list} filter={filter} onFilter={setFilter} />
+          <ColumnChoice
+            shown={shown}
+            onShown={(keys) => {
+              writeColumns(keys);
+              setShown(keys);
+            }}
+          />
+        </div>
       )}
-      <Table class="instances" rows={found} columns={COLUMNS} end={Actions} />
+      {is_long && works() && (
+        <BulkBar chosen={list.filter(({ id }) => chosen.has(id))} onClear={() => setChosen(new Set())} />
+      )}
+      <InstanceTable
+        rows={rows}
+        selects={is_long && works()}
+        shown={shown}
+        order={order}
+        onOrder={setOrder}
+        chosen={chosen}
+        onChosen={setChosen}
+      />
       {found.length === 0 && <p class="none-found">No instance matches.</p>}
-    </>
-  );
-}
-
-function matches({ name, vm, labels }: Instance, wanted: string): boolean {
-  const words = [name, vm.state, ...Object.entries(labels).map(([key, value]) => `${key}=${value}`)];
-  return words.some((word) => word.toLowerCase().includes(wanted));
-}
-
-const COLUMNS: readonly Column<Instance>[] = [
-  {
-    head: 'Name',
-    cell: ({ name, labels }) => (
-      <>
-        <a class="row-name" href={`/instances/${name}`}>
-          {name}
-        </a>
-        <Labels labels={labels} />
-      </>
-    ),
-  },
-  {
-    head: 'State',
-    cell: (instance) => (
-      <>
-        <StateBadge instance={instance} />
-        {instance.vm.state === 'failed' && instance.vm.reason && (
-          <p class="row-note">{instance.vm.reason.message}</p>
-        )}
-      </>
-    ),
-  },
-  {
-    head: 'Size',
-    class: 'wide-only nowrap',
-    cell: ({ cpus, memory_mib, disk_gib }) => `${cpus} cpu · ${mebibytes(memory_mib)} · ${disk_gib} GiB`,
-  },
-  {
-    head: 'Generation',
-    class: 'wide-only nowrap',
-    cell: ({ disk }) => (
-      <>
-        {disk.generation === 0 ? <span class="dim">none yet</span> : disk.generation}
-        {disk.durable_at !== null && (
-          <span class="dim">
-            {' '}
-            · <Time at={disk.durable_at} />
-          </span>
-        )}
-      </>
-    ),
-  },
-  {
-    head: 'Dirty',
-    class: 'number wide-only nowrap',
-    cell: ({ vm, disk }) => (vm.state === 'stopped' ? <span class="dim">–</span> : bytes(disk.dirty_bytes)),
-  },
-];
-
-function Actions(instance: Instance) {
-  const { state } = instance.vm;
-  const only = ['stopped', 'suspended', 'failed'].includes(state)
-    ? 'start'
-    : state === 'stopping'
-      ? 'halt'
-      : 'stop';
-  return <ActionButtons instance={instance} small only={[only]} />;
-}
-
-export function Labels({ labels }: { readonly labels: Readonly<Record<string, string>> }) {
-  return (
-    <>
-      {Object.entries(labels).map(([key, value]) => (
-        <span key={key} class="tag">
-          {key}={value}
-        </span>
-      ))}
+      {found.length > rows.length && (
+        <p class="more">
+          <Button onClick={() => setMost(most + PAGE)}>
+            Show more: {rows.length} of {found.length} shown
+          </Button>
+        </p>
+      )}
+      {list.length >= MAX_INSTANCES && (
+        <p class="hint">
+          These are the newest {MAX_INSTANCES} instances. <code>berth ls</code> lists all of them.
+        </p>
+      )}
     </>
   );
 }

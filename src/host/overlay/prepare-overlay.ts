@@ -60,8 +60,8 @@ export function recoveredFrom(
 ): Reason {
   const from =
     generation === 0
-      ? 'the image, because nothing had been flushed'
-      : `generation ${generation}, the last durable one`;
+      ? 'the image, because nothing had been saved'
+      : `generation ${generation}, the last saved one`;
   const message = `The last boot ended without saving its disk; ${boot} continues from ${from}.`;
   const aside = 'Its host keeps a copy of the disk that the database does not know: ask the operator.';
   return { code: 'recovered', message: otherwise === 'set aside' ? `${message} ${aside}` : message };
