@@ -63,6 +63,6 @@ test('an unknown option is refused with the nearest one', () => {
   refused('create web --memroy 1g', /^there is no option --memroy\. Did you mean --memory\?$/);
   refused('create web --memory', /^--memory takes a value: --memory SIZE$/);
   refused('create web --start=yes', /^--start takes no value$/);
-  refused('ls --format xml', /^--format takes table, csv, json, not xml\.$/);
+  refused('ls --format xml', /^--format takes table, csv or json, not xml$/);
   refused('ls --state runing', /^--state takes .*, not runing\. Did you mean running\?$/);
 });

@@ -111,7 +111,7 @@ describe('lists', () => {
       await cli.fails(2, 'ls', '--format', 'csv', '-q'),
       /--quiet excludes --columns and --format\n/,
     );
-    assert.match(await cli.fails(2, 'ls', '--format', 'xml'), /--format takes table, csv, json, not xml/);
+    assert.match(await cli.fails(2, 'ls', '--format', 'xml'), /--format takes table, csv or json, not xml\n/);
   });
 });
 
@@ -203,6 +203,8 @@ describe('completion', () => {
     assert.equal(await next('rename', name, ''), '');
     assert.equal(await next('exec', name, 'ls', '--ti'), '', "the guest's own words");
     assert.equal(await next('help', 'webhook', 'p'), 'ping\n');
+    assert.equal(await next('--profile', 'x', '-q', 'webhook', 'li'), 'listen\n');
+    assert.equal(await next('audit', 'v'), 'verify\n', 'a command that begins the name of another');
   });
 
   test('the script for bash completes files where a file is meant', async () => {
