@@ -12,7 +12,7 @@ import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { bytes, plural } from './format.ts';
+import { bytes, plural, when } from './format.ts';
 import { withServer } from './server-context.ts';
 import type { Terminal } from './terminal.ts';
 
@@ -61,22 +61,22 @@ export async function backup({
     ? `${plural(objects.count, 'object')}, ${bytes(objects.bytes)}`
     : 'no objects';
   terminal.done(
-    `${folder} is a backup of ${manifest.made_at} (${what}).`,
+    `Created the backup ${folder} of ${when(manifest.made_at)} (${what}).`,
     { folder, ...manifest, missing_images, damaged_images },
     folder,
   );
   terminal.warn(
     secret_key.included
-      ? `${folder} has the secret key: anyone who can read it can read every disk. Protect it like the machine itself.`
-      : `${folder} has no secret key: without it no disk can be read. Keep the key elsewhere (BERTH_SECRET_KEY).`,
+      ? `${folder} contains the secret key: anyone who can read it can read every disk. Protect it like the machine itself.`
+      : `${folder} does not contain the secret key, without which no disk can be read. Keep the key elsewhere (BERTH_SECRET_KEY).`,
   );
   if (!objects.included) {
     terminal.warn(
-      'The backup has no objects; they stay in the bucket. Objects deleted there later are missing after a restore. To save them too: --with-objects.',
+      'The backup does not contain the objects, which stay in the bucket. Objects that are deleted there later are missing after a restore. To include them: --with-objects.',
     );
   }
   for (const image of missing_images)
-    terminal.warn(`This machine has no base image ${image}, which disks need.`);
+    terminal.warn(`The base image ${image}, which disks need, is not on this machine.`);
   for (const image of damaged_images) terminal.warn(`Not in the backup: ${image}.`);
   for (const key of objects.damaged) terminal.warn(`${key} is missing or cut short, and not in the backup.`);
   if (objects.damaged.length > 0) terminal.warn('To see which disks are affected: berth disk verify --all');
@@ -103,13 +103,13 @@ export async function restore({ terminal, signal, ...request }: Request): Promis
   const { made_at } = manifest;
   const value = { data_dir: config.data_dir, made_at, damaged, lost_vms };
   terminal.done(
-    `${config.data_dir} is the machine of ${made_at}. Start it with the same settings: npm start`,
+    `Restored the backup of ${when(made_at)} into ${config.data_dir}. Start it with the same settings: npm start`,
     value,
     config.data_dir,
   );
   if (lost_vms > 0) {
     terminal.warn(
-      `${plural(lost_vms, 'VM')} ran then, and failed now: the next start goes on from the last generation.`,
+      `${plural(lost_vms, 'VM')} ran at that time, and ${lost_vms === 1 ? 'has' : 'have'} failed now: the next start continues from the last generation.`,
     );
   }
   for (const key of damaged) terminal.warn(`${key} is missing or damaged.`);

@@ -1,5 +1,6 @@
-/** The values that an argument or an option may have, by its name in the help: `NAME`, `GENERATION`, `FILE`. */
+/** The values that an argument or an option may have, by its name in the help: `NAME`, `GENERATION`, `FILE`, `on|off`. */
 import type { EventType, VmState } from '../../client/src/berth.ts';
+import type { Member } from '../../client/src/generated.ts';
 import { scopeOfRole } from '../../client/src/role-scopes.ts';
 import type { Command } from './command.ts';
 import { isInstanceName } from './numbers.ts';
@@ -32,6 +33,8 @@ const VM_STATES: Readonly<Record<VmState, true>> = {
   failed: true,
 };
 export const STATES: readonly string[] = Object.keys(VM_STATES);
+
+const ROLES: readonly Member['role'][] = ['owner', 'admin', 'member', 'billing'];
 
 const EVENT_TYPES: Readonly<Record<EventType, true>> = {
   'instance.created': true,
@@ -67,7 +70,7 @@ interface Named {
 }
 
 /** A shell must not interpret what the server sends, names or ids. */
-const PLAIN = /^[A-Za-z0-9][A-Za-z0-9@._:-]*$/;
+const PLAIN = /^[A-Za-z0-9][A-Za-z0-9@._:+-]*$/;
 
 /** Names, or ids where a shell would split or expand the name. */
 const plainly = (found: readonly Named[]) => found.map(({ id, name }) => (PLAIN.test(name) ? name : id));
@@ -129,6 +132,16 @@ const SOURCES: Readonly<Record<string, Source>> = {
     return data.map(({ id }) => id);
   },
   PROFILE: ({ session }) => Object.keys(readProfiles(session().env).profiles),
+  ACCOUNT: async ({ session }) =>
+    plainly(
+      await collect(
+        session()
+          .berth()
+          .list('listServiceAccounts', { query: { limit: MOST } }, ask()),
+        MOST,
+      ),
+    ),
+  ROLE: () => ROLES,
   STATE: () => STATES,
   TYPE: () => Object.keys(EVENT_TYPES),
   SCOPE: () => [...scopeOfRole('member').split(' '), 'webhooks:write', 'org:write'],
@@ -140,6 +153,7 @@ const SOURCES: Readonly<Record<string, Source>> = {
 /** Nothing for a name that only its user knows, and while the server does not answer. */
 export async function valuesFor(placeholder: string, asked: Asked): Promise<readonly string[]> {
   try {
+    if (placeholder.includes('|')) return placeholder.split('|');
     const values = (await SOURCES[placeholder]?.(asked)) ?? [];
     return values === FILES || values === FOLDERS ? values : values.filter((each) => PLAIN.test(each));
   } catch {

@@ -2,20 +2,23 @@
 import { arityOf, type Command, type Option, optionsOf } from './command.ts';
 import { COMMANDS, findCommand } from './command-table.ts';
 import { type Asked, valuesFor } from './complete-values.ts';
+import { leadingOptions } from './parse.ts';
 import type { Session } from './session.ts';
 
 export async function complete(words: readonly string[], session: () => Session): Promise<readonly string[]> {
   const typed = words.at(-1) ?? '';
-  const all = words.slice(0, -1);
+  const [, all] = leadingOptions(words.slice(0, -1));
   const before = all[0] === 'help' ? all.slice(1) : all;
   const found = findCommand(before);
+  // `audit` is a command, and begins `audit verify`.
+  const words_of_names = found === undefined || found.taken === before.length ? nextWords(all, before) : [];
   const values =
-    found === undefined
-      ? nextWords(all, before)
-      : await nextValues(found.command, before.slice(found.taken), typed, session);
-  // The shell completes the names of files, which nothing here has typed yet.
-  return values.filter((each) => each.startsWith(':') || each.startsWith(typed));
+    found === undefined ? [] : await nextValues(found.command, before.slice(found.taken), typed, session);
+  return [...new Set([...words_of_names, ...values])].filter((each) => isAnswer(each, typed));
 }
+
+/** `:files` is for the shell, which completes paths itself. */
+const isAnswer = (value: string, typed: string) => value.startsWith(':') || value.startsWith(typed);
 
 /** The next word of the names of commands. */
 function nextWords(all: readonly string[], before: readonly string[]): readonly string[] {

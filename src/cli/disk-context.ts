@@ -83,6 +83,6 @@ export async function baseImage(
   if (found) return found;
   const which = version === null ? '' : ` of version ${version.slice(0, 12)}`;
   throw new CommandError(
-    `the image "${image}"${which} is not on this machine; a start of the instance fetches it from the object store`,
+    `the image "${image}"${which} is not on this machine; a start of the instance fetches it from object storage`,
   );
 }

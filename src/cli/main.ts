@@ -1,13 +1,13 @@
 /** The command line: finds the command, parses its options, runs it, and exits with its code. */
 import { readEnv } from '../config/env.ts';
-import { COMMON_OPTIONS, type Command, type Options } from './command.ts';
+import type { Command, Options } from './command.ts';
 import { CommandError, UsageError } from './command-error.ts';
 import { findCommand } from './command-table.ts';
 import { complete } from './complete.ts';
 import { EXIT, exitCodeOf } from './exit-codes.ts';
 import { explain } from './explain.ts';
 import { asksAboutNoun, helpFor, helpOf, helpOfAll, helpOfSections, shortest, usageOf } from './help.ts';
-import { type Parsed, parse } from './parse.ts';
+import { leadingOptions, type Parsed, parse } from './parse.ts';
 import { Session } from './session.ts';
 import { suggestInstance } from './suggest.ts';
 import { type Layout, LIST_FORMATS } from './table.ts';
@@ -88,20 +88,6 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
     terminal.warn(explain(error, command, args, session.env, meant));
     return exitCodeOf(error);
   }
-}
-
-/** Options of all commands may precede the command: `berth --json ls`. @returns them, and the words from the command on */
-function leadingOptions(words: readonly string[]): readonly [readonly string[], readonly string[]] {
-  let taken = 0;
-  while (taken < words.length) {
-    const [name = ''] = (words[taken] ?? '').replace(/^--/, '').split('=', 1);
-    const option = words[taken] === '-q' ? COMMON_OPTIONS['quiet'] : COMMON_OPTIONS[name];
-    if (option === undefined || name === 'help' || !words[taken]?.startsWith('-')) break;
-    taken += option.type === 'string' && !words[taken]?.includes('=') ? 2 : 1;
-  }
-  // `-q` after `ssh` is ssh's.
-  const leading = words.slice(0, taken).map((word) => (word === '-q' ? '--quiet' : word));
-  return [leading, words.slice(taken)];
 }
 
 function refuseExtra(word: string): number {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Command } from './command.ts';
 import { UsageError } from './command-error.ts';
-import { findCommand } from './command-table.ts';
+import { COMMANDS, findCommand } from './command-table.ts';
 import { parse } from './parse.ts';
 
 function commandOf(name: string): Command {
@@ -53,7 +53,13 @@ test("ssh's own options are passed to ssh, before and after NAME, with their val
   assert.equal(split('ssh -h').options.flag('help'), true);
 });
 
-test('an extra argument is refused by name', () => {
+test('an extra argument is refused by name, by every command', () => {
+  for (const command of COMMANDS) {
+    const { args = [], rest } = command;
+    if (rest !== undefined || args.some((each) => each.includes('…'))) continue;
+    const words = [...args.map(() => 'x'), 'surplus'];
+    assert.throws(() => parse(command, words), /^UsageError: unexpected argument “surplus”$/, command.name);
+  }
   refused('ls web', /^unexpected argument “web”$/);
   refused('create web db', /^unexpected argument “db”$/);
   refused('create', /^NAME is missing$/);
@@ -63,6 +69,6 @@ test('an unknown option is refused with the nearest one', () => {
   refused('create web --memroy 1g', /^there is no option --memroy\. Did you mean --memory\?$/);
   refused('create web --memory', /^--memory takes a value: --memory SIZE$/);
   refused('create web --start=yes', /^--start takes no value$/);
-  refused('ls --format xml', /^--format takes table, csv, json, not xml\.$/);
+  refused('ls --format xml', /^--format takes table, csv or json, not xml$/);
   refused('ls --state runing', /^--state takes .*, not runing\. Did you mean running\?$/);
 });

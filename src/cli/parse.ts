@@ -4,7 +4,7 @@
  */
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
 import { nearest } from '../lib/nearest.ts';
-import { arityOf, type Command, type Option, Options, optionsOf } from './command.ts';
+import { arityOf, COMMON_OPTIONS, type Command, type Option, Options, optionsOf } from './command.ts';
 import { UsageError } from './command-error.ts';
 
 export interface Parsed {
@@ -31,8 +31,9 @@ export function parse(command: Command, words: readonly string[]): Parsed {
 function requireChoice(name: string, value: string | undefined, choices?: readonly string[]): void {
   if (value === undefined || choices === undefined || choices.includes(value)) return;
   const meant = nearest(value, choices);
-  const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
-  throw new UsageError(`--${name} takes ${choices.join(', ')}, not ${value}.${hint}`);
+  const hint = meant === undefined ? '' : `. Did you mean ${meant}?`;
+  const all = `${choices.slice(0, -1).join(', ')} or ${choices.at(-1)}`;
+  throw new UsageError(`--${name} takes ${all}, not ${value}${hint}`);
 }
 
 interface ParseFailure extends Error {
@@ -113,4 +114,18 @@ function needsValue(word: string, known: Readonly<Record<string, Option>>): bool
     ? known[word.slice(2)]
     : Object.values(known).find(({ short }) => word.length === 2 && short === word[1]);
   return option?.type === 'string';
+}
+
+/** Options of all commands may precede the command: `berth --json ls`. @returns them, and the words from the command on */
+export function leadingOptions(words: readonly string[]): readonly [readonly string[], readonly string[]] {
+  let taken = 0;
+  while (taken < words.length) {
+    const [name = ''] = (words[taken] ?? '').replace(/^--/, '').split('=', 1);
+    const option = words[taken] === '-q' ? COMMON_OPTIONS['quiet'] : COMMON_OPTIONS[name];
+    if (option === undefined || name === 'help' || !words[taken]?.startsWith('-')) break;
+    taken += option.type === 'string' && !words[taken]?.includes('=') ? 2 : 1;
+  }
+  // `-q` after `ssh` is ssh's.
+  const leading = words.slice(0, taken).map((word) => (word === '-q' ? '--quiet' : word));
+  return [leading, words.slice(taken)];
 }

@@ -60,7 +60,7 @@ describe('a backup with the objects of a bucket', MAY_RUN, () => {
     await guest.sh('echo late > /srv/late; sync');
     const ran = await berth.cli('backup', '--with-objects', saved);
     assert.equal(ran.code, 0, ran.err);
-    assert(!ran.err.includes('they stay in the bucket'), ran.err);
+    assert(!ran.err.includes('which stay in the bucket'), ran.err);
   });
 
   test('a start refuses another bucket than before, and one of another installation', async () => {

@@ -40,7 +40,7 @@ describe('backup', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     await guest.sh('echo late > /srv/late; sync');
     const ran = await berth.cli('backup', saved);
     assert.equal(ran.code, 0, ran.err);
-    assert.match(ran.err, /has the secret key/);
+    assert.match(ran.err, /contains the secret key/);
     assert.equal((await stat(saved)).mode & 0o777, 0o700);
     assert.equal((await stat(join(saved, 'secret-key'))).mode & 0o777, 0o600);
     assert.equal(

@@ -38,7 +38,7 @@ test('with one it gets VMs up to that, and up to what it has if that is less', a
   assert.match(await setHost(far.server, 'rack-2', { cpus: '2' }), /gets no VM before --memory is set too/);
   assert.match(
     await setHost(far.server, 'rack-2', { memory: '2' }),
-    /gets VMs of at most 2 cpus, and of 2 GiB in all/,
+    /gets VMs of at most 2 CPUs, and of 2 GiB in all/,
   );
   const rack_2 = await idOf('rack-2');
   const asked = { memory_mib: GIB, cpus: 2 };

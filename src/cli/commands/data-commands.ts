@@ -16,13 +16,7 @@ function generationOf({ options }: Call): number | null {
   return Number(text);
 }
 
-function formatOf({ options }: Call): (typeof FORMATS)[number] | null {
-  const text = options.text('format');
-  if (text === undefined) return null;
-  const found = FORMATS.find((each) => each === text);
-  if (found === undefined) throw new UsageError(`--format is ${FORMATS.join(' or ')}, not ${text}`);
-  return found;
-}
+const formatOf = ({ options }: Call) => FORMATS.find((each) => each === options.text('format')) ?? null;
 
 /** Ctrl-C fails the work under way with some error: report an interruption instead. */
 async function heeding<T>({ signal }: Call, work: () => Promise<T>): Promise<T> {
@@ -107,7 +101,12 @@ export const DATA_COMMANDS: readonly Command[] = [
     on_server: true,
     options: {
       ...GENERATION,
-      format: { type: 'string', value: 'FORMAT', help: 'raw (sparse) or qcow2; default: raw' },
+      format: {
+        type: 'string',
+        value: 'FORMAT',
+        choices: FORMATS,
+        help: 'raw (sparse) or qcow2; default: raw',
+      },
       ...JSON_OPTION,
     },
     run: exportTo,
@@ -119,7 +118,12 @@ export const DATA_COMMANDS: readonly Command[] = [
     example: 'berth create copy && berth disk import copy web.qcow2',
     on_server: true,
     options: {
-      format: { type: 'string', value: 'FORMAT', help: 'raw or qcow2; default: detected from the file' },
+      format: {
+        type: 'string',
+        value: 'FORMAT',
+        choices: FORMATS,
+        help: 'raw or qcow2; default: detected from the file',
+      },
       grow: { type: 'boolean', help: 'enlarge the disk if the file is larger, within the quota' },
       ...JSON_OPTION,
     },
