@@ -1,5 +1,11 @@
 /** Commands on notifications, events and the audit log. */
-import type { AuditEntry, Event, Notification } from '../../../client/src/berth.ts';
+import {
+  type AuditEntry,
+  type Berth,
+  BerthError,
+  type Event,
+  type Notification,
+} from '../../../client/src/berth.ts';
 import { actorWords, eventSentence } from '../../../client/src/event-words.ts';
 import type { Call, Command } from '../command.ts';
 import { timeOption } from '../duration.ts';
@@ -108,6 +114,19 @@ async function follow(call: Call, type: Event['type'] | undefined, resource: str
   }
 }
 
+const MOST_INSTANCES = 1_000;
+
+/** The present names of instances, if some of the events are forks: these have only the id of what they were forked from. */
+async function parentNames(berth: Berth, found: readonly Event[]) {
+  if (!found.some(({ type }) => type === 'instance.forked')) return () => undefined;
+  const instances = await collect(berth.instances.list({ limit: 200 }), MOST_INSTANCES).catch((error) => {
+    if (error instanceof BerthError && error.status === 403) return [];
+    throw error;
+  });
+  const names = new Map<string, string>(instances.map(({ id, name }) => [id, name]));
+  return (id: string) => names.get(id);
+}
+
 async function events(call: Call): Promise<undefined> {
   const { session, options, terminal } = call;
   const berth = session.berth();
@@ -117,9 +136,11 @@ async function events(call: Call): Promise<undefined> {
   if (options.flag('follow')) return void (await follow(call, type, resource));
   const most = mostOf(call);
   const query = { type, resource, ...filterOf(call), limit: Math.max(1, Math.min(200, most)) };
-  terminal.list(await collect(berth.list('listEvents', { query }), most), {
+  const found = await collect(berth.list('listEvents', { query }), most);
+  const nameOf = await parentNames(berth, found);
+  terminal.list(found, {
     headings: ['WHEN', 'TYPE', 'EVENT'],
-    row: (event) => [when(event.timestamp), event.type, eventSentence(event)],
+    row: (event) => [when(event.timestamp), event.type, eventSentence(event, nameOf)],
     quiet: ({ id }) => id,
     empty: 'No events.',
   });
