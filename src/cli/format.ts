@@ -1,4 +1,5 @@
 /** Formats sizes, ages and times for people. */
+const CLOCK_SKEW_MS = 60_000;
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
 export function bytes(count: number): string {
@@ -11,10 +12,22 @@ export function bytes(count: number): string {
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1).replace(/\.0$/, '')} ${UNITS[unit]}`;
 }
 
-/** `3 m ago`; `never` for null. */
+/** `3 min ago`, `in 2 h`; `never` for null. */
 export function ago(time: string | null, now_ms = Date.now()): string {
   if (time === null) return 'never';
-  return `${duration(Math.max(0, now_ms - Date.parse(time)))} ago`;
+  const past_ms = now_ms - Date.parse(time);
+  // Clocks differ a little: what has happened is not in the future.
+  return past_ms < -CLOCK_SKEW_MS ? `in ${duration(-past_ms)}` : `${duration(Math.max(0, past_ms))} ago`;
+}
+
+const two = (number: number) => String(number).padStart(2, '0');
+
+/** `2026-11-25 09:12 (3 min ago)`, in the time zone of this machine: the one format for times. `never` for null. */
+export function when(time: string | null, now_ms = Date.now()): string {
+  if (time === null) return 'never';
+  const at = new Date(time);
+  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  return `${day} ${two(at.getHours())}:${two(at.getMinutes())} (${ago(time, now_ms)})`;
 }
 
 export function duration(ms: number): string {
@@ -30,13 +43,6 @@ export function duration(ms: number): string {
 /** The local time 14:03:07, for live lines. */
 export function clock(time: string): string {
   return new Date(time).toTimeString().slice(0, 8);
-}
-
-/** `2026-11-25 09:12 (3 min ago)`, in local time; `never` for null. */
-export function when(time: string | null, now_ms = Date.now()): string {
-  if (time === null) return 'never';
-  const ms = now_ms - Date.parse(time);
-  return `${localTime(time).slice(0, -3)} (${ms < 0 ? `in ${duration(-ms)}` : `${duration(ms)} ago`})`;
 }
 
 /** The local time `2026-11-25 09:12:03`. */

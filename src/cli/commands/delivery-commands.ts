@@ -2,7 +2,7 @@
 import type { WebhookDelivery, WebhookDeliveryDetail } from '../../../client/src/berth.ts';
 import type { Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { when } from '../format.ts';
+import { localTime, when } from '../format.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { fields } from '../table.ts';
@@ -65,7 +65,7 @@ function attemptLines(attempt: WebhookDeliveryDetail['attempts'][number], reques
 
 function text(delivery: WebhookDeliveryDetail): string {
   const { id, event_id, status, attempts, attempt_count, next_attempt_at, created_at } = delivery;
-  const next = next_attempt_at === null ? [] : [['next attempt', when(next_attempt_at)] as const];
+  const next = next_attempt_at === null ? [] : [['next attempt', localTime(next_attempt_at)] as const];
   const head = fields([
     ['delivery', id],
     ['event', eventOf(delivery)],
