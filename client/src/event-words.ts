@@ -7,7 +7,8 @@ export function actorWords(actor: string, name: string | null): string {
   if (actor === 'system') return 'Berth';
   if (actor === 'operator') return 'the operator of the server';
   // A service account may have any name, even a user's address.
-  return name !== null && actor.startsWith('sa_') ? `${name} (service account)` : (name ?? actor);
+  if (!name) return actor;
+  return actor.startsWith('sa_') ? `${name} (service account)` : name;
 }
 
 /** `ada@example.org flushed web: generation 6`. @param nameOf the present names of instances */

@@ -85,9 +85,9 @@ describe('webhooks', () => {
   });
 
   test('a delivery is shown with its event, its request and its answers', async () => {
-    const { cli } = await somebody();
+    const { cli, who } = await somebody();
     await cli.done('webhook', 'create', URL_, '--name', 'robot');
-    await cli.done('create', 'web');
+    await api.instance(who, { name: 'web' });
     await tellAll(api.db);
     assert.match(
       await cli.done('webhook', 'replay', 'robot', '--since', '1h'),

@@ -2,7 +2,7 @@
 import type { WebhookDelivery, WebhookDeliveryDetail } from '../../../client/src/berth.ts';
 import type { Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { when } from '../format.ts';
+import { localTime, timeCell, when } from '../format.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { fields } from '../table.ts';
@@ -65,7 +65,7 @@ function attemptLines(attempt: WebhookDeliveryDetail['attempts'][number], reques
 
 function text(delivery: WebhookDeliveryDetail): string {
   const { id, event_id, status, attempts, attempt_count, next_attempt_at, created_at } = delivery;
-  const next = next_attempt_at === null ? [] : [['next attempt', when(next_attempt_at)] as const];
+  const next = next_attempt_at === null ? [] : [['next attempt', localTime(next_attempt_at)] as const];
   const head = fields([
     ['delivery', id],
     ['event', eventOf(delivery)],
@@ -83,6 +83,7 @@ function text(delivery: WebhookDeliveryDetail): string {
 export const DELIVERY_COMMANDS: readonly Command[] = [
   {
     name: 'webhook deliveries',
+    lists: true,
     args: ['WEBHOOK'],
     summary: 'list the deliveries of a webhook, the newest events first',
     example: 'berth webhook deliveries hooks.example.org --status failed',
@@ -101,10 +102,10 @@ export const DELIVERY_COMMANDS: readonly Command[] = [
         row: (each) => {
           const last = each.attempts.at(-1);
           return [
-            when(each.created_at),
+            timeCell(each.created_at),
             eventOf(each),
             each.status,
-            String(each.attempt_count),
+            { text: String(each.attempt_count), value: each.attempt_count },
             last === undefined ? '-' : outcomeOf(last),
             each.id,
           ];

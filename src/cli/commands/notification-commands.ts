@@ -117,6 +117,7 @@ async function listMail(
 export const NOTIFICATION_COMMANDS: readonly Command[] = [
   {
     name: 'notification ls',
+    lists: false,
     short: ['notifications'],
     summary: 'list your notifications, newest first',
     example: 'berth notifications -f',

@@ -1,5 +1,5 @@
 /** Commands on events and the audit log. */
-import type { AuditEntry, Event } from '../../../client/src/berth.ts';
+import { type AuditEntry, type Berth, BerthError, type Event } from '../../../client/src/berth.ts';
 import { actorWords, eventSentence } from '../../../client/src/event-words.ts';
 import type { Call, Command } from '../command.ts';
 import { timeOption } from '../duration.ts';
@@ -58,6 +58,19 @@ async function follow(call: Call, type: Event['type'] | undefined, resource: str
   }
 }
 
+const MOST_INSTANCES = 1_000;
+
+/** The present names of instances, if some of the events are forks: these have only the id of what they were forked from. */
+async function parentNames(berth: Berth, found: readonly Event[]) {
+  if (!found.some(({ type }) => type === 'instance.forked')) return () => undefined;
+  const instances = await collect(berth.instances.list({ limit: 200 }), MOST_INSTANCES).catch((error) => {
+    if (error instanceof BerthError && error.status === 403) return [];
+    throw error;
+  });
+  const names = new Map<string, string>(instances.map(({ id, name }) => [id, name]));
+  return (id: string) => names.get(id);
+}
+
 async function events(call: Call): Promise<undefined> {
   const { session, options, terminal } = call;
   const berth = session.berth();
@@ -67,9 +80,11 @@ async function events(call: Call): Promise<undefined> {
   if (options.flag('follow')) return void (await follow(call, type, resource));
   const most = mostOf(call);
   const query = { type, resource, ...filterOf(call), limit: Math.max(1, Math.min(200, most)) };
-  terminal.list(await collect(berth.list('listEvents', { query }), most), {
+  const found = await collect(berth.list('listEvents', { query }), most);
+  const nameOf = await parentNames(berth, found);
+  terminal.list(found, {
     headings: ['WHEN', 'TYPE', 'EVENT'],
-    row: (event) => [timeCell(event.timestamp), event.type, eventSentence(event)],
+    row: (event) => [timeCell(event.timestamp), event.type, eventSentence(event, nameOf)],
     quiet: ({ id }) => id,
     empty: 'No events.',
   });
@@ -102,6 +117,7 @@ async function audit(call: Call): Promise<undefined> {
 export const WATCH_COMMANDS: readonly Command[] = [
   {
     name: 'events',
+    lists: true,
     summary: 'list the events of the last 30 days, the newest first; -f prints new ones as they come',
     example: 'berth events --instance web --since 24h',
     options: {
