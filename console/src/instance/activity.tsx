@@ -22,10 +22,7 @@ export function Activity({ instance }: { readonly instance: Instance }) {
         list={list}
         empty={
           <Empty icon="audit" title="Nothing yet">
-            <p>
-              Starts, stops, flushes, forks and changes appear here as they happen. Start the VM to see the
-              first.
-            </p>
+            <p>Starts, stops, flushes, forks and changes are listed here as they happen.</p>
           </Empty>
         }
         columns={[
