@@ -42,7 +42,7 @@ export function Activity({ instance }: { readonly instance: Instance }) {
             <p>
               {filtered
                 ? 'Change or clear the filter.'
-                : 'Starts, stops, flushes, forks and changes appear here as they happen. Start the VM to see the first.'}
+                : 'Starts, stops, flushes, forks and changes are listed here as they happen. Start the VM to see the first.'}
             </p>
           </Empty>
         }

@@ -30,7 +30,7 @@ const Finding = named('OperatorFinding', {
     description:
       '`problem`: something does not work now. `weakness`: a setting, a limit or a file weakens the installation',
   }),
-  check: Type.String({ examples: ['mail server'] }),
+  check: Type.String({ examples: ['mail'] }),
   found: Type.String({ examples: ['none: resets, invitations and warnings are only files on the server'] }),
   next: nullable(Type.String({ description: 'What to set or run' }), {
     examples: ['BERTH_SMTP_URL=smtp://…'],
