@@ -9,8 +9,8 @@ import { COMMANDS } from '../../src/cli/command-table.ts';
 import { reference } from '../../src/cli/help.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
+import { appendNotifyingEvent, raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, type Person } from '../support/people.ts';
-import { happen, tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
@@ -35,7 +35,7 @@ describe('webhooks', () => {
     assert.ok(!list.includes('whsec_'));
     assert.match(await cli.done('webhook', 'deliveries', 'hooks.example.org'), /^Nothing was sent yet/);
     assert.match(await cli.done('webhook', 'ping', 'hooks.example.org', '-q'), /^evt_\w+\n$/);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     assert.match(
       await cli.fails(3, 'webhook', 'redeliver', 'hooks.example.org', 'whd_nothing'),
       /^berth: .*\n {2}next: berth webhook deliveries hooks\.example\.org\n/,
@@ -55,7 +55,7 @@ describe('webhooks', () => {
     await until('it listens', () => listening.err().includes('Listening at'));
     await api.instance(stranger);
     const { id } = await api.instance(who);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await until('it is printed', () => listening.out().includes(id));
     listening.child.kill('SIGINT');
     const { code, out } = await listening.ended;
@@ -69,16 +69,16 @@ describe('what happens', () => {
   test('notifications are listed, marked as read, and followed', async () => {
     const { cli, who } = await somebody();
     assert.equal(await cli.done('notifications'), 'Nothing unread.\n');
-    await happen(api.db, who);
-    await tellAll(api.db);
+    await appendNotifyingEvent(api.db, who);
+    await raiseNotificationsOfEvents(api.db);
     assert.match(await cli.done('notifications'), /^\S+ m?s ago +info +SSH key .*\n {22}\S/);
     const following = cli.start(['notifications', '-f', '--json'], null);
     await until(
       'it is told',
       async () => {
         // A stream begins at its opening: one that happens after it comes.
-        await happen(api.db, who);
-        await tellAll(api.db);
+        await appendNotifyingEvent(api.db, who);
+        await raiseNotificationsOfEvents(api.db);
         return following.out().includes('"ssh_key.added"');
       },
       { every_ms: 200 },
@@ -96,7 +96,7 @@ describe('what happens', () => {
     const { cli, who } = await somebody();
     const { name } = await api.instance(who);
     const other = await api.instance(who);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     const all = (await cli.done('events')).trim().split('\n');
     assert.equal(all.length, 2);
     assert.match(

@@ -116,7 +116,7 @@ export class SshClient {
   }
 
   /** Ends the connection of `shared` commands, if there is one. The next command opens another. */
-  async disconnectSignal(target: SshTarget): Promise<void> {
+  async disconnect(target: SshTarget): Promise<void> {
     const path = this.#shared(target);
     if (existsSync(path))
       await runProgram('ssh', ['-F', 'none', '-o', `ControlPath=${path}`, '-O', 'exit', 'x']);
