@@ -45,6 +45,12 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
 
   test('a strict first connection works with the known_hosts line, and only with it', async () => {
     assert.equal(await guest.sh('hostname'), 'ways');
+    const preferred = { options: ['KexAlgorithms=+curve25519-sha256'] };
+    assert.equal(
+      (await berth.ssh.run(guest.target, 'true', preferred)).code,
+      0,
+      'with the preferred algorithms',
+    );
     const ignorant = new SshClient(berth.data_dir, 'ignorant');
     const refused = await ignorant.run(guest.target, 'true');
     assert.equal(refused.code, 255);
