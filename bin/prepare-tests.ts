@@ -1,4 +1,7 @@
-/** Prepares this machine for tests and benchmarks: Debian packages, the guest image in `.cache/images/debian-12`, the console. */
+/**
+ * `node bin/prepare-tests.ts [programs|image]`: prepares this machine for tests and benchmarks. `programs`: Debian packages and the
+ * console. `image`: the guest image in `.cache/images/debian-12`, which needs the programs. Default: both.
+ */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { readEnv } from '../src/config/env.ts';
@@ -17,8 +20,12 @@ const list_paths = ['debian-packages.txt', 'debian-packages-test.txt']
 const interrupted = new AbortController();
 process.once('SIGTERM', () => interrupted.abort());
 
-try {
+async function preparePrograms(): Promise<void> {
   await ensureDebianPackages({ list_paths, env: readEnv(), is_root: process.getuid?.() === 0, say });
+  await import('../console/build.ts');
+}
+
+async function prepareImage(): Promise<void> {
   const image = await ensureGuestImage({
     build_script: join(project_dir, 'guest', 'build.sh'),
     images_dir: join(project_dir, '.cache', 'images', 'debian-12'),
@@ -29,7 +36,12 @@ try {
   const store = await FolderStore.open(join(project_dir, '.cache', 'image-objects'));
   const here = await readHostImage(image.dir, true);
   if (here) await storeImage(store, here.folder, here.manifest);
-  await import('../console/build.ts');
+}
+
+const [what] = process.argv.slice(2);
+try {
+  if (what !== 'image') await preparePrograms();
+  if (what !== 'programs') await prepareImage();
 } catch (error) {
   if (!(error instanceof StartError)) throw error;
   process.exitCode = refuse(error);

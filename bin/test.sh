@@ -34,7 +34,8 @@ heading() {
   echo "== $stage"
 }
 
-# Test files below the given folders that match PATTERN: the long ones of bin/long-tests.txt first, in its order.
+# Test files below the given folders that match PATTERN: the long ones of bin/long-tests.txt first, in its order. Before all others:
+# fast-start, whose template the other guests use, beside two files without guests.
 test_files() {
   find "$@" -name '*.test.ts' -type f 2> /dev/null | grep -E -e "$pattern" | sort |
     awk 'NR == FNR { rank[$1] = NR; next } { print (($1 in rank) ? rank[$1] : 1000) "\t" $1 }' bin/long-tests.txt - |
@@ -43,6 +44,15 @@ test_files() {
 
 count() {
   echo $#
+}
+
+# Waits for the preparation, and prints what it did.
+prepared() {
+  status=0
+  wait "$preparation" || status=$?
+  preparation=
+  cat "$results/preparation.txt"
+  [ "$status" = 0 ] || exit "$status"
 }
 
 trap finish EXIT
@@ -61,12 +71,19 @@ export BERTH_TEST_DURATIONS
 
 # File names have no spaces: the lists are split into words.
 unit=$(test_files src bin bench console)
-others=$(test_files test)
-[ -n "$unit$others" ] || { stage="no test file matches $pattern"; exit 1; }
+# Those in these folders need no guest image.
+imageless='^test/(client|db|house|http|ingress|webhooks)/'
+integration=$(test_files test | grep -E "$imageless" || true)
+guests=$(test_files test | grep -vE "$imageless" || true)
+[ -n "$unit$integration$guests" ] || { stage="no test file matches $pattern"; exit 1; }
 
-if [ -n "$others" ]; then
-  # While the first stages run.
-  "$NODE" bin/prepare-tests.ts > "$results/preparation.txt" 2>&1 &
+if [ -n "$integration$guests" ]; then
+  # While the first stages run: the image takes a minute, once.
+  (
+    "$NODE" bin/prepare-tests.ts programs
+    : > "$results/programs-ready"
+    [ -z "$guests" ] || exec "$NODE" bin/prepare-tests.ts image
+  ) > "$results/preparation.txt" 2>&1 &
   preparation=$!
 fi
 if [ -z "$pattern" ]; then
@@ -81,15 +98,18 @@ if [ -n "$unit" ]; then
   "$NODE" --test --test-concurrency=2 --test-timeout=600000 --import ./test/support/end-of-file.ts \
     --test-reporter=spec --test-reporter-destination=stdout --test-reporter=tap --test-reporter-destination="$results/unit.tap" $unit
 fi
-if [ -n "$others" ]; then
-  heading 'Debian packages, guest image and console'
-  status=0
-  wait "$preparation" || status=$?
-  preparation=
-  cat "$results/preparation.txt"
-  [ "$status" = 0 ] || exit "$status"
+if [ -n "$integration" ]; then
+  heading 'Debian packages and console'
+  while [ ! -e "$results/programs-ready" ] && kill -0 "$preparation" 2> /dev/null; do sleep 0.1; done
+  [ -e "$results/programs-ready" ] || prepared
+  heading "integration tests ($(count $integration) files)"
+  "$NODE" bin/run-tests.ts "$results/integration.tap" $integration
+fi
+if [ -n "$guests" ]; then
+  heading 'Debian packages, console and guest image'
+  prepared
   BERTH_TEST_IMAGE_DIR=$(readlink -f .cache/images/debian-12/current)
   export BERTH_TEST_IMAGE_DIR
-  heading "integration and guest tests ($(count $others) files)"
-  "$NODE" bin/run-tests.ts "$results/others.tap" $others
+  heading "tests of processes and guests ($(count $guests) files)"
+  "$NODE" bin/run-tests.ts "$results/guests.tap" $guests
 fi

@@ -50,7 +50,7 @@ export const Heartbeat = named('Heartbeat', { facts: HostFacts, disks: listOf(Di
 export type Heartbeat = Of<typeof Heartbeat>;
 export const HeartbeatResponse = named('HeartbeatResponse', { host_id: HostId });
 
-/** An image that this host has, by the hash of its root file system; `needed`: a disk here will soon be committed on it. */
+/** An image that this host has, by the hash of its root file system; `needed`: a disk on this host is about to be committed on top of it. */
 export const OfferedImage = named('OfferedImage', {
   id: ImageId,
   version: Sha256,

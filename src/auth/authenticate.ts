@@ -1,4 +1,4 @@
-/** Turns a request's credential into its principal, by what the database says now. Nothing is cached. */
+/** Looks up the principal of a request's credential in the database, for each request. Nothing is cached. */
 import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { type ApiKeyId, isId, type OrgId, type SessionId } from '../lib/ids.ts';
@@ -33,7 +33,7 @@ export async function authenticate(db: Db, headers: CredentialHeaders): Promise<
   if (token !== undefined && prefix === SESSION_PREFIX) return ofSession(db, hashToken(token), headers.org);
   if (token !== undefined && prefix === API_KEY_PREFIX) {
     const principal = await ofApiKey(db, hashToken(token), headers.ip);
-    // Never silently another organisation than the one that was asked for.
+    // A key must not act in another organisation than the requested one.
     if (headers.org !== undefined && headers.org !== '' && headers.org !== principal.org_id) {
       throw new AppError('FORBIDDEN', {
         message: 'An API key acts in the organisation it was made in, and Berth-Org names another.',

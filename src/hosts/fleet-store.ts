@@ -113,7 +113,7 @@ export async function setDraining(tx: Tx, id: HostId, draining: boolean): Promis
   await tx.updateTable('hosts').set({ draining }).where('id', '=', id).execute();
 }
 
-/** Revokes its token. The task `silent-hosts` then fails its VMs. */
+/** Revokes its token. The task `expire-hosts` then fails its VMs. */
 export async function markRemoved(tx: Tx, id: HostId): Promise<void> {
   await tx
     .updateTable('hosts')

@@ -28,7 +28,7 @@ export interface MutationContext {
 export interface Mutation {
   /** The name in the audit log. */
   readonly action: string;
-  /** For work that continues after its response is stored: whether it has not failed since. If it failed, a replay repeats it. */
+  /** Whether a stored response is still valid. False if work that continued after it has failed since: then a replay runs again. */
   readonly holds?: (tx: Tx, kept: unknown) => Promise<boolean>;
 }
 

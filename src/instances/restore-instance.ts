@@ -11,8 +11,8 @@ import { findInstance, type InstanceRow, setHostKeys, updateInstance } from './s
 import { instanceView } from './view.ts';
 
 /**
- * Makes a new generation that equals an older one; those between stay. The new epoch makes every host's overlay stale. The
- * next boot reports the guest's host key, which a fork that goes back to its first generation generates again.
+ * Creates a new generation that equals an older one; those between stay. The new epoch makes every host's overlay stale. The
+ * next boot reports the guest's host key, because the restored disk may have another one, or (a fork's first generation) none.
  * @throws AppError NOT_FOUND, CONFLICT
  */
 export async function restoreInstance(

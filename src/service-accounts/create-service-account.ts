@@ -4,7 +4,7 @@ import type { Tx } from '../db/pool.ts';
 import { newId } from '../lib/ids.ts';
 import { insertServiceAccount, type ServiceAccountRow } from './store.ts';
 
-/** Makes a service account with a scope within its maker's own. @throws AppError FORBIDDEN, INVALID_REQUEST */
+/** Creates a service account with a scope within its creator's own. @throws AppError FORBIDDEN, INVALID_REQUEST */
 export async function createServiceAccount(
   tx: Tx,
   principal: Principal,

@@ -94,7 +94,7 @@ function alreadyRegistered(
     : 'This key is already registered on your account, for another organisation. To use it everywhere, log in, revoke it and register it again.';
 }
 
-/** The organisations where the key grants access, and the key's own, or else the caller's. */
+/** The organisations where the key grants access, and the key's own organisation; the caller's if there are none. */
 async function concernedOrgs(tx: Tx, principal: Principal, { id, org_id }: SshKeyRow): Promise<OrgId[]> {
   const own = org_id ?? principal.org_id;
   return [...new Set([own, ...(await organisationsGranted(tx, id))])];

@@ -9,7 +9,7 @@ import { failFlushes } from './flushes.ts';
 import { observe } from './model.ts';
 import { findVm, listActive, updateVm, type VmRow } from './store.ts';
 
-/** Fails every active VM, because a restored database's hosts are gone with all writes that were not durable. Returns how many. */
+/** Fails every active VM after a restore of the database: their hosts are gone, with all unsaved writes. Returns how many. */
 export async function failLost(db: Db, message: string, actor: string): Promise<number> {
   const lost = await listActive(db);
   for (const { id, instance_id } of lost) {

@@ -1,13 +1,12 @@
 /**
- * The states of a VM and their transitions, as one pure table.
+ * The states of a VM and their transitions, as one pure table. Calls are in capitals, reports of the host in lower case.
  *
- *   stopped ──start──▶ starting ──running──▶ running ◀──running── restarting
- *      ▲                  │ │                 │  │  └──restart,rebooting──▲
- *      │                  │ └──failed─┐    ▲  │  └──suspend──▶ suspending ──suspended──▶ suspended
- *   stopped            stop,powered_off│  │  stop,powered_off       │
- *      │                  │            │  └──┼─────suspend_failed────┘
- *      │                  ▼            ▼     ▼
- *   stopping ◀────────────┴── stop ─ failed ◀─┴── failed (from any state but stopped, suspended)
+ *   stopped, suspended, failed          ── START ──▶ starting ── running ──▶ running
+ *   running                             ── RESTART, rebooting ──▶ restarting ── running ──▶ running
+ *   running                             ── SUSPEND ──▶ suspending ── suspended ──▶ suspended, ── suspend_failed ──▶ running
+ *   any but stopped                     ── STOP ──▶ stopping ── stopped ──▶ stopped
+ *   any but stopped, suspended, failed  ── powered_off ──▶ stopping
+ *   any but stopped, suspended          ── failed ──▶ failed; from starting, restarting, suspending also at a deadline
  *
  * A start from stopped, suspended or failed is a new boot: a new row with a new epoch. All other changes
  * update the row, guarded by its version. A VM is `running` only when the guest accepts SSH, and `stopped` only

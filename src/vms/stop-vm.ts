@@ -30,7 +30,7 @@ export function stopVm(
       state: 'stopping',
       desired: 'stopped',
       ...(force ? { force: true } : {}),
-      // A final flush that cannot end is announced once. Its cause stays the reason.
+      // A repeated stop must not hide why the final flush cannot end.
       reason: row.reason_code === 'flush_pending' ? reasonOf(row) : requested,
     });
   });

@@ -7,8 +7,8 @@ import { webhookView } from './view.ts';
 import { notifyChanged } from './wake.ts';
 
 /**
- * Its pending deliveries fail, and it gets no new ones; a replay sends them later. Does nothing if it is disabled already,
- * or if its URL is not one of `addresses`.
+ * Disables a webhook: its pending deliveries fail, and it gets no new ones; a replay sends them later. Does nothing if it is
+ * already disabled, or if its URL is not one of `addresses`.
  */
 export async function disable(
   tx: Tx,

@@ -16,13 +16,13 @@ async function inChunks(db: Db, change: RawBuilder<unknown>): Promise<void> {
   }
 }
 
-/** The smallest id of so many days ago: ids sort by time. */
+/** The smallest id of the time `days` ago: ids sort by time. */
 function idOf(kind: 'whd' | 'evt', days: number): string {
   const id = newId(kind, Date.now() - days * 86_400_000);
   return `${id.slice(0, `${kind}_`.length + 10)}${'0'.repeat(16)}`;
 }
 
-/** Fails deliveries that were redelivered late, or whose receiver asked for long waits. */
+/** Fails pending deliveries whose event is deleted: after a late redelivery, or long waits that the receiver asked for. */
 async function failWithoutEvent(db: Db): Promise<void> {
   // Each of the two has an index.
   for (const in_order of [sql`in_order`, sql`not in_order`]) {

@@ -8,7 +8,7 @@ import { noteHealth, recordOutcomes } from './outcome-store.ts';
 import { findOwner, markFailingTold, markProven } from './store.ts';
 import { webhookView } from './view.ts';
 
-/** A delivery that has failed so often shows that the failure persists. */
+/** After this many failures of one delivery the webhook counts as failing. */
 const TELLING_TRIES = 5;
 
 /**

@@ -257,8 +257,8 @@ describe('notifications', () => {
   test('read marks one by its id, and takes it back', async () => {
     const { cli } = await loggedIn();
     await cli.done('api-key', 'create', 'ci');
-    const { tellAll } = await import('../support/telling.ts');
-    await tellAll(api.db);
+    const { raiseNotificationsOfEvents } = await import('../support/notifications.ts');
+    await raiseNotificationsOfEvents(api.db);
     const [newest] = await cli.json<{ id: string }[]>('notifications');
     assert(newest);
     const unread = async () => (await cli.done('notifications', '-q')).split('\n').includes(newest.id);

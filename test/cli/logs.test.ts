@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, type Person } from '../support/people.ts';
-import { tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
@@ -20,7 +20,7 @@ describe('events and audit', () => {
     const { cli, who } = await somebody();
     const { name } = await api.instance(who);
     const other = await api.instance(who);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     const [heading, ...lines] = (await cli.done('events')).trim().split('\n');
     assert.match(heading ?? '', /^WHEN +TYPE +EVENT$/);
     assert.equal(lines.length, 2);
@@ -39,11 +39,11 @@ describe('events and audit', () => {
   test('events -f --since prints those since then, oldest first, and goes on with new ones', async () => {
     const { cli, who } = await somebody();
     const [one, two] = [await api.instance(who), await api.instance(who)];
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     const following = cli.start(['events', '-f', '--since', '1h', '--actor', who.email], null);
     await until('the past is printed', () => following.out().includes(two.name));
     const three = await api.instance(who);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await until('the new one is printed', () => following.out().includes(three.name));
     following.child.kill('SIGINT');
     const { code, out } = await following.ended;

@@ -7,9 +7,9 @@ import { newId } from '../../src/lib/ids.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
+import { mailNotificationsOfEvents } from '../support/notifications.ts';
 import type { Person } from '../support/people.ts';
 import { serverCliForFile } from '../support/server-cli.ts';
-import { tellByMail } from '../support/telling.ts';
 
 const api = await apiForFile();
 const { berth, done, actions } = await serverCliForFile(api);
@@ -91,7 +91,7 @@ describe('berth user reset-mfa', () => {
     assert.equal((await login(who.email, PASSWORD)).status, 200);
     assert.ok((await actions(who.org_id)).includes('auth.reset_mfa_on_server by operator'));
     const mails: Mail[] = [];
-    await tellByMail(api.db, async (mail) => void mails.push(mail));
+    await mailNotificationsOfEvents(api.db, async (mail) => void mails.push(mail));
     const told = mails.filter(
       ({ to, subject }) => to === who.email && subject.includes('factor was removed'),
     );

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
+import { appendNotifyingEvent, raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, type Person } from '../support/people.ts';
-import { happen, tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
@@ -19,16 +19,16 @@ describe('what happens', () => {
   test('notifications are listed, marked as read, and followed', async () => {
     const { cli, who } = await somebody();
     assert.equal(await cli.done('notifications'), 'Nothing unread.\n');
-    await happen(api.db, who);
-    await tellAll(api.db);
+    await appendNotifyingEvent(api.db, who);
+    await raiseNotificationsOfEvents(api.db);
     assert.match(await cli.done('notifications'), /^\S+ m?s ago +info +SSH key .*\n {22}\S/);
     const following = cli.start(['notifications', '-f', '--json'], null);
     await until(
       'it is told',
       async () => {
         // A stream begins at its opening: one that happens after it comes.
-        await happen(api.db, who);
-        await tellAll(api.db);
+        await appendNotifyingEvent(api.db, who);
+        await raiseNotificationsOfEvents(api.db);
         return following.out().includes('"ssh_key.added"');
       },
       { every_ms: 200 },

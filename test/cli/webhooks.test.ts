@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, type Person } from '../support/people.ts';
-import { tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
@@ -31,7 +31,7 @@ describe('webhooks', () => {
       /^No deliveries yet\. Send one: berth webhook ping hooks\.example\.org\n$/,
     );
     assert.match(await cli.done('webhook', 'ping', 'hooks.example.org', '-q'), /^evt_\w+\n$/);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     assert.match(
       await cli.fails(3, 'webhook', 'redeliver', 'hooks.example.org', 'whd_nothing'),
       /^berth: .*\n {2}next: berth webhook deliveries hooks\.example\.org\n/,
@@ -88,7 +88,7 @@ describe('webhooks', () => {
     const { cli, who } = await somebody();
     await cli.done('webhook', 'create', URL_, '--name', 'robot');
     await api.instance(who, { name: 'web' });
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     assert.match(
       await cli.done('webhook', 'replay', 'robot', '--since', '1h'),
       /^Sending [1-9]\d* events again\. To see the result: berth webhook deliveries robot\n$/,
@@ -123,7 +123,7 @@ describe('webhooks', () => {
     await until('it listens', () => listening.err().includes('Listening at'));
     await api.instance(stranger);
     const { id } = await api.instance(who);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await until('it is printed', () => listening.out().includes(id));
     listening.child.kill('SIGINT');
     const { code, out } = await listening.ended;

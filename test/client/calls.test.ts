@@ -6,8 +6,8 @@ import { after, beforeEach, describe, test } from 'node:test';
 import { Berth, BerthConnectionError, BerthError, type Event, VmWaitError } from '../../client/src/berth.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey } from '../support/people.ts';
-import { tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
 
@@ -75,7 +75,7 @@ async function failureOf(work: Promise<unknown>): Promise<BerthError> {
 }
 
 describe('repetition', () => {
-  test('a create whose answers are lost is sent with one key, and creates one', async () => {
+  test('a create whose responses are lost is repeated with one Idempotency-Key, and creates one instance', async () => {
     const { berth } = await somebody();
     fates = ['lost', 'lost', 'refused'];
     const made = await berth.instances.create({ name: newName() });
@@ -89,7 +89,7 @@ describe('repetition', () => {
     );
   });
 
-  test('503 and 429 are said again, a quota, a conflict and a long Retry-After are not', async () => {
+  test('503 and 429 are retried; a quota, a conflict and a long Retry-After are not', async () => {
     const { berth } = await somebody();
     fates = [
       { status: 503, code: 'UNAVAILABLE', retry_after: '0' },
@@ -111,7 +111,7 @@ describe('repetition', () => {
     }
   });
 
-  test('what is not safe to say twice is said once', async () => {
+  test('a request that is not safe to repeat is sent once', async () => {
     const { berth, who } = await somebody();
     const { id } = await api.instance(who);
     fates = ['lost'];
@@ -119,7 +119,7 @@ describe('repetition', () => {
     assert.equal(seen.length, 1);
   });
 
-  test('it ends: after four repetitions the failure is told', async () => {
+  test('after four retries the failure is thrown', async () => {
     const { berth } = await somebody();
     fates = Array.from({ length: 9 }, () => 'refused' as const);
     await assert.rejects(berth.call('listImages', {}), BerthConnectionError);
@@ -135,7 +135,7 @@ describe('repetition', () => {
     await assert.rejects(call, /enough/);
   });
 
-  test('an abort while an answer is read is told as one, also where nothing is said twice', async () => {
+  test('an abort while a response is read is thrown as an abort, also for a request that is never retried', async () => {
     const { who } = await somebody();
     const aborter = new AbortController();
     const berth = new Berth({
@@ -169,7 +169,7 @@ test('errors carry code, status, details and the id of the request', async () =>
   assert.equal((await failureOf(nobody.call('listImages', {}))).code, 'UNAUTHENTICATED');
 });
 
-test('a list is read to its end over pages, each item once', async () => {
+test('a list is read over all of its pages, each item once', async () => {
   const { berth, who } = await somebody();
   const made = [];
   for (let count = 0; count < 5; count++) made.push((await api.instance(who)).id);
@@ -192,7 +192,7 @@ test('waiting ends when the VM runs, and with its reason when it fails', async (
   await assert.rejects(down, (error) => error instanceof VmWaitError && error.vm.state === 'failed');
 });
 
-test('events come live, and none is lost or doubled over a cut', async () => {
+test('events arrive live, and a cut connection loses or repeats none', async () => {
   const { berth, who } = await somebody();
   const idOf = ({ value }: IteratorResult<Event, void>) =>
     (value as Event).data['instance'] as { id: string };
@@ -208,13 +208,13 @@ test('events come live, and none is lost or doubled over a cut', async () => {
   await first_open;
   // JSON leaves this as it is, and for `.` of a pattern it ends the line.
   const one = await api.instance(who, { labels: { note: 'first\u2028second' } });
-  await tellAll(api.db);
+  await raiseNotificationsOfEvents(api.db);
   assert.equal(idOf(await first).id, one.id);
   const second = events.next();
   proxy.closeAllConnections();
   const two = await api.instance(who);
   const three = await api.instance(who);
-  await tellAll(api.db);
+  await raiseNotificationsOfEvents(api.db);
   assert.equal(idOf(await second).id, two.id);
   assert.equal(idOf(await events.next()).id, three.id);
   const last = events.next();
@@ -222,7 +222,7 @@ test('events come live, and none is lost or doubled over a cut', async () => {
   await assert.rejects(last, /enough/);
 });
 
-test('events that go on after one that is not known any more say so', async () => {
+test('a stream that resumes after an expired event says so', async () => {
   const { berth } = await somebody();
   const aborter = new AbortController();
   const { promise: told, resolve: onReset } = Promise.withResolvers<void>();

@@ -4,7 +4,7 @@ import { scopeOfRole } from '../../client/src/role-scopes.ts';
 import { ALL_SCOPES, parseScope, ROLE_SCOPES } from '../../src/auth/permissions.ts';
 import { ROLES } from '../../src/db/tables.ts';
 
-test("the client's scope of a role is all that the server lets the role do, and no more", () => {
+test("the client's scope of a role is exactly what the server allows the role", () => {
   for (const role of ROLES) {
     const allowed = ALL_SCOPES.filter((scope) => ROLE_SCOPES[role].includes(scope));
     assert.deepEqual(parseScope(scopeOfRole(role)), allowed, role);

@@ -21,7 +21,7 @@ function signed(by: readonly string[], text = body, at = seconds()): Record<stri
 }
 const refused = (work: Promise<unknown>) => assert.rejects(work, WebhookVerificationError);
 
-test('a genuine message is answered, from plain headers, from Headers, as text and as bytes', async () => {
+test('a genuine message is accepted, with headers as an object or as Headers, as text and as bytes', async () => {
   for (const headers of [signed([secret]), new Headers(signed([secret]))]) {
     for (const given of [body, new TextEncoder().encode(body)]) {
       const message = await verifyWebhook(secret, headers, given);
@@ -30,13 +30,13 @@ test('a genuine message is answered, from plain headers, from Headers, as text a
   }
 });
 
-test('while a secret is being replaced, either side may know both', async () => {
+test('during a rotation of the secret, sender and receiver may each know both secrets', async () => {
   const next = newSecret();
   await verifyWebhook(next, signed([secret, next]), body);
   await verifyWebhook([secret, next], signed([next]), body);
 });
 
-test('another secret, a changed byte, id or time, an old or a future message, a missing header: refused', async () => {
+test('a message with another secret, a changed byte, id or time, an old or future time, or a missing header is refused', async () => {
   const headers = signed([secret]);
   await refused(verifyWebhook(newSecret(), headers, body));
   await refused(verifyWebhook(secret, headers, body.replace('started', 'stopped')));

@@ -57,20 +57,20 @@ const ALTERATIONS: Record<string, ReturnType<typeof sql>> = {
 
 describe('the chain', () => {
   for (const [what, change] of Object.entries(ALTERATIONS)) {
-    test(`an entry with ${what} is found`, async () => {
+    test(`an entry with ${what} is detected`, async () => {
       const org_id = await chained(5);
       await sql`update audit_log set ${change} where org_id = ${org_id} and seq = 3`.execute(db);
       assert.deepEqual(await verify(org_id), { ...whole(2), broken_at: 3 });
     });
   }
-  test('a deleted entry is found where it was: the first, one between, the last', async () => {
+  test('a deleted entry is detected at its place: the first, a middle one, the last', async () => {
     for (const seq of [1, 3, 5]) {
       const org_id = await chained(5);
       await sql`delete from audit_log where org_id = ${org_id} and seq = ${seq}`.execute(db);
       assert.equal((await verify(org_id)).broken_at, seq);
     }
   });
-  test('a deleted entry is found also when the later ones move up', async () => {
+  test('a deleted entry is detected also when later ones are renumbered', async () => {
     const org_id = await chained(5);
     await sql`delete from audit_log where org_id = ${org_id} and seq = 3`.execute(db);
     for (const seq of [4, 5]) {
@@ -79,13 +79,13 @@ describe('the chain', () => {
     await sql`update audit_heads set seq = 4 where org_id = ${org_id}`.execute(db);
     assert.deepEqual(await verify(org_id), { ...whole(2), broken_at: 3 });
   });
-  test('an inserted entry is found', async () => {
+  test('an inserted entry is detected', async () => {
     const org_id = await chained(3);
     await sql`insert into audit_log (org_id, seq, id, ${COLUMNS}) select org_id, 4, id || 'x', ${COLUMNS}
       from audit_log where org_id = ${org_id} and seq = 3`.execute(db);
     assert.equal((await verify(org_id)).broken_at, 4);
   });
-  test('two entries that changed places are found', async () => {
+  test('two swapped entries are detected', async () => {
     const org_id = await chained(5);
     for (const [from, to] of [
       [2, 99],
@@ -96,7 +96,7 @@ describe('the chain', () => {
     }
     assert.deepEqual(await verify(org_id), { ...whole(1), broken_at: 2 });
   });
-  test('an entry of another organisation does not fit', async () => {
+  test('an entry of another organisation breaks the chain', async () => {
     const [one, other] = [await chained(2), await chained(1)];
     await sql`delete from audit_log where org_id = ${one} and seq = 1`.execute(db);
     await sql`update audit_log set org_id = ${one} where org_id = ${other}`.execute(db);
@@ -104,8 +104,8 @@ describe('the chain', () => {
   });
 });
 
-describe('what is not sealed yet', () => {
-  test('is counted, and sealed in the order of its writing', async () => {
+describe('entries that are not sealed yet', () => {
+  test('are counted, and sealed in the order of their inserts', async () => {
     const org_id = await written(3);
     assert.deepEqual(await verify(org_id), whole(0, 3));
     await sealAudit(db, audit);
@@ -120,7 +120,7 @@ describe('what is not sealed yet', () => {
     ]);
   });
   for (const [what, change] of Object.entries({ ...ALTERATIONS, 'another organisation': null })) {
-    test(`an entry with ${what} is found before it is sealed and after`, async () => {
+    test(`an entry with ${what} is detected before and after it is sealed`, async () => {
       const org_id = await written(3);
       const other = newId('org');
       const { rows } = await sql<{ id: string }>`
@@ -134,7 +134,7 @@ describe('what is not sealed yet', () => {
       assert.deepEqual(await verify(of), { ...whole(fit), broken_at: fit + 1 });
     });
   }
-  test('an entry inserted without the key is found', async () => {
+  test('an entry that was inserted without the key is detected', async () => {
     const org_id = await written(1);
     await sql`insert into audit_log (org_id, id, ${COLUMNS}) select org_id, id || 'x', ${COLUMNS}
       from audit_log where org_id = ${org_id}`.execute(db);
@@ -142,7 +142,7 @@ describe('what is not sealed yet', () => {
     assert.match(altered ?? '', /x$/);
     assert.equal(unsealed, 1);
   });
-  test('a sealed entry cannot pass as an unsealed one', async () => {
+  test('a sealed entry is not accepted as an unsealed one', async () => {
     const org_id = await chained(3);
     await sql`update audit_log set seq = null where org_id = ${org_id} and seq = 3`.execute(db);
     const verdict = await verify(org_id);
@@ -205,7 +205,7 @@ describe('sealing', () => {
     for (const org_id of orgs) assert.deepEqual(await verify(org_id), whole(30));
   });
 
-  test('a sealer that dies leaves every chain as it was, and the next one does its work', async () => {
+  test('a sealer that dies leaves every chain unchanged, and the next one seals its entries', async () => {
     const org_id = await chained(2);
     await written(3, org_id);
     const holder = openPool(database.url, () => undefined, 1);

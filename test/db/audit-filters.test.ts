@@ -36,7 +36,7 @@ async function planOf(filter: AuditFilter, before: string | null): Promise<Plan>
   throw new Error(`no index: ${JSON.stringify(root)}`);
 }
 
-describe('a page of the audit log reads no entry that it does not show', () => {
+describe('a page of the audit log reads only the rows that it shows', () => {
   const before = `aud_${'9'.repeat(26)}`;
   for (const [filter, index] of [
     [{}, 'audit_log_pkey'],

@@ -22,7 +22,7 @@ const options = { db, store: await FolderStore.open(folder), disk_keys: context.
 const log = createLog('test', 'silent');
 const never = new AbortController().signal;
 
-test('one run has a turn with every disk that is due, and with those that need it most first', async () => {
+test('one run compacts every disk that is due, those with the most waste first', async () => {
   const owner = await api.person();
   const ids: InstanceId[] = [];
   for (let i = 0; i < 25; i++) {

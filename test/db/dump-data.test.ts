@@ -28,7 +28,7 @@ async function* each(lines: readonly string[]): AsyncGenerator<string> {
 
 const AWKWARD = `comma, "quote" 'single' back\\\\slash (paren) {brace} \u00e9\u4e2d\ud83d\ude00 and\nlines\ttabs`;
 
-test('every row comes back as it was: texts, bytes, times, arrays, JSON, nulls, computed columns, counters', async () => {
+test('every row is restored unchanged: texts, bytes, times, arrays, JSON, nulls, computed columns, counters', async () => {
   await queryOnce(
     database.url,
     `insert into users (id, email, email_key, name, password_hash, created_at)
@@ -65,7 +65,7 @@ test('every row comes back as it was: texts, bytes, times, arrays, JSON, nulls, 
   assert.equal(next?.serial, '4', 'a counter goes on behind rows that are gone');
 });
 
-test('data that breaks off, or is not of this schema, changes nothing', async () => {
+test('truncated data, and data of another schema, change nothing', async () => {
   const lines = await dumped(database.url);
   const url = await emptyTables();
   // Counters are not rolled back, and need not be.
@@ -86,7 +86,7 @@ test('data that breaks off, or is not of this schema, changes nothing', async ()
   assert.deepEqual(await rows(), nothing);
 });
 
-test('what is saved is of one moment, whatever is written meanwhile', async () => {
+test('a dump is one snapshot, despite concurrent writes', async () => {
   const texts = await withSnapshot(database.url, async (snapshot) => {
     await queryOnce(
       database.url,
@@ -103,7 +103,7 @@ test('what is saved is of one moment, whatever is written meanwhile', async () =
   assert.ok((await dumped(database.url)).some((line) => line.includes('org_late')));
 });
 
-test('what was saved of an older schema is loaded into that one, and brought up to date from there', async () => {
+test('a dump of an older schema is loaded into that schema and then migrated', async () => {
   const names = knownMigrations().map(({ name }) => name);
   const only = new Set(names.slice(0, -3));
   const [older, url] = [await database.createEmpty('older'), await database.createEmpty('from_older')];

@@ -32,7 +32,7 @@ test('schema.sql is what the migrations make (if not: node test/support/write-sc
   assert.equal(await readFile(join(DB, 'schema.sql'), 'utf8'), await dumpSchema(database.url));
 });
 
-test('schema.sql makes the schema that it shows', async () => {
+test('schema.sql creates the schema that it shows', async () => {
   const url = await empty();
   // Foreign keys name tables that come later: the tables alone first, then their foreign keys.
   const text = await readFile(join(DB, 'schema.sql'), 'utf8');
@@ -48,7 +48,7 @@ test('schema.sql makes the schema that it shows', async () => {
   assert.equal(await dumpSchema(url), text);
 });
 
-test('a first run makes everything, a second one nothing', async () => {
+test('a first run creates everything, a second one nothing', async () => {
   const url = await empty();
   assert.deepEqual(await migrate(url), NAMES);
   const before = await dumpSchema(url);
@@ -56,13 +56,13 @@ test('a first run makes everything, a second one nothing', async () => {
   assert.equal(await dumpSchema(url), before);
 });
 
-test('of five migrators at once one does the work and all succeed', async () => {
+test('of five concurrent migrators one migrates and all succeed', async () => {
   const url = await empty();
   const ran = await Promise.all(Array.from({ length: 5 }, () => migrate(url)));
   assert.deepEqual(ran.map((names) => names.length).sort(), [0, 0, 0, 0, NAMES.length]);
 });
 
-test('a migration that was changed after it had been applied is refused by name', async (t) => {
+test('a migration that was changed after it was applied is refused by name', async (t) => {
   const url = await empty();
   await migrate(url);
   const folder = await migrations(t);
@@ -91,7 +91,7 @@ test('a database of another version is refused, and the message says what to do'
   await refuseNewerDatabase(await empty());
 });
 
-test('a migration that fails leaves nothing of itself, keeps those before it, and is tried again', async (t) => {
+test('a failed migration leaves nothing behind, keeps the earlier ones, and is tried again', async (t) => {
   const url = await empty();
   const folder = await migrations(t);
   const bad = join(folder, '999999-bad.sql');
@@ -105,7 +105,7 @@ test('a migration that fails leaves nothing of itself, keeps those before it, an
   assert.deepEqual(await migrate(url, { dir: folder }), ['999999-bad.sql']);
 });
 
-test('a file that is no migration by its name is refused before anything is done', async (t) => {
+test("a file whose name is not a migration's is refused before anything runs", async (t) => {
   const folder = await migrations(t);
   await writeFile(join(folder, 'later.sql'), 'select 1');
   await assert.rejects(migrate(await empty(), { dir: folder }), /later\.sql: not named NNNNNN-name\.sql/);

@@ -55,7 +55,7 @@ async function begun(work: (tx: Tx) => Promise<unknown>) {
   };
 }
 
-test('an event that commits late is not skipped, and holds up no other', async () => {
+test('an event that commits late is not skipped and delays no other', async () => {
   const seen: NumberedEvent[] = [];
   const endLate = await begun((tx) => happen(tx, 1));
   const endNever = await begun((tx) => happen(tx, 3));
@@ -78,7 +78,7 @@ test('an event that commits late is not skipped, and holds up no other', async (
   );
 });
 
-test('concurrent dispatchers hand over each event once, without a gap in the positions', async () => {
+test('concurrent dispatchers dispatch each event once, without gaps in the positions', async () => {
   const seen: NumberedEvent[] = [];
   await Promise.all(Array.from({ length: 200 }, (_, n) => transaction(db, (tx) => happen(tx, n))));
   await Promise.all(Array.from({ length: 8 }, () => dispatchEvents(db, [keepIn(seen)])));
@@ -92,7 +92,7 @@ test('concurrent dispatchers hand over each event once, without a gap in the pos
   );
 });
 
-test('a consumer that fails leaves its batch for the next time', async () => {
+test('a batch whose consumer fails is dispatched again', async () => {
   await transaction(db, (tx) =>
     appendPrivate(tx, {
       org_id: null,
@@ -136,7 +136,7 @@ test('a commit wakes the dispatcher of its process, a rollback does not', async 
   undo();
 });
 
-test('a batch reads its own events alone, whatever the planner assumes', async () => {
+test('a batch reads only its own events, whatever the planner assumes', async () => {
   await transaction(db, async (tx) => {
     for (let n = 0; n < 200; n++) await happen(tx, n);
   });
@@ -163,7 +163,7 @@ async function tuplesRead(tx: Tx): Promise<number> {
   return Number(rows[0]?.tuples ?? 0);
 }
 
-test("positions of an instance's events ascend as their sequence, whichever transaction began first", async () => {
+test("an instance's events have positions in the order of their sequence, whichever transaction began first", async () => {
   const id = await makeInstance();
   const started = (tx: Tx) => append(tx, { org_id, instance_id: id, type: 'vm.started', data: {}, ...BY });
   const seen: NumberedEvent[] = [];
@@ -184,7 +184,7 @@ test("positions of an instance's events ascend as their sequence, whichever tran
   );
 });
 
-test('an old event is deleted once it was dispatched, not before', async () => {
+test('an old event is deleted only after its dispatch', async () => {
   await dispatchEvents(db, []);
   await happen(db, 2);
   await sql`update events set created_at = now() - interval '31 days'`.execute(db);
@@ -196,7 +196,7 @@ test('an old event is deleted once it was dispatched, not before', async () => {
   assert.equal(await count(), 0);
 });
 
-test('hundreds of writers that commit and roll back in any order, and several dispatchers: each committed event once, in order', async () => {
+test('with hundreds of writers that commit or roll back in any order, several dispatchers dispatch each committed event once, in order', async () => {
   const instances = await Promise.all(Array.from({ length: 4 }, makeInstance));
   const committed = new Set<EventId>();
   const write = async (n: number) => {

@@ -6,8 +6,8 @@ import { sql } from 'kysely';
 import { pino } from 'pino';
 import { NotifyHub, notify } from '../../src/db/notify.ts';
 import { isNoAnswer, isUnavailable, NO_ANSWER_MS, openPool } from '../../src/db/pool.ts';
-import { CuttableWay } from '../support/cuttable.ts';
 import { startDatabase, type TestDatabase } from '../support/database.ts';
+import { DatabaseProxy } from '../support/database-proxy.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
 const log = pino({ level: 'silent' });
@@ -17,16 +17,16 @@ before(async () => {
 });
 after(() => database.close());
 
-async function openWay(t: TestContext): Promise<CuttableWay> {
-  const way = await CuttableWay.open(database);
-  t.after(() => way.close());
-  return way;
+async function openProxy(t: TestContext): Promise<DatabaseProxy> {
+  const proxy = await DatabaseProxy.open(database);
+  t.after(() => proxy.close());
+  return proxy;
 }
 
 test('LISTEN: waiters are woken, and get later notifications', async (t) => {
-  const way = await openWay(t);
+  const proxy = await openProxy(t);
   const db = openPool(database.url, () => undefined, 1);
-  const hub = new NotifyHub(way.url, log, { every: 300, answer: 200 });
+  const hub = new NotifyHub(proxy.url, log, { every: 300, answer: 200 });
   t.after(async () => {
     await hub.stop();
     await db.destroy();
@@ -35,20 +35,20 @@ test('LISTEN: waiters are woken, and get later notifications', async (t) => {
   hub.subscribe('events', '', () => woken++);
   hub.start();
   await until('it listens', () => woken > 0);
-  const before_silence = woken;
-  way.silence();
-  await until('it listens again', () => woken > before_silence);
-  const before_news = woken;
+  const before_stall = woken;
+  proxy.stall();
+  await until('it listens again', () => woken > before_stall);
+  const before_notification = woken;
   await notify(db, 'events');
-  await until('it hears', () => woken > before_news);
+  await until('the waiter is woken', () => woken > before_notification);
 });
 
 test('the pool: the statement fails as unavailable, and the next one gets another connection', async (t) => {
-  const way = await openWay(t);
-  const db = openPool(way.url, () => undefined, 1);
+  const proxy = await openProxy(t);
+  const db = openPool(proxy.url, () => undefined, 1);
   t.after(() => db.destroy());
   await sql`select 1`.execute(db);
-  way.silence();
+  proxy.stall();
   t.mock.timers.enable({ apis: ['setTimeout'] });
   let over = false;
   const unanswered = assert

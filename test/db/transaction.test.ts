@@ -107,7 +107,7 @@ test('statements sent at once are of one transaction: if one fails, none is comm
     assert.deepEqual(await notes(one), ['a', 'b']);
   }));
 
-test('a value that cannot be sent fails its transaction, and the connection goes on', () =>
+test('a value that cannot be serialised fails its transaction, and the connection stays usable', () =>
   withOneConnection(async (one) => {
     const circular: Record<string, unknown> = {};
     circular['itself'] = circular;
@@ -165,7 +165,7 @@ test('a notification is sent at the commit, and not after a rollback', async () 
   await listener.end();
 });
 
-test('a deadlock is retried, and what the failed try did is not committed', async () => {
+test('a deadlock is retried, and nothing of the failed attempt is committed', async () => {
   await clear();
   await sql`insert into notes values (1, ''), (2, '')`.execute(pool);
   const append = (id: number, text: string) =>

@@ -9,8 +9,8 @@ import {
   PASSWORD,
   type Visit,
 } from '../support/console-visit.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeNotification, makeServiceKey, makeSshKey } from '../support/people.ts';
-import { tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const PASTED = 100_000;
@@ -147,7 +147,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await only.check();
     await page.getByRole('cell', { name: 'laptop' }).waitFor();
     await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await page.getByText('Nobody can log in').waitFor();
     await leave();
   });
@@ -165,7 +165,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByText('Replaced the key set.').waitFor();
     assert.deepEqual([await only.isChecked(), await laptop.isChecked()], [true, true]);
     await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await page.getByText('Nobody can log in').waitFor();
     assert.deepEqual([await only.isChecked(), await laptop.isChecked()], [true, false]);
     await leave();
@@ -197,7 +197,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByText('Saved.').waitFor();
     assert.equal(await flush.inputValue(), '120');
     await api.as(who).patch(`/v1/instances/${id}`, { auto_flush_seconds: 300, labels: { by: 'another' } });
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await page.locator('main header').getByText('another').waitFor();
     await page.getByLabel('Name').fill(`${name}-2`);
     await button('Save').click();
@@ -313,7 +313,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await listenAt('/api-keys');
     await heading('No API keys yet').waitFor();
     await api.as(who).post('/v1/api-keys', { name: 'elsewhere', scope: 'instances:read' });
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await page.getByRole('cell', { name: 'elsewhere', exact: true }).waitFor();
     await leave();
   });

@@ -7,8 +7,8 @@ import type { InstanceOut } from '../support/api.ts';
 import { accessibilityFindings, NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, type Visit } from '../support/console-visit.ts';
 import { makeGenerations } from '../support/generations.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { instanceIn } from '../support/states.ts';
-import { tellAll } from '../support/telling.ts';
 
 /** For a look, when asked for: in both themes, and narrow. */
 async function picture(page: Page, name: string): Promise<void> {
@@ -169,7 +169,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await api.agent.stopped(id);
     await api.agent.assigned(id, 'it starts again', ({ desired }) => desired === 'running');
     await api.agent.ready(id);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await page.locator('.timeline li.head').filter({ hasText: 'restored from 1' }).waitFor();
     await picture(page, 'generations');
     await leave();
@@ -224,7 +224,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await button('Resume').waitFor();
     await picture(page, 'suspended');
     await api.as(who).patch(`/v1/instances/${id}`, { wake_on_connect: true });
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await page.getByText('A connection starts it, and waits until it runs.').waitFor();
     assert.deepEqual(await accessibilityFindings(page), []);
     await leave();

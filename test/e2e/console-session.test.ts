@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, PASSWORD } from '../support/console-visit.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, makeNotification, type Person } from '../support/people.ts';
-import { tellAll } from '../support/telling.ts';
 
 const HOUR_MS = 3_600_000;
 
@@ -190,7 +190,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await heading('No events yet').waitFor();
     await endTokens(who);
     await api.as(who).post(`/v1/instances/${id}/vm`);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     await page.getByRole('cell', { name: 'instance.created' }).waitFor();
     await leave();
   });

@@ -10,9 +10,9 @@ import { after, before, describe, test } from 'node:test';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import type { NotificationOut as Told } from '../support/notifications.ts';
 import type { ErrorBody } from '../support/rest-client.ts';
 import { SmallDisk } from '../support/small-disk.ts';
-import type { NotificationOut as Told } from '../support/telling.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 

@@ -17,7 +17,7 @@ async function listenOn(port: number): Promise<Server> {
   return server;
 }
 
-describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
+describe('a start with a conflict or a wrong setting', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   const servers: Server[] = [];
 
@@ -69,7 +69,7 @@ describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 
   });
 
   test(
-    "a new instance passes over an SSH port that another program has, and an instance's own port comes back when it is free",
+    'a new instance skips an SSH port that another program uses, and a freed port serves its instance again',
     THOROUGH,
     async () => {
       const first = await GuestInstance.create(berth, 'first');

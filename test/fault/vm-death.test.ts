@@ -74,7 +74,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   });
 
   test(
-    'killed while the agent is away, is failed when it comes back, and starts with all that was synced',
+    'killed while the agent is down, is failed when the agent is back, and starts with all synced data',
     THOROUGH,
     async () => {
       await guest.sh(`head -c 1M /dev/urandom > /srv/alone; sync`);
@@ -171,7 +171,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   });
 
   test(
-    'whose guest reads rotten data, never gets it: it is failed naming it, and goes on once it is mended',
+    'whose guest reads a corrupt segment never gets its data, fails naming it, and runs once it is repaired',
     THOROUGH,
     async () => {
       const hashes = await guest.sh(HASH);
@@ -218,7 +218,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
 
   // test/guest/images.test.ts loses the whole image.
   test(
-    'whose image has lost its kernel on this host, starts with the one in the object store',
+    'whose image lost its kernel on this host starts with the kernel from the object store',
     THOROUGH,
     async () => {
       await guest.stop();

@@ -53,7 +53,7 @@ describe('webhooks and the death of', { timeout: 3_600_000 }, () => {
     }
   }
 
-  test('the worker, between send and record, and the database just as it comes back', async () => {
+  test('the control plane between a request and its record, and of the database as it restarts', async () => {
     await receiver('held');
     const [first, count] = [next, 50];
     next += count;
@@ -72,7 +72,7 @@ describe('webhooks and the death of', { timeout: 3_600_000 }, () => {
     for (const id of sent) assert.ok((copies.get(id)?.length ?? 0) >= 2, `${id} is sent again, with its id`);
   });
 
-  test('workers, the database and the receiver, while events happen', {
+  test('control planes, the database and the receiver, while events arrive', {
     ...THOROUGH,
     timeout: 2_400_000,
   }, async (t) => {

@@ -6,10 +6,10 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { isAlive, isStopped, killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
-import { FarHost } from '../support/far-host.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';
+import { RemoteHost } from '../support/remote-host.ts';
 import type { ReceiptBody } from '../support/rest-client.ts';
 import { bucketSettings, S3Server } from '../support/s3-server.ts';
 import { THOROUGH } from '../support/thorough.ts';
@@ -23,7 +23,7 @@ const PATIENCE = { timeout_ms: 120_000, every_ms: 100 };
 describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600_000 }, () => {
   let server: S3Server;
   let berth: Installation;
-  let far: FarHost;
+  let far: RemoteHost;
   let guest: GuestInstance;
   let receipt: ReceiptBody;
   let settings: Record<string, string>;
@@ -41,7 +41,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     const hosts_listen = `127.0.0.1:${await ownPort()}`;
     settings = { ...store, BERTH_HOSTS_LISTEN: hosts_listen, BERTH_HOST_LEASE_SECONDS: LEASE_SECONDS };
     berth = await Installation.start({ settings });
-    far = await FarHost.start(
+    far = await RemoteHost.start(
       `https://${hosts_listen}`,
       await onServer('host', 'add', 'far', '--cpus', '8', '--memory', '64'),
       store,
@@ -80,7 +80,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     assert(isStopped(qemu));
   });
 
-  test('it starts on the other host from its last durable generation, with the same port and host key, as recovered', async () => {
+  test('it starts on the other host from its last durable generation, with the same port and host key, and reason recovered', async () => {
     await onServer('host', 'drain', 'local', '--undo');
     const before = guest.target;
     const vm = await guest.start();

@@ -55,7 +55,7 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
     assert.equal(written.code, 7, written.err);
   });
 
-  test('a host key that is not the instance’s is refused', async () => {
+  test('another host key than the instance’s is refused', async () => {
     const folder = join(cli.home, '.config', 'berth', 'known_hosts');
     const [id = ''] = (await cli.done('show', 'web', '-q')).trim().split('\n');
     const lines = readFileSync(join(folder, id), 'utf8');

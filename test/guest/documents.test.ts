@@ -21,7 +21,7 @@ const read = (path: string) => readFileSync(join(PROJECT, path), 'utf8');
 const blocksOf = (path: string) =>
   [...read(path).matchAll(/^```sh\n(.*?)^```$/gms)].map(([, block = '']) => block);
 
-describe('what the documents say to type', { skip: CANNOT_BOOT_GUESTS, timeout: 580_000 }, () => {
+describe('the commands of the documents', { skip: CANNOT_BOOT_GUESTS, timeout: 580_000 }, () => {
   let berth: Installation;
   let home: string;
 
@@ -76,7 +76,7 @@ describe('what the documents say to type', { skip: CANNOT_BOOT_GUESTS, timeout: 
     return printed;
   }
 
-  test('docs/tutorial.md: from nothing to a durable machine, and back from a mistake', async () => {
+  test('docs/tutorial.md creates a durable machine and undoes a mistake', async () => {
     const [start, ...rest] = blocksOf('docs/tutorial.md');
     assert.equal(start, 'npm start\n');
     const printed = await type(rest);
@@ -88,14 +88,14 @@ describe('what the documents say to type', { skip: CANNOT_BOOT_GUESTS, timeout: 
     assert.equal(printed.at(-1), 'Deleted web, copy.\n');
   });
 
-  test('README.md: two commands, and what follows them', THOROUGH, async () => {
+  test('README.md starts Berth with two commands, and uses it', THOROUGH, async () => {
     const [start, ...rest] = blocksOf('README.md');
     assert.equal(start, 'npm start\n');
     const printed = await type(rest);
     assert.match(printed.at(-1) ?? '', /^first is stopped; all saved/m);
   });
 
-  test('docs/api.md: the same with nothing but curl and ssh', THOROUGH, async () => {
+  test('docs/api.md does the same with only curl and ssh', THOROUGH, async () => {
     const { password } = JSON.parse(readFileSync(berth.paths.first_login, 'utf8')) as { password: string };
     const printed = await type(blocksOf('docs/api.md'), `${password}\n`);
     assert.match(printed.join(''), /"consistency":"filesystem"/);

@@ -101,7 +101,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   });
 
   test(
-    'with a full disk it boots under a new name, and what its services make others can read',
+    'boots with a full disk and a new name, and files of its services stay readable to others',
     THOROUGH,
     async () => {
       await sh('cat /dev/zero > /srv/zeroes; for n in $(seq 64); do echo > /srv/$n || break; done; sync');
@@ -193,22 +193,21 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     await sh('head -c 1000000 /dev/urandom > /srv/kept; sync; cp /srv/kept /srv/kept2; sync');
     const sum = await sh('sha256sum < /srv/kept');
     await guest.stop();
-    const grow = (disk_gib: number) =>
-      berth.client.expect(200, 'PATCH', guest.path, { disk_gib, cpus: 2, memory_mib: 300 });
-    await grow(3);
+    await berth.client.expect(200, 'PATCH', guest.path, { disk_gib: 3 });
     await guest.start();
     const grown_mib = Number.parseInt(await sh(size), 10);
     assert.ok(grown_mib > before_mib + 900, `${before_mib} MiB became ${grown_mib}`);
     assert.equal(await sh('sha256sum < /srv/kept'), sum);
-    assert.equal(await sh('nproc'), '2');
     // Beyond the old end.
     await sh('head -c 5000000 /dev/urandom > /srv/more; sync');
     const more = await sh('sha256sum < /srv/more');
     await guest.stop();
-    await grow(5);
+    // There is no template for this size: it boots.
+    await berth.client.expect(200, 'PATCH', guest.path, { disk_gib: 5, cpus: 2, memory_mib: 300 });
     await berth.removeOverlays(guest.id);
     await guest.start();
     assert.ok(Number.parseInt(await sh(size), 10) > grown_mib + 1800);
+    assert.equal(await sh('nproc'), '2');
     assert.deepEqual(await sh('sha256sum < /srv/kept; sha256sum < /srv/more'), `${sum}\n${more}`);
   });
 });

@@ -59,7 +59,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
   });
   after(() => berth?.dispose());
 
-  test('delays nobody, whatever its agent answers, is said to be silent, and costs the host no memory', async (t) => {
+  test('whatever its agent answers, delays no other guest, is reported as silent, and costs the host no memory', async (t) => {
     // What these take themselves is not the guest's.
     await isFlushed('before');
     await echoes('before');

@@ -34,7 +34,7 @@ describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, t
     assert.match(body.error.message, /agent does not answer/);
   });
 
-  test('is flushed as after a power cut, and the receipt says so', async () => {
+  test('is flushed without a freeze, and the receipt says so', async () => {
     const { status, body } = await berth.client.request<ReceiptBody>(
       'POST',
       `${guest.path}/vm/flush`,

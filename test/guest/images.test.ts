@@ -72,7 +72,7 @@ describe('images', { skip: CANNOT_BOOT_GUESTS, timeout: 1_800_000 }, () => {
     );
   }
 
-  test('images lost, a VM starts from the object store: name, DNS, clock, disk, cpu and memory are as asked for', async () => {
+  test('a host that lost its images starts a VM from the object store, with the requested name, DNS, clock, disk, cpu and memory', async () => {
     await until('the image is stored', async () => (await image('debian-12'))?.current, {
       timeout_ms: 120_000,
     });
@@ -116,49 +116,53 @@ describe('images made on the server', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, t
     return ran.out;
   }
 
-  test('debian-12-systemd: its services are systemd’s, and all else is as in debian-12', BUILT, async () => {
-    assert.match(await done('image', 'build', 'debian-12-systemd'), /^debian-12-systemd [0-9a-f]{12}: /m);
-    const user_data = '#!/bin/sh\nsystemctl is-active berth-agent > /root/user-data-ran\n';
-    const guest = await GuestInstance.running(berth, 'managed', {
-      image: 'debian-12-systemd',
-      memory_mib: 512,
-      user_data,
-    });
-    assert.equal(await guest.sh('readlink -f /proc/1/exe'), '/usr/lib/systemd/systemd');
-    assert.equal(
-      await guest.sh('systemctl is-active ssh sshd qemu-guest-agent berth-boot'),
-      'active\nactive\nactive\nactive',
-    );
-    assert.equal(await guest.sh('systemctl --failed --no-legend'), '');
-    // Of the first boot too: the journal is called after the machine id, which is the instance's own from the start.
-    const journal = 'journalctl -q --no-pager -u berth-boot | wc -l';
-    assert.notEqual(await guest.sh(journal), '0');
-    assert.equal(await guest.sh('hostname; cat /etc/resolv.conf'), 'managed\nnameserver 10.0.2.3');
-    assert.ok(Number(await guest.sh('df --output=size -B1 / | tail -1')) > 1.8 * GIB);
-    await until('user data ran', async () => (await guest.sh('cat /root/user-data-ran')) === 'active');
-    const { host_keys } = await guest.sshDetails();
-    const machine_id = await guest.sh('echo kept > /root/kept; cat /etc/machine-id');
-    assert.equal((await guest.flush()).consistency, 'filesystem');
-    await guest.restart();
-    assert.equal(await guest.shAgain('cat /root/kept'), 'kept');
-    await guest.stop();
-    await berth.client.expect(200, 'PATCH', guest.path, { disk_gib: 3 });
-    await guest.start();
-    assert.deepEqual((await guest.sshDetails()).host_keys, host_keys);
-    assert.equal(await guest.shAgain('cat /etc/machine-id /root/kept'), `${machine_id}\nkept`);
-    assert.ok(Number(await guest.sh('df --output=size -B1 / | tail -1')) > 2.8 * GIB);
-    await guest.stop();
-    const fork = await guest.fork('branch');
-    await fork.start();
-    await fork.learnHost();
-    assert.notDeepEqual((await fork.sshDetails()).host_keys, host_keys);
-    assert.notEqual(await fork.sh('cat /etc/machine-id'), machine_id);
-    assert.notEqual(await fork.sh(journal), '0');
-    await fork.stop();
-  });
+  test(
+    'debian-12-systemd runs its services under systemd, and is otherwise like debian-12',
+    BUILT,
+    async () => {
+      assert.match(await done('image', 'build', 'debian-12-systemd'), /^debian-12-systemd [0-9a-f]{12}: /m);
+      const user_data = '#!/bin/sh\nsystemctl is-active berth-agent > /root/user-data-ran\n';
+      const guest = await GuestInstance.running(berth, 'managed', {
+        image: 'debian-12-systemd',
+        memory_mib: 512,
+        user_data,
+      });
+      assert.equal(await guest.sh('readlink -f /proc/1/exe'), '/usr/lib/systemd/systemd');
+      assert.equal(
+        await guest.sh('systemctl is-active ssh sshd qemu-guest-agent berth-boot'),
+        'active\nactive\nactive\nactive',
+      );
+      assert.equal(await guest.sh('systemctl --failed --no-legend'), '');
+      // Of the first boot too: the journal is called after the machine id, which is the instance's own from the start.
+      const journal = 'journalctl -q --no-pager -u berth-boot | wc -l';
+      assert.notEqual(await guest.sh(journal), '0');
+      assert.equal(await guest.sh('hostname; cat /etc/resolv.conf'), 'managed\nnameserver 10.0.2.3');
+      assert.ok(Number(await guest.sh('df --output=size -B1 / | tail -1')) > 1.8 * GIB);
+      await until('user data ran', async () => (await guest.sh('cat /root/user-data-ran')) === 'active');
+      const { host_keys } = await guest.sshDetails();
+      const machine_id = await guest.sh('echo kept > /root/kept; cat /etc/machine-id');
+      assert.equal((await guest.flush()).consistency, 'filesystem');
+      await guest.restart();
+      assert.equal(await guest.shAgain('cat /root/kept'), 'kept');
+      await guest.stop();
+      await berth.client.expect(200, 'PATCH', guest.path, { disk_gib: 3 });
+      await guest.start();
+      assert.deepEqual((await guest.sshDetails()).host_keys, host_keys);
+      assert.equal(await guest.shAgain('cat /etc/machine-id /root/kept'), `${machine_id}\nkept`);
+      assert.ok(Number(await guest.sh('df --output=size -B1 / | tail -1')) > 2.8 * GIB);
+      await guest.stop();
+      const fork = await guest.fork('branch');
+      await fork.start();
+      await fork.learnHost();
+      assert.notDeepEqual((await fork.sshDetails()).host_keys, host_keys);
+      assert.notEqual(await fork.sh('cat /etc/machine-id'), machine_id);
+      assert.notEqual(await fork.sh(journal), '0');
+      await fork.stop();
+    },
+  );
 
   test(
-    'a tarball becomes an image of its own; without sshd it is refused by name; once unused it can be removed',
+    'a tarball becomes an image; without sshd it is refused, naming sshd; an unused image can be removed',
     BUILT,
     async () => {
       const folder = mkdtempSync(join(tmpdir(), 'berth-own-'));

@@ -54,7 +54,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
     assert.deepEqual(in_folder, [], 'nothing is in the folder');
   });
 
-  test('S3 away in the middle of a flush: 503, the guest goes on, and the next flush has it all', async () => {
+  test('without S3 during a flush: 503, the guest runs on, and the next flush has everything', async () => {
     await guest.sh('head -c 8M /dev/urandom > /srv/third; sync');
     const { generation } = (await guest.vm()).disk;
     cutInTheNextSegment();
@@ -71,7 +71,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
     assert(dirty_bytes >= 8 * MIB, `${dirty_bytes} bytes were still marked`);
   });
 
-  test('S3 away while a VM is stopped: flush_pending, and stopped only once all is saved', async () => {
+  test('without S3 during a stop: flush_pending, and stopped only once everything is saved', async () => {
     await guest.sh('head -c 8M /dev/urandom > /srv/fifth; sync');
     const hashes = await guest.sh(HASH);
     cutInTheNextSegment();
@@ -86,7 +86,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
     assert.equal(await guest.shAgain(HASH), hashes);
   });
 
-  test('S3 away at a start: it starts, readyz and log say what is wrong, the VM runs on, and it recovers', async () => {
+  test('without S3 at its start, the installation starts, readyz and log name the cause, VMs run on, and it recovers', async () => {
     // Until then the guest's reads need the store.
     const { sidecar } = overlayPaths(berth.paths.overlays, guest.id);
     await until('the overlay is whole', () => JSON.parse(readFileSync(sidecar, 'utf8')).filled === 'yes', {
@@ -116,7 +116,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
     await guest.flush();
   });
 
-  test('the credentials are in no log, and in the environment of neither QEMU nor the database', async () => {
+  test('the credentials are neither in a log nor in the environment of QEMU and the database', async () => {
     assert(!berth.output.includes(server.secret_access_key));
     for (const pid of [guest.qemu.pid, await berth.postgresPid()]) {
       const environment = readFileSync(`/proc/${pid}/environ`, 'latin1');

@@ -171,7 +171,7 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     await isRefused(going.client);
   });
 
-  test('of its owner, by a role that may write no instances, does the same', async () => {
+  test('by its owner, whose role may not write instances, does the same', async () => {
     const { id: me } = await berth.client.expect<{ id: string }>(200, 'GET', '/v1/me');
     const { data } = await berth.client.expect<{ data: { id: string }[] }>(200, 'GET', '/v1/orgs');
     const org_id = present(data[0], 'an organisation').id;

@@ -43,22 +43,28 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
   };
   const remote = () => `${guest.target.user}@${guest.target.host}`;
 
-  test('the known_hosts line makes a strict first connection work, and without it there is none', async () => {
+  test('a strict first connection works with the known_hosts line, and only with it', async () => {
     assert.equal(await guest.sh('hostname'), 'ways');
+    const preferred = { options: ['KexAlgorithms=+curve25519-sha256'] };
+    assert.equal(
+      (await berth.ssh.run(guest.target, 'true', preferred)).code,
+      0,
+      'with the preferred algorithms',
+    );
     const ignorant = new SshClient(berth.data_dir, 'ignorant');
     const refused = await ignorant.run(guest.target, 'true');
     assert.equal(refused.code, 255);
     assert.match(refused.stderr, /Host key verification failed/);
   });
 
-  test('sftp, there and back', async () => {
+  test('sftp copies a file to the guest and back', async () => {
     const port = ['-P', String(guest.target.port)];
     const batch = `put ${local} /srv/by-sftp\nget /srv/by-sftp ${here('back-sftp')}\n`;
     await program('sftp', [...berth.ssh.options(), ...port, '-b', '-', remote()], batch);
     assert(readFileSync(here('back-sftp')).equals(content));
   });
 
-  test('scp, there and back, by both of its protocols', async () => {
+  test('scp copies a file to the guest and back, by both of its protocols', async () => {
     for (const flags of [[], ['-O']]) {
       const base = [...berth.ssh.options(), '-P', String(guest.target.port), ...flags];
       await program('scp', [...base, local, `${remote()}:/srv/by-scp`]);
@@ -67,7 +73,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     }
   });
 
-  test('rsync, there and back', async () => {
+  test('rsync copies files to the guest and back', async () => {
     mkdirSync(here('tree'));
     for (let i = 0; i < 20; i++) writeFileSync(here(`tree/${i}`), randomBytes(1_000));
     const shell = `ssh ${berth.ssh.options().join(' ')} -p ${guest.target.port}`;
@@ -77,7 +83,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     assert(there?.equals(back as Buffer));
   });
 
-  test('a forwarded port of ours leads into the guest', async () => {
+  test('a local port is forwarded into the guest', async () => {
     const port = await ownPort();
     const options = ['ExitOnForwardFailure=yes'];
     const forwarding = berth.ssh.start(guest.target, {
@@ -102,7 +108,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     }
   });
 
-  test("a forwarded port of the guest's leads to us", async () => {
+  test('a port of the guest is forwarded to the client', async () => {
     const server = createServer((socket) => socket.end('from outside'));
     server.listen(0, '127.0.0.1');
     await once(server, 'listening');
@@ -136,7 +142,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     }
   });
 
-  test('keys of every type that the API takes get in', async () => {
+  test('keys of every type that the API accepts can log in', async () => {
     const kinds: readonly KeyKind[] = [
       { type: 'rsa', bits: 2048 },
       { type: 'ecdsa', bits: 521 },

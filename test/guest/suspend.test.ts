@@ -147,21 +147,17 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     });
   };
 
-  test(
-    'an agent or control plane that is killed meanwhile: it is suspended in the end, and loses nothing',
-    THOROUGH,
-    async () => {
-      for (const role of ['agent', 'control-plane'] as const) {
-        await guest.shAgain(`${COUNTER} echo ${role} > /srv/kept; echo ${role} > /run/kept`);
-        await suspending();
-        await berth.kill(role);
-        await berth.recovered(role);
-        await guest.reached('suspended');
-        assert.equal((await guest.start()).reason?.code, 'resumed');
-        assert.equal(await guest.shAgain('cat /srv/kept /run/kept'), `${role}\n${role}`);
-      }
-    },
-  );
+  test('completes after a kill of agent or control plane, and loses nothing', THOROUGH, async () => {
+    for (const role of ['agent', 'control-plane'] as const) {
+      await guest.shAgain(`${COUNTER} echo ${role} > /srv/kept; echo ${role} > /run/kept`);
+      await suspending();
+      await berth.kill(role);
+      await berth.recovered(role);
+      await guest.reached('suspended');
+      assert.equal((await guest.start()).reason?.code, 'resumed');
+      assert.equal(await guest.shAgain('cat /srv/kept /run/kept'), `${role}\n${role}`);
+    }
+  });
 
   test('the next agent completes a resume whose agent was killed', THOROUGH, async () => {
     await guest.suspend();
@@ -173,29 +169,25 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     assert.equal(await guest.shAgain('cat /run/kept'), 'control-plane');
   });
 
-  test(
-    'QEMU that answers nothing until the undoing has failed too: the guest runs on',
-    THOROUGH,
-    async () => {
-      await guest.shAgain(`${COUNTER} echo frozen > /run/kept`);
-      await suspending();
-      const { runtime } = vmFolder(berth.paths.vms, guest.id as InstanceId);
-      const saving = () => existsSync(join(runtime, 'memory.sock'));
-      await until('the memory is being saved', saving, { timeout_ms: 60_000, every_ms: 1 });
-      const printed = berth.output.length;
-      killProcess(guest.qemu, 'SIGSTOP');
-      await berth.printed(/resuming the guest failed/, printed, 120_000);
-      killProcess(guest.qemu, 'SIGCONT');
-      const { state } = await guest.becomes('settled', (vm) => ['running', 'suspended'].includes(vm.state));
-      if (state === 'suspended') await guest.start();
-      await until('the guest runs on', async () => (await guest.shAgain('cat /run/kept')) === 'frozen');
-      await counts();
-      await guest.flush();
-    },
-  );
+  test('fails while QEMU is stopped, also its undoing, and the guest runs on', THOROUGH, async () => {
+    await guest.shAgain(`${COUNTER} echo frozen > /run/kept`);
+    await suspending();
+    const { runtime } = vmFolder(berth.paths.vms, guest.id as InstanceId);
+    const saving = () => existsSync(join(runtime, 'memory.sock'));
+    await until('the memory is being saved', saving, { timeout_ms: 60_000, every_ms: 1 });
+    const printed = berth.output.length;
+    killProcess(guest.qemu, 'SIGSTOP');
+    await berth.printed(/resuming the guest failed/, printed, 120_000);
+    killProcess(guest.qemu, 'SIGCONT');
+    const { state } = await guest.becomes('settled', (vm) => ['running', 'suspended'].includes(vm.state));
+    if (state === 'suspended') await guest.start();
+    await until('the guest runs on', async () => (await guest.shAgain('cat /run/kept')) === 'frozen');
+    await counts();
+    await guest.flush();
+  });
 
   test(
-    'QEMU that is killed meanwhile: the VM has failed or is suspended, and its disk has all',
+    'after a kill of QEMU the VM is failed or suspended, and its disk has everything',
     THOROUGH,
     async () => {
       await guest.shAgain('echo synced > /srv/kept; sync');

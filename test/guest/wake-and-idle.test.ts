@@ -67,7 +67,7 @@ describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, (
   });
 
   test(
-    'an open connection keeps the VM, so does a control plane that was away; then it stops by itself',
+    'an open connection or an absent control plane keeps the VM running; then it stops by itself',
     THOROUGH,
     async () => {
       await change({ idle_timeout_seconds: IDLE_S });

@@ -42,7 +42,7 @@ test('a machine whose image is missing is adopted once the image is there', asyn
   await running;
 });
 
-test('a machine whose state cannot be queried is disconnected: its monitor is free for the next try', async (t) => {
+test('a machine whose state cannot be queried is disconnected, which frees its monitor for the next attempt', async (t) => {
   const { folder, record } = await leftBehind(t);
   const refused = { error: { class: 'GenericError', desc: 'not now' } };
   const { clients } = await monitorOf(t, folder, () => refused);
@@ -90,7 +90,7 @@ test('a machine whose monitor accepts no connection for a while is waited for, n
   machine.release();
 });
 
-test('a machine whose process is stopped is not ended for its silence', async (t) => {
+test('a machine whose process is stopped is not killed because it does not answer', async (t) => {
   const { folder, record } = await leftBehind(t);
   const silent = createServer().listen(vmSockets(folder.runtime).qmp);
   t.after(() => silent.close());
@@ -102,7 +102,7 @@ test('a machine whose process is stopped is not ended for its silence', async (t
   assert.ok(isAlive(record.identity));
 });
 
-test('the folder of its sockets is taken from its user, and what is in it that is not its own removed, before anything is opened there', {
+test('before anything in the sockets folder is opened, its user loses it and foreign files are removed', {
   skip: process.getuid?.() === 0 ? false : 'not root',
 }, async (t) => {
   const user = vmUser(18);

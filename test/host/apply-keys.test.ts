@@ -99,7 +99,7 @@ class Guest {
   }
 }
 
-test('a guest that got keys while the clock was ahead gets others at the second try', async (t) => {
+test("a guest that got keys while the host's clock was ahead accepts newer ones at the second attempt", async (t) => {
   const guest = new Guest(t);
   const before = Date.now() + 3_600_000;
   writeFileSync(guest.path('run/berth/keys.sequence'), `${before}\n`);
@@ -109,7 +109,7 @@ test('a guest that got keys while the clock was ahead gets others at the second 
   assert.equal(readFileSync(guest.path('run/berth/keys.sequence'), 'utf8'), `${before + 1}\n`);
 });
 
-test('one guest’s sequence, or nonsense, does not affect another guest', async (t) => {
+test('the sequence number of one guest, or nonsense from it, does not affect another guest', async (t) => {
   const [guest, other] = [new Guest(t), new Guest(t)];
   for (const said of ['9'.repeat(15), '9'.repeat(18)]) {
     writeFileSync(guest.path('run/berth/keys.sequence'), `${said}\n`);
@@ -120,7 +120,7 @@ test('one guest’s sequence, or nonsense, does not affect another guest', async
   assert(sequence <= Date.now(), `${sequence}`);
 });
 
-test('an older call that a hung agent executes late changes nothing', async (t) => {
+test('an older call that a hung guest agent executes late changes nothing', async (t) => {
   const guest = new Guest(t);
   let kept: Record<string, unknown> = {};
   const hung = {
@@ -145,7 +145,7 @@ test('a sequence that could not be stored blocks no key', async (t) => {
   assert.equal(guest.keys, `${A}\n`);
 });
 
-test('connections of other keys end, and those that the log does not explain', async (t) => {
+test('connections of revoked keys end, and those that the log does not contain', async (t) => {
   const guest = new Guest(t);
   const [mine, theirs, half] = [guest.connect(300), guest.connect(300), guest.connect(300)];
   guest.accept(mine.port, A);

@@ -288,7 +288,7 @@ describe("a flush by QEMU's backup job", { timeout: 300_000 }, () => {
     assert.equal(result.blocks, 2);
   });
 
-  test('of discarded blocks records zeroes', async () => {
+  test('records zeroes for discarded blocks', async () => {
     await qemu.io('discard 12M 2M');
     await qemu.io('write -z -u 0 256k');
     const result = await flush(await loadMap({ store, keys, layers: segments }));
@@ -298,13 +298,13 @@ describe("a flush by QEMU's backup job", { timeout: 300_000 }, () => {
     for (let at = 12 * MIB; at < 14 * MIB; at += BLOCK_BYTES) assert(map.isZero(at / BLOCK_BYTES));
   });
 
-  test('of a quiet disk makes no segment', async () => {
+  test('makes no segment of an unchanged disk', async () => {
     const result = await flush(await loadMap({ store, keys, layers: segments }));
     assert.deepEqual(result?.segments, []);
     assert.equal(result?.dirty_bytes, 0);
   });
 
-  test('that fails keeps every dirty bit, those written meanwhile too, and leaves nothing in the store', async () => {
+  test('keeps every dirty bit when it fails, also later ones, and leaves nothing in the store', async () => {
     const before = await countObjects(store);
     await writeFile(join(folder, 'noise'), randomBytes(12 * MIB)); // what does not compress fills several segments
     await qemu.io(`write -s ${join(folder, 'noise')} 20M 12M`);
@@ -336,7 +336,7 @@ describe("a flush by QEMU's backup job", { timeout: 300_000 }, () => {
     assert.equal(result?.dirty_bytes, dirty + BLOCK_BYTES);
   });
 
-  test('comes back by restore into a new overlay, byte for byte', async () => {
+  test('is restored into a new overlay, byte for byte', async () => {
     await qemu.command('blockdev-add', overlayNode('restored', join(folder, 'restored.qcow2')));
     await qemu.command('block-export-add', {
       type: 'nbd',

@@ -119,7 +119,7 @@ function contentFor(op: string, length: number, now: Buffer): Buffer {
   return op === 'same' ? Buffer.from(now) : Buffer.alloc(length);
 }
 
-test('any generations of writes, zeroes and overwrites come back byte for byte', {
+test('any generations of writes, zeroes and overwrites are restored byte for byte', {
   timeout: 300_000,
 }, async () => {
   const generations = fc.array(fc.array(write, { maxLength: 8 }), { minLength: 1, maxLength: 5 });

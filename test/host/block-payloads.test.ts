@@ -35,7 +35,7 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-test('reads no payload over one that an export still looks at', async () => {
+test('reads no payload into a buffer that an export still uses', async () => {
   const size_bytes = 64 * MIB;
   const received = Buffer.alloc(size_bytes);
   const waiting: (() => void)[] = [];
@@ -73,7 +73,7 @@ test('reads no payload over one that an export still looks at', async () => {
   await server.removeExport('late');
 });
 
-test('reads payloads into the rooms of the export, and gives each back once', async () => {
+test("reads payloads into the export's buffers, and releases each once", async () => {
   const free = new Set<Buffer>();
   const lent = new Set<Buffer>();
   const received = Buffer.alloc(8 * MIB);

@@ -106,7 +106,7 @@ describe('a disk in S3', { timeout: 300_000 }, () => {
     ['is slow', { delay_ms: 100 }, THOROUGH],
   ];
   for (const [name, toxic, extent = {}] of UPLOADS) {
-    test(`is flushed whole over a way that ${name}`, extent, async () => {
+    test(`is flushed completely over a connection that ${name}`, extent, async () => {
       proxy.poison(onFirstAsking(toxic));
       const segments = await flushed();
       assert(segments.length > 1);
@@ -123,7 +123,7 @@ describe('a disk in S3', { timeout: 300_000 }, () => {
     ['changes a bit of each answer', { flip_answer_at: 1_000 }],
   ];
   for (const [name, toxic] of DOWNLOADS) {
-    test(`is restored whole over a way that ${name}, once`, async () => {
+    test(`is restored completely over a connection that ${name} at the first attempt`, async () => {
       const segments = await flushed();
       proxy.poison(onFirstAsking(toxic));
       await restore(segments);
@@ -132,7 +132,7 @@ describe('a disk in S3', { timeout: 300_000 }, () => {
     });
   }
 
-  test('is refused, and nothing wrong is written, when bits are changed again and again', async () => {
+  test('is refused, and no wrong byte is written, when bits are flipped repeatedly', async () => {
     const segments = await flushed();
     const [one] = segments;
     assert(one);
@@ -150,7 +150,7 @@ describe('a disk in S3', { timeout: 300_000 }, () => {
     await assert.rejects(loadMap({ store, layers: segments, keys }), named);
   });
 
-  test('a flush fails when the store disappears, leaves at most objects in flight, and the next flush is complete', async () => {
+  test('fails a flush when the store disappears, leaves at most the objects in flight, and is complete after the next flush', async () => {
     const first = sink();
     proxy.poison(({ number }) => (number > 1 ? { answer: { status: 503, code: 'SlowDown' } } : undefined));
     await assert.rejects(flushed(first), ObjectStoreUnavailableError);

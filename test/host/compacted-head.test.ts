@@ -59,7 +59,7 @@ test('a head replaced by compaction, with deleted objects, is loaded again', asy
   assert.equal(await readAll(state), 5);
 });
 
-test('an object missing from the present head is named', async () => {
+test('a missing object of the current head is named', async () => {
   const disk = await placed();
   const state = new DiskState(host, disk.id);
   const { layers } = await state.refresh();
@@ -68,11 +68,11 @@ test('an object missing from the present head is named', async () => {
   await assert.rejects(state.load(), (error: Error) => error.message.includes(key));
 });
 
-describe('a flush that an agent left, with its commit sent or not', () => {
+describe("a commit of an earlier agent's flush, sent or not,", () => {
   const asFlush = (commit_id: string) => ({ generation: 2, commit_id }) as unknown as FlushRecord;
 
   for (const work of [checkpointDisk, compactDisk]) {
-    test(`is known as made by its id alone, also where ${work.name} came between`, async () => {
+    test(`is recognised by its id alone, also after ${work.name}`, async () => {
       const disk = await placed();
       const state = new DiskState(host, disk.id);
       const { commit_id } = await state.refresh();

@@ -66,7 +66,7 @@ for (const [name, data_keys] of Object.entries({
   plain: [null, null, null],
   'of both kinds': [KEYS[0], null, KEYS[1]],
 })) {
-  test(`a disk that is ${name} reads the same by the document, from segments and from maps`, async () => {
+  test(`an independent reader of the documented format reads a disk that is ${name} alike, from segments and from maps`, async () => {
     const prefix = name.replaceAll(' ', '-');
     const { base, chain, contents } = await flushed(prefix, data_keys);
     const by_segments = reader();

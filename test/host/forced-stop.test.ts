@@ -11,7 +11,7 @@ import { present } from '../../src/lib/assert.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { leftBehind, monitorOf } from '../support/fake-vm.ts';
 
-test('a forced stop asks the guest nothing, and halts it at once', async (t) => {
+test('a forced stop halts the guest at once, without a request to it', async (t) => {
   const { folder, record, root } = await leftBehind(t);
   const commands: string[] = [];
   await monitorOf(t, folder, (execute) => {

@@ -92,7 +92,7 @@ async function wasteful(): Promise<ModelDisk> {
 }
 
 describe('compaction', () => {
-  test('leaves only visible generations: rows, objects, segments under half live', async () => {
+  test('keeps only visible generations: their rows and objects, and no segment that is less than half live', async () => {
     const disk = await wasteful();
     const before = await objects(`disks/${disk.id}/`);
     assert.equal(await compactDisk(options, disk.id), true);
@@ -129,7 +129,7 @@ describe('compaction', () => {
     await disk.remove();
   });
 
-  test('killed at any step, or its answer lost, harms nothing, and is done by the next', async (t) => {
+  test('harms nothing when it is killed at any step or its response is lost, and the next run completes it', async (t) => {
     // One step in three, which ones by chance: a step is like those beside it.
     const stride = tries(3, 1);
     let step = Math.floor(Math.random() * stride);
@@ -157,7 +157,7 @@ describe('compaction', () => {
     assert(step > 50);
   });
 
-  test('of any number at once one counts, and a commit, restore or fork in between is not lost', async () => {
+  test('takes effect once when several run concurrently, and loses no commit, restore or fork meanwhile', async () => {
     const disk = await wasteful();
     const outcomes = await Promise.all([
       ...[1, 2, 3].map(() => compactDisk(options, disk.id)),
@@ -179,7 +179,7 @@ describe('compaction', () => {
     assert.deepEqual(await objects(), []);
   });
 
-  test('as a task compacts each wasteful disk once, and a failing one does not block others', async () => {
+  test('as a task compacts each wasteful disk once, and a failing disk does not block others', async () => {
     const [bad, good] = [await wasteful(), await wasteful()];
     await sql`update disks set durable_at = now() - interval '2 hours'`.execute(db);
     assert.deepEqual(await listWasteful(db, 10), [bad.id, good.id].sort());
@@ -215,7 +215,7 @@ describe('a checkpoint', () => {
     assert.deepEqual(await objects(), []);
   });
 
-  test('killed at any step harms nothing', async () => {
+  test('harms nothing when it is killed at any step', async () => {
     const disk = await ModelDisk.make(model, 100);
     for (let i = 0; i < 5; i++) await disk.flush([i, i + 1], 'noise');
     for (let step = 0, died = true; died; step += 1) {
@@ -253,7 +253,7 @@ describe('the sweep of orphans', () => {
     await disk.remove();
   });
 
-  test('takes the age of an object by the clock of its store, however far that is from ours', async () => {
+  test("measures an object's age by the clock of its store, however wrong that is", async () => {
     const disk = await ModelDisk.make(model, 100);
     const making = `disks/${disk.id}/map/1-ffffffff`;
     await store.put(making, [Buffer.from('x')]);

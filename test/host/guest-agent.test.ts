@@ -85,13 +85,13 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     rmSync(folder, { recursive: true, force: true });
   });
 
-  test('a lost sync is repeated within the call’s time', async () => {
+  test('a lost sync is repeated within the call’s timeout', async () => {
     answer = ({ execute }) => (execute === 'guest-ping' ? '{"return": {}}\n' : null);
     lost_syncs = 1;
     await agent.waitUntilUp(2_000);
   });
 
-  test('a guest that booted for minutes answers all earlier syncs at once, and is in step', async () => {
+  test('a guest that booted for minutes and answers all earlier syncs at once is in sync', async () => {
     // As many as 300 s of greetings bring about.
     greeting = '{"error": {"desc": "half a command"}}\n\xff{"return": 1}\n'.repeat(150);
     await agent.waitUntilUp(5_000);
@@ -100,7 +100,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(connections, 1);
   });
 
-  test('a guest that sends more than it was asked for is disconnected and cut off', async () => {
+  test('a guest that sends more than was requested is disconnected and cut off', async () => {
     greeting = '{"return": 1}\n'.repeat(20_000);
     answer = () => null;
     await assert.rejects(agent.execute('guest-get-time'), GuestAgentProtocolError);
@@ -116,7 +116,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.deepEqual([agent.is_silent, agent.is_cut_off, changes], [false, false, 2]);
   });
 
-  test('an agent is called again after its cut-off, and its answers count', async () => {
+  test('an agent is called again after its cut-off, and its replies are accepted', async () => {
     answer = () => 'what no agent says\n';
     await assert.rejects(agent.ping(), GuestAgentProtocolError);
     answer = () => '{"return": {}}\n';
@@ -146,7 +146,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     ],
   ];
   for (const [what, reply, expected] of hostile) {
-    test(`${what} is refused for what it is`, async () => {
+    test(`${what} is refused with its own error`, async () => {
       answer = reply;
       await assert.rejects(agent.execute('guest-info', {}, { timeout_ms: 60_000 }), expected);
     });
@@ -213,7 +213,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal((await readGuestFile(agent, '/file', 200_000)).length, 0);
   });
 
-  test('stale replies and garbage from before it came do not reach its commands', async () => {
+  test('stale replies and earlier garbage do not reach its commands', async () => {
     greeting = Buffer.concat([
       Buffer.from('{"return": 99}\n{"error": {"desc": "stray"}}\n{"ret'),
       Buffer.of(0xfe),
@@ -222,7 +222,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(await agent.execute('guest-get-time'), 7);
   });
 
-  test('after a timeout it gets back in step, and the late reply is not taken for the next one', async () => {
+  test('after a timeout it syncs again, and the late reply is not taken for the next one', async () => {
     const late = Promise.withResolvers<() => void>();
     answer = (command, socket) => {
       if (command.execute !== 'guest-slow') return '{"return": "right"}\n';
@@ -268,7 +268,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.deepEqual(seen, ['guest-sync-delimited', 'guest-slow', 'guest-next']);
   });
 
-  test('the agent’s refusal is an error with its message, and the channel stays in step', async () => {
+  test('the agent’s refusal is an error with its message, and the channel stays in sync', async () => {
     answer = (command) =>
       command.execute === 'guest-bad'
         ? '{"error": {"class": "GenericError", "desc": "no"}}\n'
@@ -311,7 +311,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     await assert.rejects(agent.shutdown('reboot'), GuestAgentError);
   });
 
-  test('a time beyond 2^53 arrives whole, and a missing hardware clock is no failure', async () => {
+  test('a time beyond 2^53 arrives exactly, and a missing hardware clock is no failure', async () => {
     let raw: Command | undefined;
     answer = (command) => {
       raw = command;
@@ -332,7 +332,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(connections, 1);
   });
 
-  test('waiting for a guest that does not come ends in time, or by the signal, and costs one line every two seconds', async () => {
+  test('waiting for an absent guest ends at the timeout or by the signal, and logs one line every two seconds', async () => {
     server.removeAllListeners('connection');
     let bytes = 0;
     server.on('connection', (socket) =>

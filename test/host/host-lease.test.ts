@@ -12,7 +12,7 @@ import { identityOf } from '../../src/host/vm/process-identity.ts';
 import { logLines } from '../support/log-lines.ts';
 import { until } from '../support/waiting.ts';
 
-test('a lease that cannot be written here is said once, with its cause; a control plane that is away is not', async (t) => {
+test('a lease that cannot be written is logged once, with its cause; an absent control plane is not', async (t) => {
   const data = mkdtempSync(join(tmpdir(), 'bt-'));
   t.after(() => rmSync(data, { recursive: true }));
   const { log, lines } = logLines();
@@ -39,7 +39,7 @@ test('a lease that cannot be written here is said once, with its cause; a contro
 
 for (const lease_ms of [60_000, null]) {
   const how = lease_ms === null ? 'is not wanted any more' : 'was renewed';
-  test(`VMs that the last agent left paused are not looked at before they go on, though the lease ${how}`, async (t) => {
+  test(`VMs that the last agent left paused are not queried before they resume, although the lease ${how}`, async (t) => {
     const data = mkdtempSync(join(tmpdir(), 'bt-'));
     t.after(() => rmSync(data, { recursive: true }));
     const paths = pathsIn(data);
@@ -69,7 +69,7 @@ for (const lease_ms of [60_000, null]) {
   });
 }
 
-test('a host that is the only one left runs VMs again, though its lease was over and the control plane away for a moment', async (t) => {
+test('the only remaining host resumes its VMs, although its lease had expired and the control plane was briefly away', async (t) => {
   const data = mkdtempSync(join(tmpdir(), 'bt-'));
   t.after(() => rmSync(data, { recursive: true }));
   const paths = pathsIn(data);

@@ -183,7 +183,7 @@ test('a caller that stops waiting for an image returns at once', async (t) => {
   assert.ok(readFileSync((await first).rootfs_path).equals(rootfs));
 });
 
-test('an image that another has fetched since is not fetched again from under its VMs', async (t) => {
+test('an image that another caller has fetched is not fetched again while VMs use it', async (t) => {
   const { store, images_dir, version } = await scene(t);
   const { client } = controlPlane();
   const keeper = new ImageKeeper({ images_dir, client, store, log: createLog('test', 'fatal') });

@@ -15,7 +15,7 @@ const SUPPORT = join(import.meta.dirname, '..', 'support');
 const IDENTITY = join(import.meta.dirname, '..', '..', 'src', 'host', 'vm', 'process-identity.ts');
 
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-  test(`${signal} to a test file ends the QEMU that it has started in a session of its own`, async (t: TestContext) => {
+  test(`${signal} to a test file ends the QEMU that it started in another session`, async (t: TestContext) => {
     const folder = await mkdtemp(join(tmpdir(), 'berth-interrupted-'));
     t.after(() => rm(folder, { recursive: true, force: true }));
     const [file, told] = [join(folder, 'one.test.ts'), join(folder, 'told')];

@@ -60,7 +60,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     return { fill, filled: done.promise };
   }
 
-  test('reads like the generation over its image, neighbours by one request', async () => {
+  test('reads like the generation over its image, adjacent blocks by one request', async () => {
     const guest = await scene.guest();
     await scene.assertContent(guest);
     // 14 MiB of data that does not compress, in runs of up to 1 MiB.
@@ -95,7 +95,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     assert.equal(ends[1], ends[0], 'nothing is fetched again');
   });
 
-  test('many reads of one run are one request', async () => {
+  test('concurrent reads of one run are one request', async () => {
     const guest = await scene.guest();
     const release = Promise.withResolvers<void>();
     scene.faulty.held = release.promise;
@@ -107,7 +107,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('a store that is away makes a read wait, and no longer', async () => {
+  test('a read waits while the store is away, and no longer', async () => {
     const guest = await scene.guest();
     scene.faulty.away = true;
     const read = guest.read(DATA, BLOCK_BYTES);
@@ -118,7 +118,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('a read that waits can be refused, and holds up QEMU no longer than that; the next one is served', async () => {
+  test('a waiting read can be refused, which unblocks QEMU; the next read is served', async () => {
     const guest = await scene.guest();
     const release = Promise.withResolvers<void>();
     scene.faulty.held = release.promise;
@@ -136,7 +136,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('a server that is killed and comes back makes a read wait, and no longer', async () => {
+  test('a read waits while its server restarts after a kill, and no longer', async () => {
     const guest = await scene.guest();
     const release = Promise.withResolvers<void>();
     scene.faulty.held = release.promise;
@@ -153,7 +153,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('wrong bytes are never served: the head is read once more, then the segment is named', async () => {
+  test('wrong bytes are never served: the head is read again, then the segment is named', async () => {
     const guest = await scene.guest();
     let wrong = '';
     scene.faulty.twist = (key, body) => {
@@ -172,7 +172,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('blocks that were moved to another segment are found by the head of now', async () => {
+  test('blocks that were moved to another segment are found through the current head', async () => {
     const guest = await scene.guest();
     const before = scene.map;
     scene.faulty.twist = (key) => {
@@ -187,7 +187,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('is filled around the guest’s writes, marks nothing dirty, and is then read without the export', async () => {
+  test('is filled around the guest’s writes, marks nothing dirty, and then needs no export', async () => {
     // Sub-clusters of their own, at both ends of clusters: what QEMU 7.2 dies of when asked for half a cluster.
     for (const at of [
       DATA,
@@ -233,7 +233,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await filling.stop();
   });
 
-  test('rests while a flush is under way', async () => {
+  test('pauses during a flush', async () => {
     const { fill: filling, filled } = fill();
     await until('it is connected', async () =>
       (await scene.qmp.execute('query-block-exports', undefined)).some(({ id }) => id === 'overlay'),
@@ -269,7 +269,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await filling.stop();
   });
 
-  test('half filled and compared completely, fetches only the blocks of its own writes', async () => {
+  test('when half filled and compared completely, fetches only the blocks of its own writes', async () => {
     await scene.write(9, DATA + 2 * MIB, 4_096);
     await scene.write(9, DATA + 5 * MIB, BLOCK_BYTES);
     const server = await NbdServer.listen({ path: join(scene.folder, 'flush.sock') });

@@ -38,7 +38,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     assert.equal(await store.size('x/y/z'), 100_000);
   });
 
-  test('an object as large as a segment becomes is written and read', async () => {
+  test("an object of a segment's maximum size is written and read", async () => {
     const body = randomBytes(17 * 2 ** 20);
     await store.put('large', [body]);
     assert((await store.get('large')).equals(body));
@@ -48,7 +48,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     );
   });
 
-  test('an empty object, and an empty range, are read as nothing', async () => {
+  test('an empty object and an empty range read as no bytes', async () => {
     await store.put('empty', []);
     assert.equal((await store.get('empty')).length, 0);
     assert.equal(await store.size('empty'), 0);
@@ -57,7 +57,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     await assert.rejects(store.get('none', { offset: 0, length: 0 }), ObjectNotFoundError);
   });
 
-  test('of fifty that create one key at once, exactly one does, and its bytes are there', async () => {
+  test('of fifty concurrent creates of one key exactly one succeeds, and its bytes are stored', async () => {
     const bodies = Array.from({ length: 50 }, (_, i) => Buffer.from(`writer ${i}`));
     const outcomes = await Promise.allSettled(bodies.map((body) => store.put('k/one', [body])));
     const winners = outcomes.flatMap(({ status }, i) => (status === 'fulfilled' ? [i] : []));
@@ -70,7 +70,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     assert.deepEqual(await entries(store, ''), [['k/one', `writer ${winners[0]}`.length]]);
   });
 
-  test('a range past the end is an error, and so is an object that is not there', async () => {
+  test('a range past the end is an error, and so is a missing object', async () => {
     await store.put('k', [Buffer.from('12345')]);
     await assert.rejects(store.get('k', { offset: 4, length: 2 }), ObjectRangeError);
     await assert.rejects(store.get('k', { offset: 5, length: 1 }), ObjectRangeError);
@@ -82,7 +82,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     await assert.rejects(store.get('d'), ObjectNotFoundError);
   });
 
-  test('a listing has all objects below its prefix, however many, each once', async () => {
+  test('a listing has all objects below its prefix, each once', async () => {
     for (const key of ['p/1', 'p/q/2', 'p/q/r/3', 'pp/4']) await store.put(key, [Buffer.from(key)]);
     assert.deepEqual(await entries(store, 'p/'), [
       ['p/1', 3],
@@ -129,7 +129,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     }
   });
 
-  test('a write or a read that is aborted ends with the reason of its signal', async () => {
+  test('an aborted write or read fails with the reason of its signal', async () => {
     const stop = new AbortController();
     const put = store.put('k', [randomBytes(1_000_000), randomBytes(1_000_000)], stop.signal);
     stop.abort();
@@ -139,7 +139,7 @@ function contract(open: () => Promise<ObjectStore>): void {
     await assert.rejects(store.get('l'), ObjectNotFoundError);
   });
 
-  test('the check succeeds, again and again, and leaves nothing', async () => {
+  test('the check succeeds repeatedly, and leaves nothing', async () => {
     await store.check();
     await store.check();
     assert.deepEqual(await entries(store, ''), []);

@@ -100,7 +100,7 @@ test('an OCI layout is read for this platform, and every blob is verified agains
   await assert.rejects(readLayout(damaged), /is damaged/);
 });
 
-test('an OCI layout that leads out of its folder by a link is refused before the file there is read', async (t) => {
+test('an OCI layout with a link out of its folder is refused before the linked file is read', async (t) => {
   const folder = await workFolder(t);
   let made = 0;
   /** A layout whose `name` is a link to what it was, outside of it. */
@@ -124,7 +124,7 @@ test('an OCI layout that leads out of its folder by a link is refused before the
   assert.equal(await readLayout(join(folder, 'by-link')), 1);
 });
 
-test('a pipe or a folder in the place of a blob is refused without waiting', async (t) => {
+test('a pipe or a folder in place of a blob is refused without waiting', async (t) => {
   const folder = await workFolder(t);
   const layout = ociFolder(join(folder, 'layout'));
   const blob = join(layout, 'blobs', 'sha256', namesOf(layout).layer);

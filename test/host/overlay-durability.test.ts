@@ -44,7 +44,7 @@ async function sceneOf(t: TestContext) {
 }
 
 for (const seed of [1, 2, 3]) {
-  test(`an overlay that is said to be clean is on the disk, power cut ${seed}`, {
+  test(`an overlay that is marked clean is on the disk, power cut ${seed}`, {
     skip: CANNOT_CUT_DISKS,
   }, async (t) => {
     const { disk, overlays, instance_id, placement, state, paths } = await sceneOf(t);
@@ -59,7 +59,7 @@ for (const seed of [1, 2, 3]) {
     assert(readFileSync(paths.overlay).subarray(0, written.length).equals(written));
   });
 
-  test(`a new overlay that a sidecar vouches for is whole, power cut ${seed}`, {
+  test(`a new overlay with a sidecar is complete, power cut ${seed}`, {
     skip: CANNOT_CUT_DISKS,
   }, async (t) => {
     const { disk, placement, state, paths } = await sceneOf(t);
@@ -107,13 +107,13 @@ async function qemuOn(t: TestContext, errors: readonly object[]) {
   return { child, qmp, overlay, write, exported };
 }
 
-test('a failed sync is reported: no flush may be committed', async (t) => {
+test('a failed sync is reported, so that no flush is committed', async (t) => {
   const { write, exported } = await qemuOn(t, [{ event: 'flush_to_disk', errno: 5 }]);
   await write(0);
   await assert.rejects(exported.syncToDisk(AbortSignal.timeout(10_000)), NbdError);
 });
 
-test('data that QEMU has synced is in the file after a kill, with its tables', async (t) => {
+test('data that QEMU synced is in the file after a kill, with its tables', async (t) => {
   const { child, write, overlay, exported } = await qemuOn(t, []);
   await write(MIB);
   await exported.syncToDisk(AbortSignal.timeout(10_000));

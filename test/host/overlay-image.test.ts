@@ -113,7 +113,7 @@ const cases: readonly {
   { what: 'the disk’s head', sidecar: { ...UNSAVED, image_version: V1 }, head: V2, asked: V2 },
 ];
 for (const { what, sidecar, head, asked: expected } of cases) {
-  test(`the image of an overlay is that of ${what}, and stays so when the start fails`, async (t) => {
+  test(`an overlay has the image of ${what}, also after a failed start`, async (t) => {
     const { overlays, asked, instance_id, now, open } = await sceneOf(t);
     await writeFile(overlayPaths(overlays, instance_id).overlay, QCOW2);
     await writeSidecar(overlays, instance_id, sidecar);
@@ -125,7 +125,7 @@ for (const { what, sidecar, head, asked: expected } of cases) {
   });
 }
 
-test('an overlay that names another file is set aside unopened, and the disk comes from its head', {
+test('an overlay that names another file is set aside unopened, and the disk is restored from its head', {
   skip,
 }, async (t) => {
   const { overlays, instance_id, folder, now, open } = await sceneOf(t);
@@ -154,7 +154,7 @@ test('a void overlay does not decide the image', async (t) => {
   assert.deepEqual(asked, [null]);
 });
 
-test('a damaged overlay of a durable disk is removed; one that may have more is set aside', async (t) => {
+test('a damaged overlay is removed if its disk is durable, and set aside if it may have more', async (t) => {
   const { paths, instance_id } = await hostFolders(t);
   const head = { generation: 3, commit_id: 'three', epoch: 2, layers: [], keys: [] };
   const context = { paths, log: createLog('test', 'silent'), client: { head: async () => head, lineage } };

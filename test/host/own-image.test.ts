@@ -57,7 +57,7 @@ async function unpack(
   return join(folder, 'root');
 }
 
-test('a good archive comes out with its modes, owners, links and long names', AS_ROOT, async (t) => {
+test('an archive is unpacked with its modes, owners, links and long names', AS_ROOT, async (t) => {
   const long = `${'d'.repeat(90)}/${'e'.repeat(90)}/${'f'.repeat(90)}`;
   const root = await unpack(t, [
     tarOf(
@@ -85,20 +85,24 @@ test('a good archive comes out with its modes, owners, links and long names', AS
   assert.ok(!existsSync(join(root, 'dev')) && !existsSync(join(root, 'run/pipe')));
 });
 
-test('times of GNU’s own form are no part of a path, and one before 1970 is a time', AS_ROOT, async (t) => {
-  const header = tarEntry({ path: 'a', content: 'x' });
-  header.write('ustar  \0', 257, 'latin1');
-  header.write('14524770562\0', 345, 'latin1');
-  header.fill(0xff, 136, 148);
-  header.fill(' ', 148, 156);
-  const sum = header.subarray(0, 512).reduce((all, byte) => all + byte, 0);
-  header.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148, 'latin1');
-  const root = await unpack(t, [tarOf(header)]);
-  assert.equal(statSync(join(root, 'a')).mtimeMs, 0);
-});
+test(
+  'times in GNU’s header are not part of a path, and times before 1970 are accepted',
+  AS_ROOT,
+  async (t) => {
+    const header = tarEntry({ path: 'a', content: 'x' });
+    header.write('ustar  \0', 257, 'latin1');
+    header.write('14524770562\0', 345, 'latin1');
+    header.fill(0xff, 136, 148);
+    header.fill(' ', 148, 156);
+    const sum = header.subarray(0, 512).reduce((all, byte) => all + byte, 0);
+    header.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148, 'latin1');
+    const root = await unpack(t, [tarOf(header)]);
+    assert.equal(statSync(join(root, 'a')).mtimeMs, 0);
+  },
+);
 
 test(
-  'layers go over each other, and whiteouts take away what was below, and only that',
+  'later layers replace earlier ones, and whiteouts remove only entries of the layers below',
   AS_ROOT,
   async (t) => {
     const below = tarOf(
@@ -207,7 +211,7 @@ for (const [what, [entries, why]] of Object.entries(REFUSED)) {
   });
 }
 
-test('folders that only paths name are bounded as entries are', async (t) => {
+test('folders that exist only in paths count as entries', async (t) => {
   const tree = new ImageTree({ folder: await workFolder(t), max_bytes: MIB });
   const below = 'd/'.repeat(120);
   const plain = { kind: 'folder', mode: 0o755, uid: 0, gid: 0, mtime: 0 } as const;
@@ -240,7 +244,7 @@ test('gzip, zstd and xz are unpacked; a bomb stops at the bound; damage is named
   }
 });
 
-test('a disk’s root is found on the whole disk and in a partition; other file systems and references to other files are refused', async (t) => {
+test('a root file system is found on the whole disk or in a partition; other file systems and references to other files are refused', async (t) => {
   const folder = await workFolder(t);
   const disk = join(folder, 'disk');
   execFileSync('mke2fs', ['-q', '-F', '-t', 'ext4', '-b', '4096', disk, '16M']);
@@ -288,7 +292,7 @@ test('a disk’s root is found on the whole disk and in a partition; other file 
   );
 });
 
-test('the machine’s list of missing things is found among its firmware’s escape sequences', () => {
+test('the machine’s list of missing files is found among its firmware’s escape sequences', () => {
   const said =
     'Booting from ROM..\u001bc\u001b[?7l\u001b[2Jberth-install: /usr/sbin/sshd is missing\r\nberth-install: no flock\r\n';
   assert.deepEqual(problemsIn(said), ['/usr/sbin/sshd is missing', 'no flock']);

@@ -31,7 +31,7 @@ test('a reference to another file, or a foreign header, has a named problem', ()
   assert.match(problemOf(huge) ?? '', /size/);
 });
 
-test('any bytes are judged, and none may name a backing or data file', () => {
+test('any bytes are accepted or refused, and none that name a backing or data file are accepted', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 112 }), fc.nat(112), (bytes, at) => {
       const head = qcow2Head(GIB).subarray(0, 112);

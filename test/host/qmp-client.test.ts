@@ -67,7 +67,7 @@ describe('a QMP client', { timeout: 300_000 }, () => {
     });
   });
 
-  test('concurrent commands each get their own reply', async () => {
+  test('each of several concurrent commands gets its own reply', async () => {
     const lines = Array.from({ length: 50 }, (_, index) => index);
     const replies = await Promise.all(
       lines.map((index) => client.execute('human-monitor-command', { 'command-line': `print ${index}` })),
@@ -172,7 +172,7 @@ describe('a QMP client', { timeout: 300_000 }, () => {
     }
   });
 
-  test('a second client is served once the first has hung up', async () => {
+  test('a second client is served once the first has disconnected', async () => {
     client.close();
     await assert.rejects(client.execute('query-status'), { name: 'QmpClosedError', by_us: true });
     client = await QmpClient.connect(socket_path);
@@ -197,7 +197,7 @@ describe('a QMP client', { timeout: 300_000 }, () => {
   });
 });
 
-test('a peer that greets with nothing, with an endless line, or with no JSON is refused', async () => {
+test('a peer that sends no greeting, an endless line, or no JSON is refused', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'bqmp-'));
   const path = join(folder, 's');
   let say = '';
@@ -239,7 +239,7 @@ test('a compromised QEMU: an invalid message ends the connection, an event witho
   }
 });
 
-test('of a QEMU that was taken over: its words are cut and cleaned', async (t) => {
+test('a compromised QEMU: its messages are truncated and sanitised', async (t) => {
   const { connected, answer } = await impostor(t);
   const client = await connected();
   answer({ error: { class: ['x'], desc: `\u001b[2J\u202e${'bad '.repeat(10_000)}` } });
@@ -252,7 +252,7 @@ test('of a QEMU that was taken over: its words are cut and cleaned', async (t) =
   client.close();
 });
 
-test('of a QEMU that was taken over: a flood of events is taken no faster than a budget has room', async (t) => {
+test('a compromised QEMU: a flood of events is read no faster than a budget allows', async (t) => {
   const { connected, say, waiting } = await impostor(t);
   const client = await connected();
   let heard = 0;

@@ -46,7 +46,7 @@ function reachable(folder: string): string[] {
   });
 }
 
-test('while an image is made, nobody else of this machine gets to its files', AS_ROOT, async (t) => {
+test('while an image is made, other users of the machine cannot reach its files', AS_ROOT, async (t) => {
   const archive = tarOf({ path: './', type: '5' }, { path: 'su', content: 'su', mode: 0o4755 });
   const steps: string[] = [];
   const rootfs = await rootFrom(t, archive, (step, work_dir) => {
@@ -73,7 +73,7 @@ test('a decompressor’s checksum error at the end is reported', AS_ROOT, async 
   });
 });
 
-test('each file has an inode, with the usual number of free ones besides', AS_ROOT, async (t) => {
+test('there is an inode for each file, and the usual number of free ones', AS_ROOT, async (t) => {
   // At this size (512 MiB) mke2fs alone makes 32,768 of them for all.
   const large = { path: 'large', content: Buffer.alloc(60_000_000) };
   const files = Array.from({ length: 2_000 }, (_, i) => ({ path: `${i}`, content: 'x' }));

@@ -78,7 +78,7 @@ async function runnerOf(
   return { runner, wanted, said, flushes, overlays };
 }
 
-test('a VM whose QEMU dies while it is stopped is not said to be stopped before its disk is saved', async (t) => {
+test('a VM whose QEMU dies while it is stopped is reported as stopped only after its disk is saved', async (t) => {
   const left = await leftBehind(t);
   const monitor = await monitorOf(t, left.folder, (execute) => {
     if (execute === 'query-status') return { return: { status: 'running' } };
@@ -94,7 +94,7 @@ test('a VM whose QEMU dies while it is stopped is not said to be stopped before 
   assert.equal(first.kind, 'flush_pending');
 });
 
-test('a VM that died and whose overlay is gone is reported as stopped with its loss', async (t) => {
+test('a dead VM without an overlay is reported as stopped with its loss', async (t) => {
   const left = await leftBehind(t);
   const { runner, wanted, said, overlays } = await runnerOf(t, left);
   const ended = once(left.child, 'exit');
@@ -109,7 +109,7 @@ test('a VM that died and whose overlay is gone is reported as stopped with its l
   assert.match(stopped.recovered.message, /generation 1\b/);
 });
 
-test('after a VM has died, its overlay’s size counts as not durable, and nothing once it is saved', async (t) => {
+test("after a VM's death its overlay’s size counts as unsaved, until it is saved", async (t) => {
   const left = await leftBehind(t);
   const { runner, wanted, flushes, overlays } = await runnerOf(t, left);
   const { overlay } = overlayPaths(overlays, left.instance_id);
@@ -126,7 +126,7 @@ test('after a VM has died, its overlay’s size counts as not durable, and nothi
   assert.equal(await runner.dirtyBytes(), 0);
 });
 
-test('a loss that an earlier agent did not report is reported with the end, and a flush of a saved disk has a receipt', async (t) => {
+test("a loss that an earlier agent did not report is reported with the VM's end, and a flush of a saved disk has a receipt", async (t) => {
   const recovered = { code: 'cold_boot', message: 'What was in its memory is lost.' } as const;
   for (const [own_since, is_said] of [
     [1, true],
@@ -147,7 +147,7 @@ test('a loss that an earlier agent did not report is reported with the end, and 
   }
 });
 
-test('a VM that an earlier agent left is not ended because its guest agent does not answer, and is flushed when asked', async (t) => {
+test('an adopted VM whose guest agent does not answer is not ended, and is flushed on request', async (t) => {
   const left = await leftBehind(t);
   await monitorOf(t, left.folder, (execute) => {
     if (execute === 'query-status') return { return: { status: 'running' } };
@@ -168,7 +168,7 @@ test('a VM that an earlier agent left is not ended because its guest agent does 
   assert(isAlive(left.record.identity));
 });
 
-test('each reset of a guest is reported, also a second one before it answers', async (t) => {
+test('each reset of a guest is reported, also a second one before its agent answers', async (t) => {
   const left = await leftBehind(t);
   let adopted = false;
   const monitor = await monitorOf(t, left.folder, (execute) => {
@@ -191,7 +191,7 @@ test('each reset of a guest is reported, also a second one before it answers', a
   assert.deepEqual(new Set(said.map(({ kind }) => kind)), new Set(['rebooting']));
 });
 
-test('of one whose guest answers what no agent does, that is said, and it is flushed when asked, not ended', async (t) => {
+test('a VM whose guest agent answers nonsense is reported as such, is flushed on request, and is not ended', async (t) => {
   const left = await leftBehind(t);
   await monitorOf(t, left.folder, (execute) => {
     if (execute === 'query-status') return { return: { status: 'running' } };
@@ -215,7 +215,7 @@ test('of one whose guest answers what no agent does, that is said, and it is flu
   assert.equal(said.length, 1);
 });
 
-test('a launch that ended with its agent begins again, and is no boot that died; why it is cold stays known', async (t) => {
+test('a launch that ended with its agent is repeated, does not count as a failed boot, and keeps its reason for a cold boot', async (t) => {
   const cold = { code: 'cold_boot', message: 'its memory is of another machine' } as const;
   const cases = [
     { change: { released: false, resuming: true }, launched: false, kept: null },
@@ -262,7 +262,7 @@ test('a VM that is halted while it waits for its disk is not resumed', async (t)
   assert(asked.includes('stop') && !asked.includes('cont'), asked.join());
 });
 
-test('a guest whose memory is durable is resumed only after its record has dropped the memory', async (t) => {
+test('a guest with durable memory is resumed only after its record dropped the memory', async (t) => {
   const { folder, record } = await leftBehind(t, { suspending: true, memory: { key: 'm' } as never });
   const asked: string[] = [];
   await monitorOf(t, folder, (execute) => {
@@ -292,7 +292,7 @@ test('a guest whose memory is durable is resumed only after its record has dropp
   assert.equal((await readRecord(folder))?.memory, null);
 });
 
-test('the overlay of a guest that runs on though its memory was durable is filled again, once', async (t) => {
+test('the overlay of a guest that runs on despite its durable memory is filled again, once', async (t) => {
   const base_path = '/dev/null';
   const memory = { key: 'm' } as never;
   const suspended = { suspending: true, memory };
@@ -329,7 +329,7 @@ test('the overlay of a guest that runs on though its memory was durable is fille
   assert(asked.includes('cont') && !asked.includes('nbd-server-stop'), asked.join());
 });
 
-test('a guest that was reset while it may have been frozen is thawed when it comes up', async (t) => {
+test('a guest that was reset during a freeze is thawed when it comes up', async (t) => {
   const { folder, record } = await leftBehind(t);
   await monitorOf(t, folder, (execute) =>
     execute === 'query-status' ? { return: { status: 'running' } } : { return: {} },

@@ -38,7 +38,7 @@ async function selfSigned(): Promise<Certificate> {
   }
 }
 
-describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
+describe('S3 behind a faulty connection', { timeout: 300_000 }, () => {
   let server: S3Server;
   let proxy: ToxicProxy;
   let settings: S3Settings;
@@ -97,7 +97,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     ['403 of a token that ran out', { answer: { status: 403, code: 'ExpiredToken' } }],
   ];
   for (const [name, toxic, extent = {}] of PASSING) {
-    test(`${name}: asked again, and then all is well`, extent, async () => {
+    test(`${name}: retried, and then succeeds`, extent, async () => {
       first(3, toxic);
       await store.put('new', [body]);
       assert.equal(proxy.seen.length, 4);
@@ -113,7 +113,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
       await assert.rejects(straight.size('new'), ObjectNotFoundError);
     });
 
-    test(`${name} without end: unavailable, after a bounded number of tries`, extent, async () => {
+    test(`${name} permanently: unavailable, after a bounded number of attempts`, extent, async () => {
       always(toxic);
       await assert.rejects(store.get('k'), unavailable(/, 4 times$/));
       assert.equal(proxy.seen.length, 4);
@@ -124,7 +124,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     });
   }
 
-  test('no answer: asked again, and then all is well', async () => {
+  test('no response: retried, and then succeeds', async () => {
     first(1, { hang: true });
     await impatient.put('new', [body]);
     assert.equal(proxy.seen.length, 2);
@@ -140,7 +140,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     await assert.rejects(straight.size('new'), ObjectNotFoundError);
   });
 
-  test('no answer without end: unavailable, after a bounded number of tries', async () => {
+  test('no response permanently: unavailable, after a bounded number of attempts', async () => {
     always({ hang: true });
     const asked = [impatient.get('k'), impatient.put('new', [body])];
     for (const each of await Promise.allSettled(asked)) {
@@ -158,7 +158,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     ['InvalidRequest', 400, /it refuses the request \(400 InvalidRequest\)$/],
   ] as const;
   for (const [code, status, why] of REFUSED) {
-    test(`${status} ${code} is told at once, asking again would not help`, async () => {
+    test(`${status} ${code} fails at once, because a retry would not help`, async () => {
       always({ answer: { status, code } });
       await assert.rejects(store.get('k'), unavailable(why));
       await assert.rejects(store.put('new', [body]), unavailable(why));
@@ -177,7 +177,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     await assert.rejects(store.get('none'), ObjectNotFoundError);
   });
 
-  test('an answer cut in the middle of its body is never given out', async () => {
+  test('a truncated response body is never returned', async () => {
     for (const [toxic, from, times] of [
       [{ cut_answer_at: 100_000 }, store, 2],
       [{ cut_answer_at: 0 }, store, 2],
@@ -200,13 +200,13 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     await assert.rejects(ranged, unavailable(/another range than the request, 4 times$/));
   });
 
-  test('a body cut on its way there is sent again, and whole', async () => {
+  test('an upload that is cut off is sent again, completely', async () => {
     first(3, { cut_request_at: 100_000 });
     await store.put('new', [body]);
     assert((await straight.get('new')).equals(body));
   });
 
-  test('a body changed on its way there is refused by the store and sent again', async () => {
+  test('an upload that is changed on its way is refused by the store and sent again', async () => {
     first(2, { flip_request_at: 1_000 });
     await store.put('new', [body]);
     assert.equal(proxy.seen.length, 3);
@@ -239,7 +239,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     assert.equal(proxy.seen.length, 2);
   });
 
-  test('an aborted signal ends a request that hangs, a pause, and a wait for its turn', async () => {
+  test('an aborted signal ends a hanging request, a pause between attempts, and a wait for a connection', async () => {
     const patient = new S3Store(settings, {
       patience: { backoff_base_ms: 600_000, backoff_max_ms: 600_000, requests_max: 1 },
     });
@@ -264,7 +264,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     patient.close();
   });
 
-  test('more requests than connections wait for their turn', async () => {
+  test('requests beyond the number of connections wait for a connection', async () => {
     const narrow = new S3Store(settings, { patience: { ...PATIENCE, requests_max: 2 } });
     // Long enough that all that may be under way at once are.
     proxy.poison(() => ({ delay_ms: 20 }));
@@ -274,7 +274,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     narrow.close();
   });
 
-  test('a store without create-only writes is found out by the check, once, and asked before each write', async () => {
+  test('a store without create-only writes is detected by the check, once, and asked before each write', async () => {
     const REFUSES = { answer: { status: 501, code: 'NotImplemented' } };
     for (const toxic of [REFUSES, { status: 200 }]) {
       const log = logLines();
@@ -303,7 +303,7 @@ describe('S3 behind a poisoned way', { timeout: 300_000 }, () => {
     assert((await straight.get('new')).equals(body));
   });
 
-  test('over https, a certificate that nobody vouches for is refused, and one that is trusted is not', async (t) => {
+  test('over https, an untrusted certificate is refused, and a trusted one accepted', async (t) => {
     const certificate = await selfSigned();
     const safe = await ToxicProxy.open(server.port, certificate);
     const store = new S3Store({ ...settings, endpoint: safe.endpoint }, { patience: PATIENCE });

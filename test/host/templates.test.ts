@@ -74,7 +74,7 @@ describe('templates', () => {
     return file.readFile('utf8');
   }
 
-  test('has the written content, readable by its owner only', async () => {
+  test('a template has the written content, readable by its owner only', async () => {
     const key = await make();
     assert.equal(await read(key), 'memory');
     assert.equal(statSync(join(templates_dir, key)).mode & 0o777, 0o700);
@@ -83,7 +83,7 @@ describe('templates', () => {
     assert.equal(await read(key), 'newer');
   });
 
-  test('appears only when complete, and the files of a crash are removed', async () => {
+  test('a template appears only when complete, and files of a crash are removed', async () => {
     mkdirSync(makingFolder(templates_dir));
     const written = await writeMemory(templates_dir, stream('half'), 100);
     assert.equal(await findTemplate(templates_dir, templateKey(shape)), null);
@@ -96,7 +96,7 @@ describe('templates', () => {
     await assert.rejects(writeMemory(templates_dir, stream('too', 'long'), 6), /larger than 6/);
   });
 
-  test('damaged, cut off, without its description, or too old, it is not used', async () => {
+  test('a template that is damaged, truncated, without description, or too old is not used', async () => {
     const key = await make();
     const memory = join(templates_dir, key, 'memory');
     writeFileSync(memory, 'memorz');
@@ -114,7 +114,7 @@ describe('templates', () => {
     assert.equal(await findTemplate(templates_dir, key), null);
   });
 
-  test('its digest is verified once for each file; a write to it or a replacement is detected', async () => {
+  test("a template's digest is verified once for each file; a write or a replacement is detected", async () => {
     const key = await make();
     const templates = templatesWith();
     const look = async () => {
@@ -141,7 +141,7 @@ describe('templates', () => {
     await assert.rejects(look(), /damaged/);
   });
 
-  test('belongs to one image, kernel, initramfs and size', () => {
+  test('a template belongs to one image, kernel, initramfs and size', () => {
     const other = (change: Partial<Shape>) => templateKey({ ...shape, ...change });
     const files = { ...image.manifest.files, 'initrd.img': 'f'.repeat(64) };
     const keys = [
@@ -153,7 +153,7 @@ describe('templates', () => {
     assert.equal(other({ image: { ...image, folder: '/elsewhere', newest: false } }), keys[0]);
   });
 
-  test('those that were used longest ago, and those of images that are gone, are removed', async () => {
+  test('the least recently used templates, and those of removed images, are removed', async () => {
     const keys = Array.from({ length: MAX_TEMPLATES + 2 }, (_, at) => String(at % 10).repeat(32));
     for (const [at, key] of keys.entries()) {
       await make(key);
@@ -191,7 +191,7 @@ describe('templates', () => {
       ...more,
     });
 
-  test('one that was of no use is removed; after the second no other is tried; switched off there is none', async () => {
+  test('a template that failed is removed; after the second failure none is tried; with BERTH_FAST_START=off there is none', async () => {
     const templates = templatesWith();
     for (const after of [1, 2]) {
       const key = await make();
@@ -205,7 +205,7 @@ describe('templates', () => {
     assert.equal(await templatesWith({ enabled: false }).find(shape), null);
   });
 
-  test('one that cannot be made leaves nothing, and is not tried again', async (t) => {
+  test('a template that cannot be made leaves nothing, and is not tried again', async (t) => {
     const tries = join(root, 'tries');
     const qemu_binary = join(root, 'qemu');
     writeFileSync(qemu_binary, `#!/bin/sh\necho >> ${tries}\nexit 1\n`, { mode: 0o755 });

@@ -15,7 +15,7 @@ const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 const skip = image_dir ? false : 'BERTH_TEST_IMAGE_DIR names no guest image';
 const MIB = 2 ** 20;
 
-test('an adopting agent reports what a boot has lost, once', { skip }, async (t) => {
+test('an adopting agent reports the loss of a boot once', { skip }, async (t) => {
   const { root, paths, instance_id, folder } = await hostFolders(t);
   const rootfs_path = join(root, 'rootfs.img');
   await writeFile(rootfs_path, Buffer.alloc(MIB));

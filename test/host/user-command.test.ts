@@ -143,7 +143,7 @@ test('a command gets its input, arguments and environment, and its exit code is 
 });
 
 for (const bytes of [0, 1, 16_383, 16_384, 16_385, MAX, MAX + 1, 3_000_000]) {
-  test(`of ${bytes} bytes of each stream all is told that is kept, in replies that fit`, async (t) => {
+  test(`of ${bytes} bytes of each stream all kept bytes are returned, in replies that fit`, async (t) => {
     const guest = new Guest(t);
     const print = (fd: number) => `head -c ${bytes} /dev/zero | tr '\\0' ${fd} >&${fd}`;
     const ended = await run(guest, `(${print(1)}) & (${print(2)}); wait; exit 3`);
@@ -156,7 +156,7 @@ for (const bytes of [0, 1, 16_383, 16_384, 16_385, MAX, MAX + 1, 3_000_000]) {
   });
 }
 
-test('a command that times out is killed with its session, and its output so far is returned', async (t) => {
+test('a command that times out is killed with its session, and its output until then is returned', async (t) => {
   const guest = new Guest(t);
   const script = 'echo begun; head -c 50000 /dev/zero >&2; sleep 4321 & sleep 4321';
   const ended = await run(guest, script, { timeout_ms: 1_500 });
@@ -164,13 +164,13 @@ test('a command that times out is killed with its session, and its output so far
   await until('nothing of it is left', () => guest.files.length === 0);
 });
 
-test('a command whose child holds its output ends with that child', async (t) => {
+test('a command whose child keeps its output open ends with that child', async (t) => {
   const guest = new Guest(t);
   const ended = await run(guest, 'echo one; (sleep 0.3; echo two) & exit 4');
   assert.deepEqual([ended.exit_code, ended.stdout], [4, 'one\ntwo\n']);
 });
 
-test('without room for its output a command is not started, which is an error', async (t) => {
+test('a command without disk space for its output fails and is not started', async (t) => {
   const guest = new Guest(t);
   rmSync(guest.folder, { recursive: true });
   await assert.rejects(run(guest, 'true'), GuestAgentError);

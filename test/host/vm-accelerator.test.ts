@@ -39,7 +39,7 @@ describe('the accelerator', {
   });
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  test('is kvm only if a test guest boots on it, has a readable reason, and is tried once', async (context) => {
+  test('is KVM only if a test guest boots on it, has a readable reason, and is probed once', async (context) => {
     const first = await chooseAccelerator({ ...image, setting: 'auto', cache_path });
     context.diagnostic(`${first.accel}: ${first.reason}`);
     assert.ok(first.reason.length > 10);
@@ -54,12 +54,12 @@ describe('the accelerator', {
     else await assert.rejects(forced, AcceleratorError);
   });
 
-  test('tcg by setting asks nothing of the host', async () => {
+  test('is TCG without a probe when the setting says so', async () => {
     const choice = await chooseAccelerator({ ...image, qemu_binary: '/nonexistent', setting: 'tcg' });
     assert.equal(choice.accel, 'tcg');
   });
 
-  test('is probed by a guest that really boots, and a guest that does not is killed at the deadline', async () => {
+  test('is probed by booting a guest, which is killed at the deadline if it does not boot', async () => {
     assert.equal(await probeGuest('tcg', { ...image, timeout_ms: 60_000 }), null);
     assert.match((await probeGuest('tcg', { ...image, timeout_ms: 100 })) ?? '', /did not boot within 0.1 s/);
     const missing = await probeGuest('tcg', { ...image, kernel_path: join(folder, 'absent') });
@@ -76,7 +76,7 @@ echo >> "$0.tries"
 exec sleep 60
 `;
 
-test('KVM is not given up, until the next boot of the host, for one test guest that was slow', {
+test('stays KVM after one slow test guest, until the next boot of the host', {
   skip: opensKvm() ? false : 'no /dev/kvm',
 }, async (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'bacc-'));

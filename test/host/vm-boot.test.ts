@@ -114,7 +114,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     assert.deepEqual(findOrphans(join(root, 'elsewhere')), []);
   });
 
-  test('takes limits where the host has control groups', (context) => {
+  test('has limits where the host has control groups', (context) => {
     const result = limitProcess(
       mounts,
       instance_id,
@@ -134,7 +134,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
       );
   });
 
-  test('has a disk with a ceiling', async () => {
+  test('has a disk with a size limit', async () => {
     await limitDisk(qmp);
     const [disk] = await qmp.execute('query-block');
     const { bps, iops, bps_max, iops_max } = disk?.inserted ?? {};
@@ -181,7 +181,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     assert.ok(!left.stdout.toString().includes('sleep 600'), 'the command was killed');
   });
 
-  test('has its files read, whole or not at all, and from a place on', async () => {
+  test('returns its files completely or not at all, also from an offset', async () => {
     const path = '/run/berth/long';
     const text = 'abcdefgh'.repeat(250_000);
     await guestExec(agent, { path: '/bin/sh', args: ['-c', `cat > ${path}`], input: text });
@@ -210,7 +210,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     assert.equal(await agent.fsfreezeStatus(), 'thawed');
   });
 
-  test('has its clock set and tells of its network and memory', async () => {
+  test('has its clock set and reports its network and memory', async () => {
     await agent.setTime(1_900_000_000_000_000_000n);
     const { stdout } = await guestExec(agent, { path: 'date', args: ['+%s'] });
     assert.ok(Math.abs(Number(stdout) - 1_900_000_000) < 30);
@@ -221,7 +221,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     assert.ok(used_bytes !== null && total_bytes !== null && used_bytes < total_bytes);
   });
 
-  test('tells how full its root file system is', async () => {
+  test('reports how full its root file system is', async () => {
     const use = await rootFileSystemUse(agent, { timeout_ms: 60_000 });
     assert.ok(use !== null);
     const { stdout } = await guestExec(agent, { path: 'df', args: ['-B1', '--output=used,size', '/'] });
@@ -230,7 +230,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     assert.ok(use.total_bytes > use.used_bytes);
   });
 
-  test('answers a new client although the one before left half a command', async () => {
+  test('answers a new client although an earlier one left half a command', async () => {
     const half = connect(vmSockets(runtime_dir).agent);
     agent.close();
     await new Promise((resolve) => half.write('{"execute":"guest-exec","arguments":{"pa', resolve));
@@ -264,7 +264,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
 
   // test/guest/five-steps.test.ts restarts a guest, and nothing is lost by it.
   test(
-    'reboots: QMP tells RESET, the process and the dirty bitmap stay, the agent comes again',
+    'a reboot sends RESET over QMP and keeps the process and the dirty bitmap, and the agent returns',
     THOROUGH,
     async (context) => {
       const reset = qmp.waitForEvent((event) => event.event === 'RESET', { timeout_ms: GUEST_TIMEOUT_MS });
@@ -286,7 +286,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     },
   );
 
-  test('powers off: QMP tells SHUTDOWN, QEMU stays, paused, with its bitmap', async (context) => {
+  test('a power-off sends SHUTDOWN over QMP, and QEMU stays, paused, with its bitmap', async (context) => {
     const shutdown = qmp.waitForEvent((event) => event.event === 'SHUTDOWN', {
       timeout_ms: GUEST_TIMEOUT_MS,
     });
@@ -300,7 +300,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     assert.equal((await qmp.execute('query-status')).status, 'shutdown');
   });
 
-  test('killed, is noticed through its QMP socket', async (context) => {
+  test('a kill is noticed through its QMP socket', async (context) => {
     assert.ok(identity);
     const ended = Promise.withResolvers<VmEnd>();
     onVmExit(identity, qmp, ended.resolve);

@@ -32,7 +32,7 @@ async function reaches(port: number): Promise<boolean> {
 describe('the egress rules', { skip, timeout: 300_000 }, () => {
   after(() => removeEgressRules(data_folder_id));
 
-  test('close the host’s loopback to a VM’s user only, and are applied twice as well as once', async () => {
+  test('close the host’s loopback only to VMs’ users, and can be applied twice', async () => {
     const server = createServer((socket) => socket.end('hello\n')).listen(0, '127.0.0.1');
     await once(server, 'listening');
     const { port } = server.address() as AddressInfo;
@@ -52,7 +52,7 @@ describe('the egress rules', { skip, timeout: 300_000 }, () => {
     assert.equal(await egressRulesPresent(data_folder_id), false);
   });
 
-  test('that cannot be applied come back as a reason', async () => {
+  test('return a reason when they cannot be applied', async () => {
     const absent = await applyEgressRules({ data_folder_id, nft_binary: '/nonexistent/nft' });
     assert.ok(!absent.closed && /not installed/.test(absent.reason));
     const failing = await applyEgressRules({ data_folder_id, nft_binary: 'false' });

@@ -158,7 +158,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     qmp.close();
   });
 
-  test('is found once by its arguments, paused and ended by its host pid, and bubblewrap ends with it', async () => {
+  test('is found by its arguments, paused and ended by its host pid, and bubblewrap ends with it', async () => {
     const { identity, qmp } = await launch();
     assert.deepEqual(
       findOrphans(root).map((found) => found.identity),
@@ -217,7 +217,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     qmp.close();
   });
 
-  test('is there on a full disk too, with the resolvers of before', async () => {
+  test('works on a full disk too, with the earlier resolvers', async () => {
     const small = join(root, 'small');
     mkdirSync(small);
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', small]);
@@ -246,7 +246,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     assert.match(problem, /^VMs run without namespaces of their own .*bwrap: .*not permitted/);
   });
 
-  describe('an overlay that its user has given another file', () => {
+  describe('an overlay that its user pointed to another file', () => {
     const other = newId('inst');
     const options = { folder: root, instance_id: other, qemu_img_binary: 'qemu-img', owner: USER };
     const grow = (more: object = {}) => growOverlay({ ...options, jail, size_bytes: 2 * MIB, ...more });
@@ -273,14 +273,14 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
       await assert.rejects(grow({ qemu_img_binary: '/nonexistent' }), /names a data file/);
     });
 
-    test('cannot open that file anyway: the tool does not see it', async () => {
+    test('does not expose that file, which the tool cannot see', async () => {
       const { overlay: path } = await createOverlay({ ...options, size_bytes: MIB });
       execFileSync('qemu-img', ['rebase', '-u', '-f', 'qcow2', '-F', 'raw', '-b', secret, path]);
       assert.match((await info(path, null)).stdout, /"filename": "[^"]*secret"/);
       await assert.rejects(info(path, jail), /Could not open '[^']*secret': No such file/);
     });
 
-    test('nor when an operator gives the file, which may be untrusted', async () => {
+    test('nor when an operator passes such a file', async () => {
       const { overlay: path } = await createOverlay({ ...options, size_bytes: MIB });
       const read = () =>
         qemuImg(['info', '--backing-chain', '-f', 'qcow2', path], {
@@ -292,7 +292,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
       await assert.rejects(read(), /Could not open '[^']*secret': No such file/);
     });
 
-    test('and a good one grows as its user, and stays that user’s', async () => {
+    test('a good overlay grows as its user, and stays owned by that user', async () => {
       const { overlay: path } = await createOverlay({ ...options, size_bytes: MIB });
       await grow();
       assert.deepEqual(await inspectOverlay(path), { size_bytes: 2 * MIB, problem: null });

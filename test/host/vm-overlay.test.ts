@@ -31,7 +31,7 @@ describe('an overlay', () => {
   const qemu_img_binary = 'qemu-img';
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  test('is empty, of the size asked for, with 4 KiB sub-clusters, private to the VM’s user', async () => {
+  test('is empty, of the requested size, with 4 KiB sub-clusters, private to the VM’s user', async () => {
     const owner = is_root ? { owner: { uid: 2_000_001, gid: 2_000_001 } } : {};
     const { overlay } = await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary, ...owner });
     const info = JSON.parse(execFileSync('qemu-img', ['info', '--output=json', overlay]).toString());
@@ -63,19 +63,19 @@ describe('an overlay', () => {
     execFileSync('qemu-img', ['check', '-q', overlay]);
   });
 
-  test('made anew, takes its sidecar’s word away', async () => {
+  test('replaced by a new one, loses its sidecar', async () => {
     await writeSidecar(folder, instance_id, SIDECAR);
     await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary });
     assert.equal(await readSidecar(folder, instance_id), 'none');
   });
 
-  test('has the sidecar that was asked for last, of several at once', async () => {
+  test('has the last of several concurrently written sidecars', async () => {
     const sidecars = Array.from({ length: 8 }, (_, generation) => ({ ...SIDECAR, generation }));
     await Promise.all(sidecars.map((each) => writeSidecar(folder, instance_id, each)));
     assert.deepEqual(await readSidecar(folder, instance_id), sidecars.at(-1));
   });
 
-  test('has a sidecar that reads back as written', async () => {
+  test('has a sidecar that is read as it was written', async () => {
     const count = fc.maxSafeNat();
     const sidecars = fc.record({
       ...{ generation: count, placement: count, clean: fc.boolean(), filled: fc.constantFrom(...FILLED) },
@@ -91,7 +91,7 @@ describe('an overlay', () => {
     );
   });
 
-  test('with a sidecar that is torn, foreign or out of range, has a damaged one', async () => {
+  test('has a damaged sidecar if that is torn, foreign or out of range', async () => {
     const without = (name: keyof OverlaySidecar) => ({ ...SIDECAR, [name]: undefined });
     const values: unknown[] = [null, [], ...(Object.keys(SIDECAR) as (keyof OverlaySidecar)[]).map(without)];
     for (const generation of [-1, 1.5]) values.push({ ...SIDECAR, generation });
@@ -102,7 +102,7 @@ describe('an overlay', () => {
     }
   });
 
-  test('set aside, is out of the way of all that uses or removes overlays, until its instance is deleted', async () => {
+  test('is not used or removed once it is set aside, until its instance is deleted', async () => {
     const { overlay } = await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary });
     await writeSidecar(folder, instance_id, SIDECAR);
     const bytes = readFileSync(overlay);
@@ -122,19 +122,19 @@ describe('an overlay', () => {
     rmSync(join(kept, '..'), { recursive: true });
   });
 
-  test('removed, leaves nothing, and may be removed again', async () => {
+  test('is removed completely, and may be removed again', async () => {
     await removeOverlay(folder, instance_id);
     await removeOverlay(folder, instance_id);
     assert.deepEqual(readdirSync(folder), []);
   });
 
-  test('is never made from a hostile instance id', () => {
+  test('is never created from a hostile instance id', () => {
     for (const id of ['../x', 'inst_../../x', 'inst_', '']) {
       assert.throws(() => overlayPaths(folder, id), { name: 'InvariantError' });
     }
   });
 
-  test('on a full disk reports that, and leaves no partial file', {
+  test('reports a full disk, and leaves no partial file', {
     skip: is_root ? false : 'mounting a small file system takes root',
   }, async () => {
     const small = join(folder, 'small');

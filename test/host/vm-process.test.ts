@@ -118,7 +118,7 @@ describe('launching QEMU', { timeout: 300_000 }, () => {
     }
   });
 
-  test('takes the folder of its sockets back, so a compromised QEMU replaces none of them', {
+  test("takes its sockets folder from QEMU's user, so a compromised QEMU can replace no socket", {
     skip: AS_ROOT,
   }, async () => {
     prepareRuntimeDir(runtime_dir, USER.uid, USER.gid);
@@ -141,7 +141,7 @@ describe('launching QEMU', { timeout: 300_000 }, () => {
     qmp.close();
   });
 
-  test('tells of the end at once, and tells a lost monitor from a lost process', async () => {
+  test('reports the end at once, and distinguishes a lost monitor from a lost process', async () => {
     const { identity, qmp } = await launchVm(options());
     alive.push(identity);
     const disconnected = Promise.withResolvers<VmEnd>();
@@ -161,7 +161,7 @@ describe('launching QEMU', { timeout: 300_000 }, () => {
   });
 });
 
-test('of an earlier agent’s sockets, only those of its user stay', {
+test('keeps of an earlier agent’s sockets only those of its user', {
   skip: AS_ROOT,
 }, (t) => {
   const root = mkdtempSync(join(tmpdir(), 'brun-'));
@@ -185,7 +185,7 @@ test('of an earlier agent’s sockets, only those of its user stay', {
   assert.deepEqual(readdirSync(folder), ['made']);
 });
 
-test('a pid with another start time, or of another boot of the host, is not ours: neither alive nor signalled', async () => {
+test('a pid with another start time or of another boot counts as ended and is never signalled', async () => {
   const child = spawn('sleep', ['60'], { stdio: 'ignore' });
   try {
     const identity = identityOf(child.pid ?? 0);
@@ -205,7 +205,7 @@ test('a pid with another start time, or of another boot of the host, is not ours
   }
 });
 
-test('a log is cut to the last half of its bound, beneath a writer that appends', () => {
+test('a log is cut to the last half of its bound while a writer appends', () => {
   const folder = mkdtempSync(join(tmpdir(), 'blog-'));
   const path = join(folder, 'log');
   try {

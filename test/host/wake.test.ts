@@ -53,7 +53,7 @@ describe('waking a machine', () => {
     assert.match(files.get('host_key_pub') ?? '', /^ssh-ed25519 \S+\n$/);
   });
 
-  test('only the line of a waiting guest says that it waits', () => {
+  test("only a waiting guest's line reports that it waits", () => {
     assert.ok(isAsleep(Buffer.from('berth-asleep files\r\n')));
     assert.ok(!isAsleep(Buffer.from('berth-awake\n')));
   });

@@ -11,7 +11,7 @@ const rows = text
   .filter((line) => line.startsWith('| v5.0.0-'))
   .map((line) => line.slice(1, -1).split(' | '));
 
-test('every row says what is asked, how it is met, and what shows it', () => {
+test('every row has a requirement, an answer and a proof', () => {
   assert.ok(rows.length > 100);
   for (const row of rows) {
     assert.equal(row.length, 4, row[0]);
@@ -23,7 +23,7 @@ test('every row says what is asked, how it is met, and what shows it', () => {
   }
 });
 
-test('every id has its form and stands once, and the count at the top is right', () => {
+test('every id is well-formed and unique, and the count at the top is right', () => {
   const ids = rows.flatMap(([cell = '']) => cell.trim().split(', '));
   for (const id of ids) assert.match(id, /^v5\.0\.0-\d+\.\d+\.\d+$/);
   assert.deepEqual(ids, [...new Set(ids)]);

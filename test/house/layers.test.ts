@@ -93,7 +93,7 @@ function allowed(room: string): readonly string[] {
   return domain ? [...OF_A_DOMAIN, ...DOMAIN_TO_DOMAIN[domain]] : (ROOMS[room] ?? []);
 }
 
-test('every import stays within what its room may see', () => {
+test("every import is allowed by its room's line", () => {
   const known = new Set(files);
   for (const each of imports) {
     assert.ok(known.has(each.to), `${line(each)}: no such file of src or client`);
@@ -106,7 +106,7 @@ test('every import stays within what its room may see', () => {
   assert.deepEqual(against.map(line).sort(), [...EXCEPTIONS].sort());
 });
 
-test('what people type speaks HTTP by the client alone; only the commands on the server know its database', () => {
+test('commands for users speak HTTP through the client only; only commands on the server use the database', () => {
   const ON_SERVER = [
     ...['org-commands', 'user-commands', 'image-commands', 'host-commands', 'server-context'],
     ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands', 'qemu-img'],
@@ -128,7 +128,7 @@ test('what people type speaks HTTP by the client alone; only the commands on the
   );
 });
 
-test('the console holds no markup as text and runs no text as code: its policy would not let it, nor should a reader', () => {
+test('the console inserts no markup from strings and runs no strings as code', () => {
   const dangerous =
     /dangerouslySetInnerHTML|\.(inner|outer)HTML\b|insertAdjacentHTML|document\.write|\beval\(|new Function\(/;
   assert.deepEqual(
@@ -150,7 +150,7 @@ test('every room has a line', () => {
   );
 });
 
-test('no line allows what nobody uses', () => {
+test('no line allows an import that no file makes', () => {
   const all = files.flatMap(importsOf);
   const used = new Set(all.map(({ from, to }) => `${roomOf(from)} → ${roomOf(to)}`));
   const lines = Object.entries({ ...ROOMS, ...DOMAIN_TO_DOMAIN }).flatMap(([room, others]) =>
@@ -186,7 +186,7 @@ const SQL_ELSEWHERE: readonly string[] = [
   ...['disk-context', 'org-commands', 'server-context', 'user-commands'].map((name) => `src/cli/${name}.ts`),
 ];
 
-test('SQL stands in db and in stores', () => {
+test('only db and stores have SQL', () => {
   const sql = /\.(selectFrom|insertInto|updateTable|deleteFrom)\(|\bsql(<[^`]*>)?`/;
   const holding = files.filter(
     (path) => !isTest(path) && !/^src\/db\/|(^|[/-])store\.ts$/.test(path) && sql.test(read(path)),
@@ -194,7 +194,7 @@ test('SQL stands in db and in stores', () => {
   assert.deepEqual(holding, [...SQL_ELSEWHERE].sort());
 });
 
-test('tests beside code import only what the code beside them may', () => {
+test('tests beside code import only what that code may import', () => {
   for (const each of files.filter(isTest).flatMap(importsOf)) {
     const [here, there] = [roomOf(each.from), roomOf(each.to)];
     assert.ok(here === there || allowed(here).includes(there), line(each));
@@ -204,7 +204,7 @@ test('tests beside code import only what the code beside them may', () => {
 /** Imports of rooms that close a cycle. Only ever fewer. */
 const CYCLES: readonly string[] = [];
 
-test('no room imports itself through others', () => {
+test('there is no cycle between rooms', () => {
   const used = new Set(imports.map(({ from, to }) => `${roomOf(from)} → ${roomOf(to)}`));
   const listed = new Set(CYCLES);
   assert.deepEqual(
@@ -224,7 +224,7 @@ test('no room imports itself through others', () => {
   for (const room of next.keys()) if (room) visit(room, []);
 });
 
-test('no file imports itself by way of others', () => {
+test('there is no cycle between files', () => {
   const edges = Map.groupBy(
     imports.filter((each) => !each.type_only),
     (each) => each.from,
@@ -272,7 +272,7 @@ const HOST_ROOMS: Record<string, readonly string[]> = {
   agent: ['calls', 'evict-stale-disks', 'host-context', 'image', 'machine', 'runner', 'vm'],
 };
 
-test('inside host/, a room imports what its line says, and only rooms above it', () => {
+test('inside host/, a room imports only the rooms of its line, which are above it', () => {
   const room = (path: string) => (path.split('/')[2] ?? '').replace(/\.ts$/, '');
   const inside = imports.filter(({ from, to }) => from.startsWith('src/host/') && to.startsWith('src/host/'));
   const used = new Set(inside.map(({ from, to }) => `${room(from)} → ${room(to)}`));

@@ -65,12 +65,12 @@ test('no single test has more than 70 lines', () => {
   assert.deepEqual(long, []);
 });
 
-test('no document has a path deleted that is another where its variable is empty', () => {
+test('no document deletes a path that begins with a variable that may be empty', () => {
   const documents = ['README.md', ...filesBelow('docs', ['.md'])];
   assert.deepEqual(lines(documents, /\brm -[a-z]* .*\$(?!\{\w+:\?\})/), []);
 });
 
-test('the environment is read in config/env.ts alone', () => {
+test('only config/env.ts reads the environment', () => {
   const found = lines(
     source.filter((path) => !isTest(path)),
     /\bprocess\.env\b/,
@@ -81,12 +81,12 @@ test('the environment is read in config/env.ts alone', () => {
   );
 });
 
-test('a program of ours that is started by its path is named as it is in a package too, where it is JavaScript', () => {
+test('a program that is started by its path is named so that packages, which hold JavaScript, find it too', () => {
   const sources = source.filter((path) => !isTest(path));
   assert.deepEqual(lines(sources, /join\(import\.meta\.dirname.*['`][^'`]*\.ts['`]/), []);
 });
 
-test('nothing is exported by default, and no file passes on all exports of another', () => {
+test('there is no default export and no barrel', () => {
   assert.deepEqual(lines(others, /^export default\b|\bas default\b|^export \* from/), []);
   assert.deepEqual(
     code.filter((path) => basename(path) === 'index.ts'),
@@ -109,11 +109,11 @@ test('files are named in kebab-case', () => {
   );
 });
 
-test('nothing is left for later in the text', () => {
+test('no text has a TODO', () => {
   assert.deepEqual(lines(committed, /\b(TODO|FIXME|XXX)\b/), []);
 });
 
-test('no test is switched off or singled out', () => {
+test('no test is skipped by hand or run alone', () => {
   assert.deepEqual(lines(others.filter(isTest), /\b(test|describe|it)\.(only|todo|skip)\(/), []);
 });
 
@@ -122,16 +122,16 @@ test('bin/long-tests.txt names test files that exist, each once', () => {
   assert.deepEqual(named, [...new Set(named.filter((path) => isTest(path) && there(path)))]);
 });
 
-test('nothing names a place on the machine of whoever wrote it', () => {
+test("no text names a path of its author's machine", () => {
   const place = /(^|[\s'"`(=])\/(home\/[a-z]|Users\/|work\/|workspace)/;
   assert.deepEqual(lines(committed, place), []);
 });
 
-test('no error of the type checker is silenced', () => {
+test('no error of the type checker is suppressed', () => {
   assert.deepEqual(lines(others, /@ts-(ignore|nocheck|expect-error)/), []);
 });
 
-test('docs/errors.md explains every code once, with its status, and no other', () => {
+test('docs/errors.md explains exactly the codes that exist, each once, with its status', () => {
   const rows = read('docs/errors.md')
     .split('\n')
     .flatMap((line) => /^\| (\d{3}) \| `([A-Za-z_]+)` \|/.exec(line)?.slice(1, 3).join(' ') ?? []);
@@ -139,7 +139,7 @@ test('docs/errors.md explains every code once, with its status, and no other', (
   assert.deepEqual(rows.toSorted(), registry.toSorted());
 });
 
-test('docs/errors.md explains every reason of a VM and every failure of a flush, and no other', () => {
+test('docs/errors.md explains exactly the reasons of VMs and the failures of flushes', () => {
   const [, reasons = '', failures = ''] = read('docs/errors.md').split(
     /^## Reasons of a VM$|^`error\.code` of a /m,
   );

@@ -16,7 +16,7 @@ test('openapi/agent-v2.json is what the schemas say (if not: node src/agent-api/
   assert.equal(await readFile(AGENT_DOCUMENT_PATH, 'utf8'), agentDocument());
 });
 
-test('every call is in it, with its request and its answer', () => {
+test('the document has every call, with its request and its response', () => {
   for (const { path } of Object.values(ROUTES)) {
     const { post } = document.paths[path] as { post: Schema };
     assert.match(JSON.stringify(post['requestBody']), /"schema":\{"/, path);
@@ -39,13 +39,13 @@ function unbounded(schema: unknown, where: string): string[] {
   return wrong ? [where, ...inner] : inner;
 }
 
-test('nothing that is sent or answered is without a bound', () => {
+test('every field of a request and a response is bounded', () => {
   assert.deepEqual(unbounded(document.components.schemas, ''), []);
   assert.deepEqual(unbounded(document.paths, ''), []);
   assert.deepEqual(unbounded({ a: { type: 'array', items: { type: 'string' } } }, ''), ['/a', '/a/items']);
 });
 
-test('words for people are cut to what is taken, whatever they hold', () => {
+test('messages for people are truncated to their bound, whatever they contain', () => {
   for (const text of [
     'x'.repeat(10_000),
     `${'x'.repeat(298)}\u{1f600}\u{1f600}`,
@@ -59,7 +59,7 @@ test('words for people are cut to what is taken, whatever they hold', () => {
   assert(!fits(Text, 'x'.repeat(301)) && !fits(Text, 'a\nb') && !fits(Text, '\ud800'));
 });
 
-test('an answer of a newer control plane is read: what is not known in it is passed over, what is known must fit', () => {
+test('unknown fields in a response of a newer control plane are ignored, known ones are validated', () => {
   const head: DiskHead = {
     ...{
       instance_id: `inst_${'0'.repeat(26)}` as DiskHead['instance_id'],

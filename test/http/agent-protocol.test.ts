@@ -17,11 +17,11 @@ import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts
 import { ROUTES } from '../../src/agent-api/routes.ts';
 import { listHosts } from '../../src/cli/host-commands.ts';
 import { apiForFile } from '../support/api.ts';
-import { farListener } from '../support/far-listener.ts';
+import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { FACTS, type ScriptedAgent } from '../support/scripted-agent.ts';
 
 const api = await apiForFile();
-const far = await farListener(api);
+const far = await listenToRemoteHosts(api);
 const tls = new Agent({ connect: { ca: far.cert, checkServerIdentity: () => undefined } });
 after(() => tls.destroy());
 let agent: ScriptedAgent;
@@ -47,7 +47,7 @@ async function beat(protocol: string | null) {
   return { status: answer.statusCode, theirs: answer.headers[PROTOCOL_HEADER], error };
 }
 
-test('an agent of this version and of the one before is served, and told the version of the control plane', async () => {
+test("agents of this and the previous version are served, and get the control plane's version", async () => {
   for (const version of [AGENT_PROTOCOL, AGENT_PROTOCOL - 1]) {
     const { status, theirs } = await beat(String(version));
     assert.deepEqual([status, theirs], [200, String(AGENT_PROTOCOL)]);
@@ -55,7 +55,7 @@ test('an agent of this version and of the one before is served, and told the ver
   }
 });
 
-test('any other is refused with both versions named, which berth host ls says too, until it speaks another', async () => {
+test('other versions are refused with an error that names both versions; berth host ls says so too, until the agent is updated', async () => {
   const [newer, older] = [AGENT_PROTOCOL + 1, AGENT_PROTOCOL - 2];
   const ours = `speaks versions ${AGENT_PROTOCOL} and ${AGENT_PROTOCOL - 1} of the agent protocol`;
   const cases = [
@@ -80,7 +80,7 @@ test('any other is refused with both versions named, which berth host ls says to
   assert.match(await listHosts(far.server), /^rack-2 +up/m);
 });
 
-test('a token is looked at first, and streams are refused as calls are', async () => {
+test('the token is checked before the version, and streams are refused like calls', async () => {
   const path = consoleStreamPath('00000000-0000-4000-8000-000000000000');
   const statusOf = async (bearer: string) => {
     const headers = {
@@ -118,7 +118,7 @@ async function answeredBy(answers: readonly { status: number; protocol?: string;
   return { client, found, said };
 }
 
-test('an agent says its version with each call, and tells once what it meets, and again when that changes', async () => {
+test("an agent sends its version with each call, and logs the control plane's once, and again when it changes", async () => {
   const refusal =
     'The control plane speaks versions 9 and 8 of the agent protocol, and this host speaks another.';
   const refused = {
@@ -144,7 +144,7 @@ test('an agent says its version with each call, and tells once what it meets, an
   ]);
 });
 
-test('an answer that is cut off, or is none, is as no answer', async () => {
+test('a truncated or malformed response counts as no response', async () => {
   const bodies = ['', '{"mark":', '[]', '{"mark":5}', '{}', 'null'];
   const { client } = await answeredBy(bodies.map((body) => ({ status: 200, body })));
   for (const _ of bodies) await assert.rejects(client.objectStore(), ControlPlaneUnavailable);

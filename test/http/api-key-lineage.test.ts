@@ -39,7 +39,7 @@ async function family() {
 }
 
 describe('201', () => {
-  test('a key says which key made it, and none of one that a session made; a rotation changes neither', async () => {
+  test('a key names the key that created it, or none if a session did; a rotation changes neither', async () => {
     const { ann, leaked, child, grandchild } = await family();
     assert.deepEqual(
       [leaked, child, grandchild].map((key) => key.created_by_key),
@@ -52,7 +52,7 @@ describe('201', () => {
 });
 
 describe('204', () => {
-  test('a key alone: what it made goes on, and still says who made it', async () => {
+  test('a key alone: the keys that it created stay, and still name it', async () => {
     const { ann, leaked, child, grandchild } = await family();
     for (const query of ['', '?descendants=false']) {
       const key = query === '' ? leaked : child;
@@ -62,7 +62,7 @@ describe('204', () => {
     assert.equal((await read(ann, grandchild.id)).created_by_key, child.id);
   });
 
-  test('with its descendants: every API key and SSH key that was made with it, each as if it were revoked alone', async () => {
+  test('with its descendants: every API key and SSH key that was created with it, each as if it were revoked alone', async () => {
     const { ann, leaked, child, grandchild, other } = await family();
     const service_account_id = await api.serviceAccount(ann.org_id, '*');
     const robot = await make(grandchild.key, { service_account_id });
@@ -93,7 +93,7 @@ describe('204', () => {
     assert.deepEqual(noted('ssh_key.revoke'), [by_leaked, by_grandchild].sort());
   });
 
-  test('a link that was revoked in between hides nothing of what was made by way of it', async () => {
+  test('with its descendants, also those behind a key that was revoked earlier', async () => {
     const { ann, leaked, child, grandchild } = await family();
     const ssh_key = await addSshKey(child.key);
     // By the thief, to be forgotten.
@@ -103,7 +103,7 @@ describe('204', () => {
     assert.ok(!(await sshKeysOf(ann)).includes(ssh_key));
   });
 
-  test('while it makes another: that one is not made, or is gone too', async () => {
+  test('while it creates another: that one is not created, or is revoked too', async () => {
     const { ann, leaked, child } = await family();
     const answers = await allBeforeAnyCommits<{ status: number }>(db, [
       () => api.as(leaked.key).post('/v1/api-keys', { name: 'late', scope: 'vm:read' }),
@@ -118,7 +118,7 @@ describe('204', () => {
     );
   });
 
-  test('a member who leaves takes along every key but those of service accounts', async () => {
+  test('a member who leaves: all of their keys, but not those of service accounts', async () => {
     const owner = await api.member();
     const ann = await api.member({ org_id: owner.org_id, role: 'admin' });
     const first = await make(ann, WHOLE);
@@ -132,14 +132,14 @@ describe('204', () => {
 });
 
 describe('400', () => {
-  test('for what is no boolean', async () => {
+  test('descendants that is not a boolean', async () => {
     const { ann, other } = await family();
     assertError(await revoke(ann, other.id, '?descendants=all'), 'INVALID_REQUEST', /descendants/);
   });
 });
 
 describe('403', () => {
-  test('where a descendant is a service account’s and the caller leads no more: nothing is revoked', async () => {
+  test('a descendant of a service account, if the caller is no administrator any more: nothing is revoked', async () => {
     const owner = await api.member();
     const ann = await api.member({ org_id: owner.org_id, role: 'admin' });
     const key = await make(ann, WHOLE);
@@ -161,7 +161,7 @@ describe('404', () => {
 });
 
 describe('412', () => {
-  test('another key than the one that was seen', async () => {
+  test('a key that changed since it was read', async () => {
     const { ann, leaked, child } = await family();
     const headers = { 'if-match': '"other"' };
     const answer = await api

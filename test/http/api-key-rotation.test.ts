@@ -11,7 +11,7 @@ const { db } = api;
 const { make, rotate, works } = apiKeyCalls(api);
 
 describe('200', () => {
-  test('rotation gives a new key under the same id and ends the one before at once', async () => {
+  test('a rotation returns a new key under the same id and ends the old one at once', async () => {
     const ann = await api.member();
     const made = await make(ann);
     const answer = await rotate(ann, made.id);
@@ -23,7 +23,7 @@ describe('200', () => {
     assert.equal((await eventsOf(db, ann.org_id)).at(-1)?.type, 'api_key.rotated');
   });
 
-  test('with grace the key before works until it is over, and ends with the next rotation', async () => {
+  test('with grace the old key works until the grace is over or the next rotation', async () => {
     const ann = await api.member();
     const made = await make(ann);
     const { body: second } = await rotate(ann, made.id, { grace_seconds: 604_800 });
@@ -54,7 +54,7 @@ describe('200', () => {
     assert.equal((await rotate(admin, made.id)).status, 200);
   });
 
-  test('a replay gives the same key, also after it was rotated', async () => {
+  test('a replay returns the same key, also after a further rotation', async () => {
     const ann = await api.member();
     const headers = { 'idempotency-key': 'k1' };
     const json = { name: 'ci', scope: '*' };
@@ -114,7 +114,7 @@ describe('409', () => {
 });
 
 describe('412', () => {
-  test('a key that was rotated since it was seen is neither rotated nor revoked', async () => {
+  test('a key that was rotated since it was read is neither rotated nor revoked', async () => {
     const ann = await api.member();
     const made = await make(ann);
     const seen = { 'if-match': String((await api.as(ann).get(`/v1/api-keys/${made.id}`)).headers['etag']) };

@@ -28,7 +28,7 @@ function checksumOf(random: string): string {
 }
 
 describe('201', () => {
-  test('the plain key is shown once, has its checksum, works, and is hashed at rest', async () => {
+  test('a key is shown once, has a checksum, works, and is hashed at rest', async () => {
     const ann = await api.member();
     const answer = await api
       .as(ann)
@@ -58,14 +58,14 @@ describe('201', () => {
     assert.ok(!JSON.stringify(audit).includes(random));
   });
 
-  test('a key makes keys within its own scope, for its maker', async () => {
+  test('a key creates keys within its own scope, for its creator', async () => {
     const ann = await api.member({ role: 'member', org_id: (await api.member()).org_id });
     const first = await make(ann, { scope: 'api_keys:write vm:read vm:write' });
     const second = await make(first.key, { scope: 'vm:write' });
     assert.equal((await api.as(ann).get<Key>(`/v1/api-keys/${second.id}`)).status, 200);
   });
 
-  test('a key that ends, or works from some networks alone, makes keys with the same bounds, or narrower ones', async () => {
+  test('a key with an expiry or networks creates keys with the same bounds, or narrower ones', async () => {
     const bounded = await make(await api.member(), {
       scope: 'api_keys:write',
       expires_in_seconds: 3_600,
@@ -79,7 +79,7 @@ describe('201', () => {
     assert.ok(Date.parse(narrower.expires_at ?? '') < Date.parse(same.expires_at ?? ''));
   });
 
-  test('a key whose grace is not over makes keys that end with it', async () => {
+  test('a rotated key creates keys that end with its grace', async () => {
     const ann = await api.member();
     const old = await make(ann, { scope: 'api_keys:write' });
     const { body } = await rotate(ann, old.id, { grace_seconds: 600 });
@@ -97,7 +97,7 @@ describe('201', () => {
     assertError(await api.as(made.key).get('/v1/me'), 'FORBIDDEN');
   });
 
-  test('networks are kept in one form, and others are kept out', async () => {
+  test('networks are stored in canonical form, and other addresses are refused', async () => {
     const ann = await api.member();
     const near = await make(ann, { allowed_cidrs: ['127.0.0.9/8', '127.0.0.1/8', '::1'] });
     assert.deepEqual(near.allowed_cidrs, ['127.0.0.0/8', '::1/128']);
@@ -106,7 +106,7 @@ describe('201', () => {
     assert.ok(!(await works(far.key)));
   });
 
-  test('a lifetime ends', async () => {
+  test('a key expires', async () => {
     const ann = await api.member();
     const made = await make(ann, { expires_in_seconds: 60 });
     const lifetime_ms = Date.parse(made.expires_at ?? '') - Date.parse(made.created_at);
@@ -164,7 +164,7 @@ describe('200', () => {
     assertError(await api.as(mine.key).get(`/v1/api-keys?service_account_id=${two}`), 'FORBIDDEN');
   });
 
-  test('use is noted', async () => {
+  test('a use sets last_used_at', async () => {
     const ann = await api.member();
     const made = await make(ann);
     assert.equal(made.last_used_at, null);
@@ -175,7 +175,7 @@ describe('200', () => {
 });
 
 describe('204', () => {
-  test('a revoked key, and the one before it, end at once', async () => {
+  test('a revoked key and its predecessor in grace end at once', async () => {
     const ann = await api.member();
     const made = await make(ann);
     const { body: next } = await rotate(ann, made.id, { grace_seconds: 600 });
@@ -244,7 +244,7 @@ describe('400', () => {
 });
 
 describe('401', () => {
-  test('no key, a made-up key, one with a bad checksum', async () => {
+  test('no key, an invented key, a key with a bad checksum', async () => {
     const made = await make(await api.member());
     const bad_sum = made.key.slice(0, -1) + (made.key.endsWith('0') ? '1' : '0');
     for (const key of [undefined, 'berth_live_x', bad_sum]) {
@@ -253,7 +253,7 @@ describe('401', () => {
     assertError(await api.client.post('/v1/api-keys', {}), 'UNAUTHENTICATED');
   });
 
-  test('a key dies with its maker’s membership', async () => {
+  test('a key ends with its creator’s membership', async () => {
     const owner = await api.member();
     const member = await api.member({ org_id: owner.org_id, role: 'member' });
     const made = await make(member);
@@ -263,7 +263,7 @@ describe('401', () => {
 });
 
 describe('403 FORBIDDEN', () => {
-  test('no role makes a key with a scope that it does not have, * included', async () => {
+  test('no role creates a key with a scope that the role lacks, * included', async () => {
     const owner = await api.member();
     for (const role of ['admin', 'member', 'billing'] as const) {
       const who = await api.member({ org_id: owner.org_id, role });
@@ -277,7 +277,7 @@ describe('403 FORBIDDEN', () => {
     }
   });
 
-  test('a key makes none that outlives it, or works where it does not', async () => {
+  test('a key creates none with a later expiry or other networks', async () => {
     const ann = await api.member();
     const ending = await make(ann, { scope: 'api_keys:write', expires_in_seconds: 60 });
     const here = await make(ann, { scope: 'api_keys:write', allowed_cidrs: ['127.0.0.0/8'] });
@@ -294,7 +294,7 @@ describe('403 FORBIDDEN', () => {
     }
   });
 
-  test('a key makes none beyond its own scope, and none at all without api_keys:write', async () => {
+  test('a key creates none beyond its own scope, and none at all without api_keys:write', async () => {
     const ann = await api.member();
     const some = await make(ann, { scope: 'api_keys:write vm:read' });
     for (const scope of ['*', 'vm:write', 'vm:read vm:write']) {
@@ -310,13 +310,13 @@ describe('403 FORBIDDEN', () => {
     assertError(await api.as(write_only.key).get('/v1/api-keys'), 'FORBIDDEN');
   });
 
-  test('escalation comes before what else is wrong with the body', async () => {
+  test('escalation is refused before a 400 for the body', async () => {
     const ann = await api.member({ role: 'member', org_id: (await api.member()).org_id });
     assertError(await api.as(ann).post('/v1/api-keys', { scope: 'audit:read', colour: 1 }), 'FORBIDDEN');
     assertError(await api.as(ann).post('/v1/api-keys', { service_account_id: 7 }), 'FORBIDDEN');
   });
 
-  test('a service account makes, rotates and revokes no key', async () => {
+  test('a service account creates, rotates and revokes no key', async () => {
     const owner = await api.member();
     const service_account_id = await api.serviceAccount(owner.org_id, '*');
     const { id, key } = await make(owner, { scope: '*', service_account_id });
@@ -331,7 +331,7 @@ describe('403 FORBIDDEN', () => {
     assertError(await api.as(key).post(`/v1/api-keys/${id}/rotate`), 'FORBIDDEN');
   });
 
-  test('only owners and administrators have to do with service accounts’ keys', async () => {
+  test('only owners and administrators manage service accounts’ keys', async () => {
     const owner = await api.member();
     const service_account_id = await api.serviceAccount(owner.org_id, 'vm:read');
     const made = await make(owner, { service_account_id });
@@ -359,7 +359,7 @@ describe('403 FORBIDDEN', () => {
 });
 
 describe('404', () => {
-  test('a key of another organisation, of another member, one that never was and a malformed id are the same', async () => {
+  test('a key of another organisation, of another member, an unknown id and a malformed id get the same answer', async () => {
     const owner = await api.member();
     const member = await api.member({ org_id: owner.org_id, role: 'member' });
     const theirs = await make(await api.member());
@@ -377,7 +377,7 @@ describe('404', () => {
     assert.ok((await works(theirs.key)) && (await works(colleague.key)));
   });
 
-  test('a service account that is not the organisation’s', async () => {
+  test('a service account of another organisation', async () => {
     const ann = await api.member();
     const foreign = await api.serviceAccount((await api.member()).org_id, '*');
     for (const service_account_id of [foreign, newId('sa')]) {

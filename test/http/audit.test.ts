@@ -206,7 +206,7 @@ describe('every changing route of the API document leaves one entry: actor, addr
   const changing = endpointsOf(api.app.apiDocument() as unknown as Document)
     .filter((each) => each.method !== 'GET')
     .map((each) => each.operation.operationId);
-  test('each has a case here, and each case its route', () => {
+  test('each changing route has a case here, and each case its route', () => {
     assert.deepEqual([...Object.keys(CALLS), ...Object.keys(WITHOUT)].sort(), changing.sort());
   });
   for (const [operation, call] of Object.entries(CALLS)) {
@@ -223,12 +223,12 @@ describe('every changing route of the API document leaves one entry: actor, addr
       assert.doesNotMatch(JSON.stringify(entry?.data), /berth_(live|sess|mail|sudo)|whsec_|passphrase/);
     });
   }
-  test('a refused request leaves none', async () => {
+  test('a refused request leaves no entry', async () => {
     const answer = await api.as(owner).post('/v1/api-keys', { name: 'a', scope: 'nonsense' });
     assertError(answer, 'INVALID_REQUEST');
     assert.deepEqual(await entriesOf(String(answer.headers['x-request-id'])), []);
   });
-  test('what a key does is noted under who made it, with the key beside', async () => {
+  test("an action of a key is recorded under its creator, with the key's id", async () => {
     const { id, key } = await makeKey(api.db, owner, '*');
     const answer = await api.as(key).post('/v1/api-keys', { name: 'a', scope: 'vm:read' });
     const [entry] = await entriesOf(String(answer.headers['x-request-id']));
@@ -237,7 +237,7 @@ describe('every changing route of the API document leaves one entry: actor, addr
   });
 });
 
-test('registering by an invitation is noted in the organisation that was joined', async () => {
+test('a registration by invitation is recorded in the joined organisation', async () => {
   const email = 'invited@example.org';
   const token = await invited({ ...owner, email });
   const answer = await api.client.post('/v1/auth/register', {
@@ -268,7 +268,7 @@ describe('reading', () => {
       assert.deepEqual(ids, ids.toSorted().reverse());
     }
   });
-  test('an entry is there at once, without a number, and keeps its place in the pages when it is sealed', async () => {
+  test('an entry is listed at once, without a number, and keeps its place in the pages when it is sealed', async () => {
     const who = await api.person();
     for (const name of ['a', 'b', 'c', 'd']) await api.as(who).patch('/v1/me', { name });
     const get = async (query: string) => (await api.as(who).get<Page<Shown>>(`/v1/audit?${query}`)).body;
@@ -286,13 +286,13 @@ describe('reading', () => {
     );
     assert.deepEqual((await get('limit=200')).data.map((each) => each.seq).toSorted(), [1, 2, 3, 4]);
   });
-  test('nobody reads that of another organisation', async () => {
+  test('nobody reads the log of another organisation', async () => {
     const stranger = await api.person();
     assert.deepEqual((await api.as(stranger).get<Page<unknown>>('/v1/audit')).body.data, []);
   });
 });
 
-test('all of the above is one chain, and what comes to it by many requests at once goes on with it', async () => {
+test('all entries above are one chain, which concurrent requests continue', async () => {
   await seal();
   const before = await api.context.audit.verify(api.db, owner.org_id);
   assert.ok(before.entries > 20);

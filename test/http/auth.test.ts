@@ -24,7 +24,7 @@ function login(email: string, password: string) {
 }
 
 describe('200', () => {
-  test('a login opens a session of an hour, which nobody may store', async () => {
+  test('a login returns a session token for an hour, with Cache-Control: no-store', async () => {
     const answer = await login(owner.email, PASSWORD);
     assert.equal(answer.status, 200, answer.text);
     assert.equal(answer.body.user.id, owner.user_id);
@@ -35,12 +35,12 @@ describe('200', () => {
     assert.equal((await api.as(answer.body.session_token).get('/v1/me')).status, 200);
   });
 
-  test('the case of an address does not matter, that of a password does', async () => {
+  test('the case of an address is ignored, that of a password is not', async () => {
     assert.equal((await login(owner.email.toUpperCase(), PASSWORD)).status, 200);
     assertError(await login(owner.email, PASSWORD.toUpperCase()), 'UNAUTHENTICATED');
   });
 
-  test('the plain token is nowhere in the database', async () => {
+  test('the database has no plain token', async () => {
     const { session_token } = (await login(owner.email, PASSWORD)).body;
     const rows = [
       await api.db.selectFrom('sessions').selectAll().execute(),
@@ -49,7 +49,7 @@ describe('200', () => {
     assert.ok(!JSON.stringify(rows).includes(session_token.slice(SESSION_PREFIX.length)));
   });
 
-  test('the scheme of the credential is read in any case', async () => {
+  test('the scheme of the credential is case-insensitive', async () => {
     const headers = { authorization: `bearer ${owner.session}` };
     assert.equal((await api.client.get('/v1/me', { headers })).status, 200);
   });
@@ -100,7 +100,7 @@ describe('401', () => {
     assert.deepEqual(withoutRequestId(wrong), withoutRequestId(unknown));
   });
 
-  test('a login that fails makes no session', async () => {
+  test('a failed login creates no session', async () => {
     const count = () => api.db.selectFrom('sessions').select('id').execute();
     const before = (await count()).length;
     await login(owner.email, 'not the password');
@@ -131,7 +131,7 @@ describe('401', () => {
     });
   }
 
-  test('a bad checksum, before any look-up: the token at rest would have been found', async () => {
+  test('a token with a bad checksum, before any look-up', async () => {
     // A session whose token lacks only a right checksum, put into the database as if it had one.
     const body = owner.session.slice(SESSION_PREFIX.length, -6);
     assert.equal(owner.session.slice(-6), checksum(body));
@@ -146,7 +146,7 @@ describe('401', () => {
     assertError(await api.as(forged).get('/v1/me'), 'UNAUTHENTICATED');
   });
 
-  test('a key dies with the membership of its maker', async () => {
+  test('a key of a former member', async () => {
     const member = await api.person({ org_id: owner.org_id, role: 'member' });
     const { key } = await makeKey(api.db, member, '*');
     assert.equal((await api.as(key).get('/v1/instances')).status, 200);
@@ -155,7 +155,7 @@ describe('401', () => {
     assertError(await api.as(member).get('/v1/instances'), 'UNAUTHENTICATED');
   });
 
-  test('the sweep removes sessions past their time, and no others', async () => {
+  test('the sweep removes expired sessions, and no others', async () => {
     const old = await makeSession(api.db, owner.user_id, -1_000);
     const ended = await makeSession(api.db, owner.user_id);
     await api.db
@@ -176,14 +176,14 @@ describe('401', () => {
 });
 
 describe('403', () => {
-  test('a session that asks for an organisation it is no member of', async () => {
+  test('a session that names an organisation of which its user is not a member', async () => {
     const stranger = await api.person();
     for (const org of [stranger.org_id, newId('org'), 'org_x', 'x']) {
       const answer = await api.as(owner).get('/v1/instances', { headers: { 'berth-org': org } });
       assertError(answer, 'FORBIDDEN', /Berth-Org/);
     }
   });
-  test('a key that is asked to act in another organisation than its own', async () => {
+  test('a key with another organisation in Berth-Org', async () => {
     const stranger = await api.person();
     const { key } = await makeKey(api.db, owner, '*');
     for (const org of [stranger.org_id, newId('org'), 'x']) {
@@ -194,7 +194,7 @@ describe('403', () => {
       assert.equal((await api.as(key).get('/v1/instances', { headers: { 'berth-org': org } })).status, 200);
     }
   });
-  test('the organisation that a session names is the one it acts in', async () => {
+  test('a session acts in the organisation that it names', async () => {
     const both = await api.person();
     await api.db
       .insertInto('memberships')

@@ -6,8 +6,8 @@ import { newId } from '../../src/lib/ids.ts';
 import { apiForFile, type TestApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeMailFolder } from '../support/mail-folder.ts';
+import { mailNotificationsOfEvents, notificationsOf } from '../support/notifications.ts';
 import { makeKey, makePerson, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
-import { notificationsOf, tellByMail } from '../support/telling.ts';
 
 const mail = await makeMailFolder();
 const api = await apiForFile({ context: { has_smtp: true, signups: 'open' } });
@@ -92,7 +92,7 @@ async function addFactor({ user_id }: Pick<Person, 'user_id'>): Promise<void> {
 }
 
 describe('a new account', () => {
-  test('is mailed a token, and is confirmed by it, once, for itself alone', async () => {
+  test('gets a token by mail, which confirms only this account, once', async () => {
     const email = newAddress();
     const who = await register(email);
     assert.equal(who.email_confirmed, false);
@@ -110,7 +110,7 @@ describe('a new account', () => {
     assert.equal(login.body.user.email_confirmed, true);
   });
 
-  test('holds no API key and no SSH key until then, whatever else the request has: 403', async () => {
+  test('creates no API key and no SSH key until then: 403, before other errors', async () => {
     const { session } = await register(newAddress());
     for (const answer of [
       await makeApiKey(session),
@@ -122,7 +122,7 @@ describe('a new account', () => {
     }
   });
 
-  test('invites nobody until then: neither are strangers mailed, nor is a way in left to whoever registered', async () => {
+  test('invites nobody until then, so no stranger gets its mail or access through it', async () => {
     const { session } = await register(newAddress());
     const orgs = await api.as(session).get<{ data: { id: string }[] }>('/v1/orgs');
     const invitation = { email: newAddress(), role: 'admin' };
@@ -130,7 +130,7 @@ describe('a new account', () => {
     assertError(answer, 'FORBIDDEN', /not confirmed/);
   });
 
-  test('gives none to its service accounts either', async () => {
+  test('creates no key for its service accounts either', async () => {
     const { session } = await register(newAddress());
     const made = await api
       .as(session)
@@ -139,7 +139,7 @@ describe('a new account', () => {
     assertError(await makeApiKey(session, api, body), 'FORBIDDEN', /not confirmed/);
   });
 
-  test('accepts no invitation of its address until then, and the invitation stays good', async () => {
+  test('accepts no invitation of its address until then, and the invitation stays valid', async () => {
     const email = newAddress();
     const { session } = await register(email);
     const token = await invitationOf(email);
@@ -149,7 +149,7 @@ describe('a new account', () => {
     assert.equal((await accept()).status, 200);
   });
 
-  test('is sent the token again for its password and the same address; the one before is void', async () => {
+  test('gets a new token for its password and the same address; the old one is void', async () => {
     const email = newAddress();
     const { session } = await register(email);
     const first = await mail.token(email);
@@ -161,7 +161,7 @@ describe('a new account', () => {
     assert.equal((await mail.to(email)).length, 2, 'nothing tells of a change');
   });
 
-  test('may have another address confirmed instead; the one before, of a stranger perhaps, is told nothing', async () => {
+  test("may confirm another address instead; the old one, perhaps a stranger's, gets no mail", async () => {
     const [stranger, email] = [newAddress(), newAddress()];
     const { session } = await register(stranger);
     await mail.token(stranger);
@@ -172,14 +172,14 @@ describe('a new account', () => {
     assert.equal((await mail.to(stranger)).length, 1);
   });
 
-  test('is mailed no notification until then', async () => {
+  test('gets no notification by mail until then', async () => {
     const [email, confirmed] = [newAddress(), await api.person({ password: PASSWORD })];
     const { session } = await register(email);
     await mail.token(email);
     const change = { current_password: PASSWORD, new_password: NEW };
     for (const who of [session, confirmed])
       assert.equal((await api.as(who).post('/v1/auth/password', change)).status, 204);
-    await tellByMail(db, mail.deliver);
+    await mailNotificationsOfEvents(db, mail.deliver);
     assert.deepEqual([(await mail.to(email)).length, (await mail.to(confirmed.email)).length], [1, 1]);
     assert.equal((await notificationsOf(api.as(session)))[0]?.kind, 'password.changed');
   });
@@ -194,7 +194,7 @@ describe('a new account', () => {
     assert.equal(sent.length, 1, 'the invitation, and no confirmation');
   });
 
-  test('without SMTP is confirmed, and is mailed nothing', async () => {
+  test('without SMTP is confirmed, and gets no mail', async () => {
     const email = newAddress();
     const who = await register(email, without_smtp);
     assert.equal(who.email_confirmed, true);
@@ -209,7 +209,7 @@ describe('a new account', () => {
     assert.equal(stored?.email_confirmed, true, 'also once there is SMTP');
   });
 
-  test('that waited for its confirmation counts as confirmed while there is no SMTP', async () => {
+  test('that waits for its confirmation counts as confirmed while there is no SMTP', async () => {
     const who = await makePerson(without_smtp.db, { email_confirmed: false });
     assert.equal((await me(who.session, without_smtp)).email_confirmed, true);
     assert.equal((await makeApiKey(who.session, without_smtp)).status, 201);
@@ -217,7 +217,7 @@ describe('a new account', () => {
 });
 
 describe('a password reset', () => {
-  test('of an address that somebody else had registered leaves them nothing: no session, factor or key', async () => {
+  test('of an address that somebody else registered ends their sessions, factors and keys', async () => {
     const email = newAddress();
     const squatter = await register(email);
     await addFactor({ user_id: squatter.id as never });
@@ -231,12 +231,12 @@ describe('a password reset', () => {
     assert.equal(login.status, 200, 'no factor is asked for');
     assert.equal(login.body.user.email_confirmed, true, 'the token proved the address');
     assert.equal((await makeApiKey(login.body.session_token)).status, 201);
-    await tellByMail(db, mail.deliver);
+    await mailNotificationsOfEvents(db, mail.deliver);
     const [told = ''] = (await mail.to(email)).filter((text) => text.includes('Your password was changed'));
     assert.match(told.replaceAll('\n', ' '), /somebody else may have created this account/);
   });
 
-  test('tells how many API keys, SSH keys and factors remain: by mail, notification and audit log', async () => {
+  test('reports how many API keys, SSH keys and factors remain: by mail, notification and audit log', async () => {
     const who = await api.person({ password: PASSWORD });
     for (let made = 0; made < 2; made += 1) await makeKey(db, who, 'vm:read');
     await makeKey(db, who, 'vm:read', new Date(Date.now() - 1_000));
@@ -244,7 +244,7 @@ describe('a password reset', () => {
     await addFactor(who);
     await reset(who.email);
     const remaining = { api_keys: 2, ssh_keys: 1, factors: 1 };
-    await tellByMail(db, mail.deliver);
+    await mailNotificationsOfEvents(db, mail.deliver);
     const [told = ''] = (await mail.to(who.email)).filter((text) =>
       text.includes('Your password was changed'),
     );
@@ -306,7 +306,7 @@ describe('a password reset', () => {
     assert.equal(login.status, 200);
   });
 
-  test('with revoke_all that is no boolean changes nothing: 400', async () => {
+  test('with a revoke_all that is not a boolean changes nothing: 400', async () => {
     const who = await api.person({ password: PASSWORD });
     await api.client.post('/v1/auth/password-reset', { email: who.email });
     const body = { token: await mail.token(who.email), new_password: NEW, revoke_all: 'yes' };
@@ -325,7 +325,7 @@ describe('an invitation', () => {
     return { owner, email, path, post };
   };
 
-  test('without SMTP has its link in the answer, never to be stored, and again for the same Idempotency-Key alone', async () => {
+  test('without SMTP returns its link with no-store, and again only for the same Idempotency-Key', async () => {
     const { owner, email, path, post } = await invite(without_smtp, { 'idempotency-key': 'once' });
     const made = await post();
     assert.equal(made.status, 201, made.text);
@@ -350,7 +350,7 @@ describe('an invitation', () => {
     assert.equal((await without_smtp.as(who.session).get(`/v1/orgs/${owner.org_id}`)).status, 200);
   });
 
-  test('by SMTP has no link in the answer: the token proves the address', async () => {
+  test('with SMTP returns no link, because the token proves the address', async () => {
     const { post } = await invite(api);
     const made = await post();
     assert.deepEqual(Object.keys(made.body).sort(), ['email', 'expires_at', 'id', 'role']);

@@ -16,7 +16,7 @@ const get = (url: string, headers: Record<string, string> = {}) =>
 const page = await get('/');
 const assets = [...page.payload.matchAll(/(?:src|href)="([^"]+)"/g)].map(([, path = '']) => path);
 
-test('every path serves the same page, revalidated each time, which loads from and connects to its own server only', async () => {
+test('every path serves the same page, which is revalidated and loads from and connects to its own server only', async () => {
   for (const path of ['/', ...CONSOLE_PAGES.map((each) => `/${each}`), '/instances/web/terminal']) {
     const { statusCode, headers, payload } = await get(path);
     assert.equal(statusCode, 200, path);
@@ -31,7 +31,7 @@ test('every path serves the same page, revalidated each time, which loads from a
   assert.doesNotMatch(page.payload, /<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=/);
 });
 
-test('its assets are named by content, cached for ever, and compressed as the browser accepts', async () => {
+test('assets are named by content, cached forever, and compressed as the browser accepts', async () => {
   assert.equal(assets.length, 3);
   for (const path of assets) {
     assert.match(path, /^\/assets\/[a-z]+-[A-Z0-9]{8}\.(js|css|svg)$/);

@@ -195,7 +195,7 @@ test('HTTP/1.1 without Host, and an unknown Expect, are answered in the common f
   assert.match(expecting, id);
 });
 
-test('bytes that are not HTTP are refused in the common form', async () => {
+test('bytes that are not HTTP get an error in the common form', async () => {
   const answer = await talk('NONSENSE\r\n\r\n');
   assert.match(answer, /^HTTP\/1\.1 400 .*\r\nX-Request-Id: req_[0-9a-f]{24}\r\n/s);
   const { error } = JSON.parse(answer.slice(answer.indexOf('{')));
@@ -203,7 +203,7 @@ test('bytes that are not HTTP are refused in the common form', async () => {
 });
 
 describe('headers', () => {
-  test('every answer has its own request id, also where the caller sends one', async () => {
+  test('every response has its own request id, also when the caller sends one', async () => {
     const ids = new Set<string>();
     for (const path of ['/healthz', '/v1/instances', '/v1/nothing', '/v1/me']) {
       for (const client of [api.client, api.as(owner)]) {
@@ -216,7 +216,7 @@ describe('headers', () => {
     }
     assert.equal(ids.size, 8);
   });
-  test('no answer names the server software', async () => {
+  test('no response names the server software', async () => {
     const { headers } = await api.client.get('/healthz');
     assert.equal(headers['x-powered-by'], undefined);
     assert.equal(headers['server'], undefined);

@@ -49,7 +49,7 @@ const ENDS: Record<string, (who: Caller) => Promise<unknown>> = {
 
 describe('401', () => {
   for (const [what, happens] of Object.entries(ENDS)) {
-    test(`a key that ${what} makes no other, whatever the body is`, async () => {
+    test(`a key that ${what} creates no other, whatever the body is`, async () => {
       for (const body of [BODY, { name: 'no scope' }, { ...BODY, scope: 'not:one' }]) {
         const who = await caller();
         await happens(who);
@@ -61,7 +61,7 @@ describe('401', () => {
     });
   }
 
-  test('only revoked keys are refused among many at once', async () => {
+  test('among concurrent requests only those of revoked keys are refused', async () => {
     const callers = await Promise.all(Array.from({ length: 24 }, () => caller()));
     const revoked = new Set(callers.filter((_, at) => at % 5 === 0));
     for (const { id } of revoked) await db.deleteFrom('api_keys').where('id', '=', id).execute();
@@ -87,7 +87,7 @@ describe('403', () => {
         .execute(),
   };
   for (const [whose, happens] of Object.entries(LESS)) {
-    test(`a key ${whose} makes none beyond its own scope`, async () => {
+    test(`a key ${whose} creates none beyond its own scope`, async () => {
       const who = await caller();
       await happens(who);
       assertError(await post(who, { ...BODY, scope: 'vm:write' }), 'FORBIDDEN');
@@ -114,13 +114,13 @@ describe('403', () => {
 });
 
 describe('201', () => {
-  test('with a scope that the key has since got', async () => {
+  test('with a scope that the key got later', async () => {
     const who = await caller('api_keys:write vm:read');
     await change(who.id, { scope: 'api_keys:write vm:read vm:write' });
     assert.equal((await post(who, { ...BODY, scope: 'vm:write' })).status, 201);
   });
 
-  test('an expiry that the key has since got bounds what it makes', async () => {
+  test('an expiry that the key got later bounds the keys that it creates', async () => {
     const who = await caller();
     const expires_at = new Date(Date.now() + 3_600_000);
     await change(who.id, { expires_at });
@@ -129,7 +129,7 @@ describe('201', () => {
 });
 
 describe('429', () => {
-  test('a quota counts from when it is set until it is removed', async () => {
+  test('a quota applies from its setting to its removal', async () => {
     const who = await caller();
     await setQuota(db, who.ann.org_id, { api_keys: 3 });
     assert.equal((await post(who)).status, 201);
@@ -140,7 +140,7 @@ describe('429', () => {
     assert.equal((await post(who)).status, 201);
   });
 
-  test('only limited organisations are refused among many at once', async () => {
+  test('among concurrent requests only those of limited organisations are refused', async () => {
     const callers = await Promise.all(Array.from({ length: 12 }, () => caller()));
     const limited = new Set(callers.filter((_, at) => at % 5 === 0));
     for (const { ann } of limited) await setQuota(db, ann.org_id, { api_keys: 2 });

@@ -59,7 +59,7 @@ async function known(key: string): Promise<boolean> {
 }
 
 describe('the data key', () => {
-  test('is made with the instance, and the database has it wrapped only', async () => {
+  test('is created with the instance, and is only wrapped in the database', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const rows = await keyRows(id);
     assert.deepEqual(rows.map(({ use }) => use).sort(), ['disk', 'memory']);
@@ -87,7 +87,7 @@ describe('the data key', () => {
     await assert.rejects(agent.client.head(unplaced), DiskElsewhere);
   });
 
-  test('is made at need for an instance from before there were keys, and once', async () => {
+  test('is created on demand, once, for an instance without one', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await db.deleteFrom('data_keys').where('instance_id', '=', id).execute();
     const heads = await Promise.all([agent.client.head(id), agent.client.head(id), agent.client.head(id)]);
@@ -99,7 +99,7 @@ describe('the data key', () => {
     assert.deepEqual(named(heads[0]?.keys ?? []), named(rows));
   });
 
-  test('does not open for another instance, nor under another name', async () => {
+  test('cannot be unwrapped for another instance or purpose', async () => {
     const [one, two] = [await instanceIn(api, owner, 'stopped'), await instanceIn(api, owner, 'stopped')];
     const [row] = await keyRows(one.id);
     const { wrapped } = row ?? assert.fail();
@@ -111,7 +111,7 @@ describe('the data key', () => {
     await assert.rejects(openDataKeys(db, context.disk_keys, one.id), /does not open/);
   });
 
-  test('is gone with the answer to DELETE, before any object is', async () => {
+  test('is deleted before DELETE is answered, and before any object', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     assert.equal((await api.as(owner).delete(`/v1/instances/${id}`)).status, 202);
     assert.deepEqual(await keyRows(id), []);
@@ -120,7 +120,7 @@ describe('the data key', () => {
     assert.deepEqual([head?.keys, head?.encryption], [[], true]);
   });
 
-  test('shared with another instance opens there, and outlives the first', async () => {
+  test('shared with another instance can be unwrapped there, and outlives the first', async () => {
     const [parent, fork] = [await instanceIn(api, owner, 'stopped'), await instanceIn(api, owner, 'stopped')];
     const before = (await openDataKeys(db, context.disk_keys, parent.id))?.own ?? assert.fail();
     await markKeyUsed(db, parent.id, before.key_id);
@@ -135,7 +135,7 @@ describe('the data key', () => {
 });
 
 describe('a commit', () => {
-  test('brings its segments, held by its instance, once', async () => {
+  test('records its segments once, held by its instance', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.commit(id, 1);
     await agent.commit(id, 1);
@@ -159,7 +159,7 @@ describe('a commit', () => {
     }));
   };
 
-  test('of more segments than a statement may have parameters is accepted', async () => {
+  test("with more segments than a statement's parameters is accepted", async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const segments = await manySegments(id, 22_000, 1);
     assert.equal((await agent.commit(id, 1, { segments })).outcome, 'committed');
@@ -167,7 +167,7 @@ describe('a commit', () => {
     assert.deepEqual(await holders(segments.at(-1)?.key ?? ''), [id]);
   });
 
-  test('of all the segments that the largest disk can be is not too large to be read', async () => {
+  test('with all segments of the largest disk is not too large to be read', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const segments = await manySegments(id, Math.ceil(2 ** 40 / BLOCK_BYTES / 95), 2);
     assert.equal((await agent.commit(id, 2, { segments })).outcome, 'fenced');
@@ -201,7 +201,7 @@ describe('the chain', () => {
   const keysOf = async (id: InstanceId, number: number) =>
     (await readLayers(db, id, number)).map(({ key }) => key.slice(`disks/${id}/`.length));
 
-  test('follows parents, not numbers: what a restore left behind is not in it', async () => {
+  test('follows parents, not numbers, so generations that a restore abandoned are not in it', async () => {
     const { id } = await instanceIn(api, owner, 'stopped');
     await generation(id, 1, null, { segments: [segment(id, 'a'), segment(id, 'b')] });
     await generation(id, 2, 1, { segments: [segment(id, 'c')] });
@@ -212,7 +212,7 @@ describe('the chain', () => {
     assert.deepEqual(await keysOf(id, 4), ['a', 'b', 'd']);
   });
 
-  test('is read from maps where there are any, and ends at a full one', async () => {
+  test('is read from maps where they exist, and ends at a full one', async () => {
     const { id } = await instanceIn(api, owner, 'stopped');
     const map = (name: string, full: boolean) => ({ ...segment(id, name), full });
     await generation(id, 5, null, { segments: [segment(id, 'a')] });
@@ -223,7 +223,7 @@ describe('the chain', () => {
     assert.deepEqual(await keysOf(id, 5), ['a']);
   });
 
-  test('never lacks a link, nor goes round', async () => {
+  test('has neither gaps nor cycles', async () => {
     const { id } = await instanceIn(api, owner, 'stopped');
     await assert.rejects(generation(id, 3, 2), /generations_parent_fkey/);
     await generation(id, 1, null);
@@ -251,7 +251,7 @@ describe('segments', () => {
   }
   const free = (horizon_ms?: number) => freeSegments(db, store, context.log, horizon_ms);
 
-  test('that another instance holds outlive theirs, and go an hour after the last', async () => {
+  test('that another instance holds outlive their own, and are deleted an hour after the last holder', async () => {
     const { id, key } = await withSegment();
     const fork = await withSegment();
     await store.put(`disks/${id}/leftover`, [Buffer.from('of a flush that was killed')]);
@@ -269,7 +269,7 @@ describe('segments', () => {
     assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[], false]);
   });
 
-  test('that their other holder lets go of while theirs is deleted are removed all the same', async () => {
+  test('that lose both holders concurrently are removed', async () => {
     const { id, key } = await withSegment();
     const fork = await withSegment();
     await holdSegments(db, fork.id, [key]);
@@ -292,7 +292,7 @@ describe('segments', () => {
     assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[], false]);
   });
 
-  test('that find a holder within the hour stay', async () => {
+  test('that get a holder within the hour stay', async () => {
     const { id, key } = await withSegment();
     const rows = db.deleteFrom('segment_holders').where('key', '=', key);
     await rows.execute();
@@ -310,7 +310,7 @@ describe('segments', () => {
     assert.deepEqual(await objects(`disks/${id}/`), [key]);
   });
 
-  test('whose object cannot be removed stay known, and are tried again by whoever comes', async () => {
+  test('whose object cannot be removed stay recorded, and are tried again by the next run', async () => {
     const { id, key } = await withSegment();
     await db.deleteFrom('segment_holders').where('key', '=', key).execute();
     const broken = Object.create(store, {
@@ -322,7 +322,7 @@ describe('segments', () => {
     assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[], false]);
   });
 
-  test('that are being removed cannot be held any more', async () => {
+  test('that are being removed get no new holder', async () => {
     const { id, key } = await withSegment();
     await db.deleteFrom('segment_holders').where('key', '=', key).execute();
     const [removing, go_on] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
@@ -345,7 +345,7 @@ describe('segments', () => {
   });
 });
 
-test('dirty bytes are believed of the host that has the newest VM, until that has saved all', async () => {
+test("dirty bytes are those of the newest VM's host, until it has saved everything", async () => {
   const { id } = await instanceIn(api, owner, 'running');
   const shown = async () => (await stateOf(api, owner, id)).disk.dirty_bytes;
   const other = new ControlPlaneClient({ address: api.internal_origin, token: other_token });

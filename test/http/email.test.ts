@@ -30,7 +30,7 @@ const end = async (who: Person) =>
   api.as(who).call('DELETE', '/v1/me', { headers: await makeSudo(api.db, who) });
 
 describe('202 and 204', () => {
-  test('the address holds once its token is confirmed, not before; the one before is told', async () => {
+  test('an address changes once its token is confirmed, and the old address gets a mail', async () => {
     const who = await person();
     const email = newAddress();
     const answer = await change(who, email);
@@ -49,7 +49,7 @@ describe('202 and 204', () => {
     assertError(await login(who.email), 'UNAUTHENTICATED');
   });
 
-  test('a password reset that went to the address before is void', async () => {
+  test('a password reset that was sent to the old address is void', async () => {
     const who = await person();
     await api.client.post('/v1/auth/password-reset', { email: who.email });
     const reset = await mail.token(who.email);
@@ -60,7 +60,7 @@ describe('202 and 204', () => {
     assertError(await api.client.post('/v1/auth/password-reset/confirm', body), 'INVALID_REQUEST');
   });
 
-  test('a password reset that is asked for while the address changes does not go to the one before', async () => {
+  test('a password reset that is requested during the change is not sent to the old address', async () => {
     const who = await person();
     const { asked } = await api.db.transaction().execute(async (tx) => {
       await updateEmail(tx, who.user_id, newAddress());
@@ -74,7 +74,7 @@ describe('202 and 204', () => {
 });
 
 describe('400', () => {
-  test('a token works once, for its account alone, and only the last one sent', async () => {
+  test('a token works once, for its account only, and only the last one sent', async () => {
     const who = await person();
     const [first, second] = [newAddress(), newAddress()];
     await change(who, first);
@@ -88,7 +88,7 @@ describe('400', () => {
     assert.equal(await addressOf(who), second);
   });
 
-  test('it is good for an hour', async () => {
+  test('a token is valid for an hour', async () => {
     const who = await person();
     const email = newAddress();
     await change(who, email);
@@ -101,7 +101,7 @@ describe('400', () => {
     assertError(await confirm(who, token), 'INVALID_REQUEST');
   });
 
-  test('a text that is no address', async () => {
+  test('a malformed address', async () => {
     const who = await person();
     for (const email of ['', 'nobody', 'a@', '@b', 'a b@example.org', `${'x'.repeat(250)}@example.org`]) {
       assertError(await change(who, email), 'INVALID_REQUEST');
@@ -120,7 +120,7 @@ describe('401', () => {
 });
 
 describe('409', () => {
-  test('the address of another account, in any case: found out by its owner alone', async () => {
+  test('the address of another account, in any case, and only its owner learns of it', async () => {
     const who = await person();
     const other = await person();
     const email = other.email.toUpperCase();
@@ -130,7 +130,7 @@ describe('409', () => {
   });
 });
 
-test('an address with a comma, or with a <, is one address, and mail to it goes nowhere else', async () => {
+test('an address with a comma or with < is one address, and its mail goes nowhere else', async () => {
   for (const local of ['ann,eve', 'ann<eve>']) {
     await mail.deliver({ id: newId('mail'), to: `${local}@example.org`, subject: 'One', text: 'A token.' });
   }
@@ -139,7 +139,7 @@ test('an address with a comma, or with a <, is one address, and mail to it goes 
 });
 
 describe('DELETE /v1/me', () => {
-  test('204: account, sessions, and an organisation that was its alone are gone; the address is free', async () => {
+  test('204: account, sessions, and its own organisation are deleted; the address is free', async () => {
     const who = await person();
     const answer = await end(who);
     assert.deepEqual([answer.status, answer.text], [204, '']);
@@ -160,14 +160,14 @@ describe('DELETE /v1/me', () => {
     }
   });
 
-  test('204: a member leaves an organisation that goes on', async () => {
+  test('204: an organisation with other members stays, without this member', async () => {
     const owner = await person();
     const member = await api.person({ org_id: owner.org_id, role: 'member' });
     assert.equal((await end(member)).status, 204);
     assert.equal((await api.as(owner).get(`/v1/orgs/${owner.org_id}`)).status, 200);
   });
 
-  test('204: every organisation that goes on has an entry of it, the one acted in that of the deletion', async () => {
+  test('204: every remaining organisation has an audit entry of it', async () => {
     const [here, there] = [await person(), await person()];
     const who = await api.person({ org_id: here.org_id, role: 'member' });
     const { user_id } = who;
@@ -185,7 +185,7 @@ describe('DELETE /v1/me', () => {
     assert.deepEqual(entries, [removed, deleted]);
   });
 
-  test('204: an organisation that it makes meanwhile goes with it', async () => {
+  test('204: an organisation that is created concurrently is deleted too', async () => {
     const who = await person();
     const id = newId('org');
     const { answer } = await api.db.transaction().execute(async (tx) => {
@@ -201,7 +201,7 @@ describe('DELETE /v1/me', () => {
     assert.deepEqual(rows, []);
   });
 
-  test('412 where the account is another than the one seen, 204 where it is that', async () => {
+  test('412 if the account changed since it was read, else 204', async () => {
     const who = await person();
     const { etag } = (await api.as(who).get('/v1/me')).headers;
     const sudo = await makeSudo(api.db, who);
@@ -212,7 +212,7 @@ describe('DELETE /v1/me', () => {
     assert.equal((await call(String(etag))).status, 204);
   });
 
-  test('409 for the last owner while there are other members or instances, and nothing has changed', async () => {
+  test('409 for the last owner while there are other members or instances, without a change', async () => {
     const with_member = await person();
     const member = await api.person({ org_id: with_member.org_id, role: 'member' });
     assertError(await end(with_member), 'CONFLICT', /last owner/);

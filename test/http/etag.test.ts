@@ -113,7 +113,7 @@ const RESOURCES: Record<string, Resource> = {
   },
 };
 
-test('a creation answers with the ETag, its replay without', async () => {
+test('a creation returns the ETag, its replay does not', async () => {
   const made: Record<string, object> = {
     '/v1/instances': { name: newName() },
     '/v1/api-keys': { name: 'key', scope: 'vm:read' },
@@ -152,7 +152,7 @@ for (const [what, { make, changes }] of Object.entries(RESOURCES)) {
       const assertDone = (answer: { status: number; text: string }) =>
         assert.ok(answer.status < 300, `${answer.status} ${answer.text}`);
 
-      test(`${method} ${path}: 412 with another ETag, a weak one or an empty list, and nothing has changed`, async () => {
+      test(`${method} ${path}: 412 with another ETag, a weak one or an empty list, without a change`, async () => {
         const at = await make(owner);
         const { etag, text } = await read(at);
         const other = `"${'x'.repeat(22)}"`;
@@ -162,7 +162,7 @@ for (const [what, { make, changes }] of Object.entries(RESOURCES)) {
         assert.deepEqual(await read(at), { etag, text });
       });
 
-      test(`${method} ${path}: done with the ETag, with one of several, with *, and without`, async () => {
+      test(`${method} ${path}: succeeds with the ETag, with one of several, with *, and without`, async () => {
         for (const pick of [
           (etag: string) => etag,
           (etag: string) => `"other", ${etag}`,
@@ -177,7 +177,7 @@ for (const [what, { make, changes }] of Object.entries(RESOURCES)) {
       });
 
       if (last !== true) {
-        test(`${method} ${path}: of two changes to the same seen state, one succeeds`, async () => {
+        test(`${method} ${path}: of two changes with the same ETag, one succeeds`, async () => {
           const at = await make(owner);
           const { etag } = await read(at);
           const answers = await Promise.all([call(at, etag), call(at, etag)]);

@@ -5,8 +5,8 @@ import { append } from '../../src/events/append.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, makeServiceKey, type Person } from '../support/people.ts';
-import { tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
 const { db } = api;
@@ -26,7 +26,7 @@ async function tenDays(who: Person): Promise<void> {
     const created_at = new Date(Date.now() - n * 86_400_000);
     await db.updateTable('events').set({ created_at }).where('id', '=', id).execute();
   }
-  await tellAll(db);
+  await raiseNotificationsOfEvents(db);
 }
 const daysAgo = (days: number) => new Date(Date.now() - days * 86_400_000).toISOString();
 
@@ -61,7 +61,7 @@ describe('200', () => {
       .where('org_id', '=', who.org_id)
       .execute();
     assert.equal((await api.as(key).post('/v1/instances', { name: 'web' })).status, 201);
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     const [created] = (await list(who, { actor: 'deploys' })).data;
     assert.equal(created?.actor_name, 'deploys');
   });
@@ -95,7 +95,7 @@ describe('200', () => {
       new Set((await list(as, {})).data.map((each) => each.actor_name));
     assert.deepEqual(await namesOf(who), new Set([who.email, null]));
     await api.instance(who);
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     const { key } = await makeKey(db, who, 'instances:read');
     assert.deepEqual(await namesOf(key), new Set([null]));
   });

@@ -8,9 +8,9 @@ import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { apiForFile, startApi } from '../support/api.ts';
 import { readEvents } from '../support/event-reader.ts';
 import { assertError } from '../support/expect.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, type Person } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
-import { tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile({ context: { heartbeat_ms: 50 } });
@@ -29,7 +29,7 @@ describe('200', () => {
     const stream = await open(who);
     const { id } = await instanceIn(api, who, 'running');
     await agent.failed(id);
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     const frames = [await stream.next(), await stream.next(), await stream.next()];
     const { body } = await api.as(who).get<{ data: { id: string; type: string }[] }>('/v1/events');
     assert.deepEqual(
@@ -43,7 +43,7 @@ describe('200', () => {
     await stream.cut();
   });
 
-  test('a reader that is cut repeatedly gets every event once, in order', async () => {
+  test('a reader whose connection breaks repeatedly gets every event once, in order', async () => {
     const who = await api.person();
     const seen: number[] = [];
     let last: string | undefined;
@@ -51,9 +51,9 @@ describe('200', () => {
     const happening = (async () => {
       for (let n = 0; n < 200; n++) {
         // Concurrent transactions, and concurrent dispatchers.
-        await Promise.all([ping(who, n), n % 3 === 0 ? tellAll(db) : undefined]);
+        await Promise.all([ping(who, n), n % 3 === 0 ? raiseNotificationsOfEvents(db) : undefined]);
       }
-      await tellAll(db);
+      await raiseNotificationsOfEvents(db);
     })();
     while (seen.length < 200) {
       for (const frame of await stream.nextOf('webhook.ping', Math.min(23, 200 - seen.length))) {
@@ -85,12 +85,12 @@ describe('200', () => {
     const later = await ping(who, 2);
     const early = await open(who, '', { 'last-event-id': later });
     assert.equal((await early.next())?.event, 'reset', 'it has no position yet');
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     assert.equal((await stream.next())?.data.data.n, 2);
     const resumed = await open(who, '', { 'last-event-id': later });
     held.resolve();
     await slow;
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     for (const each of [stream, resumed]) assert.equal((await each.next())?.data.data.n, 1);
     const frames = await early.nextOf('webhook.ping', 2);
     assert.deepEqual(
@@ -105,12 +105,12 @@ describe('200', () => {
     const stream = await open(who, '?type=webhook.disabled');
     await ping(who, 1);
     await append(db, { org_id: who.org_id, type: 'webhook.disabled', data: {}, actor: 'system' });
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     const frame = await stream.next();
     assert.equal(frame?.event, 'webhook.disabled');
     await stream.cut();
     await ping(who, 2);
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     const rest = await open(who, '?type=webhook.ping', { 'last-event-id': frame.id ?? '' });
     assert.equal((await rest.next())?.data.data.n, 2);
     await rest.cut();
@@ -122,7 +122,7 @@ describe('200', () => {
     const stream = await open(key);
     await ping(who);
     const { id } = await instanceIn(api, who, 'running');
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     assert.equal((await stream.next())?.data.data.instance.id, id);
     await stream.cut();
   });
@@ -132,7 +132,7 @@ describe('200', () => {
     const stream = await open(who);
     await ping(other, 1);
     await ping(who, 2);
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     assert.equal((await stream.next())?.data.data.n, 2);
     await stream.cut();
   });
@@ -144,7 +144,7 @@ describe('200', () => {
     const path = `/v1/orgs/${owner.org_id}/members/${guest.user_id}`;
     assert.equal((await api.as(owner).delete(path)).status, 204);
     await ping(owner);
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     const rest = await stream.rest();
     assert.deepEqual(
       rest.map(({ event, data }) => [event, data.code]),
@@ -154,7 +154,7 @@ describe('200', () => {
 });
 
 describe('the end', () => {
-  test('a reader that disconnects before its stream begins holds no slot', async (t) => {
+  test('a reader that disconnects before its stream begins keeps no slot', async (t) => {
     // Without heartbeats, which would detect it.
     const quiet = await startApi({ context: { quotas: { ...QUOTA_DEFAULTS, streams: STREAMS } } });
     t.after(() => quiet.close());

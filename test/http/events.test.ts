@@ -11,9 +11,9 @@ import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, makeServiceKey, type Person, randomPublicKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
-import { tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
 const { db, agent } = api;
@@ -27,7 +27,7 @@ interface EventOut {
 }
 
 async function events(who: Person | string, query = ''): Promise<Page<EventOut>> {
-  await tellAll(db);
+  await raiseNotificationsOfEvents(db);
   const answer = await api.as(who).get<Page<EventOut>>(`${PATH}${query}`);
   assert.equal(answer.status, 200, answer.text);
   return answer.body;
@@ -63,7 +63,7 @@ describe('200', () => {
     assert.equal((started.data['instance'] as { id: string }).id, instance.id);
   });
 
-  test('newest first, by pages, whole while new ones come', async () => {
+  test('newest first, page by page, complete while new ones arrive', async () => {
     const who = await withAll();
     const all = (await events(who)).data.map(({ id }) => id);
     assert.equal(all.length, EVENT_TYPES.length);
@@ -77,12 +77,12 @@ describe('200', () => {
     assert.deepEqual(seen, all);
   });
 
-  test('by type', async () => {
+  test('filtered by type', async () => {
     const who = await withAll();
     for (const type of EVENT_TYPES) assert.deepEqual(await typesOf(who, `?type=${type}`), [type]);
   });
 
-  test('by resource: an instance, an API key, an SSH key, a member, a webhook', async () => {
+  test('filtered by resource: an instance, an API key, an SSH key, a member, a webhook', async () => {
     const who = await api.person();
     const [one] = [await instanceIn(api, who, 'running'), await instanceIn(api, who, 'running')];
     await agent.failed(one.id);
@@ -105,7 +105,7 @@ describe('200', () => {
     assert.deepEqual(await typesOf(who, `?resource=${one.id}&type=vm.failed`), ['vm.failed']);
   });
 
-  test('SSH keys and the instance of a key set are as the API shows them', async () => {
+  test('events show SSH keys and the instance of a key set like the API', async () => {
     const who = await api.person();
     const line = randomPublicKey().line;
     const key = await api.as(who).post<{ id: string }>('/v1/me/ssh-keys', { name: 'a', public_key: line });
@@ -119,7 +119,7 @@ describe('200', () => {
     assert.deepEqual((await dataOf('instance.ssh_keys_replaced'))?.['instance'], instance.body);
   });
 
-  test('instances, VMs, disks and keys with instances:read, the others with org:read', async () => {
+  test('events of instances, VMs, disks and keys need instances:read, the others org:read', async () => {
     const who = await withAll();
     const { key: instances } = await makeKey(db, who, 'instances:read');
     const { key: org } = await makeKey(db, who, 'org:read');
@@ -133,7 +133,7 @@ describe('200', () => {
     assert.deepEqual(await typesOf(org, '?type=vm.failed'), []);
   });
 
-  test('any member sees them; what is private, and what is another organisation’s, nobody', async () => {
+  test('every member sees them, but neither private events nor another organisation’s', async () => {
     const who = await withAll();
     const { org_id, user_id } = who;
     for (const type of PRIVATE_EVENT_TYPES) {
@@ -146,7 +146,7 @@ describe('200', () => {
     assert.deepEqual(await typesOf(await api.person()), []);
   });
 
-  test('after 30 days they are gone', async () => {
+  test('events are deleted after 30 days', async () => {
     const who = await withAll();
     const newest = (await events(who, '?limit=1')).data[0];
     await db
@@ -161,7 +161,7 @@ describe('200', () => {
 });
 
 describe('400', () => {
-  test('a type or resource that is none, a limit out of 1 to 200, a cursor of another filter', async () => {
+  test('an unknown type or resource, a limit out of 1 to 200, a cursor of another filter', async () => {
     const who = await withAll();
     const private_type = `type=${PRIVATE_EVENT_TYPES[0]}`;
     const bad = ['type=vm', 'type=', private_type, 'type=vm.failed&type=vm.started', 'resource=x'];
@@ -188,14 +188,14 @@ describe('403', () => {
   });
 });
 
-test('what is no flush is found without reading through the flushes', async () => {
+test('other events are found without reading the flushes', async () => {
   const who = await withAll();
-  await tellAll(db);
+  await raiseNotificationsOfEvents(db);
   await sql`
     insert into events (id, org_id, type, data, actor)
     select 'evt_' || lpad(n::text, 26, '0'), ${who.org_id}, 'disk.flushed', '{}', 'system'
     from generate_series(1, 20000) n`.execute(db);
-  await tellAll(db);
+  await raiseNotificationsOfEvents(db);
   await sql`analyze events`.execute(db);
   const rowsRead = (types: readonly EventType[], resource?: string) =>
     db.transaction().execute(async (tx) => {
@@ -207,7 +207,7 @@ test('what is no flush is found without reading through the flushes', async () =
   const webhook = newId('wh');
   const data = { webhook: { id: webhook } };
   await append(db, { org_id: who.org_id, type: 'webhook.ping', data, actor: 'system' });
-  await tellAll(db);
+  await raiseNotificationsOfEvents(db);
   const of_webhooks = EVENT_TYPES.filter((type) => mayConcern(type, webhook));
   for (const read of [await rowsRead(['vm.failed']), await rowsRead(of_webhooks, webhook)]) {
     // What the planner reads of others is its choice.

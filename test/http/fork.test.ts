@@ -93,7 +93,7 @@ describe('POST …/fork 201', () => {
     await client.delete(`/v1/instances/${parent.id}`);
     assert.deepEqual((await read(fork.id)).forked_from, forked_from);
   });
-  test('begins with the generation that is named, else with the last, and its numbers go on from there', async () => {
+  test('begins with the given generation, else with the last, and continues its numbers', async () => {
     const parent = await withGenerations(3);
     for (const generation of [2, undefined]) {
       const { body } = await client.post<InstanceOut>(path(parent.id, 'fork'), {
@@ -111,7 +111,7 @@ describe('POST …/fork 201', () => {
     }
     assert.deepEqual(await numbers(parent.id), [3, 2, 1]);
   });
-  test('opens what its parent had written, also that of its parent’s parent, and nothing that either writes later', async () => {
+  test('decrypts earlier writes of its parent and grandparent, and no later ones', async () => {
     const parent = await instanceIn(api, owner, 'running');
     await commitWith(parent.id, 1, await ownKey(parent.id));
     const fork = (await client.post<InstanceOut>(path(parent.id, 'fork'), { name: newName() })).body;
@@ -128,7 +128,7 @@ describe('POST …/fork 201', () => {
     assert.equal(new Set([...writing, ...c.reading]).size, 8);
   });
 
-  test('what a running parent writes after it is under another key: a flush under way is let through, no more of that', async () => {
+  test("a running parent's later writes have another key: its current flush completes with the old one, later flushes do not", async () => {
     const parent = await instanceIn(api, owner, 'running');
     const before = await ownKey(parent.id);
     await commitWith(parent.id, 1, before);
@@ -141,7 +141,7 @@ describe('POST …/fork 201', () => {
     await assert.rejects(commitWith(parent.id, 4, `dk_${'0'.repeat(32)}`), /with 400/);
   });
 
-  test('again and again of a parent that wrote nothing meanwhile costs no key', async () => {
+  test('repeated forks of an unchanged parent create no key', async () => {
     const parent = await instanceIn(api, owner, 'running');
     await commitWith(parent.id, 1, await ownKey(parent.id));
     for (let i = 0; i < 3; i++) await client.post(path(parent.id, 'fork'), { name: newName() });
@@ -149,7 +149,7 @@ describe('POST …/fork 201', () => {
     assert.deepEqual([disk.length, reading.length], [1, 1]);
   });
 
-  test('said twice with one Idempotency-Key is made once', async () => {
+  test('repeated with one Idempotency-Key creates one fork', async () => {
     const parent = await withGenerations(1);
     const options = { headers: { 'idempotency-key': newId('evt') } };
     const body = { name: newName() };
@@ -160,12 +160,12 @@ describe('POST …/fork 201', () => {
 });
 
 describe('POST …/fork 400, 404', () => {
-  test('a body that is malformed', async () => {
+  test('a malformed body', async () => {
     const { id } = await withGenerations(1);
     for (const body of [{}, { name: 'A' }, { name: newName(), generation: 0 }, { name: newName(), cpus: 2 }])
       assertError(await client.post(path(id, 'fork'), body), 'INVALID_REQUEST');
   });
-  test('a generation that is not', async () => {
+  test('an unknown generation', async () => {
     const { id } = await withGenerations(1);
     const answer = await client.post(path(id, 'fork'), { name: newName(), generation: 2 });
     assertError(answer, 'NOT_FOUND');
@@ -173,19 +173,19 @@ describe('POST …/fork 400, 404', () => {
 });
 
 describe('POST …/fork 409', () => {
-  test('before the first flush', async () => {
+  test('a parent without a flush', async () => {
     const { id } = await api.instance(owner);
     const answer = await client.post(path(id, 'fork'), { name: newName() });
     assertError(answer, 'CONFLICT');
     assert.match(answer.text, /Nothing of the disk is saved yet/);
   });
-  test('a name that is taken, which leaves nothing behind', async () => {
+  test('a taken name, which leaves nothing behind', async () => {
     const { id, name } = await withGenerations(1);
     const before = await db.selectFrom('instances').select('id').execute();
     assertError(await client.post(path(id, 'fork'), { name }), 'CONFLICT');
     assert.equal((await db.selectFrom('instances').select('id').execute()).length, before.length);
   });
-  test('while it is being deleted', async () => {
+  test('a parent that is being deleted', async () => {
     const { id } = await withGenerations(1);
     await client.delete(`/v1/instances/${id}`);
     assertError(await client.post(path(id, 'fork'), { name: newName() }), 'CONFLICT');
@@ -193,7 +193,7 @@ describe('POST …/fork 409', () => {
 });
 
 describe('POST …/fork 429', () => {
-  test('beyond the quota of instances or of disk, also of many at once', async () => {
+  test('beyond the quota of instances or of disk, also concurrently', async () => {
     const someone = await api.person();
     const parent = await api.instance(someone, { disk_gib: 2 });
     await makeGenerations(db, parent.id, 1);

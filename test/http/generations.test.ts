@@ -41,7 +41,7 @@ async function list(id: string, query = ''): Promise<Page<GenerationOut>> {
 const numbers = async (id: string) => (await list(id)).data.map(({ generation }) => generation);
 
 describe('GET …/generations 200', () => {
-  test('newest first, page by page, each once', async () => {
+  test('newest first, page by page, each generation once', async () => {
     const { id } = await withGenerations(5);
     const first = await list(id, '?limit=2');
     assert.deepEqual(
@@ -125,7 +125,7 @@ describe('GET …/generations 400', () => {
 });
 
 describe('PATCH …/generations/:n 200', () => {
-  test('names and pins, and takes both back; what is not said stays', async () => {
+  test('sets and removes name and pin; omitted fields stay', async () => {
     const { id } = await withGenerations(2);
     const patch = async (body: object) =>
       (await client.patch<GenerationOut>(path(id, 'generations/1'), body)).body;
@@ -153,7 +153,7 @@ describe('PATCH …/generations/:n 400, 404, 409, 429', () => {
     ])
       assertError(await client.patch(path(id, 'generations/1'), body), 'INVALID_REQUEST');
   });
-  test('a generation that is not, is not shown any more, or is no number', async () => {
+  test('a generation that is unknown, expired, or not a number', async () => {
     const { id } = await withGenerations(3, { generations_keep: { last: 1, daily_days: 0 } });
     await dropOldGenerations(db);
     for (const n of ['0', '1', '4', '-1', '1.5', 'x', '9'.repeat(30)])
@@ -165,7 +165,7 @@ describe('PATCH …/generations/:n 400, 404, 409, 429', () => {
     await client.delete(`/v1/instances/${id}`);
     assertError(await client.patch(path(id, 'generations/1'), { pinned: true }), 'CONFLICT');
   });
-  test('more than a hundred pins', async () => {
+  test('more than 100 pins', async () => {
     const { id } = await withGenerations(101);
     await db
       .updateTable('generations')
@@ -186,7 +186,7 @@ const diskOf = (id: InstanceId) =>
     .executeTakeFirstOrThrow();
 
 describe('POST …/restore 200', () => {
-  test('makes a new generation of the same objects; those between stay; epoch and commit id are new', async () => {
+  test('creates a new generation of the same objects, with new epoch and commit id, and keeps those between', async () => {
     const { id } = await withGenerations(3);
     const before = await diskOf(id);
     const answer = await client.post<InstanceOut>(path(id, 'restore'), { generation: 1 });
@@ -203,7 +203,7 @@ describe('POST …/restore 200', () => {
     assert.deepEqual((last?.data as Forked)?.restored_from, { generation: 1 });
     assert((await audited(id)).includes('instance.restore'));
   });
-  test('a commit of the VM before it is refused, the next boot goes on from it', async () => {
+  test('a commit of an earlier VM is refused, and the next boot continues from the restore', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.commit(id, 1);
     await agent.commit(id, 2);
@@ -224,7 +224,7 @@ describe('POST …/restore 200', () => {
     const keys = [segmentOf(id, 1, 1), segmentOf(id, 3, 4)].map(({ key }) => key);
     assert.deepEqual(await layers(id, 4), keys);
   });
-  test('said twice with one Idempotency-Key is done once', async () => {
+  test('repeated with one Idempotency-Key restores once', async () => {
     const { id } = await withGenerations(2);
     const options = { headers: { 'idempotency-key': newId('evt') } };
     const first = await client.post<InstanceOut>(path(id, 'restore'), { generation: 1 }, options);
@@ -245,7 +245,7 @@ describe('POST …/restore 400, 404', () => {
     ])
       assertError(await client.post(path(id, 'restore'), body), 'INVALID_REQUEST');
   });
-  test('a generation that is not, or is not shown any more', async () => {
+  test('an unknown or expired generation', async () => {
     const { id } = await withGenerations(3, { generations_keep: { last: 1, daily_days: 0 } });
     await dropOldGenerations(db);
     for (const generation of [1, 4, 2 ** 53 - 1])
@@ -256,7 +256,7 @@ describe('POST …/restore 400, 404', () => {
 
 describe('POST …/restore 409', () => {
   for (const state of VM_STATES.filter((each) => each !== 'stopped')) {
-    test(`while the VM is ${state}, which the message says`, async () => {
+    test(`while the VM is ${state}, which the message names`, async () => {
       const { id } = await instanceIn(api, owner, state);
       await makeGenerations(db, id, 1);
       const answer = await client.post(path(id, 'restore'), { generation: 1 });
@@ -286,7 +286,7 @@ describe('retention', () => {
     }
   }
 
-  test('keeps the newest, the last of each day, and what is pinned', async () => {
+  test('keeps the newest, the last of each day, and pinned generations', async () => {
     const { id } = await withGenerations(9, { generations_keep: { last: 2, daily_days: 5 } });
     await age(id, [20, 10, 4, 4, 3, 2, 2, 1, 1]);
     await client.patch(path(id, 'generations/2'), { pinned: true });

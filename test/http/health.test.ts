@@ -4,20 +4,20 @@ import { after, describe, type TestContext, test } from 'node:test';
 import { sql } from 'kysely';
 import { toAppError } from '../../src/http/errors.ts';
 import { apiForFile } from '../support/api.ts';
-import { CuttableWay } from '../support/cuttable.ts';
+import { DatabaseProxy } from '../support/database-proxy.ts';
 import { assertError } from '../support/expect.ts';
 import { FACTS } from '../support/scripted-agent.ts';
 import { instanceIn } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
-let way: CuttableWay | undefined;
+let proxy: DatabaseProxy | undefined;
 const api = await apiForFile({
   database_url: async (database) => {
-    way = await CuttableWay.open(database);
-    return way.url;
+    proxy = await DatabaseProxy.open(database);
+    return proxy.url;
   },
 });
-after(() => way?.close());
+after(() => proxy?.close());
 const owner = await api.person();
 
 interface Ready {
@@ -33,7 +33,7 @@ describe('200', () => {
     const { status, body } = await api.client.get('/healthz');
     assert.deepEqual([status, body], [200, { alive: true }]);
   });
-  test('/readyz when database, object store and a host are usable', async () => {
+  test('/readyz while database, object store and a host are usable', async () => {
     const { status, body } = await readyz();
     assert.deepEqual(
       [status, body],
@@ -99,12 +99,12 @@ describe('503', () => {
   });
 
   test('every call while the database is unavailable, and no call afterwards', async (t) => {
-    assert(way);
-    const { cut, mend } = { cut: () => way?.cut(), mend: () => way?.mend() };
+    assert(proxy);
+    const { cut, restore } = { cut: () => proxy?.cut(), restore: () => proxy?.restore() };
     const { id } = await instanceIn(api, owner, 'running');
     await cut();
-    let mended = false;
-    t.after(() => (mended ? undefined : mend()));
+    let is_restored = false;
+    t.after(() => (is_restored ? undefined : restore()));
     const { status, body } = await readyz();
     assert.deepEqual([status, body.database.ok], [503, false]);
     assert.equal((await api.client.get('/healthz')).status, 200, 'still alive');
@@ -120,8 +120,8 @@ describe('503', () => {
     }
     const body_of_login = { email: owner.email, password: 'whatever' };
     assertError(await api.client.post('/v1/auth/login', body_of_login), 'UNAVAILABLE');
-    await mend();
-    mended = true;
+    await restore();
+    is_restored = true;
     await until('it is ready again', async () => (await readyz()).status === 200);
     const waiting = api
       .as(owner)
@@ -132,33 +132,33 @@ describe('503', () => {
   });
 
   test('a connection that breaks during a call fails that call, and the process goes on', async (t) => {
-    assert(way);
-    const cut_way = way;
+    assert(proxy);
+    const open_proxy = proxy;
     const uncaught: unknown[] = [];
     const note = (error: unknown) => void uncaught.push(error);
     process.on('uncaughtExceptionMonitor', note);
     t.after(() => process.off('uncaughtExceptionMonitor', note));
     const work = api.context.db.transaction().execute(async (tx) => {
       await sql`select 1`.execute(tx);
-      await cut_way.cut();
+      await open_proxy.cut();
       // Between two statements, where only the connection itself can receive the error.
       await new Promise((resolve) => setImmediate(resolve));
       await sql`select 1`.execute(tx);
     });
     await assert.rejects(work);
-    await cut_way.mend();
+    await open_proxy.restore();
     await until('it is ready again', async () => (await readyz()).status === 200);
     assert.deepEqual(uncaught, []);
   });
 
   test('a wait that a database outage interrupts is answered, and works again afterwards', async () => {
-    assert(way);
+    assert(proxy);
     const { id } = await instanceIn(api, owner, 'starting');
     const waiting = api
       .as(owner)
       .get<{ state: string }>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=30`);
-    await way.cut();
-    await way.mend();
+    await proxy.cut();
+    await proxy.restore();
     await until('it is ready again', async () => (await readyz()).status === 200);
     await api.agent.ready(id);
     const answer = await waiting;

@@ -3,14 +3,14 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { listHosts, setHost } from '../../src/cli/host-commands.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
-import { farListener } from '../support/far-listener.ts';
+import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { FACTS } from '../support/scripted-agent.ts';
 import { stateOf } from '../support/states.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
 const client = api.as(owner);
-const far = await farListener(api);
+const far = await listenToRemoteHosts(api);
 const GIB = 1024;
 
 const hostOf = async ({ id }: InstanceOut) => {
@@ -20,7 +20,7 @@ const hostOf = async ({ id }: InstanceOut) => {
 const idOf = async (name: string) =>
   (await api.db.selectFrom('hosts').select('id').where('name', '=', name).executeTakeFirstOrThrow()).id;
 
-test('without one it gets no VM, however much it says it has, and berth host ls says what to type', async () => {
+test('a host without a capacity gets no VM, whatever it reports, and berth host ls prints the command to set one', async () => {
   const { agent } = await far.join('rack-2');
   await agent.connect({ ...FACTS, memory_mib: 64 * GIB * GIB, cpus: 4_096 });
   assert.equal(await hostOf(await api.instance(owner)), api.host_id);
@@ -34,7 +34,7 @@ test('without one it gets no VM, however much it says it has, and berth host ls 
   assert.match(String(await hostOf(await api.instance(owner))), /No connected host has a capacity yet/);
 });
 
-test('with one it gets VMs up to that, and up to what it has if that is less', async () => {
+test('a host gets VMs up to its capacity, or up to what it has if that is less', async () => {
   assert.match(await setHost(far.server, 'rack-2', { cpus: '2' }), /gets no VM before --memory is set too/);
   assert.match(
     await setHost(far.server, 'rack-2', { memory: '2' }),
@@ -64,7 +64,7 @@ test('with one it gets VMs up to that, and up to what it has if that is less', a
   assert.equal(await hostOf(await api.instance(owner, { memory_mib: GIB })), await idOf('small'));
 });
 
-test('a capacity is a whole number in bounds, of a host on another machine', async () => {
+test('a capacity is a bounded whole number, of a host on another machine', async () => {
   for (const memory of ['0', '-1', '1.5', '65537', 'x', ''])
     await assert.rejects(
       setHost(far.server, 'rack-2', { memory }),

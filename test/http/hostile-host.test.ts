@@ -9,7 +9,7 @@ import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts
 import { ROUTES } from '../../src/agent-api/routes.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
-import { farListener } from '../support/far-listener.ts';
+import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import {
   FACTS,
   HOST_KEY,
@@ -24,7 +24,7 @@ const api = await apiForFile();
 const { db, agent } = api;
 const owner = await api.person();
 const client = api.as(owner);
-const far = await farListener(api);
+const far = await listenToRemoteHosts(api);
 const tls = new Agent({ connect: { ca: far.cert, checkServerIdentity: () => undefined } });
 after(() => tls.destroy());
 
@@ -181,10 +181,10 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
   answerCall: () => ({ body: { id: call_id, answer: { result: { text: 'lies' } } }, answer: FENCED }),
 };
 
-describe('about an instance that runs elsewhere', () => {
+describe('calls about an instance that runs elsewhere', () => {
   for (const [name, about] of Object.entries(CASES)) {
     if (about === null) continue;
-    test(`${name}: is told nothing and changes nothing, by the names of its own old VM or of the new one`, async () => {
+    test(`${name}: returns and changes nothing, with the ids of its own old VM or of the new one`, async () => {
       const before_it = await everything();
       for (const { vm_id, epoch } of [once, now]) {
         const { body, answer } = about({ vm_id, epoch });
@@ -197,7 +197,7 @@ describe('about an instance that runs elsewhere', () => {
     });
   }
 
-  test('poll, calls: neither has anything of it', async () => {
+  test('poll, calls: return nothing of it', async () => {
     const { assignments } = await hostile.client.poll({ seen: null }, AbortSignal.timeout(10_000));
     assert.deepEqual(assignments, []);
     const asked = ask();
@@ -210,7 +210,7 @@ describe('about an instance that runs elsewhere', () => {
     assert.deepEqual(await asked, { text: 'the truth' });
   });
 
-  test('routes, wake, activity: are not served to hosts on other machines', async () => {
+  test('routes, wake, activity: are refused to hosts on other machines', async () => {
     for (const [path, body] of [
       [ROUTES.routes.path, { seen: null, blocked: [] }],
       [ROUTES.wake.path, { instance_id: instance.id }],
@@ -219,7 +219,7 @@ describe('about an instance that runs elsewhere', () => {
       assert.equal((await say(path, body)).status, 404);
   });
 
-  test('a token of a host on another machine opens nothing on this machine’s own socket', async () => {
+  test('the token of a host on another machine is refused on this machine’s socket', async () => {
     const answer = await fetch(`${api.internal_origin}${ROUTES.routes.path}`, {
       method: 'POST',
       headers: {
@@ -233,8 +233,8 @@ describe('about an instance that runs elsewhere', () => {
   });
 });
 
-describe('an instance that is its own', () => {
-  test('has no object of another, of another placement or generation, twice, or of more than the disk holds', async () => {
+describe('calls about its own instance', () => {
+  test('refuse objects of another instance, placement or generation, duplicates, and more than the disk holds', async () => {
     const { id } = await api.instance(owner);
     await client.post(`/v1/instances/${id}/vm`);
     const { epoch } = await agent.assigned(id);
@@ -262,7 +262,7 @@ describe('an instance that is its own', () => {
     assert.equal((await agent.commit(id, 1)).outcome, 'committed');
   });
 
-  test('has no memory of another, or under another key than its own for memory', async () => {
+  test('refuse memory of another instance, and under another key than its own for memory', async () => {
     const { id } = await api.instance(owner);
     await client.post(`/v1/instances/${id}/vm`);
     const { epoch } = await agent.assigned(id);
@@ -282,7 +282,7 @@ describe('an instance that is its own', () => {
     assert.deepEqual(await agent.suspended(id), { outcome: 'accepted' });
   });
 
-  test('is not said to be removed before it is deleted', async () => {
+  test('refuse a report that it is removed before it is deleted', async () => {
     const { id } = await api.instance(owner);
     await client.post(`/v1/instances/${id}/vm`);
     await agent.assigned(id);
@@ -290,7 +290,7 @@ describe('an instance that is its own', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'starting');
   });
 
-  test('that is stopped takes no more commits, and its host has no keys of it', async () => {
+  test('refuse commits of a stopped VM, and return none of its keys', async () => {
     const { id } = await api.instance(owner);
     await client.post(`/v1/instances/${id}/vm`);
     const vm = await agent.assigned(id);
@@ -307,7 +307,7 @@ describe('an instance that is its own', () => {
   });
 });
 
-test('nonsense is 400 on every call, changes nothing, and costs nobody anything', async () => {
+test('nonsense is 400 on every call, changes nothing, and affects nobody', async () => {
   const before_it = await everything();
   for (const { path, caller } of Object.values(ROUTES)) {
     if (caller !== 'host') continue;
@@ -354,7 +354,7 @@ test('nonsense is 400 on every call, changes nothing, and costs nobody anything'
   assert.equal(await everything(), before_it);
 });
 
-test('GET /v1/images answers whatever a host has said, also before anybody looked at it', async () => {
+test('GET /v1/images works whatever a host has reported', async () => {
   const images = [{ id: 'made-up', version: VERSION }];
   assert.equal((await say(ROUTES.heartbeat.path, { facts: { ...FACTS, images }, disks: [] })).status, 200);
   const listed = async () => {

@@ -45,7 +45,7 @@ async function keysNamed(name: string): Promise<number> {
   return rows.length;
 }
 
-test('50 parallel identical requests make one key, and each gets that answer or 409 with Retry-After: 1', async () => {
+test('50 concurrent identical requests create one key, and each gets that response or 409 with Retry-After: 1', async () => {
   const key = newKey();
   const wanted = { ...WANTED, name: 'parallel' };
   const answers = await Promise.all(Array.from({ length: 50 }, () => send(owner, key, wanted)));
@@ -63,7 +63,7 @@ test('50 parallel identical requests make one key, and each gets that answer or 
   assertReplay(await send(owner, key, wanted), first[0] as Answer<Made>);
 });
 
-test('parallel replays of an answer that is kept all get it', async () => {
+test('concurrent replays all get the stored response', async () => {
   const key = newKey();
   const first = await send(owner, key);
   assertMade(first);
@@ -71,7 +71,7 @@ test('parallel replays of an answer that is kept all get it', async () => {
   for (const answer of again) assertReplay(answer, first);
 });
 
-test('the audit log and the outbox have the request once', async () => {
+test('audit log and outbox have the request once', async () => {
   const who = await api.person();
   const key = newKey();
   assertMade(await send(who, key));
@@ -87,7 +87,7 @@ test('the audit log and the outbox have the request once', async () => {
 });
 
 describe('the key', () => {
-  test('absent, empty and null mean none', async () => {
+  test('absent, empty and null mean no key', async () => {
     for (const none of ['', 'null', '  ']) {
       const [one, other] = [assertMade(await send(owner, none)), assertMade(await send(owner, none))];
       assert.notEqual(one.id, other.id);
@@ -98,7 +98,7 @@ describe('the key', () => {
     const first = await send(owner, key);
     assertReplay(await send(owner, `"${key}"`), first);
   });
-  test('1 and 255 printable characters are taken', async () => {
+  test('1 and 255 printable characters are accepted', async () => {
     for (const key of ['~', 'x'.repeat(255), `"${'y'.repeat(255)}"`]) {
       const first = await send(owner, key);
       assertReplay(await send(owner, key), first);
@@ -112,15 +112,15 @@ describe('the key', () => {
   });
 });
 
-test('another body under the same key is 422; the same body in another order is a replay', async () => {
+test('the same key with another body is 422; a body in another order is a replay', async () => {
   const key = newKey();
   const first = await send(owner, key);
   assertError(await send(owner, key, { ...WANTED, name: 'other' }), 'IDEMPOTENCY_KEY_REUSED');
   assertReplay(await send(owner, key, { scope: WANTED.scope, name: WANTED.name }), first);
 });
 
-describe('whose key it is', () => {
-  test('another principal, another organisation and another route have it for themselves', async () => {
+describe('the scope of a key', () => {
+  test('another principal, organisation or route does not share a key', async () => {
     const key = newKey();
     const { id } = assertMade(await send(owner, key));
     const other = await api.person({ org_id: owner.org_id });
@@ -134,12 +134,12 @@ describe('whose key it is', () => {
     const route = await api.as(owner).call('POST', '/v1/orgs', { json: { name: 'Third' }, headers });
     assert.equal(route.status, 201, route.text);
   });
-  test('a later session of the same person gets the replay', async () => {
+  test('a later session of the same user gets the replay', async () => {
     const key = newKey();
     const first = await send(owner, key);
     assertReplay(await send((await makeSession(api.db, owner.user_id)).session, key), first);
   });
-  test('who may no longer do it is refused before the answer is looked up', async () => {
+  test('a caller who has lost the permission is refused before the response is looked up', async () => {
     const person = await api.person();
     const { id, key: token } = await makeKey(api.db, person, '*');
     const key = newKey();
@@ -147,7 +147,7 @@ describe('whose key it is', () => {
     await api.db.updateTable('api_keys').set({ scope: 'vm:read' }).where('id', '=', id).execute();
     assertError(await send(token, key), 'FORBIDDEN');
   });
-  test('the answer is replayed after the API key that asked was rotated', async () => {
+  test('the response is replayed after a rotation of the API key', async () => {
     const machine = await makeKey(api.db, owner, '*');
     const key = newKey();
     const first = await send(machine.key, key);
@@ -161,15 +161,15 @@ describe('whose key it is', () => {
   });
 });
 
-describe('what is kept', () => {
-  test('only success: a request that failed may be sent again, also with another body', async () => {
+describe('the stored response', () => {
+  test('is only stored on success: a failed request may be repeated, also with another body', async () => {
     const key = newKey();
     assertError(await send(owner, key, { ...WANTED, scope: 'nonsense' }), 'INVALID_REQUEST');
     const service_account_id = `sa_${'0'.repeat(26)}`;
     assertError(await send(owner, key, { ...WANTED, service_account_id }), 'NOT_FOUND');
     assertMade(await send(owner, key));
   });
-  test('the answer is sealed: no column of any table holds the plain key', async () => {
+  test('is sealed: no column of any table has the plain key', async () => {
     const { key: plain } = assertMade(await send(owner, newKey()));
     const tables = await sql<{ name: string }>`
       select table_name as name from information_schema.tables where table_schema = 'public'`.execute(api.db);
@@ -185,7 +185,7 @@ describe('what is kept', () => {
     const kept = await api.db.selectFrom('api_keys').select('id').where('token_hash', '=', hash).execute();
     assert.equal(kept.length, 1, 'but its hash is there');
   });
-  test('for 24 hours; after them the key is as new', async () => {
+  test('is kept for 24 hours; then the key is unused again', async () => {
     const who = await api.person();
     const key = newKey();
     const { id } = assertMade(await send(who, key));
@@ -208,7 +208,7 @@ describe('what is kept', () => {
   });
 });
 
-test('a failure at any step leaves neither key, resource, entry nor event: all is one transaction', async (t) => {
+test("is written in the request's transaction: a failure at any step leaves neither key, resource, entry nor event", async (t) => {
   const who = await api.person();
   const steps: [string, object, string][] = [
     ['the audit entry', api.context.audit, 'append'],
@@ -233,7 +233,7 @@ test('a failure at any step leaves neither key, resource, entry nor event: all i
   }
 });
 
-describe('which routes take it', () => {
+describe('routes with Idempotency-Key', () => {
   async function twice(path: string, json?: unknown, method: Method = 'POST') {
     const headers = { 'idempotency-key': newKey() };
     const options = json === undefined ? { headers } : { json, headers };
@@ -254,12 +254,12 @@ describe('which routes take it', () => {
       assertReplay(again, first);
     });
   }
-  test('an invitation replayed sends no second mail', async () => {
+  test('a replayed invitation sends no second mail', async () => {
     const before = api.mails.length;
     await twice(`/v1/orgs/${owner.org_id}/invitations`, { email: 'once@example.org', role: 'member' });
     assert.equal(api.mails.length, before + 1);
   });
-  test('POST …/vm, …/vm/restart and …/vm/suspend: the answer as it was, without a second start', async () => {
+  test('POST …/vm, …/vm/restart and …/vm/suspend: the first response, without a second start', async () => {
     const { id } = await instanceIn(api, owner, 'stopped');
     const [started, again] = await twice(`/v1/instances/${id}/vm`);
     assert.equal(started.status, 202, started.text);
@@ -279,7 +279,7 @@ describe('which routes take it', () => {
     assert.equal(flushed.status, 200, flushed.text);
     assertReplay(again, flushed);
   });
-  test('auth routes and rotation do not: each request is a new one', async () => {
+  test('not auth routes and rotation: each request is a new one', async () => {
     const headers = { 'idempotency-key': newKey() };
     const login = { email: owner.email, password: PASSWORD };
     const sessions = [

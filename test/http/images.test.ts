@@ -43,7 +43,7 @@ const baseOf = async (id: string) =>
   ).image_version;
 
 describe('versions of an image', () => {
-  test('the first is current, a newer recipe takes over, another build of one or one that comes back does not', async () => {
+  test('the first version is current until one of a newer recipe; a rebuild or a reappearing version does not change it', async () => {
     assert.equal(await verdict('builds', '1', 'recipe 1'), 'wanted');
     await register('builds', '1');
     assert.equal((await listed('builds'))?.current, version('1'));
@@ -67,7 +67,7 @@ describe('versions of an image', () => {
     assert.equal(await agent.client.findImage({ id: 'builds', version: version('9') }), null);
   });
 
-  test('they are a list as others are: page by page, each once', async () => {
+  test('versions are listed page by page, each once', async () => {
     for (const id of ['page-b', 'page-a']) await register(id, '9');
     interface Page {
       readonly data: { id: string }[];
@@ -86,7 +86,7 @@ describe('versions of an image', () => {
       assertError(await client.get(`/v1/images?limit=${limit}`), 'INVALID_REQUEST');
   });
 
-  test('a disk is made over what is current at its first start, and stays with it', async () => {
+  test('a disk is bound to the current version at its first start, for good', async () => {
     await register('stays', '5');
     const { id } = await api.instance(owner, { image: 'stays' });
     assert.equal(await baseOf(id), null);
@@ -97,7 +97,7 @@ describe('versions of an image', () => {
     assert.equal(await baseOf(id), version('5'));
   });
 
-  test('no disk is smaller than its image', async () => {
+  test('a disk is at least as large as its image', async () => {
     await register('large', '7', { size_bytes: 2.5 * GIB });
     const body = { name: newName(), image: 'large', disk_gib: 2 };
     const refused = await client.post('/v1/instances', body);
@@ -112,7 +112,7 @@ describe('versions of an image', () => {
 });
 
 describe('removing an image', () => {
-  test('409 for what is current, what a disk is based on, and what instances are made of; else it is gone for good', async () => {
+  test('409 for the current version, a version of a disk, and an image of instances; else it is removed for good', async () => {
     await register('old', 'a');
     const { id } = await api.instance(owner, { name: 'needs-a', image: 'old' });
     await client.post(`/v1/instances/${id}/vm`);
@@ -134,7 +134,7 @@ describe('removing an image', () => {
     assertError(await client.post('/v1/instances', { name: newName(), image: 'whole' }), 'INVALID_REQUEST');
   });
 
-  test('409 while a disk was booted of nobody knows which version', async () => {
+  test('409 while a disk has an unknown version', async () => {
     await instanceIn(api, owner, 'running');
     await register('debian-12', 'd');
     await register('debian-12', 'f');

@@ -28,7 +28,7 @@ async function routeOf(id: InstanceId): Promise<IngressRoute> {
   return found;
 }
 
-test('the ingress hears of each reset of a guest, and a restart that was asked for stays the reason', async () => {
+test('the ingress is notified of each reset of a guest, and a requested restart stays the reason', async () => {
   const { id } = await instanceIn(api, owner, 'restarting');
   const found = async () => {
     const { state, reason } = await stateOf(api, owner, id);
@@ -66,7 +66,7 @@ describe('a revocation', () => {
     'with the member': (_id, leaver) => client.delete(`/v1/orgs/${owner.org_id}/members/${leaver.user_id}`),
   };
   for (const [what, act] of Object.entries(ways)) {
-    test(`${what} is unconfirmed until the guest says so, and the ingress hears of it at once`, async () => {
+    test(`${what} is unconfirmed until the guest confirms it, and the ingress is notified at once`, async () => {
       const leaver = await colleague();
       const { id, keys } = await runningWith(owner, leaver);
       const { etag } = await routes();
@@ -83,7 +83,7 @@ describe('a revocation', () => {
     });
   }
 
-  test("by a role of the instance's creator that may write no instances: the ingress hears of it at once, too", async () => {
+  test('by a creator whose role may not write instances: the ingress is notified at once, too', async () => {
     const creator = await colleague();
     const { id } = await instanceIn(api, creator, 'starting');
     await makeSshKey(db, creator.user_id);
@@ -95,7 +95,7 @@ describe('a revocation', () => {
     assert.equal((await held).routes.find((each) => each.instance_id === id)?.revoking, true);
   });
 
-  test('an added key leaves nothing to confirm, but is waited for until the guest lets it in', async () => {
+  test('an added key needs no confirmation, but connections wait until the guest accepts it', async () => {
     const someone = await colleague();
     const { id } = await runningWith(owner, someone);
     const more = await makeSshKey(db, someone.user_id);
@@ -108,7 +108,7 @@ describe('a revocation', () => {
     assert.equal((await routeOf(id)).settling, false);
   });
 
-  test('a stop takes the target away, and the ingress hears of it at once', async () => {
+  test('a stop removes the target, and the ingress is notified at once', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const { etag } = await routes();
     const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
@@ -116,7 +116,7 @@ describe('a revocation', () => {
     assert.equal((await held).routes.find((each) => each.instance_id === id)?.target, null);
   });
 
-  test('a stopped VM has none', async () => {
+  test('a stopped VM has no target', async () => {
     const { id } = await runningWith(owner, await colleague());
     await client.put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
     await client.delete(`/v1/instances/${id}/vm`);
@@ -132,7 +132,7 @@ describe('a wake', () => {
   };
   const wake = (instance_id: InstanceId) => agent.client.wake({ instance_id }, signal);
 
-  test('starts a stopped VM once, as the system, and says why', async () => {
+  test('starts a stopped VM once, as the system, with its reason', async () => {
     const id = await wakeable('stopped');
     assert.equal((await routeOf(id)).wake, true);
     const answers = await Promise.all([wake(id), wake(id), wake(id)]);
@@ -154,7 +154,7 @@ describe('a wake', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'starting');
   });
 
-  test('is refused where it is off, for a failed VM, and for one that never was', async () => {
+  test('is refused if it is off, for a failed VM, and for an unknown one', async () => {
     const off = (await instanceIn(api, owner, 'stopped')).id;
     const failed = await wakeable('failed');
     assert.equal((await routeOf(off)).wake, false);
@@ -211,7 +211,7 @@ describe('an idle stop', () => {
   };
   const LONG = 3_600_000;
 
-  test('comes when no connection and no call was there for the timeout, and says so', async () => {
+  test('happens after the timeout without connections and calls, with its reason', async () => {
     const id = await idler();
     await report(LONG);
     assert.equal(await isStopped(id), true);
@@ -220,7 +220,7 @@ describe('an idle stop', () => {
     assert.equal((await agent.known(id)).desired, 'stopped');
   });
 
-  test('is put off by a connection, also one that has ended meanwhile', async () => {
+  test('is delayed by a connection, also one that ended between two reports', async () => {
     const id = await idler();
     await report(LONG, [{ instance_id: id, ago_ms: 30_000 }]);
     assert.equal(await isStopped(id), false);
@@ -229,7 +229,7 @@ describe('an idle stop', () => {
     assert.equal(await isStopped(id), true);
   });
 
-  test('is put off by calls on the VM, not by looking at it', async () => {
+  test('is delayed by calls on the VM, not by reading its state', async () => {
     await report(LONG);
     const calls: Record<string, (path: string) => Promise<unknown>> = {
       start: (path) => client.post(`${path}/vm`),
@@ -254,7 +254,7 @@ describe('an idle stop', () => {
     assert.equal(await isStopped(id), true);
   });
 
-  test('is nobody’s verdict without a report of the ingress, nor soon after it began to watch', async () => {
+  test('never happens without a report of the ingress, nor soon after the first one', async () => {
     const id = await idler();
     await report(LONG);
     await sql`update ingress_watch set reported_at = now() - interval '1 minute'`.execute(db);
@@ -265,7 +265,7 @@ describe('an idle stop', () => {
     assert.equal(await isStopped(id), true);
   });
 
-  test('is nobody’s verdict by a report of which only half has been heard', async () => {
+  test('never happens after an incomplete report', async () => {
     const id = await idler();
     await sql`update ingress_watch set reported_at = now() - interval '1 minute'`.execute(db);
     const { reported } = await db.transaction().execute(async (tx) => {
@@ -279,7 +279,7 @@ describe('an idle stop', () => {
     assert.equal(await isStopped(id), false);
   });
 
-  test('never comes without a timeout', async () => {
+  test('never happens without a timeout', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await longAgo(id);
     await report(LONG);
@@ -288,7 +288,7 @@ describe('an idle stop', () => {
 });
 
 describe('the settings', () => {
-  test('are taken at creation and by PATCH, and shown', async () => {
+  test('are set at creation and by PATCH, and shown', async () => {
     const made = await api.instance(owner, { idle_timeout_seconds: 60, wake_on_connect: true });
     assert.deepEqual([made.idle_timeout_seconds, made.wake_on_connect], [60, true]);
     const plain = await api.instance(owner);

@@ -11,9 +11,9 @@ import { insertSamples } from '../../src/vms/metric-store.ts';
 import { VM_STATES } from '../../src/vms/model.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
-import { tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
@@ -30,7 +30,7 @@ async function objects(prefix: string): Promise<string[]> {
 
 describe('202, then 404', () => {
   for (const state of VM_STATES) {
-    test(`a VM that is ${state} goes with its objects, its name and its row`, async () => {
+    test(`a VM that is ${state} is deleted with its objects, name and row`, async () => {
       const { id, name } = await instanceIn(api, owner, state);
       const path = `/v1/instances/${id}`;
       for (const segment of [1, 2]) await store.put(`disks/${id}/${segment}`, [Buffer.from('data')]);
@@ -67,11 +67,11 @@ describe('202, then 404', () => {
     });
   }
 
-  test('nobody is told of failures that the deletion is the cause of', async () => {
+  test('failures that the deletion causes raise no notification', async () => {
     const { id } = await instanceIn(api, owner, 'suspending');
     await client.delete(`/v1/instances/${id}`);
     await api.agent.failed(id);
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     const { body } = await client.get<{ data: { type: string }[] }>(`/v1/events?resource=${id}`);
     assert.equal(body.data[0]?.type, 'instance.deleted', 'the last that is told of it');
     await api.agent.deleted(id);
@@ -87,7 +87,7 @@ describe('202, then 404', () => {
     assertError(await client.get(`/v1/instances/${id}`), 'NOT_FOUND');
   });
 
-  test('one whose objects cannot be removed keeps no other waiting', async (t) => {
+  test('an instance whose objects cannot be removed delays no other', async (t) => {
     const [stuck, other] = [await api.instance(owner), await api.instance(owner)];
     for (const { id } of [stuck, other]) await client.delete(`/v1/instances/${id}`);
     const list = store.list.bind(store);
@@ -103,7 +103,7 @@ describe('202, then 404', () => {
     assertError(await client.get(`/v1/instances/${stuck.id}`), 'NOT_FOUND');
   });
 
-  test('said again, or twenty times at once, it changes nothing and makes one event', async () => {
+  test('repeated or sent twenty times at once, it changes nothing and appends one event', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const answers = await Promise.all(
       Array.from({ length: 20 }, () => client.delete<InstanceOut>(`/v1/instances/${id}`)),
@@ -118,7 +118,7 @@ describe('202, then 404', () => {
     assert.equal(events.length, 1);
   });
 
-  test('who waits for its VM learns that it is gone', async () => {
+  test('a caller who waits for its VM gets 404', async () => {
     const { id } = await instanceIn(api, owner, 'starting');
     await client.delete(`/v1/instances/${id}`);
     const waiting = client.get(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`);

@@ -29,7 +29,7 @@ async function portsOf(ids: readonly InstanceOut['id'][]): Promise<number[]> {
 }
 
 describe('201', () => {
-  test('a name is enough: the rest has the defaults of the interface', async () => {
+  test('a name is enough: other fields have their documented defaults', async () => {
     const name = newName();
     const answer = await create({ name });
     assert.equal(answer.status, 201, answer.text);
@@ -68,7 +68,7 @@ describe('201', () => {
     assert.deepEqual((await client.get(`${INSTANCES}/${id}`)).body, answer.body);
   });
 
-  test('every field is kept', async () => {
+  test('every field is stored', async () => {
     const given = {
       name: newName(),
       image: 'debian-12',
@@ -85,7 +85,7 @@ describe('201', () => {
     }
   });
 
-  test('user_data is kept for the host until the disk that has run it is durable, and never shown', async () => {
+  test('user_data is kept until the disk that ran it is durable, and never shown', async () => {
     const script = '#!/bin/sh\necho "ä"\n';
     const { body, text } = await create({ name: newName(), user_data: script });
     const { id } = body;
@@ -113,14 +113,14 @@ describe('201', () => {
     assert.equal((await api.as(stranger).post(INSTANCES, { name })).status, 201);
   });
 
-  test('parallel creations have ports of their own', async () => {
+  test('concurrent creations get different ports', async () => {
     const made = await Promise.all(Array.from({ length: 20 }, () => create({ name: newName() })));
     assert.deepEqual([...new Set(made.map((each) => each.status))], [201]);
     const ports = await portsOf(made.map((each) => each.body.id));
     assert.equal(new Set(ports).size, 20);
   });
 
-  test('a port that another program holds is passed over', async (t) => {
+  test('a port that another program uses is skipped', async (t) => {
     const { host } = api.context.ssh;
     const last = Math.max(...(await portsOf([(await create({ name: newName() })).body.id])));
     const blocker = createServer();
@@ -242,7 +242,7 @@ describe('400', () => {
       assertError(answer, 'INVALID_REQUEST');
     });
   }
-  test('PATCH with a field that does not change, an unknown one, a bad one', async () => {
+  test('PATCH with an immutable, an unknown, or a bad field', async () => {
     const { id } = await api.instance(owner);
     for (const body of [{ image: 'debian-12' }, { id }, { labels: null }, { cpus: 0 }, { vm: {} }]) {
       assertError(await client.patch(`${INSTANCES}/${id}`, body), 'INVALID_REQUEST');
@@ -256,7 +256,7 @@ describe('400', () => {
       assert.deepEqual(details, [{ field: 'disk_gib', issue: 'a disk only grows; it has 8 GiB' }]);
     }
   });
-  test('user_data that is empty, too long, or holds a NUL', async () => {
+  test('user_data that is empty, too long, or contains a NUL', async () => {
     for (const user_data of ['', 'x'.repeat(65_537), 'ä'.repeat(40_000), 'a\0b', null, ['x']]) {
       assertError(await create({ name: newName(), user_data }), 'INVALID_REQUEST');
     }
@@ -288,7 +288,7 @@ describe('400', () => {
 });
 
 describe('403', () => {
-  test('billing reads and does not write', async () => {
+  test('billing reads but does not write', async () => {
     const billing = await api.person({ org_id: owner.org_id, role: 'billing' });
     const { id } = await api.instance(owner);
     assert.equal((await api.as(billing).get(`${INSTANCES}/${id}`)).status, 200);
@@ -299,7 +299,7 @@ describe('403', () => {
 });
 
 describe('404', () => {
-  test("another organisation's instance is the same as one that never was", async () => {
+  test("another organisation's instance, like an unknown one", async () => {
     const stranger = await api.person();
     const { id } = await api.instance(stranger);
     for (const method of ['GET', 'PATCH', 'DELETE'] as const) {
@@ -315,7 +315,7 @@ describe('404', () => {
 });
 
 describe('409', () => {
-  test('a name that is taken, at creation and at a change', async () => {
+  test('a taken name, at creation and at a change', async () => {
     const { name } = await api.instance(owner);
     assertError(await create({ name }), 'CONFLICT', new RegExp(`"${name}" exists`));
     const { id } = await api.instance(owner);
@@ -325,7 +325,7 @@ describe('409', () => {
       new RegExp(`"${name}" exists`),
     );
   });
-  test('twenty parallel creations of one name make one', async () => {
+  test('of twenty concurrent creations of one name one succeeds', async () => {
     const name = newName();
     const answers = await Promise.all(Array.from({ length: 20 }, () => create({ name })));
     assert.deepEqual(answers.map((each) => each.status).sort(), [201, ...Array(19).fill(409)]);
@@ -342,7 +342,7 @@ describe('409', () => {
 });
 
 describe('429', () => {
-  test('PATCH of a disk beyond the quota changes nothing; what is left of it is given', async () => {
+  test('PATCH of a disk beyond the quota changes nothing; within it the disk grows', async () => {
     const someone = await api.person();
     const { id } = await api.instance(someone);
     await setQuota(api.db, someone.org_id, { disk_gib: 10 });
@@ -356,7 +356,7 @@ describe('429', () => {
 });
 
 describe('503', () => {
-  test('no SSH port is left: the message says what would help', async (t) => {
+  test('no SSH port is free: the message says what helps', async (t) => {
     const small = await startApi({ first_port: 22_000, last_port: 22_001 });
     t.after(() => small.close());
     const someone = await small.person();

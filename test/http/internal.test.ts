@@ -53,8 +53,8 @@ describe('401', () => {
   });
 });
 
-describe('the order in which a boot read its disk', () => {
-  test('is told to the next placement with the head', async () => {
+describe('the read order of a boot', () => {
+  test('is returned to the next placement with the head', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const { epoch } = await agent.known(id);
     assert.deepEqual((await agent.client.head(id))?.boot_order, []);
@@ -63,7 +63,7 @@ describe('the order in which a boot read its disk', () => {
     assert.deepEqual((await agent.client.head(id))?.boot_order, [7, 3, 70_000]);
   });
 
-  test('is taken from the newest placement on its own host only', async () => {
+  test('is accepted from the newest placement on its own host only', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const { epoch } = await agent.known(id);
     const report = { instance_id: id, epoch, blocks: [1] };
@@ -73,7 +73,7 @@ describe('the order in which a boot read its disk', () => {
     assert.deepEqual((await agent.client.head(id))?.boot_order, []);
   });
 
-  test('is kept up to its bound, and only what can be a block', async () => {
+  test('is stored up to its bound, and only with possible block numbers', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const { epoch } = await agent.known(id);
     const some = Array.from({ length: 4_096 }, (_, i) => i);
@@ -104,7 +104,7 @@ describe('a commit', () => {
     );
   });
 
-  test('said twice is accepted once, with the same time', async () => {
+  test('repeated is accepted once, with the same time', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const first = await agent.commit(id, 1);
     assert.deepEqual(await agent.commit(id, 1), first);
@@ -121,7 +121,7 @@ describe('a commit', () => {
     assert.equal((await agent.commit(id, 1, { segments })).outcome, 'fenced');
   });
 
-  test('that leaves a generation out, or goes back, is fenced', async () => {
+  test('that skips a generation, or goes back, is fenced', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     for (const generation of [0, 2, 3]) {
       assert.equal((await agent.commit(id, generation)).outcome, 'fenced', String(generation));
@@ -129,12 +129,12 @@ describe('a commit', () => {
     assert.equal((await stateOf(api, owner, id)).disk.generation, 0);
   });
 
-  test('of an older or a made-up epoch is fenced', async () => {
+  test('of an older or an invented epoch is fenced', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     for (const epoch of [0, 2]) assert.equal((await agent.commit(id, 1, { epoch })).outcome, 'fenced');
   });
 
-  test('of the VM before, after another boot has the disk, is fenced', async () => {
+  test('of an earlier VM, after another boot got the disk, is fenced', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const before = await agent.known(id);
     await agent.failed(id);
@@ -162,7 +162,7 @@ describe('a commit', () => {
     assert.equal((await other.client.commit(commit)).outcome, 'fenced');
   });
 
-  test('of an instance that is being deleted, or that never was, is fenced', async () => {
+  test('of an instance that is being deleted, or is unknown, is fenced', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await api.as(owner).delete(`/v1/instances/${id}`);
     assert.equal((await agent.commit(id, 1)).outcome, 'fenced');
@@ -208,12 +208,12 @@ describe('a report', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
 
-  test('of a VM that never was is fenced', async () => {
+  test('of an unknown VM is fenced', async () => {
     const answer = await agent.client.report({ vm_id: newId('vm'), epoch: 1, observed: { kind: 'stopped' } });
     assert.deepEqual(answer, { outcome: 'fenced' });
   });
 
-  test('said twice changes nothing the second time', async () => {
+  test('repeated changes nothing the second time', async () => {
     const { id } = await instanceIn(api, owner, 'stopping');
     await agent.stopped(id);
     const once = await stateOf(api, owner, id);
@@ -239,7 +239,7 @@ describe('a report', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
 
-  test('of a guest that waits for its host, or whose agent is silent, is a reason of its running, until it goes on or is found well', async () => {
+  test('of a guest that waits for its host, or whose agent is silent, sets the reason of running until it recovers', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const reason = { code: 'disk_full', message: 'The host has no room.' } as const;
     const shown = async () => {
@@ -261,7 +261,7 @@ describe('a report', () => {
     assert.deepEqual(await shown(), ['stopping', 'stop_requested']);
   });
 
-  test('of a power-off by the guest stops the VM, and the host is told to save it', async () => {
+  test('of a power-off by the guest stops the VM, and tells the host to save it', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.observe(id, { kind: 'powered_off' });
     const vm = await stateOf(api, owner, id);
@@ -278,7 +278,7 @@ describe('a report', () => {
   });
 });
 
-test('a login that a guest tells of is shown on its key, if the instance lets that in', async () => {
+test('of a login is shown on its key, if the instance accepts that key', async () => {
   const person = await api.person();
   const { id } = await instanceIn(api, person, 'running');
   const { vm_id, epoch } = await agent.known(id);
@@ -308,7 +308,7 @@ test('a login that a guest tells of is shown on its key, if the instance lets th
 });
 
 describe('a poll', () => {
-  test('holds until something changes, then names it', async () => {
+  test('waits until something changes, then returns it', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const signal = new AbortController().signal;
     const { etag } = await agent.client.poll({ seen: null }, signal);
@@ -319,7 +319,7 @@ describe('a poll', () => {
     assert.equal(answer.assignments.find((each) => each.instance_id === id)?.desired, 'stopped');
   });
 
-  test('carries the keys of its VMs, sorted, and a change of them', async () => {
+  test('has the keys of its VMs, sorted, and returns their changes', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     assert.deepEqual((await agent.known(id)).authorized_keys, []);
 
@@ -335,12 +335,12 @@ describe('a poll', () => {
     assert.deepEqual(one.authorized_keys, [line]);
   });
 
-  test("never tells a host of another host's VMs", async () => {
+  test("never returns another host's VMs", async () => {
     await instanceIn(api, owner, 'running');
     assert.deepEqual(await other.assignments(), []);
   });
 
-  test('forgets a VM that is stopped', async () => {
+  test('does not contain a stopped VM', async () => {
     const { id } = await instanceIn(api, owner, 'stopping');
     await agent.stopped(id);
     const assigned = await agent.assignments();
@@ -351,7 +351,7 @@ describe('a poll', () => {
   });
 });
 
-test('the head of an instance that never was is null', async () => {
+test('the head of an unknown instance is null', async () => {
   assert.equal(await agent.client.head(newId('inst') as InstanceId), null);
 });
 
@@ -360,7 +360,7 @@ describe('the routes', () => {
     (await agent.client.routes({ seen: null, blocked: [] }, new AbortController().signal)).routes;
   const targetOf = async (id: string) => (await read()).find((each) => each.instance_id === id)?.target;
 
-  test('lead to a VM from when it answers until it does not', async () => {
+  test('lead to a VM as long as it answers', async () => {
     const { id } = await instanceIn(api, owner, 'starting');
     assert.equal(await targetOf(id), null);
     await agent.ready(id);
@@ -371,7 +371,7 @@ describe('the routes', () => {
     assert.equal(await targetOf(id), null);
   });
 
-  test('end with the deletion, at once', async () => {
+  test('end at once with the deletion', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const signal = new AbortController().signal;
     const { etag } = await agent.client.routes({ seen: null, blocked: [] }, signal);

@@ -40,7 +40,7 @@ async function expire(id: InvitationId): Promise<void> {
 }
 
 describe('201', () => {
-  test('the token goes by mail only, is hashed at rest, and is good for seven days', async () => {
+  test('the token is sent by mail only, hashed at rest, and valid for seven days', async () => {
     const owner = await api.member();
     const answer = await api
       .as(owner)
@@ -108,7 +108,7 @@ describe('200', () => {
     assert.equal(await findInvitation(db, token), undefined);
   });
 
-  test('30 acceptances at once make one member', async () => {
+  test('of 30 concurrent acceptances one creates the member', async () => {
     const owner = await api.member();
     const guest = await api.member();
     const { token } = await invite(owner, guest.email);
@@ -130,7 +130,7 @@ describe('200', () => {
     assert.equal(rows.length, 2);
   });
 
-  test('a list has what can still be accepted, newest first, page by page, never the token', async () => {
+  test('a list has the open invitations, newest first, page by page, never the token', async () => {
     const owner = await api.member();
     const made = [];
     for (const name of ['a', 'b', 'c', 'd']) made.unshift(await invite(owner, `${name}@example.org`));
@@ -225,7 +225,7 @@ describe('403', () => {
 });
 
 describe('404', () => {
-  test('a token that is expired, made up, of another address or another kind is the same', async () => {
+  test('an expired or invented token, of another address or another kind, gets the same answer', async () => {
     const owner = await api.member();
     const guest = await api.member();
     const thief = await api.member();
@@ -251,7 +251,7 @@ describe('404', () => {
     );
   });
 
-  test('another’s organisation and its invitations', async () => {
+  test('another organisation and its invitations', async () => {
     const owner = await api.member();
     const other = await api.member();
     const { id } = await invite(owner, 'x@example.org');
@@ -270,7 +270,7 @@ describe('404', () => {
 });
 
 describe('409', () => {
-  test('a member is neither invited nor made a member again', async () => {
+  test('a member is neither invited nor added again', async () => {
     const owner = await api.member();
     const guest = await api.member();
     const { token } = await invite(owner, guest.email);
@@ -287,7 +287,7 @@ describe('409', () => {
     assertError(await api.as(owner).post(path(owner.org_id), body), 'CONFLICT', /member already/);
   });
 
-  test('an address that is invited already; the message names the invitation', async () => {
+  test('an address that is already invited; the message names the invitation', async () => {
     const owner = await api.member();
     const { id } = await invite(owner, 'twice@example.org');
     const body = { email: 'Twice@example.org', role: 'member' };

@@ -103,7 +103,7 @@ describe('421 MISDIRECTED_REQUEST', () => {
     });
   }
 
-  test('a page of another name cannot log in, although its Origin matches its Host', async () => {
+  test('a page under another name cannot log in, although its Origin matches its Host', async () => {
     const headers = { host: `evil:${port}`, origin: `http://evil:${port}` };
     assert.deepEqual(await login(headers), { status: 421, code: 'MISDIRECTED_REQUEST' });
   });
@@ -116,7 +116,7 @@ describe('421 MISDIRECTED_REQUEST', () => {
     assert.equal(response.resume().statusCode, 421);
   });
 
-  test('a request line and a Host header that differ, either of them unknown', async () => {
+  test('a request line and a Host header that differ, one of them unknown', async () => {
     const get = (target: string, host: string) =>
       raw(`GET ${target}/v1/me HTTP/1.1\r\nHost: ${host}\r\nConnection: close`);
     assert.match(await get('http://evil.example', 'localhost'), /^HTTP\/1\.1 421 /);
@@ -157,12 +157,12 @@ test('probes are answered with any Host: a load balancer uses an address', async
   assert.equal(await statusOf('192.0.2.7', '/readyz'), 200);
 });
 
-test('400: several Host headers, of which a proxy may have checked another one', async () => {
+test('400: several Host headers, because a proxy may have checked another one', async () => {
   const head = 'GET /v1/me HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close';
   assert.match(await raw(head), /^HTTP\/1\.1 400 [\s\S]*more than one Host/);
 });
 
-test('HTTP/1.0 without Host is served: no browser sends it', async () => {
+test('HTTP/1.0 without Host is served, because no browser sends it', async () => {
   assert.match(await raw('GET /v1/me HTTP/1.0'), /^HTTP\/1\.1 401 /);
 });
 
@@ -214,7 +214,7 @@ describe('403 FORBIDDEN for any other Origin, with any Host', () => {
     });
   }
 
-  test('a forged port in Host makes no Origin ours', async () => {
+  test('a forged port in Host makes no Origin trusted', async () => {
     assert.deepEqual(await login({ host: 'localhost:1', origin: 'http://localhost:1' }), {
       status: 403,
       code: 'FORBIDDEN',

@@ -6,8 +6,8 @@ import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Answer } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
+import { passwordVerificationsDuring } from '../support/password-verifications.ts';
 import type { Person } from '../support/people.ts';
-import { verifiesDuring } from '../support/verifies.ts';
 
 const api = await apiForFile();
 const PASSWORD = 'correct horse battery';
@@ -38,7 +38,7 @@ async function letLockEnd(email: string): Promise<void> {
 }
 
 describe('401', () => {
-  test('failures 1 to 4, and a success begins again', async () => {
+  test('failures 1 to 4, and a success resets the count', async () => {
     const { email } = await person();
     await fail(4, () => login(email, WRONG));
     assert.equal((await login(email, PASSWORD)).status, 200);
@@ -46,11 +46,11 @@ describe('401', () => {
     await fail(4, () => login(email, WRONG));
   });
 
-  test('an unknown address and a wrong password: one verify each, and one answer', async () => {
+  test('an unknown address and a wrong password: one verification each, and the same answer', async () => {
     const { email } = await person();
     const answers: Answer<unknown>[] = [];
     for (const address of [email, unknown()]) {
-      const verifies = await verifiesDuring(async () => {
+      const verifies = await passwordVerificationsDuring(async () => {
         answers.push(await login(address, WRONG));
       });
       assert.equal(verifies, 1, address);
@@ -61,7 +61,7 @@ describe('401', () => {
   });
 });
 
-describe('a lock is told', () => {
+describe('a lock raises a notification', () => {
   for (const [where, wrong] of Object.entries<(who: Person) => Promise<Answer<unknown>>>({
     login: (who) => login(who.email, WRONG),
     sudo: (who) => sudo(who, WRONG),
@@ -72,7 +72,7 @@ describe('a lock is told', () => {
     'a change of the address': (who) =>
       api.as(who).put('/v1/me/email', { email: unknown(), password: WRONG }),
   })) {
-    test(`once, when it comes of ${where}`, async () => {
+    test(`once, after failures at ${where}`, async () => {
       const who = await person();
       // What the notification, and its mail, come of.
       const told = async () => {
@@ -89,11 +89,11 @@ describe('a lock is told', () => {
 });
 
 describe('423', () => {
-  test('the 5th failure locks for 15 minutes; the right password is 423 then too, at login and at sudo', async () => {
+  test('the 5th failure locks for 15 minutes, also for the right password, at login and at sudo', async () => {
     const who = await person();
     await fail(4, () => login(who.email, WRONG));
     assertLocked(await login(who.email, WRONG), 900);
-    const verifies = await verifiesDuring(async () => {
+    const verifies = await passwordVerificationsDuring(async () => {
       assertLocked(await login(who.email, PASSWORD), 900);
       assertLocked(await login(who.email.toUpperCase(), PASSWORD), 900);
       assertLocked(await sudo(who, PASSWORD), 900);
@@ -121,7 +121,7 @@ describe('423', () => {
     assert.equal((await login(other, PASSWORD)).status, 200);
   });
 
-  test('what is tried while locked counts for nothing', async () => {
+  test('attempts while locked do not count', async () => {
     const { email } = await person();
     await fail(4, () => login(email, WRONG));
     assertLocked(await login(email, WRONG), 900);
@@ -134,7 +134,7 @@ describe('423', () => {
     );
   });
 
-  test('each further lock is twice as long, up to 24 hours, and a success forgets them all', async () => {
+  test('each further lock is twice as long, up to 24 hours, and a success resets them', async () => {
     assert.deepEqual(
       Array.from({ length: 9 }, (_, n) => lockSeconds(n + 1) / 60),
       [15, 30, 60, 120, 240, 480, 960, 1440, 1440],
@@ -150,10 +150,10 @@ describe('423', () => {
     assertLocked(await login(email, WRONG), 900);
   });
 
-  test('of 20 wrong passwords at once at most 5 are verified', async () => {
+  test('of 20 concurrent wrong passwords at most 5 are verified', async () => {
     for (const email of [(await person()).email, unknown()]) {
       const answers: Answer<unknown>[] = [];
-      const verifies = await verifiesDuring(async () => {
+      const verifies = await passwordVerificationsDuring(async () => {
         answers.push(...(await Promise.all(Array.from({ length: 20 }, () => login(email, WRONG)))));
       });
       assert.ok(verifies <= 5, `${verifies} were verified`);
@@ -163,15 +163,15 @@ describe('423', () => {
     }
   });
 
-  test('of 20 sudo passwords at once too', async () => {
+  test('of 20 concurrent sudo passwords, too', async () => {
     const who = await person();
-    const verifies = await verifiesDuring(() =>
+    const verifies = await passwordVerificationsDuring(() =>
       Promise.all(Array.from({ length: 20 }, () => sudo(who, WRONG))),
     );
     assert.ok(verifies <= 5, `${verifies} were verified`);
   });
 
-  test('of many right passwords at once none is refused, at login and at sudo', async () => {
+  test('of many concurrent right passwords none is refused, at login and at sudo', async () => {
     const who = await person();
     const answers = await Promise.all([
       ...Array.from({ length: 12 }, () => login(who.email, PASSWORD)),
@@ -180,7 +180,7 @@ describe('423', () => {
     assert.deepEqual([...new Set(answers.map(({ status }) => status))], [200]);
   });
 
-  test('attempts that nobody decided shut an address for a minute, not for ever', async () => {
+  test('attempts without a result lock an address for a minute only', async () => {
     const { email } = await person();
     const undecided = { email_key: email, failures: 6, locks: 0, locked_until: null };
     await api.db.insertInto('lockouts').values(undecided).execute();
@@ -195,7 +195,7 @@ describe('423', () => {
 });
 
 describe('with a second factor', () => {
-  test('one that is missing is no failure, however many come at once; a wrong one is', async () => {
+  test('a missing factor is not a failure, also concurrently; a wrong one is', async () => {
     const who = await person();
     await api.db
       .insertInto('mfa_factors')

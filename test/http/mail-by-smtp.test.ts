@@ -14,7 +14,7 @@ function deliverTo(port: number, login = '', timeouts = {}) {
   );
 }
 
-test('a mail arrives whole, at one recipient, under its Message-ID, logged in as the URL says', async (t: TestContext) => {
+test("a mail arrives unchanged, at one recipient, with its Message-ID, sent with the URL's credentials", async (t: TestContext) => {
   const { port, received } = await startSmtpServer(t);
   await deliverTo(port, 'berth:a%40secret@')(MAIL);
   const [mail, ...others] = received;
@@ -36,7 +36,7 @@ test('an address with a comma is one recipient', async (t: TestContext) => {
   assert.deepEqual(received[0]?.to, ['"a,b"@example.org']);
 });
 
-test('a server that refuses, or is not there, is an error', async (t: TestContext) => {
+test('a server that refuses or is unreachable is an error', async (t: TestContext) => {
   const refusing = await startSmtpServer(t, { refuses: '451 not now' });
   await assert.rejects(deliverTo(refusing.port)(MAIL), /451 not now/);
   assert.deepEqual(refusing.received, []);
@@ -44,7 +44,7 @@ test('a server that refuses, or is not there, is an error', async (t: TestContex
 });
 
 for (const silent_after of ['EHLO', 'RCPT', '.']) {
-  test(`a server that is silent from ${silent_after} on is given up`, {
+  test(`a server that is silent from ${silent_after} on times out`, {
     timeout: 60_000,
   }, async (t: TestContext) => {
     const { port } = await startSmtpServer(t, { silent_after });

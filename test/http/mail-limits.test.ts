@@ -11,8 +11,8 @@ import { sweep } from '../../src/tasks/sweep.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Answer } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
+import { appendNotifyingEvent, mailNotificationsOfEvents } from '../support/notifications.ts';
 import { makeSudo, type Person } from '../support/people.ts';
-import { happen, tellByMail } from '../support/telling.ts';
 
 const api = await apiForFile({ context: { has_smtp: true, signups: 'open' } });
 const { db } = api;
@@ -42,7 +42,7 @@ async function letPass(minutes: number): Promise<void> {
 }
 
 describe('429', () => {
-  test('an invitation that is made and withdrawn in a loop, by one organisation or by many', async () => {
+  test('an invitation that is created and withdrawn in a loop, by one organisation or by many', async () => {
     const email = newAddress();
     const owner = await api.person();
     for (let sent = 0; sent < 4; sent += 1) {
@@ -59,7 +59,7 @@ describe('429', () => {
     assert.equal((await invite(owner, newAddress())).status, 201, 'another address has its own count');
   });
 
-  test('a billing address that goes to and fro: the change is not made, so nobody is not told', async () => {
+  test('a billing address that changes back and forth: a change without its mail is refused', async () => {
     const [owner, rival] = [await api.person(), await api.person()];
     const stranger = newAddress();
     const addresses = [stranger, newAddress(), stranger, newAddress()];
@@ -73,7 +73,7 @@ describe('429', () => {
     assert.equal(body.billing_email, stranger);
   });
 
-  test('new addresses of accounts, and accounts that are made and deleted in a loop', async () => {
+  test('new addresses of accounts, and accounts that are created and deleted in a loop', async () => {
     const email = newAddress();
     for (let sent = 0; sent < 3; sent += 1) {
       const who = await api.person({ password: PASSWORD });
@@ -95,7 +95,7 @@ describe('429', () => {
     assert.deepEqual(rows, [], 'no account was made');
   });
 
-  test('thirty at once make five mails', async () => {
+  test('of thirty concurrent requests five send a mail', async () => {
     const email = newAddress();
     const owners = await Promise.all(Array.from({ length: 30 }, () => api.person()));
     const answers = await Promise.all(owners.map((owner) => invite(owner, email)));
@@ -115,7 +115,7 @@ test('Retry-After is never longer than the window, also for a transaction that b
   assert.ok('free_in_s' in counted && counted.free_in_s <= WINDOW_S, JSON.stringify(counted));
 });
 
-test('a mail counts for a quarter of an hour', async () => {
+test('a mail counts for 15 minutes', async () => {
   const email = newAddress();
   const owner = await api.person();
   const inviteAgain = async () => {
@@ -153,24 +153,24 @@ describe('notifications', () => {
       .where('mail_after', 'is not', null)
       .execute();
 
-  test('past five of a kind the others wait, and go as one mail', async () => {
+  test('beyond five of a kind the others wait, and are sent as one mail', async () => {
     const who = await api.person();
     for (let told = 0; told < 8; told += 1) {
-      await happen(db, who);
-      await tellByMail(db, keep);
+      await appendNotifyingEvent(db, who);
+      await mailNotificationsOfEvents(db, keep);
     }
     assert.equal(to(who).length, 5);
     await letWaitsEnd();
-    await tellByMail(db, keep);
+    await mailNotificationsOfEvents(db, keep);
     assert.equal(to(who).length, 5, 'not before the window is past');
     await letPass(15);
     await letWaitsEnd();
-    await tellByMail(db, keep);
+    await mailNotificationsOfEvents(db, keep);
     assert.match(to(who).at(-1)?.subject ?? '', /, and 2 more$/);
     assert.deepEqual([to(who).length, await waiting(who)], [6, []]);
   });
 
-  test('critical kinds of security too; another kind is mailed at once', async () => {
+  test('beyond five, critical kinds of security wait too; another kind is sent at once', async () => {
     const who = await api.person();
     const { user_id } = who;
     const happened = (type: 'mfa.removed' | 'password.changed') => {
@@ -180,34 +180,34 @@ describe('notifications', () => {
       );
     };
     for (let told = 0; told < 12; told += 1) await happened('mfa.removed');
-    await tellByMail(db, keep);
+    await mailNotificationsOfEvents(db, keep);
     assert.equal(to(who).length, 5);
     await happened('password.changed');
-    await tellByMail(db, keep);
+    await mailNotificationsOfEvents(db, keep);
     assert.equal(to(who).at(-1)?.subject, 'Your password was changed');
     await letPass(15);
     await letWaitsEnd();
-    await tellByMail(db, keep);
+    await mailNotificationsOfEvents(db, keep);
     assert.match(to(who).at(-1)?.subject ?? '', /^A second factor was removed .*, and 6 more$/);
     assert.deepEqual([to(who).length, await waiting(who)], [7, []]);
   });
 
-  test('the tries of a mail do not count; a mail that leaves late counts from then on', async () => {
+  test('retries of a mail do not count; a late mail counts from its sending', async () => {
     const who = await api.person();
     const away = async () => {
       throw new Error('connection refused');
     };
-    await happen(db, who);
+    await appendNotifyingEvent(db, who);
     for (let tried = 0; tried < 7; tried += 1) {
-      await tellByMail(db, away);
+      await mailNotificationsOfEvents(db, away);
       await letWaitsEnd();
     }
     await letPass(15);
-    await tellByMail(db, keep);
+    await mailNotificationsOfEvents(db, keep);
     assert.equal(to(who).length, 1);
     for (let told = 0; told < 5; told += 1) {
-      await happen(db, who);
-      await tellByMail(db, keep);
+      await appendNotifyingEvent(db, who);
+      await mailNotificationsOfEvents(db, keep);
     }
     assert.equal(to(who).length, 5);
   });

@@ -146,7 +146,7 @@ describe('403', () => {
 });
 
 describe('404', () => {
-  test("another account's key, the same as one that never was", async () => {
+  test("another account's key, like an unknown one", async () => {
     const other = await api.person({ org_id: owner.org_id, role: 'member' });
     const { id } = await makeSshKey(api.db, other.user_id);
     const theirs = await api.as(owner).delete(`${KEYS}/${id}`);
@@ -160,13 +160,13 @@ describe('404', () => {
 });
 
 describe('409', () => {
-  test('a key that is on the account already, whatever its comment and name', async () => {
+  test('a key that the account already has, whatever its comment and name', async () => {
     const { line } = randomPublicKey();
     await api.as(owner).post(KEYS, { name: 'a', public_key: line });
     const answer = await api.as(owner).post(KEYS, { name: 'b', public_key: `${line} again` });
     assertError(answer, 'CONFLICT', /already/);
   });
-  test('twenty parallel registrations of one key make one', async () => {
+  test('of twenty concurrent registrations of one key one succeeds', async () => {
     const { line } = randomPublicKey();
     const answers = await Promise.all(
       Array.from({ length: 20 }, (_, i) => api.as(owner).post(KEYS, { name: `n${i}`, public_key: line })),
@@ -182,7 +182,7 @@ describe('429', () => {
     const answer = await api.as(hoarder).post(KEYS, { name: 'a', public_key: randomPublicKey().line });
     assertError(answer, 'QUOTA_EXCEEDED', /The account's quota of ssh_keys is 50: 50 used/);
   });
-  test('the last place is given once, of ten at once', async () => {
+  test('of ten concurrent requests for the last place one succeeds', async () => {
     const hoarder = await api.person();
     for (let i = 1; i < 50; i++) await makeSshKey(api.db, hoarder.user_id);
     const add = () => api.as(hoarder).post(KEYS, { name: 'a', public_key: randomPublicKey().line });

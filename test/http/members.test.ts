@@ -37,7 +37,7 @@ async function addSshKey(user_id: UserId): Promise<SshKeyId> {
 }
 
 describe('200', () => {
-  test('a list has the members, those who joined last first, page by page', async () => {
+  test('a list has the members, newest first, page by page', async () => {
     const owner = await api.member();
     const joined: string[] = [owner.user_id];
     // Whoever joins last may have the oldest account.
@@ -61,7 +61,7 @@ describe('200', () => {
     assert.deepEqual(Object.keys(body.data[0] ?? {}), ['id', 'email', 'name', 'role', 'created_at']);
   });
 
-  test('a cursor of one organisation is none of another', async () => {
+  test('a cursor of one organisation is invalid in another', async () => {
     const owner = await api.member();
     await api.member({ org_id: owner.org_id });
     const second = await api.as(owner).post<{ id: string }>('/v1/orgs', { name: 'second' });
@@ -102,14 +102,14 @@ describe('200', () => {
     );
   });
 
-  test('anybody looks up their own membership', async () => {
+  test('every member reads their own membership', async () => {
     const owner = await api.member();
     const member = await api.member({ org_id: owner.org_id, role: 'billing' });
     const answer = await api.as(member).get<MemberOut>(path(owner.org_id, member.user_id));
     assert.equal(answer.body.role, 'billing');
   });
 
-  test('a new role holds for the next request of sessions and keys', async () => {
+  test('a new role applies to the next request of sessions and keys', async () => {
     const owner = await api.member();
     const member = await api.member({ org_id: owner.org_id, role: 'admin' });
     const { key } = await api.key({ org_id: owner.org_id, user_id: member.user_id }, '*');
@@ -119,7 +119,7 @@ describe('200', () => {
     assertError(await api.as(member).get('/v1/audit'), 'FORBIDDEN');
   });
 
-  test('a demotion ends the open invitations that the member could not make any more', async () => {
+  test('a demotion withdraws the open invitations that the member could no longer create', async () => {
     const owner = await api.member();
     const second = await api.member({ org_id: owner.org_id, role: 'owner' });
     for (const role of ['owner', 'member'] as const) {
@@ -139,7 +139,7 @@ describe('200', () => {
 });
 
 describe('204', () => {
-  test('what hangs on the membership ends at once: keys, SSH access, the view of it', async () => {
+  test('keys, SSH access and read access end at once with the membership', async () => {
     const owner = await api.member();
     const member = await api.member({ org_id: owner.org_id, role: 'member' });
     const { key } = await api.key({ org_id: owner.org_id, user_id: member.user_id }, '*');
@@ -164,7 +164,7 @@ describe('204', () => {
     assert.deepEqual((await allowedKeys(db, [listed]).execute()).length, 0);
   });
 
-  test('the hosts of running VMs hear of it', async () => {
+  test('the hosts of running VMs are notified', async () => {
     const owner = await api.member();
     const member = await api.member({ org_id: owner.org_id, role: 'member' });
     await addSshKey(member.user_id);
@@ -193,7 +193,7 @@ describe('204', () => {
     unsubscribe();
   });
 
-  test('anybody may leave, and an account that has left its last organisation gets one of its own', async () => {
+  test('every member may leave, and an account that left its last organisation gets a new one', async () => {
     const owner = await api.member();
     for (const role of ['admin', 'member', 'billing', 'owner'] as const) {
       const who = await api.member({ org_id: owner.org_id, role });
@@ -206,7 +206,7 @@ describe('204', () => {
     assert.deepEqual(await rolesOf(owner.org_id), { [owner.user_id]: 'owner' });
   });
 
-  test('an account that leaves its last two organisations at once gets one of its own too', async () => {
+  test('an account that leaves its last two organisations concurrently gets a new one too', async () => {
     const [first, second] = [await api.member(), await api.member()];
     const who = await api.member({ org_id: first.org_id, role: 'member' });
     const { user_id } = who;
@@ -218,7 +218,7 @@ describe('204', () => {
     assert.equal((await api.as(who).get('/v1/me')).status, 200);
   });
 
-  test('the last owner of an organisation that nothing else is in takes it along', async () => {
+  test('an otherwise empty organisation is deleted with its last owner', async () => {
     const ann = await api.member();
     const made = await api.as(ann).post<{ id: OrgId }>('/v1/orgs', { name: 'short-lived' });
     const answer = await api.as(ann).delete(path(made.body.id, ann.user_id));
@@ -275,7 +275,7 @@ describe('403', () => {
     assertError(await api.as(key).delete(path(owner.org_id, owner.user_id)), 'FORBIDDEN');
   });
 
-  test('an administrator makes and unmakes no owner', async () => {
+  test('an administrator neither appoints nor removes an owner', async () => {
     const owner = await api.member();
     const admin = await api.member({ org_id: owner.org_id, role: 'admin' });
     await api.member({ org_id: owner.org_id, role: 'owner' });
@@ -295,7 +295,7 @@ describe('403', () => {
 });
 
 describe('404', () => {
-  test('no member, no user, a malformed id, another’s organisation are the same', async () => {
+  test('a user who is not a member, an unknown user, a malformed id and another organisation get the same answer', async () => {
     const owner = await api.member();
     const stranger = await api.member();
     const answers = [];
@@ -318,7 +318,7 @@ describe('404', () => {
 });
 
 describe('409', () => {
-  test('the last owner is neither demoted nor let go while others or instances are there; the message says what helps', async () => {
+  test('the last owner is neither demoted nor removed while there are other members or instances; the message says what helps', async () => {
     const owner = await api.member();
     const admin = await api.member({ org_id: owner.org_id, role: 'admin' });
     const own = path(owner.org_id, owner.user_id);
@@ -340,7 +340,7 @@ describe('409', () => {
     assert.equal((await api.as(owner).delete(own)).status, 204);
   });
 
-  test('demotions, removals and departures of all owners at once leave one', async () => {
+  test('concurrent demotions, removals and departures of all owners leave one', async () => {
     for (let round = 0; round < 3; round++) {
       const first = await api.member();
       const { org_id } = first;

@@ -6,8 +6,8 @@ import { upsertHost } from '../../src/hosts/store.ts';
 import { createMetricsApp } from '../../src/http/monitoring/metrics.ts';
 import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
 import { apiForFile } from '../support/api.ts';
+import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { instanceIn } from '../support/states.ts';
-import { tellAll } from '../support/telling.ts';
 
 const metrics = new RequestMetrics();
 const api = await apiForFile({ context: { metrics } });
@@ -65,7 +65,7 @@ test('VMs by every state, open flushes, pending deliveries, mails, the pool', as
   const mail = { kind: 'invitation', to: 'ann@example.org', subject: 'One', text: 'A token.' } as const;
   await api.context.mailbox.post(api.db, mail, 60);
   // The failed VM has a notification that waits for a mail.
-  await tellAll(api.db);
+  await raiseNotificationsOfEvents(api.db);
   const text = await scrape([]);
   assert.equal(seriesValue(text, 'berth_vms{state="running"}'), 1);
   assert.equal(seriesValue(text, 'berth_vms{state="failed"}'), 1);

@@ -7,8 +7,8 @@ import { hashToken, newToken } from '../../src/auth/tokens.ts';
 import { newId } from '../../src/lib/ids.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { mfaAppForFile, ORIGIN, type Person } from '../support/mfa-app.ts';
+import { mailNotificationsOfEvents } from '../support/notifications.ts';
 import { SoftwareAuthenticator } from '../support/software-authenticator.ts';
-import { tellByMail } from '../support/telling.ts';
 import { totpCode } from '../support/totp-code.ts';
 
 const mfa = await mfaAppForFile();
@@ -31,7 +31,7 @@ function wrongCode(secret: string): string {
   return ['000000', '111111', '222222', '333333'].find((code) => !good.includes(code)) ?? '';
 }
 
-test('a TOTP factor is added with its secret once, confirmed by a code, listed without the secret', async () => {
+test('a TOTP factor shows its secret once, is confirmed by a code, and is listed without the secret', async () => {
   const ann = await mfa.person();
   const added = await mfa.callSudo('POST', FACTORS, { as: ann, body: { type: 'totp', name: 'phone' } });
   assert.equal(added.status, 201);
@@ -74,7 +74,7 @@ test('a TOTP factor is added with its secret once, confirmed by a code, listed w
   );
 });
 
-test('neither a secret nor a recovery code is anywhere in the database in plain', async () => {
+test('the database has neither a plain secret nor a plain recovery code', async () => {
   const ann = await mfa.person();
   const factor = await addTotp(ann);
   const { body } = await confirmTotp(ann, factor);
@@ -137,7 +137,7 @@ test('a wrong code is 400 on field code, and the fifth in a row ends the unconfi
   assert.equal((await confirmTotp(ann, again)).status, 200);
 });
 
-test('of twenty wrong codes at once no more than five are looked at', async () => {
+test('of twenty concurrent wrong codes at most five are checked', async () => {
   const ann = await mfa.person();
   const factor = await addTotp(ann);
   const body = { code: wrongCode(factor.secret) };
@@ -148,7 +148,7 @@ test('of twenty wrong codes at once no more than five are looked at', async () =
   assert.equal(answers.filter(({ status }) => status === 404).length, 15);
 });
 
-test('confirming is once: again it is 409, and only the first factor brings recovery codes', async () => {
+test('a second confirmation is 409, and only the first factor returns recovery codes', async () => {
   const ann = await mfa.person();
   const first = await addTotp(ann);
   const codes = await Promise.all([confirmTotp(ann, first), confirmTotp(ann, first)]);
@@ -160,7 +160,7 @@ test('confirming is once: again it is 409, and only the first factor brings reco
   assert.equal(third.body.recovery_codes.length, 10);
 });
 
-test('a factor that is confirmed is told to the account by mail, whatever it would rather have', async () => {
+test("a confirmed factor is reported by mail, whatever the account's preferences", async () => {
   const ann = await mfa.person();
   const muted = { mail: { 'mfa.added': false } };
   const put = await mfa.call('PUT', '/v1/notifications/preferences', { as: ann, body: muted });
@@ -168,7 +168,7 @@ test('a factor that is confirmed is told to the account by mail, whatever it wou
   const phone = await addTotp(ann);
   const mailed = async () => {
     const mails: Mail[] = [];
-    await tellByMail(mfa.db, async (mail) => void mails.push(mail));
+    await mailNotificationsOfEvents(mfa.db, async (mail) => void mails.push(mail));
     return mails.filter(({ to }) => to === ann.email).map(({ text }) => text);
   };
   assert.deepEqual(await mailed(), [], 'it opens nothing yet');
@@ -178,7 +178,7 @@ test('a factor that is confirmed is told to the account by mail, whatever it wou
   assert.deepEqual(more, []);
 });
 
-test('removing needs sudo, tells the account by mail, and takes the recovery codes with the last factor', async () => {
+test('a removal needs sudo, is reported by mail, and removes the recovery codes with the last factor', async () => {
   const ann = await mfa.person();
   const phone = await addTotp(ann);
   const tablet = await addTotp(ann, 'tablet');
@@ -196,13 +196,13 @@ test('removing needs sudo, tells the account by mail, and takes the recovery cod
   assert.equal(await left(), 0);
   assert.equal((await mfa.call('DELETE', `${FACTORS}/${tablet.id}`, { as: ann, headers })).status, 404);
   const mails: Mail[] = [];
-  await tellByMail(mfa.db, async (mail) => void mails.push(mail));
+  await mailNotificationsOfEvents(mfa.db, async (mail) => void mails.push(mail));
   const told = mails.filter(({ to, subject }) => to === ann.email && subject.includes('factor was removed'));
   const removed = told.map(({ text }) => /authenticator app "(\w+)" was removed/.exec(text)?.[1]);
   assert.deepEqual(removed.sort(), ['phone', 'tablet']);
 });
 
-test('an account has at most ten factors, counted with those made at the same time', async () => {
+test('an account has at most ten factors, also concurrently', async () => {
   const ann = await mfa.person();
   const body = { type: 'totp', name: 'phone' };
   const answers = await Promise.all(
@@ -227,7 +227,7 @@ test('an account has at most ten factors, counted with those made at the same ti
   );
 });
 
-test('an unconfirmed factor goes after an hour, a confirmed one stays', async () => {
+test('an unconfirmed factor is deleted after an hour, a confirmed one stays', async () => {
   const ann = await mfa.person();
   const kept = await addTotp(ann);
   await confirmTotp(ann, kept);
@@ -247,7 +247,7 @@ test('an unconfirmed factor goes after an hour, a confirmed one stays', async ()
   assert.deepEqual(body.data.map(({ id }: { id: string }) => id).sort(), [kept.id, young.id].sort());
 });
 
-test("another user's factor is 404, as one that never was and a malformed id", async () => {
+test("another user's factor is 404, like an unknown and a malformed id", async () => {
   const ann = await mfa.person();
   const bob = await mfa.person();
   const factor = await addTotp(ann);
@@ -292,7 +292,7 @@ test('without a credential 401, with an API key 403, on every route', async () =
   }
 });
 
-test('what is malformed is 400: unknown fields, kinds and names, and an answer of the other kind', async () => {
+test('400 for unknown fields, kinds and names, and for a response of the other kind', async () => {
   const ann = await mfa.person();
   const bodies = [
     {},

@@ -11,32 +11,36 @@ import { deleteOrganisation } from '../../src/orgs/store.ts';
 import { deleteServiceAccount } from '../../src/service-accounts/store.ts';
 import { apiForFile } from '../support/api.ts';
 import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
+import {
+  appendNotifyingEvent,
+  notificationsOf,
+  raiseNotificationsOfEvents,
+} from '../support/notifications.ts';
 import { makeNotification, makeServiceAccount, type Person } from '../support/people.ts';
-import { happen, notificationsOf, tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
 const PATH = '/v1/notifications';
 const unread = async (who: Person) =>
   (await api.as(who).get<{ count: number }>(`${PATH}/unread-count`)).body.count;
 
-test('repeats on one resource within an hour are one notification with a count, while it is unread', async () => {
+test('repeats on one resource within an hour are one unread notification with a count', async () => {
   const who = await api.person();
   const key = newId('key');
-  for (let n = 0; n < 3; n++) await happen(api.db, who, key);
-  await happen(api.db, who);
-  await tellAll(api.db);
+  for (let n = 0; n < 3; n++) await appendNotifyingEvent(api.db, who, key);
+  await appendNotifyingEvent(api.db, who);
+  await raiseNotificationsOfEvents(api.db);
   const before = await notificationsOf(api.as(who));
   assert.deepEqual(before.map(({ count }) => count).sort(), [1, 3]);
-  await happen(api.db, who, key);
-  await tellAll(api.db);
+  await appendNotifyingEvent(api.db, who, key);
+  await raiseNotificationsOfEvents(api.db);
   const after = await notificationsOf(api.as(who));
   assert.deepEqual(after.map(({ count }) => count).sort(), [1, 4]);
   const shown = (all: typeof before) => all.map(({ id, created_at }) => ({ id, created_at }));
   assert.deepEqual(shown(after), shown(before), 'ids, times and order stay');
   const repeated = after.find(({ count }) => count === 4);
   await api.as(who).patch(`${PATH}/${repeated?.id}`, { read: true });
-  await happen(api.db, who, key);
-  await tellAll(api.db);
+  await appendNotifyingEvent(api.db, who, key);
+  await raiseNotificationsOfEvents(api.db);
   assert.deepEqual(
     (await notificationsOf(api.as(who))).map(({ count }) => count).sort(),
     [1, 1, 4],
@@ -44,26 +48,26 @@ test('repeats on one resource within an hour are one notification with a count, 
   );
 });
 
-test('after an hour it is a new one', async () => {
+test('after an hour a repeat is a new notification', async () => {
   const who = await api.person();
   const key = newId('key');
-  await happen(api.db, who, key);
-  await tellAll(api.db);
+  await appendNotifyingEvent(api.db, who, key);
+  await raiseNotificationsOfEvents(api.db);
   const old = new Date(Date.now() - 3_601_000);
   await api.db
     .updateTable('notifications')
     .set({ created_at: old })
     .where('recipient', '=', who.user_id)
     .execute();
-  await happen(api.db, who, key);
-  await tellAll(api.db);
+  await appendNotifyingEvent(api.db, who, key);
+  await raiseNotificationsOfEvents(api.db);
   assert.equal((await notificationsOf(api.as(who))).length, 2);
 });
 
-test('the unread count is exact after 50 changes at once', async () => {
+test('the unread count is exact after 50 concurrent changes', async () => {
   const who = await api.person();
-  for (let n = 0; n < 60; n++) await happen(api.db, who);
-  await tellAll(api.db);
+  for (let n = 0; n < 60; n++) await appendNotifyingEvent(api.db, who);
+  await raiseNotificationsOfEvents(api.db);
   const ids = (await notificationsOf(api.as(who), '?limit=100')).map(({ id }) => id);
   const mark = (id: string | undefined, read: boolean) => api.as(who).patch(`${PATH}/${id}`, { read });
   await Promise.all([
@@ -73,16 +77,16 @@ test('the unread count is exact after 50 changes at once', async () => {
     ...ids.slice(20, 30).map((id) => mark(id, true)),
     // Ten new ones come.
     ...Array.from({ length: 10 }, async () => {
-      await happen(api.db, who);
-      await tellAll(api.db);
+      await appendNotifyingEvent(api.db, who);
+      await raiseNotificationsOfEvents(api.db);
     }),
   ]);
-  await tellAll(api.db);
+  await raiseNotificationsOfEvents(api.db);
   assert.equal(await unread(who), 60 - 30 + 10);
   assert.equal((await notificationsOf(api.as(who), '?status=unread&limit=100')).length, 40);
 });
 
-test('read-all while new ones are raised: what it counted is read, every other one is not', async () => {
+test('read-all while new ones are raised reads exactly those that it counted', async () => {
   const who = await api.person();
   let read = 0;
   const readAll = async () => {
@@ -90,11 +94,11 @@ test('read-all while new ones are raised: what it counted is read, every other o
     read += body.count;
   };
   const raising = async () => {
-    await happen(api.db, who);
-    await tellAll(api.db);
+    await appendNotifyingEvent(api.db, who);
+    await raiseNotificationsOfEvents(api.db);
   };
   await Promise.all(Array.from({ length: 40 }, (_, n) => (n % 2 === 0 ? raising() : readAll())));
-  await tellAll(api.db);
+  await raiseNotificationsOfEvents(api.db);
   const left = await unread(who);
   assert.equal(read + left, 20);
   const all = await notificationsOf(api.as(who), '?limit=100');
@@ -102,17 +106,17 @@ test('read-all while new ones are raised: what it counted is read, every other o
   assert.equal(all.filter(({ read_at }) => read_at !== null).length, read);
 });
 
-test('read-all and repeats of one resource at once: each happening is in a count, none is lost', async () => {
+test('read-all and concurrent repeats of one resource: each repeat is counted once', async () => {
   const who = await api.person();
   const key = newId('key');
   await Promise.all(
     Array.from({ length: 40 }, async (_, n) => {
       if (n % 2 === 0) return api.as(who).post(`${PATH}/read-all`);
-      await happen(api.db, who, key);
-      return tellAll(api.db);
+      await appendNotifyingEvent(api.db, who, key);
+      return raiseNotificationsOfEvents(api.db);
     }),
   );
-  await tellAll(api.db);
+  await raiseNotificationsOfEvents(api.db);
   const counts = (await notificationsOf(api.as(who), '?limit=100')).map(({ count }) => count);
   assert.equal(
     counts.reduce((sum, count) => sum + count, 0),
@@ -120,18 +124,18 @@ test('read-all and repeats of one resource at once: each happening is in a count
   );
 });
 
-test('an account that ends takes its own along, and nothing more is raised for it', async () => {
+test("a deleted account's notifications are deleted, and no more are raised for it", async () => {
   const owner = await api.person();
   const admin = await api.person({ org_id: owner.org_id, role: 'admin' });
-  await happen(api.db, admin);
-  await tellAll(api.db);
-  await happen(api.db, admin);
+  await appendNotifyingEvent(api.db, admin);
+  await raiseNotificationsOfEvents(api.db);
+  await appendNotifyingEvent(api.db, admin);
   await transaction(api.db, (tx) => deleteUser(tx, admin.user_id));
-  await tellAll(api.db);
+  await raiseNotificationsOfEvents(api.db);
   assert.equal(await kept(admin.user_id), 0);
 });
 
-test('so does a service account, by itself or with its organisation', async () => {
+test("so are a service account's, deleted by itself or with its organisation", async () => {
   const owner = await api.person();
   const [one, other] = [await robotOf(owner), await robotOf(owner)];
   for (const id of [one, other, owner.user_id]) await makeNotification(api.db, id);
@@ -142,7 +146,7 @@ test('so does a service account, by itself or with its organisation', async () =
   assert.deepEqual([await kept(other), await kept(owner.user_id)], [0, 1]);
 });
 
-test('who is deleted while something is raised for them leaves none of it', async () => {
+test('an account that is deleted while a notification is raised keeps none', async () => {
   const owner = await api.person();
   const robot = await robotOf(owner);
   const asked = { org_ids: [], roles: [], user_ids: [owner.user_id], service_account_ids: [robot] };
@@ -167,7 +171,7 @@ async function kept(recipient: Recipient): Promise<number> {
   return rows.length;
 }
 
-test('what repeats is found without reading what is unread, whatever the planner knows of it', async () => {
+test('a repeat is found without reading all unread notifications, whatever the planner assumes', async () => {
   const who = await api.person();
   const raises = (count: number) => Array.from({ length: count }, (_, n) => raiseFor(who.user_id, n));
   await transaction(api.db, (tx) => raise(tx, raises(1)));

@@ -7,6 +7,11 @@ import { KIND_NAMES } from '../../src/notifications/model.ts';
 import { reportExpiry } from '../../src/tasks/report-expiry.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import {
+  type NotificationOut,
+  notificationsOf,
+  raiseNotificationsOfEvents,
+} from '../support/notifications.ts';
+import {
   makeServiceAccount,
   makeServiceKey,
   makeSudo,
@@ -14,7 +19,6 @@ import {
   randomPublicKey,
 } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
-import { type NotificationOut, notificationsOf, tellAll } from '../support/telling.ts';
 import { totpCode } from '../support/totp-code.ts';
 
 const api = await apiForFile();
@@ -25,7 +29,7 @@ const seen = new Set<string>();
 
 /** What this caller was told of that kind, newest first. */
 async function told(who: Person | string, kind: string): Promise<readonly NotificationOut[]> {
-  await tellAll(db);
+  await raiseNotificationsOfEvents(db);
   const all = (await notificationsOf(api.as(who), '?limit=100')).filter((each) => each.kind === kind);
   if (all.length > 0) seen.add(kind);
   return all;
@@ -144,7 +148,7 @@ describe('of an instance: its creator and the organisation’s owners and admins
     assert.ok(!events.body.data.some(({ type }) => type === 'disk.nearly_full'), 'it is no public event');
   });
 
-  test('a service account that made the instance is told; one that did not is not', async () => {
+  test('a service account that created the instance is notified; another is not', async () => {
     const owner = await api.person();
     const account = await makeServiceAccount(db, owner.org_id, '*');
     const { key } = await makeServiceKey(db, owner.org_id, '*', undefined, account);
@@ -159,7 +163,7 @@ describe('of an instance: its creator and the organisation’s owners and admins
     assert.equal((await only(owner, 'vm.failed')).resource?.id, id);
   });
 
-  test('a creator who has left the organisation is not told', async () => {
+  test('a creator who has left the organisation is not notified', async () => {
     const people = await organisation();
     const { id } = await instanceIn(api, people.member, 'running');
     const path = `/v1/orgs/${people.owner.org_id}/members/${people.member.user_id}`;

@@ -10,9 +10,13 @@ import type { SentMail } from '../../src/mail/mailer.ts';
 import { sweep } from '../../src/tasks/sweep.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeMailFolder } from '../support/mail-folder.ts';
+import {
+  appendNotifyingEvent,
+  mailNotificationsOfEvents,
+  raiseNotificationsOfEvents,
+} from '../support/notifications.ts';
 import { makeSudo, type Person } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
-import { happen, tellAll, tellByMail } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
@@ -35,24 +39,28 @@ async function letWaitsEnd(): Promise<void> {
   await sql`update mails set due_at = now()`.execute(db);
 }
 
-test('nothing is sent before it is committed, and then one mail of each', async () => {
+test('a mail is sent once, after its commit', async () => {
   const who = await api.person();
-  await happen(db, who);
-  await tellAll(db);
+  await appendNotifyingEvent(db, who);
+  await raiseNotificationsOfEvents(db);
   assert.deepEqual(to(who), [], 'raising sends nothing');
-  await Promise.all([tellByMail(db, keep), tellByMail(db, keep), tellByMail(db, keep)]);
+  await Promise.all([
+    mailNotificationsOfEvents(db, keep),
+    mailNotificationsOfEvents(db, keep),
+    mailNotificationsOfEvents(db, keep),
+  ]);
   assert.equal(to(who).length, 1);
   assert.match(to(who)[0]?.text ?? '', /SHA256:x/);
   assert.deepEqual(await waiting(), []);
 });
 
-test('notifications of one kind to one person go as one mail; other people and kinds have their own', async () => {
+test('notifications of one kind to one user are one mail; other users and kinds get their own', async () => {
   const [who, other] = [await api.person(), await api.person()];
   for (const name of ['one', 'two', 'three'])
     await api.as(who).post('/v1/api-keys', { name, scope: 'vm:read' });
-  await happen(db, who);
+  await appendNotifyingEvent(db, who);
   await api.as(other).post('/v1/api-keys', { name: 'four', scope: 'vm:read' });
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   const [keys, ...rest] = to(who).filter(({ subject }) => /, and 2 more$/.test(subject));
   for (const name of ['one', 'two', 'three']) assert.match(keys?.text ?? '', new RegExp(`\\b${name}\\b`));
   assert.deepEqual([rest.length, to(who).length, to(other).length], [0, 2, 1]);
@@ -63,9 +71,9 @@ test('a burst is one mail of bounded size, which says how many more there are', 
   const who = await api.person();
   for (let n = 1; n <= 45; n++) {
     await api.as(who).post('/v1/api-keys', { name: `key-${n}.`, scope: 'vm:read' });
-    if (n === 15 || n === 30) await tellAll(db);
+    if (n === 15 || n === 30) await raiseNotificationsOfEvents(db);
   }
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   const [mail, ...rest] = to(who);
   assert.deepEqual(rest, []);
   assert.match(mail?.subject ?? '', /^API key "key-1\." .*, and 44 more$/);
@@ -78,35 +86,35 @@ test('a burst is one mail of bounded size, which says how many more there are', 
   assert.deepEqual(await waiting(), []);
 });
 
-test('each try of a mail is the same; notifications raised since wait for it, and go as one mail after it', async () => {
+test('a mail is the same at each attempt; later notifications wait for it, and follow as one mail', async () => {
   const who = await api.person();
   const tried: SentMail[] = [];
   const away = async (mail: SentMail) => {
     tried.push(mail);
     throw new Error('connection refused');
   };
-  await happen(db, who);
-  await happen(db, who);
-  await tellByMail(db, away);
+  await appendNotifyingEvent(db, who);
+  await appendNotifyingEvent(db, who);
+  await mailNotificationsOfEvents(db, away);
   for (let n = 0; n < 2; n++) {
-    await happen(db, who);
-    await tellByMail(db, keep);
+    await appendNotifyingEvent(db, who);
+    await mailNotificationsOfEvents(db, keep);
   }
   assert.deepEqual(to(who), []);
   await letWaitsEnd();
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   assert.deepEqual(to(who), tried);
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   assert.equal(to(who).length, 2);
   assert.match(to(who)[1]?.subject ?? '', /, and 1 more$/);
   assert.deepEqual(await waiting(), []);
 });
 
-test('a waiting mail is deleted with its account, and with the notifications that it would tell', async () => {
+test('a waiting mail is deleted with its account, and with its notifications', async () => {
   const [gone, who] = [await api.person(), await api.person()];
-  await happen(db, gone);
-  await happen(db, who);
-  await tellAll(db);
+  await appendNotifyingEvent(db, gone);
+  await appendNotifyingEvent(db, who);
+  await raiseNotificationsOfEvents(db);
   assert.equal((await waiting()).length, 2);
   await transaction(db, (tx) => deleteUser(tx, gone.user_id));
   assert.equal((await waiting()).length, 1);
@@ -115,12 +123,12 @@ test('a waiting mail is deleted with its account, and with the notifications tha
   assert.deepEqual(await waiting(), []);
 });
 
-test('a sent mail is deleted while others are under way', async () => {
+test('a sent mail is deleted while others are being sent', async () => {
   const [one, two] = [await api.person(), await api.person()];
-  await happen(db, one);
-  await happen(db, two);
+  await appendNotifyingEvent(db, one);
+  await appendNotifyingEvent(db, two);
   const { promise: released, resolve: release } = Promise.withResolvers<void>();
-  const telling = tellByMail(db, async (mail) => {
+  const telling = mailNotificationsOfEvents(db, async (mail) => {
     if (mail.to === two.email) await released;
     await keep(mail);
   });
@@ -137,7 +145,7 @@ test('a muted kind is raised, but not mailed', async () => {
   await api.as(quiet).put('/v1/notifications/preferences', { mail: { 'vm.failed': false } });
   const { id } = await instanceIn(api, owner, 'running');
   await agent.failed(id);
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   assert.equal(to(owner).length, 1);
   assert.deepEqual(to(quiet), []);
   const { body } = await api.as(quiet).get<{ count: number }>('/v1/notifications/unread-count');
@@ -158,7 +166,7 @@ test('a security kind is mailed at each repeat; another kind only when it is new
     });
     const { vm_id, epoch } = await agent.known(id);
     await agent.client.reportFlushFailure({ vm_id, epoch, error: { code: 'flush_failed', message: 'X.' } });
-    await tellByMail(db, keep);
+    await mailNotificationsOfEvents(db, keep);
   }
   const subjects = to(who).map(({ subject }) => subject.replace(/of .* has/, 'of it has'));
   assert.deepEqual(subjects.sort(), [
@@ -169,7 +177,7 @@ test('a security kind is mailed at each repeat; another kind only when it is new
   assert.equal(new Set(to(who).map((mail) => mail.id)).size, 3, 'each is a mail of its own');
 });
 
-test('a repeat before the mail is composed is told once in it', async () => {
+test('a repeat before the mail is composed is in it once', async () => {
   const who = await api.person();
   for (let n = 0; n < 22; n++) {
     await appendPrivate(db, {
@@ -179,9 +187,9 @@ test('a repeat before the mail is composed is told once in it', async () => {
       data: { how: 'changed' },
       actor: who.user_id,
     });
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
   }
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   const [mail, ...rest] = to(who);
   assert.deepEqual(rest, []);
   assert.equal(mail?.subject, 'Your password was changed');
@@ -194,7 +202,7 @@ test('the billing address: an address that the change itself mails gets no secon
   const headers = await makeSudo(db, owner);
   const json = { email: 'bills@example.org' };
   await api.as(owner).call('PUT', `/v1/orgs/${owner.org_id}/billing-email`, { json, headers });
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   assert.equal(api.mails.filter((mail) => mail.to === owner.email).length, 1);
   assert.deepEqual(to(owner), [], 'it was the address before');
   assert.equal(to(admin).length, 1);
@@ -204,40 +212,40 @@ test('an invitation has one mail, and none for its notification', async () => {
   const [owner, guest] = [await api.person(), await api.person()];
   const body = { email: guest.email, role: 'member' };
   await api.as(owner).post(`/v1/orgs/${owner.org_id}/invitations`, body);
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   assert.equal(api.mails.filter((mail) => mail.to === guest.email).length, 1);
   assert.deepEqual(to(guest), []);
 });
 
-test('a mail that fails is tried again, holds up no other, and is given up after a day', async () => {
+test('a failed mail is retried, delays no other, and expires after a day', async () => {
   const [one, two] = [await api.person(), await api.person()];
-  await happen(db, one);
-  await happen(db, two);
+  await appendNotifyingEvent(db, one);
+  await appendNotifyingEvent(db, two);
   const away = async (mail: SentMail) => {
     if (mail.to === one.email) throw new Error('connection refused');
     await keep(mail);
   };
-  await tellByMail(db, away);
+  await mailNotificationsOfEvents(db, away);
   assert.deepEqual([to(one).length, to(two).length], [0, 1]);
   const [left] = await mails();
   assert.ok(left && left.attempts === 1 && left.due_at.getTime() > Date.now());
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   assert.equal(to(one).length, 0, 'not before its time');
   await letWaitsEnd();
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   assert.equal(to(one).length, 1);
-  await happen(db, one);
-  await tellByMail(db, away);
+  await appendNotifyingEvent(db, one);
+  await mailNotificationsOfEvents(db, away);
   const [late] = await mails();
   const hours_left = ((late?.good_until.getTime() ?? 0) - Date.now()) / 3_600_000;
   assert.ok(hours_left > 23.9 && hours_left <= 24, `${hours_left} hours`);
   await letWaitsEnd();
   await sql`update mails set good_until = now()`.execute(db);
-  await tellByMail(db, away);
+  await mailNotificationsOfEvents(db, away);
   assert.deepEqual(await waiting(), []);
 });
 
-test('a notification that is raised while its mail is sent has the next mail', async () => {
+test('a notification that is raised during the sending of a mail is in the next one', async () => {
   const who = await api.person();
   const again = () =>
     appendPrivate(db, {
@@ -249,19 +257,19 @@ test('a notification that is raised while its mail is sent has the next mail', a
     });
   await again();
   let first = true;
-  await tellByMail(db, async (mail) => {
+  await mailNotificationsOfEvents(db, async (mail) => {
     if (first) {
       first = false;
       await again();
-      await tellAll(db);
+      await raiseNotificationsOfEvents(db);
     }
     await keep(mail);
   });
-  await tellByMail(db, keep);
+  await mailNotificationsOfEvents(db, keep);
   assert.equal(to(who).length, 2);
 });
 
-test('as a file: each try of a mail is the same file', async () => {
+test('as a file: each attempt of a mail is the same file', async () => {
   const who = await api.person();
   const mail = { to: who.email, subject: 'Grüße', text: 'Hello', id: newId('mail') };
   await folder.deliver(mail);

@@ -4,8 +4,12 @@ import { describe, test } from 'node:test';
 import { apiForFile } from '../support/api.ts';
 import { readEvents } from '../support/event-reader.ts';
 import { assertError } from '../support/expect.ts';
+import {
+  type NotificationOut,
+  notificationsOf,
+  raiseNotificationsOfEvents,
+} from '../support/notifications.ts';
 import { makeKey, type Person, randomPublicKey } from '../support/people.ts';
-import { type NotificationOut, notificationsOf, tellAll } from '../support/telling.ts';
 
 const api = await apiForFile({ context: { heartbeat_ms: 50 } });
 const { db } = api;
@@ -19,7 +23,7 @@ async function toldOfTwo() {
   const happens = async (path: string, json: unknown, org_id: string) => {
     const answer = await api.as(user).call('POST', path, { json, headers: { 'berth-org': org_id } });
     assert.equal(answer.status, 201, answer.text);
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     const [newest] = await notificationsOf(api.as(user));
     assert.ok(newest);
     return newest;
@@ -37,15 +41,15 @@ const ids = (items: readonly NotificationOut[]) => items.map(({ id }) => id);
 const unread = async (who: Person | string) =>
   (await api.as(who).get<{ count: number }>(`${PATH}/unread-count`)).body.count;
 
-describe("an API key is told nothing of another organisation's", () => {
-  test('in the list and the count; a session is told everything', async () => {
+describe('an API key gets no notification of another organisation', () => {
+  test('in the list and the count; a session gets all', async () => {
     const { user, key, told } = await toldOfTwo();
     assert.deepEqual(ids(await notificationsOf(api.as(key))), ids([told.a, told.account]));
     assert.deepEqual(ids(await notificationsOf(api.as(user))), ids([told.b, told.a, told.account]));
     assert.deepEqual([await unread(key), await unread(user)], [2, 3]);
   });
 
-  test('and can mark none of it: 404, and read-all leaves it', async () => {
+  test('and can mark none: 404, and read-all skips them', async () => {
     const { user, key, told } = await toldOfTwo();
     assertError(await api.as(key).patch(`${PATH}/${told.b.id}`, { read: true }), 'NOT_FOUND');
     assert.equal((await api.as(key).patch(`${PATH}/${told.account.id}`, { read: true })).status, 200);

@@ -6,8 +6,12 @@ import { newId } from '../../src/lib/ids.ts';
 import { apiForFile, startApi } from '../support/api.ts';
 import { readEvents } from '../support/event-reader.ts';
 import { assertError } from '../support/expect.ts';
+import {
+  appendNotifyingEvent,
+  notificationsOf,
+  raiseNotificationsOfEvents,
+} from '../support/notifications.ts';
 import { makeKey, type Person } from '../support/people.ts';
-import { happen, notificationsOf, tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile({ context: { heartbeat_ms: 50 } });
@@ -16,12 +20,12 @@ const open = (who: Person | string, headers: Record<string, string> = {}) =>
   readEvents(api.origin + PATH, typeof who === 'string' ? who : who.session, headers);
 
 async function raise(who: Person, count = 1, key?: string): Promise<void> {
-  for (let n = 0; n < count; n++) await happen(api.db, who, key);
-  await tellAll(api.db);
+  for (let n = 0; n < count; n++) await appendNotifyingEvent(api.db, who, key);
+  await raiseNotificationsOfEvents(api.db);
 }
 
 describe('200', () => {
-  test('the count at the start, then each notification as it is raised, as the list shows it', async () => {
+  test('the count at the start, then each notification when it is raised, as in the list', async () => {
     const who = await api.person();
     await raise(who);
     const stream = await open(who);
@@ -55,7 +59,7 @@ describe('200', () => {
     await stream.cut();
   });
 
-  test('cut in the middle and gone on from there: none is lost, none comes twice', async () => {
+  test('cut and resumed: none is lost or repeated', async () => {
     const who = await api.person();
     const stream = await open(who);
     await stream.nextOf('unread');
@@ -75,7 +79,7 @@ describe('200', () => {
     assert.deepEqual(all.slice(-100).reverse(), listed);
   });
 
-  test('what is raised while the stream opens is in it or before it: opened first, nothing is missed', async () => {
+  test('a notification that is raised while the stream opens is not missed', async () => {
     const who = await api.person();
     const streams = await Promise.all(
       Array.from({ length: 10 }, async (_, n) => {
@@ -84,7 +88,7 @@ describe('200', () => {
         return stream;
       }),
     );
-    await tellAll(api.db);
+    await raiseNotificationsOfEvents(api.db);
     const newest = (await notificationsOf(api.as(who)))[0]?.id;
     for (const stream of streams) {
       const ids: string[] = [];
@@ -94,7 +98,7 @@ describe('200', () => {
     }
   });
 
-  test('an event that is not known any more: the stream says so and goes on from now', async () => {
+  test('an expired Last-Event-ID: the stream says so and continues from now', async () => {
     const who = await api.person();
     const stream = await open(who, { 'last-event-id': newId('evt') });
     assert.equal((await stream.next())?.event, 'reset');
@@ -126,7 +130,7 @@ describe('200', () => {
 });
 
 describe('the end', () => {
-  test('a revoked key ends its streams, and nothing is told after that', async () => {
+  test('a revoked key ends its streams, and nothing is sent after that', async () => {
     const who = await api.person();
     const { id, key } = await makeKey(api.db, who, 'notifications:read');
     const stream = await open(key);
@@ -140,7 +144,7 @@ describe('the end', () => {
     );
   });
 
-  test('so does a logout, also while nothing happens', async () => {
+  test('a logout ends them too, also while nothing happens', async () => {
     const who = await api.person();
     const stream = await open(who);
     await stream.nextOf('unread');
@@ -148,7 +152,7 @@ describe('the end', () => {
     assert.equal((await stream.rest()).at(-1)?.data.code, 'UNAUTHENTICATED');
   });
 
-  test('a role that has the scope no more ends it too', async () => {
+  test('a role without the scope ends them too', async () => {
     const who = await api.person();
     const { key, id } = await makeKey(api.db, who, 'notifications:read');
     const stream = await open(key);
@@ -157,7 +161,7 @@ describe('the end', () => {
     assert.equal((await stream.rest()).at(-1)?.data.code, 'FORBIDDEN');
   });
 
-  test('a server that closes ends its streams at once', async () => {
+  test('a closing server ends its streams at once', async () => {
     const other = await startApi();
     try {
       const who = await other.person();
@@ -171,7 +175,7 @@ describe('the end', () => {
     }
   });
 
-  test('also one whose reader takes nothing', async () => {
+  test('a closing server also ends a stream whose reader reads nothing', async () => {
     const other = await startApi();
     try {
       const who = await other.person();
@@ -182,8 +186,8 @@ describe('the end', () => {
         const rows = Array.from({ length: 1_000 }, (_, at) => row(who, n * 1_000 + at, 'x'.repeat(900)));
         await other.db.insertInto('notifications').values(rows).execute();
       }
-      await happen(other.db, who);
-      await tellAll(other.db);
+      await appendNotifyingEvent(other.db, who);
+      await raiseNotificationsOfEvents(other.db);
       await other.app.close();
       socket.destroy();
     } finally {
@@ -191,7 +195,7 @@ describe('the end', () => {
     }
   });
 
-  test('a reader that takes nothing holds up nobody, and gets all once it does', async () => {
+  test('a reader that reads nothing delays nobody, and gets everything once it reads', async () => {
     const who = await api.person();
     const { hostname, port } = new URL(api.origin);
     const socket = connect(Number(port), hostname);
@@ -249,7 +253,7 @@ function row(who: Person, n: number, body: string) {
 }
 
 describe('400', () => {
-  test('a Last-Event-ID that is no event’s', async () => {
+  test('a malformed Last-Event-ID', async () => {
     const who = await api.person();
     for (const id of ['1', 'ntf_00000000000000000000000000', 'evt_x', 'x'.repeat(100)]) {
       assertError(await api.as(who).get(PATH, { headers: { 'last-event-id': id } }), 'INVALID_REQUEST');
@@ -259,7 +263,7 @@ describe('400', () => {
 });
 
 describe('401', () => {
-  test('without a credential, also not by a query or a cookie', async () => {
+  test('without a credential, or with one in the query or a cookie', async () => {
     const { session } = await api.person();
     assertError(await api.client.get(PATH), 'UNAUTHENTICATED');
     assertError(await api.client.get(PATH, { headers: { cookie: `session=${session}` } }), 'UNAUTHENTICATED');

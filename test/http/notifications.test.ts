@@ -6,21 +6,26 @@ import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 import {
+  appendNotifyingEvent,
+  type NotificationOut,
+  notificationsOf,
+  raiseNotificationsOfEvents,
+} from '../support/notifications.ts';
+import {
   makeKey,
   makeNotification,
   makeServiceAccount,
   makeServiceKey,
   type Person,
 } from '../support/people.ts';
-import { happen, type NotificationOut, notificationsOf, tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
 const PATH = '/v1/notifications';
 
 async function withSome(count: number): Promise<Person> {
   const who = await api.person();
-  for (let n = 0; n < count; n++) await happen(api.db, who);
-  await tellAll(api.db);
+  for (let n = 0; n < count; n++) await appendNotifyingEvent(api.db, who);
+  await raiseNotificationsOfEvents(api.db);
   return who;
 }
 const list = (who: Person | string, query = '') => api.as(who).get<Page<NotificationOut>>(`${PATH}${query}`);
@@ -28,7 +33,7 @@ const unread = async (who: Person | string) =>
   (await api.as(who).get<{ count: number }>(`${PATH}/unread-count`)).body.count;
 
 describe('200', () => {
-  test('an item has what the contract names, and no more', async () => {
+  test('a notification has exactly the documented fields', async () => {
     const who = await withSome(1);
     const [item] = await notificationsOf(api.as(who));
     assert.ok(item);
@@ -54,7 +59,7 @@ describe('200', () => {
     assert.deepEqual(times, times.toSorted().reverse());
   });
 
-  test('pages follow each other without gap or double while new ones come', async () => {
+  test('pages have neither gaps nor duplicates while new ones arrive', async () => {
     const who = await withSome(25);
     const before = (await notificationsOf(api.as(who), '?limit=100')).map(({ id }) => id);
     const seen: string[] = [];
@@ -63,13 +68,13 @@ describe('200', () => {
       const page = await list(who, `?limit=10${next}`);
       seen.push(...page.body.data.map(({ id }) => id));
       cursor = page.body.next_cursor;
-      await happen(api.db, who);
-      await tellAll(api.db);
+      await appendNotifyingEvent(api.db, who);
+      await raiseNotificationsOfEvents(api.db);
     }
     assert.deepEqual(seen, before);
   });
 
-  test('status unread and read each show their own; a cursor goes with its filter', async () => {
+  test('the filters unread and read work; a cursor is valid for its filter only', async () => {
     const who = await withSome(3);
     const [first] = await notificationsOf(api.as(who));
     await api.as(who).patch(`${PATH}/${first?.id}`, { read: true });
@@ -85,7 +90,7 @@ describe('200', () => {
     assertError(await list(who, `?limit=1&cursor=${next_cursor}`), 'INVALID_REQUEST');
   });
 
-  test('a key sees its maker’s, a service account those about itself alone', async () => {
+  test('a key lists its creator’s, a service account its own', async () => {
     const who = await withSome(2);
     const { key } = await makeKey(api.db, who, 'notifications:read');
     assert.equal(await unread(key), 2);
@@ -98,7 +103,7 @@ describe('200', () => {
     assert.equal(await unread(who), 2);
   });
 
-  test('read and unread again, each as often as one likes; the first time of reading stays', async () => {
+  test('read and unread can be repeated; read_at keeps the first time', async () => {
     const who = await withSome(1);
     const [item] = await notificationsOf(api.as(who));
     const mark = (read: boolean) => api.as(who).patch<NotificationOut>(`${PATH}/${item?.id}`, { read });
@@ -111,7 +116,7 @@ describe('200', () => {
     assert.equal(await unread(who), 1);
   });
 
-  test('read-all answers how many it changed', async () => {
+  test('read-all returns how many it changed', async () => {
     const who = await withSome(4);
     const [newest] = await notificationsOf(api.as(who));
     await api.as(who).patch(`${PATH}/${newest?.id}`, { read: true });
@@ -121,20 +126,20 @@ describe('200', () => {
     assert.equal(await unread(who), 0);
   });
 
-  test('read-all up to a notification, or up to a time, leaves what came later', async () => {
+  test('read-all up to a notification, or up to a time, leaves later ones', async () => {
     const who = await withSome(3);
     const [, second] = await notificationsOf(api.as(who));
     const readAll = (before: string | undefined) =>
       api.as(who).post<{ count: number }>(`${PATH}/read-all`, { before });
     assert.deepEqual((await readAll(second?.id)).body, { count: 2 });
     assert.deepEqual((await readAll('2020-01-01T00:00:00Z')).body, { count: 0 });
-    await happen(api.db, who);
-    await tellAll(api.db);
+    await appendNotifyingEvent(api.db, who);
+    await raiseNotificationsOfEvents(api.db);
     const [newest] = await notificationsOf(api.as(who));
     assert.deepEqual((await readAll(newest?.created_at)).body, { count: 2 });
   });
 
-  test('preferences: all by mail at first, what is put replaces what was', async () => {
+  test('preferences: all by mail by default; PUT replaces them', async () => {
     const who = await api.person();
     const path = `${PATH}/preferences`;
     type Preferences = {
@@ -162,7 +167,7 @@ describe('200', () => {
 });
 
 describe('400', () => {
-  test('a status that is none, a limit out of 1 to 100, a cursor that is not ours', async () => {
+  test('an unknown status, a limit out of 1 to 100, a foreign cursor', async () => {
     const who = await api.person();
     for (const query of [
       'status=all',
@@ -177,13 +182,13 @@ describe('400', () => {
     }
   });
 
-  test('a cursor of somebody else', async () => {
+  test('a cursor of another user', async () => {
     const who = await withSome(2);
     const { next_cursor } = (await list(who, '?limit=1')).body;
     assertError(await list(await api.person(), `?limit=1&cursor=${next_cursor}`), 'INVALID_REQUEST');
   });
 
-  test('a body that does not say what to do, or up to when', async () => {
+  test('a body without the required fields', async () => {
     const who = await withSome(1);
     const [item] = await notificationsOf(api.as(who));
     for (const body of [{}, { read: 'yes' }, { read: true, more: 1 }]) {
@@ -202,7 +207,7 @@ describe('400', () => {
     assert.equal(await unread(who), 1);
   });
 
-  test('what is of security, or has a mail of its own, cannot be muted', async () => {
+  test('a security kind, and a kind with its own mail, cannot be muted', async () => {
     const who = await api.person();
     const put = (mail: object) => api.as(who).put(`${PATH}/preferences`, { mail });
     const always = (await api.as(who).get<{ always: string[] }>(`${PATH}/preferences`)).body.always;
@@ -219,7 +224,7 @@ describe('400', () => {
 });
 
 describe('401', () => {
-  test('without a credential, in the seed’s spelling', async () => {
+  test('without a credential', async () => {
     assertError(await api.client.get(PATH), 'UNAUTHENTICATED');
     assertError(await api.as('berth_sess_nobody').get(PATH), 'UNAUTHENTICATED');
   });
@@ -233,7 +238,7 @@ describe('403', () => {
 });
 
 describe('404', () => {
-  test('another’s notification, one that never was, one that is no id', async () => {
+  test("another user's notification, an unknown one, a malformed id", async () => {
     const who = await withSome(1);
     const [item] = await notificationsOf(api.as(who));
     const other = await api.person({ org_id: who.org_id, role: 'admin' });

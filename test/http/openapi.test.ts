@@ -36,7 +36,7 @@ test('it is OpenAPI 3.1 with title, version, licence, server, and a credential o
   assert.deepEqual(Object.keys(document.components['securitySchemes'] ?? {}), ['session', 'api_key', 'sudo']);
 });
 
-test('the schemas of the public interface have its names, and refer to each other', () => {
+test('the schemas have the names of the public interface, and refer to each other', () => {
   const schemas = document.components['schemas'] ?? {};
   for (const name of [
     ...['SudoGrantRequest', 'SudoGrantResponse', 'CreateApiKeyRequest', 'CreateApiKeyResponse'],
@@ -108,7 +108,7 @@ test('every operation declares a success, and the errors that any call can get, 
   }
 });
 
-test('some operation declares each error code', () => {
+test('each error code is declared by an operation', () => {
   const told = new Set(
     endpoints.flatMap((each) =>
       Object.keys(each.operation.responses).flatMap((status) => codesOf(each, status)),
@@ -178,7 +178,7 @@ test('every request body and every JSON answer has an example, and the example i
   }
 });
 
-test('every pattern of a request has a description in words', () => {
+test('every pattern of a request has a description', () => {
   const untold = new Set<string>();
   const walk = (value: unknown): void => {
     if (typeof value !== 'object' || value === null) return;

@@ -12,7 +12,7 @@ const api = await accessApiForFile();
 const { db } = api;
 
 describe('quotas', () => {
-  test('20 creations at once under a quota of 7 make 7', async () => {
+  test('of 20 concurrent creations under a quota of 7, 7 succeed', async () => {
     const { org_id } = await api.member();
     await setQuota(db, org_id, { instances: 7, disk_gib: 1000 });
     const outcomes = await Promise.allSettled(
@@ -31,7 +31,7 @@ describe('quotas', () => {
     }
   });
 
-  test('cpus and memory count VMs that run or are about to, once, by their last boot', async () => {
+  test('cpus and memory count running and starting VMs, once, by their last boot', async () => {
     const { org_id } = await api.member();
     const host_id = newId('host');
     await db
@@ -80,7 +80,7 @@ describe('quotas', () => {
     await transaction(db, (tx) => checkQuota(tx, QUOTA_DEFAULTS, org_id, { cpus: 100, memory_mib: 100_000 }));
   });
 
-  test('a quota is a whole number that fits, of an organisation that is', async () => {
+  test('a quota is a bounded whole number, of an existing organisation', async () => {
     const { org_id } = await api.member();
     for (const limit of [-1, 1.5, 2 ** 31, Number.NaN]) {
       await assert.rejects(setQuota(db, org_id, { cpus: limit }), { code: 'INVALID_REQUEST' });
@@ -90,7 +90,7 @@ describe('quotas', () => {
 });
 
 describe('the end of an account', () => {
-  test('takes along organisations that are its alone, and leaves the others', async () => {
+  test('deletes organisations without other members, and keeps the others', async () => {
     const ann = await api.member();
     const bob = await api.member();
     await db
@@ -114,7 +114,7 @@ describe('the end of an account', () => {
     assert.deepEqual(memberships, []);
   });
 
-  test('is refused, and changes nothing, while the last owner leaves members or instances behind', async () => {
+  test('is refused, without a change, while a last owner has other members or instances', async () => {
     const ann = await api.member();
     const bob = await api.member();
     await db

@@ -33,7 +33,7 @@ describe('200', () => {
     assert.equal(rest.body.next_cursor, null);
   });
 
-  test('the last of the list is where a session acts by itself, also when an older organisation was joined later', async () => {
+  test('a session acts by default in the last of the list, also when an older organisation was joined later', async () => {
     const older = await api.member();
     const ann = await api.member();
     await db
@@ -57,7 +57,7 @@ describe('200', () => {
     assert.equal(key.org_id, ids.at(-1));
   });
 
-  test('any member reads the organisation that the path names, whatever Berth-Org says', async () => {
+  test('any member reads the organisation of the path, whatever Berth-Org says', async () => {
     const owner = await api.member();
     for (const role of ['admin', 'member', 'billing'] as const) {
       const member = await api.member();
@@ -89,7 +89,7 @@ describe('200', () => {
     }
   });
 
-  test('an owner and an administrator rename it, in the audit log of that very organisation', async () => {
+  test('an owner and an administrator rename it, with an audit entry in that organisation', async () => {
     const owner = await api.member();
     const admin = await api.member();
     await db
@@ -117,7 +117,7 @@ describe('200', () => {
     assert.deepEqual(await auditOf(db, admin.org_id), []);
   });
 
-  test('a change of the billing address is told to both addresses', async () => {
+  test('a change of the billing address is mailed to both addresses', async () => {
     const owner = await api.member();
     const billing = await api.member({ org_id: owner.org_id, role: 'billing' });
     const before = api.mails.length;
@@ -161,7 +161,7 @@ describe('200', () => {
 });
 
 describe('201', () => {
-  test('whoever makes an organisation owns it and may act in it at once', async () => {
+  test('the creator of an organisation owns it and can act in it at once', async () => {
     const ann = await api.member({ role: 'member', org_id: (await api.member()).org_id });
     const answer = await api.as(ann).post<Org>('/v1/orgs', { name: 'Mine' });
     assert.equal(answer.status, 201, answer.text);
@@ -174,7 +174,7 @@ describe('201', () => {
     );
   });
 
-  test('a replayed Idempotency-Key makes no second one', async () => {
+  test('a replayed Idempotency-Key creates no second one', async () => {
     const ann = await api.member();
     const headers = { 'idempotency-key': 'once' };
     const first = await api.as(ann).post<Org>('/v1/orgs', { name: 'Mine' }, { headers });
@@ -245,7 +245,7 @@ describe('403 FORBIDDEN', () => {
     );
   });
 
-  test('keys do not list or make organisations, nor change bills; those without the scope read nothing', async () => {
+  test('keys neither list nor create organisations, nor change the billing address; those without the scope read nothing', async () => {
     const owner = await api.member();
     const all = await api.key({ org_id: owner.org_id, user_id: owner.user_id }, '*');
     const none = await api.key({ org_id: owner.org_id, user_id: owner.user_id }, 'vm:read');
@@ -267,7 +267,7 @@ describe('403 FORBIDDEN', () => {
 });
 
 describe('403 SUDO_REQUIRED', () => {
-  test('the billing address needs a grant of this very session', async () => {
+  test('the billing address needs a sudo grant of this session', async () => {
     const owner = await api.member();
     const other = await api.member({ org_id: owner.org_id });
     const path = `/v1/orgs/${owner.org_id}/billing-email`;
@@ -279,7 +279,7 @@ describe('403 SUDO_REQUIRED', () => {
 });
 
 describe('404', () => {
-  test("another's organisation, one that never was and a malformed id are the same", async () => {
+  test('another organisation, an unknown one and a malformed id get the same answer', async () => {
     const ann = await api.member();
     const bob = await api.member();
     const key = await api.key({ org_id: ann.org_id, user_id: ann.user_id }, '*');
@@ -307,7 +307,7 @@ describe('404', () => {
 });
 
 describe('412', () => {
-  test('a change of an organisation that has changed since is refused', async () => {
+  test('a change of an organisation that changed since it was read is refused', async () => {
     const ann = await api.member();
     const path = `/v1/orgs/${ann.org_id}`;
     const seen = (await api.as(ann).get(path)).headers['etag'] as string;

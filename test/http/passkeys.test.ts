@@ -69,7 +69,7 @@ test('a passkey is added by its options and confirmed by the browser’s answer'
   assert.equal(again.options.excludeCredentials?.length, 1);
 });
 
-test('a registration with anything wrong is 400, and its challenge is used up by it', async () => {
+test('an invalid registration is 400, and uses up its challenge', async () => {
   const certificate = cbor.map([
     [cbor.text('alg'), cbor.int(-7)],
     [cbor.text('sig'), cbor.bytes(Buffer.alloc(70))],
@@ -100,7 +100,7 @@ test('a registration with anything wrong is 400, and its challenge is used up by
   assert.equal((await mfa.call('POST', url, { as: ann, body: device.create(options).answer })).status, 400);
 });
 
-test('a self-attested key is taken; a statement with certificates is refused unread', async () => {
+test('a self-attested key is accepted; a statement with certificates is refused unread', async () => {
   assert.equal((await register(await mfa.person(), { self_attested: true })).reply.status, 200);
   const certificates = cbor.map([[cbor.text('x5c'), cbor.array([cbor.bytes(Buffer.alloc(300))])]]);
   for (const format of ['packed', 'fido-u2f', 'tpm', 'android-key', 'android-safetynet', 'apple', 'other']) {
@@ -111,7 +111,7 @@ test('a self-attested key is taken; a statement with certificates is refused unr
   }
 });
 
-test('at an address that can have no passkeys, asking for one is 409', async () => {
+test('at an address without passkeys, a request for one is 409', async () => {
   const at_address = { ...mfa.context, public_url: 'https://192.0.2.7' };
   const conflict = (error: unknown) => error instanceof AppError && error.code === 'CONFLICT';
   await assert.rejects(passkeyOptions(mfa.db, at_address, null), conflict);
@@ -119,7 +119,7 @@ test('at an address that can have no passkeys, asking for one is 409', async () 
   await assert.rejects(addFactor(mfa.db, at_address, user_id, { type: 'webauthn', name: 'key' }), conflict);
 });
 
-test('a registration is refused with the challenge of another account, and a credential that is registered is 409', async () => {
+test('the challenge of another account is refused, and a registered credential is 409', async () => {
   const ann = await mfa.person();
   const bob = await mfa.person();
   const device = new SoftwareAuthenticator(ORIGIN);
@@ -155,7 +155,7 @@ test('a passkey alone opens a session, with and without the address, and sets th
   }
 });
 
-test('an assertion with anything wrong opens nothing, and every refusal is the same', async () => {
+test('an invalid assertion opens no session, and every refusal is the same', async () => {
   const { ann, device, passkey } = await personWithPasskey();
   const bob = await personWithPasskey();
   const wrongs: (Wrongs & { email?: string; why: string })[] = [
@@ -181,7 +181,7 @@ test('an assertion with anything wrong opens nothing, and every refusal is the s
   assert.equal((await enter(device.get(await optionsFor()))).status, 200, 'nothing wrong');
 });
 
-test('an answer works once, also of ten at once, and not after five minutes', async () => {
+test('an assertion works once, also of ten concurrent uses, and not after five minutes', async () => {
   const { device } = await personWithPasskey();
   const answer = device.get(await optionsFor());
   const replies = await Promise.all(Array.from({ length: 10 }, () => enter(answer)));
@@ -201,7 +201,7 @@ test('an answer works once, also of ten at once, and not after five minutes', as
   assert.ok(expires > 290 && expires <= 301, String(expires));
 });
 
-test('a signature counter that does not go up is refused; an authenticator without one always says 0', async () => {
+test('a signature counter that does not increase is refused; without a counter it is always 0', async () => {
   const { device, passkey } = await personWithPasskey();
   assert.equal((await enter(device.get(await optionsFor(), { counter: 7 }))).status, 200);
   mfa.logged.length = 0;
@@ -227,7 +227,7 @@ test('a signature counter that does not go up is refused; an authenticator witho
     assert.equal((await enter(without.device.get(await optionsFor(), { counter: 0 }))).status, 200);
 });
 
-test('of two answers with one counter, to two challenges at once, one is let in', async () => {
+test('of two concurrent assertions with one counter, one succeeds', async () => {
   const { device } = await personWithPasskey();
   const answers = await Promise.all(
     Array.from({ length: 8 }, async () => device.get(await optionsFor(), { counter: 5 })),
@@ -236,7 +236,7 @@ test('of two answers with one counter, to two challenges at once, one is let in'
   assert.equal(replies.filter(({ status }) => status === 200).length, 1);
 });
 
-test('as a second factor: a challenge made for this account, once, by a credential of it; no user verification needed', async () => {
+test('as a second factor: one challenge of this account, answered once by its credential, without user verification', async () => {
   const { ann, device, passkey } = await personWithPasskey();
   const bob = await personWithPasskey();
   const answer = device.get(await optionsFor(ann.email), { unverified: true, user_handle: null });
@@ -278,7 +278,7 @@ test('as a second factor: a challenge made for this account, once, by a credenti
   );
 });
 
-test('options do not tell which addresses have an account: without a passkey they name made-up ones, always the same', async () => {
+test('options do not reveal which addresses have an account: without a passkey they name invented ones, always the same', async () => {
   const { ann } = await personWithPasskey();
   const without = await mfa.person();
   const nobody = 'nobody@example.org';
@@ -301,7 +301,7 @@ test('options do not tell which addresses have an account: without a passkey the
   assert.deepEqual((await optionsFor()).allowCredentials ?? [], []);
 });
 
-test('a removed passkey opens nothing; an unconfirmed one never did', async () => {
+test('neither a removed nor an unconfirmed passkey opens a session', async () => {
   const { ann, id, device } = await personWithPasskey();
   const answer = device.get(await optionsFor());
   assert.equal(
@@ -315,7 +315,7 @@ test('a removed passkey opens nothing; an unconfirmed one never did', async () =
   assert.equal((await enter(other.get(await optionsFor()))).status, 401);
 });
 
-test('what is malformed is 400, and a page of another site is 403', async () => {
+test('a malformed request is 400, and a page of another site gets 403', async () => {
   const { device } = await personWithPasskey();
   const answer = device.get(await optionsFor());
   const bodies = [

@@ -11,8 +11,8 @@ import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeMailFolder } from '../support/mail-folder.ts';
+import { mailNotificationsOfEvents } from '../support/notifications.ts';
 import { makeSession, type Person } from '../support/people.ts';
-import { tellByMail } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const mail = await makeMailFolder();
@@ -36,7 +36,7 @@ async function lockOut(email: string): Promise<void> {
 }
 
 describe('202', () => {
-  test('a reset is asked for: the same answer for an address with and without an account, a mail for one alone', async () => {
+  test('a reset request: the same answer with and without an account, and a mail only with one', async () => {
     const { email } = await person();
     const nobody = `${newId('usr')}@example.org`;
     const answers = [await ask(nobody), await ask(email)];
@@ -51,7 +51,7 @@ describe('202', () => {
     assert.deepEqual(await mail.to(nobody), []);
   });
 
-  test('of more than five resets within a quarter of an hour the account gets no mail, and the fifth stays good', async () => {
+  test('a sixth reset within 15 minutes sends no mail, and the fifth stays valid', async () => {
     const { email } = await person();
     for (let sent = 1; sent <= 5; sent += 1) {
       assert.equal((await ask(email)).status, 202);
@@ -64,7 +64,7 @@ describe('202', () => {
     assert.equal((await mail.to(email)).filter((text) => text.includes('berth_mail_')).length, 5);
   });
 
-  test('the mail is readable by its owner only, and its token is nowhere in the database', async () => {
+  test('the mail is readable by its owner only, and the database does not have its token', async () => {
     const { email } = await person();
     await ask(email);
     const token = await mail.token(email);
@@ -76,7 +76,7 @@ describe('202', () => {
 });
 
 describe('204', () => {
-  test('a change: the new password holds, the old one not, other sessions end, this one stays', async () => {
+  test('a change: the new password works, the old one does not, other sessions end, this one stays', async () => {
     const who = await person();
     const other = await makeSession(api.db, who.user_id);
     const answer = await change(who);
@@ -85,12 +85,12 @@ describe('204', () => {
     assertError(await api.as(other.session).get('/v1/me'), 'UNAUTHENTICATED');
     assertError(await login(who.email, OLD), 'UNAUTHENTICATED');
     assert.equal((await login(who.email, NEW)).status, 200);
-    await tellByMail(api.db, mail.deliver);
+    await mailNotificationsOfEvents(api.db, mail.deliver);
     const changed = (text: string) => /^Subject: Your password was changed$/m.test(text);
     assert.equal((await mail.to(who.email)).filter(changed).length, 1);
   });
 
-  test('a reset: the new password holds, the lock is over, and every session has ended', async () => {
+  test('a reset: the new password works, the lock ends, and every session ends', async () => {
     const who = await person();
     await lockOut(who.email);
     await ask(who.email.toUpperCase());
@@ -100,7 +100,7 @@ describe('204', () => {
   });
 });
 
-test('a login whose password is another before it is through opens no session', async () => {
+test('a login whose password changes meanwhile opens no session', async () => {
   const who = await person();
   const changed = async () => {
     assert.equal((await change(who)).status, 204);
@@ -114,7 +114,7 @@ test('a login whose password is another before it is through opens no session', 
   assert.equal(rows.length, 1);
 });
 
-test('a change that is under way when a reset is confirmed changes nothing: the password of the reset holds', async () => {
+test('a change during the confirmation of a reset changes nothing: the password of the reset works', async () => {
   const who = await person();
   const principal: Principal = {
     credential: { kind: 'session', id: who.session_id, user_id: who.user_id, email_confirmed: true },
@@ -132,7 +132,7 @@ test('a change that is under way when a reset is confirmed changes nothing: the 
 });
 
 describe('400', () => {
-  test('a reset token works once, also of ten at once', async () => {
+  test('a reset token works once, also of ten concurrent uses', async () => {
     const { email } = await person();
     await ask(email);
     const token = await mail.token(email);
@@ -142,7 +142,7 @@ describe('400', () => {
       assertError(answer, 'INVALID_REQUEST');
   });
 
-  test('it is good for an hour', async () => {
+  test('a reset token is valid for an hour', async () => {
     const { email, user_id } = await person();
     await ask(email);
     const token = await mail.token(email);
@@ -162,7 +162,7 @@ describe('400', () => {
     assert.equal((await login(email, OLD)).status, 200);
   });
 
-  test('a change ends what was mailed before it: a reset, and a change of address', async () => {
+  test('a change invalidates mailed tokens: of a reset, and of a change of address', async () => {
     const who = await person();
     const address = `${newId('usr')}@example.org`;
     await ask(who.email);
@@ -174,7 +174,7 @@ describe('400', () => {
     assertError(answer, 'INVALID_REQUEST', /token/);
   });
 
-  test('a second token ends the first', async () => {
+  test('a second token invalidates the first', async () => {
     const { email } = await person();
     await ask(email);
     const first = await mail.token(email);
@@ -184,7 +184,7 @@ describe('400', () => {
     assert.equal((await confirm(second)).status, 204);
   });
 
-  test('a token that never was, of another kind, or with a password that is too short, which leaves it good', async () => {
+  test('an unknown token, one of another kind, or a password that is too short, which keeps the token valid', async () => {
     const who = await person();
     assertError(await confirm(newToken(MAIL_PREFIX)), 'INVALID_REQUEST');
     assertError(await confirm('x'), 'INVALID_REQUEST');
@@ -200,7 +200,7 @@ describe('400', () => {
     assert.equal((await confirm(token)).status, 204);
   });
 
-  test('a change to one of the most used passwords, or to one made of the address: nothing changes, and nothing counts', async () => {
+  test('a change to a guessable password changes nothing, and counts as no failure', async () => {
     const who = await person();
     for (const new_password of ['Password1234', who.email, `${who.email.split('@')[0]}-24`]) {
       for (let times = 0; times < 6; times++) {
@@ -212,7 +212,7 @@ describe('400', () => {
     assert.equal((await login(who.email, OLD)).status, 200);
   });
 
-  test('a reset to one of those leaves the token good', async () => {
+  test('a reset to a guessable password keeps the token valid', async () => {
     const who = await person();
     await ask(who.email);
     const token = await mail.token(who.email);
@@ -223,7 +223,7 @@ describe('400', () => {
     assert.equal((await confirm(token)).status, 204);
   });
 
-  test('a change to a password of 11 or 257 characters, or without the present one', async () => {
+  test('a change to a password of 11 or 257 characters, or without the current one', async () => {
     const who = await person();
     for (const body of [
       { current_password: OLD, new_password: 'x'.repeat(11) },
@@ -239,7 +239,7 @@ describe('400', () => {
 });
 
 describe('401', () => {
-  test('a change with a wrong present password changes nothing and ends nothing', async () => {
+  test('a change with a wrong current password changes and ends nothing', async () => {
     const who = await person();
     const other = await makeSession(api.db, who.user_id);
     const body = { current_password: 'not the password', new_password: NEW };
@@ -250,7 +250,7 @@ describe('401', () => {
 });
 
 describe('423', () => {
-  test('five wrong present passwords lock as five logins do', async () => {
+  test('five wrong current passwords lock like five failed logins', async () => {
     const who = await person();
     const body = { current_password: 'not the password', new_password: NEW };
     for (let at = 0; at < 4; at++) assertError(await change(who, body), 'UNAUTHENTICATED');

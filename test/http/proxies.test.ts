@@ -38,7 +38,7 @@ async function keyFor(api: TestApi, network: string): Promise<string> {
 }
 
 describe('without trusted proxies', () => {
-  test('the header is ignored: all callers share one limit', async () => {
+  test('X-Forwarded-For is ignored: all callers share one limit', async () => {
     const first = await leftAfterLogin(direct, '192.0.2.1');
     assert.equal(await leftAfterLogin(direct, '192.0.2.2'), first - 1);
   });

@@ -38,7 +38,7 @@ async function atOnce(
 }
 
 describe('of an organisation', () => {
-  test('20 instances, of 24 at once; another organisation makes its own, and a deleted one makes room', async () => {
+  test('20 instances, of 24 concurrent ones; another organisation creates its own, and a deletion makes room', async () => {
     const who = await api.person();
     const create = () => api.as(who).post<InstanceOut>('/v1/instances', { name: newName(), disk_gib: 1 });
     await atOnce(24, 20, 'instances', create);
@@ -116,7 +116,7 @@ describe('of an organisation', () => {
     await atOnce(23, 20, 'webhooks', () => api.as(who).post('/v1/webhooks', body));
   });
 
-  test('what nobody has set follows the setting; what was set does not', async () => {
+  test('an unset quota follows the setting; a set one does not', async () => {
     const { org_id } = await api.person();
     const more = { instances: 3 };
     const check = (instances: number | null) =>
@@ -179,7 +179,7 @@ describe('of an account', () => {
     return { email, session: answer.body.session_token, user_id: answer.body.user.id };
   };
 
-  test('5 organisations, with the one of its registration; one that is deleted makes room', async () => {
+  test('5 organisations, with the one of its registration; a deletion makes room', async () => {
     const who = await register();
     const client = api.as(who.session);
     const create = () => client.post<{ id: OrgId }>('/v1/orgs', { name: 'Another' });
@@ -191,7 +191,7 @@ describe('of an account', () => {
     assert.equal((await create()).status, 201);
   });
 
-  test('an organisation that an account joins is not one of its own', async () => {
+  test('a joined organisation does not count', async () => {
     const who = await register();
     for (let n = 0; n < 5; n++) {
       const { org_id } = await api.person();
@@ -203,7 +203,7 @@ describe('of an account', () => {
     assert.equal((await api.as(who.session).post('/v1/orgs', { name: 'Mine' })).status, 201);
   });
 
-  test('whoever is removed from the last of five gets one in which nothing can be made', async () => {
+  test('an account that is removed from its last organisation gets one in which nothing can be created', async () => {
     const who = await register();
     const user_id = who.user_id as Person['user_id'];
     const client = api.as(who.session);
@@ -223,7 +223,7 @@ describe('of an account', () => {
     assertPast(await client.post('/v1/orgs', { name: 'any' }), 'organisations', 'quota 5, used 6, wanted 1');
   });
 
-  test('50 sessions: a login past them says how to end some; a reset by mail ends all', async () => {
+  test('50 sessions: a further login says how to end some; a reset by mail ends all', async () => {
     const who = await register();
     const user_id = who.user_id as Person['user_id'];
     for (let n = 0; n < 46; n++) await makeSession(db, user_id);
@@ -258,7 +258,7 @@ describe('of an account', () => {
     assert.equal((await login()).status, 200);
   });
 
-  test('50 SSH keys, of 53 at once', async () => {
+  test('50 SSH keys, of 53 concurrent ones', async () => {
     const who = await api.person();
     await atOnce(53, 50, 'ssh_keys', () =>
       api.as(who).post('/v1/me/ssh-keys', { name: 'a', public_key: randomPublicKey().line }),

@@ -29,11 +29,11 @@ async function useUp(who: Member): Promise<void> {
   }
 }
 
-test('the limits are 1,200 a minute a principal and 60 a minute an address', () => {
+test('the limits are 1,200 requests a minute for a principal and 60 for an address', () => {
   assert.deepEqual([PRINCIPAL_LIMIT, ADDRESS_LIMIT], [1_200, 60]);
 });
 
-test('other limits are those that were set, and told', async () => {
+test('configured limits apply, and are reported', async () => {
   const who = await strict.member();
   const answers = [];
   for (let sent = 0; sent < 3; sent += 1) answers.push(await strict.as(who).get('/v1/me'));
@@ -51,7 +51,7 @@ test('other limits are those that were set, and told', async () => {
   );
 });
 
-test('every answer to a principal says the policy and what is left of it', async () => {
+test('every response to a principal has the policy and the remaining quota', async () => {
   const who = await api.member();
   const first = await api.as(who).get('/v1/me');
   assert.equal(first.headers['ratelimit-policy'], '"principal";q=1200;w=60');
@@ -125,7 +125,7 @@ test('the routes that take a password or a token share the limit of an address',
   }
 });
 
-test('one caller has a whole /64 of IPv6 addresses', async () => {
+test('a /64 of IPv6 addresses is one caller', async () => {
   const counted = [
     await login(api, '2001:db8:0:1::1', 'v6a@example.org'),
     await login(api, '2001:db8:0:1:ffff::2', 'v6b@example.org'),
@@ -134,7 +134,7 @@ test('one caller has a whole /64 of IPv6 addresses', async () => {
   assert.deepEqual(counted.map(left), [59, 58, 59]);
 });
 
-test('a locked account is told so before the limit is, and is not counted', async () => {
+test('a locked account gets 423 before 429, and is not counted', async () => {
   const ip = '192.0.2.4';
   const email = 'locked@example.org';
   for (let tries = 0; tries < 5; tries += 1) await login(api, ip, email);
@@ -148,7 +148,7 @@ test('a locked account is told so before the limit is, and is not counted', asyn
   assert.ok(Number(locked.headers['retry-after']) > 0);
 });
 
-test('turned off, nothing is counted and no header says so', async () => {
+test('without limits nothing is counted and no header is sent', async () => {
   for (let sent = 0; sent <= ADDRESS_LIMIT; sent += 1) {
     const answer = await login(unlimited, '192.0.2.1', `nobody-${sent}@example.org`);
     assertError(answer, 'UNAUTHENTICATED');

@@ -52,7 +52,7 @@ async function letIn({ session_id }: Person, start: () => ClientRequest): Promis
 const leave = ({ user_id, org_id }: Person) =>
   api.db.deleteFrom('memberships').where('user_id', '=', user_id).where('org_id', '=', org_id).execute();
 
-test('201: a late body is served, with a session and with a key', async () => {
+test('201: a request with a late body is served, with a session and with a key', async () => {
   const who = await api.person();
   assert.equal(await finish(begin(who.session, 'POST', '/v1/instances')), 201);
   const { key } = await makeKey(api.db, who, '*');
@@ -66,7 +66,7 @@ test('200: in the organisation of the path, regardless of that of the session', 
   assert.equal((await api.as(who).patch(`/v1/orgs/${made.body.id}`, { name: 'other' })).status, 200);
 });
 
-test('401: the key was revoked in between', async () => {
+test('401: the key was revoked meanwhile', async () => {
   const { id, key } = await makeKey(api.db, await api.person(), '*');
   const call = begin(key, 'POST', '/v1/instances');
   const used = () =>
@@ -76,7 +76,7 @@ test('401: the key was revoked in between', async () => {
   assert.equal(await finish(call), 401);
 });
 
-test('403: removed from the organisation in between, and nothing is created in another', async () => {
+test('403: the user was removed from the organisation meanwhile, and nothing is created in another', async () => {
   const owner = await api.person();
   const who = await api.person({ org_id: owner.org_id, role: 'admin' });
   const call = await letIn(who, () => begin(who.session, 'POST', '/v1/instances'));
@@ -91,7 +91,7 @@ test('403: removed from the organisation in between, and nothing is created in a
   assert.deepEqual(rows, []);
 });
 
-test('404: removed in between from the organisation of the path', async () => {
+test('404: the user was removed meanwhile from the organisation of the path', async () => {
   const owner = await api.person();
   const who = await api.person({ org_id: owner.org_id, role: 'admin' });
   await api.as(who).post('/v1/orgs', { name: 'own' });
@@ -100,7 +100,7 @@ test('404: removed in between from the organisation of the path', async () => {
   assert.equal(await finish(call), 404);
 });
 
-test('403: the sudo grant has ended in between', async () => {
+test('403: the sudo grant ended meanwhile', async () => {
   const who = await api.person();
   const sudo = await makeSudo(api.db, who);
   const path = `/v1/orgs/${who.org_id}/billing-email`;

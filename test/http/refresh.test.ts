@@ -49,7 +49,7 @@ describe('200', () => {
     ]);
   });
 
-  test('a refresh gives a new token of an hour for the same session; the one before goes on', async () => {
+  test('a refresh returns a new token for an hour for the same session; the old one stays valid', async () => {
     const { session, cookie } = await opened();
     const answer = await refresh({ cookie });
     assert.equal(answer.status, 200, answer.text);
@@ -61,7 +61,7 @@ describe('200', () => {
     assert.equal(await sessionIdOf(answer.body.session_token), await sessionIdOf(session));
   });
 
-  test('each refresh replaces the cookie; the new one is as good, and has the same attributes', async () => {
+  test('each refresh replaces the cookie by a new one with the same lifetime and attributes', async () => {
     const { session, cookie } = await opened();
     const first = setCookieOf(await refresh({ cookie }));
     const second = setCookieOf(await refresh({ cookie: first.header }));
@@ -73,7 +73,7 @@ describe('200', () => {
     assert.equal(await sessionIdOf(answer.body.session_token), await sessionIdOf(session));
   });
 
-  test('of ten refreshes with one cookie at once all are answered, with one and the same new cookie', async () => {
+  test('ten concurrent refreshes with one cookie all succeed, with the same new cookie', async () => {
     const { session, cookie } = await opened();
     const answers = await Promise.all(Array.from({ length: 10 }, () => refresh({ cookie })));
     assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([200]));
@@ -83,7 +83,7 @@ describe('200', () => {
     assert.equal((await api.as(session).get('/v1/me')).status, 200);
   });
 
-  test('a cookie that was replaced a moment ago gets the present one, however many came between', async () => {
+  test('a cookie that was replaced within 10 s gets the current one, however often it was replaced', async () => {
     const { cookie } = await opened();
     let present = cookie;
     for (let times = 0; times < 3; times++) present = setCookieOf(await refresh({ cookie: present })).header;
@@ -93,7 +93,7 @@ describe('200', () => {
     assert.equal((await refresh({ cookie: present })).status, 200);
   });
 
-  test('where the server has another key by now, a replaced cookie still gets a session token', async () => {
+  test("after a change of the server's key, a replaced cookie still gets a session token", async () => {
     const { cookie } = await opened();
     const id = await sessionIdOf((await refresh({ cookie })).body.session_token);
     const refresh_hash = hashToken(newToken(REFRESH_PREFIX));
@@ -102,7 +102,7 @@ describe('200', () => {
     assert.deepEqual([answer.status, answer.headers['set-cookie']], [200, undefined], answer.text);
   });
 
-  test('when the hour is over the token is refused and the cookie gets another', async () => {
+  test('after an hour the token is refused and the cookie gets another', async () => {
     const { session, cookie } = await opened();
     const id = await sessionIdOf(session);
     await api.db
@@ -139,7 +139,7 @@ describe('200', () => {
     assertError(await api.as(session).get('/v1/instances', { headers }), 'UNAUTHENTICATED');
   });
 
-  test('from our own page, by its origin or as the browser says, and with JSON or no Content-Type', async () => {
+  test('from a page of this server, by Origin or Sec-Fetch-Site, with JSON or no Content-Type', async () => {
     const { cookie } = await opened();
     const json = { 'content-type': 'application/json' };
     for (const headers of [
@@ -155,7 +155,7 @@ describe('200', () => {
 });
 
 describe('400', () => {
-  test('a body with anything in it', async () => {
+  test('a body that is not empty', async () => {
     const { cookie } = await opened();
     const answer = await api.client.post('/v1/auth/refresh', { all: true }, { headers: { cookie } });
     assertError(answer, 'INVALID_REQUEST');
@@ -171,7 +171,7 @@ const replacedAgo = (id: SessionId, seconds: number) =>
     .execute();
 
 describe('401', () => {
-  test('a replaced cookie that comes again later than 10 s after that: the session has ended, for its present cookie too', async () => {
+  test('a replaced cookie after more than 10 s: the session has ended, for its current cookie too', async () => {
     const { session, cookie } = await opened();
     const other = await opened();
     const id = await sessionIdOf(session);
@@ -195,7 +195,7 @@ describe('401', () => {
     assert.deepEqual([entry.actor, entry.target, entry.ip], ['system', id, '127.0.0.1']);
   });
 
-  test('one that was replaced long ago, of which nothing is kept, ends the session too', async () => {
+  test('a cookie whose replacement is no longer recorded ends the session too', async () => {
     const { session, cookie } = await opened();
     const id = await sessionIdOf(session);
     let present = cookie;
@@ -214,7 +214,7 @@ describe('401', () => {
     assertError(await refresh({ cookie: present }), 'UNAUTHENTICATED');
   });
 
-  test('of two refreshes with a cookie replaced long ago, at once, none is answered', async () => {
+  test('two concurrent refreshes with a cookie that was replaced long ago both fail', async () => {
     const { session, cookie } = await opened();
     await refresh({ cookie });
     await replacedAgo(await sessionIdOf(session), 11);
@@ -234,7 +234,7 @@ describe('401', () => {
     });
     assertError(await answer, 'UNAUTHENTICATED');
   });
-  test('without the cookie, with a made-up one, with two, or with a session token in it', async () => {
+  test('without the cookie, with an invented one, with two, or with a session token in it', async () => {
     const { session, cookie } = await opened();
     const name = '__Host-berth_refresh';
     for (const bad of [
@@ -291,7 +291,7 @@ describe('403', () => {
 });
 
 describe('415', () => {
-  test('what a form can send, on login and on refresh', async () => {
+  test('content types that a form can send, on login and on refresh', async () => {
     const { cookie } = await opened();
     const json = JSON.stringify({ email: owner.email, password: PASSWORD });
     for (const type of [

@@ -31,7 +31,7 @@ async function invitation(api: typeof closed, email: string) {
 }
 
 describe('201', () => {
-  test('open: an account with a session, the refresh cookie, and an organisation that it owns', async () => {
+  test('an open registration creates an account with a session, the refresh cookie, and an organisation', async () => {
     const email = newEmail();
     const answer = await register(open, { email, name: 'Ann' });
     assert.equal(answer.status, 201, answer.text);
@@ -46,14 +46,14 @@ describe('201', () => {
     assert.equal(member.body.role, 'owner');
   });
 
-  test('without a name: its organisation is called by the address, as far as a name goes', async () => {
+  test("without a name, the organisation is named by the address, truncated to a name's length", async () => {
     const email = `${'a'.repeat(60)}@${'b'.repeat(60)}.org`;
     const { session_token } = (await register(open, { email })).body;
     const orgs = await open.as(session_token).get<{ data: { name: string }[] }>('/v1/orgs');
     assert.equal(orgs.body.data[0]?.name, email.slice(0, 100));
   });
 
-  test('closed, but invited: also a member there, and acts in its own organisation by default', async () => {
+  test('by invitation, although closed: also a member there, and acts in its own organisation by default', async () => {
     const email = newEmail();
     const { owner, token } = await invitation(closed, email);
     const answer = await register(closed, { email: email.toUpperCase(), invitation_token: token });
@@ -67,7 +67,7 @@ describe('201', () => {
     assertError(await closed.as(session_token).get(`/v1/instances/${theirs.id}`), 'NOT_FOUND');
   });
 
-  test('neither password nor tokens are in the database as they are', async () => {
+  test('the database has neither the plain password nor plain tokens', async () => {
     const answer = await register(open, {});
     const rows = JSON.stringify([
       await open.db.selectFrom('users').selectAll().execute(),
@@ -99,7 +99,7 @@ describe('400', () => {
       assertError(await register(open, body), 'INVALID_REQUEST');
     });
   }
-  test('passwords of 12 and of 256 characters will do', async () => {
+  test('passwords of 12 and of 256 characters are accepted', async () => {
     for (const length of [12, 256]) {
       assert.equal((await register(open, { password: 'é'.repeat(length) })).status, 201);
     }
@@ -107,11 +107,11 @@ describe('400', () => {
 });
 
 describe('403', () => {
-  test('closed is the default: nobody registers by themselves', async () => {
+  test('registration is closed by default', async () => {
     assertError(await register(closed, {}), 'FORBIDDEN', /closed/);
     assertError(await register(closed, { password: 'short' }), 'FORBIDDEN', /closed/);
   });
-  test('with an invitation of another address, one used already, one withdrawn, or one that never was', async () => {
+  test('with an invitation of another address, or one that is used, withdrawn, or unknown', async () => {
     const email = newEmail();
     const { token } = await invitation(closed, email);
     assertError(await register(closed, { invitation_token: token }), 'FORBIDDEN');
@@ -135,7 +135,7 @@ describe('403', () => {
 });
 
 describe('409', () => {
-  test('an address that has an account, in any case; ten at once make one account', async () => {
+  test('an address that has an account, in any case; ten concurrent registrations create one account', async () => {
     const email = newEmail();
     const answers = await Promise.all(
       Array.from({ length: 10 }, (_, at) => register(open, { email: at % 2 ? email : email.toUpperCase() })),

@@ -21,7 +21,7 @@ async function lineOf(call: () => Promise<{ readonly headers: Record<string, unk
   }
 }
 
-test('a served request: its time, route, principal and status', async () => {
+test('a served request is logged with its time, route, principal and status', async () => {
   const line = await lineOf(() => api.as(owner).get('/v1/me'));
   assert.equal(line['method'], 'GET');
   assert.equal(line['route'], '/v1/me');
@@ -31,7 +31,7 @@ test('a served request: its time, route, principal and status', async () => {
   assert.equal(line['ip'], undefined);
 });
 
-test('a request refused for its credential or scope: also the address', async () => {
+test('a request refused for its credential or scope is logged with its address, too', async () => {
   const unknown = await lineOf(() => api.client.get('/v1/me'));
   assert.deepEqual([unknown['status'], unknown['principal'], unknown['ip']], [401, null, '127.0.0.1']);
   const { id, key } = await makeKey(api.db, owner, 'vm:read');

@@ -36,7 +36,7 @@ function verify({ user_id }: Person, given: GivenFactor) {
   return verifySecondFactor(mfa.context, user_id, given);
 }
 
-test('codes are those that oathtool makes', async (t) => {
+test('codes equal those of oathtool', async (t) => {
   const probe = await run('oathtool', ['--version']).catch((error: unknown) => error);
   if (errnoOf(probe) === 'ENOENT') return t.skip('oathtool is not installed: apt-get install oathtool');
   const { ann, secret } = await personWithTotp();
@@ -56,7 +56,7 @@ test('codes are those that oathtool makes', async (t) => {
   assert.equal(await verify(ann, { totp_code: await oathtool(0) }), 'right');
 });
 
-test('without a confirmed factor nothing is needed, with one something is', async () => {
+test('a second factor is required exactly if one is confirmed', async () => {
   const ann = await mfa.person();
   const { body } = await mfa.callSudo('POST', '/v1/me/mfa/factors', {
     as: ann,
@@ -67,7 +67,7 @@ test('without a confirmed factor nothing is needed, with one something is', asyn
   assert.equal(await verify((await personWithTotp()).ann, {}), 'missing');
 });
 
-test('a code works once, not again by the code that confirmed the factor, and none from before it', async () => {
+test('a code works once; neither the code that confirmed the factor nor an earlier one works', async () => {
   const { ann, code } = await personWithTotp();
   assert.equal(await verify(ann, { totp_code: code(0) }), 'wrong', 'it confirmed the factor');
   assert.equal(await verify(ann, { totp_code: code(-30) }), 'wrong');
@@ -82,7 +82,7 @@ test('of ten concurrent uses of one code exactly one succeeds', async () => {
   assert.equal(verdicts.filter((verdict) => verdict === 'wrong').length, 9);
 });
 
-test('each recovery code works once, also of ten uses at once, however it is typed', async () => {
+test('each recovery code works once, also of ten concurrent uses, however it is typed', async () => {
   const { ann, recovery_codes } = await personWithTotp();
   const [first = '', second = '', third = ''] = recovery_codes;
   assert.equal(await verify(ann, { recovery_code: first }), 'right');
@@ -99,7 +99,7 @@ test('each recovery code works once, also of ten uses at once, however it is typ
     assert.equal(await verify(ann, { recovery_code: code }), 'right');
 });
 
-test('a code of either of two apps is right, and one app using its code leaves the other its own', async () => {
+test('the codes of two apps work independently', async () => {
   const { ann, code } = await personWithTotp();
   const { body: tablet } = await mfa.callSudo('POST', '/v1/me/mfa/factors', {
     as: ann,
@@ -113,7 +113,7 @@ test('a code of either of two apps is right, and one app using its code leaves t
   assert.equal(await verify(ann, { totp_code: own(0) }), 'wrong');
 });
 
-test('two kinds of factor at once are refused before anything is used up', async () => {
+test('two kinds of factor in one request are refused before either is used', async () => {
   const { ann, code, recovery_codes } = await personWithTotp();
   const both = { totp_code: code(30), recovery_code: recovery_codes[0] };
   await assert.rejects(
@@ -123,7 +123,7 @@ test('two kinds of factor at once are refused before anything is used up', async
   assert.equal(await verify(ann, { totp_code: both.totp_code }), 'right');
 });
 
-test('a secret sealed for one factor does not open as another’s', async () => {
+test('a secret sealed for one factor cannot be decrypted as another’s', async () => {
   const { ann, code } = await personWithTotp();
   const bob = await personWithTotp();
   const row = await mfa.db
@@ -139,7 +139,7 @@ test('a secret sealed for one factor does not open as another’s', async () => 
   await assert.rejects(verify(ann, { totp_code: code(30) }), /does not open/);
 });
 
-test('login: a right password alone is MFA_REQUIRED and no failure; wrong factors lock, a right one opens', async () => {
+test('login: the right password alone is MFA_REQUIRED and no failure; wrong factors lock, the right one logs in', async () => {
   const { ann, code, recovery_codes } = await personWithTotp();
   const attempt = async (given: GivenFactor) => {
     const body = { email: ann.email, password: PASSWORD, ...given };

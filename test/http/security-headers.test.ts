@@ -14,7 +14,7 @@ const ANSWERS = {
 };
 
 for (const [what, answer] of Object.entries(ANSWERS)) {
-  test(`${what}: no storing, sniffing, framing, loading or referrer`, async () => {
+  test(`${what}: headers forbid storing, sniffing, framing, loading and referrer`, async () => {
     const { headers } = await answer();
     assert.equal(headers['cache-control'], 'no-store');
     assert.equal(headers['x-content-type-options'], 'nosniff');
@@ -28,7 +28,7 @@ for (const [what, answer] of Object.entries(ANSWERS)) {
   });
 }
 
-test('the type of JSON names UTF-8', async () => {
+test('the content type of JSON names UTF-8', async () => {
   for (const answer of [await ANSWERS['a success'](), await ANSWERS['a refusal']()]) {
     assert.equal(answer.headers['content-type'], 'application/json; charset=utf-8');
   }

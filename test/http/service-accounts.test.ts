@@ -24,7 +24,7 @@ async function make(who: Member | string, body: Record<string, unknown> = {}): P
 }
 
 describe('201', () => {
-  test('an owner, an administrator and a key of theirs make one', async () => {
+  test('an owner, an administrator and a key of theirs create one', async () => {
     const owner = await api.member();
     const admin = await api.member({ org_id: owner.org_id, role: 'admin' });
     const { key } = await api.key({ org_id: owner.org_id, user_id: admin.user_id }, 'api_keys:write vm:read');
@@ -66,7 +66,7 @@ describe('200', () => {
 });
 
 describe('204', () => {
-  test('its keys end with it, at once', async () => {
+  test('its keys end at once with it', async () => {
     const owner = await api.member();
     const { id } = await make(owner);
     const { key } = await api.key({ org_id: owner.org_id, service_account_id: id }, 'vm:read');
@@ -138,7 +138,7 @@ describe('403', () => {
 });
 
 describe('404', () => {
-  test('one of another organisation, one that never was and a malformed id are the same', async () => {
+  test("another organisation's, an unknown one and a malformed id get the same answer", async () => {
     const owner = await api.member();
     const theirs = await make(await api.member());
     const answers = [];

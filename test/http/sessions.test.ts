@@ -23,7 +23,7 @@ const list = (session: string, query = '') =>
   api.as(session).get<Page<SessionOut>>(`/v1/auth/sessions${query}`);
 
 describe('200', () => {
-  test('address, program, times, and which one is asking; never a token', async () => {
+  test('address, program, times, and which session is the current one; never a token', async () => {
     const who = await api.person({ password: PASSWORD });
     const headers = { 'user-agent': 'Explorer/1.0', 'x-forwarded-for': '192.0.2.7' };
     const body = { email: who.email, password: PASSWORD };
@@ -39,7 +39,7 @@ describe('200', () => {
     assert.ok(!/berth_(sess|refr|sudo)_|hash/.test(answer.text));
   });
 
-  test('one that has ended is not in it, nor are those of others', async () => {
+  test('ended sessions and those of other users are not listed', async () => {
     const who = await api.person();
     const { session_id } = await makeSession(api.db, who.user_id);
     await api.db
@@ -62,7 +62,7 @@ describe('200', () => {
     assert.equal(second.next_cursor, null);
   });
 
-  test('last seen is written at most once a minute', async () => {
+  test('last_seen_at is written at most once a minute', async () => {
     const who = await api.person();
     const seenAt = async () => (await list(who.session)).body.data[0]?.last_seen_at ?? '';
     const first = await seenAt();
@@ -108,7 +108,7 @@ describe('204', () => {
     assert.deepEqual(tokens, []);
   });
 
-  test('a session may end itself that way too', async () => {
+  test('a session may revoke itself', async () => {
     const who = await api.person();
     assert.equal((await api.as(who).delete(`/v1/auth/sessions/${who.session_id}`)).status, 204);
     assertError(await api.as(who).get('/v1/me'), 'UNAUTHENTICATED');
@@ -116,7 +116,7 @@ describe('204', () => {
 });
 
 describe('400', () => {
-  test('an unknown parameter, and a body', async () => {
+  test('an unknown parameter, a body', async () => {
     const who = await api.person();
     assertError(await list(who.session, '?state=open'), 'INVALID_REQUEST');
     const answer = await api.as(who).delete(`/v1/auth/sessions/${who.session_id}`, { all: true });
@@ -126,7 +126,7 @@ describe('400', () => {
 });
 
 describe('404', () => {
-  test("somebody else's session, one that never was, and what is no id, all alike", async () => {
+  test("another user's session, an unknown one and a malformed id get the same answer", async () => {
     const who = await api.person();
     const other = await api.person({ org_id: who.org_id, role: 'member' });
     const none = await api.as(who).delete(`/v1/auth/sessions/${newId('sess')}`);

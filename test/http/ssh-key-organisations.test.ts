@@ -5,9 +5,9 @@ import type { Role } from '../../src/db/tables.ts';
 import type { InstanceId, OrgId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
+import { notificationsOf, raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
-import { notificationsOf, tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
 const { db } = api;
@@ -73,7 +73,7 @@ async function auditIn(org_id: OrgId): Promise<string[]> {
 }
 
 describe('a key that a session registers', () => {
-  test('lets in everywhere that its owner’s keys do, and each such organisation has event and audit entry', async () => {
+  test('is valid in every organisation of its owner, and each has event and audit entry', async () => {
     const { user, other, a, b, at_a, at_b } = await inTwo();
     const key = await add(user);
     assert.equal(key.org_id, null);
@@ -86,10 +86,10 @@ describe('a key that a session registers', () => {
     }
   });
 
-  test('is told to its owner once, however many organisations are', async () => {
+  test('notifies its owner once, in however many organisations', async () => {
     const { user } = await inTwo();
     const key = await add(user);
-    await tellAll(db);
+    await raiseNotificationsOfEvents(db);
     const told = (await notificationsOf(api.as(user))).filter(({ kind }) => kind === 'ssh_key.added');
     assert.deepEqual(
       told.map(({ resource, count }) => [resource?.id, count]),
@@ -97,14 +97,14 @@ describe('a key that a session registers', () => {
     );
   });
 
-  test('concerns no organisation where its owner has nothing', async () => {
+  test('leaves no entry in an organisation where its owner has no instance', async () => {
     const { user, b, at_b } = await inTwo();
     await db.updateTable('instances').set({ created_by: 'usr_other' }).where('id', '=', at_b).execute();
     await add(user);
     assert.deepEqual([await eventsIn(b), await auditIn(b)], [[], []]);
   });
 
-  test('concerns an organisation whose key set names it when it is revoked', async () => {
+  test('leaves an entry in an organisation whose key set names it when it is revoked', async () => {
     const { user, other, b, at_b } = await inTwo('billing');
     const key = await add(user);
     assert.deepEqual(await eventsIn(b), []);
@@ -117,7 +117,7 @@ describe('a key that a session registers', () => {
 });
 
 describe('a key that an API key registers', () => {
-  test("lets in to instances of the API key's organisation only, and only that one is told", async () => {
+  test("is valid only in the API key's organisation, and only that has an entry", async () => {
     const { user, other, a, b, at_a, at_b, key } = await inTwo();
     const registered = await add(key);
     assert.equal(registered.org_id, a);
@@ -126,7 +126,7 @@ describe('a key that an API key registers', () => {
     assert.deepEqual([await eventsIn(b), await auditIn(b)], [[], []]);
   });
 
-  test('is on no key set of another organisation, and is not offered for one', async () => {
+  test('is in no key set of another organisation, and is not offered for one', async () => {
     const { user, other, a, b, at_a, at_b, key } = await inTwo();
     const registered = await add(key);
     const put = (who: Person, id: string) =>
@@ -145,7 +145,7 @@ describe('a key that an API key registers', () => {
     assert.deepEqual(await letIn(other, at_b), []);
   });
 
-  test("ends with its owner's membership, as the API key does, and a session's key stays", async () => {
+  test("ends with its owner's membership, like the API key; a session's key stays", async () => {
     const owner = await api.person();
     const leaver = await api.person({ org_id: owner.org_id, role: 'member' });
     const { key } = await makeKey(db, leaver, '*');
@@ -158,7 +158,7 @@ describe('a key that an API key registers', () => {
     assert.equal((await eventsIn(owner.org_id)).at(-1), `ssh_key.revoked ${bound.id}`);
   });
 
-  test('is revoked by a session that acts elsewhere: its own organisation has the event and the entry', async () => {
+  test('is revoked by a session that acts in another organisation: its own organisation has the event and the entry', async () => {
     const { user, a, b, in_b, key } = await inTwo();
     const { id } = await add(key);
     assert.equal((await api.as(user).call('DELETE', `${KEYS}/${id}`, in_b)).status, 204);
@@ -182,7 +182,7 @@ describe('an API key', () => {
     assert.deepEqual(await listed(user), [in_b.id]);
   });
 
-  test('409: a key that the account has, without naming another organisation; a session hears which', async () => {
+  test('409: a key that the account already has, without naming another organisation; a session sees which', async () => {
     const { user, a, b, key } = await inTwo();
     const of_b = (await makeKey(db, { user_id: user.user_id, org_id: b }, '*')).key;
     const body = newKey();
@@ -204,14 +204,14 @@ describe('in mode account', () => {
     ['billing', false],
   ];
   for (const [role, counts] of roles) {
-    test(`the keys of a creator who is ${role} ${counts ? 'count' : 'do not'}`, async () => {
+    test(`the keys of a creator who is ${role} ${counts ? 'are valid' : 'are not valid'}`, async () => {
       const { user, other, at_b } = await inTwo(role);
       const { id } = await makeSshKey(db, user.user_id);
       assert.deepEqual(await letIn(other, at_b), counts ? [id] : []);
     });
   }
 
-  test('a demotion reaches the host of a running VM at once, and so does the way back', async () => {
+  test('a demotion reaches the host of a running VM at once, and so does its undoing', async () => {
     const boss = await api.person();
     const creator = await api.person({ org_id: boss.org_id, role: 'member' });
     const ssh_key = await makeSshKey(db, creator.user_id);
@@ -231,7 +231,7 @@ describe('in mode account', () => {
     await knows([ssh_key.line]);
   });
 
-  test('a key set that names the keys of a member who is billing keeps them: an admin has named them', async () => {
+  test('a key set keeps the keys of a billing member that an admin has named', async () => {
     const { user, other, at_b } = await inTwo('billing');
     const { id } = await makeSshKey(db, user.user_id);
     await api.as(other).put(`/v1/instances/${at_b}/ssh-keys`, { ssh_key_ids: [id] });

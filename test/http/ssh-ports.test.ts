@@ -57,7 +57,7 @@ async function runAndRemove(api: TestApi, who: Person): Promise<number> {
 
 const pool = ({ db }: TestApi) => db.selectFrom('free_ssh_ports').selectAll().orderBy('port').execute();
 
-test('five deletes of instances that never ran leave the ports as they were, for other organisations too', async (t) => {
+test('deleted instances that never ran leave their ports free, for other organisations too', async (t) => {
   const api = await apiWith(t, 5);
   const member = await api.person();
   const before = await pool(api);
@@ -78,7 +78,7 @@ test('an instance that was started and never ran is not quarantined', async (t) 
   assert.deepEqual(await pool(api), before);
 });
 
-test('the port of an instance that ran is taken only once no other is free', async (t) => {
+test('the port of an instance that ran is assigned only if no other is free', async (t) => {
   const api = await apiWith(t, 3);
   const member = await api.person();
   assert.equal(await runAndRemove(api, member), FIRST);
@@ -89,7 +89,7 @@ test('the port of an instance that ran is taken only once no other is free', asy
   assert.deepEqual(ports, [FIRST + 1, FIRST + 2, FIRST]);
 });
 
-test('with every port quarantined another organisation gets the one that was quarantined first', async (t) => {
+test('if every port is quarantined, another organisation gets the one that was quarantined first', async (t) => {
   const api = await apiWith(t, 3);
   const member = await api.person();
   const running = async () => {
@@ -109,7 +109,7 @@ test('with every port quarantined another organisation gets the one that was qua
   assertError(await create(api, stranger), 'UNAVAILABLE', /22000-22002 are all in use.*BERTH_SSH_PORTS/);
 });
 
-test('many creates at once, of several organisations, get a port each, and none twice', async (t) => {
+test('concurrent creates of several organisations get different ports', async (t) => {
   const api = await apiWith(t, 12);
   const people = await Promise.all(Array.from({ length: 12 }, () => api.person()));
   const ports = await Promise.all(people.map((who) => newPort(api, who)));
@@ -120,7 +120,7 @@ test('many creates at once, of several organisations, get a port each, and none 
   assert.deepEqual(await pool(api), []);
 });
 
-test('a create that fails leaves its port free', async (t) => {
+test('a failed create leaves its port free', async (t) => {
   const api = await apiWith(t, 2);
   const member = await api.person();
   const { name } = await api.instance(member);
@@ -128,7 +128,7 @@ test('a create that fails leaves its port free', async (t) => {
   assert.equal(await newPort(api, member), FIRST + 1);
 });
 
-test('another range counts from the next start; instances keep their ports, and their ports come back', async (t) => {
+test('another range applies from the next start; instances keep their ports, which return to the range', async (t) => {
   const api = await apiWith(t, 3);
   const { db } = api;
   const member = await api.person();

@@ -74,7 +74,7 @@ describe('200', () => {
     await transaction(api.db, (tx) => setSshHost(tx, ssh.host));
   });
 
-  test('host, port and host keys stay over stop and start', async () => {
+  test('host, port and host keys stay the same over stop and start', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const read = async () => (await client.get<Details>(`/v1/instances/${id}/ssh`)).body;
     const before = await read();
@@ -85,7 +85,7 @@ describe('200', () => {
     assert.deepEqual(await read(), before);
   });
 
-  test('a host key that was changed in the guest is told from the next boot on, and that it was', async () => {
+  test('a host key that was changed in the guest is returned from the next boot on, marked as changed', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const other = {
       ...HOST_KEY,
@@ -113,7 +113,7 @@ describe('200', () => {
     assert.match(reason?.message ?? '', /host key has changed/);
   });
 
-  test("mode account lets in the creator's keys, later ones too, and nobody else's", async () => {
+  test("mode account accepts the creator's keys, also later ones, and nobody else's", async () => {
     const someone = await api.person();
     const colleague = await api.person({ org_id: someone.org_id, role: 'admin' });
     await makeSshKey(api.db, colleague.user_id);
@@ -124,7 +124,7 @@ describe('200', () => {
     assert.deepEqual(idsOf(await read()), [added.id]);
   });
 
-  test('PUT replaces the set as a whole, an empty one lets nobody in, mode account goes back', async () => {
+  test("PUT replaces the whole set, an empty set accepts no key, mode account restores the account's keys", async () => {
     const colleague = await api.person({ org_id: owner.org_id, role: 'member' });
     const theirs = await makeSshKey(api.db, colleague.user_id);
     const { id } = await api.instance(owner);
@@ -153,7 +153,7 @@ describe('200', () => {
     await api.agent.assigned(id, 'nobody is let in', (each) => each.authorized_keys.length === 0);
   });
 
-  test('a member who leaves takes the keys along', async () => {
+  test('the keys of a member who leaves are removed', async () => {
     const leaver = await api.person({ org_id: owner.org_id, role: 'member' });
     const key = await makeSshKey(api.db, leaver.user_id);
     const { id } = await api.instance(owner);
@@ -163,7 +163,7 @@ describe('200', () => {
     assert.deepEqual((await client.get<KeySet>(path)).body.data, []);
   });
 
-  test('a member who leaves takes along a key that is put on a set meanwhile', async () => {
+  test('the keys of a member who leaves are removed also from a set that is written concurrently', async () => {
     const leaver = await api.person({ org_id: owner.org_id, role: 'member' });
     const key = await makeSshKey(api.db, leaver.user_id);
     const { id } = await api.instance(owner);
@@ -185,7 +185,7 @@ describe("GET /v1/orgs/:id/ssh-keys: the keys of the organisation's members", ()
   const page = async (session: string, org_id: string, query = '') =>
     (await api.as(session).get<Keys>(`/v1/orgs/${org_id}/ssh-keys${query}`)).body;
 
-  test('every member reads id, name, type, fingerprint and owner of all of them, newest first', async () => {
+  test('every member reads id, name, type, fingerprint and owner of all keys, newest first', async () => {
     const boss = await api.person();
     const first = await makeSshKey(api.db, boss.user_id);
     const member = await api.person({ org_id: boss.org_id, role: 'billing' });
@@ -206,7 +206,7 @@ describe("GET /v1/orgs/:id/ssh-keys: the keys of the organisation's members", ()
     assert.deepEqual([rest.data.map(({ id }) => id), rest.next_cursor], [[first.id], null]);
   });
 
-  test('what it lists an instance takes, and no key of anybody else is in it', async () => {
+  test('an instance accepts every listed key, and no key of another organisation is listed', async () => {
     const boss = await api.person();
     const key = await makeSshKey(api.db, boss.user_id);
     const { data } = await page(boss.session, boss.org_id);
@@ -237,7 +237,7 @@ describe('400', () => {
       assertError(await client.put(`/v1/instances/${id}/ssh-keys`, body), 'INVALID_REQUEST');
     });
   }
-  test('a key that is revoked meanwhile', async () => {
+  test('a key that is revoked concurrently', async () => {
     const { id } = await api.instance(owner);
     const key = await makeSshKey(api.db, owner.user_id);
     const body = { ssh_key_ids: [mine.id, key.id] };
@@ -249,7 +249,7 @@ describe('400', () => {
     });
     assertError(await answer, 'INVALID_REQUEST', new RegExp(key.id));
   });
-  test('a key of somebody outside the organisation, and nothing is changed', async () => {
+  test('a key of a user outside the organisation, without a change', async () => {
     const stranger = await api.person();
     const foreign = await makeSshKey(api.db, stranger.user_id);
     const { id } = await api.instance(owner);

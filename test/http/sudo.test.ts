@@ -96,7 +96,7 @@ describe('200', () => {
     assert.deepEqual(cookie.attributes, ['HttpOnly', 'Max-Age=300', 'Path=/v1', 'SameSite=Strict', 'Secure']);
   });
 
-  test('five minutes are fixed by the database: at its time the grant is over', async () => {
+  test("the five minutes are measured by the database's clock", async () => {
     const who = await person();
     const headers = await granted(who.session);
     const row = await api.db
@@ -193,7 +193,7 @@ describe('400', () => {
 });
 
 describe('401', () => {
-  test('a session that has ended while the password was verified', async () => {
+  test('a session that ended while the password was verified', async () => {
     const who = await person();
     const { session_id: id, user_id } = who;
     const credential = { kind: 'session', id, user_id, email_confirmed: true } as const;
@@ -227,7 +227,7 @@ describe('401', () => {
     assert.equal(answer.headers['set-cookie'], undefined);
   });
 
-  test('no session: without a credential, with a key of a person or of a service account, whatever the body', async () => {
+  test('no session: without a credential, with a key of a user or of a service account, whatever the body', async () => {
     const { key } = await makeKey(api.db, ann, '*');
     const { key: service } = await makeServiceKey(api.db, ann.org_id, '*');
     assertError(await api.client.post('/v1/auth/sudo', { password: PASSWORD }), 'UNAUTHENTICATED');
@@ -238,7 +238,7 @@ describe('401', () => {
   });
 });
 
-describe('a grant dies', () => {
+describe('a grant ends', () => {
   test('with logout', async () => {
     const who = await person();
     const headers = await granted(who.session);
@@ -257,7 +257,7 @@ describe('a grant dies', () => {
     assert.deepEqual(await grantsOf(who), []);
   });
 
-  test('with a change of the password, also in the session that makes it', async () => {
+  test('with a change of the password, also in the session that makes the change', async () => {
     const who = await person();
     const headers = await granted(who.session);
     const change = { current_password: PASSWORD, new_password: 'another good password' };

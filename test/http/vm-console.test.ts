@@ -76,7 +76,7 @@ async function closed(socket: WebSocket): Promise<number> {
 }
 
 describe('GET: the log', () => {
-  test('200: the end of what the guest printed, as text', async () => {
+  test("200: the end of the guest's output, as text", async () => {
     const asked = client.get(`${path}?tail_kib=3`);
     const { id, call } = await agent.nextCall('console_log');
     assert.deepEqual(call, { kind: 'console_log', instance_id: running.id, max_bytes: 3072 });
@@ -96,7 +96,7 @@ describe('GET: the log', () => {
     assert.deepEqual([answer.status, answer.text], [200, text]);
     assertError(await client.get(`${path}?timestamps=yes`), 'INVALID_REQUEST');
   });
-  test('200: nothing where it never ran', async () => {
+  test('200: empty if it never ran', async () => {
     const { id } = await api.instance(owner);
     const answer = await client.get(`/v1/instances/${id}/vm/console`);
     assert.deepEqual([answer.status, answer.text], [200, '']);
@@ -105,7 +105,7 @@ describe('GET: the log', () => {
     for (const tail of ['0', '1025', '-1', 'x', ''])
       assertError(await client.get(`${path}?tail_kib=${tail}`), 'INVALID_REQUEST');
   });
-  test("404: another organisation's is the same as one that never was", async () => {
+  test("404: another organisation's instance, like an unknown one", async () => {
     const stranger = api.as(await api.person());
     const theirs = await stranger.get(path);
     assertError(theirs, 'NOT_FOUND');
@@ -125,20 +125,20 @@ describe('POST ticket', () => {
       assertError(await client.post(`/v1/instances/${id}/vm/console/ticket`), 'VM_NOT_RUNNING');
     }
   });
-  test('at rest there is only its hash', async () => {
+  test('only its hash is stored', async () => {
     const ticket = await ticketOf();
     const rows = await api.db.selectFrom('console_tickets').selectAll().execute();
     assert.ok(rows.length > 0);
     assert.ok(!JSON.stringify(rows.map((row) => row.ticket_hash.toString('latin1'))).includes(ticket));
   });
-  test('403 for who may only read', async () => {
+  test('403 for a credential that may only read', async () => {
     const { key } = await makeKey(api.db, owner, 'vm:read');
     assertError(await api.as(key).post(`${path}/ticket`), 'FORBIDDEN');
   });
 });
 
-describe('the live line', () => {
-  test('bytes go both ways as they are', async () => {
+describe('the live console', () => {
+  test('bytes pass unchanged in both directions', async () => {
     const { socket, line } = await opened();
     const all = Buffer.from(Array.from({ length: 256 }, (_, i) => i));
     line.write(all);
@@ -155,7 +155,7 @@ describe('the live line', () => {
     socket.close();
     await once(line, 'close');
   });
-  test('a reader that takes nothing makes the line wait, and loses nothing', async () => {
+  test('a reader that reads nothing makes the guest wait, and loses nothing', async () => {
     const { socket, line } = await opened();
     socket.pause();
     const sent = 4 * 1024 * 1024;
@@ -168,7 +168,7 @@ describe('the live line', () => {
     await until('all has arrived', () => received === sent);
     socket.close();
   });
-  test('the VM is in use for as long as it is open', async () => {
+  test('an open console counts as use of the VM', async () => {
     const { socket } = await opened();
     await isStillUsed(api, running.id);
     socket.close();
@@ -178,7 +178,7 @@ describe('the live line', () => {
     line.destroy();
     assert.equal(await closed(socket), 1000);
   });
-  test('it closes when the credential that asked is revoked: a key, a session, a membership', async () => {
+  test('it closes when its credential is revoked: a key, a session, a membership', async () => {
     const { key, id } = await makeKey(api.db, owner, 'vm:write');
     const by_key = await opened(key);
     await api.db.deleteFrom('api_keys').where('id', '=', id).execute();
@@ -193,7 +193,7 @@ describe('the live line', () => {
     await api.db.updateTable('memberships').set(changed).where('user_id', '=', leaver.user_id).execute();
     assert.equal(await closed(by_member.socket), 1008);
   });
-  test('it closes when its key is rotated: at once, or after the grace; a ticket not used yet is worth nothing', async () => {
+  test('it closes when its key is rotated: at once, or after the grace; an unused ticket becomes invalid', async () => {
     const rotate = async (who: Person, id: string, grace_seconds: number) => {
       const options = { json: { grace_seconds }, headers: await makeSudo(api.db, who) };
       assertOk(await api.as(who).call('POST', `/v1/api-keys/${id}/rotate`, options));
@@ -238,7 +238,7 @@ describe('the live line', () => {
   test('a ticket is no credential', async () => {
     assertError(await api.as(await ticketOf()).get('/v1/me'), 'UNAUTHENTICATED');
   });
-  test("another site's page is refused, our own is not", async () => {
+  test('a page of another site is refused, a page of this server is not', async () => {
     assert.deepEqual(await refusal(dial(await ticketOf(), { origin: 'https://evil.example' })), [
       403,
       'FORBIDDEN',
@@ -250,7 +250,7 @@ describe('the live line', () => {
     assert.match(response.headers['x-request-id'], /^req_[0-9a-f]{24}$/);
     socket.close();
   });
-  test('409 when the VM has ended meanwhile, 404 for what is no instance', async () => {
+  test('409 when the VM has ended meanwhile, 404 for an unknown instance', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const ticket = await ticketOf(owner, `/v1/instances/${id}/vm/console`);
     await agent.failed(id);
@@ -260,7 +260,7 @@ describe('the live line', () => {
     ]);
     assert.deepEqual(await refusal(dial(ticket, {}, '/v1/instances/x/vm/console')), [404, 'NOT_FOUND']);
   });
-  test('400 for a handshake that is none, and the line that was opened for it ends', async () => {
+  test('400 for a malformed handshake, and the console that was opened for it is closed', async () => {
     const headers = { connection: 'Upgrade', upgrade: 'websocket', 'sec-websocket-version': '13' };
     const asked = request(`${api.origin}${path}/stream?ticket=${await ticketOf()}`, { headers }).end();
     const answered = once(asked, 'response');
@@ -271,7 +271,7 @@ describe('the live line', () => {
     const text = await response.reduce((all: string, chunk: Buffer) => all + chunk, '');
     assert.deepEqual([response.statusCode, JSON.parse(text).error.code], [400, 'INVALID_REQUEST']);
   });
-  test('a message beyond 64 KiB ends it', async () => {
+  test('a message beyond 64 KiB closes it', async () => {
     const { socket } = await opened();
     socket.on('error', () => undefined);
     socket.send(Buffer.alloc(65_537));
@@ -279,7 +279,7 @@ describe('the live line', () => {
   });
 });
 
-test('a request that offers another upgrade is served as it is', async () => {
+test('a request that offers another upgrade is served without it', async () => {
   const headers = {
     authorization: `Bearer ${owner.session}`,
     connection: 'Upgrade, HTTP2-Settings',
@@ -291,7 +291,7 @@ test('a request that offers another upgrade is served as it is', async () => {
   response.resume();
 });
 
-test('the stream of an agent takes a token of a host and a call of its own', async () => {
+test("the stream of an agent needs a host's token and an own call", async () => {
   const statusOf = async (to: string, token: string) => {
     const headers = {
       ...{ authorization: `Bearer ${token}`, connection: 'Upgrade', upgrade: CONSOLE_PROTOCOL },

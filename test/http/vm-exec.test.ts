@@ -23,7 +23,7 @@ async function answered(answer: Parameters<typeof agent.client.answerCall>[0]['a
 }
 
 describe('200', () => {
-  test('the command reaches the host of the VM as it was given, its answer the caller', async () => {
+  test("a command reaches the VM's host unchanged, and its result the caller", async () => {
     const command = ['printf', '%s', '', '$HOME "x"\n'];
     const { call, answer } = await answered(
       { result: RESULT },
@@ -40,14 +40,14 @@ describe('200', () => {
       timeout_ms: 600_000,
     });
   });
-  test('without stdin it has none, without a timeout a minute', async () => {
+  test('without stdin the input is empty, without a timeout it is a minute', async () => {
     const { call, answer } = await answered(
       { result: { ...RESULT, exit_code: null } },
       { command: ['true'] },
     );
     assert.deepEqual([call.stdin, call.timeout_ms, answer.body.exit_code], ['', 60_000, null]);
   });
-  test('a mebibyte each way', async () => {
+  test('a mebibyte in each direction', async () => {
     const much = '\n'.repeat(1024 * 1024);
     const { call, answer } = await answered(
       { result: { ...RESULT, stdout: much, stderr: much } },
@@ -67,7 +67,7 @@ describe('200', () => {
     assert.equal(last?.target, running.id);
     assert.doesNotMatch(JSON.stringify(entries), /hunter/);
   });
-  test('a program that is cut within a character, or is half of one, is kept too', async () => {
+  test('the audit log keeps a program whose name is cut within a character, too', async () => {
     for (const program of [`${'x'.repeat(199)}\u{1f600}`, '\ud83d']) {
       const { answer } = await answered({ result: RESULT }, { command: [program] });
       assert.equal(answer.status, 200, answer.text);
@@ -98,14 +98,14 @@ describe('400', () => {
 });
 
 describe('403', () => {
-  test('reading is not enough', async () => {
+  test('a credential that may only read', async () => {
     const billing = await api.person({ org_id: owner.org_id, role: 'billing' });
     assertError(await api.as(billing).post(exec, { command: ['true'] }), 'FORBIDDEN');
   });
 });
 
 describe('404', () => {
-  test("another organisation's VM is the same as one that never was", async () => {
+  test("another organisation's VM, like an unknown one", async () => {
     const stranger = await api.person();
     const theirs = await api.as(stranger).post(exec, { command: ['true'] });
     assertError(theirs, 'NOT_FOUND');
@@ -115,7 +115,7 @@ describe('404', () => {
 });
 
 describe('409', () => {
-  test('the VM ended just when the command came', async () => {
+  test('a VM that ended just before', async () => {
     const error = { code: 'not_running', message: 'The VM rebooted.' } as const;
     const { answer } = await answered({ error }, { command: ['true'] });
     assertError(answer, 'VM_NOT_RUNNING', /rebooted/);
@@ -123,14 +123,14 @@ describe('409', () => {
 });
 
 describe('413', () => {
-  test('a body beyond what a full stdin takes', async () => {
+  test('a body larger than the maximum stdin', async () => {
     const body = { command: ['cat'], stdin: 'x'.repeat(5 * 1024 * 1024) };
     assertError(await client.post(exec, body), 'PAYLOAD_TOO_LARGE');
   });
 });
 
 describe('429', () => {
-  test('too many commands at once in one guest', async () => {
+  test('too many concurrent commands in one guest', async () => {
     const error = { code: 'busy', message: '8 commands run in this VM already.' } as const;
     const { answer } = await answered({ error }, { command: ['true'] });
     assertError(answer, 'RATE_LIMITED', /8 commands/);
@@ -143,10 +143,10 @@ describe('503', () => {
     const error = { code: 'guest_silent', message: "The guest's agent does not answer." } as const;
     assertError((await answered({ error }, { command: ['true'] })).answer, 'UNAVAILABLE', /agent/);
   });
-  test('no agent takes it', async () => {
+  test('no agent fetches it', async () => {
     assertError(await client.post(exec, { command: ['true'] }), 'UNAVAILABLE', /host does not answer/);
   });
-  test('an agent that was restarted answers for the one before it', async () => {
+  test('a restarted agent returns the results of its predecessor', async () => {
     const asked = client.post(exec, { command: ['true'] });
     await agent.nextCall('exec');
     const gone = new AbortController();
@@ -157,7 +157,7 @@ describe('503', () => {
   });
 });
 
-test('a command is handed over once, and an answer that nobody waits for is dropped', async () => {
+test('a command is handed over once, and a result without a waiting caller is dropped', async () => {
   const gone = new AbortController();
   const asked = client.post(exec, { command: ['true'] }, { signal: gone.signal }).catch(() => 'gone');
   const { id } = await agent.nextCall('exec');
@@ -171,7 +171,7 @@ test('a command is handed over once, and an answer that nobody waits for is drop
   assert.deepEqual(await agent.client.answerCall({ id, answer: { result: RESULT } }), { outcome: 'fenced' });
 });
 
-test('the VM is in use for as long as the command lasts', async () => {
+test('a running command counts as use of the VM', async () => {
   const asked = client.post(exec, { command: ['sleep', '600'], timeout_seconds: 600 });
   const { id } = await agent.nextCall('exec');
   await isStillUsed(api, running.id);

@@ -28,7 +28,7 @@ function rows(instance_id: InstanceId) {
 }
 
 describe('200', () => {
-  test('the receipt is what the host reported, field for field', async () => {
+  test("the receipt has the host's report, field for field", async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const answering = flush(id);
     const flush_id = await agent.askedToFlush(id);
@@ -39,7 +39,7 @@ describe('200', () => {
     assert.deepEqual(body, RECEIPT);
   });
 
-  test('a caller never joins a flush that runs: it may not cover what was written before the call', async () => {
+  test('a caller never joins a running flush, which may miss writes before the call', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const first = flush(id);
     const first_id = await agent.askedToFlush(id);
@@ -57,7 +57,7 @@ describe('200', () => {
     assert.equal((await second).body.generation, 2);
   });
 
-  test('callers share the flush that is queued', async (t) => {
+  test('callers share the queued flush', async (t) => {
     const waiting = waitersOf(t, 'flush');
     const { id } = await instanceIn(api, owner, 'running');
     const running = flush(id);
@@ -75,7 +75,7 @@ describe('200', () => {
     assert.equal((await rows(id)).length, 2);
   });
 
-  test('a flush that its host was interrupted in is begun again after the restart', async () => {
+  test('a flush that its host interrupted is repeated after the restart', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const answering = flush(id);
     const flush_id = await agent.askedToFlush(id);
@@ -87,7 +87,7 @@ describe('200', () => {
     assert.equal((await answering).status, 200);
   });
 
-  test('a stop answers the callers of a flush during it with the final generation', async () => {
+  test('callers of a flush during a stop get the final generation', async () => {
     const { id } = await instanceIn(api, owner, 'stopping');
     await agent.commit(id, 1);
     const answering = [flush(id), flush(id)];
@@ -99,7 +99,7 @@ describe('200', () => {
   });
 
   for (const end of ['stop', 'suspend'] as const) {
-    test(`a ${end} that comes between answers the callers of a flush before it`, async () => {
+    test(`callers of a flush before a ${end} get its result`, async () => {
       const { id } = await instanceIn(api, owner, 'running');
       const answering = flush(id);
       await agent.askedToFlush(id);
@@ -114,7 +114,7 @@ describe('200', () => {
     });
   }
 
-  test('a stopped VM answers with its present generation and no bytes', async () => {
+  test('a stopped VM returns its current generation and no bytes', async () => {
     const { id } = await instanceIn(api, owner, 'stopping');
     await agent.commit(id, 1);
     await agent.stopped(id);
@@ -133,14 +133,14 @@ describe('200', () => {
 });
 
 describe('409', () => {
-  test('a VM that dies under a flush ends it for its callers', async () => {
+  test('a VM that dies during a flush ends it for its callers', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const answering = flush(id);
     await agent.beginFlush(await agent.askedToFlush(id));
     await agent.failed(id);
     assertError(await answering, 'CONFLICT', /The VM has failed/);
   });
-  test('a VM that fails while it is stopping has no final flush to join', async (t) => {
+  test('a VM that fails while it stops has no final flush to join', async (t) => {
     const waiting = waitersOf(t, 'instance');
     const { id } = await instanceIn(api, owner, 'stopping');
     const answering = flush(id);
@@ -148,7 +148,7 @@ describe('409', () => {
     await agent.failed(id);
     assertError(await answering, 'CONFLICT', /failed/);
   });
-  test('a stop that finds what a failed VM wrote to be lost gives no receipt for it', async (t) => {
+  test('a stop of a failed VM whose writes are lost returns no receipt', async (t) => {
     const waiting = waitersOf(t, 'instance');
     const { id } = await instanceIn(api, owner, 'failed');
     const before = flush(id);
@@ -161,7 +161,7 @@ describe('409', () => {
     for (const answer of [await before, await during])
       assertError(answer, 'CONFLICT', /It continues from generation 3/);
   });
-  test('a start ends a flush of the boot before, which nobody serves any more; the new boot has its own', async () => {
+  test('a start ends an orphaned flush of the earlier boot; the new boot has its own', async () => {
     const { id } = await instanceIn(api, owner, 'failed');
     const of_before = flush(id);
     const before_id = await agent.askedToFlush(id);
@@ -187,7 +187,7 @@ describe('409', () => {
 });
 
 describe('503', () => {
-  test('the object store is away: nothing is lost, and the message says so', async () => {
+  test('the object store is unavailable: nothing is lost, and the message says so', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const answering = flush(id);
     const flush_id = await agent.askedToFlush(id);
@@ -199,7 +199,7 @@ describe('503', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
 
-  test('the same Idempotency-Key asks anew after a flush that failed, and replays the one that did not', async () => {
+  test('the same Idempotency-Key retries a failed flush, and replays a successful one', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const headers = { 'idempotency-key': 'once' };
     const ask = () =>
@@ -221,7 +221,7 @@ describe('503', () => {
     assert.equal((await rows(id)).length, 2);
   });
 
-  test('a flush that another one of the same disk has overtaken was interrupted', async () => {
+  test('a flush that another one of the same disk overtook is reported as interrupted', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const first = flush(id);
     const first_id = await agent.askedToFlush(id);
@@ -235,7 +235,7 @@ describe('503', () => {
     assert.equal((await second).status, 200);
   });
 
-  test('a control plane that ends while a caller waits says that the flush goes on', async (t) => {
+  test('a control plane that ends while a caller waits says that the flush continues', async (t) => {
     const ending = await startApi();
     t.after(() => ending.close());
     const person = await ending.person();
@@ -247,7 +247,7 @@ describe('503', () => {
   });
 });
 
-test('of a flush that is over, or of another host, a report is fenced', async () => {
+test('a report of an ended flush, or of another host, is fenced', async () => {
   const { id } = await instanceIn(api, owner, 'running');
   const answering = flush(id);
   const flush_id = await agent.askedToFlush(id);

@@ -25,7 +25,7 @@ function sample(second: number, cpu_seconds: number): VmSample {
 }
 
 describe('200', () => {
-  test('now and the samples of the last hour, each with its share of the cpus', async () => {
+  test('the current values and the samples of the last hour, each with its share of the cpus', async () => {
     const asked = client.get<VmMetrics>(path(running.id));
     const { id, call } = await api.agent.nextCall('metrics');
     const { vm_id } = await api.agent.known(running.id);
@@ -57,7 +57,7 @@ describe('200', () => {
 });
 
 describe('404', () => {
-  test("another organisation's is the same as one that never was", async () => {
+  test("another organisation's VM, like an unknown one", async () => {
     const stranger = api.as(await api.person());
     const theirs = await stranger.get(path(running.id));
     assertError(theirs, 'NOT_FOUND');

@@ -38,7 +38,7 @@ const lastEvent = async (id: InstanceId) => {
 };
 
 describe('suspend and resume', () => {
-  test('the host is asked, says it, and the next boot alone is given the memory, until it runs', async () => {
+  test('the host suspends and reports it, and only the next boot gets the memory, until it runs', async () => {
     const { id } = await instanceIn(api, owner, 'suspending');
     assert.equal((await agent.known(id)).desired, 'suspended');
     const waiting = client.get<VmOut>(`/v1/instances/${id}/vm?wait=suspended&timeout_seconds=60`);
@@ -66,7 +66,7 @@ describe('suspend and resume', () => {
     assert.equal(await lastEvent(id), 'vm.started');
   });
 
-  test('suspended again, the next boot is given the newer memory alone', async () => {
+  test('after a second suspend the next boot gets only the newer memory', async () => {
     const { id } = await instanceIn(api, owner, 'suspended');
     const older = await agent.memory(id);
     await start(id);
@@ -81,7 +81,7 @@ describe('suspend and resume', () => {
     assert.equal(resume?.key, newer.key);
   });
 
-  test('a boot that could not go on from it says so, as reason and as event', async () => {
+  test('a boot that could not resume says so, as reason and as event', async () => {
     const { id } = await instanceIn(api, owner, 'suspended');
     await start(id);
     await agent.ready(id, { code: 'cold_boot', message: 'The memory is damaged.' });
@@ -90,7 +90,7 @@ describe('suspend and resume', () => {
     assert.equal(await lastEvent(id), 'vm.recovered');
   });
 
-  test('no boot after the first is given the memory, whatever became of that one', async () => {
+  test('no boot after the first gets the memory, whatever happened to that one', async () => {
     const { id } = await instanceIn(api, owner, 'suspended');
     const { key } = await agent.memory(id);
     await start(id);
@@ -101,7 +101,7 @@ describe('suspend and resume', () => {
     assert.equal((await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3)).resume, null);
   });
 
-  test('a stop drops the memory, keeps the disk, and tells the host that the head is all there is', async () => {
+  test('a stop drops the memory, keeps the disk, and tells the host that the head is complete', async () => {
     const { id } = await instanceIn(api, owner, 'suspended');
     const { key } = await agent.memory(id);
     assert.equal((await stop(id)).status, 202);
@@ -114,7 +114,7 @@ describe('suspend and resume', () => {
     assert.equal((await agent.assigned(id, 'the next boot', ({ boot }) => boot === 2)).resume, null);
   });
 
-  test('a connection wakes it, with its memory', async () => {
+  test('a connection resumes it', async () => {
     const { id } = await instanceIn(api, owner, 'suspended');
     await client.patch(`/v1/instances/${id}`, { wake_on_connect: true });
     assert.deepEqual(await agent.client.wake({ instance_id: id }, AbortSignal.timeout(10_000)), {
@@ -123,13 +123,13 @@ describe('suspend and resume', () => {
     assert.notEqual((await agent.assigned(id)).resume, null);
   });
 
-  test('it is deleted like any other; its rows go with it', async () => {
+  test('it is deleted like any other, with its rows', async () => {
     const { id } = await instanceIn(api, owner, 'suspended');
     assert.equal((await client.delete(`/v1/instances/${id}`)).status, 202);
     assert.equal((await agent.assigned(id)).desired, 'deleted');
   });
 
-  test('sizes and generations do not change while there is memory that goes with them', async () => {
+  test('size and disk cannot change while there is memory that depends on them', async () => {
     const { id } = await instanceIn(api, owner, 'suspended');
     assertError(await client.patch(`/v1/instances/${id}`, { cpus: 2 }), 'CONFLICT', /is suspended/);
     await client.patch(`/v1/instances/${id}`, { labels: { a: 'b' } });
@@ -147,7 +147,7 @@ describe('the objects of a memory', () => {
   const folder = mkdtempSync(join(tmpdir(), 'bmem-'));
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  test('stay while it may be needed and go once it is spent, whoever is killed between', async () => {
+  test('stay while it may be needed and are deleted once it is used, despite kills in between', async () => {
     const store = await FolderStore.open(folder);
     const { id } = await instanceIn(api, owner, 'suspended');
     const { key } = await agent.memory(id);
@@ -175,7 +175,7 @@ describe('the objects of a memory', () => {
     assert.deepEqual([await there(), await isOrphaned(key)], [[], false]);
   });
 
-  test('of a suspend that came to nothing go with the sweep', async () => {
+  test('of a failed suspend are deleted by the sweep', async () => {
     const store = await FolderStore.open(folder);
     const { id } = await instanceIn(api, owner, 'running');
     const { key } = await agent.memory(id);
@@ -185,8 +185,8 @@ describe('the objects of a memory', () => {
   });
 });
 
-describe('what the host says of a suspend', () => {
-  test('said twice it counts once, and of another point in time not at all', async () => {
+describe("a host's report of a suspend", () => {
+  test('takes effect once when repeated, and never for another generation', async () => {
     const { id } = await instanceIn(api, owner, 'suspending');
     assert.deepEqual(await agent.suspended(id, { generation: 9 }), { outcome: 'unwanted' });
     assert.equal((await stateOf(api, owner, id)).state, 'suspending');
@@ -198,7 +198,7 @@ describe('what the host says of a suspend', () => {
   });
 
   for (const state of ['starting', 'running', 'restarting'] as const) {
-    test(`where the VM is ${state} it is unwanted: the guest is to run on`, async () => {
+    test(`while the VM is ${state} is refused: the guest must run on`, async () => {
       const { id } = await instanceIn(api, owner, state);
       assert.deepEqual(await agent.suspended(id), { outcome: 'unwanted' });
       assert.equal((await stateOf(api, owner, id)).state, state);
@@ -206,7 +206,7 @@ describe('what the host says of a suspend', () => {
   }
 
   for (const state of ['stopping', 'failed'] as const) {
-    test(`where the VM is ${state} the machine may end; the memory is spent`, async () => {
+    test(`while the VM is ${state} lets the machine end, and drops the memory`, async () => {
       const { id } = await instanceIn(api, owner, state);
       assert.deepEqual(await agent.suspended(id), { outcome: 'accepted' });
       assert.equal((await stateOf(api, owner, id)).state, state);
@@ -214,7 +214,7 @@ describe('what the host says of a suspend', () => {
     });
   }
 
-  test('a failed one leaves the VM running and says why; it can be asked for again', async () => {
+  test('of a failure leaves the VM running with its reason, and a new suspend is possible', async () => {
     const { id } = await instanceIn(api, owner, 'suspending');
     const reason = { code: 'suspend_failed', message: 'The object store is away.' } as const;
     await agent.observe(id, { kind: 'suspend_failed', reason });
@@ -224,7 +224,7 @@ describe('what the host says of a suspend', () => {
     assert.equal((await suspend(id)).status, 202);
   });
 
-  test('a guest that goes off by itself meanwhile is stopped, one that dies has failed', async () => {
+  test('a guest that powers off meanwhile is stopped, one that dies has failed', async () => {
     const off = await instanceIn(api, owner, 'suspending');
     await agent.observe(off.id, { kind: 'powered_off' });
     assert.equal((await stateOf(api, owner, off.id)).state, 'stopping');
@@ -233,7 +233,7 @@ describe('what the host says of a suspend', () => {
     assert.equal((await stateOf(api, owner, dead.id)).state, 'failed');
   });
 
-  test('memory that comes after the deadline is spent', async () => {
+  test('memory that arrives after the deadline is dropped', async () => {
     const { id } = await instanceIn(api, owner, 'suspending');
     const past = { deadline_at: new Date(Date.now() - 1) };
     await api.db.updateTable('vms').set(past).where('instance_id', '=', id).execute();

@@ -41,7 +41,7 @@ describe('200', () => {
     );
   });
 
-  test('20 parallel starts make one boot: one 202, nineteen 200, all of the same VM', async () => {
+  test('20 concurrent starts cause one boot: one 202, nineteen 200, all of the same VM', async () => {
     const { id } = await api.instance(owner);
     const answers = await Promise.all(
       Array.from({ length: 20 }, () => client.post<VmOut>(`/v1/instances/${id}/vm`)),
@@ -52,7 +52,7 @@ describe('200', () => {
     assert.equal(boots.length, 1);
   });
 
-  test('parallel starts, stops and restarts leave one consistent VM and no error beyond 409', async () => {
+  test('concurrent starts, stops and restarts leave one consistent VM and no error but 409', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const calls = [
       () => client.post<VmOut>(`/v1/instances/${id}/vm`),
@@ -64,7 +64,7 @@ describe('200', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'stopping');
   });
 
-  test('a whole life is told by its states, times and numbered events', async () => {
+  test("a VM's life has its states, times and numbered events", async () => {
     const { id } = await api.instance(owner);
     const vm = `/v1/instances/${id}/vm`;
     const started = (await client.post<VmOut>(vm)).body;
@@ -95,7 +95,7 @@ describe('200', () => {
     ]);
   });
 
-  test('a disk that was continued from its last durable generation says so', async () => {
+  test('a disk that continued from its last durable generation says so', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.observe(id, { kind: 'failed', reason: { code: 'vm_died', message: 'It died.' } });
     await client.post(`/v1/instances/${id}/vm`);
@@ -112,7 +112,7 @@ describe('200', () => {
     assert.ok((await eventTypes(id)).includes('vm.recovered'));
   });
 
-  test('a stop says what the failed VM has lost, and the next start need not', async () => {
+  test('a stop reports the loss of a failed VM, and the next start does not repeat it', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.failed(id);
     await client.delete(`/v1/instances/${id}/vm`);
@@ -126,7 +126,7 @@ describe('200', () => {
     assert.equal(assignment.previous_failed, false);
   });
 
-  test('a failed VM that was started again and stopped before it ran is saved', async () => {
+  test('a failed VM that is started and stopped before it runs is saved', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.failed(id);
     for (const boot of [2, 3]) {
@@ -138,7 +138,7 @@ describe('200', () => {
     }
   });
 
-  test('a start that failed before its guest ran has written nothing that could be lost', async () => {
+  test('a start that failed before its guest ran reports no loss', async () => {
     const { id } = await instanceIn(api, owner, 'starting');
     await agent.failed(id, 'start_failed');
     await client.post(`/v1/instances/${id}/vm`);
@@ -154,7 +154,7 @@ describe('200', () => {
     assert.equal((await agent.known(id)).force, true);
   });
 
-  test('while the object store is away a stop stays stopping and says why', async () => {
+  test('without the object store a stop stays in stopping, with the reason', async () => {
     const { id } = await instanceIn(api, owner, 'stopping');
     const reason = { code: 'flush_pending', message: 'The object store is away.' } as const;
     await agent.observe(id, { kind: 'flush_pending', reason });
@@ -166,37 +166,37 @@ describe('200', () => {
 });
 
 describe('?wait', () => {
-  test('answers when the state is reached', async () => {
+  test('returns when the state is reached', async () => {
     const { id } = await instanceIn(api, owner, 'starting');
     const waiting = client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`);
     await agent.ready(id);
     const { status, body } = await waiting;
     assert.deepEqual([status, body.state], [200, 'running']);
   });
-  test('answers at once where the state is there already', async () => {
+  test('returns at once in that state', async () => {
     const { id } = await api.instance(owner);
     const { body } = await client.get<VmOut>(`/v1/instances/${id}/vm?wait=stopped&timeout_seconds=60`);
     assert.equal(body.state, 'stopped');
   });
-  test('answers when the VM fails instead', async () => {
+  test('returns when the VM fails instead', async () => {
     const { id } = await instanceIn(api, owner, 'starting');
     const waiting = client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`);
     await agent.failed(id);
     assert.equal((await waiting).body.state, 'failed');
   });
-  test('answers at once on a VM that has failed', async () => {
+  test('returns at once for a failed VM', async () => {
     const { id } = await instanceIn(api, owner, 'failed');
     const answer = await client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`);
     assert.equal(answer.body.state, 'failed');
   });
-  test('answers with the state as it is when the time is over', async () => {
+  test('returns the current state at the timeout', async () => {
     const { id } = await instanceIn(api, owner, 'starting');
     const began = Date.now();
     const answer = await client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=1`);
     assert.deepEqual([answer.status, answer.body.state], [200, 'starting']);
     assert.ok(Date.now() - began >= 950);
   });
-  test('more waiters than the database has connections all get their answer', async () => {
+  test('more waiters than database connections all get their answer', async () => {
     const { id } = await instanceIn(api, owner, 'starting');
     const waiting = Array.from({ length: 40 }, () =>
       client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`),
@@ -290,7 +290,7 @@ describe('503', () => {
       assert.equal((await stateOf(api, owner, id)).boot, 0);
     });
   }
-  test('a start while no host was heard of lately', async (t) => {
+  test('a start while no host has reported recently', async (t) => {
     const { id } = await api.instance(owner);
     await agent.silence();
     t.after(() => agent.connect());
@@ -319,7 +319,7 @@ describe('deadlines', () => {
       assert.equal((await agent.known(id)).desired, 'failed');
     });
   }
-  test('one that has passed while the control plane was away waits for what the host has to say', async () => {
+  test("a deadline that passed while the control plane was away waits for the host's report", async () => {
     const { id } = await instanceIn(api, owner, 'starting');
     const late = await instanceIn(api, owner, 'starting');
     const passed = { deadline_at: new Date(Date.now() - 1) };

@@ -40,7 +40,7 @@ async function invite(): Promise<string> {
 
 beforeEach(() => api.db.deleteFrom('mails').execute());
 
-test('a mail waits after its change is answered; the database contains neither address nor token', async () => {
+test('a mail is queued when its change is answered; the database contains neither address nor token', async () => {
   const email = await invite();
   const [row, ...others] = await waiting();
   assert.deepEqual(others, []);
@@ -52,7 +52,7 @@ test('a mail waits after its change is answered; the database contains neither a
   assert.deepEqual(await waiting(), [], 'it was sent');
 });
 
-test('a change that is rolled back posts no mail and wakes no sender', async () => {
+test('a change that is rolled back queues no mail and wakes no sender', async () => {
   let woken = 0;
   const undo = onPosted(() => {
     woken += 1;
@@ -69,7 +69,7 @@ test('a change that is rolled back posts no mail and wakes no sender', async () 
   assert.deepEqual([(await waiting()).length, woken], [1, 1]);
 });
 
-test('a mail that fails is sent again later, under the same id', async () => {
+test('a failed mail is sent again later, under the same id', async () => {
   await invite();
   const ids: string[] = [];
   await sendBy(async (mail) => {
@@ -138,7 +138,7 @@ test('of two password resets only the later is sent; the warning of a changed ad
   assert.ok(out.every(({ id }) => id !== first?.id));
 });
 
-test('a mail is tried until it expires', async () => {
+test('a mail is retried until it expires', async () => {
   await invite();
   // Its next backoff could be an hour.
   const late = { attempts: 40, good_until: sql<Date>`now() + interval '10 minutes'` };

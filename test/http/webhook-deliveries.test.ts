@@ -25,7 +25,7 @@ const LATER = { status: 503, headers: { 'retry-after': '3600' } } as const;
 const agoMs = (ms: number) => new Date(Date.now() - ms).toISOString();
 
 describe('an event', () => {
-  test('goes to the enabled webhooks of its organisation that want it, and to no other', async () => {
+  test('is sent to the enabled webhooks of its organisation that subscribe to it, and to no other', async () => {
     const owner = await api.person();
     const stranger = await api.person();
     const [all, some, other, theirs] = [
@@ -59,7 +59,7 @@ describe('an event', () => {
 });
 
 describe('order', () => {
-  test('the first attempts of one instance follow each other, also after failures', async () => {
+  test('the first attempts of one instance are in order, also after failures', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url, { events: ['vm.started'] });
@@ -91,7 +91,7 @@ describe('order', () => {
     assert.equal(failed.length, 13);
   });
 
-  test('an instance whose event hangs holds up neither another instance nor events of none', async () => {
+  test('an instance whose event hangs delays neither another instance nor events without one', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     await makeWebhook(api, owner, receiver.url, { events: ['vm.started'] });
@@ -158,7 +158,7 @@ describe('a failed attempt', () => {
     assert.ok(wait_ms >= 3_600_000 && wait_ms < 3_630_000, `${wait_ms}`);
   });
 
-  test('is the last after the tenth, and a redirect is one that is not followed', async () => {
+  test('is the last after the tenth, and a redirect counts as one and is not followed', async () => {
     const owner = await api.person();
     const [receiver, elsewhere] = [await startRecorder(), await startRecorder()];
     const webhook = await makeWebhook(api, owner, receiver.url);
@@ -192,7 +192,7 @@ describe('a failed attempt', () => {
 });
 
 describe('202', () => {
-  test('a ping goes to that webhook alone, whatever its events', async () => {
+  test('a ping is sent to that webhook only, whatever its events', async () => {
     const owner = await api.person();
     const [pinged, other] = [await startRecorder(), await startRecorder()];
     const { id, secret: _, ...shown } = await makeWebhook(api, owner, pinged.url, { events: ['vm.failed'] });

@@ -181,7 +181,7 @@ describe('a webhook that is enabled again', () => {
   });
 });
 
-describe('a delivery of a fan-out beside the disabling', () => {
+describe('a delivery that is inserted during the disabling', () => {
   const statesOf = async (id: string) => {
     const query = api.db.selectFrom('webhook_deliveries').select('state');
     return (await query.where('webhook_id', '=', id as never).execute()).map(({ state }) => state);

@@ -17,9 +17,9 @@ async function start(key: Buffer, given: Buffer | null): Promise<void> {
   refuseWrongKey(fits, { secret_key: given }, FILE);
 }
 
-test('an empty database takes any key', () => start(another, another));
+test('an empty database accepts any key', () => start(another, another));
 
-test('the audit log tells another key, before there is an instance', async () => {
+test('the audit log detects another key, before there is an instance', async () => {
   const owner = await person();
   await context.audit.append(db, owner.org_id, {
     ...{ actor: owner.user_id, action: 'test.append', target: null, ip: null, request_id: null, data: {} },
@@ -32,7 +32,7 @@ test('the audit log tells another key, before there is an instance', async () =>
   );
 });
 
-test('the keys of disks tell it', async () => {
+test('the keys of disks detect another key', async () => {
   await instance(await person());
   await db.deleteFrom('audit_log').execute();
   await start(context.secret_key, context.secret_key);

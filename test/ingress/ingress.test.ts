@@ -93,7 +93,7 @@ test('64 MiB in each direction arrive complete and in order', async (t) => {
   assert.equal(await received.promise, digest(up));
 });
 
-test('a side that has ended sending still receives', async (t) => {
+test('a half-closed side still receives', async (t) => {
   const address = await target(t, (socket) => {
     void readAll(socket).then((request) => {
       // After the caller's end, and not at once.
@@ -122,7 +122,7 @@ test('the end of either side closes the other', async (t) => {
   await readAll(waiting);
 });
 
-test('a port whose VM does not run closes connections at once', async (t) => {
+test('the port of a stopped VM closes connections at once', async (t) => {
   const { port } = await ingressTo(t, null);
   assert.equal((await readAll(dial(t, port))).length, 0);
 });

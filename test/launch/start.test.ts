@@ -9,6 +9,7 @@ import { isAlive } from '../../src/launch/process-life.ts';
 import { announceWhenReady } from '../../src/launch/ready.ts';
 import { configOrRefuse } from '../../src/launch/start.ts';
 import { ownPort } from '../support/own-ports.ts';
+import { copyDatabase } from '../support/seeds.ts';
 import { until } from '../support/waiting.ts';
 import { AS_ROOT, cleanUp, kill, runScript, type Script, SRC, temporaryFolder } from './processes.ts';
 
@@ -36,6 +37,13 @@ for file in vmlinuz initrd.img rootfs.img; do echo x > "$1/$file"; done; }\necho
     const running = await runningServer(cluster);
     if (running !== undefined) await stopServer(running.pid);
   });
+  return project;
+}
+
+/** Like {@link projectFolder}, with a database, as after an earlier start. It saves the time of initdb. */
+async function usedProjectFolder(t: TestContext): Promise<string> {
+  const project = await projectFolder(t);
+  await copyDatabase(pathsIn(join(project, 'data')));
   return project;
 }
 
@@ -113,49 +121,45 @@ test('a host of a fleet notifies systemd that it is ready', async (t) => {
   assert.match(await readFile(told, 'utf8'), /--ready/);
 });
 
-test(
-  'what the first administrator needs is told after all else, and systemd that it is ready',
-  AS_ROOT,
-  async (t) => {
-    const project = await projectFolder(t);
-    const { first_login } = pathsIn(join(project, 'data'));
-    const login = { url: 'http://127.0.0.1:1', email: 'ada@localhost', password: 'generated' };
-    const keep = `import { writeFileSync } from 'node:fs';
+test('the first login is printed last, and systemd is notified that it is ready', AS_ROOT, async (t) => {
+  const project = await usedProjectFolder(t);
+  const { first_login } = pathsIn(join(project, 'data'));
+  const login = { url: 'http://127.0.0.1:1', email: 'ada@localhost', password: 'generated' };
+  const keep = `import { writeFileSync } from 'node:fs';
     writeFileSync(${JSON.stringify(first_login)}, ${JSON.stringify(JSON.stringify(login))});`;
-    await writeFile(join(project, 'role.mjs'), keep + ROLE);
-    const told = join(project, 'told');
-    await writeFile(join(project, 'bin', 'systemd-notify'), `#!/bin/sh\necho "$@" > ${told}\n`, {
-      mode: 0o755,
-    });
-    const port = await ownPort();
-    const settings = {
-      BERTH_LISTEN: `127.0.0.1:${port}`,
-      PATH: `${join(project, 'bin')}:${process.env['PATH']}`,
-    };
-    for (const [more, password] of [
-      [{ NOTIFY_SOCKET: '/run/no-socket' }, `generated, shown this once; it is kept in ${first_login}`],
-      [{ JOURNAL_STREAM: '8:1' }, `in ${first_login}`],
-    ] as const) {
-      const script = launch(t, project, { ...settings, ...more });
-      await ready(script, port);
-      const line = await until(
-        'it is told',
-        () => /^berth: first administrator: .*$/m.exec(script.output())?.[0],
-      );
-      assert.equal(line, `berth: first administrator: ada@localhost, password: ${password}`);
-      if ('NOTIFY_SOCKET' in more) {
-        await until('systemd is told', async () => (await readFile(told, 'utf8').catch(() => '')) !== '');
-      }
-      process.kill(script.pid, 'SIGTERM');
-      assert.equal((await script.ended).code, 0);
-      await rm(first_login);
+  await writeFile(join(project, 'role.mjs'), keep + ROLE);
+  const told = join(project, 'told');
+  await writeFile(join(project, 'bin', 'systemd-notify'), `#!/bin/sh\necho "$@" > ${told}\n`, {
+    mode: 0o755,
+  });
+  const port = await ownPort();
+  const settings = {
+    BERTH_LISTEN: `127.0.0.1:${port}`,
+    PATH: `${join(project, 'bin')}:${process.env['PATH']}`,
+  };
+  for (const [more, password] of [
+    [{ NOTIFY_SOCKET: '/run/no-socket' }, `generated, shown this once; it is kept in ${first_login}`],
+    [{ JOURNAL_STREAM: '8:1' }, `in ${first_login}`],
+  ] as const) {
+    const script = launch(t, project, { ...settings, ...more });
+    await ready(script, port);
+    const line = await until(
+      'it is told',
+      () => /^berth: first administrator: .*$/m.exec(script.output())?.[0],
+    );
+    assert.equal(line, `berth: first administrator: ada@localhost, password: ${password}`);
+    if ('NOTIFY_SOCKET' in more) {
+      await until('systemd is told', async () => (await readFile(told, 'utf8').catch(() => '')) !== '');
     }
-    assert.equal(await readFile(told, 'utf8'), '--ready --status=ready\n');
-  },
-);
+    process.kill(script.pid, 'SIGTERM');
+    assert.equal((await script.ended).code, 0);
+    await rm(first_login);
+  }
+  assert.equal(await readFile(told, 'utf8'), '--ready --status=ready\n');
+});
 
 test('after a SIGKILL of the launcher the next start adopts what it left', AS_ROOT, async (t) => {
-  const project = await projectFolder(t);
+  const project = await usedProjectFolder(t);
   const cluster = join(pathsIn(join(project, 'data')).postgres, 'cluster');
   const port = await ownPort();
   const settings = { BERTH_LISTEN: `127.0.0.1:${port}` };

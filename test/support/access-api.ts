@@ -30,8 +30,8 @@ import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { LOOPBACK } from './api.ts';
 import { Client } from './client.ts';
 import { startDatabase } from './database.ts';
-import { KeptMails } from './kept-mails.ts';
 import { NO_INSTALLATION } from './no-installation.ts';
+import { RecordingMailbox } from './recording-mailbox.ts';
 import { UNLIMITED_ORGANISATIONS } from './unlimited-quotas.ts';
 
 export interface Member {
@@ -81,7 +81,7 @@ export async function accessApiForFile(
   const pool = openPool(database.url, () => undefined);
   const secret_key = randomBytes(32);
   const audit = new AuditLog(secret_key);
-  const mailbox = new KeptMails();
+  const mailbox = new RecordingMailbox();
   const hub = new NotifyHub(database.url, log);
   const outbound = new Outbound({ allow_cidrs: LOOPBACK });
   const context: AppContext = {

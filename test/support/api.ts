@@ -27,9 +27,9 @@ import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { Client } from './client.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
-import { KeptMails } from './kept-mails.ts';
 import { NO_INSTALLATION } from './no-installation.ts';
 import { makePerson, type Person, type PersonOptions } from './people.ts';
+import { RecordingMailbox } from './recording-mailbox.ts';
 import { ScriptedAgent } from './scripted-agent.ts';
 import { UNLIMITED_ORGANISATIONS } from './unlimited-quotas.ts';
 
@@ -90,7 +90,7 @@ export function newName(): string {
 export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const database = await startDatabase();
   const url = (await options.database_url?.(database)) ?? database.url;
-  const mailbox = new KeptMails();
+  const mailbox = new RecordingMailbox();
   const context = contextOf(url, mailbox, options);
   const { db, hub } = context;
   const host_token = randomBytes(32).toString('hex');
@@ -144,7 +144,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
 
 function contextOf(
   database_url: string,
-  mailbox: KeptMails,
+  mailbox: RecordingMailbox,
   options: ApiOptions,
 ): AppContext & { hub: NotifyHub } {
   const log = createLog('test', 'silent');

@@ -1,6 +1,6 @@
 /** A small HTTP client for tests: any method, any body or none, and only the headers that the test sets. */
 import { type Agent, request } from 'undici';
-import { assertDeclared } from './declared.ts';
+import { assertDocumentedError } from './documented-errors.ts';
 
 export interface Answer<T> {
   readonly status: number;
@@ -69,7 +69,7 @@ export class Client {
     const text = is_stream ? '' : await response.body.text();
     const is_json = String(response.headers['content-type'] ?? '').startsWith('application/json');
     const body = (is_json ? JSON.parse(text) : undefined) as T & Partial<ErrorBody>;
-    if (typeof body?.error?.code === 'string') assertDeclared(method, path, body.error.code);
+    if (typeof body?.error?.code === 'string') assertDocumentedError(method, path, body.error.code);
     return { status: response.statusCode, headers: response.headers, body, text };
   }
 

@@ -92,26 +92,26 @@ export class GuestInstance {
   }
 
   async start(): Promise<VmBody> {
-    await this.#disconnectSignal();
+    await this.#disconnect();
     await this.installation.client.expect([200, 202], 'POST', `${this.path}/vm`);
     return this.reached('running');
   }
 
   async stop({ force = false } = {}): Promise<VmBody> {
-    await this.#disconnectSignal();
+    await this.#disconnect();
     const query = force ? '?force=true' : '';
     await this.installation.client.expect([200, 202], 'DELETE', `${this.path}/vm${query}`);
     return this.reached('stopped');
   }
 
   async suspend(): Promise<VmBody> {
-    await this.#disconnectSignal();
+    await this.#disconnect();
     await this.installation.client.expect(202, 'POST', `${this.path}/vm/suspend`);
     return this.reached('suspended');
   }
 
   async restart(): Promise<VmBody> {
-    await this.#disconnectSignal();
+    await this.#disconnect();
     await this.installation.client.expect(202, 'POST', `${this.path}/vm/restart`);
     return this.reached('running');
   }
@@ -143,12 +143,12 @@ export class GuestInstance {
 
   /** Like {@link sh}, over a new connection, and retried until it works, because the ingress may be restarting. */
   async shAgain(command: string): Promise<string> {
-    await this.#disconnectSignal();
+    await this.#disconnect();
     return untilWorks(`ssh to ${this.id}`, () => this.sh(command), { every_ms: 200 });
   }
 
-  async #disconnectSignal(): Promise<void> {
-    if (this.#ssh !== undefined) await this.installation.ssh.disconnectSignal(this.#ssh);
+  async #disconnect(): Promise<void> {
+    if (this.#ssh !== undefined) await this.installation.ssh.disconnect(this.#ssh);
   }
 
   /** The id of the present boot of the guest's kernel. */

@@ -21,8 +21,8 @@ import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { startDatabase } from './database.ts';
-import { KeptMails } from './kept-mails.ts';
 import { NO_INSTALLATION } from './no-installation.ts';
+import { RecordingMailbox } from './recording-mailbox.ts';
 import { UNLIMITED_ORGANISATIONS } from './unlimited-quotas.ts';
 
 export const ORIGIN = 'http://localhost:7400';
@@ -71,7 +71,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
   const database = await startDatabase();
   const { db } = database;
   const clock = { now_s: Math.floor(Date.now() / 1000) };
-  const mailbox = new KeptMails();
+  const mailbox = new RecordingMailbox();
   const logged: string[] = [];
   const log = pino({ level: 'info' }, { write: (line) => noteLine(logged, line) });
   const secret_key = randomBytes(32);

@@ -10,6 +10,7 @@ import type { ImageManifest } from '../../src/disk-format/image-manifest.ts';
 import { imagePrefix } from '../../src/disk-format/image-objects.ts';
 import { MAX_AGE_MS } from '../../src/host/template/template-files.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
+import { errnoOf } from '../../src/lib/errors.ts';
 import { copyCluster } from './cluster-template.ts';
 
 const CACHE = join(import.meta.dirname, '..', '..', '.cache');
@@ -34,7 +35,7 @@ export async function linkTestImage(paths: Paths): Promise<void> {
   const names = listOrNothing(stored);
   if (names.length === 0) return;
   await mkdir(pieces, { recursive: true, mode: 0o700 });
-  for (const name of names) await link(join(stored, name), join(pieces, name)).catch(() => undefined);
+  for (const name of names) await linkOrCopy(join(stored, name), join(pieces, name));
 }
 
 /** Copies a migrated database and creates secrets, as in an installation that has run and has no users. */
@@ -45,7 +46,7 @@ export async function copyDatabase(paths: Paths): Promise<void> {
   await copyCluster(join(paths.postgres, 'cluster'));
 }
 
-/** Links the kept templates that are not too old. The host ignores those of another image or QEMU. Does nothing where links fail. */
+/** Links the kept templates that are not too old. The host ignores those of another image or QEMU. */
 export async function linkTemplates({ templates }: Pick<Paths, 'templates'>): Promise<void> {
   for (const key of templateKeys(TEMPLATES)) {
     const kept = join(TEMPLATES, key);
@@ -67,7 +68,7 @@ export async function keepTemplates({ templates }: Pick<Paths, 'templates'>): Pr
       await linkTemplate(join(templates, key), folder);
       await rename(folder, join(TEMPLATES, key));
     } catch {
-      // Another test was first, or the template is on another file system.
+      // Another test was first, or the template was removed meanwhile.
       await rm(folder, { recursive: true, force: true });
     }
   }
@@ -77,8 +78,16 @@ export async function keepTemplates({ templates }: Pick<Paths, 'templates'>): Pr
 async function linkTemplate(from: string, to: string): Promise<void> {
   await mkdir(to, { recursive: true, mode: 0o700 });
   const files = (await readdir(from)).filter((file) => file !== DESCRIPTION);
-  for (const file of files) await link(join(from, file), join(to, file));
+  for (const file of files) await linkOrCopy(join(from, file), join(to, file));
   await copyFile(join(from, DESCRIPTION), join(to, DESCRIPTION));
+}
+
+/** Copies a file that is on another file system. */
+async function linkOrCopy(from: string, to: string): Promise<void> {
+  await link(from, to).catch((error: unknown) => {
+    if (errnoOf(error) !== 'EXDEV') throw error;
+    return copyFile(from, to);
+  });
 }
 
 function templateKeys(folder: string): string[] {

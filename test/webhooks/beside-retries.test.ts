@@ -42,7 +42,7 @@ for (const [what, nth_held] of [
   ['first attempt', 1],
   ['retry', 2],
 ] as const) {
-  test(`a ${what} that hangs holds up neither another instance nor events of none`, async () => {
+  test(`a ${what} that hangs delays neither another instance nor events without one`, async () => {
     const owner = await api.person();
     const recorder = await startRecorder();
     const webhook = await makeWebhook(api, owner, recorder.url, { events: ['vm.started'] });
@@ -68,7 +68,7 @@ for (const [what, nth_held] of [
   });
 }
 
-test('first attempts go out beside hundreds of retries, and all of those go out too', async () => {
+test('first attempts are sent beside hundreds of retries, which are all sent too', async () => {
   const retries = 300;
   const owner = await api.person();
   const recorder = await startRecorder();

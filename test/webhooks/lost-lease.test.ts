@@ -7,8 +7,8 @@ import { present } from '../../src/lib/assert.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { PARALLEL } from '../../src/webhooks/sender.ts';
 import { apiForFile } from '../support/api.ts';
-import { CuttableWay } from '../support/cuttable.ts';
 import { queryOnce } from '../support/database.ts';
+import { DatabaseProxy } from '../support/database-proxy.ts';
 import { until } from '../support/waiting.ts';
 import { happen, makeWebhook, NO_POLL, sendWebhooks, startRecorder } from '../support/webhooks.ts';
 
@@ -16,15 +16,15 @@ const EVENTS = 40;
 /** To one receiver at a time. */
 const IN_FLIGHT = PARALLEL.fast.in_order;
 
-let opened: CuttableWay | undefined;
+let opened: DatabaseProxy | undefined;
 after(() => opened?.close());
 const api = await apiForFile({
   database_url: async (database) => {
-    opened = await CuttableWay.open(database);
+    opened = await DatabaseProxy.open(database);
     return opened.url;
   },
 });
-const way = present(opened, 'the way to the database');
+const proxy = present(opened, 'the proxy in front of the database');
 const warnings: string[] = [];
 const log = createLog('webhooks', 'warn', { write: (line) => void warnings.push(line) });
 sendWebhooks(api, { ...NO_POLL, lease_s: 4, log });
@@ -41,12 +41,12 @@ test('requests in flight end and are recorded; the next sender sends the rest', 
   });
   await recorder.has(IN_FLIGHT);
 
-  await way.cut();
+  await proxy.cut();
   await until('sending stops', () =>
     warnings.some((line) => line.includes('leases were not renewed in time')),
   );
   release();
-  await way.mend();
+  await proxy.restore();
   const delivered = async () => {
     const text = "select from webhook_deliveries where webhook_id = $1 and state = 'delivered'";
     return (await queryOnce(api.database.url, text, [id])).length;

@@ -16,7 +16,7 @@ const FIRST = 100;
 const api = await apiForFile();
 sendWebhooks(api, NO_POLL);
 
-test('a replay in the middle of a backlog sends again what had been sent, and all of the rest', async () => {
+test('a replay during a backlog sends the sent deliveries again, and all of the rest', async () => {
   const owner = await api.person();
   const recorder = await startRecorder();
   const { id } = await makeWebhook(api, owner, recorder.url);

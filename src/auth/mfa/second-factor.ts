@@ -26,7 +26,8 @@ export function requireOneFactor({ totp_code, recovery_code, webauthn }: GivenFa
 
 /**
  * Verifies and consumes the factor: a code, a recovery code or a response is right only once, even among concurrent
- * requests. Each step is one statement, so `db` may be the pool; a transaction must also commit after `wrong`.
+ * requests. Each step is one statement, so `db` may be the pool. A transaction must commit after `wrong` too, because the
+ * attempt may have consumed a challenge.
  */
 export async function verifySecondFactor(
   context: MfaContext & { readonly db: Tx },

@@ -95,7 +95,7 @@ async function askStatus(agent: GuestAgent, pid: number, deadline: number): Prom
   return (await executeThawed(agent, 'guest-exec-status', { pid }, deadline)) as ExecStatus | null;
 }
 
-/** null also if no answer has come, and there is time for another try. */
+/** Like {@link askStatus}, but a missing answer is null while there is time to ask again. */
 async function askStatusAgain(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
   const now = performance.now();
   const patience = Math.min(now + ANSWER_MS, Math.max(deadline, now + 1_000));

@@ -179,7 +179,7 @@ export class OverlayFill {
     await pause(this.#options.after_boot_ms ?? AFTER_BOOT_MS, this.#stopping.signal);
   }
 
-  /** Prefetched blocks are not read through us, so the new order is the known one and the reads that it lacked. */
+  /** The guest's reads of prefetched blocks do not pass here. So the new order is the known one, followed by the other first reads. */
   async #reportOrder(known: readonly number[]): Promise<void> {
     const { lazy, reportOrder, log } = this.#options;
     const blocks = [...new Set([...known, ...lazy.takeFirstReads()])].slice(0, BOOT_ORDER_MAX);

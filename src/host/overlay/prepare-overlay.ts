@@ -38,8 +38,8 @@ async function makeOverlay({ context, instance_id, disk, owner }: OverlayOf): Pr
   await disk.load();
   const folder = context.paths.overlays;
   await removeOverlay(folder, instance_id);
-  // The guest starts before its disk is fetched, and must not run out of room in the middle. Unpacked the blocks take more than
-  // their stored size: this is a lower bound, so that no disk is refused that would fit.
+  // The guest starts before its disk is fetched, and must not run out of room meanwhile. The stored size is a lower bound of
+  // the unpacked size, so this check never refuses a disk that fits.
   let stored_bytes = 0;
   for (const { live_bytes } of disk.map.live()) stored_bytes += live_bytes;
   await ensureRoom(folder, instance_id, stored_bytes);

@@ -33,7 +33,7 @@ export class LocalVm {
   readonly disk: DiskState;
   /** Why the next boot, or this one, cannot continue where the last ended. Kept until it is reported. */
   recovered: Reason | null = null;
-  /** What the last look at the overlay found: why writes of a boot are lost. */
+  /** Why writes of a boot are lost, as found when the overlay was last inspected. null: none are. */
   lost: Reason | null = null;
   readonly #context: HostContext;
   readonly #instance_id: InstanceId;

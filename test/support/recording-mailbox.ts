@@ -5,7 +5,7 @@ import { Sealer } from '../../src/lib/seal.ts';
 import { Mailbox, type Post } from '../../src/mail/mailbox.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 
-export class KeptMails extends Mailbox {
+export class RecordingMailbox extends Mailbox {
   readonly committed: Mail[] = [];
 
   constructor() {

@@ -1,6 +1,6 @@
 /**
- * A second host of an installation's fleet, on this machine: `npm start` with a join token, its own data folder, agent, fencer
- * and VMs. `dispose` ends all of it.
+ * A second host of an installation's fleet, a remote one that runs on this machine: `npm start` with a join token, its own data
+ * folder, agent, fencer and VMs. `dispose` ends all of it.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
@@ -20,7 +20,7 @@ import { until } from './waiting.ts';
 
 const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
 
-export class FarHost {
+export class RemoteHost {
   readonly paths: Paths;
   #child: ChildProcess | undefined;
   #output = '';
@@ -34,10 +34,10 @@ export class FarHost {
     control_plane: string,
     token: string,
     settings: Readonly<Record<string, string>>,
-  ): Promise<FarHost> {
-    const data_dir = mkdtempSync(join(tmpdir(), 'bt-far-'));
+  ): Promise<RemoteHost> {
+    const data_dir = mkdtempSync(join(tmpdir(), 'bt-rem-'));
     chmodSync(data_dir, 0o711);
-    const host = new FarHost(data_dir);
+    const host = new RemoteHost(data_dir);
     try {
       await linkTestImage(host.paths);
       const token_path = join(data_dir, 'token');
@@ -58,7 +58,7 @@ export class FarHost {
         assert(child.exitCode === null, host.#output);
         return roleProcess(child.pid ?? 0, 'agent');
       };
-      await until('the far agent runs', runs, { timeout_ms: 120_000 });
+      await until('the remote agent runs', runs, { timeout_ms: 120_000 });
       return host;
     } catch (error) {
       await host.dispose();
@@ -71,12 +71,12 @@ export class FarHost {
   }
   get agent(): ProcessIdentity {
     const found = roleProcess(this.#child?.pid ?? 0, 'agent');
-    assert(found, `the far agent runs: ${this.#output}`);
+    assert(found, `the remote agent runs: ${this.#output}`);
     return found;
   }
   get fencer(): ProcessIdentity {
     const found = runningFencer(this.paths);
-    assert(found, 'the far fencer runs');
+    assert(found, 'the remote fencer runs');
     return found;
   }
   qemu(instance_id: string): ProcessIdentity {
@@ -103,7 +103,7 @@ export class FarHost {
     this.#child?.kill('SIGKILL');
     for (const { identity } of findOrphans(this.paths.vms)) killProcess(identity, 'SIGKILL');
     killAll(processesOfFolder(this.paths.data), 'SIGKILL');
-    await until('all of the far host has ended', () => {
+    await until('all of the remote host has ended', () => {
       killAll(processesOfFolder(this.paths.data), 'SIGKILL');
       return processesOfFolder(this.paths.data).length === 0 && findOrphans(this.paths.vms).length === 0;
     });

@@ -4,15 +4,15 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Document, endpointsOf } from './openapi.ts';
 
-interface Declared {
+interface DocumentedErrors {
   readonly method: string;
   readonly path: RegExp;
   readonly codes: ReadonlySet<string>;
 }
 
-let declared: readonly Declared[] | undefined;
+let documented: readonly DocumentedErrors[] | undefined;
 
-function read(): Declared[] {
+function readDocument(): DocumentedErrors[] {
   const file = join(import.meta.dirname, '..', '..', 'openapi', 'v1.json');
   const document = JSON.parse(readFileSync(file, 'utf8')) as Document;
   return endpointsOf(document).map(({ method, path, operation }) => ({
@@ -27,10 +27,10 @@ function read(): Declared[] {
 }
 
 /** Fails if the document does not list `code` for the operation. Ignores URLs that are no operation. */
-export function assertDeclared(method: string, url: string, code: string): void {
-  declared ??= read();
+export function assertDocumentedError(method: string, url: string, code: string): void {
+  documented ??= readDocument();
   const path = url.split('?')[0] ?? '';
-  const operations = declared.filter((each) => each.method === method && each.path.test(path));
-  const may = operations.length === 0 || operations.some(({ codes }) => codes.has(code));
-  assert.ok(may, `${method} ${path}: the API document does not name ${code}`);
+  const operations = documented.filter((each) => each.method === method && each.path.test(path));
+  const is_documented = operations.length === 0 || operations.some(({ codes }) => codes.has(code));
+  assert.ok(is_documented, `${method} ${path}: the API document does not list ${code}`);
 }

@@ -1,4 +1,4 @@
-/** Runs the background tasks of notifications when a test requests it. */
+/** Notifications in tests: events that raise them, and the background tasks that raise and mail them, run on demand. */
 import { randomBytes } from 'node:crypto';
 import type { Db } from '../../src/db/pool.ts';
 import { append } from '../../src/events/append.ts';
@@ -30,14 +30,14 @@ export interface NotificationOut {
 /** With a separate key, which decrypts only the mails of notifications. */
 const mailbox = new Mailbox(new Sealer(randomBytes(32), 'test mails'));
 
-/** Raises the notifications of all events. */
-export function tellAll(db: Db): Promise<void> {
+/** Raises the notifications of all events that are not dispatched yet. */
+export function raiseNotificationsOfEvents(db: Db): Promise<void> {
   return dispatchEvents(db, [raiseNotifications]);
 }
 
-/** Like {@link tellAll}, then composes and sends their mails. */
-export async function tellByMail(db: Db, deliver: Deliver): Promise<void> {
-  await tellAll(db);
+/** Like {@link raiseNotificationsOfEvents}; then composes and sends their mails. */
+export async function mailNotificationsOfEvents(db: Db, deliver: Deliver): Promise<void> {
+  await raiseNotificationsOfEvents(db);
   await composeMails({ db, mailbox, public_url: 'http://127.0.0.1' });
   await sendMails({ db, mailbox, deliver, log: createLog('test', 'silent') });
 }
@@ -49,7 +49,7 @@ export async function notificationsOf(client: Client, query = ''): Promise<reado
 }
 
 /** Appends an event that notifies its actor, each time about another resource unless `key_id` names one. */
-export async function happen(
+export async function appendNotifyingEvent(
   db: Db,
   { org_id, user_id }: { org_id: OrgId; user_id: UserId },
   key_id: string = newId('key'),

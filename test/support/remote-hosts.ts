@@ -17,7 +17,7 @@ import { ScriptedAgent } from './scripted-agent.ts';
 
 const FLEET = { BERTH_HOSTS_LISTEN: '0.0.0.0:7500', BERTH_S3_BUCKET: 'berth' };
 
-export interface FarListener {
+export interface RemoteHosts {
   readonly origin: string;
   readonly cert: Buffer;
   /** The context of commands on the server, as `bin/berth` loads it. */
@@ -26,7 +26,7 @@ export interface FarListener {
   join(name: string, capacity?: GivenCapacity): Promise<{ agent: ScriptedAgent; token: string }>;
 }
 
-export async function farListener(api: TestApi): Promise<FarListener> {
+export async function listenToRemoteHosts(api: TestApi): Promise<RemoteHosts> {
   const data_dir = mkdtempSync(join(tmpdir(), 'bt-'));
   after(() => rmSync(data_dir, { recursive: true, force: true }));
   const paths = pathsIn(data_dir);

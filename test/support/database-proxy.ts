@@ -1,4 +1,4 @@
-/** A proxy in front of a database that a test can cut and restore: a unix socket that forwards bytes to the server's socket. */
+/** A proxy in front of a database, which a test can cut, stall and restore: a unix socket that forwards to the server's socket. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -7,17 +7,13 @@ import type { TestDatabase } from './database.ts';
 
 /** libpq's name of a socket: `.s.PGSQL.` and the port. */
 const SOCKET = '.s.PGSQL.5432';
-/** The message Terminate of a client. https://www.postgresql.org/docs/current/protocol-message-formats.html */
-const TERMINATE = Buffer.from('X\0\0\0\x04', 'latin1');
 
-export class CuttableWay {
+export class DatabaseProxy {
   readonly url: string;
   readonly #folder: string;
   readonly #target: string;
   readonly #sockets = new Set<Socket>();
   #server: Server | undefined;
-  /** Sent to a client that disconnects, like the message of a server that shuts down at that moment. */
-  last_word: Buffer | undefined;
 
   private constructor(folder: string, database: TestDatabase) {
     this.#folder = folder;
@@ -27,13 +23,14 @@ export class CuttableWay {
     this.url = url.href;
   }
 
-  static async open(database: TestDatabase): Promise<CuttableWay> {
-    const way = new CuttableWay(await mkdtemp(join(tmpdir(), 'berth-way-')), database);
-    await way.mend();
-    return way;
+  static async open(database: TestDatabase): Promise<DatabaseProxy> {
+    const proxy = new DatabaseProxy(await mkdtemp(join(tmpdir(), 'berth-proxy-')), database);
+    await proxy.restore();
+    return proxy;
   }
 
-  async mend(): Promise<void> {
+  /** Listens (again). */
+  async restore(): Promise<void> {
     const server = createServer((inbound) => {
       const outbound = connect(this.#target);
       for (const [from, to] of [
@@ -47,10 +44,6 @@ export class CuttableWay {
           to.destroy();
         });
       }
-      inbound.on('data', (bytes) => {
-        if (this.last_word && bytes.subarray(-TERMINATE.length).equals(TERMINATE))
-          inbound.write(this.last_word);
-      });
       inbound.pipe(outbound).pipe(inbound);
     });
     await new Promise<void>((resolve, reject) => {
@@ -59,13 +52,8 @@ export class CuttableWay {
     this.#server = server;
   }
 
-  /** Closes both sides of every connection. */
-  get open_connections(): number {
-    return this.#sockets.size;
-  }
-
   /** Stops forwarding on the open connections, without closing them. New connections work. */
-  silence(): void {
+  stall(): void {
     for (const socket of this.#sockets) socket.unpipe().pause();
   }
 

@@ -8,7 +8,7 @@ subscribe(VERIFY_CHANNEL, () => {
 });
 
 /** The number of verifications during `work`, if nothing else runs meanwhile. */
-export async function verifiesDuring(work: () => Promise<unknown>): Promise<number> {
+export async function passwordVerificationsDuring(work: () => Promise<unknown>): Promise<number> {
   const before = count;
   await work();
   return count - before;
