@@ -58,6 +58,11 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByLabel('Search').fill('bet');
     assert.deepEqual(await names(visited), ['beta']);
     await page.getByLabel('Search').fill('');
+    await page.setViewportSize({ width: 390, height: 844 });
+    await page.getByRole('combobox', { name: 'Sort' }).selectOption('Name');
+    assert.deepEqual(await names(visited), ['alpha', 'beta']);
+    assert.deepEqual(await accessibilityFindings(page), []);
+    await page.setViewportSize({ width: 1280, height: 800 });
     await page.getByText('Columns', { exact: true }).click();
     await page.getByLabel('SSH address').check();
     await picture(page, 'list');

@@ -2,7 +2,7 @@
 import type { Instance } from '../../../client/src/berth.ts';
 import { Field, Select } from '../ui/field.tsx';
 import { COLUMNS, stateOf } from './columns.tsx';
-import { choicesOf, type Filter, labelsOf } from './select-instances.ts';
+import { choicesOf, type Filter, labelsOf, NEWEST_FIRST, type Order } from './select-instances.ts';
 
 interface FiltersProps {
   readonly list: readonly Instance[];
@@ -62,6 +62,40 @@ function Choice({ label, all, values, value, onValue }: ChoiceProps) {
         </option>
       ))}
     </Select>
+  );
+}
+
+/** Where the table is too narrow for most headings. */
+const ORDERS: readonly (Order & { readonly name: string })[] = [
+  { name: 'Newest first', ...NEWEST_FIRST },
+  { name: 'Name', key: 'name', descending: false },
+  { name: 'State', key: 'state', descending: false },
+  { name: 'Most unsaved first', key: 'saved', descending: true },
+  { name: 'Most memory first', key: 'memory', descending: true },
+];
+
+interface OrderProps {
+  readonly order: Order;
+  readonly onOrder: (order: Order) => void;
+}
+
+export function OrderChoice({ order, onOrder }: OrderProps) {
+  const at = ORDERS.findIndex(({ key, descending }) => key === order.key && descending === order.descending);
+  return (
+    <div class="narrow-only">
+      <Select
+        label="Sort"
+        value={String(at)}
+        onChange={({ currentTarget }) => onOrder(ORDERS[Number(currentTarget.value)] ?? NEWEST_FIRST)}
+      >
+        {at === -1 && <option value="-1">By a heading</option>}
+        {ORDERS.map(({ name }, nth) => (
+          <option key={name} value={String(nth)}>
+            {name}
+          </option>
+        ))}
+      </Select>
+    </div>
   );
 }
 

@@ -4,7 +4,7 @@ import type { Instance } from '../../../client/src/berth.ts';
 import { CreateDialog, is_creating } from '../instance/create-dialog.tsx';
 import { BulkBar } from '../instance-list/bulk-bar.tsx';
 import { readColumns, writeColumns } from '../instance-list/columns.tsx';
-import { ColumnChoice, Filters } from '../instance-list/filters.tsx';
+import { ColumnChoice, Filters, OrderChoice } from '../instance-list/filters.tsx';
 import { InstanceTable } from '../instance-list/instance-table.tsx';
 import { NEWEST_FIRST, NO_FILTER, selectInstances } from '../instance-list/select-instances.ts';
 import { instances, instances_error, MAX_INSTANCES, refreshSoon } from '../live/instances.ts';
@@ -70,6 +70,7 @@ function List({ list }: { readonly list: readonly Instance[] }) {
       {is_long && (
         <div class="filter instance-filter">
           <Filters list={list} filter={filter} onFilter={setFilter} />
+          <OrderChoice order={order} onOrder={setOrder} />
           <ColumnChoice
             shown={shown}
             onShown={(keys) => {
