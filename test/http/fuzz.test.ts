@@ -92,8 +92,9 @@ for (const endpoint of endpointsOf(api.app.apiDocument() as unknown as Document)
           const path = endpoint.path.replace(/\{\w+\}/, first).replace(/\{\w+\}/, second);
           const raw = form === 'raw' ? String(JSON.stringify(body)).slice(1) : JSON.stringify(body);
           const type = form === 'json' ? { 'content-type': 'application/json' } : {};
-          // A valid logout ends the session, a valid deletion of the account ends everything.
-          const caller = endpoint.path === '/v1/me' ? await api.person() : owner;
+          // These end all sessions of the caller, or the account.
+          const is_final = endpoint.path === '/v1/me' || endpoint.path === '/v1/auth/sessions';
+          const caller = is_final ? await api.person() : owner;
           const fresh = await makeSession(api.db, caller.user_id);
           const sudo = await makeSudo(api.db, { ...fresh, user_id: caller.user_id });
           const client = api.as(fresh.session);
