@@ -179,7 +179,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     await until('the shell answers', () => shown.includes('root-/dev/ttyS0-42'));
     assert.match(await log(), /root-\/dev\/ttyS0-42/);
     const timed = await berth.client.expect<string>(200, 'GET', `${guest.path}/vm/console?timestamps=true`);
-    const [, time] = /^(\S+) root-\/dev\/ttyS0-42/m.exec(timed) ?? [];
+    const [, time] = /^(\S+) [^\n]*root-\/dev\/ttyS0-42/m.exec(timed) ?? [];
     assert.ok(Math.abs(Date.now() - Date.parse(time ?? '')) < 60_000, timed);
     await guest.stop();
     assert.equal((await ended)[0], 1000);
