@@ -92,7 +92,7 @@ describe('200', () => {
     const { token } = await invite(owner, 'guest@example.org', 'admin');
     const answer = await api.as(guest).post<{ id: OrgId }>(ACCEPT, { token });
     assert.equal(answer.status, 200, answer.text);
-    assert.deepEqual(Object.keys(answer.body), ['id', 'name', 'billing_email', 'operator', 'created_at']);
+    assert.deepEqual(Object.keys(answer.body), ['id', 'name', 'billing_email', 'created_at', 'operator']);
     assert.equal(answer.body.id, owner.org_id);
     const members = await api.as(guest).get<Page<{ id: string }>>(`/v1/orgs/${owner.org_id}/members`);
     assert.deepEqual(
