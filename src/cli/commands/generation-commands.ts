@@ -45,7 +45,7 @@ async function list({ session, args, terminal }: Call): Promise<undefined> {
       each.name ?? '-',
     ],
     quiet: ({ generation }) => String(generation),
-    empty: `None yet. Make one: berth flush ${name}`,
+    empty: `No generations yet. Create one: berth flush ${name}`,
   });
   return undefined;
 }
