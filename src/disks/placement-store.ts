@@ -1,7 +1,6 @@
 /** An instance's disk is placed on the host of its newest VM, and on no other. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
-import type { GenerationTrigger } from '../db/tables.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
 
 export interface Placement {
@@ -28,23 +27,6 @@ export async function findPlacement(tx: Tx, instance_id: InstanceId): Promise<Pl
 /** Whether its VM may write, or has unsaved writes. */
 export function mayWrite({ deleting, state }: Pick<Placement, 'deleting' | 'state'>): boolean {
   return !deleting && state !== null && state !== 'stopped' && state !== 'suspended';
-}
-
-/** What a VM's commit was made for: the flush that its host runs for a caller, else what the VM's state tells. */
-export async function triggerOf(
-  tx: Tx,
-  instance_id: InstanceId,
-  state: string | null,
-): Promise<GenerationTrigger> {
-  const requested = await tx
-    .selectFrom('flushes')
-    .select('id')
-    .where('instance_id', '=', instance_id)
-    .where('state', '=', 'running')
-    .executeTakeFirst();
-  if (requested) return 'request';
-  if (state === 'suspending') return 'suspend';
-  return state === 'stopping' ? 'stop' : 'auto';
 }
 
 /** Those of `ids` whose newest VM is on that host. */

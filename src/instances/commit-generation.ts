@@ -3,7 +3,7 @@ import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { checkCommit } from '../disks/check-commit.ts';
 import { mayWriteWith } from '../disks/data-keys.ts';
-import { mayWrite, triggerOf } from '../disks/placement-store.ts';
+import { mayWrite } from '../disks/placement-store.ts';
 import { advanceHead, eraseGivenUserData, findGeneration, keysOf, totalBytes } from '../disks/store.ts';
 import { append } from '../events/append.ts';
 import { rfc3339 } from '../lib/clock.ts';
@@ -38,11 +38,11 @@ export async function commitGeneration(
     if (!mayWrite(row)) return fenced(`the VM is ${row.state}`);
     if (!(await mayWriteWith(tx, commit.instance_id, keysOf(commit.segments), commit.generation)))
       throw invalid('segments', 'are encrypted with a retired key of this disk');
-    const durable_at = await advanceHead(tx, commit, commit, await triggerOf(tx, row.id, row.state));
+    const { trigger, actor } = await flushCause(tx, row, host_id);
+    const durable_at = await advanceHead(tx, commit, commit, trigger);
     if (durable_at === null)
       return fenced(`the head is generation ${row.generation} of epoch ${row.disk_epoch}`);
     await eraseGivenUserData(tx, commit.instance_id);
-    const { trigger, actor } = await flushCause(tx, row, host_id);
     await append(tx, {
       org_id: row.org_id,
       instance_id: commit.instance_id,
