@@ -143,7 +143,7 @@ describe('second factors', () => {
     const verified = await done('mfa', 'verify', 'phone', code(0));
     assert.match(verified, /^phone is confirmed: .*\nRecovery codes, shown only once\./);
     const recovery = verified.trim().split('\n').at(-1) ?? '';
-    assert.match((await by('mfa', 'ls')).err, /next: the same with --totp CODE\n$/);
+    assert.match((await by('mfa', 'ls')).err, /next: repeat it with --totp CODE\n$/);
     assert.match(await done('mfa', 'ls', '--totp', code(1)), /^phone +authenticator app/m);
     assert.equal(await done('mfa', 'rm', 'phone', '--totp', recovery), 'Removed phone.\n');
   });

@@ -32,7 +32,10 @@ describe('generations', () => {
 
   test('none: what makes one', async () => {
     const { name } = await api.instance(who);
-    assert.equal(await cli.done('generations', name), `No generations yet. Create one: berth flush ${name}\n`);
+    assert.equal(
+      await cli.done('generations', name),
+      `No generations yet. Create one: berth flush ${name}\n`,
+    );
   });
 
   test('are pinned and named, and neither any more', async () => {

@@ -168,7 +168,7 @@ describe('completion', () => {
     const { cli, who } = await somebody();
     const { name } = await api.instance(who);
     assert.equal(await cli.done('__complete', 'cre'), 'create\n');
-    assert.match(await cli.done('__complete', 'webhook', ''), /^create\nls\nrm\n/);
+    assert.match(await cli.done('__complete', 'webhook', ''), /^create\nls\nshow\n/);
     assert.equal(await cli.done('__complete', 'start', name.slice(0, 3)), `${name}\n`);
     assert.equal(await cli.done('__complete', 'create', 'x', '--me'), '--memory\n');
     assert.equal(await new Cli({ BERTH_URL: 'http://127.0.0.1:1' }).done('__complete', 'start', ''), '');

@@ -117,7 +117,7 @@ describe('logs', () => {
     assert.deepEqual([never.code, never.out], [0, '']);
     assert.match(
       never.err,
-      new RegExp(`${off.name} has never run, .*\n {2}next: berth start ${off.name}\n$`),
+      new RegExp(`${off.name} never ran, so its console log is empty\n {2}next: berth start ${off.name}\n$`),
     );
     assert.match(await cli.fails(2, 'logs', name, '--tail', '0'), /--tail takes 1 to 1024/);
   });

@@ -32,8 +32,8 @@ test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an in
   writeFileSync(file, second.line);
   assert.match(await cli.done('ssh-key', 'add', file, '--name', 'desk', '-q'), /^key_\w+\n$/);
   const list = await cli.done('ssh-key', 'ls');
-  assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED +FOR\n/);
-  assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never .* this organisation$/m);
+  assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED +FOR +ID\n/);
+  assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never .* this organisation +key_\w+$/m);
   assert.match(await cli.done('instance', 'ssh-keys', name), /all keys of its creator:\nNAME/);
   assert.match(
     await cli.done('instance', 'ssh-keys', name, '--set', 'desk'),

@@ -88,6 +88,7 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.goto(`/instances/${await stoppedAfterAMonth(visited)}`);
     await chart(page, 'CPU').locator('.chart-line').first().waitFor();
     const plot = page.getByRole('slider', { name: 'CPU' });
+    await plot.scrollIntoViewIfNeeded();
     const box = await plot.boundingBox();
     assert.ok(box);
     await page.mouse.move(box.x + box.width * 0.45, box.y + 50);

@@ -131,9 +131,9 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByText('Enter 128 or more.').waitFor();
     await name.fill('web');
     await dialog().getByLabel('Memory, MiB').fill('256');
-    await dialog().locator('summary').click();
+    await dialog().locator('summary').first().click();
     await dialog().getByLabel('Labels').fill('novalue');
-    await dialog().locator('summary').click();
+    await dialog().locator('summary').first().click();
     await button('Create').click();
     // Its part of the form was folded.
     await dialog().getByText('Write labels as key=value').waitFor();
@@ -145,7 +145,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     const { name } = await api.instance(who);
     await button('New instance').first().click();
     await dialog().getByLabel('Name', { exact: true }).fill(name);
-    await dialog().locator('summary').click();
+    await dialog().locator('summary').first().click();
     await button('Create').click();
     await alert().filter({ hasText: 'exists already' }).waitFor();
     const [told, form] = await Promise.all([alert().boundingBox(), dialog().boundingBox()]);

@@ -48,7 +48,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByLabel('Name').fill('web');
     await page.getByText('berth create web --start', { exact: true }).waitFor();
     await dialog().getByLabel('CPUs').fill('4');
-    await dialog().getByLabel('Start its VM at once').uncheck();
+    await dialog().getByLabel('Start it now').uncheck();
     await page.getByText('berth create web --cpus 4', { exact: true }).waitFor();
     await button('Copy the curl command').click();
     await page.getByText('Copied').waitFor();

@@ -127,7 +127,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await page.keyboard.type('web');
     await type('Memory, MiB', '256');
     await type('Disk, GiB', '2');
-    await use(dialog().locator('summary'));
+    await use(dialog().locator('summary').first());
     await tabTo(page, dialog().getByLabel('Automatic flush, seconds'));
     await page.keyboard.press('Delete');
     await type('Labels', 'team=console');

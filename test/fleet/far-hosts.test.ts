@@ -64,7 +64,7 @@ before(async () => {
 after(() => rmSync(data_dir, { recursive: true, force: true }));
 
 test('a host is added on the server if it listens for hosts, and its token is shown once', async () => {
-  await assert.rejects(addHost(onServer({}), 'far'), /set BERTH_HOSTS_LISTEN/);
+  await assert.rejects(addHost(onServer({}), 'far'), /BERTH_HOSTS_LISTEN is not set/);
   await assert.rejects(addHost(onServer(), 'Far_1'), /a-z, 0-9 and hyphens/);
   token = (await addHost(onServer(), 'far', { cpus: '64', memory: '4096' })).trim();
   await assert.rejects(addHost(onServer(), 'far'), /there is a host far already/);

@@ -29,7 +29,7 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
     assert.match(ran.out, /as admin@localhost, in /);
     const found = await cli.done('doctor');
     assert.match(found, /^ok {2}ready/m);
-    assert.match(found, /^! {3}mail server .*\n {4}next: BERTH_SMTP_URL/m);
+    assert.match(found, /^! {3}mail .*\n {4}next: BERTH_SMTP_URL/m);
   });
 
   test('create --start creates and boots; ssh passes input, output and exit code', async () => {

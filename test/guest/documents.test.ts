@@ -81,7 +81,7 @@ describe('the commands of the documents', { skip: CANNOT_BOOT_GUESTS, timeout: 5
     assert.equal(start, 'npm start\n');
     const printed = await type(rest);
     assert.match(printed[0] ?? '', /^You are logged in at .* as admin@localhost/);
-    assert.match(printed[0] ?? '', /You had no SSH key/);
+    assert.match(printed[0] ?? '', /Created an SSH key/);
     assert.ok(printed.some((text) => text.endsWith('remember me\n')));
     assert.ok(printed.some((text) => /^copy +stopped/m.test(text)));
     assert.ok(printed.some((text) => text.endsWith('\nweb\n')));

@@ -12,7 +12,7 @@ import { NO_INSTALLATION } from '../support/no-installation.ts';
 import { makeSession, type Person } from '../support/people.ts';
 import { FACTS } from '../support/scripted-agent.ts';
 
-const WEAK = { check: 'mail server', found: 'none', next: 'BERTH_SMTP_URL=smtp://…' };
+const WEAK = { check: 'mail', found: 'none', next: 'BERTH_SMTP_URL=smtp://…' };
 const FILE = { check: 'secrets', found: 'others may read them', next: 'chmod' };
 const api = await apiForFile({
   context: {

@@ -82,7 +82,7 @@ export const FORK: Command = {
   options: {
     generation: {
       type: 'string',
-      value: 'N',
+      value: 'GENERATION',
       help: 'the disk as of this generation; default: the current state',
     },
     'no-flush': {

@@ -25,8 +25,9 @@ async function logs({ args, options, session, terminal, signal }: Call): Promise
   let before = await read(follow ? Math.max(tail_kib, TAIL_KIB) : tail_kib);
   print(timestamps ? lastLines(before, tail_kib * 1024) : before.slice(-tail_kib * 1024));
   if (before === '' && terminal.format === 'human') {
-    const why = vm.boot === 0 ? 'never ran' : 'has printed nothing';
-    terminal.warn(`berth: ${name} ${why}, so its console log is empty`);
+    const [why, next] =
+      vm.boot === 0 ? ['never ran', `\n  next: berth start ${name}`] : ['has printed nothing', ''];
+    terminal.warn(`berth: ${name} ${why}, so its console log is empty${next}`);
   }
   // A console may end inside a line, where the shell's prompt would continue.
   if (!follow && process.stdout.isTTY && before !== '' && !before.endsWith('\n')) terminal.say('');
