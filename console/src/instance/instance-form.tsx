@@ -85,9 +85,9 @@ function numberOrNull(value: FormDataEntryValue | null): number | null {
 
 export type Size = Pick<Instance, 'cpus' | 'memory_mib' | 'disk_gib'>;
 
-export function SizeFields({ of = NEW_DEFAULTS, issues }: { readonly of?: Size; readonly issues: Issues }) {
+export function SizeFields({ of, issues }: { readonly of?: Size; readonly issues: Issues }) {
   const common = { type: 'number', required: true } as const;
-  const { cpus, memory_mib, disk_gib } = of;
+  const { cpus, memory_mib, disk_gib } = of ?? NEW_DEFAULTS;
   return (
     <div class="columns three">
       <Field
