@@ -7,10 +7,14 @@ const MAX_LENGTH = 64;
 export function nearest(word: string, known: readonly string[]): string | undefined {
   const meant = known
     .map((candidate) => ({ candidate, edits: distance(word.slice(0, MAX_LENGTH), candidate) }))
-    .filter(({ candidate, edits }) => edits <= Math.max(2, Math.floor(candidate.length / 3)))
-    // Replacing every letter is no typing error.
-    .filter(({ candidate, edits }) => edits < candidate.length);
+    .filter(({ candidate, edits }) => edits <= mostEdits(candidate.length));
   return meant.sort((a, b) => a.edits - b.edits)[0]?.candidate;
+}
+
+/** Few letters have many neighbours: `vm` is not a mistyped `rm`. */
+function mostEdits(length: number): number {
+  if (length < 3) return 0;
+  return length === 3 ? 1 : Math.max(2, Math.floor(length / 3));
 }
 
 /** Edits (insert, delete, replace) from one text to the other. */

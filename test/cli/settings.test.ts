@@ -98,7 +98,10 @@ describe('--user-data', () => {
 
   test('a file that is not there, too large or no text', async () => {
     const file = join(cli.home, 'wrong');
-    assert.match(await cli.fails(1, 'create', newName(), '--user-data', file), /ENOENT.*wrong/);
+    assert.match(
+      await cli.fails(2, 'create', newName(), '--user-data', file),
+      /--user-data: there is no file .*wrong/,
+    );
     writeFileSync(file, Buffer.alloc(64 * 1024 + 1, 'x'));
     assert.match(
       await cli.fails(1, 'create', newName(), '--user-data', file),

@@ -189,6 +189,10 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await picture(page, 'settings');
     await button('Save').click();
     await dialog().getByText(`${name} is running. It is stopped first`).waitFor();
+    await dialog().getByRole('button', { name: 'Cancel' }).click();
+    assert.equal(await page.getByLabel('Memory, MiB').inputValue(), '1024', 'the typed size stays');
+    assert.equal((await read(visited, id)).memory_mib, 512);
+    await button('Save').click();
     await button('Stop and resize').click();
     await api.agent.assigned(id, 'it is to stop', ({ desired }) => desired === 'stopped');
     await api.agent.stopped(id);

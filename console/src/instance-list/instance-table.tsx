@@ -29,55 +29,57 @@ export function InstanceTable({ rows, selects, shown, order, onOrder, chosen, on
     onChosen(next);
   };
   return (
-    <table class="table instances">
-      <thead>
-        <tr>
-          {selects && (
-            <th class="choose">
-              <Choose
-                label="Select all shown instances"
-                checked={all}
-                onChange={(checked) =>
-                  choose(
-                    rows.map(({ id }) => id),
-                    checked,
-                  )
-                }
-              />
-            </th>
-          )}
-          {columns.map((column) => (
-            <SortHead key={column.key} column={column} order={order} onOrder={onOrder} />
-          ))}
-          <th class="end">
-            <span class="hidden">Actions</span>
-          </th>
-        </tr>
-      </thead>
-      <tbody>
-        {rows.map((row) => (
-          <tr key={row.id} class={chosen.has(row.id) ? 'chosen' : undefined}>
+    <div class="wide-table">
+      <table class="table instances">
+        <thead>
+          <tr>
             {selects && (
-              <td class="choose">
+              <th class="choose">
                 <Choose
-                  label={`Select ${row.name}`}
-                  checked={chosen.has(row.id)}
-                  onChange={(checked) => choose([row.id], checked)}
+                  label="Select all shown instances"
+                  checked={all}
+                  onChange={(checked) =>
+                    choose(
+                      rows.map(({ id }) => id),
+                      checked,
+                    )
+                  }
                 />
-              </td>
+              </th>
             )}
-            {columns.map(({ key, class: more, cell }) => (
-              <td key={key} class={more}>
-                {cell(row)}
-              </td>
+            {columns.map((column) => (
+              <SortHead key={column.key} column={column} order={order} onOrder={onOrder} />
             ))}
-            <td class="end">
-              <Actions instance={row} />
-            </td>
+            <th class="end">
+              <span class="hidden">Actions</span>
+            </th>
           </tr>
-        ))}
-      </tbody>
-    </table>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.id} class={chosen.has(row.id) ? 'chosen' : undefined}>
+              {selects && (
+                <td class="choose">
+                  <Choose
+                    label={`Select ${row.name}`}
+                    checked={chosen.has(row.id)}
+                    onChange={(checked) => choose([row.id], checked)}
+                  />
+                </td>
+              )}
+              {columns.map(({ key, class: more, cell }) => (
+                <td key={key} class={more}>
+                  {cell(row)}
+                </td>
+              ))}
+              <td class="end">
+                <Actions instance={row} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
 

@@ -125,6 +125,11 @@ function createByCurl({ body, start, ssh_key_ids }: Creation, url: string): stri
   return [`INSTANCE_ID=$(${create} |\n  ${read})`, ...later].join('\n');
 }
 
+const STOP_FIRST = '# A new size needs a stopped VM: DELETE …/vm, and wait until it is stopped.\n';
+
+const isResizeOfRunning = ({ vm }: Instance, { cpus, memory_mib, disk_gib }: ChangeInstanceRequest) =>
+  vm.state !== 'stopped' && (cpus ?? memory_mib ?? disk_gib) !== undefined;
+
 /** The change of an instance's settings, or null if the form holds what the instance has. */
 export function changeCommands(
   instance: Instance,
@@ -143,7 +148,7 @@ export function changeCommands(
   const no_labels = body.labels !== undefined && Object.keys(body.labels).length === 0;
   return {
     cli: no_labels ? `# berth set cannot remove all labels; curl can.\n${set}` : set,
-    curl: curl('PATCH', `${origin}/v1/instances/${instance.id}`, body),
+    curl: `${isResizeOfRunning(instance, body) ? STOP_FIRST : ''}${curl('PATCH', `${origin}/v1/instances/${instance.id}`, body)}`,
   };
 }
 

@@ -40,20 +40,29 @@ function readForm(form: FormData, instance: Instance): ChangeInstanceRequest {
   };
 }
 
+interface Resize {
+  readonly settings: ChangeInstanceRequest;
+  readonly size: Size;
+  readonly form: HTMLFormElement;
+}
+
 export function InstanceSettings({ instance }: { readonly instance: Instance }) {
   const [deleting, setDeleting] = useState(false);
-  /** The size that waits for the consent to stop the VM. */
-  const [size, setSize] = useState<Size | null>(null);
+  /** The change that waits for the consent to stop the VM, and the form that holds it. */
+  const [resize, setResize] = useState<Resize | null>(null);
   const { id, name, vm, generations_keep: keep } = instance;
   const work = async (form: FormData, element: HTMLFormElement) => {
     const body = readForm(form, instance);
-    const wanted = readSize(form);
+    const size = readSize(form);
+    if (isFixed(instance) && !isSize(instance, size)) {
+      setResize({ settings: body, size, form: element });
+      return;
+    }
     const changed = await call('changeInstance', { path: { id }, body });
     putInstance(changed);
     // Saved values are no longer edits: from now on the fields follow the live state.
     element.reset();
     tell('good', 'Saved.');
-    if (vm.state !== 'stopped' && !isSize(instance, wanted)) setSize(wanted);
     if (changed.name !== name) navigate(`/instances/${changed.name}/settings`, { replace: true });
   };
   return (
@@ -81,7 +90,13 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
               <LabelsField of={instance.labels} issue={issues['labels']} />
               <KeptFields keep={keep} issues={issues} />
               <CommandView
-                of={(form) => changeCommands(instance, readForm(form, instance), location.origin)}
+                of={(form) =>
+                  changeCommands(
+                    instance,
+                    { ...readForm(form, instance), ...readSize(form) },
+                    location.origin,
+                  )
+                }
               />
             </>
           )}
@@ -95,7 +110,15 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
           Delete {name}
         </Button>
       </Section>
-      {size && <ResizeDialog instance={instance} size={size} onClose={() => setSize(null)} />}
+      {resize && (
+        <ResizeDialog
+          instance={instance}
+          settings={resize.settings}
+          size={resize.size}
+          onDone={() => resize.form.reset()}
+          onClose={() => setResize(null)}
+        />
+      )}
       {deleting && <Delete instance={instance} onClose={() => setDeleting(false)} />}
     </>
   );

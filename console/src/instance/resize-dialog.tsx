@@ -1,8 +1,9 @@
-/** Resizes an instance whose VM is on: asks once, stops it, resizes, and starts it again if it ran. */
-import type { Instance } from '../../../client/src/berth.ts';
+/** Saves the settings of an instance whose VM is on, with a new size: asks once, stops it, resizes, starts it again if it ran. */
+import type { ChangeInstanceRequest, Instance } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { mebibytes } from '../format.ts';
 import { putInstance, refreshSoon } from '../live/instances.ts';
+import { navigate } from '../router.ts';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { tell } from '../ui/toasts.tsx';
 import type { Size } from './instance-form.tsx';
@@ -10,24 +11,36 @@ import { stopNotice, whileStopped } from './while-stopped.ts';
 
 interface Props {
   readonly instance: Instance;
+  /** The other settings, saved before the VM stops. */
+  readonly settings: ChangeInstanceRequest;
   readonly size: Size;
+  readonly onDone: () => void;
   readonly onClose: () => void;
 }
 
-export function ResizeDialog({ instance, size, onClose }: Props) {
-  const { id, name } = instance;
+export function ResizeDialog({ instance, settings, size, onDone, onClose }: Props) {
+  const { id } = instance;
   const words = `${size.cpus} cpu, ${mebibytes(size.memory_mib)} memory, ${size.disk_gib} GiB disk`;
   const work = async () => {
+    const { name } = await call('changeInstance', { path: { id }, body: settings });
     await whileStopped(instance, async () =>
       putInstance(await call('changeInstance', { path: { id }, body: { ...size } })),
     );
     refreshSoon();
+    onDone();
+    if (name !== instance.name) navigate(`/instances/${name}/settings`, { replace: true });
     tell('good', `Resized ${name}: ${words}.`);
   };
   return (
-    <ConfirmDialog title={`Resize ${name}`} verb="Stop and resize" harmless onClose={onClose} work={work}>
+    <ConfirmDialog
+      title={`Resize ${instance.name}`}
+      verb="Stop and resize"
+      harmless
+      onClose={onClose}
+      work={work}
+    >
       <p class="notice">{stopNotice(instance)}</p>
-      <p>The new size: {words}. The other settings are saved already.</p>
+      <p>The new size: {words}. The other settings are saved with it.</p>
     </ConfirmDialog>
   );
 }

@@ -63,7 +63,7 @@ function used({ used: amount, limit }: QuotaUse, format: (value: number) => stri
   return (
     <>
       <span class={full ? 'bad' : undefined}>{format(amount)}</span>
-      <span class="dim"> {limit === null ? 'unlimited' : `of ${format(limit)}`}</span>
+      <span class="dim">{limit === null ? ', no limit' : ` of ${format(limit)}`}</span>
     </>
   );
 }

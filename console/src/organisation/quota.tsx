@@ -32,7 +32,7 @@ export function Quota() {
                   <dt>{name}</dt>
                   <dd>
                     {format(used)}
-                    <span class="dim"> {limit === null ? 'unlimited' : `of ${format(limit)}`}</span>
+                    <span class="dim">{limit === null ? ', no limit' : ` of ${format(limit)}`}</span>
                     {limit !== null && <meter min={0} max={limit} value={used} aria-label={name} />}
                   </dd>
                 </div>

@@ -10,7 +10,7 @@ interface Props<T extends string> {
 
 export function Choice<T extends string>({ name, options, value, onChoose }: Props<T>) {
   return (
-    <fieldset class="choice">
+    <fieldset class="choice-bar">
       <legend class="hidden">{name}</legend>
       {options.map(([each, label]) => (
         <button key={each} type="button" aria-pressed={each === value} onClick={() => onChoose(each)}>

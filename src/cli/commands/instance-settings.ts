@@ -111,6 +111,8 @@ export async function userDataOf({ options, terminal }: Call): Promise<string | 
     return new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(path));
   } catch (error) {
     if (error instanceof TypeError) throw new CommandError(`${path} is not UTF-8 text`);
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT')
+      throw new UsageError(`--user-data: there is no file ${path}`);
     throw error;
   }
 }

@@ -29,6 +29,8 @@ async function logs({ args, options, session, terminal, signal }: Call): Promise
       vm.boot === 0 ? ['never ran', `\n  next: berth start ${name}`] : ['has printed nothing', ''];
     terminal.warn(`berth: ${name} ${why}, so its console log is empty${next}`);
   }
+  if (follow && vm.boot === 0 && terminal.format === 'human')
+    terminal.warn('berth: waiting for its first start; Ctrl-C ends');
   // A console may end inside a line, where the shell's prompt would continue.
   if (!follow && process.stdout.isTTY && before !== '' && !before.endsWith('\n')) terminal.say('');
   while (follow) {

@@ -24,7 +24,7 @@ async function move(call: Call, { doing, done, to, begin }: Move): Promise<undef
     if (!options.flag('no-wait')) {
       vms[at] = await waitFor(call, berth, instance, to, doing);
       const took = duration(performance.now() - began);
-      const how = vms[at]?.state === 'stopped' && isRecovered(vms[at]) ? 'is stopped' : done;
+      const how = vms[at]?.state === 'stopped' && !isSaved(vms[at]) ? 'is stopped' : done;
       terminal.say(`${instance.name} ${how} (${took})${ending(instance, vms[at])}`);
     } else terminal.say(`${instance.name}: ${vms[at]?.state}`);
   }
@@ -35,6 +35,9 @@ async function move(call: Call, { doing, done, to, begin }: Move): Promise<undef
 function isRecovered(vm: Vm | undefined): boolean {
   return ['recovered', 'cold_boot'].includes(vm?.reason?.code ?? '');
 }
+
+/** Not of a VM that never ran, or whose last writes are lost. */
+const isSaved = (vm: Vm) => vm.boot > 0 && !isRecovered(vm);
 
 function ending({ name }: Instance, vm: Vm | undefined): string {
   if (isRecovered(vm)) return `\n${vm?.reason?.message}`;
