@@ -209,6 +209,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
       .locator('.timeline li.head')
       .filter({ hasText: String(head + 1) })
       .waitFor();
+    await dialog().waitFor({ state: 'hidden' });
     await picture('generations');
     await use(button(`Fork generation ${head}`));
     await dialog().waitFor();
