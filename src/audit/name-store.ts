@@ -3,7 +3,7 @@ import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { OrgId } from '../lib/ids.ts';
 
-/** By id. What is gone has the name that the newest entry about it noted. */
+/** By id. A deleted resource or former member has the name that the newest entry about it noted. */
 export async function auditNames(
   tx: Tx,
   org_id: OrgId,
@@ -17,7 +17,7 @@ export async function auditNames(
 }
 
 /** Ids of resources that have names. */
-const NAMED = /^(inst|key|ak|wh|sa|inv|mfa)_/;
+const NAMED = /^(usr|inst|key|ak|wh|sa|inv|mfa)_/;
 
 interface Named {
   readonly id: string;
@@ -27,7 +27,8 @@ interface Named {
 async function presentNames(tx: Tx, org_id: OrgId, ids: readonly string[]): Promise<Map<string, string>> {
   const wanted = sql`any(${[...ids]}::text[])`;
   const { rows } = await sql<Named>`
-    select id, email as name from users where id = ${wanted}
+    select u.id, u.email as name from users u join memberships m on m.user_id = u.id
+    where m.org_id = ${org_id} and u.id = ${wanted}
     union all select id, name from organisations where id = ${wanted} and id = ${org_id}
     union all select id, name from service_accounts where id = ${wanted} and org_id = ${org_id}
     union all select id, name from instances where id = ${wanted} and org_id = ${org_id}
@@ -42,7 +43,7 @@ async function presentNames(tx: Tx, org_id: OrgId, ids: readonly string[]): Prom
 async function notedNames(tx: Tx, org_id: OrgId, ids: readonly string[]): Promise<Map<string, string>> {
   const { rows } = await sql<Named>`
     select t.id, l.name from unnest(${[...ids]}::text[]) as t (id), lateral (
-      select coalesce(data ->> 'name', data ->> 'email') as name from audit_log
+      select coalesce(data ->> 'email', data ->> 'name') as name from audit_log
       where org_id = ${org_id} and target = t.id and data ?| array['name', 'email']
       order by id desc limit 1
     ) as l where l.name is not null`.execute(tx);

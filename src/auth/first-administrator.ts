@@ -5,8 +5,9 @@ import { hashPassword } from './passwords.ts';
 import { hasUsers, lockUsers } from './store.ts';
 
 /**
- * Creates the first account, owner of the first organisation (without quotas, operator of the installation), unless an account exists. Returns whether it
- * did. `keep` stores the password before the commit, so that no account exists without a known password.
+ * Creates the first account unless one exists, and returns whether it did. The account owns the first organisation, which has
+ * no quotas and operates the installation. `keep` stores the password before the commit, so that no account exists without a
+ * known password.
  */
 export async function createFirstAdministrator(
   db: Db,

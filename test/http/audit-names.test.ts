@@ -43,6 +43,18 @@ test('an entry names its actor and its target, the target by its present name', 
   assert.deepEqual(new Set((await audit(who)).map(({ actor_name }) => actor_name)), new Set([who.email]));
 });
 
+test('a former member keeps the address of then, not that of today', async () => {
+  const owner = await api.person();
+  const gone = await api.person({ org_id: owner.org_id, role: 'admin' });
+  await api.as(gone).post('/v1/api-keys', { name: 'ci', scope: 'vm:read' });
+  await api.as(owner).delete(`/v1/orgs/${owner.org_id}/members/${gone.user_id}`);
+  const email = `new-${gone.email}`;
+  await api.db.updateTable('users').set({ email, email_key: email }).where('id', '=', gone.user_id).execute();
+  const [removed, created] = await audit(owner);
+  assert.deepEqual([removed?.action, removed?.target_name], ['member.remove', gone.email]);
+  assert.deepEqual([created?.action, created?.actor_name], ['api_key.create', gone.email]);
+});
+
 test('what is gone keeps the name that it had last, in all of its entries', async () => {
   const who = await api.person();
   const key = await api.as(who).post<{ id: string }>('/v1/api-keys', { name: 'ci', scope: 'vm:read' });

@@ -99,6 +99,18 @@ describe('200', () => {
     const { key } = await makeKey(db, who, 'instances:read');
     assert.deepEqual(await namesOf(key), new Set([null]));
   });
+
+  test('a former member has no name, and is not found by the address of today', async () => {
+    const owner = await api.person();
+    const gone = await api.person({ org_id: owner.org_id, role: 'member' });
+    await tenDays(gone);
+    await api.as(owner).delete(`/v1/orgs/${owner.org_id}/members/${gone.user_id}`);
+    const email = `new-${gone.email}`;
+    await db.updateTable('users').set({ email, email_key: email }).where('id', '=', gone.user_id).execute();
+    const theirs = await list(owner, { actor: gone.user_id });
+    assert.deepEqual(new Set(theirs.data.map(({ actor_name }) => actor_name)), new Set([null]));
+    assert.deepEqual((await list(owner, { actor: email })).data, []);
+  });
 });
 
 describe('400', () => {

@@ -22,7 +22,8 @@ const AuditEntry = named('AuditEntry', {
   actor: Type.String({ examples: ['usr_01k5x8m2vq7r4t9wz3b6c8d0ef'] }),
   actor_name: nullable(
     Type.String({
-      description: 'The e-mail address of the person, or the name of the service account; null: not known',
+      description:
+        'The e-mail address of the member, or the name of the service account; a former member has the address of then; null: not known',
       examples: ['ada@example.org'],
     }),
   ),

@@ -44,7 +44,7 @@ const Event = named('Event', {
   actor_name: nullable(
     Type.String({
       description:
-        'The e-mail address of the person or the name of the service account; null without the scope `org:read`, and for hosts and `system`. Webhooks do not send it',
+        'The e-mail address of the member or the name of the service account; null without the scope `org:read`, for former members, hosts and `system`. Webhooks do not send it',
       examples: ['ada@example.org'],
     }),
   ),
@@ -102,7 +102,7 @@ async function shown(
   rows: readonly NumberedEvent[],
 ): Promise<readonly { readonly row: NumberedEvent; readonly view: EventView }[]> {
   const may_know = principal.scopes.has('org:read');
-  const names = await actorNames(tx, may_know ? rows.map(({ actor }) => actor) : []);
+  const names = await actorNames(tx, principal.org_id, may_know ? rows.map(({ actor }) => actor) : []);
   return rows.map((row) => ({ row, view: eventView(row, names.get(row.actor) ?? null) }));
 }
 

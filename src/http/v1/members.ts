@@ -177,7 +177,7 @@ function registerRemoval(app: App, context: AppContext): void {
       await mutate(context, request, reply, { action: 'member.remove' }, async (tx, principal) => {
         const check = (before: MemberRow) => requireMatch(request, etagValue(before));
         const gone = await removeMember(tx, context.quotas, principal, user_id, check);
-        return { status: 204, body: null, target: user_id, data: { role: gone.role } };
+        return { status: 204, body: null, target: user_id, data: { email: gone.email, role: gone.role } };
       });
       return reply.status(204).send(null);
     },
