@@ -13,7 +13,7 @@ import {
   type Page,
 } from 'playwright-core';
 
-const EXECUTABLE = '/usr/bin/chromium';
+const EXECUTABLE = '/usr/bin/chromium-headless-shell';
 /** The reason why no browser is available, for `skip`; false if one is. */
 export const NO_BROWSER = existsSync(EXECUTABLE) ? false : `there is no ${EXECUTABLE}`;
 
