@@ -423,7 +423,7 @@ export type Invitation = {
   role: 'owner' | 'admin' | 'member' | 'billing';
   /** RFC 3339, UTC, milliseconds */
   expires_at: string;
-  /** The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once */
+  /** The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once. It begins with BERTH_PUBLIC_URL, by default an address that only the server itself reaches */
   accept_url?: string | undefined;
 };
 

@@ -1,12 +1,13 @@
 /** The audit log. */
 import { useState } from 'preact/hooks';
+import { AUDIT_ACTIONS, auditDetails } from '../../../client/src/audit-words.ts';
 import type { AuditEntry } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { exactly } from '../format.ts';
 import { instances } from '../live/instances.ts';
 import { leads } from '../live/membership.ts';
 import { Actor } from '../ui/actor.tsx';
-import { Field } from '../ui/field.tsx';
+import { Select } from '../ui/field.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
 import { LogFilter, type LogFilterValues } from '../ui/log-filter.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
@@ -44,16 +45,12 @@ function Entries() {
   );
   return (
     <>
-      <LogFilter
-        type={<Field label="Action" name="type" placeholder="vm.start" spellcheck={false} />}
-        value={filter}
-        onChange={setFilter}
-      />
+      <LogFilter type={<ActionField />} value={filter} onChange={setFilter} />
       <ListTable
         list={list}
         lines={8}
         empty={
-          <Empty icon="audit" title="No entry fits">
+          <Empty icon="audit" title="No entry matches">
             <p>Change or clear the filter.</p>
           </Empty>
         }
@@ -70,6 +67,9 @@ function Entries() {
                 <div class="narrow-only">
                   <Target entry={entry} />
                 </div>
+                <div class="narrow-only">
+                  <Details entry={entry} />
+                </div>
               </>
             ),
           },
@@ -79,10 +79,39 @@ function Entries() {
             cell: ({ actor, actor_name }) => <Actor id={actor} name={actor_name} />,
           },
           { head: 'Target', class: 'wide-only', cell: (entry) => <Target entry={entry} /> },
+          { head: 'Details', class: 'wide-only', cell: (entry) => <Details entry={entry} /> },
           { head: 'From', class: 'wide-only nowrap', cell: ({ ip }) => ip ?? '' },
           { head: 'No.', class: 'number wide-only', cell: ({ seq }) => seq ?? '' },
         ]}
       />
+    </>
+  );
+}
+
+function ActionField() {
+  const groups = Map.groupBy(AUDIT_ACTIONS, (action) => action.split('.')[0] ?? '');
+  return (
+    <Select label="Action" name="type">
+      <option value="">All actions</option>
+      {[...groups].map(([group, actions]) => (
+        <optgroup key={group} label={group.replaceAll('_', ' ')}>
+          {actions.map((action) => (
+            <option key={action} value={action}>
+              {action}
+            </option>
+          ))}
+        </optgroup>
+      ))}
+    </Select>
+  );
+}
+
+/** What distinguishes entries of the same action and target. */
+function Details({ entry: { data, ip } }: { readonly entry: AuditEntry }) {
+  return (
+    <>
+      <span class="wrap">{auditDetails(data)}</span>
+      {ip !== null && <div class="narrow-only dim">from {ip}</div>}
     </>
   );
 }
