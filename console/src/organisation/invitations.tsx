@@ -61,8 +61,13 @@ export function Invitations() {
         empty={<p class="panel dim">No open invitations.</p>}
         columns={[
           { head: 'E-mail', class: 'wrap', cell: ({ email }) => email },
-          { head: 'Role', cell: ({ role }) => role },
-          { head: 'Expires', class: 'wide-only nowrap', cell: ({ expires_at }) => <Time at={expires_at} /> },
+          { head: 'Role', below: true, cell: ({ role }) => role },
+          {
+            head: 'Expires',
+            class: 'nowrap',
+            below: true,
+            cell: ({ expires_at }) => <Time at={expires_at} />,
+          },
         ]}
         actions={[
           {
