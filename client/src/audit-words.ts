@@ -1,5 +1,7 @@
 /** The audit log for people: the actions to filter by, and what an entry says beside its action and target. */
 
+import { programName } from './user-agents.ts';
+
 /** A test compares them with what the server writes. */
 export const AUDIT_ACTIONS: readonly string[] = [
   ...['account.change', 'account.confirm_email', 'account.delete'],
@@ -24,11 +26,13 @@ export const AUDIT_ACTIONS: readonly string[] = [
 const LEFT_OUT: readonly string[] = ['credential', 'vm_id', 'flush_id', 'user_id'];
 const MAX_VALUE = 80;
 
-/** What changed: `cpus: 4, memory_mib: 2048`; empty if the entry has no such facts. */
-export function auditDetails(data: Readonly<Record<string, unknown>>): string {
+/** What changed: `cpus: 4, memory_mib: 2048`; empty if the entry has no such facts. @param target_name is not repeated */
+export function auditDetails(data: Readonly<Record<string, unknown>>, target_name: string | null): string {
   return factsOf(data)
-    .filter(([name]) => !LEFT_OUT.includes(name))
-    .map(([name, value]) => `${name}: ${short(textOf(value))}`)
+    .filter(([name, value]) => !LEFT_OUT.includes(name) && value !== target_name)
+    .map(([name, value]) =>
+      name === 'user_agent' ? programName(String(value)) : `${name}: ${short(textOf(value))}`,
+    )
     .join(', ');
 }
 

@@ -13,7 +13,7 @@ interface Props {
 export function BulkBar({ chosen, onAction, onClear }: Props) {
   const none = chosen.length === 0;
   return (
-    <section class="bulk-bar" aria-label="Selected instances">
+    <section class={none ? 'bulk-bar none' : 'bulk-bar'} aria-label="Selected instances">
       <span aria-live="polite">{none ? 'None selected' : `${chosen.length} selected`}</span>
       {BULK_ACTIONS.map((action) => (
         <Button

@@ -19,7 +19,8 @@ export function Organisations() {
       title="Organisations"
       lead={
         <>
-          What each uses of its quotas. On the server, <code>berth org quota</code> changes them.
+          How much of its quotas each organisation uses. On the server, <code>berth org quota</code> changes
+          them.
         </>
       }
     >

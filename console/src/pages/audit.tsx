@@ -55,32 +55,20 @@ function Entries() {
           </Empty>
         }
         columns={[
-          { head: 'When', class: 'nowrap when', cell: ({ at }) => exactly(at) },
+          { head: 'Action', cell: (entry) => <Action entry={entry} /> },
           {
-            head: 'Action',
-            cell: (entry) => (
-              <>
-                <code>{entry.action}</code>
-                <div class="narrow-only dim">
-                  <Actor id={entry.actor} name={entry.actor_name} />
-                </div>
-                <div class="narrow-only">
-                  <Target entry={entry} />
-                </div>
-                <div class="narrow-only">
-                  <Details entry={entry} />
-                </div>
-              </>
-            ),
+            head: 'When',
+            class: 'nowrap when',
+            below: true,
+            cell: ({ at }) => exactly(at),
           },
           {
             head: 'By',
-            class: 'wide-only',
+            below: true,
             cell: ({ actor, actor_name }) => <Actor id={actor} name={actor_name} />,
           },
-          { head: 'Target', class: 'wide-only', cell: (entry) => <Target entry={entry} /> },
-          { head: 'Details', class: 'wide-only', cell: (entry) => <Details entry={entry} /> },
-          { head: 'From', class: 'wide-only nowrap', cell: ({ ip }) => ip ?? '' },
+          { head: 'Target', below: true, cell: (entry) => <Target entry={entry} /> },
+          { head: 'From', class: 'nowrap', below: true, cell: ({ ip }) => ip ?? 'the server' },
           { head: 'No.', class: 'number wide-only', cell: ({ seq }) => seq ?? '' },
         ]}
       />
@@ -106,12 +94,13 @@ function ActionField() {
   );
 }
 
-/** What distinguishes entries of the same action and target. */
-function Details({ entry: { data, ip } }: { readonly entry: AuditEntry }) {
+/** The details distinguish entries of the same action and target. */
+function Action({ entry: { action, data, target_name } }: { readonly entry: AuditEntry }) {
+  const details = auditDetails(data, target_name);
   return (
     <>
-      <span class="wrap">{auditDetails(data)}</span>
-      {ip !== null && <div class="narrow-only dim">from {ip}</div>}
+      <code>{action}</code>
+      {details !== '' && <div class="dim wrap">{details}</div>}
     </>
   );
 }
