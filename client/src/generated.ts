@@ -175,7 +175,7 @@ export type CreateApiKeyRequest = {
   name: string;
   /** `resource:action` separated by spaces, or `*` */
   scope: string;
-  /** Absent: it does not expire, or it expires with the API key that creates it, which it cannot outlive */
+  /** Absent: it does not expire. A key created with an API key expires with that key at the latest */
   expires_in_seconds?: number | undefined;
   /** The service account that holds the key; absent: the caller holds it */
   service_account_id?: string | undefined;
@@ -423,7 +423,7 @@ export type Invitation = {
   role: 'owner' | 'admin' | 'member' | 'billing';
   /** RFC 3339, UTC, milliseconds */
   expires_at: string;
-  /** The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once */
+  /** The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once. It begins with BERTH_PUBLIC_URL, by default an address that only the server itself reaches */
   accept_url?: string | undefined;
 };
 
@@ -1633,12 +1633,12 @@ export interface Operations {
     input: { body?: MarkAllNotificationsRequest | undefined };
     answer: MarkAllNotificationsResponse;
   };
-  /** Get which kinds of notifications the caller also gets by mail */
+  /** Get which kinds of notifications are also mailed to the caller */
   getNotificationPreferences: {
     input: Record<string, never>;
     answer: NotificationPreferences;
   };
-  /** Set which kinds also go by mail; a kind that is not named does, and security kinds always do */
+  /** Choose which kinds are also mailed; kinds that are not named are, and security kinds always are */
   setNotificationPreferences: {
     input: { body: SetNotificationPreferencesRequest };
     answer: NotificationPreferences;

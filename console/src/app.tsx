@@ -1,7 +1,7 @@
 /** The page for each path, and its access. */
 import { useEffect, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
-import { onReconnect } from './live/connection.ts';
+import { onReconnect, watchConnection } from './live/connection.ts';
 import { instances, runInstances } from './live/instances.ts';
 import { leaveMembership, loadMembership, operates, org, switches } from './live/membership.ts';
 import { runStreams } from './live/streams.ts';
@@ -80,6 +80,7 @@ function Inside() {
   useEffect(() => {
     const stop = new AbortController();
     setFailure(null);
+    watchConnection(stop.signal);
     const begin = async () => {
       await loadMembership(stop.signal);
       if (stop.signal.aborted) return;

@@ -14,11 +14,14 @@ export function MailNotice() {
   };
   return (
     <div class="notice page-notice" role="status">
-      <p>
-        This server sends no mail. Pass the link of an invitation on yourself; to reset a password, run{' '}
-        <code>berth user reset-password</code> on the server. To send mail, set <code>BERTH_SMTP_URL</code>{' '}
-        there.
-      </p>
+      <details>
+        <summary>This server sends no mail.</summary>
+        <p>
+          Pass the link of an invitation on yourself. To reset a password, run{' '}
+          <code>berth user reset-password</code> on the server. To send mail, set <code>BERTH_SMTP_URL</code>{' '}
+          there.
+        </p>
+      </details>
       <Button small kind="quiet" onClick={hide}>
         Hide
       </Button>

@@ -70,9 +70,10 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
           </a>
           <ThemeSwitch />
           <div class="who">
-            <span class="who-name" title={user.value?.email}>
-              {user.value?.name || user.value?.email}
-            </span>
+            <a class="who-name" href="/account" title={user.value?.email}>
+              <span class="side-label">Logged in as</span>
+              <span>{user.value?.name || user.value?.email}</span>
+            </a>
             <button
               type="button"
               class="icon-button"
@@ -130,20 +131,31 @@ function PlaceLink({ place, here }: { readonly place: Place; readonly here: stri
 }
 
 function OrgSwitch() {
-  if (orgs.value.length < 2) return <p class="org-name">{org.value?.name ?? '\u00a0'}</p>;
+  const is_alone = orgs.value.length < 2;
   return (
-    <select
-      class="org-switch"
-      aria-label="Organisation"
-      value={org.value?.id}
-      onChange={(event) => chooseOrganisation(event.currentTarget.value)}
-    >
-      {orgs.value.map(({ id, name }) => (
-        <option key={id} value={id}>
-          {name}
-        </option>
-      ))}
-    </select>
+    <div class="org">
+      <span class="side-label" aria-hidden={!is_alone}>
+        Organisation
+      </span>
+      {is_alone ? (
+        <p class="org-name" title={org.value?.name}>
+          {org.value?.name ?? '\u00a0'}
+        </p>
+      ) : (
+        <select
+          class="org-switch"
+          aria-label="Organisation"
+          value={org.value?.id}
+          onChange={(event) => chooseOrganisation(event.currentTarget.value)}
+        >
+          {orgs.value.map(({ id, name }) => (
+            <option key={id} value={id}>
+              {name}
+            </option>
+          ))}
+        </select>
+      )}
+    </div>
   );
 }
 

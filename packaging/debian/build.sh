@@ -86,7 +86,7 @@ Depends: ${depends}libc6 (>= 2.36), init-system-helpers (>= 1.54)
 Recommends: systemd
 Section: admin
 Priority: optional
-Description: durable instances whose virtual machines come and go
+Description: Linux machines that keep their disk while they are stopped
  An instance is a disk, a name, an SSH address and a set of keys. A VM is one
  boot of it: a QEMU microVM that is started and stopped over HTTP. What the
  guest writes goes to object storage, and the next start goes on from there.

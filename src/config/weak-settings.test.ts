@@ -35,13 +35,18 @@ test('each weak setting is named, and no secret', () => {
     ['BERTH_TRUSTED_PROXIES', '0.0.0.0/0', 'trusted proxies'],
     ['BERTH_LISTEN', '0.0.0.0:7400', 'TLS'],
     ['BERTH_PUBLIC_URL', 'http://berth.example.org', 'TLS'],
-    ['BERTH_PUBLIC_URL', '', 'TLS'],
   ] as const) {
     const weak = weakIn({ ...SOUND, [name]: value });
     assert.deepEqual(Object.keys(weak), [check], `${name}=${value}`);
     assert.doesNotMatch(JSON.stringify(weak), /pass-word/);
   }
-  assert.match(weakIn({})['TLS'] ?? '', /nothing but this machine/);
+  const unset = weakIn({ ...SOUND, BERTH_PUBLIC_URL: '' });
+  assert.deepEqual(Object.keys(unset), ['TLS', 'public URL']);
+  assert.match(unset['TLS'] ?? '', /nothing but this machine/);
+  assert.match(
+    unset['public URL'] ?? '',
+    /^http:\/\/127\.0\.0\.1:7400: links of invitations .* only on this machine/,
+  );
   assert.match(
     weakIn({ ...SOUND, BERTH_PUBLIC_URL: 'http://berth.example.org' })['TLS'] ?? '',
     /people use http:/,

@@ -20,6 +20,8 @@ export function weakSettings(config: Config): WeakSetting[] {
     );
   const tls = weakTls(config);
   if (tls) weak.push(tls);
+  const local = localUrl(config);
+  if (local) weak.push(local);
   if (config.rate_limits === null)
     add(
       'rate limits',
@@ -53,6 +55,15 @@ export function weakSettings(config: Config): WeakSetting[] {
   return weak;
 }
 
+const hostOf = (url: string) => new URL(url).hostname.replace(/^\[|\]$/g, '');
+
+function localUrl({ public_url }: Config): WeakSetting | undefined {
+  const host = hostOf(public_url);
+  if (!isLoopback(host) && host !== '0.0.0.0' && host !== '::') return undefined;
+  const found = `${public_url}: links of invitations and mails open only on this machine`;
+  return { check: 'public URL', found, next: 'BERTH_PUBLIC_URL=https://…, the address that people use' };
+}
+
 function weakTls({ listen, tls, public_url }: Config): WeakSetting | undefined {
   if (tls !== null) return undefined;
   const check = 'TLS';
@@ -65,9 +76,7 @@ function weakTls({ listen, tls, public_url }: Config): WeakSetting | undefined {
     };
   }
   if (public_url.startsWith('https:')) return undefined;
-  const host = new URL(public_url).hostname.replace(/^\[|\]$/g, '');
-  const alone = isLoopback(host) || host === 'localhost';
-  const found = alone
+  const found = isLoopback(hostOf(public_url))
     ? 'none: safe only while nothing but this machine reaches the API; else passwords travel in the clear'
     : `none: people use ${public_url}, and their passwords travel in the clear`;
   return {

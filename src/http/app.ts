@@ -86,7 +86,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
 
   endConnectionsAtClose(app);
   registerConventions(app, context.public_url.startsWith('https://'));
-  registerErrorHandlers(app);
+  app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   registerContentTypes(app);
   const known_hosts = new KnownHosts(context);
   registerKnownHosts(app, known_hosts);
@@ -97,7 +97,8 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   // Pages without a credential, so before the access rules.
   registerDocs(app, context);
   registerSettings(app, context);
-  if (context.console_dir !== undefined) registerConsole(app, context.console_dir);
+  if (context.console_dir === undefined || !registerConsole(app, context.console_dir))
+    app.setNotFoundHandler((request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
   const limits = new RateLimits(context.rate_limits);
   registerAccess(app, context, limits);
   registerReauthorisation(app, context.db, context.slow_ms);
@@ -118,11 +119,6 @@ function listenerOptions(tls: AppContext['tls']): object {
 function addressOf(context: AppContext): (request: IncomingMessage) => string {
   const trusted = proxyAddr.compile([...context.trusted_proxies]);
   return (request) => proxyAddr(request, trusted);
-}
-
-function registerErrorHandlers(app: FastifyInstance): void {
-  app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
-  app.setNotFoundHandler({}, (request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
 }
 
 function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots: StreamSlots): void {

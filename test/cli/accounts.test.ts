@@ -84,6 +84,7 @@ describe('members and invitations', () => {
     const out = await done('invitation', 'create', ada.who.email, '--role', 'admin');
     const link = /^http\S+#token=berth_mail_\w+$/m.exec(out)?.[0] ?? assert.fail(out);
     assert.match(out, /sends no mail: pass this link on/);
+    assert.match(out, /^This link opens only on the server itself.*BERTH_PUBLIC_URL/m);
     assert.match(await done('invitation', 'ls'), new RegExp(`^${ada.who.email} +admin`, 'm'));
     assert.match((await by('invitation', 'accept', link)).err, /^berth: /, 'not for this address');
     assert.match(

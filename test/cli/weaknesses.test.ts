@@ -87,7 +87,7 @@ describe('on its machine', () => {
     await chmod(paths.secret_key, 0o644);
     const isolation = ['VM isolation', 'VM isolation'];
     assert.deepEqual(await checks(), [
-      ...['sign-ups', 'TLS', 'quotas', ...isolation, 'secrets', 'first login'],
+      ...['sign-ups', 'TLS', 'public URL', 'quotas', ...isolation, 'secrets', 'first login'],
     ]);
     for (const { found, next } of await weak()) assert(found !== '' && next, found);
     const { out } = await cli.run(['doctor']);

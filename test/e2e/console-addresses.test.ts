@@ -107,6 +107,7 @@ describe('the console of a server that sends no mail', { skip: NO_BROWSER, timeo
     await dialog()
       .getByText(/\/invitation#token=berth_mail_/)
       .waitFor();
+    await dialog().getByText('This link opens only on the server itself').waitFor();
     await picture(visited, 'invitation');
     const keep = () => button('I have kept it').click();
     assert.deepEqual(await dialogFindings(page, button('Invite'), keep), []);

@@ -125,6 +125,24 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('shows the outcome of a deletion also when it empties the list, until the user closes it', async () => {
+    const { who, page, button, heading, dialog, leave } = await visit();
+    const made = [await api.instance(who), await instanceIn(api, who, 'running')];
+    await page.goto('/');
+    await page.getByLabel('Select all shown instances').check();
+    await button('Delete the selected instances').click();
+    await dialog().getByLabel('Type “delete 2” to confirm').fill('delete 2');
+    await dialog().getByRole('button', { name: 'Delete', exact: true }).click();
+    const row = (name: string) => dialog().locator('li').filter({ hasText: name });
+    for (const { name } of made) await row(name).getByText('accepted').waitFor();
+    await api.db.deleteFrom('instances').where('org_id', '=', who.org_id).execute();
+    await heading('No instances yet').waitFor();
+    for (const { name } of made) await row(name).getByText('deleted', { exact: true }).waitFor();
+    await button('Close').last().click();
+    assert.equal(await dialog().count(), 0);
+    await leave();
+  });
+
   test('forks a running instance after a flush, unless the user chooses not to', async () => {
     const visited = await visit();
     const { who, page, button, dialog, heading, leave } = visited;

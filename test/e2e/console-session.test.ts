@@ -102,7 +102,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByRole('cell', { name: 'Firefox on Linux', exact: true }).waitFor();
     await button('Log out all other sessions').click();
     await dialog().getByRole('button', { name: 'Log out', exact: true }).click();
-    await page.getByText(/^Ended \d sessions?\.$/).waitFor();
+    await page.getByText(/^Logged out \d sessions?\.$/).waitFor();
     await page.getByRole('cell', { name: 'Firefox on Linux', exact: true }).waitFor({ state: 'detached' });
     await button('Log out').first().waitFor();
     await leave();

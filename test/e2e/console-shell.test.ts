@@ -10,6 +10,9 @@ import { press, tabTo } from '../support/keyboard.ts';
 import { pageFindings } from '../support/page-findings.ts';
 import { until } from '../support/waiting.ts';
 
+/** It takes 5 s of silence and 4 s of a question; the rest is for a busy machine. The stream's own limit is 45 s. */
+const HUNG_NOTICED_MS = 25_000;
+
 describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   if (NO_BROWSER) return;
   const { api, browser, visit }: ConsoleForFile = await consoleForFile();
@@ -46,6 +49,22 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByText('changed=meanwhile').waitFor();
     await button('Start').click();
     await page.locator('main [data-state="starting"]').first().waitFor();
+    await leave();
+  });
+
+  test('notices a server that hangs, although its connections stay open, and that it is back', async () => {
+    const { page, listenAt, heading, leave } = await visit();
+    await listenAt('/account');
+    await heading('Sessions').waitFor();
+    const hung: (() => Promise<void>)[] = [];
+    // As with a stopped process: requests get no answer and no refusal.
+    await page.route('**/*', (route) => void hung.push(() => route.fallback()));
+    const banner = page.getByRole('status').filter({ hasText: 'Connection lost. Reconnecting…' });
+    await banner.waitFor({ timeout: HUNG_NOTICED_MS });
+    await page.unrouteAll();
+    for (const goOn of hung) await goOn().catch(() => undefined);
+    await page.getByText('Connected again').waitFor();
+    assert.equal(await banner.count(), 0);
     await leave();
   });
 

@@ -1,6 +1,7 @@
 /** The audit log: every change leaves an entry, only administrators read it, and nobody alters it unseen. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { AUDIT_ACTIONS } from '../../client/src/audit-words.ts';
 import { issueMailToken } from '../../src/auth/mail-token-store.ts';
 import type { Role } from '../../src/db/tables.ts';
 import type { OrgId, WebhookId } from '../../src/lib/ids.ts';
@@ -310,4 +311,13 @@ test('all entries above are one chain, which concurrent requests continue', asyn
     unsealed: 0,
     altered: null,
   });
+});
+
+test('every action above is one that the console offers as a filter', async () => {
+  const rows = await api.db.selectFrom('audit_log').select('action').distinct().execute();
+  assert.ok(rows.length > 30);
+  assert.deepEqual(
+    rows.map(({ action }) => action).filter((each) => !AUDIT_ACTIONS.includes(each)),
+    [],
+  );
 });

@@ -10,6 +10,7 @@ import { apiForFile } from '../support/api.ts';
 
 await import('../../console/build.ts');
 const api = await apiForFile({ context: { console_dir: join(PROJECT, 'console', 'dist') } });
+const JSON_TYPE = 'application/json; charset=utf-8';
 const get = (url: string, headers: Record<string, string> = {}) =>
   api.app.inject({ method: 'GET', url, headers });
 
@@ -52,8 +53,24 @@ test('an unknown path is 404 in the form of the API', async () => {
   for (const path of ['/nothing', '/assets/nothing.js', '/assets/..%2findex.html', '/v1/instances.html']) {
     const { statusCode, headers } = await get(path);
     assert.equal(statusCode, 404, path);
-    assert.equal(headers['content-type'], 'application/json; charset=utf-8');
+    assert.equal(headers['content-type'], JSON_TYPE);
   }
+});
+
+test('an unknown path shows the page to a browser, as 404, and the error of the API to a program', async () => {
+  const browser = { accept: 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8' };
+  for (const path of ['/nowhere', '/nowhere/at/all?x=1', '/instance']) {
+    const { statusCode, headers, payload } = await get(path, browser);
+    assert.deepEqual([statusCode, payload], [404, page.payload], path);
+    assert.equal(headers['content-security-policy'], CONSOLE_SECURITY_POLICY);
+    assert.equal((await get(path, { accept: '*/*' })).headers['content-type'], JSON_TYPE, path);
+  }
+  for (const path of ['/v1/nowhere', '/v1', '/assets/nowhere.js', '/favicon.ico', '/metrics']) {
+    const { statusCode, headers } = await get(path, browser);
+    assert.deepEqual([statusCode, headers['content-type']], [404, JSON_TYPE], path);
+  }
+  const sent = await api.app.inject({ method: 'POST', url: '/nowhere', headers: browser });
+  assert.equal(sent.headers['content-type'], JSON_TYPE);
 });
 
 test('settings.json tells everybody whether sign-ups are open and mail is sent, and nothing else', async () => {

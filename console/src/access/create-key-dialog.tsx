@@ -5,6 +5,7 @@ import { call } from '../api.ts';
 import { role } from '../live/membership.ts';
 import { Field, Select } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
+import { NameField } from '../ui/name-field.tsx';
 import { ScopeChoice } from './scope-choice.tsx';
 import { scopeOf } from './scopes.ts';
 
@@ -20,6 +21,8 @@ const LASTING = [
 interface Props {
   /** The key's owner; absent: the user. */
   readonly holder?: ServiceAccount;
+  /** The names of the organisation's keys. */
+  readonly taken: readonly string[];
   readonly onClose: () => void;
   readonly onMade: (key: MadeKey) => Promise<void>;
 }
@@ -38,7 +41,7 @@ function readForm(form: FormData, holder: ServiceAccount | undefined): CreateApi
   };
 }
 
-export function CreateKeyDialog({ holder, onClose, onMade }: Props) {
+export function CreateKeyDialog({ holder, taken, onClose, onMade }: Props) {
   return (
     <FormDialog
       title={holder ? `New key of ${holder.name}` : 'New API key'}
@@ -49,15 +52,7 @@ export function CreateKeyDialog({ holder, onClose, onMade }: Props) {
     >
       {(issues) => (
         <>
-          <Field
-            label="Name"
-            name="name"
-            required
-            autofocus
-            maxLength={100}
-            placeholder="deploys"
-            issue={issues['name']}
-          />
+          <NameField what="API key" taken={taken} placeholder="deploys" issue={issues['name']} />
           <ScopeChoice issue={issues['scope']} />
           <div class="columns">
             <Select label="Expires after" name="expires_in_seconds" issue={issues['expires_in_seconds']}>

@@ -3,22 +3,29 @@ import { useState } from 'preact/hooks';
 import type { ServiceAccount } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { Button } from '../ui/button.tsx';
-import { Field } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
+import { NameField } from '../ui/name-field.tsx';
 import { Section } from '../ui/page.tsx';
 import { SecretDialog } from '../ui/secret-dialog.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
 import { CreateKeyDialog, type MadeKey } from './create-key-dialog.tsx';
 import { ScopeChoice } from './scope-choice.tsx';
+import { ScopeText } from './scope-text.tsx';
 import { scopeOf } from './scopes.ts';
 
-export function ServiceAccounts() {
+interface Props {
+  /** The names of the organisation's keys. */
+  readonly key_names: readonly string[];
+}
+
+export function ServiceAccounts({ key_names }: Props) {
   const [creating, setCreating] = useState(false);
   const [holder, setHolder] = useState<ServiceAccount | null>(null);
   const [made, setMade] = useState<MadeKey | null>(null);
   const list = useList('service-accounts', (query) => call('listServiceAccounts', { query }));
+  const names = list.data?.map(({ name }) => name) ?? [];
   return (
     <Section
       title="Service accounts"
@@ -30,9 +37,27 @@ export function ServiceAccounts() {
         lines={1}
         empty={<p class="panel dim">No service accounts yet.</p>}
         columns={[
-          { head: 'Name', cell: ({ name }) => name },
-          { head: 'Scope', class: 'wide-only', cell: ({ scope }) => <code class="wrap">{scope}</code> },
-          { head: 'Created', class: 'wide-only nowrap', cell: (account) => <Time at={account.created_at} /> },
+          {
+            head: 'Name',
+            cell: ({ id, name }) => (
+              <>
+                <span class="wrap">{name}</span>
+                {/* Only the id tells two of one name apart. */}
+                {names.filter((each) => each === name).length > 1 && (
+                  <div>
+                    <code class="dim wrap">{id}</code>
+                  </div>
+                )}
+              </>
+            ),
+          },
+          { head: 'Permissions', below: true, cell: ({ scope }) => <ScopeText scope={scope} /> },
+          {
+            head: 'Created',
+            class: 'nowrap',
+            below: true,
+            cell: (account) => <Time at={account.created_at} />,
+          },
         ]}
         actions={[
           { name: 'New key', about: ({ name }) => `New key of ${name}`, kind: 'plain', work: setHolder },
@@ -44,10 +69,11 @@ export function ServiceAccounts() {
           },
         ]}
       />
-      {creating && <CreateAccount onClose={() => setCreating(false)} onMade={list.reload} />}
+      {creating && <CreateAccount taken={names} onClose={() => setCreating(false)} onMade={list.reload} />}
       {holder && (
         <CreateKeyDialog
           holder={holder}
+          taken={key_names}
           onClose={() => setHolder(null)}
           onMade={async (key) => setMade(key)}
         />
@@ -67,11 +93,12 @@ export function ServiceAccounts() {
 }
 
 interface CreateProps {
+  readonly taken: readonly string[];
   readonly onClose: () => void;
   readonly onMade: () => Promise<void>;
 }
 
-function CreateAccount({ onClose, onMade }: CreateProps) {
+function CreateAccount({ taken, onClose, onMade }: CreateProps) {
   const work = async (form: FormData) => {
     const body = { name: String(form.get('name')).trim(), scope: scopeOf(form, '*') };
     await call('createServiceAccount', { body });
@@ -81,15 +108,7 @@ function CreateAccount({ onClose, onMade }: CreateProps) {
     <FormDialog title="New service account" verb="Create" onClose={onClose} work={work} wide>
       {(issues) => (
         <>
-          <Field
-            label="Name"
-            name="name"
-            required
-            autofocus
-            maxLength={100}
-            placeholder="ci"
-            issue={issues['name']}
-          />
+          <NameField what="service account" taken={taken} placeholder="ci" issue={issues['name']} />
           <ScopeChoice issue={issues['scope']} />
         </>
       )}

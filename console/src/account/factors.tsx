@@ -65,7 +65,8 @@ export function Factors() {
           { head: 'Kind', cell: ({ type }) => KINDS[type] },
           {
             head: 'Last used',
-            class: 'wide-only nowrap',
+            class: 'nowrap',
+            below: true,
             cell: (factor) => <Time at={factor.last_used_at} />,
           },
         ]}

@@ -6,6 +6,26 @@ import { Loaded, Section } from '../ui/page.tsx';
 import { useAction } from '../use-action.ts';
 import { useQuery } from '../use-query.ts';
 
+const NAMES: Readonly<Record<NotificationKind, string>> = {
+  'vm.failed': 'VM failed',
+  'vm.recovered': 'VM recovered',
+  'disk.flush_failed': 'Flush failed',
+  'disk.nearly_full': 'Disk nearly full',
+  'api_key.created': 'API key created',
+  'api_key.expiring': 'API key expires soon',
+  'ssh_key.added': 'SSH key added',
+  'account.locked': 'Account locked',
+  'login.new_place': 'Login from a new place',
+  'mfa.added': 'Second factor added',
+  'mfa.removed': 'Second factor removed',
+  'password.changed': 'Password changed',
+  'billing_email.changed': 'Billing address changed',
+  'webhook.failing': 'Webhook fails',
+  'webhook.disabled': 'Webhook disabled',
+  'org.invited': 'Invited to an organisation',
+  'org.role_changed': 'Role changed',
+};
+
 /** Chooses which kinds of notifications are mailed. Those about the account's security always are. */
 export function NotificationPreferencesForm() {
   const query = useQuery('preferences', () => call('getNotificationPreferences', {}));
@@ -58,8 +78,7 @@ function Form({ preferences, onSaved }: FormProps) {
               onChange={(event) => void action.run(kind, event.currentTarget.checked)}
             />
             <label for={`mail-${kind}`}>
-              <code>{kind}</code>
-              {isFixed(kind) && <span class="tag">always</span>}
+              {NAMES[kind]} {isFixed(kind) && <span class="tag">always</span>}
             </label>
             <p class="hint" id={`mail-${kind}-when`}>
               {descriptions[kind]}

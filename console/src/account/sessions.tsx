@@ -1,6 +1,5 @@
 /** The user's sessions. */
 import { useState } from 'preact/hooks';
-import type { Session } from '../../../client/src/generated.ts';
 import { programName } from '../../../client/src/user-agents.ts';
 import { call } from '../api.ts';
 import { plural } from '../format.ts';
@@ -16,11 +15,10 @@ import { useList } from '../use-list.ts';
 export function Sessions() {
   const [asked, setAsked] = useState(false);
   const list = useList('sessions', (query) => call('listSessions', { query }));
-  const nameOf = ({ current }: Session) => (current ? 'Log out' : 'End');
   const endOthers = async () => {
     const { count } = await call('revokeOtherSessions', {});
     await list.reload();
-    tell('good', count === 0 ? 'There was no other session.' : `Ended ${plural(count, 'session')}.`);
+    tell('good', count === 0 ? 'There was no other session.' : `Logged out ${plural(count, 'session')}.`);
   };
   return (
     <Section
@@ -41,14 +39,19 @@ export function Sessions() {
               </>
             ),
           },
-          { head: 'Address', class: 'wide-only nowrap', cell: ({ ip }) => ip },
-          { head: 'Last seen', class: 'nowrap', cell: (each) => <Time at={each.last_seen_at} /> },
-          { head: 'Ends', class: 'wide-only nowrap', cell: (each) => <Time at={each.ends_at} /> },
+          { head: 'Address', class: 'nowrap', below: true, cell: ({ ip }) => ip },
+          {
+            head: 'Last seen',
+            class: 'nowrap',
+            below: true,
+            cell: (each) => <Time at={each.last_seen_at} />,
+          },
+          { head: 'Expires', class: 'nowrap', below: true, cell: (each) => <Time at={each.ends_at} /> },
         ]}
         actions={[
           {
-            name: nameOf,
-            about: (each) => `${nameOf(each)}: ${programName(each.user_agent)}, ${each.ip}`,
+            name: 'Log out',
+            about: (each) => `Log out: ${programName(each.user_agent)}, ${each.ip}`,
             work: ({ id, current }) => (current ? logout() : call('revokeSession', { path: { id } })),
           },
         ]}
@@ -61,7 +64,8 @@ export function Sessions() {
           work={endOthers}
         >
           <p>
-            All sessions but this one end at once. API keys, and so the logins of command lines, continue.
+            All other browsers are logged out at once. API keys, and so the logins of command lines, stay
+            valid.
           </p>
         </ConfirmDialog>
       )}

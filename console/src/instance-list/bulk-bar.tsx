@@ -1,21 +1,19 @@
 /** The actions on the selected instances. It keeps its place while nothing is selected, so that nothing moves. */
-import { useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { BULK_ACTIONS, BULK_FACTS, type BulkAction } from './bulk-actions.ts';
-import { BulkDialog } from './bulk-dialog.tsx';
 
 interface Props {
   readonly chosen: readonly Instance[];
+  readonly onAction: (action: BulkAction) => void;
   readonly onClear: () => void;
 }
 
-export function BulkBar({ chosen, onClear }: Props) {
-  const [asked, setAsked] = useState<{ action: BulkAction; chosen: readonly Instance[] } | null>(null);
+export function BulkBar({ chosen, onAction, onClear }: Props) {
   const none = chosen.length === 0;
   return (
-    <section class="bulk-bar" aria-label="Selected instances">
+    <section class={none ? 'bulk-bar none' : 'bulk-bar'} aria-label="Selected instances">
       <span aria-live="polite">{none ? 'None selected' : `${chosen.length} selected`}</span>
       {BULK_ACTIONS.map((action) => (
         <Button
@@ -24,7 +22,7 @@ export function BulkBar({ chosen, onClear }: Props) {
           kind={action === 'delete' ? 'danger' : 'plain'}
           disabled={none}
           aria-label={`${BULK_FACTS[action].name} the selected instances`}
-          onClick={() => setAsked({ action, chosen })}
+          onClick={() => onAction(action)}
         >
           <Icon name={BULK_FACTS[action].icon} />
           {BULK_FACTS[action].name}
@@ -35,7 +33,6 @@ export function BulkBar({ chosen, onClear }: Props) {
           Clear
         </Button>
       )}
-      {asked && <BulkDialog {...asked} onClose={() => setAsked(null)} />}
     </section>
   );
 }

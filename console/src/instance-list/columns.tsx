@@ -23,6 +23,7 @@ const timeOf = (time: string | null) => (time === null ? 0 : Date.parse(time));
 const NAME: InstanceColumn = {
   key: 'name',
   head: 'Name',
+  class: 'name-cell',
   sort: ({ name }) => name,
   cell: ({ name, labels }) => (
     <>
@@ -45,6 +46,7 @@ const STATE: InstanceColumn = {
       {instance.vm.state === 'failed' && instance.vm.reason && (
         <p class="row-note">{instance.vm.reason.message}</p>
       )}
+      {instance.disk.dirty_bytes > 0 && <div class="narrow-only hint">{savedState(instance)}</div>}
     </>
   ),
 };

@@ -1,11 +1,16 @@
 /** An instance's labels as tags. */
+import { Fragment } from 'preact';
+
 export function Labels({ labels }: { readonly labels: Readonly<Record<string, string>> }) {
   return (
     <>
       {Object.entries(labels).map(([key, value]) => (
-        <span key={key} class="tag">
-          {key}={value}
-        </span>
+        <Fragment key={key}>
+          {' '}
+          <span class="tag">
+            {key}={value}
+          </span>
+        </Fragment>
       ))}
     </>
   );

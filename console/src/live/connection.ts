@@ -1,15 +1,19 @@
 /**
- * Whether the server answers. Each request reports its outcome here. After one without an answer, /healthz is asked; if that
- * has no answer either, the connection is lost, and it is asked until it answers. Then the console reads again what it shows.
+ * Whether the server answers. Each request reports its outcome here. After one without an answer, and after some seconds
+ * without any, /healthz is asked. If that has no answer either, the connection is lost, and it is asked until it answers. Then
+ * the console reads again what it shows.
  *
- *   connected ── no answer, twice ──▶ lost ── an answer ──▶ connected
+ *   connected ── no answer to a request, or silence; none to /healthz either ──▶ lost ── an answer ──▶ connected
  */
 import { signal } from '@preact/signals';
 
 /** Since when the connection is lost: the time of the last answer. Null: connected. */
 export const lost_since_ms = signal<number | null>(null);
 
-const PROBE_TIMEOUT_MS = 5_000;
+const PROBE_TIMEOUT_MS = 4_000;
+/** A server that hangs refuses nothing: only its silence shows it. With the probe's timeout this is how long it goes unseen. */
+const SILENCE_MS = 5_000;
+const LOOK_EVERY_MS = 1_000;
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 8_000;
 /** What a proxy in front of the server answers in its place. */
@@ -37,6 +41,15 @@ export function noteResponse({ status, headers }: Response): void {
 /** To be called if a request got no response. */
 export function noteNoAnswer(): void {
   if (!probing && lost_since_ms.value === null) void probe();
+}
+
+/** Notices a server that no longer answers, until `stop` aborts. A hidden page asks nothing. */
+export function watchConnection(stop: AbortSignal): void {
+  const timer = setInterval(() => {
+    const is_silent = Date.now() - answered_at_ms > SILENCE_MS;
+    if (is_silent && !document.hidden && lost_since_ms.value === null) void probe();
+  }, LOOK_EVERY_MS);
+  stop.addEventListener('abort', () => clearInterval(timer));
 }
 
 function noteAnswer(): void {

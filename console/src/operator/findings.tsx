@@ -17,8 +17,7 @@ export function Findings({ findings }: { readonly findings: readonly OperatorFin
           <Icon name={severity === 'problem' ? 'warning' : 'shield'} />
           <div>
             <p>
-              <strong>{check}</strong>
-              {severity === 'problem' && <span class="tag">problem</span>}
+              <strong>{check}</strong> {severity === 'problem' && <span class="tag">problem</span>}
             </p>
             <p class="wrap">{found}</p>
             {next !== null && (

@@ -36,14 +36,19 @@ export function Hosts() {
           { head: 'Host', cell: (host) => <HostName host={host} /> },
           { head: 'VMs', class: 'number', cell: ({ vms }) => vms },
           { head: 'Memory', cell: (host) => <Memory host={host} /> },
-          { head: 'CPUs', class: 'number wide-only', cell: ({ cpus }) => cpus ?? '–' },
+          { head: 'CPUs', class: 'number', below: true, cell: ({ cpus }) => cpus ?? '–' },
           {
             head: 'Accelerator',
-            class: 'wide-only',
+            below: true,
             cell: ({ accelerator }) => acceleratorText(accelerator),
           },
-          { head: 'Lease', class: 'wide-only nowrap', cell: (host) => leaseText(host) },
-          { head: 'Last seen', class: 'wide-only nowrap', cell: (host) => <Time at={host.last_seen_at} /> },
+          { head: 'Lease', class: 'nowrap', below: true, cell: (host) => leaseText(host) },
+          {
+            head: 'Last seen',
+            class: 'nowrap',
+            below: true,
+            cell: (host) => <Time at={host.last_seen_at} />,
+          },
         ]}
       />
     </Section>
@@ -51,17 +56,13 @@ export function Hosts() {
 }
 
 function HostName({ host }: { readonly host: OperatorHost }) {
-  const { name, remote, state, protocol, problems, last_seen_at } = host;
+  const { name, remote, state, protocol, problems } = host;
   return (
     <>
-      <strong>{name}</strong>
-      {!remote && <span class="tag">this server</span>}
+      <strong>{name}</strong> {!remote && <span class="tag">this server</span>}
       <div class={state === 'up' ? 'dim' : 'bad'}>
         {STATES[state]}
         {protocol !== null && <span class="dim">, protocol {protocol}</span>}
-      </div>
-      <div class="narrow-only dim">
-        {acceleratorText(host.accelerator)}, {leaseText(host)}, seen <Time at={last_seen_at} />
       </div>
       {problems.map((problem) => (
         <div key={problem} class="bad wrap">

@@ -30,8 +30,7 @@ export function ImageVersions() {
             head: 'Image',
             cell: ({ image, version, current }) => (
               <>
-                <strong>{image}</strong>
-                {current && <span class="tag accent">for new disks</span>}
+                <strong>{image}</strong> {current && <span class="tag accent">for new disks</span>}
                 <div>
                   <code class="dim">{version.slice(0, 12)}</code>
                 </div>
@@ -42,10 +41,16 @@ export function ImageVersions() {
           { head: 'Size', class: 'number nowrap', cell: ({ size_bytes }) => bytes(size_bytes) },
           {
             head: 'Stored',
-            class: 'number nowrap wide-only',
+            class: 'number nowrap',
+            below: true,
             cell: ({ stored_bytes }) => bytes(stored_bytes),
           },
-          { head: 'Created', class: 'nowrap wide-only', cell: ({ created_at }) => <Time at={created_at} /> },
+          {
+            head: 'Created',
+            class: 'nowrap',
+            below: true,
+            cell: ({ created_at }) => <Time at={created_at} />,
+          },
         ]}
       />
     </Section>

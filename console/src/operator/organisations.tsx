@@ -19,7 +19,8 @@ export function Organisations() {
       title="Organisations"
       lead={
         <>
-          What each uses of its quotas. On the server, <code>berth org quota</code> changes them.
+          How much of its quotas each organisation uses. On the server, <code>berth org quota</code> changes
+          them.
         </>
       }
     >
@@ -29,15 +30,26 @@ export function Organisations() {
         columns={[
           { head: 'Organisation', cell: (row) => <OrganisationName row={row} /> },
           { head: 'Instances', class: 'nowrap', cell: ({ quota }) => used(quota.instances, plain) },
-          { head: 'CPUs', class: 'nowrap wide-only', cell: ({ quota }) => used(quota.cpus, plain) },
+          { head: 'CPUs', class: 'nowrap', below: true, cell: ({ quota }) => used(quota.cpus, plain) },
           {
             head: 'Memory',
-            class: 'nowrap wide-only',
+            class: 'nowrap',
+            below: true,
             cell: ({ quota }) => used(quota.memory_mib, mebibytes),
           },
-          { head: 'Disk', class: 'nowrap wide-only', cell: ({ quota }) => used(quota.disk_gib, gibibytes) },
-          { head: 'Members', class: 'number wide-only', cell: ({ members }) => members },
-          { head: 'Created', class: 'nowrap wide-only', cell: ({ created_at }) => <Time at={created_at} /> },
+          {
+            head: 'Disk',
+            class: 'nowrap',
+            below: true,
+            cell: ({ quota }) => used(quota.disk_gib, gibibytes),
+          },
+          { head: 'Members', class: 'number', below: true, cell: ({ members }) => members },
+          {
+            head: 'Created',
+            class: 'nowrap',
+            below: true,
+            cell: ({ created_at }) => <Time at={created_at} />,
+          },
         ]}
       />
     </Section>
@@ -47,13 +59,10 @@ export function Organisations() {
 function OrganisationName({ row }: { readonly row: OperatorOrganisation }) {
   return (
     <>
-      <strong class="wrap">{row.name}</strong>
-      {row.operator && <span class="tag">operator</span>}
+      <strong class="wrap">{row.name}</strong> {row.operator && <span class="tag">operator</span>}
       <div>
         <code class="dim wrap">{row.id}</code>
       </div>
-      <div class="narrow-only">Memory {used(row.quota.memory_mib, mebibytes)}</div>
-      <div class="narrow-only">Disk {used(row.quota.disk_gib, gibibytes)}</div>
     </>
   );
 }

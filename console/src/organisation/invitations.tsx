@@ -1,6 +1,7 @@
 /** Invitations: by mail, or by a link to pass on if the server sends no mail. */
 import { useState } from 'preact/hooks';
 import type { Invitation, ListedInvitation } from '../../../client/src/generated.ts';
+import { localLinkWarning } from '../../../client/src/local-links.ts';
 import { call } from '../api.ts';
 import { org } from '../live/membership.ts';
 import { sendsMail } from '../settings.ts';
@@ -60,8 +61,13 @@ export function Invitations() {
         empty={<p class="panel dim">No open invitations.</p>}
         columns={[
           { head: 'E-mail', class: 'wrap', cell: ({ email }) => email },
-          { head: 'Role', cell: ({ role }) => role },
-          { head: 'Expires', class: 'wide-only nowrap', cell: ({ expires_at }) => <Time at={expires_at} /> },
+          { head: 'Role', below: true, cell: ({ role }) => role },
+          {
+            head: 'Expires',
+            class: 'nowrap',
+            below: true,
+            cell: ({ expires_at }) => <Time at={expires_at} />,
+          },
         ]}
         actions={[
           {
@@ -93,6 +99,7 @@ interface LinkProps {
 }
 
 function InvitationLink({ invitation: { email, accept_url = '' }, onClose }: LinkProps) {
+  const warning = localLinkWarning(accept_url);
   return (
     <SecretDialog
       title={`Invitation of ${email}`}
@@ -104,6 +111,7 @@ function InvitationLink({ invitation: { email, accept_url = '' }, onClose }: Lin
         This server sends no mail: send this link to {email} yourself. Anyone with this link can join for 7
         days, as {email}. It works once.
       </p>
+      {warning !== undefined && <p class="notice">{warning}</p>}
     </SecretDialog>
   );
 }

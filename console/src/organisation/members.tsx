@@ -33,7 +33,7 @@ export function Members() {
             cell: (member) => (
               <>
                 <span class="wrap">{member.email}</span>
-                {member.name !== '' && <span class="dim"> {member.name}</span>}
+                {member.name !== '' && <span class="dim"> {member.name}</span>}{' '}
                 {isMe(member) && <span class="tag">you</span>}
               </>
             ),
@@ -50,7 +50,12 @@ export function Members() {
               </select>
             ),
           },
-          { head: 'Joined', class: 'wide-only nowrap', cell: (member) => <Time at={member.created_at} /> },
+          {
+            head: 'Joined',
+            class: 'nowrap',
+            below: true,
+            cell: (member) => <Time at={member.created_at} />,
+          },
         ]}
         actions={[
           {

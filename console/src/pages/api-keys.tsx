@@ -1,6 +1,7 @@
 /** The API keys of the user and of service accounts. */
 import { useState } from 'preact/hooks';
 import { CreateKeyDialog, type MadeKey } from '../access/create-key-dialog.tsx';
+import { ScopeText } from '../access/scope-text.tsx';
 import { ServiceAccounts } from '../access/service-accounts.tsx';
 import { call } from '../api.ts';
 import { leads } from '../live/membership.ts';
@@ -21,6 +22,7 @@ export function ApiKeysPage() {
     (told) => told.kind === 'event' && told.event.type.startsWith('api_key.'),
   );
   const keyNamed = (id: string) => list.data?.find((key) => key.id === id)?.name ?? 'another key';
+  const names = list.data?.map(({ name }) => name) ?? [];
   const create = (
     <Button kind="primary" onClick={() => setCreating(true)}>
       <Icon name="plus" />
@@ -42,7 +44,6 @@ export function ApiKeysPage() {
               With a key, a program has your permissions, or some of them. <code>berth login</code> creates
               one for the command line.
             </p>
-            {create}
           </Empty>
         }
         columns={[
@@ -50,23 +51,30 @@ export function ApiKeysPage() {
             head: 'Name',
             cell: ({ name, service_account_id, created_by_key }) => (
               <>
-                {name} {service_account_id !== null && <span class="tag">service account</span>}
+                <span class="wrap">{name}</span>{' '}
+                {service_account_id !== null && <span class="tag">service account</span>}{' '}
                 {created_by_key !== null && <span class="tag">created by {keyNamed(created_by_key)}</span>}
               </>
             ),
           },
           {
             head: 'Key',
-            class: 'wide-only nowrap',
+            class: 'nowrap',
+            below: true,
             cell: ({ prefix, last4 }) => (
               <code>
                 {prefix}…{last4}
               </code>
             ),
           },
-          { head: 'Scope', class: 'wide-only', cell: (key) => <code class="wrap">{key.scope}</code> },
-          { head: 'Last used', class: 'nowrap', cell: (key) => <Time at={key.last_used_at} /> },
-          { head: 'Expires', class: 'wide-only nowrap', cell: (key) => <Time at={key.expires_at} /> },
+          { head: 'Permissions', below: true, cell: ({ scope }) => <ScopeText scope={scope} /> },
+          {
+            head: 'Last used',
+            class: 'nowrap',
+            below: true,
+            cell: (key) => <Time at={key.last_used_at} />,
+          },
+          { head: 'Expires', class: 'nowrap', below: true, cell: (key) => <Time at={key.expires_at} /> },
         ]}
         actions={[
           {
@@ -91,9 +99,10 @@ export function ApiKeysPage() {
           },
         ]}
       />
-      {leads() && <ServiceAccounts />}
+      {leads() && <ServiceAccounts key_names={names} />}
       {creating && (
         <CreateKeyDialog
+          taken={names}
           onClose={() => setCreating(false)}
           onMade={async (key) => {
             setMade(key);

@@ -1,12 +1,13 @@
 /** The audit log. */
 import { useState } from 'preact/hooks';
+import { AUDIT_ACTIONS, auditDetails } from '../../../client/src/audit-words.ts';
 import type { AuditEntry } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { exactly } from '../format.ts';
 import { instances } from '../live/instances.ts';
 import { leads } from '../live/membership.ts';
 import { Actor } from '../ui/actor.tsx';
-import { Field } from '../ui/field.tsx';
+import { Select } from '../ui/field.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
 import { LogFilter, type LogFilterValues } from '../ui/log-filter.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
@@ -44,45 +45,62 @@ function Entries() {
   );
   return (
     <>
-      <LogFilter
-        type={<Field label="Action" name="type" placeholder="vm.start" spellcheck={false} />}
-        value={filter}
-        onChange={setFilter}
-      />
+      <LogFilter type={<ActionField />} value={filter} onChange={setFilter} />
       <ListTable
         list={list}
         lines={8}
         empty={
-          <Empty icon="audit" title="No entry fits">
+          <Empty icon="audit" title="No entry matches">
             <p>Change or clear the filter.</p>
           </Empty>
         }
         columns={[
-          { head: 'When', class: 'nowrap when', cell: ({ at }) => exactly(at) },
+          { head: 'Action', cell: (entry) => <Action entry={entry} /> },
           {
-            head: 'Action',
-            cell: (entry) => (
-              <>
-                <code>{entry.action}</code>
-                <div class="narrow-only dim">
-                  <Actor id={entry.actor} name={entry.actor_name} />
-                </div>
-                <div class="narrow-only">
-                  <Target entry={entry} />
-                </div>
-              </>
-            ),
+            head: 'When',
+            class: 'nowrap when',
+            below: true,
+            cell: ({ at }) => exactly(at),
           },
           {
             head: 'By',
-            class: 'wide-only',
+            below: true,
             cell: ({ actor, actor_name }) => <Actor id={actor} name={actor_name} />,
           },
-          { head: 'Target', class: 'wide-only', cell: (entry) => <Target entry={entry} /> },
-          { head: 'From', class: 'wide-only nowrap', cell: ({ ip }) => ip ?? '' },
+          { head: 'Target', below: true, cell: (entry) => <Target entry={entry} /> },
+          { head: 'From', class: 'nowrap', below: true, cell: ({ ip }) => ip ?? 'the server' },
           { head: 'No.', class: 'number wide-only', cell: ({ seq }) => seq ?? '' },
         ]}
       />
+    </>
+  );
+}
+
+function ActionField() {
+  const groups = Map.groupBy(AUDIT_ACTIONS, (action) => action.split('.')[0] ?? '');
+  return (
+    <Select label="Action" name="type">
+      <option value="">All actions</option>
+      {[...groups].map(([group, actions]) => (
+        <optgroup key={group} label={group.replaceAll('_', ' ')}>
+          {actions.map((action) => (
+            <option key={action} value={action}>
+              {action}
+            </option>
+          ))}
+        </optgroup>
+      ))}
+    </Select>
+  );
+}
+
+/** The details distinguish entries of the same action and target. */
+function Action({ entry: { action, data, target_name } }: { readonly entry: AuditEntry }) {
+  const details = auditDetails(data, target_name);
+  return (
+    <>
+      <code>{action}</code>
+      {details !== '' && <div class="dim wrap">{details}</div>}
     </>
   );
 }

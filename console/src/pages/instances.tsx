@@ -2,7 +2,9 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { CreateDialog, is_creating } from '../instance/create-dialog.tsx';
+import type { BulkAction } from '../instance-list/bulk-actions.ts';
 import { BulkBar } from '../instance-list/bulk-bar.tsx';
+import { BulkDialog } from '../instance-list/bulk-dialog.tsx';
 import { readColumns, writeColumns } from '../instance-list/columns.tsx';
 import { ColumnChoice, Filters, OrderChoice } from '../instance-list/filters.tsx';
 import { InstanceTable } from '../instance-list/instance-table.tsx';
@@ -18,11 +20,17 @@ const WHAT_IT_IS =
   'An instance is a Linux machine that you can stop without losing a file: its disk, name and SSH address stay until you delete it.';
 /** Rows shown at first, and by each “Show more”. */
 const PAGE = 50;
-/** From this many instances on, the list has filters and a selection. */
-const LONG_FROM = 3;
+
+/** An action on several instances, as they were when it was chosen. */
+interface Asked {
+  readonly action: BulkAction;
+  readonly chosen: readonly Instance[];
+}
 
 export function InstancesPage() {
   const creating = is_creating.value;
+  // Not a part of the list: a deletion can empty it, and the dialog still shows the outcomes.
+  const [asked, setAsked] = useState<Asked | null>(null);
   const setCreating = (next: boolean) => {
     is_creating.value = next;
   };
@@ -42,20 +50,25 @@ export function InstancesPage() {
         empty={
           <Empty icon="instances" title="No instances yet">
             <p>
-              {WHAT_IT_IS} Create the first one here, or with <code>berth up NAME</code>.
+              Create the first one with the button above, or with <code>berth up NAME</code>.
             </p>
-            {create}
           </Empty>
         }
       >
-        {(list) => <List list={list} />}
+        {(list) => <List list={list} onAsked={setAsked} />}
       </LoadedList>
+      {asked && <BulkDialog {...asked} onClose={() => setAsked(null)} />}
       {creating && <CreateDialog onClose={() => setCreating(false)} />}
     </>
   );
 }
 
-function List({ list }: { readonly list: readonly Instance[] }) {
+interface ListProps {
+  readonly list: readonly Instance[];
+  readonly onAsked: (asked: Asked) => void;
+}
+
+function List({ list, onAsked }: ListProps) {
   const [filter, setFilter] = useState(NO_FILTER);
   const [order, setOrder] = useState(NEWEST_FIRST);
   const [shown, setShown] = useState(readColumns);
@@ -63,29 +76,30 @@ function List({ list }: { readonly list: readonly Instance[] }) {
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   const found = selectInstances(list, filter, order);
   const rows = found.slice(0, most);
-  // A selection keeps them, so that the dialog of a deletion stays until its end.
-  const is_long = list.length >= LONG_FROM || chosen.size > 0;
+  const selected = list.filter(({ id }) => chosen.has(id));
   return (
     <>
-      {is_long && (
-        <div class="filter instance-filter">
-          <Filters list={list} filter={filter} onFilter={setFilter} />
-          <OrderChoice order={order} onOrder={setOrder} />
-          <ColumnChoice
-            shown={shown}
-            onShown={(keys) => {
-              writeColumns(keys);
-              setShown(keys);
-            }}
-          />
-        </div>
-      )}
-      {is_long && works() && (
-        <BulkBar chosen={list.filter(({ id }) => chosen.has(id))} onClear={() => setChosen(new Set())} />
+      <div class="filter instance-filter">
+        <Filters list={list} filter={filter} onFilter={setFilter} />
+        <OrderChoice order={order} onOrder={setOrder} />
+        <ColumnChoice
+          shown={shown}
+          onShown={(keys) => {
+            writeColumns(keys);
+            setShown(keys);
+          }}
+        />
+      </div>
+      {works() && (
+        <BulkBar
+          chosen={selected}
+          onAction={(action) => onAsked({ action, chosen: selected })}
+          onClear={() => setChosen(new Set())}
+        />
       )}
       <InstanceTable
         rows={rows}
-        selects={is_long && works()}
+        selects={works()}
         shown={shown}
         order={order}
         onOrder={setOrder}

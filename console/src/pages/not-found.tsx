@@ -5,7 +5,11 @@ export function NotFoundPage({ what = 'page' }: { readonly what?: string }) {
     <>
       <PageHead title="Not found" />
       <Empty icon="warning" title={`There is no such ${what}`}>
-        <p>It was deleted, belongs to another organisation, or never existed.</p>
+        <p>
+          {what === 'page'
+            ? 'Check its address.'
+            : 'It was deleted, belongs to another organisation, or never existed.'}
+        </p>
         <p>
           <a class="button plain" href="/">
             Go to the instances

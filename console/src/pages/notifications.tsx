@@ -107,7 +107,7 @@ function Entry({
       <Icon name={ICONS[severity]} />
       <div>
         <p class="notification-title">
-          {link === null ? title : <a href={link}>{title}</a>}
+          {link === null ? title : <a href={link}>{title}</a>}{' '}
           {count > 1 && <span class="tag">{count} times</span>}
         </p>
         <p class="dim wrap">{body}</p>

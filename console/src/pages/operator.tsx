@@ -17,7 +17,7 @@ export function OperatorPage() {
     <>
       <PageHead
         title="Operator"
-        lead={`The whole installation${status.data === undefined ? '' : `, Berth ${status.data.version}`}. Change it by commands on the server.`}
+        lead={`The whole installation${status.data === undefined ? '' : `, Berth ${status.data.version}`}. To change it, use commands on the server.`}
         actions={
           <Button busy={refresh.busy} onClick={() => void refresh.run()}>
             Check again

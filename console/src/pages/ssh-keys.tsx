@@ -4,10 +4,11 @@ import { call } from '../api.ts';
 import { orgs } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Copyable } from '../ui/copy.tsx';
-import { Field, TextArea } from '../ui/field.tsx';
+import { TextArea } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
+import { NameField } from '../ui/name-field.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
@@ -37,7 +38,6 @@ export function SshKeysPage() {
               one:
             </p>
             <Copyable text="ssh-keygen -t ed25519" label="Copy the command that creates a key" />
-            {add}
           </Empty>
         }
         columns={[
@@ -45,18 +45,23 @@ export function SshKeysPage() {
             head: 'Name',
             cell: ({ name, type, org_id }) => (
               <>
-                {name} <span class="tag">{type}</span>
+                <span class="wrap">{name}</span> <span class="tag">{type}</span>{' '}
                 {org_id !== null && <span class="tag">only {orgNamed(org_id)}</span>}
               </>
             ),
           },
           {
             head: 'Fingerprint',
-            class: 'wide-only',
+            below: true,
             cell: (key) => <code class="wrap">{key.fingerprint}</code>,
           },
-          { head: 'Last used', class: 'nowrap', cell: (key) => <Time at={key.last_used_at} /> },
-          { head: 'Added', class: 'wide-only nowrap', cell: (key) => <Time at={key.created_at} /> },
+          {
+            head: 'Last used',
+            class: 'nowrap',
+            below: true,
+            cell: (key) => <Time at={key.last_used_at} />,
+          },
+          { head: 'Added', class: 'nowrap', below: true, cell: (key) => <Time at={key.created_at} /> },
         ]}
         actions={[
           {
@@ -67,7 +72,13 @@ export function SshKeysPage() {
           },
         ]}
       />
-      {adding && <AddKey onClose={() => setAdding(false)} onAdded={list.reload} />}
+      {adding && (
+        <AddKey
+          taken={list.data?.map(({ name }) => name) ?? []}
+          onClose={() => setAdding(false)}
+          onAdded={list.reload}
+        />
+      )}
     </>
   );
 }
@@ -77,11 +88,12 @@ function orgNamed(id: string): string {
 }
 
 interface AddKeyProps {
+  readonly taken: readonly string[];
   readonly onClose: () => void;
   readonly onAdded: () => Promise<void>;
 }
 
-function AddKey({ onClose, onAdded }: AddKeyProps) {
+function AddKey({ taken, onClose, onAdded }: AddKeyProps) {
   const work = async (form: FormData) => {
     const public_key = String(form.get('public_key')).trim();
     // A key's comment names its owner, usually user@machine.
@@ -108,10 +120,10 @@ function AddKey({ onClose, onAdded }: AddKeyProps) {
             }
             issue={issues['public_key']}
           />
-          <Field
-            label="Name"
-            name="name"
-            maxLength={100}
+          <NameField
+            what="SSH key"
+            taken={taken}
+            optional
             hint="Empty: the comment at the key’s end"
             issue={issues['name']}
           />

@@ -2,6 +2,7 @@
 import { useState } from 'preact/hooks';
 import type { CreateWebhookResponse } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
+import { plural } from '../format.ts';
 import { whyNoLead } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -38,7 +39,6 @@ export function WebhooksPage() {
               Your server learns of starts, stops, flushes and failures as they happen. The signatures follow
               Standard Webhooks, whose libraries verify them in many languages.
             </p>
-            {create}
           </Empty>
         }
         columns={[
@@ -50,14 +50,19 @@ export function WebhooksPage() {
               </a>
             ),
           },
-          { head: 'URL', class: 'wide-only', cell: ({ url }) => <code class="wrap">{url}</code> },
+          { head: 'URL', below: true, cell: ({ url }) => <code class="wrap">{url}</code> },
           {
             head: 'Events',
-            class: 'wide-only',
-            cell: ({ events }) => (events.includes('*') ? 'all' : events.length),
+            below: true,
+            cell: ({ events }) => (events.includes('*') ? 'all' : plural(events.length, 'type')),
           },
           { head: 'Status', cell: (webhook) => <WebhookStatus webhook={webhook} /> },
-          { head: 'Created', class: 'wide-only nowrap', cell: (webhook) => <Time at={webhook.created_at} /> },
+          {
+            head: 'Created',
+            class: 'nowrap',
+            below: true,
+            cell: (webhook) => <Time at={webhook.created_at} />,
+          },
         ]}
       />
       {creating && (

@@ -15,6 +15,8 @@ export interface Column<T> {
   readonly cell: (row: T) => ComponentChildren;
   /** `wide-only`, `nowrap`, `number`, `wrap`. */
   readonly class?: string;
+  /** On a narrow screen it stands with its heading below the first column. */
+  readonly below?: boolean;
 }
 
 export interface RowAction<T> {
@@ -56,7 +58,7 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
         <thead>
           <tr>
             {columns.map((column) => (
-              <th key={column.head} class={column.class}>
+              <th key={column.head} class={classOf(column)}>
                 {column.head}
               </th>
             ))}
@@ -70,9 +72,10 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
         <tbody>
           {rows.slice(0, shown).map((row) => (
             <tr key={row.id}>
-              {columns.map((column) => (
-                <td key={column.head} class={column.class}>
+              {columns.map((column, nth) => (
+                <td key={column.head} class={classOf(column)}>
                   {column.cell(row)}
+                  {nth === 0 && <Below row={row} columns={columns} />}
                 </td>
               ))}
               {has_end && (
@@ -107,6 +110,25 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
         </ConfirmDialog>
       )}
     </>
+  );
+}
+
+function classOf<T>({ class: own = '', below = false }: Column<T>): string | undefined {
+  return `${own}${below ? ' wide-only' : ''}`.trim() || undefined;
+}
+
+function Below<T>({ row, columns }: { readonly row: T; readonly columns: readonly Column<T>[] }) {
+  const shown = columns.filter(({ below }) => below === true);
+  if (shown.length === 0) return null;
+  return (
+    <dl class="row-facts narrow-only">
+      {shown.map(({ head, cell }) => (
+        <div key={head}>
+          <dt>{head}</dt>
+          <dd>{cell(row)}</dd>
+        </div>
+      ))}
+    </dl>
   );
 }
 

@@ -53,19 +53,9 @@ export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; reado
         }
         columns={[
           { head: 'Event', cell: (delivery) => <DeliveryEvent delivery={delivery} /> },
-          {
-            head: 'Status',
-            cell: (delivery) => (
-              <>
-                <DeliveryStatus status={delivery.status} />
-                <div class="narrow-only dim">
-                  <Time at={delivery.created_at} />
-                </div>
-              </>
-            ),
-          },
-          { head: 'Last attempt', class: 'wide-only', cell: lastAttempt },
-          { head: 'When', class: 'wide-only nowrap', cell: ({ created_at }) => <Time at={created_at} /> },
+          { head: 'Status', cell: ({ status: each }) => <DeliveryStatus status={each} /> },
+          { head: 'Last attempt', below: true, cell: lastAttempt },
+          { head: 'When', class: 'nowrap', below: true, cell: ({ created_at }) => <Time at={created_at} /> },
         ]}
         actions={[
           {

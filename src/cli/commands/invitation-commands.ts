@@ -1,5 +1,6 @@
 /** `berth invitation …`. Where the server sends no mail, the inviter passes the link on. */
 import type { ListedInvitation } from '../../../client/src/generated.ts';
+import { localLinkWarning } from '../../../client/src/local-links.ts';
 import { asUser, PROOF } from '../as-user.ts';
 import type { Call, Command } from '../command.ts';
 import { timeCell } from '../format.ts';
@@ -23,7 +24,12 @@ async function create(call: Call): Promise<undefined> {
     made.accept_url === undefined
       ? `Invited ${made.email} as ${made.role}. A mail with a link is on its way. Anyone with the link can join for 7 days; it works once.`
       : `Invited ${made.email} as ${made.role}. This server sends no mail: pass this link on. Anyone with it can join for 7 days; it works once, and is shown only once:\n${made.accept_url}`;
-  terminal.done(sentence, made, made.accept_url ?? made.id);
+  const warning = localLinkWarning(made.accept_url ?? '');
+  terminal.done(
+    warning === undefined ? sentence : `${sentence}\n${warning}`,
+    made,
+    made.accept_url ?? made.id,
+  );
 }
 
 async function list(call: Call): Promise<undefined> {

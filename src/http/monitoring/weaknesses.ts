@@ -55,7 +55,7 @@ async function weakHosts(db: Db): Promise<Weakness[]> {
       weak.push({ check: 'VM isolation', found, next });
     }
     if (accelerator !== 'kvm') {
-      const found = `host ${name} emulates its VMs: QEMU's developers promise isolation with KVM alone`;
+      const found = `host ${name} emulates its VMs: QEMU's developers promise isolation only with KVM`;
       weak.push({
         check: 'VM isolation',
         found,

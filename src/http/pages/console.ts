@@ -8,6 +8,8 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { AppError } from '../../lib/errors.ts';
+import { sendError } from '../errors.ts';
 import { type EncodedFile, sendEncoded } from './encoded-file.ts';
 
 /** First segments of the console's paths; each also serves every path below it. */
@@ -67,12 +69,25 @@ function readAssets(folder: string): ReadonlyMap<string, EncodedFile> {
   return new Map(names.map((name) => [name, readFile(join(folder, name))]));
 }
 
-/** @param folder `console/dist`; serves nothing where it has not been built */
-export function registerConsole(app: FastifyInstance, folder: string): void {
+/** Paths of programs. The rest are people's, in a browser. */
+const OF_PROGRAMS = /^\/(v1|assets|internal|openapi|docs|metrics|healthz|readyz)\b|\.\w+$/;
+
+/** Whether a browser shows the answer to a person. Programs, also those that accept everything, get the API's errors. */
+function isForPerson({ method, url, headers }: FastifyRequest): boolean {
+  const path = url.split('?')[0] ?? '';
+  return method === 'GET' && !OF_PROGRAMS.test(path) && (headers.accept ?? '').includes('text/html');
+}
+
+/**
+ * Also answers unknown paths: with a page to a browser, with an error to a program.
+ *
+ * @param folder `console/dist` @returns false where it has not been built: then nothing is served
+ */
+export function registerConsole(app: FastifyInstance, folder: string): boolean {
   const index = join(folder, 'index.html');
   if (!existsSync(index)) {
     app.log.warn({ folder }, 'the web console is not built. Run npm start, which builds it');
-    return;
+    return false;
   }
   const page = readFile(index);
   const assets = readAssets(join(folder, 'assets'));
@@ -83,10 +98,16 @@ export function registerConsole(app: FastifyInstance, folder: string): void {
     app.get(`/${path}`, options, showPage);
     if (path !== '') app.get(`/${path}/*`, options, showPage);
   }
+  app.setNotFoundHandler((request, reply) => {
+    if (!isForPerson(request)) return sendError(new AppError('NOT_FOUND'), request, reply);
+    // The page's script says that there is no such page.
+    return showPage(request, reply.status(404));
+  });
   app.get<{ Params: { name: string } }>('/assets/:name', options, (request, reply) => {
     const file = assets.get(request.params.name);
     if (!file) return reply.callNotFound();
     reply.headers(PAGE_HEADERS).header('cache-control', 'public, max-age=31536000, immutable');
     return sendEncoded(file, request, reply);
   });
+  return true;
 }

@@ -72,7 +72,7 @@ const SHOWN = {
   previous_expires_at: nullable(
     Type.String({
       format: 'date-time',
-      description: 'Until when the secret before the last rotation works; null: it does not',
+      description: 'The secret before the last rotation works until this time; null: it no longer works',
     }),
     { examples: [null] },
   ),
@@ -91,7 +91,7 @@ const CreateApiKeyRequest = named('CreateApiKeyRequest', {
       minimum: 1,
       maximum: MAX_LIFETIME_S,
       description:
-        'Absent: it does not expire, or it expires with the API key that creates it, which it cannot outlive',
+        'Absent: it does not expire. A key created with an API key expires with that key at the latest',
       examples: [7_776_000],
     }),
   ),

@@ -23,7 +23,7 @@ const AuditEntry = named('AuditEntry', {
   actor_name: nullable(
     Type.String({
       description:
-        'The e-mail address of the member, or the name of the service account; a former member has the address of then; null: not known',
+        'The e-mail address of the member, or the name of the service account; of a former member, the address at that time; null: not known',
       examples: ['ada@example.org'],
     }),
   ),

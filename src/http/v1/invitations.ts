@@ -36,8 +36,10 @@ const Invitation = named('Invitation', {
   accept_url: Type.Optional(
     Type.String({
       description:
-        'The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once',
-      examples: ['https://berth.example.org/invitation#berth_mail_4kV0tq8WbYh2RmXz5nJc7LsPd1Fg3Ua9Eo6Ti'],
+        'The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once. It begins with BERTH_PUBLIC_URL, by default an address that only the server itself reaches',
+      examples: [
+        'https://berth.example.org/invitation#token=berth_mail_4kV0tq8WbYh2RmXz5nJc7LsPd1Fg3Ua9Eo6Ti',
+      ],
     }),
   ),
 });

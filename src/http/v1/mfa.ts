@@ -222,8 +222,7 @@ function registerVerify(app: App, context: AppContext): void {
     schema: {
       operationId: 'verifyMfaFactor',
       summary: "Confirm a second factor with its code, or with the browser's answer to its options",
-      description:
-        'No sudo grant is needed: only the call that added the factor, which had one, received the secret or challenge.',
+      description: 'It needs no sudo grant, because the call that added the factor needed one.',
       tags: ['MFA'],
       params: FactorParams,
       body: VerifyMfaFactorRequest,

@@ -197,7 +197,7 @@ function registerPreferences(app: App, context: AppContext): void {
     config: { access: 'notifications:read', people_only: true, etag: true },
     schema: {
       operationId: 'getNotificationPreferences',
-      summary: 'Get which kinds of notifications the caller also gets by mail',
+      summary: 'Get which kinds of notifications are also mailed to the caller',
       tags: ['Notifications'],
       response: { 200: Preferences },
     },
@@ -213,7 +213,8 @@ function registerPreferences(app: App, context: AppContext): void {
     config: { access: 'notifications:write', people_only: true, etag: true, errors: ['PRECONDITION_FAILED'] },
     schema: {
       operationId: 'setNotificationPreferences',
-      summary: 'Set which kinds also go by mail; a kind that is not named does, and security kinds always do',
+      summary:
+        'Choose which kinds are also mailed; kinds that are not named are, and security kinds always are',
       tags: ['Notifications'],
       body: SetPreferences,
       response: { 200: Preferences },

@@ -87,7 +87,7 @@ const Host = named('OperatorHost', {
   memory_used_mib: Type.Integer({ description: 'The memory of these VMs', examples: [3072] }),
   memory_mib: nullable(
     Type.Integer({
-      description: 'What VMs may have in all; null: not reported, or not set by the operator',
+      description: 'The memory for all VMs together; null: not reported, or not set by the operator',
       examples: [65_536],
     }),
   ),

@@ -61,20 +61,20 @@ const SHOWN = {
   ),
   disabled_at: nullable(Time, { examples: [null] }),
   failing_since: nullable(
-    Type.String({ format: 'date-time', description: 'Since when every attempt has failed' }),
+    Type.String({ format: 'date-time', description: 'Every attempt since this time has failed' }),
     { examples: [null] },
   ),
   proven_at: nullable(
     Type.String({
       format: 'date-time',
       description:
-        'When its URL first answered 2xx; null: never yet. All webhooks of an organisation whose URL never did send at most 100 requests in ten minutes together',
+        'When its URL first answered 2xx; null: never yet. The webhooks of an organisation without such an answer send at most 100 requests in ten minutes, all together',
     }),
   ),
   previous_secret_expires_at: nullable(
     Type.String({
       format: 'date-time',
-      description: 'Until when the previous secret signs too, after a rotation',
+      description: 'After a rotation, the previous secret also signs until this time',
     }),
     { examples: [null] },
   ),

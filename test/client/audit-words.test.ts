@@ -1,0 +1,25 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { auditDetails } from '../../client/src/audit-words.ts';
+
+test('an audit entry tells what changed, and not what it shows elsewhere', () => {
+  const credential = 'ak_1';
+  assert.equal(
+    auditDetails({ credential, change: { cpus: 4, idle_timeout_seconds: null } }, null),
+    'cpus: 4, idle_timeout_seconds: none',
+  );
+  assert.equal(auditDetails({ credential, generation: 3 }, null), 'generation: 3');
+  assert.equal(
+    auditDetails({ credential, generation: 3, change: { name: 'before-upgrade', pinned: true } }, null),
+    'generation: 3, name: before-upgrade, pinned: true',
+  );
+  assert.equal(
+    auditDetails({ change: { labels: { team: 'web', tier: '1' } } }, null),
+    'labels: team=web tier=1',
+  );
+  assert.equal(auditDetails({ mode: 'list', ssh_keys: [] }, null), 'mode: list, ssh_keys: none');
+  assert.equal(auditDetails({ credential, vm_id: 'vm_1' }, null), '');
+  assert.equal(auditDetails({ email: 'ada@example.org', role: 'admin' }, 'ada@example.org'), 'role: admin');
+  assert.equal(auditDetails({ user_agent: 'curl/8.5.0' }, null), 'curl');
+  assert.equal(auditDetails({ name: 'x'.repeat(500) }, null).length, 86);
+});
