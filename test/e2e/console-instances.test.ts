@@ -135,7 +135,9 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByText('12.0 MiB unsaved').waitFor();
     await button('Fork').click();
     await dialog()
-      .getByText(/Saved .*, as generation 1; 12\.0 MiB not included without a flush\./)
+      .getByText(
+        /Saved .*, as generation 1\. Without a flush the fork lacks what .* since then, at least 12\.0 MiB\./,
+      )
       .waitFor();
     await picture(page, 'fork');
     assert.ok(await dialog().getByLabel('Flush first').isChecked());
@@ -146,6 +148,17 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await api.agent.endFlush(flush_id, { generation: 2 });
     await heading('whole').waitFor();
     await page.getByText(`${name}, generation 2`).waitFor();
+    await raiseNotificationsOfEvents(api.db);
+    await page.goto(`/instances/${name}/activity`);
+    await page.getByText(`forked whole from generation 2 of ${name}`).waitFor();
+    await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 0 }]);
+    await show(visited, name);
+    await page.getByText('all saved').waitFor();
+    await button('Fork').click();
+    await dialog().getByText(`lacks what ${name} has written since then.`).waitFor();
+    await dialog().getByRole('button', { name: 'Cancel' }).click();
+    await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 64 * 1024 }]);
+    await page.getByText('64 KiB is one block').waitFor();
     await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 2 ** 20 }]);
     await show(visited, name);
     await button('Fork').click();
@@ -153,7 +166,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByLabel('Flush first').uncheck();
     await dialog().getByRole('button', { name: 'Fork', exact: true }).click();
     await heading('older').waitFor();
-    await page.getByText(`${name}, generation 2, without 1.0 MiB unsaved`).waitFor();
+    await page.getByText(`${name}, generation 2, without at least 1.0 MiB unsaved`).waitFor();
     await leave();
   });
 
