@@ -128,7 +128,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await type('Memory, MiB', '256');
     await type('Disk, GiB', '2');
     await use(dialog().locator('summary').first());
-    await tabTo(page, dialog().getByLabel('Automatic flush, seconds'));
+    await tabTo(page, dialog().getByLabel('Automatic flush every'));
     await page.keyboard.press('Delete');
     await type('Labels', 'team=console');
     await picture('create');
