@@ -8,6 +8,7 @@ import { accessibilityFindings, NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, type Visit } from '../support/console-visit.ts';
 import { makeGenerations } from '../support/generations.ts';
 import { raiseNotificationsOfEvents } from '../support/notifications.ts';
+import { makeSshKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
 
 /** For a look, when asked for: in both themes, and narrow. */
@@ -250,5 +251,67 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByText('A connection starts it, and waits until it runs.').waitFor();
     assert.deepEqual(await accessibilityFindings(page), []);
     await leave();
+  });
+
+  test('keeps each action in its place whatever the state, and tells why it cannot be used', async () => {
+    const visited = await visit();
+    const { who, page, leave } = visited;
+    const reasons: [Parameters<typeof instanceIn>[2], string][] = [
+      ['stopped', 'Stop, Restart, Suspend and Flush need a running VM. Fork needs saved files'],
+      ['starting', 'The VM is starting. Restart, Suspend and Flush need a running VM.'],
+      ['running', 'The VM runs already.'],
+      ['stopping', 'The VM is being stopped. Restart, Suspend and Flush need a running VM.'],
+      ['suspended', 'Restart, Suspend and Flush need a running VM.'],
+    ];
+    const places = new Set<string>();
+    for (const [state, reason] of reasons) {
+      const { name } = await instanceIn(api, who, state);
+      await show(visited, name);
+      assert.ok((await page.locator('.actions-reason').innerText()).startsWith(reason), state);
+      for (const width of [1280, 390]) {
+        await page.setViewportSize({ width, height: 800 });
+        const buttons = await page.locator('.instance-head .page-actions button').all();
+        const boxes = await Promise.all(buttons.map((each) => each.boundingBox()));
+        places.add(boxes.map((box) => `${box?.x} ${box?.y}`).join(', '));
+      }
+    }
+    assert.equal(places.size, 2, [...places].join('\n'));
+    await leave();
+  });
+
+  test('offers to replace a key set only once another is chosen', async () => {
+    const visited = await visit();
+    const { who, page, button, leave } = visited;
+    await makeSshKey(api.db, who.user_id);
+    const { name } = await api.instance(who);
+    await show(visited, name, '/keys');
+    await page.getByText('Nothing is changed yet.').waitFor();
+    const replace = button('Replace the key set');
+    assert.equal(await replace.getAttribute('aria-disabled'), 'true');
+    await page.getByLabel('Only the keys chosen here').check();
+    await page.getByRole('checkbox', { name: 'laptop' }).check();
+    await replace.click();
+    await page.getByText('Replaced the key set.').waitFor();
+    await page.getByText('Nothing is changed yet.').waitFor();
+    await page.getByRole('checkbox', { name: 'laptop' }).uncheck();
+    await page.getByText('Nothing is changed yet.').waitFor({ state: 'detached' });
+    await page.getByRole('checkbox', { name: 'laptop' }).check();
+    await page.getByText('Nothing is changed yet.').waitFor();
+    await leave();
+  });
+
+  test('says in plain words what a flush saved, and tells a role that cannot change generations so', async () => {
+    const { who, leave } = await visit();
+    const { name, id } = await api.instance(who);
+    await makeGenerations(api.db, id, 2);
+    await leave();
+    const reader = await visit('/', { org_id: who.org_id, role: 'billing' });
+    await show(reader, name, '/generations');
+    const { page } = reader;
+    await page.locator('.timeline-reason').getByText('Your role here, billing, cannot change').waitFor();
+    await page.locator('.timeline li.head').getByText('complete files').waitFor();
+    assert.equal(await reader.button('Restore generation 2').count(), 0, 'the disk has these files');
+    assert.ok(await reader.button('Restore generation 1').isDisabled());
+    await reader.leave();
   });
 });

@@ -167,8 +167,8 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     const { generation } = (await instance()).disk;
     assert.ok(generation > before);
     assert.ok(text.includes(`Saved as generation ${generation}`), text);
-    assert.match(text, /Uploaded\s+[\d.]+ \w+ in \d+ segments?/);
-    await button('Put the receipt away').click();
+    assert.match(text, /Uploaded, compressed\s+[\d.]+ \w+/);
+    await button('Close the receipt').click();
   });
 
   test("shows this tab's changes in another tab", async () => {

@@ -30,7 +30,9 @@ export function BulkBar({ chosen, onClear }: Props) {
           {BULK_FACTS[action].name}
         </Button>
       ))}
-      {!none && (
+      {none ? (
+        <span>Select instances first.</span>
+      ) : (
         <Button small kind="quiet" onClick={onClear}>
           Clear
         </Button>

@@ -79,7 +79,10 @@ export function Charts({ instance }: { readonly instance: Instance }) {
             key={quantity.title}
             title={quantity.title}
             unit={quantity.unit}
-            points={pointsOf(quantity, history.data, samples)}
+            points={[
+              ...pointsOf(quantity, history.data, samples),
+              ...presentOf(quantity, instance, is_live ? to_ms : null),
+            ]}
             {...shared}
             {...maxOf(quantity, instance)}
           />
@@ -88,6 +91,13 @@ export function Charts({ instance }: { readonly instance: Instance }) {
       {history.data && <MetricTable history={history.data} />}
     </Section>
   );
+}
+
+/** @param now_ms null: no VM runs, or the range is too long to show the present */
+function presentOf({ now }: (typeof QUANTITIES)[number], instance: Instance, now_ms: number | null): Point[] {
+  if (now === undefined || now_ms === null) return [];
+  const value = now(instance);
+  return [{ at_ms: now_ms, spread: { mean: value, min: value, max: value } }];
 }
 
 function leadOf(step_ms: number, is_live: boolean): string {

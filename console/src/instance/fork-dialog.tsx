@@ -43,8 +43,8 @@ export function ForkDialog({ instance, generation, onClose }: Props) {
         <>
           <p>
             The new instance begins with the files of{' '}
-            {generation === undefined ? parent : `generation ${generation.generation}`}. Nothing is copied. It
-            gets a name, an SSH port and a host key of its own.
+            {generation === undefined ? parent : `generation ${generation.generation} of ${parent}`}, at once:
+            nothing is copied. It has its own name, SSH port and host key, and accepts your SSH keys.
           </p>
           <NewNameField placeholder={`${parent}-2`} issue={issues['name']} />
           {generation === undefined ? (

@@ -160,6 +160,7 @@ export function LabelsField({
       name="labels"
       defaultValue={labelsText(of ?? {})}
       placeholder="team=web, env=dev"
+      hint="Names with values, to filter instances by"
       issue={issue}
       spellcheck={false}
     />
