@@ -269,7 +269,7 @@ export type Disk = {
   /** The newest durable generation; 0 before the first flush */
   generation: number;
   durable_at: string | null;
-  /** Bytes that the guest has written and that are not durable yet; at most 5 s old. After a VM has died, an upper bound until the next flush */
+  /** Bytes that the guest has written to its disk and that are not durable yet; at most 5 s old. What the guest still holds in memory is not counted, and a flush saves it too. After a VM has died, an upper bound until the next flush */
   dirty_bytes: number;
   /** The size of the stored objects of this disk, of all its generations; objects that a fork shares count for both */
   stored_bytes: number;
@@ -338,7 +338,7 @@ export type ForkRequest = {
 export type ForkedFrom = {
   instance_id: string;
   generation: number;
-  /** What the parent had written and not flushed at that time: the fork does not have it */
+  /** What the parent had written and not flushed, by its host's last report, at most 5 s before: the fork lacks at least this. It lacks nothing after a flush */
   dirty_bytes: number;
 };
 

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { durationText } from '../../client/src/durations.ts';
 import { UsageError } from './command-error.ts';
-import { durationOption, durationOrOff, durationText, parseDuration, timeOption } from './duration.ts';
+import { durationOption, durationOrOff, parseDuration, timeOption } from './duration.ts';
 
 test('a duration has a unit, or is seconds', () => {
   const read = ['30s', '10m', '24h', '7d', '90', '0'].map(parseDuration);

@@ -1,18 +1,13 @@
-/** Durations as people type them: `30s`, `10m`, `24h`, `7d`; a bare number is seconds. */
+/** Durations and times as options of commands. */
+import { DURATION_EXAMPLES, readDuration } from '../../client/src/durations.ts';
 import { UsageError } from './command-error.ts';
-
-const SECONDS = { s: 1, m: 60, h: 3_600, d: 86_400 } as const;
-type Unit = keyof typeof SECONDS;
-
-/** For the help, and for errors. */
-export const DURATION_EXAMPLES = '30s, 10m, 24h or 7d';
 
 /** @returns seconds @throws UsageError */
 export function parseDuration(text: string): number {
-  const [, number, unit = 's'] = /^(\d{1,9})([smhd])?$/.exec(text) ?? [];
-  if (number === undefined)
+  const seconds = readDuration(text);
+  if (seconds === null)
     throw new UsageError(`a duration is a number with its unit, such as ${DURATION_EXAMPLES}, not ${text}`);
-  return Number(number) * SECONDS[unit as Unit];
+  return seconds;
 }
 
 /** The value of an option, in seconds. @throws UsageError that names the option */
@@ -29,13 +24,6 @@ export function durationOption(name: string, text: string | undefined): number |
 /** The same, or null for `off`. */
 export function durationOrOff(name: string, text: string | undefined): number | null | undefined {
   return text === 'off' ? null : durationOption(name, text);
-}
-
-/** Seconds as `parseDuration` reads them, in the largest unit that leaves no rest: 900 is `15m`. */
-export function durationText(seconds: number): string {
-  const unit =
-    (['d', 'h', 'm'] as const).find((each) => seconds !== 0 && seconds % SECONDS[each] === 0) ?? 's';
-  return `${seconds / SECONDS[unit]}${unit}`;
 }
 
 /**

@@ -1,10 +1,10 @@
 /** Formats a failure: the reason, and what to type next. */
 import { BerthConnectionError, BerthError } from '../../client/src/berth.ts';
+import { durationText } from '../../client/src/durations.ts';
 import type { Env } from '../config/env.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Command } from './command.ts';
 import { CommandError } from './command-error.ts';
-import { durationText } from './duration.ts';
 
 const NEXT: Readonly<Record<string, string>> = {
   UNAUTHENTICATED: 'berth login',

@@ -672,6 +672,7 @@ CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_actor ON public.events USING btree (org_id, actor, "position" DESC) WHERE (actor > 'i'::text);
 CREATE INDEX events_age ON public.events USING brin (created_at);
 CREATE INDEX events_beside_flushes ON public.events USING btree (org_id, type, "position" DESC) WHERE (type <> 'disk.flushed'::text);
+CREATE INDEX events_forks ON public.events USING btree ((((data -> 'forked_from'::text) ->> 'instance_id'::text)), "position" DESC) WHERE (type = 'instance.forked'::text);
 CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
 CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, sequence) WHERE (instance_id IS NOT NULL);

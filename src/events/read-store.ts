@@ -48,6 +48,32 @@ export function mayConcern(type: EventType, resource: string): boolean {
   return field === undefined || type.startsWith(`${field}.`);
 }
 
+type Query = ReturnType<typeof filtered>;
+
+/**
+ * The events of `filter`, by `read`. The forks of an instance concern it too: they are a second query, so that each has an index
+ * in the order of positions.
+ */
+async function inOrder(
+  tx: Tx,
+  filter: EventFilter,
+  limit: number,
+  by: (one: NumberedEvent, other: NumberedEvent) => number,
+  read: (query: Query) => Query,
+): Promise<NumberedEvent[]> {
+  if (filter.types.length === 0) return [];
+  const run = async (query: Query) => (await read(query).limit(limit).execute()) as NumberedEvent[];
+  const found = await run(filtered(tx, filter));
+  const { resource, ...others } = filter;
+  if (!resource?.startsWith('inst_') || !filter.types.includes('instance.forked')) return found;
+  const forks = await run(
+    filtered(tx, { ...others, types: ['instance.forked'] })
+      .where('type', '=', 'instance.forked')
+      .where(sql<SqlBool>`data -> 'forked_from' ->> 'instance_id' = ${resource}`),
+  );
+  return forks.length === 0 ? found : [...found, ...forks].sort(by).slice(0, limit);
+}
+
 function filtered(tx: Tx, { org_id, types, resource, since, until, actor }: EventFilter) {
   let query = tx
     .selectFrom('events')
@@ -69,22 +95,30 @@ function isOf(resource: string) {
 }
 
 /** Newest first. @param before a position */
-export async function listEvents(tx: Tx, filter: EventFilter, before: number | null, limit: number) {
-  if (filter.types.length === 0) return [];
-  const query = before === null ? filtered(tx, filter) : filtered(tx, filter).where('position', '<', before);
-  return (await query.orderBy('position', 'desc').limit(limit).execute()) as NumberedEvent[];
+export function listEvents(tx: Tx, filter: EventFilter, before: number | null, limit: number) {
+  return inOrder(
+    tx,
+    filter,
+    limit,
+    (one, other) => other.position - one.position,
+    (query) => (before === null ? query : query.where('position', '<', before)).orderBy('position', 'desc'),
+  );
 }
 
 /** Oldest first. */
-export async function listEventsSince(
+export function listEventsSince(
   tx: Tx,
   filter: EventFilter,
   position: number,
   limit: number,
 ): Promise<NumberedEvent[]> {
-  if (filter.types.length === 0) return [];
-  const query = filtered(tx, filter).where('position', '>', position);
-  return (await query.orderBy('position').limit(limit).execute()) as NumberedEvent[];
+  return inOrder(
+    tx,
+    filter,
+    limit,
+    (one, other) => one.position - other.position,
+    (query) => query.where('position', '>', position).orderBy('position'),
+  );
 }
 
 /** The highest position given so far. */

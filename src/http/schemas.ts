@@ -135,7 +135,7 @@ export const Disk = named('Disk', {
   durable_at: nullable(Time),
   dirty_bytes: Type.Integer({
     description:
-      'Bytes that the guest has written and that are not durable yet; at most 5 s old. After a VM has died, an upper bound until the next flush',
+      'Bytes that the guest has written to its disk and that are not durable yet; at most 5 s old. What the guest still holds in memory is not counted, and a flush saves it too. After a VM has died, an upper bound until the next flush',
     examples: [0],
   }),
   stored_bytes: Type.Integer({
@@ -203,7 +203,8 @@ const ForkedFrom = named('ForkedFrom', {
   instance_id: idOf('inst'),
   generation: GenerationNumber,
   dirty_bytes: Type.Integer({
-    description: 'What the parent had written and not flushed at that time: the fork does not have it',
+    description:
+      "What the parent had written and not flushed, by its host's last report, at most 5 s before: the fork lacks at least this. It lacks nothing after a flush",
     examples: [0],
   }),
 });
@@ -220,7 +221,13 @@ export const Instance = named('Instance', {
   labels: Type.Record(Type.String(), Type.String(), { examples: [EXAMPLE_LABELS] }),
   idle_timeout_seconds: nullable(Type.Integer(), { examples: [null] }),
   wake_on_connect: Type.Boolean({ examples: [false] }),
-  auto_flush_seconds: nullable(Type.Integer({ examples: [60] })),
+  auto_flush_seconds: nullable(
+    Type.Integer({
+      description:
+        'How often a running VM is flushed, if it wrote something. A single changed block of 64 KiB waits up to ten intervals, because each flush changes one',
+      examples: [60],
+    }),
+  ),
   generations_keep: GenerationsKeep,
   ssh: SshAddress,
   host_keys: Type.Array(HostKeySchema, {

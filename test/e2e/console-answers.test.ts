@@ -129,7 +129,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     const { who, page, button, leave } = await visit();
     const { id, name } = await api.instance(who, { labels: { note: 'a,b=c' } });
     await page.goto(`/instances/${name}/settings`);
-    await page.getByLabel('Automatic flush, seconds').fill('120');
+    await page.getByLabel('Automatic flush every').fill('2m');
     await button('Save').click();
     await page.getByText('Saved.').waitFor();
     const { body } = await api.as(who).get<Record<string, unknown>>(`/v1/instances/${id}`);
@@ -191,11 +191,12 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     const { who, page, button, heading, listenAt, leave } = await visit();
     const { id, name } = await api.instance(who);
     await listenAt(`/instances/${name}/settings`);
-    const flush = page.getByLabel('Automatic flush, seconds');
+    const flush = page.getByLabel('Automatic flush every');
+    assert.equal(await flush.inputValue(), '1m');
     await flush.fill('120');
     await button('Save').click();
     await page.getByText('Saved.').waitFor();
-    assert.equal(await flush.inputValue(), '120');
+    assert.equal(await flush.inputValue(), '2m');
     await api.as(who).patch(`/v1/instances/${id}`, { auto_flush_seconds: 300, labels: { by: 'another' } });
     await raiseNotificationsOfEvents(api.db);
     await page.locator('main header').getByText('another').waitFor();
@@ -299,12 +300,19 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByLabel('Name', { exact: true }).fill('web');
     const summary = dialog().getByText('Keys, flush, idle stop');
     await summary.click();
-    const idle = dialog().getByLabel('Idle stop, seconds');
-    await idle.fill('30');
+    const idle = dialog().getByLabel('Idle stop after');
+    await idle.fill('30s');
     await summary.click();
     await button('Create').click();
     await idle.waitFor();
     assert.equal(await page.locator(':focus').getAttribute('name'), 'idle_timeout_seconds');
+    await page.getByText('Enter 1m to 30d.').waitFor();
+    await idle.fill('soon');
+    await button('Create').click();
+    await page.getByText('Enter a duration such as 30s, 10m, 24h or 7d.').waitFor();
+    await idle.fill('24h');
+    await page.getByText('Copy as command line or curl').click();
+    await page.getByText('berth create web --idle-timeout 1d --start', { exact: true }).waitFor();
     await leave();
   });
 

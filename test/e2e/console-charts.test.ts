@@ -78,6 +78,12 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     for (const title of ['Network received', 'Network sent', 'Disk written'])
       assert.match((await ticks(page, title)).join(' '), /KiB\/s|MiB\/s/, title);
     assert.equal(await page.getByText('Host memory', { exact: true }).count(), 1);
+    for (const title of ['CPU', 'Network sent'])
+      assert.match(
+        await chart(page, title).locator('figcaption').innerText(),
+        /stopped since \d\d:\d\d$/,
+        title,
+      );
     await picture(page, 'hour-light');
     await leave();
   });
@@ -107,6 +113,39 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     assert.equal(await plot.getAttribute('aria-valuenow'), '0');
     await page.keyboard.press('End');
     assert.equal(await said(), newest);
+    await leave();
+  });
+
+  test('tell the values under a finger, keep them when it lifts, and forget them at a tap elsewhere', async () => {
+    const visited = await visit();
+    const { page, leave } = visited;
+    const name = await stoppedAfterAMonth(visited);
+    await page.setViewportSize({ width: 390, height: 800 });
+    await page.goto(`/instances/${name}`);
+    await chart(page, 'CPU').locator('.chart-line').first().waitFor();
+    const plot = page.getByRole('slider', { name: 'CPU' });
+    await plot.scrollIntoViewIfNeeded();
+    const box = await plot.boundingBox();
+    assert.ok(box);
+    const session = await page.context().newCDPSession(page);
+    const touch = (type: 'touchStart' | 'touchMove' | 'touchEnd', x?: number, y = 50) =>
+      session.send('Input.dispatchTouchEvent', {
+        type,
+        touchPoints: x === undefined ? [] : [{ x: box.x + box.width * x, y: box.y + y }],
+      });
+    const told = () => chart(page, 'CPU').locator('figcaption').innerText();
+    await touch('touchStart', 0.4);
+    const at_first = await told();
+    assert.match(at_first, /\d\d:\d\d .*% max /);
+    await touch('touchMove', 0.5);
+    await touch('touchMove', 0.6);
+    const moved = await told();
+    assert.notEqual(moved, at_first);
+    await touch('touchEnd');
+    assert.equal(await told(), moved);
+    await touch('touchStart', 0.5, -60);
+    await touch('touchEnd');
+    await chart(page, 'CPU').getByText('stopped since').waitFor();
     await leave();
   });
 

@@ -8,6 +8,7 @@ import { accessibilityFindings, NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, type Visit } from '../support/console-visit.ts';
 import { makeGenerations } from '../support/generations.ts';
 import { raiseNotificationsOfEvents } from '../support/notifications.ts';
+import { makeSshKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
 
 /** For a look, when asked for: in both themes, and narrow. */
@@ -153,7 +154,9 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByText('12.0 MiB unsaved').waitFor();
     await button('Fork').click();
     await dialog()
-      .getByText(/Saved .*, as generation 1; 12\.0 MiB not included without a flush\./)
+      .getByText(
+        /Saved .*, as generation 1\. Without a flush the fork lacks what .* since then, at least 12\.0 MiB\./,
+      )
       .waitFor();
     await picture(page, 'fork');
     assert.ok(await dialog().getByLabel('Flush first').isChecked());
@@ -164,6 +167,17 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await api.agent.endFlush(flush_id, { generation: 2 });
     await heading('whole').waitFor();
     await page.getByText(`${name}, generation 2`).waitFor();
+    await raiseNotificationsOfEvents(api.db);
+    await page.goto(`/instances/${name}/activity`);
+    await page.getByText(`forked whole from generation 2 of ${name}`).waitFor();
+    await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 0 }]);
+    await show(visited, name);
+    await page.getByText('all saved').waitFor();
+    await button('Fork').click();
+    await dialog().getByText(`lacks what ${name} has written since then.`).waitFor();
+    await dialog().getByRole('button', { name: 'Cancel' }).click();
+    await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 64 * 1024 }]);
+    await page.getByText('64 KiB is one block').waitFor();
     await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 2 ** 20 }]);
     await show(visited, name);
     await button('Fork').click();
@@ -171,7 +185,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByLabel('Flush first').uncheck();
     await dialog().getByRole('button', { name: 'Fork', exact: true }).click();
     await heading('older').waitFor();
-    await page.getByText(`${name}, generation 2, without 1.0 MiB unsaved`).waitFor();
+    await page.getByText(`${name}, generation 2, without at least 1.0 MiB unsaved`).waitFor();
     await leave();
   });
 
@@ -255,5 +269,67 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByText('A connection starts it, and waits until it runs.').waitFor();
     assert.deepEqual(await accessibilityFindings(page), []);
     await leave();
+  });
+
+  test('keeps each action in its place whatever the state, and tells why it cannot be used', async () => {
+    const visited = await visit();
+    const { who, page, leave } = visited;
+    const reasons: [Parameters<typeof instanceIn>[2], string][] = [
+      ['stopped', 'Stop, Restart, Suspend and Flush need a running VM. Fork needs saved files'],
+      ['starting', 'The VM is starting. Restart, Suspend and Flush need a running VM.'],
+      ['running', 'The VM runs already.'],
+      ['stopping', 'The VM is being stopped. Restart, Suspend and Flush need a running VM.'],
+      ['suspended', 'Restart, Suspend and Flush need a running VM.'],
+    ];
+    const places = new Set<string>();
+    for (const [state, reason] of reasons) {
+      const { name } = await instanceIn(api, who, state);
+      await show(visited, name);
+      assert.ok((await page.locator('.actions-reason').innerText()).startsWith(reason), state);
+      for (const width of [1280, 390]) {
+        await page.setViewportSize({ width, height: 800 });
+        const buttons = await page.locator('.instance-head .page-actions button').all();
+        const boxes = await Promise.all(buttons.map((each) => each.boundingBox()));
+        places.add(boxes.map((box) => `${box?.x} ${box?.y}`).join(', '));
+      }
+    }
+    assert.equal(places.size, 2, [...places].join('\n'));
+    await leave();
+  });
+
+  test('offers to replace a key set only once another is chosen', async () => {
+    const visited = await visit();
+    const { who, page, button, leave } = visited;
+    await makeSshKey(api.db, who.user_id);
+    const { name } = await api.instance(who);
+    await show(visited, name, '/keys');
+    await page.getByText('Nothing is changed yet.').waitFor();
+    const replace = button('Replace the key set');
+    assert.equal(await replace.getAttribute('aria-disabled'), 'true');
+    await page.getByLabel('Only the keys chosen here').check();
+    await page.getByRole('checkbox', { name: 'laptop' }).check();
+    await replace.click();
+    await page.getByText('Replaced the key set.').waitFor();
+    await page.getByText('Nothing is changed yet.').waitFor();
+    await page.getByRole('checkbox', { name: 'laptop' }).uncheck();
+    await page.getByText('Nothing is changed yet.').waitFor({ state: 'detached' });
+    await page.getByRole('checkbox', { name: 'laptop' }).check();
+    await page.getByText('Nothing is changed yet.').waitFor();
+    await leave();
+  });
+
+  test('says in plain words what a flush saved, and tells a role that cannot change generations so', async () => {
+    const { who, leave } = await visit();
+    const { name, id } = await api.instance(who);
+    await makeGenerations(api.db, id, 2);
+    await leave();
+    const reader = await visit('/', { org_id: who.org_id, role: 'billing' });
+    await show(reader, name, '/generations');
+    const { page } = reader;
+    await page.locator('.timeline-reason').getByText('Your role here, billing, cannot change').waitFor();
+    await page.locator('.timeline li.head').getByText('complete files').waitFor();
+    assert.equal(await reader.button('Restore generation 2').count(), 0, 'the disk has these files');
+    assert.ok(await reader.button('Restore generation 1').isDisabled());
+    await reader.leave();
   });
 });

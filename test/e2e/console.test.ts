@@ -128,7 +128,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await type('Memory, MiB', '256');
     await type('Disk, GiB', '2');
     await use(dialog().locator('summary').first());
-    await tabTo(page, dialog().getByLabel('Automatic flush, seconds'));
+    await tabTo(page, dialog().getByLabel('Automatic flush every'));
     await page.keyboard.press('Delete');
     await type('Labels', 'team=console');
     await picture('create');
@@ -167,8 +167,8 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     const { generation } = (await instance()).disk;
     assert.ok(generation > before);
     assert.ok(text.includes(`Saved as generation ${generation}`), text);
-    assert.match(text, /Uploaded\s+[\d.]+ \w+ in \d+ segments?/);
-    await button('Put the receipt away').click();
+    assert.match(text, /Uploaded, compressed\s+[\d.]+ \w+/);
+    await button('Close the receipt').click();
   });
 
   test("shows this tab's changes in another tab", async () => {

@@ -8,7 +8,7 @@ import { EVENT_TYPES, type EventType, PRIVATE_EVENT_TYPES } from '../../src/even
 import { listEvents, mayConcern } from '../../src/events/read-store.ts';
 import { deleteOldEvents } from '../../src/events/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
-import { apiForFile } from '../support/api.ts';
+import { apiForFile, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 import { raiseNotificationsOfEvents } from '../support/notifications.ts';
@@ -103,6 +103,32 @@ describe('200', () => {
     assert.deepEqual(await of(webhook), ['webhook.disabled']);
     assert.deepEqual(await of(newId('inst')), []);
     assert.deepEqual(await typesOf(who, `?resource=${one.id}&type=vm.failed`), ['vm.failed']);
+  });
+
+  test('a fork is in the events of its parent too, in order and page by page', async () => {
+    const who = await api.person();
+    const parent = await instanceIn(api, who, 'running');
+    await api.agent.commit(parent.id, 1);
+    const fork = async () =>
+      (await api.as(who).post<{ id: InstanceId }>(`/v1/instances/${parent.id}/fork`, { name: newName() }))
+        .body;
+    const first = await fork();
+    await api.as(who).delete(`/v1/instances/${parent.id}/vm`);
+    await api.agent.stopped(parent.id);
+    await fork();
+    const of = `?resource=${parent.id}`;
+    const all = ['instance.forked', 'vm.stopped', 'instance.forked', 'disk.flushed', 'vm.started'];
+    assert.deepEqual(await typesOf(who, of), [...all, 'instance.created']);
+    const page = await events(who, `${of}&limit=2`);
+    assert.deepEqual(
+      page.data.map(({ type }) => type),
+      all.slice(0, 2),
+    );
+    const next = await typesOf(who, `${of}&limit=2&cursor=${page.next_cursor}`);
+    assert.deepEqual(next, all.slice(2, 4));
+    assert.equal((await events(who, `${of}&type=instance.forked`)).data.length, 2);
+    assert.deepEqual(await typesOf(who, `${of}&type=vm.failed`), []);
+    assert.deepEqual(await typesOf(who, `?resource=${first.id}`), ['instance.forked']);
   });
 
   test('events show SSH keys and the instance of a key set like the API', async () => {

@@ -28,7 +28,9 @@ export function BulkBar({ chosen, onAction, onClear }: Props) {
           {BULK_FACTS[action].name}
         </Button>
       ))}
-      {!none && (
+      {none ? (
+        <span>Select instances first.</span>
+      ) : (
         <Button small kind="quiet" onClick={onClear}>
           Clear
         </Button>

@@ -1,4 +1,5 @@
 /** The actions that the VM's state allows. Each has a fixed place, so that nothing moves when the state changes. */
+import type { ComponentChildren } from 'preact';
 import { useId, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { attempt } from '../attempt.ts';
@@ -12,11 +13,16 @@ interface Props {
   readonly instance: Instance;
   readonly small?: boolean;
   readonly only?: readonly VmAction[];
-  /** Why a neighbour of these buttons cannot be used; shown with their own reason. */
+  /** Buttons beside them. */
+  readonly children?: ComponentChildren;
+  /** Why those cannot be used; shown with their own reason. */
   readonly also?: string | undefined;
 }
 
-export function ActionButtons({ instance, small = false, only, also }: Props) {
+/** In their order. `stop` becomes `halt` while the guest shuts down. */
+const SHOWN: readonly VmAction[] = ['start', 'stop', 'restart', 'suspend', 'flush'];
+
+export function ActionButtons({ instance, small = false, only = SHOWN, children, also }: Props) {
   // Several at once: a flush may last minutes, and a stop does not wait for it.
   const [busy, setBusy] = useState<readonly VmAction[]>([]);
   // It stands where Stop was, so an accidental second click must not trigger it.
@@ -32,14 +38,7 @@ export function ActionButtons({ instance, small = false, only, also }: Props) {
     });
     setBusy((before) => before.filter((each) => each !== action));
   };
-  const first: VmAction = possible.includes('start') ? 'start' : possible.includes('halt') ? 'halt' : 'stop';
-  const shown = (only ?? [
-    first,
-    'restart',
-    ...(small ? [] : (['suspend'] as const)),
-    'flush',
-    ...(possible.includes('start') && possible.includes('stop') ? (['stop'] as const) : []),
-  ]) as readonly VmAction[];
+  const shown = only.map((each) => (each === 'stop' && possible.includes('halt') ? 'halt' : each));
   const reason = whyNotAll(instance, shown);
   const reason_id = useId();
   const isOff = (action: VmAction) => whyFixed(instance) !== undefined || !possible.includes(action);
@@ -49,7 +48,8 @@ export function ActionButtons({ instance, small = false, only, also }: Props) {
         <Button
           key={action}
           small={small}
-          kind={action === 'start' && !small ? 'primary' : 'plain'}
+          class={small ? '' : `action-${action}`}
+          kind={action === 'start' && !small && !isOff(action) ? 'primary' : 'plain'}
           busy={busy.includes(action)}
           disabled={isOff(action)}
           aria-describedby={isOff(action) && !small ? reason_id : undefined}
@@ -61,6 +61,7 @@ export function ActionButtons({ instance, small = false, only, also }: Props) {
           {factsOf(action, instance).name}
         </Button>
       ))}
+      {children}
       {!small && (
         // Its line is kept, so that nothing moves when the state changes.
         <p class="hint actions-reason" id={reason_id}>
@@ -76,7 +77,10 @@ export function ActionButtons({ instance, small = false, only, also }: Props) {
             if (actionsOf(instance).includes('halt')) await runAction('halt', instance);
           }}
         >
-          <p>The guest is not shut down: as in a power cut, data that it has not written yet is lost.</p>
+          <p>
+            The guest is not shut down. As in a power cut, what it has not written to its disk yet is lost.
+            The disk itself is saved.
+          </p>
         </ConfirmDialog>
       )}
     </div>

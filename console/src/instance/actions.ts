@@ -64,16 +64,28 @@ export function whyFixed({ deleting }: Instance): string | undefined {
   return deleting ? 'The instance is being deleted.' : whyNoWork();
 }
 
-/** Why some of the shown actions cannot be used now, in one sentence; undefined: all can. */
+/** Why some of the shown actions cannot be used now; undefined: all can. */
 export function whyNotAll(instance: Instance, shown: readonly VmAction[]): string | undefined {
   const fixed = whyFixed(instance);
   if (fixed !== undefined) return fixed;
   const possible = actionsOf(instance);
-  const names = shown.filter((each) => !possible.includes(each)).map((each) => factsOf(each, instance).name);
-  if (names.length === 0) return undefined;
-  const list = names.length === 1 ? names[0] : `${names.slice(0, -1).join(', ')} and ${names.at(-1)}`;
-  return `${list} ${names.length === 1 ? 'needs' : 'need'} a running VM.`;
+  const off = shown.filter((each) => !possible.includes(each));
+  const names = off.filter((each) => each !== 'start').map((each) => factsOf(each, instance).name);
+  const list = names.length <= 1 ? names[0] : `${names.slice(0, -1).join(', ')} and ${names.at(-1)}`;
+  const sentences = [
+    off.includes('start') ? WHY_NO_START[instance.vm.state] : undefined,
+    list === undefined ? undefined : `${list} ${names.length === 1 ? 'needs' : 'need'} a running VM.`,
+  ];
+  return sentences.filter((each) => each !== undefined).join(' ') || undefined;
 }
+
+const WHY_NO_START: Partial<Record<VmState, string>> = {
+  starting: 'The VM is starting.',
+  running: 'The VM runs already.',
+  restarting: 'The VM is restarting.',
+  suspending: 'The VM is being suspended.',
+  stopping: 'The VM is being stopped.',
+};
 
 /** The last receipt of each instance, until the user closes it or starts another action. */
 export const receipts = signal<ReadonlyMap<string, FlushReceipt>>(new Map());

@@ -25,7 +25,7 @@ export function Activity({ instance }: { readonly instance: Instance }) {
   const list = useList(
     `activity ${id} ${JSON.stringify(filter)}`,
     (query) => call('listEvents', { query: { resource: id, limit: 50, ...wanted, ...query } }),
-    (message) => message.kind === 'event' && instanceOf(message.event) === id,
+    (message) => message.kind === 'event' && concerns(message.event, id),
   );
   const filtered = Object.keys(filter).length > 0;
   return (
@@ -78,6 +78,8 @@ function TypeField() {
   );
 }
 
-function instanceOf({ data }: Event): string | undefined {
-  return (data['instance'] as Partial<Instance> | undefined)?.id;
+/** A fork concerns its parent too. */
+function concerns({ data }: Event, id: string): boolean {
+  const forked_from = data['forked_from'] as Instance['forked_from'] | undefined;
+  return (data['instance'] as Partial<Instance> | undefined)?.id === id || forked_from?.instance_id === id;
 }

@@ -2,6 +2,7 @@
  * What a form holds, as commands for a POSIX shell: of `berth`, and of curl with the key in $BERTH_API_KEY. Values that are the
  * API's defaults are left out. Pure.
  */
+import { durationText } from '../../../client/src/durations.ts';
 import type {
   ChangeInstanceRequest,
   CreateInstanceRequest,
@@ -65,15 +66,17 @@ function optionsOf(settings: Settings): string[] {
     idle_timeout_seconds,
     wake_on_connect,
   } = settings;
-  const option = (name: string, value: string | number | null | undefined) =>
-    value === undefined ? [] : [`--${name}`, String(value ?? 'off')];
+  const option = (name: string, value: string | number | undefined) =>
+    value === undefined ? [] : [`--${name}`, String(value)];
+  const time = (name: string, seconds: number | null | undefined) =>
+    seconds === undefined ? [] : [`--${name}`, seconds === null ? 'off' : durationText(seconds)];
   return [
     ...option('cpus', cpus),
     ...option('memory', memory_mib === undefined ? undefined : `${memory_mib}m`),
     ...option('disk', disk_gib === undefined ? undefined : `${disk_gib}g`),
     ...Object.entries(labels).flatMap(([key, value]) => option('label', `${key}=${value}`)),
-    ...option('auto-flush', auto_flush_seconds),
-    ...option('idle-timeout', idle_timeout_seconds),
+    ...time('auto-flush', auto_flush_seconds),
+    ...time('idle-timeout', idle_timeout_seconds),
     ...(wake_on_connect === undefined ? [] : [wake_on_connect ? '--wake' : '--no-wake']),
   ];
 }

@@ -1,9 +1,9 @@
 /** Charts of what the instance used, over a chosen range, from an hour to 30 days: also across stops, and while no VM runs. */
 import { signal } from '@preact/signals';
 import { useEffect, useState } from 'preact/hooks';
-import type { Instance, MetricHistory } from '../../../client/src/berth.ts';
+import type { Instance, MetricHistory, VmState } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
-import { duration } from '../format.ts';
+import { clockTime, duration } from '../format.ts';
 import { Chart } from '../ui/chart.tsx';
 import type { Point } from '../ui/chart-scale.ts';
 import { Choice } from '../ui/choice.tsx';
@@ -26,6 +26,9 @@ const NAMES = Object.entries(RANGES).map(([range, { name }]) => [range as Range,
 /** The same for every instance that is looked at. */
 const chosen_range = signal<Range>('1h');
 
+const ON: readonly VmState[] = ['running', 'restarting'];
+const LASTING: readonly VmState[] = ['stopped', 'suspended', 'failed'];
+
 const LIVE_EVERY_MS = 5_000;
 const HISTORY_EVERY_MS = 60_000;
 const MIB = 1024 * 1024;
@@ -34,22 +37,25 @@ export function Charts({ instance }: { readonly instance: Instance }) {
   const { id, vm } = instance;
   const range = chosen_range.value;
   const [chosen_ms, setChosen] = useState<number | null>(null);
+  useForgetting(chosen_ms !== null, setChosen);
   const history = useQuery(`history ${id} ${range}`, (signal) =>
     call('getMetricHistory', { path: { id }, query: { range } }, { signal }),
   );
   useAgain(history.reload, HISTORY_EVERY_MS);
-  const is_live = range === '1h' && (vm.state === 'running' || vm.state === 'restarting');
+  const is_live = range === '1h' && ON.includes(vm.state);
   const live = useQuery(`metrics ${id} ${vm.boot} ${is_live}`, async (signal) =>
     is_live ? call('getVmMetrics', { path: { id } }, { signal }) : null,
   );
   useAgain(live.reload, is_live ? LIVE_EVERY_MS : null);
   const samples = live.data ? [...live.data.samples, live.data.now] : [];
   const step_ms = (history.data?.step_seconds ?? 60) * 1000;
+  const live_from_ms = Date.parse(samples[0]?.at ?? '');
   const to_ms = Date.parse(samples.at(-1)?.at ?? history.data?.to ?? new Date().toISOString());
   const shared = {
     ...{ from_ms: to_ms - RANGES[range].ms, to_ms, gap_ms: step_ms * 1.5 },
-    ...{ chosen_ms, onChoose: setChosen },
-    sayTime: ({ at_ms }: Point) => sayPeriod(at_ms, step_ms, range),
+    ...{ chosen_ms, onChoose: setChosen, ended: whyEnded(instance) },
+    sayTime: ({ at_ms }: Point) =>
+      samples.length > 0 && at_ms >= live_from_ms ? second.format(at_ms) : sayPeriod(at_ms, step_ms, range),
   };
   const error = history.error ?? live.error;
   return (
@@ -73,7 +79,10 @@ export function Charts({ instance }: { readonly instance: Instance }) {
             key={quantity.title}
             title={quantity.title}
             unit={quantity.unit}
-            points={pointsOf(quantity, history.data, samples)}
+            points={[
+              ...pointsOf(quantity, history.data, samples),
+              ...presentOf(quantity, instance, is_live ? to_ms : null),
+            ]}
             {...shared}
             {...maxOf(quantity, instance)}
           />
@@ -82,6 +91,13 @@ export function Charts({ instance }: { readonly instance: Instance }) {
       {history.data && <MetricTable history={history.data} />}
     </Section>
   );
+}
+
+/** @param now_ms null: no VM runs, or the range is too long to show the present */
+function presentOf({ now }: (typeof QUANTITIES)[number], instance: Instance, now_ms: number | null): Point[] {
+  if (now === undefined || now_ms === null) return [];
+  const value = now(instance);
+  return [{ at_ms: now_ms, spread: { mean: value, min: value, max: value } }];
 }
 
 function leadOf(step_ms: number, is_live: boolean): string {
@@ -96,6 +112,15 @@ function maxOf({ unit, of_memory }: (typeof QUANTITIES)[number], { memory_mib }:
   return of_memory === true ? { max: memory_mib * MIB } : {};
 }
 
+/** Why nothing is measured now; null: it is. */
+function whyEnded({ vm: { state, stopped_at } }: Instance): string | null {
+  if (ON.includes(state)) return null;
+  return LASTING.includes(state) && stopped_at !== null
+    ? `${state} since ${clockTime(Date.parse(stopped_at))}`
+    : state;
+}
+
+const second = new Intl.DateTimeFormat('en-GB', { timeStyle: 'medium' });
 const clock = new Intl.DateTimeFormat('en-GB', { timeStyle: 'short' });
 const day_and_clock = new Intl.DateTimeFormat('en-GB', {
   ...{ day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' },
@@ -105,6 +130,18 @@ const day_and_clock = new Intl.DateTimeFormat('en-GB', {
 function sayPeriod(at_ms: number, step_ms: number, range: Range): string {
   if (range === '1h' || range === '6h') return clock.format(at_ms);
   return `${day_and_clock.format(at_ms - step_ms / 2)}–${clock.format(at_ms + step_ms / 2)}`;
+}
+
+/** A finger leaves its value chosen when it lifts. A press beside the charts forgets it. */
+function useForgetting(is_chosen: boolean, choose: (at_ms: null) => void): void {
+  useEffect(() => {
+    if (!is_chosen) return;
+    const forget = ({ target }: PointerEvent) => {
+      if (!(target instanceof Element && target.closest('.chart-plot'))) choose(null);
+    };
+    document.addEventListener('pointerdown', forget);
+    return () => document.removeEventListener('pointerdown', forget);
+  }, [is_chosen, choose]);
 }
 
 /** Reloads at an interval while the page is visible; null: never. */

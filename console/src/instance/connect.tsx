@@ -55,7 +55,7 @@ function HostKeys({ instance: { host_keys, ssh } }: Props) {
     .join('\n');
   return (
     <details>
-      <summary>Host key, to be sure that it is this guest</summary>
+      <summary>Host key: check that you reach this instance</summary>
       <div class="stack">
         {host_keys.map(({ type, fingerprint }) => (
           <code key={fingerprint} class="wrap">

@@ -42,7 +42,7 @@ export function ConsoleLog({ instance }: { readonly instance: Instance }) {
   return (
     <Section
       title="Console log"
-      lead="The end of what the guest has printed on its serial console, earlier boots on the same host included."
+      lead="The newest 256 KiB that the guest printed on its serial console, including earlier boots on the same host."
       actions={
         <>
           <Switch label="Times" checked={with_times} onChange={setWithTimes} />

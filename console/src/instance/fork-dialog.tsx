@@ -1,5 +1,5 @@
 /** Forks an instance. A running one can be flushed first, so that the fork has all its files. */
-import type { Generation, Instance } from '../../../client/src/berth.ts';
+import type { Generation, Instance, VmState } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { bytes } from '../format.ts';
 import { putInstance } from '../live/instances.ts';
@@ -17,6 +17,9 @@ interface Props {
   readonly generation?: Generation;
   readonly onClose: () => void;
 }
+
+/** All that their VMs wrote is saved. */
+const QUIET: readonly VmState[] = ['stopped', 'suspended'];
 
 export function ForkDialog({ instance, generation, onClose }: Props) {
   const { id, vm, name: parent } = instance;
@@ -40,8 +43,8 @@ export function ForkDialog({ instance, generation, onClose }: Props) {
         <>
           <p>
             The new instance begins with the files of{' '}
-            {generation === undefined ? parent : `generation ${generation.generation}`}. Nothing is copied. It
-            gets a name, an SSH port and a host key of its own.
+            {generation === undefined ? parent : `generation ${generation.generation} of ${parent}`}, at once:
+            nothing is copied. It has its own name, SSH port and host key, and accepts your SSH keys.
           </p>
           <NewNameField placeholder={`${parent}-2`} issue={issues['name']} />
           {generation === undefined ? (
@@ -67,8 +70,8 @@ function SavedPart({ instance, may_flush }: { readonly instance: Instance; reado
           'Nothing is saved yet: flush first.'
         ) : (
           <>
-            Saved <Time at={disk.durable_at} />, as generation {disk.generation}
-            {missingOf(instance, may_flush)}.
+            Saved <Time at={disk.durable_at} />, as generation {disk.generation}.{' '}
+            {missingOf(instance, may_flush)}
           </>
         )}
       </p>
@@ -77,15 +80,21 @@ function SavedPart({ instance, may_flush }: { readonly instance: Instance; reado
           label="Flush first"
           name="flush"
           defaultChecked
-          hint="Saves everything written so far, so that the fork has it"
+          hint={`Saves everything that ${instance.name} has written so far, so that the fork has it`}
         />
       )}
     </>
   );
 }
 
-function missingOf({ disk, vm }: Instance, may_flush: boolean): string {
-  if (disk.dirty_bytes === 0) return '';
-  const missing = `${vm.state === 'failed' ? 'at most ' : ''}${bytes(disk.dirty_bytes)} not included`;
-  return may_flush ? `; ${missing} without a flush` : `; ${missing}`;
+/**
+ * What the fork lacks. The host's last report may be some seconds old, and does not count what the guest holds in memory. So a VM
+ * that may have written since is never shown as saved.
+ */
+function missingOf({ name, disk, vm }: Instance, may_flush: boolean): string {
+  if (QUIET.includes(vm.state)) return '';
+  const amount = disk.dirty_bytes === 0 ? '' : bytes(disk.dirty_bytes);
+  if (vm.state === 'failed') return amount === '' ? '' : `At most ${amount} written later is not included.`;
+  const known = amount === '' ? '' : `, at least ${amount}`;
+  return `${may_flush ? 'Without a flush the fork lacks' : 'The fork lacks'} what ${name} has written since then${known}.`;
 }

@@ -5,13 +5,14 @@ import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
 import { bytes, exactly } from '../format.ts';
 import { instances } from '../live/instances.ts';
-import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { LoadedList } from '../ui/loaded-list.tsx';
 import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
+import { whyFixed } from './actions.ts';
+import { CONSISTENCY } from './consistency.ts';
 import { ForkDialog } from './fork-dialog.tsx';
 import { NameDialog } from './name-dialog.tsx';
 import { RestoreDialog } from './restore-dialog.tsx';
@@ -31,11 +32,13 @@ export function Generations({ instance }: { readonly instance: Instance }) {
     await reload();
   };
   const close = () => setAsked(null);
+  const reason = whyFixed(instance);
   return (
     <Section
       title="Generations"
       lead={`Each flush with something to save makes one. The last ${keep.last} are kept, then one a day for ${keep.daily_days} days, and those that are pinned.`}
     >
+      {reason !== undefined && <p class="hint timeline-reason">{reason}</p>}
       <LoadedList
         list={list}
         empty={
@@ -96,7 +99,7 @@ function factsOf(generation: Generation): string {
     makerOf(generation),
     ...(dirty_bytes === null ? [] : [`${bytes(dirty_bytes)} saved`, `${bytes(uploaded)} uploaded`]),
     ...(duration_ms === null ? [] : [`${(duration_ms / 1000).toFixed(1)} s`]),
-    `consistency ${consistency}`,
+    CONSISTENCY[consistency].short,
   ].join(' · ');
 }
 
@@ -110,14 +113,14 @@ interface EntryProps {
 function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
   const { generation: number, created_at, name, pinned } = generation;
   const head = number === instance.disk.generation;
-  const fixed = !works() || instance.deleting;
+  const fixed = whyFixed(instance) !== undefined;
   return (
     <li class={head ? 'head' : ''}>
       <div class="timeline-text">
         <p class="timeline-title">
           <strong>{number}</strong>
           {name !== null && <span class="tag">{name}</span>}
-          {head && <span class="tag accent">now</span>}
+          {head && <span class="tag accent">current</span>}
           {pinned && <span class="tag">pinned</span>}
         </p>
         <p>
@@ -126,15 +129,17 @@ function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
         <p class="dim">{factsOf(generation)}</p>
       </div>
       <div class="actions">
-        <Button
-          small
-          disabled={fixed || head}
-          title={head ? 'The disk has these files already' : 'Set the disk back to these files'}
-          aria-label={`Restore generation ${number}`}
-          onClick={() => onAsk('restore')}
-        >
-          Restore
-        </Button>
+        {!head && (
+          <Button
+            small
+            disabled={fixed}
+            title="Set the disk back to these files"
+            aria-label={`Restore generation ${number}`}
+            onClick={() => onAsk('restore')}
+          >
+            Restore
+          </Button>
+        )}
         <Button small disabled={fixed} aria-label={`Fork generation ${number}`} onClick={() => onAsk('fork')}>
           <Icon name="fork" />
           Fork

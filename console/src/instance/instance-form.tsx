@@ -3,6 +3,7 @@ import type { Instance } from '../../../client/src/berth.ts';
 import { Checkbox, Field } from '../ui/field.tsx';
 import { FieldError, type Issues } from '../ui/validity.ts';
 import { NEW_DEFAULTS } from './as-commands.ts';
+import { DurationField, type DurationRange, durationOf } from './duration-field.tsx';
 
 export function NewNameField(props: { readonly placeholder: string; readonly issue: string | undefined }) {
   return (
@@ -21,6 +22,10 @@ export function NewNameField(props: { readonly placeholder: string; readonly iss
   );
 }
 
+/** The API's bounds. */
+const AUTO_FLUSH: DurationRange = { name: 'auto_flush_seconds', min_s: 5, max_s: 86_400 };
+const IDLE_STOP: DurationRange = { name: 'idle_timeout_seconds', min_s: 60, max_s: 2_592_000 };
+
 /** The fields of both forms. A time of `null` means never. */
 export interface Settings {
   readonly idle_timeout_seconds: number | null;
@@ -38,27 +43,19 @@ export function SettingsFields({
   return (
     <>
       <div class="columns">
-        <Field
-          label="Automatic flush, seconds"
-          name="auto_flush_seconds"
-          type="number"
-          min={5}
-          max={86_400}
-          defaultValue={of.auto_flush_seconds ?? ''}
-          placeholder="never"
-          hint="Saves a running VM this often. Empty: only when you flush, stop or suspend it"
-          issue={issues['auto_flush_seconds']}
+        <DurationField
+          label="Automatic flush every"
+          range={AUTO_FLUSH}
+          seconds={of.auto_flush_seconds}
+          hint="Saves a running VM this often, such as 30s or 10m. Empty: only when you flush, stop or suspend it"
+          issue={issues[AUTO_FLUSH.name]}
         />
-        <Field
-          label="Idle stop, seconds"
-          name="idle_timeout_seconds"
-          type="number"
-          min={60}
-          max={2_592_000}
-          defaultValue={of.idle_timeout_seconds ?? ''}
-          placeholder="never"
-          hint="Stops the VM, with a flush, when nobody uses it. Empty: never"
-          issue={issues['idle_timeout_seconds']}
+        <DurationField
+          label="Idle stop after"
+          range={IDLE_STOP}
+          seconds={of.idle_timeout_seconds}
+          hint="Stops the VM, with a flush, when nobody has used it for so long, such as 30m or 24h. Empty: never"
+          issue={issues[IDLE_STOP.name]}
         />
       </div>
       <Checkbox
@@ -71,16 +68,13 @@ export function SettingsFields({
   );
 }
 
+/** @throws FieldError */
 export function readSettings(form: FormData): Settings {
   return {
-    idle_timeout_seconds: numberOrNull(form.get('idle_timeout_seconds')),
-    auto_flush_seconds: numberOrNull(form.get('auto_flush_seconds')),
+    idle_timeout_seconds: durationOf(form, IDLE_STOP),
+    auto_flush_seconds: durationOf(form, AUTO_FLUSH),
     wake_on_connect: form.get('wake_on_connect') !== null,
   };
-}
-
-function numberOrNull(value: FormDataEntryValue | null): number | null {
-  return value === null || value === '' ? null : Number(value);
 }
 
 export type Size = Pick<Instance, 'cpus' | 'memory_mib' | 'disk_gib'>;
@@ -166,6 +160,7 @@ export function LabelsField({
       name="labels"
       defaultValue={labelsText(of ?? {})}
       placeholder="team=web, env=dev"
+      hint="Names with values, to filter instances by"
       issue={issue}
       spellcheck={false}
     />

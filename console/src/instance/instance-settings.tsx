@@ -104,7 +104,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
       </Section>
       <Section
         title="Delete"
-        lead="This deletes the VM, the disk, all its generations and its encryption key. Forks are kept."
+        lead="Deletes the VM, the disk, all its generations and its encryption key. Forks are kept."
       >
         <Button kind="danger" reason={whyFixed(instance)} onClick={() => setDeleting(true)}>
           Delete {name}
@@ -144,7 +144,7 @@ function KeptFields({ keep, issues }: KeptProps) {
       />
       <Field
         {...common}
-        label="Then one a day, days"
+        label="Then one a day, for days"
         name="daily_days"
         min={0}
         max={365}
@@ -164,7 +164,10 @@ function Delete({ instance, onClose }: { readonly instance: Instance; readonly o
   };
   return (
     <ConfirmDialog title={`Delete ${name}`} verb="Delete" word={name} onClose={onClose} work={work}>
-      <p>Its files cannot be recovered. Forks keep the files that they share with it.</p>
+      <p>
+        This deletes the VM, the disk and all generations of {name}. The files cannot be recovered. Forks keep
+        the files that they share with it.
+      </p>
     </ConfirmDialog>
   );
 }

@@ -10,11 +10,13 @@ type Offered = Pick<KeySetKey, 'id' | 'name' | 'fingerprint'>;
 interface Props {
   readonly explicit: boolean;
   readonly onChange: (explicit: boolean) => void;
-  /** The chosen keys. */
+  /** The keys that are chosen at first. */
   readonly chosen?: readonly Offered[];
+  /** The ids of the boxes that are checked, after each change. */
+  readonly onChosen?: (ids: readonly string[]) => void;
 }
 
-export function KeyChoice({ explicit, onChange, chosen = [] }: Props) {
+export function KeyChoice({ explicit, onChange, chosen = [], onChosen }: Props) {
   const own = useQuery('key-choice', () => call('listSshKeys', { query: { limit: 200 } }));
   // Also keys of other members, if the instance already accepts them.
   const usable = (own.data?.data ?? []).filter(({ org_id }) => org_id === null || org_id === org.value?.id);
@@ -27,23 +29,19 @@ export function KeyChoice({ explicit, onChange, chosen = [] }: Props) {
         <input type="radio" name="key-mode" checked={!explicit} onChange={() => onChange(false)} />
         <span>
           All keys of its creator’s account
-          <span class="dim"> – also those added later, while the creator may change instances</span>
+          <span class="dim"> – also those added later, as long as the creator may change instances</span>
         </span>
       </label>
       <label>
         <input type="radio" name="key-mode" checked={explicit} onChange={() => onChange(true)} />
-        <span>Only the keys chosen here</span>
+        <span>
+          Only the keys chosen here<span class="dim"> – with none chosen, no login is possible</span>
+        </span>
       </label>
       {explicit && (
         <div class="choice-list">
           <Loaded query={own} lines={1}>
-            {() =>
-              offered.length === 0 && (
-                <p class="dim">
-                  Your account in {org.value?.name} has no keys. With none chosen, nobody can log in.
-                </p>
-              )
-            }
+            {() => offered.length === 0 && <p class="dim">Your account in {org.value?.name} has no keys.</p>}
           </Loaded>
           {offered.map(({ id, name, fingerprint }) => (
             <label key={id}>
@@ -52,6 +50,7 @@ export function KeyChoice({ explicit, onChange, chosen = [] }: Props) {
                 name="key"
                 value={id}
                 defaultChecked={chosen.some((each) => each.id === id)}
+                onChange={({ currentTarget: { form } }) => form && onChosen?.(chosenKeys(new FormData(form)))}
               />
               <span>
                 {name} <code class="dim">{fingerprint.slice(0, 23)}…</code>

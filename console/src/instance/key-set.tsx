@@ -42,11 +42,19 @@ interface EditProps {
 function Edit({ instance, keys, onSaved }: EditProps) {
   const [explicit, setExplicit] = useState(keys.mode === 'explicit');
   useEffect(() => setExplicit(keys.mode === 'explicit'), [keys.mode]);
+  /** Null: nobody has touched the boxes. */
+  const [chosen, setChosen] = useState<readonly string[] | null>(null);
+  const accepted = keys.mode === 'explicit' ? keys.data.map(({ id }) => id) : [];
+  const wanted = chosen ?? accepted;
+  const is_same =
+    explicit === (keys.mode === 'explicit') &&
+    (!explicit || wanted.toSorted().join() === accepted.toSorted().join());
   const replace = async (form: FormData, element: HTMLFormElement) => {
     const body = explicit ? { ssh_key_ids: chosenKeys(form) } : ({ mode: 'account' } as const);
     onSaved(await call('replaceKeySet', { path: { id: instance.id }, body }));
     // Saved values are no longer edits: from now on the boxes follow the live state.
     element.reset();
+    setChosen(null);
     tell('good', 'Replaced the key set.');
   };
   return (
@@ -63,11 +71,21 @@ function Edit({ instance, keys, onSaved }: EditProps) {
           ]}
         />
       )}
-      <Form class="panel stack" verb="Replace the key set" primary reason={whyFixed(instance)} work={replace}>
+      <Form
+        class="panel stack"
+        verb="Replace the key set"
+        primary
+        reason={whyFixed(instance) ?? (is_same ? 'Nothing is changed yet.' : undefined)}
+        work={replace}
+      >
         {() => (
           <KeyChoice
             explicit={explicit}
-            onChange={setExplicit}
+            onChange={(next) => {
+              setExplicit(next);
+              setChosen(null);
+            }}
+            onChosen={setChosen}
             chosen={keys.mode === 'explicit' ? keys.data : []}
           />
         )}

@@ -1,5 +1,6 @@
 /** What the charts of an instance show: the quantities, and their points from the history and from the running VM. Pure. */
 import type {
+  Instance,
   MetricHistory,
   MetricHistorySample,
   MetricSpread,
@@ -13,8 +14,10 @@ interface Quantity {
   /** The memory of the instance is the end of the scale. */
   readonly of_memory?: boolean;
   readonly past: (sample: MetricHistorySample) => MetricSpread | null;
-  /** Of the running VM; a counter becomes a rate. Absent: only the history has it. */
+  /** Of the running VM; a counter becomes a rate. Absent: its samples lack it. */
   readonly live?: { readonly value: (sample: MetricsSample) => number | null; readonly counts?: boolean };
+  /** The present value, where the samples lack it. */
+  readonly now?: (instance: Pick<Instance, 'disk'>) => number;
 }
 
 export const QUANTITIES: readonly Quantity[] = [
@@ -56,7 +59,7 @@ export const QUANTITIES: readonly Quantity[] = [
     past: (s) => s.network.sent_bytes_per_second,
     live: { value: (s) => s.network.sent_bytes, counts: true },
   },
-  { title: 'Unsaved', unit: 'bytes', past: (s) => s.dirty_bytes },
+  { title: 'Unsaved', unit: 'bytes', past: (s) => s.dirty_bytes, now: ({ disk }) => disk.dirty_bytes },
 ];
 
 /** `live` are samples of the running VM, oldest first. Before the first of them the history is shown. */

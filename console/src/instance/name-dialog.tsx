@@ -25,7 +25,7 @@ export function NameDialog({ generation, onClose, work }: Props) {
           maxLength={100}
           autofocus
           placeholder="before the upgrade"
-          hint="Empty: none"
+          hint="A name helps you to find it; empty: none. Only a pin keeps it, however old it gets"
           issue={issues['name']}
         />
       )}

@@ -7,7 +7,7 @@ import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { Charts } from './charts.tsx';
 import { Connect } from './connect.tsx';
-import { savedState } from './saved-state.ts';
+import { savedHint, savedState } from './saved-state.ts';
 
 interface Props {
   readonly instance: Instance;
@@ -41,38 +41,42 @@ function Fact({ name, children, wide = false }: FactProps) {
 
 function DiskFacts({ instance }: Props) {
   const { disk, vm, idle_timeout_seconds, auto_flush_seconds, wake_on_connect, created_at, id } = instance;
+  const hint = savedHint(instance);
   return (
     <Section title="Disk and VM">
-      <dl class="facts panel">
-        <Fact name="Saved">{savedState(instance)}</Fact>
-        <Fact name="Last flush">
-          <Time at={disk.durable_at} />
-        </Fact>
-        <Fact name="Generation">{disk.generation === 0 ? 'none yet' : disk.generation}</Fact>
-        <Fact name="In object storage">{bytes(disk.stored_bytes)}</Fact>
-        <Fact name="Boots">{vm.boot}</Fact>
-        <Fact name="Started">
-          <Time at={vm.started_at} />
-        </Fact>
-        <Fact name="Automatic flush">
-          {auto_flush_seconds === null ? 'off' : `every ${duration(auto_flush_seconds)} while it runs`}
-        </Fact>
-        <Fact name="Idle stop">
-          {idle_timeout_seconds === null ? 'off' : `after ${duration(idle_timeout_seconds)}`}
-        </Fact>
-        <Fact name="Wake on connect">{wake_on_connect ? 'on' : 'off'}</Fact>
-        <Fact name="Created">
-          <Time at={created_at} />
-        </Fact>
-        {instance.forked_from && (
-          <Fact name="Forked from">
-            <ForkedFrom of={instance.forked_from} />
+      <div class="panel stack">
+        <dl class="facts">
+          <Fact name="Saved">{savedState(instance)}</Fact>
+          <Fact name="Last flush">
+            <Time at={disk.durable_at} />
           </Fact>
-        )}
-        <Fact name="Id" wide>
-          <code class="wrap">{id}</code>
-        </Fact>
-      </dl>
+          <Fact name="Generation">{disk.generation === 0 ? 'none yet' : disk.generation}</Fact>
+          <Fact name="In object storage">{bytes(disk.stored_bytes)}</Fact>
+          <Fact name="Boots">{vm.boot}</Fact>
+          <Fact name="Started">
+            <Time at={vm.started_at} />
+          </Fact>
+          <Fact name="Automatic flush">
+            {auto_flush_seconds === null ? 'off' : `every ${duration(auto_flush_seconds)} while it runs`}
+          </Fact>
+          <Fact name="Idle stop">
+            {idle_timeout_seconds === null ? 'off' : `after ${duration(idle_timeout_seconds)}`}
+          </Fact>
+          <Fact name="Wake on connect">{wake_on_connect ? 'on' : 'off'}</Fact>
+          <Fact name="Created">
+            <Time at={created_at} />
+          </Fact>
+          {instance.forked_from && (
+            <Fact name="Forked from">
+              <ForkedFrom of={instance.forked_from} />
+            </Fact>
+          )}
+          <Fact name="Id" wide>
+            <code class="wrap">{id}</code>
+          </Fact>
+        </dl>
+        {hint !== null && <p class="hint">{hint}</p>}
+      </div>
     </Section>
   );
 }
@@ -84,7 +88,7 @@ function ForkedFrom({ of }: { readonly of: NonNullable<Instance['forked_from']> 
     <>
       {parent ? <a href={`/instances/${parent.name}`}>{parent.name}</a> : 'a deleted instance'}, generation{' '}
       {of.generation}
-      {of.dirty_bytes > 0 && `, without ${bytes(of.dirty_bytes)} unsaved`}
+      {of.dirty_bytes > 0 && `, without at least ${bytes(of.dirty_bytes)} unsaved`}
     </>
   );
 }

@@ -1,24 +1,19 @@
 /** The receipt of a flush. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
-import { bytes, exactly, plural } from '../format.ts';
+import { bytes, exactly } from '../format.ts';
 import { works } from '../live/membership.ts';
 import { Checkbox, Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { dropReceipt, receipts } from './actions.ts';
-
-const CONSISTENCY = {
-  filesystem: 'file systems were frozen for it',
-  crash: 'as after a power cut',
-  offline: 'the VM was not running',
-} as const;
+import { CONSISTENCY } from './consistency.ts';
 
 export function Receipt({ instance }: { readonly instance: Instance }) {
   const receipt = receipts.value.get(instance.id);
   if (!receipt) return null;
-  const { generation, durable_at, dirty_bytes, uploaded_bytes, segments, duration_ms, consistency } = receipt;
+  const { generation, durable_at, dirty_bytes, uploaded_bytes, duration_ms, consistency } = receipt;
   return (
     <section class="receipt" aria-label="Flush receipt" role="status">
       <header>
@@ -31,7 +26,7 @@ export function Receipt({ instance }: { readonly instance: Instance }) {
         <button
           type="button"
           class="icon-button"
-          aria-label="Put the receipt away"
+          aria-label="Close the receipt"
           onClick={() => dropReceipt(instance.id)}
         >
           <Icon name="close" />
@@ -47,20 +42,16 @@ export function Receipt({ instance }: { readonly instance: Instance }) {
           <dd>{bytes(dirty_bytes)}</dd>
         </div>
         <div>
-          <dt>Uploaded</dt>
-          <dd>
-            {bytes(uploaded_bytes)} in {plural(segments, 'segment')}
-          </dd>
+          <dt>Uploaded, compressed</dt>
+          <dd>{bytes(uploaded_bytes)}</dd>
         </div>
         <div>
           <dt>Took</dt>
           <dd>{(duration_ms / 1000).toFixed(2)} s</dd>
         </div>
         <div class="wide">
-          <dt>Consistency</dt>
-          <dd>
-            {consistency}: {CONSISTENCY[consistency]}
-          </dd>
+          <dt>State of the files</dt>
+          <dd>{CONSISTENCY[consistency].long}</dd>
         </div>
       </dl>
       {generation > 0 && works() && <KeepForm key={generation} instance={instance} generation={generation} />}

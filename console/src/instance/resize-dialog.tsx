@@ -1,7 +1,7 @@
 /** Saves the settings of an instance whose VM is on, with a new size: asks once, stops it, resizes, starts it again if it ran. */
 import type { ChangeInstanceRequest, Instance } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
-import { mebibytes } from '../format.ts';
+import { mebibytes, plural } from '../format.ts';
 import { putInstance, refreshSoon } from '../live/instances.ts';
 import { navigate } from '../router.ts';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
@@ -20,7 +20,7 @@ interface Props {
 
 export function ResizeDialog({ instance, settings, size, onDone, onClose }: Props) {
   const { id } = instance;
-  const words = `${size.cpus} cpu, ${mebibytes(size.memory_mib)} memory, ${size.disk_gib} GiB disk`;
+  const words = `${plural(size.cpus, 'CPU')}, ${mebibytes(size.memory_mib)} memory, ${size.disk_gib} GiB disk`;
   const work = async () => {
     const { name } = await call('changeInstance', { path: { id }, body: settings });
     await whileStopped(instance, async () =>
@@ -40,7 +40,7 @@ export function ResizeDialog({ instance, settings, size, onDone, onClose }: Prop
       work={work}
     >
       <p class="notice">{stopNotice(instance)}</p>
-      <p>The new size: {words}. The other settings are saved with it.</p>
+      <p>The new size: {words}. The other settings of the form are saved too, at once.</p>
     </ConfirmDialog>
   );
 }

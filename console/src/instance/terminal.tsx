@@ -82,7 +82,9 @@ export function TerminalPanel({ instance }: { readonly instance: Instance }) {
       <Failure text={problem} />
       <div class={line === 'closed' ? 'console-box closed' : 'console-box'}>
         <div ref={place} class="console-screen" />
-        {line === 'closed' && <p class="dim">Not connected.</p>}
+        {line === 'closed' && (
+          <p class="dim">Not connected. Each connection is in the audit log of the organisation.</p>
+        )}
       </div>
       <p class="hint">Ctrl+Shift+Escape moves the keyboard out of the terminal.</p>
       <ConsoleLog instance={instance} />

@@ -10,7 +10,7 @@ const RUNS: readonly VmState[] = ['starting', 'running', 'restarting'];
 export function stopNotice({ name, vm }: Pick<Instance, 'name' | 'vm'>): string | null {
   if (vm.state === 'stopped') return null;
   if (RUNS.includes(vm.state))
-    return `${name} is ${vm.state}. It is stopped first, with a flush, and started again afterwards.`;
+    return `${name} is ${vm.state}. It is stopped first, with a flush, and started again afterwards. Its processes end.`;
   const loses = vm.state === 'suspended' ? ', and its saved memory is dropped' : '';
   return `${name} is ${vm.state}. It is stopped first${loses}, and stays stopped.`;
 }

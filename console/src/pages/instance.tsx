@@ -1,7 +1,7 @@
 /** One instance: its state, its actions, and its parts as tabs. */
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
-import { mebibytes } from '../format.ts';
+import { mebibytes, plural } from '../format.ts';
 import { ActionButtons } from '../instance/action-buttons.tsx';
 import { Activity } from '../instance/activity.tsx';
 import { ForkDialog } from '../instance/fork-dialog.tsx';
@@ -97,7 +97,7 @@ function Head({ instance }: { readonly instance: Instance }) {
           </span>
         </div>
         <p class="lead">
-          {image} · {cpus} cpu · {mebibytes(memory_mib)} memory · {disk_gib} GiB disk{' '}
+          {image} · {plural(cpus, 'CPU')} · {mebibytes(memory_mib)} memory · {disk_gib} GiB disk{' '}
           <Labels labels={labels} />
         </p>
         {vm.reason && (vm.state === 'failed' || WORTH_A_WORD.includes(vm.reason.code)) && (
@@ -110,15 +110,16 @@ function Head({ instance }: { readonly instance: Instance }) {
         <ActionButtons
           instance={instance}
           also={has_nothing ? 'Fork needs saved files: start the VM first.' : undefined}
-        />
-        <Button
-          disabled={!works() || deleting || has_nothing}
-          title="A new instance with the same files"
-          onClick={() => setForking(true)}
         >
-          <Icon name="fork" />
-          Fork
-        </Button>
+          <Button
+            disabled={!works() || deleting || has_nothing}
+            title="A new instance with the same files"
+            onClick={() => setForking(true)}
+          >
+            <Icon name="fork" />
+            Fork
+          </Button>
+        </ActionButtons>
       </div>
       {forking && <ForkDialog instance={instance} onClose={() => setForking(false)} />}
     </header>

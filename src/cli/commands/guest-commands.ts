@@ -1,8 +1,9 @@
 /** Commands inside guests. */
 import type { Answer } from '../../../client/src/berth.ts';
+import { durationText } from '../../../client/src/durations.ts';
 import type { Call, Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { durationOption, durationText } from '../duration.ts';
+import { durationOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
 import { fetchWithoutTimeout } from '../fetch-without-timeout.ts';
 

@@ -26,6 +26,8 @@ create table events (
 create index events_age on events using brin (created_at);
 create index events_page on events (org_id, position desc);
 create index events_instance on events (instance_id, position desc) where instance_id is not null;
+-- The forks of an instance, which are events of other instances.
+create index events_forks on events ((data -> 'forked_from' ->> 'instance_id'), position desc) where type = 'instance.forked';
 create index events_beside_flushes on events (org_id, type, position desc) where type <> 'disk.flushed';
 -- Of people and service accounts: most events are of hosts (`host_…`).
 create index events_actor on events (org_id, actor, position desc) where actor > 'i';

@@ -67,7 +67,8 @@ const FILTERS = {
       minLength: 1,
       maxLength: 64,
       pattern: RESOURCE_ID_PATTERN,
-      description: 'Only of this instance, API key, SSH key, member (`usr_…`) or webhook',
+      description:
+        'Only of this instance, API key, SSH key, member (`usr_…`) or webhook; of an instance also `instance.forked` of its forks',
     }),
   ),
 };

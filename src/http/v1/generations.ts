@@ -196,7 +196,7 @@ function registerFork(app: App, context: AppContext): void {
       operationId: 'forkInstance',
       summary: 'Fork an instance: create one whose disk begins as a generation of this one',
       description:
-        'The fork shares the data and copies none. Without `generation` it begins with the newest durable one, and `forked_from.dirty_bytes` tells what a running parent had not flushed by then: flush first to include it. It inherits size, image and settings, but not labels, keys, the host key or `wake_on_connect`.',
+        'The fork shares the data and copies none. Without `generation` it begins with the newest durable one, and `forked_from.dirty_bytes` tells at least how much a running parent had not flushed by then: flush first to include everything. It inherits size, image and settings, but not labels, keys, the host key or `wake_on_connect`.',
       tags: ['Generations'],
       params: InstanceParams,
       body: ForkRequest,
