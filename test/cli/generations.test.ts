@@ -73,8 +73,8 @@ describe('restore', () => {
     const { name, id } = await instanceIn(api, who, 'running');
     await api.agent.commit(id, 1);
     await api.agent.commit(id, 2);
-    const said = await cli.fails(5, 'restore', name, '1');
-    assert.match(said, new RegExp(`${name} is running. .*\n {2}next: berth restore --yes ${name} 1\n$`));
+    const said = await cli.fails(2, 'restore', name, '1');
+    assert.match(said, new RegExp(`${name} is running. .*\n {2}next: berth restore ${name} 1 --yes\n$`));
     const restoring = cli.start(['restore', name, '1', '-y']);
     await api.agent.assigned(id, 'it is to stop', ({ desired }) => desired === 'stopped');
     await api.agent.stopped(id);

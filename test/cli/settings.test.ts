@@ -16,7 +16,7 @@ const cli = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key });
 describe('settings', () => {
   test('create takes them, show shows them, set changes them', async () => {
     const name = newName();
-    await cli.done('create', name, '--idle-timeout', '15m', '--wake', '--keep', '5,3', '--auto-flush', '30');
+    await cli.done('create', name, '--idle-timeout', '15m', '--wake', '--keep', '5,3', '--auto-flush', '30s');
     const made = await cli.json<object>('show', name);
     assert.partialDeepStrictEqual(made, {
       ...{ idle_timeout_seconds: 900, wake_on_connect: true, auto_flush_seconds: 30 },
@@ -58,10 +58,12 @@ describe('sizes', () => {
     const sizes = ['--cpus', '3', '--memory', '2g', '--disk', '20'];
     assert.match(await cli.done('set', name, ...sizes), /^size +3 cpu, 2 GiB memory, 20 GiB disk$/m);
     const on = await instanceIn(api, who, 'running');
-    const said = await cli.fails(5, 'set', on.name, '--disk', '30g');
+    const said = await cli.fails(2, 'set', on.name, '--disk', '30g');
     assert.match(
       said,
-      new RegExp(`${on.name} is running. .*must be stopped\n {2}next: berth set ${on.name} --yes`),
+      new RegExp(
+        `${on.name} is running. .*must be stopped\n {2}next: berth set ${on.name} --disk 30g --yes\n$`,
+      ),
     );
     const setting = cli.start(['set', on.name, '--disk', '30g', '--yes']);
     await api.agent.assigned(on.id, 'it is to stop', ({ desired }) => desired === 'stopped');

@@ -72,7 +72,6 @@ async function restore(call: Call): Promise<undefined> {
   const { id, name } = instance;
   const { result, runs_again } = await whileStopped(call, berth, instance, {
     doing: `restore generation ${generation}`,
-    with_yes: `berth restore --yes ${name} ${generation}`,
     work: () =>
       watched(call, `restoring ${name}`, 'the server goes on restoring', `berth show ${name}`, () =>
         withGeneration(instance, () =>
@@ -118,6 +117,7 @@ export const GENERATION_COMMANDS: readonly Command[] = [
   {
     name: 'generation name',
     args: ['NAME', 'GENERATION', '[TEXT]'],
+    fields: { name: 'TEXT' },
     names_instances: true,
     summary: 'name a generation, or remove its name',
     example: "berth generation name web 42 'before the upgrade'",

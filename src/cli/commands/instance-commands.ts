@@ -4,7 +4,6 @@ import { type Call, type Command, NO_WAIT } from '../command.ts';
 import { STATES } from '../complete-values.ts';
 import { confirm, YES } from '../confirm.ts';
 import { SSH_USER } from '../connection-details.ts';
-import { EXIT } from '../exit-codes.ts';
 import { bytes, plural, sizeCell, timeCell, when } from '../format.ts';
 import { instanceName } from '../numbers.ts';
 import { parentName } from '../parent-name.ts';
@@ -106,8 +105,6 @@ async function remove(call: Call): Promise<undefined> {
   await confirm(call, {
     ask: `Delete ${names} with everything on the disk?`,
     refusal: `this deletes ${names} with everything on the disk`,
-    next: `berth rm --yes ${args.join(' ')}`,
-    exit_code: EXIT.usage,
     undone: 'nothing was deleted',
   });
   for (const { id } of found) await berth.instances.delete(id);
@@ -201,7 +198,6 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
       if (!resizes) return show(call, await change());
       const { result, runs_again } = await whileStopped(call, berth, instance, {
         doing: 'resize it',
-        with_yes: `berth set ${instance.name} --yes, with the same options`,
         work: change,
       });
       return show(call, runs_again ? await berth.instances.get(instance.id) : result);

@@ -5,14 +5,15 @@ import { join } from 'node:path';
 import { type ApiKey, type Berth, BerthError, type SshKey } from '../../../client/src/berth.ts';
 import type { Env } from '../../config/env.ts';
 import { actorNames } from '../actor-names.ts';
-import { PROOF, proofOf } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { proofOf } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
-import { ago, timeCell } from '../format.ts';
+import { ago, timeCell, when } from '../format.ts';
 import { homeFolder } from '../profiles.ts';
-import { collect, findNamed, type Kind } from '../reading.ts';
+import { collect, findNamed, type Kind, warnOfNamesakes } from '../reading.ts';
+import { scopeCell, scopeWords } from '../scope.ts';
 import { serviceAccountId } from './service-account-commands.ts';
 
 const SSH_KEY: Kind<SshKey> = {
@@ -183,19 +184,19 @@ async function createKey(call: Call): Promise<undefined> {
   const { options, args } = call;
   const holder = options.text('service-account');
   const service_account_id = holder === undefined ? undefined : await serviceAccountId(call, holder);
+  const expires_in_seconds = durationOption('expires', options.text('expires'));
   const body = {
     name: args[0] ?? '',
     scope: options.text('scope') ?? (await wholeScope(call, service_account_id)),
-    expires_in_seconds: durationOption('expires', options.text('expires')),
+    expires_in_seconds,
     allowed_cidrs: options.list('from') === undefined ? undefined : [...(options.list('from') ?? [])],
     service_account_id,
   };
-  const made = await call.session.berth().createApiKey(body);
-  printNewKey(
-    call,
-    made,
-    `Created ${made.name}; its scope: ${made.scope === '*' ? 'everything that you may do' : made.scope}.`,
-  );
+  const berth = call.session.berth();
+  const made = await berth.createApiKey(body);
+  const end = made.expires_at === null ? 'It does not expire.' : `It expires ${when(made.expires_at)}.`;
+  printNewKey(call, made, `Created ${made.name} (${made.id}) with ${scopeWords(made.scope)}. ${end}`);
+  await warnOfNamesakes(call, berth.list('listApiKeys', {}), made, API_KEY);
 }
 
 /** The scopes of the present key if they are known: a key from the environment has no id here. */
@@ -212,6 +213,7 @@ export const KEY_COMMANDS: readonly Command[] = [
   {
     name: 'ssh-key add',
     args: ['[FILE]'],
+    fields: { public_key: 'FILE' },
     summary: 'register a public key from a file, from stdin, or the one in ~/.ssh',
     example: 'berth ssh-key add < id.pub',
     options: { name: { type: 'string', value: 'NAME', help: "default: the key's comment" } },
@@ -256,6 +258,7 @@ export const KEY_COMMANDS: readonly Command[] = [
         type: 'string',
         value: 'SSH-KEY',
         multiple: true,
+        field: 'ssh_key_ids',
         help: "only these keys, yours or other members'; repeatable",
       },
       account: { type: 'boolean', help: "all keys of the creator's account, later ones too" },
@@ -290,6 +293,7 @@ export const KEY_COMMANDS: readonly Command[] = [
       'service-account': {
         type: 'string',
         value: 'ACCOUNT',
+        field: 'service_account_id',
         help: 'a key of this service account instead of yours',
       },
     },
@@ -305,7 +309,7 @@ export const KEY_COMMANDS: readonly Command[] = [
         row: (key) => [
           key.name,
           shown(key),
-          key.scope,
+          scopeCell(key.scope),
           timeCell(key.last_used_at),
           timeCell(key.expires_at),
           key.id,
@@ -339,8 +343,9 @@ export const KEY_COMMANDS: readonly Command[] = [
   },
   {
     name: 'api-key rotate',
+    password: 'unless_sudo',
     args: ['API-KEY'],
-    summary: 'give a key a new secret; asks for your password',
+    summary: 'give a key a new secret',
     example: 'berth api-key rotate ci --grace 1h',
     options: {
       grace: {

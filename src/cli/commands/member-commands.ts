@@ -1,7 +1,7 @@
 /** `berth member …`: who belongs to the organisation, and as what. */
 import type { Member } from '../../../client/src/generated.ts';
-import { asUser, PROOF } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { asUser } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { timeCell } from '../format.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
 import { roleOf } from '../roles.ts';
@@ -60,13 +60,15 @@ async function remove(call: Call): Promise<undefined> {
 export const MEMBER_COMMANDS: readonly Command[] = [
   {
     name: 'member ls',
-    summary: 'list the members of the organisation and their roles; asks for your password',
+    password: 'unless_sudo',
+    summary: 'list the members of the organisation and their roles',
     example: 'berth member ls',
     options: PROOF,
     run: list,
   },
   {
     name: 'member role',
+    password: 'unless_sudo',
     args: ['MEMBER', 'ROLE'],
     summary: 'change the role of a member: owner, admin, member or billing',
     example: 'berth member role ada@example.org admin',
@@ -75,6 +77,7 @@ export const MEMBER_COMMANDS: readonly Command[] = [
   },
   {
     name: 'member rm',
+    password: 'unless_sudo',
     args: ['MEMBER'],
     summary: 'remove a member, whose keys lose access at once; or leave, by your own address',
     example: 'berth member rm ada@example.org',

@@ -1,8 +1,8 @@
 /** `berth mfa …`: second factors. A passkey needs a browser: the console adds it. */
 import { type Answer, type Berth, BerthError } from '../../../client/src/berth.ts';
 import type { MfaFactor } from '../../../client/src/generated.ts';
-import { asUser, PROOF } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { asUser } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { ago, timeCell } from '../format.ts';
 import { qrCode } from '../qr-code.ts';
@@ -107,13 +107,15 @@ async function remove(call: Call): Promise<undefined> {
 export const MFA_COMMANDS: readonly Command[] = [
   {
     name: 'mfa ls',
-    summary: 'list your second factors; asks for your password',
+    password: 'unless_sudo',
+    summary: 'list your second factors',
     example: 'berth mfa ls',
     options: PROOF,
     run: list,
   },
   {
     name: 'mfa add',
+    password: 'unless_sudo',
     args: ['[NAME]'],
     summary:
       'add an authenticator app: shows a QR code and its secret, asks for a code, prints recovery codes',
@@ -123,6 +125,7 @@ export const MFA_COMMANDS: readonly Command[] = [
   },
   {
     name: 'mfa verify',
+    password: 'unless_sudo',
     args: ['FACTOR', 'CODE'],
     summary: 'confirm an authenticator app that was added without a terminal',
     example: 'berth mfa verify phone 492039',
@@ -131,6 +134,7 @@ export const MFA_COMMANDS: readonly Command[] = [
   },
   {
     name: 'mfa rm',
+    password: 'unless_sudo',
     args: ['FACTOR'],
     summary: 'remove a second factor; with the last one, the recovery codes end',
     example: 'berth mfa rm phone',

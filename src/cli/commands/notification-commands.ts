@@ -143,6 +143,7 @@ export const NOTIFICATION_COMMANDS: readonly Command[] = [
   {
     name: 'notification mail',
     args: ['[KIND]', '[on|off]'],
+    fields: { mail: 'KIND' },
     summary: 'list which kinds of notifications are also mailed to you, or change one',
     example: 'berth notification mail vm.failed off',
     run: mail,

@@ -1,7 +1,7 @@
 /** `berth org …` of the user. `berth org quota` runs on the server (server-commands.ts). */
 import type { Answer, Berth, Org } from '../../../client/src/berth.ts';
-import { asUser, PROOF } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { asUser } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { bytes, timeCell, when } from '../format.ts';
 import { collect } from '../reading.ts';
@@ -89,13 +89,15 @@ export const ORGANISATION_COMMANDS: readonly Command[] = [
   },
   {
     name: 'org ls',
-    summary: 'list your organisations; asks for your password',
+    password: 'unless_sudo',
+    summary: 'list your organisations',
     example: 'berth org ls',
     options: PROOF,
     run: list,
   },
   {
     name: 'org create',
+    password: 'unless_sudo',
     args: ['NAME'],
     summary: 'create another organisation, which you own',
     example: "berth org create 'Analytical Engines'",
@@ -115,8 +117,10 @@ export const ORGANISATION_COMMANDS: readonly Command[] = [
   },
   {
     name: 'org billing-email',
+    password: 'unless_sudo',
     args: ['ADDRESS'],
-    summary: 'change the billing address; asks for your password, and both addresses get a mail',
+    fields: { email: 'ADDRESS' },
+    summary: 'change the billing address; both addresses get a mail',
     example: 'berth org billing-email bills@example.org',
     options: PROOF,
     run: (call) => {

@@ -6,6 +6,7 @@ export const RENAME: Command = {
   name: 'instance rename',
   short: ['rename'],
   args: ['NAME', 'NEW-NAME'],
+  fields: { name: 'NEW-NAME' },
   names_instances: true,
   summary: 'give an instance a new name',
   example: 'berth rename web www',
