@@ -117,7 +117,7 @@ export const LIST_OPTIONS: Readonly<Record<string, Option>> = {
     type: 'string',
     value: 'FORMAT',
     choices: LIST_FORMATS,
-    help: 'table, csv or json: the columns, with exact numbers and times; default: table',
+    help: 'table, csv or json; csv and json have more columns, exact numbers and RFC 3339 times; default: table',
   },
 };
 

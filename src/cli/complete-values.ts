@@ -144,6 +144,12 @@ const SOURCES: Readonly<Record<string, Source>> = {
         MOST,
       ),
     ),
+  ID: async ({ session }) => {
+    const input = { query: { limit: 100 } };
+    return (await collect(session().berth().list('listNotifications', input, ask()), 100)).map(
+      ({ id }) => id,
+    );
+  },
   ROLE: () => ROLES,
   STATE: () => STATES,
   TYPE: () => EVENT_TYPES,

@@ -42,6 +42,17 @@ export const timeCell = (time: string | null, none = 'never'): Cell => ({
   value: time,
 });
 
+export const numberCell = (value: number | null): Cell => ({
+  text: value === null ? '-' : String(value),
+  value,
+});
+
+/** `yes` or a dash; true or false for programs. */
+export const flagCell = (value: boolean): Cell => ({ text: value ? 'yes' : '-', value });
+
+/** A text for people, and what programs get instead. */
+export const cell = (text: string, value: string | number | boolean | null): Cell => ({ text, value });
+
 /** A number of bytes in a list. */
 export const sizeCell = (count: number | null): Cell => ({
   text: count === null ? '-' : bytes(count),

@@ -42,6 +42,11 @@ export class Terminal {
     if (this.format === 'human' && this.#layout.format === 'table') this.write(`${text}\n`);
   }
 
+  /** What to type next, for a person at a terminal. */
+  hint(text: string): void {
+    if (this.format === 'human' && process.stdout.isTTY === true) this.warn(text);
+  }
+
   write(text: string): void {
     this.#progress?.end();
     process.stdout.write(plain(text));

@@ -10,7 +10,7 @@ import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
-import { ago, timeCell, when } from '../format.ts';
+import { ago, cell, timeCell, when } from '../format.ts';
 import { homeFolder } from '../profiles.ts';
 import { collect, findNamed, type Kind, warnOfNamesakes } from '../reading.ts';
 import { scopeCell, scopeWords } from '../scope.ts';
@@ -114,7 +114,7 @@ const keyRow = (key: SshKey) => [
   key.fingerprint,
   timeCell(key.last_used_at),
   timeCell(key.created_at),
-  key.org_id === null ? 'everywhere' : 'this organisation',
+  cell(key.org_id === null ? 'everywhere' : 'this organisation', key.org_id),
   key.id,
 ];
 
@@ -163,7 +163,8 @@ async function keySet(call: Call): Promise<undefined> {
   );
   terminal.list(set.data, {
     headings: ['NAME', 'TYPE', 'FINGERPRINT', 'OWNER'],
-    row: (key) => [key.name, key.type, key.fingerprint, nameOf(key.owner_id)],
+    row: (key) => [key.name, key.type, key.fingerprint, cell(nameOf(key.owner_id), key.owner_id)],
+    more: { headings: ['ID'], row: ({ id }) => [id] },
     quiet: (key) => key.id,
     empty: 'None. Nobody can log in.',
   });

@@ -2,7 +2,7 @@
 import type { Member } from '../../../client/src/generated.ts';
 import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
-import { timeCell } from '../format.ts';
+import { cell, flagCell, timeCell } from '../format.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
 import { roleOf } from '../roles.ts';
 
@@ -22,12 +22,13 @@ async function list(call: Call): Promise<undefined> {
   terminal.list(members, {
     headings: ['E-MAIL', 'NAME', 'ROLE', 'JOINED', 'ID'],
     row: ({ id, email, name, role, created_at }) => [
-      id === own_id ? `${email} (you)` : email,
+      cell(id === own_id ? `${email} (you)` : email, email),
       name || '-',
       role,
       timeCell(created_at),
       id,
     ],
+    more: { headings: ['YOU'], row: ({ id }) => [flagCell(id === own_id)] },
     quiet: ({ id }) => id,
     empty: 'No members.',
   });

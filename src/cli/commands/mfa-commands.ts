@@ -4,7 +4,7 @@ import type { MfaFactor } from '../../../client/src/generated.ts';
 import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { ago, timeCell } from '../format.ts';
+import { ago, cell, timeCell } from '../format.ts';
 import { qrCode } from '../qr-code.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
 
@@ -29,12 +29,13 @@ async function list(call: Call): Promise<undefined> {
   call.terminal.list(await asUser(call, (berth) => collect(berth.list('listMfaFactors', {}))), {
     headings: ['NAME', 'KIND', 'LAST USED', 'ADDED', 'ID'],
     row: ({ name, type, confirmed_at, last_used_at, created_at, id }) => [
-      confirmed_at === null ? `${name} (not confirmed)` : name,
+      cell(confirmed_at === null ? `${name} (not confirmed)` : name, name),
       KINDS[type],
       timeCell(last_used_at),
       timeCell(created_at),
       id,
     ],
+    more: { headings: ['CONFIRMED'], row: ({ confirmed_at }) => [timeCell(confirmed_at)] },
     quiet: ({ id }) => id,
     empty: 'No second factor: your password alone gives access. Add one: berth mfa add',
   });

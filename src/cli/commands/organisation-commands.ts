@@ -3,7 +3,7 @@ import type { Answer, Berth, Org } from '../../../client/src/berth.ts';
 import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { bytes, timeCell, when } from '../format.ts';
+import { bytes, cell, flagCell, timeCell, when } from '../format.ts';
 import { collect } from '../reading.ts';
 
 type Quota = Answer<'getOrgQuota'>;
@@ -58,10 +58,11 @@ async function list(call: Call): Promise<undefined> {
   call.terminal.list(orgs, {
     headings: ['NAME', 'CREATED', 'ID'],
     row: ({ id, name, created_at }) => [
-      id === current ? `${name} (this login)` : name,
+      cell(id === current ? `${name} (this login)` : name, name),
       timeCell(created_at),
       id,
     ],
+    more: { headings: ['CURRENT'], row: ({ id }) => [flagCell(id === current)] },
     quiet: ({ id }) => id,
     empty: 'No organisations.',
   });

@@ -14,6 +14,10 @@ export const RENAME: Command = {
     const new_name = instanceName(args[1] ?? '');
     const berth = session.berth();
     const { id, name } = await berth.instances.find(args[0] ?? '');
+    if (name === new_name) {
+      const same = await berth.instances.get(id);
+      return void terminal.done(`${name} is its name already: nothing changed.`, same, id);
+    }
     const renamed = await berth.instances.change(id, { name: new_name });
     terminal.done(`Renamed ${name} to ${new_name}.`, renamed, id);
     return undefined;

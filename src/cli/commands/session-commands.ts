@@ -4,7 +4,7 @@ import { programName } from '../../../client/src/user-agents.ts';
 import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { ago, plural, timeCell } from '../format.ts';
+import { ago, cell, flagCell, plural, timeCell } from '../format.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
 
 const SESSION: Kind<Session> = {
@@ -20,13 +20,17 @@ async function list(call: Call): Promise<undefined> {
   call.terminal.list(sessions, {
     headings: ['PROGRAM', 'ADDRESS', 'LAST SEEN', 'STARTED', 'ENDS', 'ID'],
     row: ({ user_agent, current, ip, last_seen_at, created_at, ends_at, id }) => [
-      `${programName(user_agent)}${current ? ' (this command)' : ''}`,
+      cell(`${programName(user_agent)}${current ? ' (this command)' : ''}`, programName(user_agent)),
       ip,
       timeCell(last_seen_at),
       timeCell(created_at),
       timeCell(ends_at),
       id,
     ],
+    more: {
+      headings: ['CURRENT', 'USER AGENT'],
+      row: ({ current, user_agent }) => [flagCell(current), user_agent ?? '-'],
+    },
     quiet: ({ id }) => id,
     empty: 'No sessions.',
   });

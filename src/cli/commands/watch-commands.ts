@@ -5,7 +5,7 @@ import { AUDIT_ACTIONS } from '../audit-actions.ts';
 import type { Call, Command } from '../command.ts';
 import { EVENT_TYPES } from '../complete-values.ts';
 import { timeOption } from '../duration.ts';
-import { localTime, timeCell } from '../format.ts';
+import { cell, localTime, numberCell, timeCell } from '../format.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { requireAction, requireActor, SEARCHED } from './log-filters.ts';
@@ -92,8 +92,15 @@ async function events(call: Call): Promise<undefined> {
   }
   const nameOf = await parentNames(berth, found);
   terminal.list(found, {
-    headings: ['WHEN', 'TYPE', 'EVENT'],
+    headings: ['WHEN', 'TYPE', { for_people: 'EVENT' }],
     row: (event) => [timeCell(event.timestamp), event.type, eventSentence(event, nameOf)],
+    more: {
+      headings: ['ID', 'ACTOR', 'ACTOR NAME', 'INSTANCE', 'INSTANCE NAME'],
+      row: ({ id, data, actor_name }) => {
+        const { instance } = data as { readonly instance?: { readonly id: string; readonly name: string } };
+        return [id, data.actor, actor_name ?? '-', instance?.id ?? '-', instance?.name ?? '-'];
+      },
+    },
     quiet: ({ id }) => id,
     empty: 'No events.',
   });
@@ -116,16 +123,25 @@ async function audit(call: Call): Promise<undefined> {
     );
   }
   terminal.list(found, {
-    headings: ['#', 'WHEN', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
+    headings: ['SEQ', 'WHEN', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
     row: (each: AuditEntry) => [
       // Null until the entry is sealed, shortly after the request.
-      String(each.seq ?? ''),
+      numberCell(each.seq),
       timeCell(each.at),
-      actorWords(each.actor, each.actor_name),
+      cell(actorWords(each.actor, each.actor_name), each.actor),
       each.action,
-      each.target === null ? '-' : named(each.target, each.target_name),
+      cell(each.target === null ? '-' : named(each.target, each.target_name), each.target),
       each.ip ?? '-',
     ],
+    more: {
+      headings: ['ACTOR NAME', 'TARGET NAME', 'REQUEST', 'ID'],
+      row: ({ actor_name, target_name, request_id, id }) => [
+        actor_name ?? '-',
+        target_name ?? '-',
+        request_id ?? '-',
+        id,
+      ],
+    },
     quiet: ({ id }) => id,
     empty: 'No entries.',
   });

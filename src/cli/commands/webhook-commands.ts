@@ -4,7 +4,7 @@ import type { Call, Command, Option } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { EVENT_TYPES } from '../complete-values.ts';
 import { durationOption, timeOption } from '../duration.ts';
-import { when } from '../format.ts';
+import { cell, timeCell, when } from '../format.ts';
 import { collect } from '../reading.ts';
 import { DELIVERY_COMMANDS } from './delivery-commands.ts';
 import { findWebhook } from './find-webhook.ts';
@@ -135,12 +135,20 @@ async function list({ session, terminal }: Call): Promise<undefined> {
     headings: ['NAME', 'STATUS', 'EVENTS', 'URL', 'CREATED', 'ID'],
     row: (each) => [
       each.name,
-      statusOf(each),
+      cell(statusOf(each), each.status),
       each.events.join(' '),
       each.url,
-      when(each.created_at),
+      timeCell(each.created_at),
       each.id,
     ],
+    more: {
+      headings: ['FAILING SINCE', 'DISABLED', 'DISABLED REASON'],
+      row: ({ failing_since, disabled_at, disabled_reason }) => [
+        timeCell(failing_since),
+        timeCell(disabled_at),
+        disabled_reason ?? '-',
+      ],
+    },
     quiet: ({ id }) => id,
     empty: 'No webhooks yet. Create one: berth webhook create URL',
   });
