@@ -1,4 +1,4 @@
-/** Durations as people type them: `30s`, `10m`, `24h`, `7d`; a bare number is seconds. For the command line and the console. */
+/** Durations as people type them: `30s`, `10m`, `24h`, `7d`. Each has a unit; only 0 needs none. For the command line and the console. */
 
 const SECONDS = { s: 1, m: 60, h: 3_600, d: 86_400 } as const;
 type Unit = keyof typeof SECONDS;
@@ -8,7 +8,8 @@ export const DURATION_EXAMPLES = '30s, 10m, 24h or 7d';
 
 /** In seconds; null: not a duration. */
 export function readDuration(text: string): number | null {
-  const [, number, unit = 's'] = /^(\d{1,9})([smhd])?$/.exec(text) ?? [];
+  if (text === '0') return 0;
+  const [, number, unit] = /^(\d{1,9})([smhd])$/.exec(text) ?? [];
   return number === undefined ? null : Number(number) * SECONDS[unit as Unit];
 }
 

@@ -1,17 +1,8 @@
 /** Commands on routes that take no API key: they ask for the password, unless `berth sudo` was run before. */
 import type { Berth } from '../../client/src/berth.ts';
-import type { Call, Option, Options } from './command.ts';
+import type { Call, Options } from './command.ts';
 import type { Profile } from './profiles.ts';
 import type { Proof } from './session.ts';
-
-export const PROOF: Readonly<Record<'totp' | 'password-stdin', Option>> = {
-  totp: {
-    type: 'string',
-    value: 'CODE',
-    help: 'the code of your authenticator, or a recovery code, if the account has a second factor',
-  },
-  'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
-};
 
 export function proofOf(options: Options): Proof {
   return { password_stdin: options.flag('password-stdin'), totp: options.text('totp') };

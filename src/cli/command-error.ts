@@ -1,15 +1,21 @@
+interface Help {
+  readonly next?: string | null;
+  /** An option of the command with which it would have worked: the error prints the whole command. */
+  readonly again?: string | null;
+  readonly exit_code?: number;
+}
+
 /** A command's failure, for the person who typed it; `next` is a command or step that helps. */
 export class CommandError extends Error {
   override name = 'CommandError';
   readonly next: string | null;
+  readonly again: string | null;
   readonly exit_code: number;
 
-  constructor(
-    message: string,
-    { next = null, exit_code = 1 }: { next?: string | null; exit_code?: number } = {},
-  ) {
+  constructor(message: string, { next = null, again = null, exit_code = 1 }: Help = {}) {
     super(message);
     this.next = next;
+    this.again = again;
     this.exit_code = exit_code;
   }
 }

@@ -54,11 +54,15 @@ export interface Command {
   readonly rest?: string;
   /** Options of one letter that this command does not have are another program's: those with a value, such as `Lp`. */
   readonly passes?: string;
+  /** Fields of the API's request by the argument that sets them, where it is not called like the field: `email: 'ADDRESS'`. */
+  readonly fields?: Readonly<Record<string, string>>;
   readonly summary: string;
   /** Further sentences, for its own help. */
   readonly details?: string;
   readonly example: string;
   readonly options?: Readonly<Record<string, Option>>;
+  /** Asks for the password: not within five minutes of `berth sudo`, or always, where the call itself takes it. */
+  readonly password?: 'unless_sudo' | 'always';
   /** Runs on the server, with its database. */
   readonly on_server?: boolean;
   /** Its NAME arguments are existing instances, for completion and suggestions. */
@@ -95,6 +99,17 @@ export const COMMON_OPTIONS: Readonly<Record<string, Option>> = {
   ...HELP,
 };
 
+/** Options of every command that asks for the password. */
+export const PROOF: Readonly<Record<'totp' | 'password-stdin', Option>> = {
+  totp: {
+    type: 'string',
+    value: 'CODE',
+    field: 'totp_code',
+    help: 'the code of your authenticator, or a recovery code, if the account has a second factor',
+  },
+  'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
+};
+
 /** Options of every command that prints a list. */
 export const LIST_OPTIONS: Readonly<Record<string, Option>> = {
   columns: { type: 'string', value: 'A,B,…', help: 'only these columns, in this order' },
@@ -102,7 +117,7 @@ export const LIST_OPTIONS: Readonly<Record<string, Option>> = {
     type: 'string',
     value: 'FORMAT',
     choices: LIST_FORMATS,
-    help: 'table, csv or json: the columns, with exact numbers and times; default: table',
+    help: 'table, csv or json; csv and json have more columns, exact numbers and RFC 3339 times; default: table',
   },
 };
 

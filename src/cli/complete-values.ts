@@ -2,6 +2,7 @@
 import type { EventType, VmState } from '../../client/src/berth.ts';
 import type { Member } from '../../client/src/generated.ts';
 import { scopeOfRole } from '../../client/src/role-scopes.ts';
+import { AUDIT_ACTIONS } from './audit-actions.ts';
 import type { Command } from './command.ts';
 import { isInstanceName } from './numbers.ts';
 import { readProfiles } from './profiles.ts';
@@ -36,7 +37,7 @@ export const STATES: readonly string[] = Object.keys(VM_STATES);
 
 const ROLES: readonly Member['role'][] = ['owner', 'admin', 'member', 'billing'];
 
-const EVENT_TYPES: Readonly<Record<EventType, true>> = {
+const TYPES: Readonly<Record<EventType, true>> = {
   'instance.created': true,
   'instance.deleted': true,
   'instance.forked': true,
@@ -61,6 +62,8 @@ const EVENT_TYPES: Readonly<Record<EventType, true>> = {
   'webhook.disabled': true,
   'webhook.ping': true,
 };
+
+export const EVENT_TYPES: readonly string[] = Object.keys(TYPES);
 
 type Source = (asked: Asked) => readonly string[] | Promise<readonly string[]>;
 
@@ -141,9 +144,16 @@ const SOURCES: Readonly<Record<string, Source>> = {
         MOST,
       ),
     ),
+  ID: async ({ session }) => {
+    const input = { query: { limit: 100 } };
+    return (await collect(session().berth().list('listNotifications', input, ask()), 100)).map(
+      ({ id }) => id,
+    );
+  },
   ROLE: () => ROLES,
   STATE: () => STATES,
-  TYPE: () => Object.keys(EVENT_TYPES),
+  TYPE: () => EVENT_TYPES,
+  ACTION: () => AUDIT_ACTIONS,
   SCOPE: () => [...scopeOfRole('member').split(' '), 'webhooks:write', 'org:write'],
   SHELL: () => ['bash', 'zsh', 'fish'],
   FILE: () => FILES,

@@ -1,14 +1,13 @@
 /** Asks before a command does something that its name does not say. */
 import type { Call } from './command.ts';
 import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
 
 export interface Question {
   /** `Delete web with its disk?` */
   readonly ask: string;
-  /** Without a terminal: what stands in the way, and the command that does it without a question. */
+  /** Without a terminal: what stands in the way. The error adds the command with `--yes`. */
   readonly refusal: string;
-  readonly next: string;
-  readonly exit_code: number;
   /** After a no. */
   readonly undone: string;
 }
@@ -17,8 +16,7 @@ export interface Question {
 export async function confirm({ options, terminal }: Call, question: Question): Promise<void> {
   if (options.flag('yes')) return;
   if (!terminal.interactive) {
-    const { next, exit_code } = question;
-    throw new CommandError(question.refusal, { next, exit_code });
+    throw new CommandError(question.refusal, { again: '--yes', exit_code: EXIT.usage });
   }
   const answer = await terminal.ask(`${question.ask} (yes/no)`, 'no');
   if (!/^y(es)?$/i.test(answer)) throw new CommandError(question.undone);

@@ -139,7 +139,7 @@ async function store(
   const size_bytes = grows ? disk_gib * GIB : instance.size_bytes;
   if (grows && !grow) {
     const message = `${file} is a disk of ${bytes(source.size_bytes)}, and that of ${name} has ${instance.disk_gib} GiB`;
-    throw new CommandError(message, { exit_code: EXIT.state, next: 'repeat it with --grow' });
+    throw new CommandError(message, { exit_code: EXIT.state, again: '--grow' });
   }
   // Before the first boot: the version that the boot would choose, which may not be the newest build here.
   const version = image_version ?? (await currentImage(db, instance.image))?.version ?? null;

@@ -20,7 +20,10 @@ export const EXIT = {
 export const EXIT_MEANINGS: readonly (readonly [code: number, meaning: string])[] = [
   [EXIT.done, 'done'],
   [EXIT.failed, 'failed, for any other reason'],
-  [EXIT.usage, 'invalid arguments, options or settings'],
+  [
+    EXIT.usage,
+    'invalid arguments, options or settings; or a question (a password, a confirmation), and no terminal to ask on',
+  ],
   [EXIT.not_found, 'not found, or no access'],
   [EXIT.not_authorised, 'not logged in, wrong password, or not allowed'],
   [

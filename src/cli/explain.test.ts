@@ -20,7 +20,7 @@ const CREATE: Command = {
 
 function explained(message: string, details?: readonly ErrorDetail[]): string {
   const parts = { status: 400, code: 'INVALID_REQUEST', message, request_id: null } as const;
-  return explain(new BerthError({ ...parts, ...(details && { details }) }), CREATE, ['web']);
+  return explain(new BerthError({ ...parts, ...(details && { details }) }), CREATE, { args: ['web'] });
 }
 
 test('an error names options and arguments, and their units, not fields of the API', () => {

@@ -3,13 +3,13 @@ import { BerthConnectionError, BerthError } from '../../client/src/berth.ts';
 import { durationText } from '../../client/src/durations.ts';
 import type { Env } from '../config/env.ts';
 import { messageOf } from '../lib/errors.ts';
-import type { Command } from './command.ts';
+import { type Command, optionsOf } from './command.ts';
 import { CommandError } from './command-error.ts';
+import { type Again, typedAgain } from './typed-command.ts';
 
 const NEXT: Readonly<Record<string, string>> = {
   UNAUTHENTICATED: 'berth login',
   Unauthenticated: 'berth login',
-  MFA_REQUIRED: 'repeat it with --totp CODE',
   SUDO_REQUIRED: 'berth sudo',
   FORBIDDEN: 'berth whoami, and ask an owner or admin of the organisation, or use a key with that scope',
   MISDIRECTED_REQUEST: "the server's public URL: --url URL; its operator can add this name to BERTH_HOSTS",
@@ -50,13 +50,15 @@ function withUnit(field: string, issue: string): string {
 }
 
 /** Fields of the API by the options and arguments that set them, where the command says so. */
-function typedNames({ args = [], options = {} }: Command): ReadonlyMap<string, string> {
+function typedNames(command: Command): ReadonlyMap<string, string> {
+  const { args = [], fields = {} } = command;
   const names = new Map<string, string>();
   for (const each of args) {
     const name = each.replace(/[[\]…]/g, '');
     names.set(name.toLowerCase().replaceAll('-', '_'), name);
   }
-  for (const [name, { field = name }] of Object.entries(options)) names.set(field, `--${name}`);
+  for (const [name, { field = name }] of Object.entries(command.options ?? {})) names.set(field, `--${name}`);
+  for (const [field, name] of Object.entries(fields)) names.set(field, name);
   return names;
 }
 
@@ -86,8 +88,25 @@ function reasons(error: unknown, command: Command): readonly string[] {
   return [withTypedNames(message, names), ...more];
 }
 
-function nextAfter(error: unknown, command: Command, args: readonly string[], env: Env): string | null {
-  if (error instanceof CommandError) return error.next;
+export interface Typed {
+  readonly args: readonly string[];
+  readonly env?: Env;
+  readonly again?: Again;
+}
+
+/** The typed command with the option; undefined for a command without it. */
+function withOption(option: string, command: Command, again: Again): string | undefined {
+  const [, name = ''] = /^--([a-z-]+)/.exec(option) ?? [];
+  return name in optionsOf(command) ? again(option) : undefined;
+}
+
+function nextAfter(
+  error: unknown,
+  command: Command,
+  { args, env = {}, again = typedAgain([]) }: Typed,
+): string | null {
+  if (error instanceof CommandError)
+    return (error.again === null ? undefined : withOption(error.again, command, again)) ?? error.next;
   if (error instanceof BerthConnectionError) {
     return NOBODY_LISTENS.test(error.message)
       ? 'npm start in the folder of Berth, or berth server; then wait for “berth ready”. berth doctor says more'
@@ -97,6 +116,8 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
   if (error.code === 'UNAUTHENTICATED' && env['BERTH_API_KEY'])
     return 'BERTH_API_KEY is set to an invalid or revoked key: set another one, or unset it';
   const name = args[0] ?? 'NAME';
+  if (error.code === 'MFA_REQUIRED')
+    return withOption('--totp CODE', command, again) ?? 'berth login --totp CODE';
   if (command.name === 'webhook create' && error.details.some(({ field }) => field === 'url'))
     return 'an https URL that the server may reach; its operator can allow more networks (BERTH_WEBHOOK_ALLOW_CIDRS); without a receiver: berth webhook listen';
   if (error.code === 'NOT_FOUND' && ['webhook redeliver', 'webhook delivery'].includes(command.name))
@@ -111,20 +132,14 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
 }
 
 /** @param meant the existing instance that was probably meant */
-export function explain(
-  error: unknown,
-  command: Command,
-  args: readonly string[],
-  env: Env = {},
-  meant?: string,
-): string {
+export function explain(error: unknown, command: Command, typed: Typed, meant?: string): string {
   const [first = '', ...more] = reasons(error, command);
   const lines = [`berth: ${first}`, ...more.map((each) => `  ${each}`)];
   // The id helps to find the failure in the server's log.
   if (error instanceof BerthError && error.status >= 500 && error.request_id !== null)
     lines.push(`  request ${error.request_id}`);
   if (meant !== undefined) lines.push(`  did you mean ${meant}?`);
-  const next = nextAfter(error, command, args, env);
+  const next = nextAfter(error, command, typed);
   if (next !== null) lines.push(`  next: ${next}`);
   return lines.join('\n');
 }

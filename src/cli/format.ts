@@ -2,6 +2,7 @@
 import type { Cell } from './table.ts';
 
 const CLOCK_SKEW_MS = 60_000;
+const JUST_NOW_MS = 1_500;
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
 export function bytes(count: number): string {
@@ -14,12 +15,14 @@ export function bytes(count: number): string {
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1).replace(/\.0$/, '')} ${UNITS[unit]}`;
 }
 
-/** `3 min ago`, `in 2 h`; `never` for null. */
+/** `3 min ago`, `just now`, `in 2 h`; `never` for null. */
 export function ago(time: string | null, now_ms = Date.now()): string {
   if (time === null) return 'never';
   const past_ms = now_ms - Date.parse(time);
   // Clocks differ a little: what has happened is not in the future.
-  return past_ms < -CLOCK_SKEW_MS ? `in ${duration(-past_ms)}` : `${duration(Math.max(0, past_ms))} ago`;
+  if (past_ms < -CLOCK_SKEW_MS) return `in ${duration(-past_ms)}`;
+  if (past_ms < JUST_NOW_MS) return 'just now';
+  return `${past_ms < 10_000 ? `${Math.round(past_ms / 1_000)} s` : duration(past_ms)} ago`;
 }
 
 /** The local time `2026-11-25 09:12:03`. */
@@ -38,6 +41,17 @@ export const timeCell = (time: string | null, none = 'never'): Cell => ({
   text: time === null ? none : when(time),
   value: time,
 });
+
+export const numberCell = (value: number | null): Cell => ({
+  text: value === null ? '-' : String(value),
+  value,
+});
+
+/** `yes` or a dash; true or false for programs. */
+export const flagCell = (value: boolean): Cell => ({ text: value ? 'yes' : '-', value });
+
+/** A text for people, and what programs get instead. */
+export const cell = (text: string, value: string | number | boolean | null): Cell => ({ text, value });
 
 /** A number of bytes in a list. */
 export const sizeCell = (count: number | null): Cell => ({

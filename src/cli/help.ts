@@ -64,13 +64,25 @@ function optionGroups(command: Command): string {
   );
 }
 
+const PASSWORD: Readonly<Record<NonNullable<Command['password']>, string>> = {
+  unless_sudo: 'Asks for your password, unless `berth sudo` has done so.',
+  always: 'Asks for your password, also after `berth sudo`.',
+};
+
+function detailsOf({ details, password }: Command): readonly string[] {
+  return [
+    ...(details === undefined ? [] : [details]),
+    ...(password === undefined ? [] : [PASSWORD[password]]),
+  ];
+}
+
 export function helpOf(command: Command): string {
   const names = otherNames(command);
-  const details = command.details === undefined ? [] : wrapped(command.details, SCREEN_WIDTH);
+  const details = wrapped(detailsOf(command).join(' ').replaceAll('`', ''), SCREEN_WIDTH);
   return [
     `${sentence(command.summary)}\n`,
     `usage: ${usageOf(command)}\n${names === '' ? '' : `\n${names}\n`}`,
-    ...(details.length === 0 ? [] : [`${details.join('\n')}\n`]),
+    ...(details[0] === '' ? [] : [`${details.join('\n')}\n`]),
     `${optionGroups(command).slice(1)}`,
     `for example:\n  ${command.example}\n`,
   ].join('\n');
@@ -156,7 +168,9 @@ function referenceOf(command: Command): string {
   const long = command.short ? ` In full \`berth ${command.name}\`.` : '';
   const synonyms = synonymsOf(command).map((word) => `\`berth ${word}\``);
   const also = synonyms.length === 0 ? '' : ` Also ${synonyms.join(', ')}.`;
-  const details = command.details === undefined ? '' : ` ${command.details}`;
+  const details = detailsOf(command)
+    .map((each) => ` ${each}`)
+    .join('');
   const list = options.length === 0 ? '' : `\n${options.join('')}`;
   const text = `${sentence(command.summary)}${details}${long}${also}`;
   return `### \`${usageOf(command)}\`\n\n${text} Example: \`${command.example}\`\n${list}`;

@@ -21,9 +21,11 @@ import { capacityOf, lockPlacement } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { timeCell } from './format.ts';
+import { cell, numberCell, sizeCell, timeCell } from './format.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
 import { Terminal } from './terminal.ts';
+
+const MIB = 2 ** 20;
 
 /** As typed: processors, and memory in GiB. */
 export interface GivenCapacity {
@@ -87,11 +89,22 @@ export async function listHosts({ db }: ServerContext, terminal = new Terminal('
     row: (host) => [
       host.name,
       hostState(host),
-      { text: String(host.vms), value: host.vms },
-      memoryOf(host),
+      numberCell(host.vms),
+      cell(memoryOf(host), host.used_memory_mib * MIB),
       host.facts?.accelerator ?? '-',
       timeCell(host.last_seen_at ? rfc3339(host.last_seen_at) : null),
     ],
+    more: {
+      headings: ['MOST MEMORY', 'CPUS', 'ID'],
+      row: ({ id, remote, facts, cpus, memory_mib }) => {
+        const capacity = facts === null ? null : capacityOf({ remote, facts, cpus, memory_mib });
+        return [
+          sizeCell(capacity ? capacity.memory_mib * MIB : null),
+          numberCell(capacity?.cpus ?? null),
+          id,
+        ];
+      },
+    },
     quiet: ({ name }) => name,
     empty: 'No hosts.',
   });

@@ -12,6 +12,7 @@ import { Session } from './session.ts';
 import { suggestInstance } from './suggest.ts';
 import { type Layout, LIST_FORMATS } from './table.ts';
 import { type Format, Terminal } from './terminal.ts';
+import { typedAgain } from './typed-command.ts';
 import { version } from './version.ts';
 
 /** Invalid settings of a server command: the launcher's error has its own exit code. */
@@ -48,7 +49,7 @@ function refuse(error: UsageError, command: Command): number {
   return EXIT.usage;
 }
 
-async function run(command: Command, words: readonly string[]): Promise<number> {
+async function run(command: Command, named: readonly string[], words: readonly string[]): Promise<number> {
   let parsed: Parsed;
   let terminal: Terminal;
   try {
@@ -85,7 +86,9 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
       return (error as Refusal).exit_code;
     }
     const meant = await suggestInstance(error, command, session);
-    terminal.warn(explain(error, command, args, session.env, meant));
+    const typed = command.rest === undefined ? [...named, ...words] : named;
+    const again = typedAgain(typed, command.rest === undefined ? [] : words);
+    terminal.warn(explain(error, command, { args, env: session.env, again }, meant));
     return exitCodeOf(error);
   }
 }
@@ -129,7 +132,7 @@ async function main(said: readonly string[]): Promise<number> {
   if (first === 'help' || first === '--help' || first === '-h') return help(words.slice(1), true);
   const found = findCommand(words);
   if (found === undefined) return help(words, false);
-  return run(found.command, [...leading, ...words.slice(found.taken)]);
+  return run(found.command, words.slice(0, found.taken), [...leading, ...words.slice(found.taken)]);
 }
 
 // A reader that closes the pipe (`berth ls | head`) is no failure.

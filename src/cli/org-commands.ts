@@ -6,6 +6,7 @@ import { ORGANISATION_QUOTAS, type OrganisationQuota, parseLimit, UNLIMITED } fr
 import { type QuotaChange, readQuota, setQuota } from '../orgs/quotas.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
+import { numberCell } from './format.ts';
 import type { ServerContext } from './server-context.ts';
 import { table } from './table.ts';
 import type { Terminal } from './terminal.ts';
@@ -44,7 +45,7 @@ export async function listOrgs({ db }: ServerContext, terminal: Terminal): Promi
     .execute();
   return terminal.listText(rows, {
     headings: ['ID', 'NAME', 'MEMBERS'],
-    row: ({ id, name, members }) => [id, name, { text: String(members ?? 0), value: members ?? 0 }],
+    row: ({ id, name, members }) => [id, name, numberCell(members ?? 0)],
     quiet: ({ id }) => id,
     empty: 'No organisations.',
   });

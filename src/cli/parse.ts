@@ -19,7 +19,10 @@ export function parse(command: Command, words: readonly string[]): Parsed {
   const { own, rest } = command.rest === undefined ? { own: words, rest: [] } : split(command, words, known);
   const { values, positionals: args } = parsed(own, known);
   const options = new Options(values);
-  for (const [name, { choices }] of Object.entries(known)) requireChoice(name, options.text(name), choices);
+  for (const [name, { choices }] of Object.entries(known)) {
+    const said = options.list(name) ?? [options.text(name)].filter((each) => each !== undefined);
+    for (const value of choices === undefined ? [] : said) requireChoice(name, value, choices ?? []);
+  }
   const { least, most } = arityOf(command);
   if (options.flag('help')) return { options, args, rest };
   if (args.length < least)
@@ -28,10 +31,15 @@ export function parse(command: Command, words: readonly string[]): Parsed {
   return { options, args, rest };
 }
 
-function requireChoice(name: string, value: string | undefined, choices?: readonly string[]): void {
-  if (value === undefined || choices === undefined || choices.includes(value)) return;
+/** Longer lists are named only where no choice is near. */
+const MOST_LISTED = 8;
+
+function requireChoice(name: string, value: string, choices: readonly string[]): void {
+  if (choices.includes(value)) return;
   const meant = nearest(value, choices);
   const hint = meant === undefined ? '' : `. Did you mean ${meant}?`;
+  if (meant !== undefined && choices.length > MOST_LISTED)
+    throw new UsageError(`--${name} cannot be ${value}${hint}`);
   const all = `${choices.slice(0, -1).join(', ')} or ${choices.at(-1)}`;
   throw new UsageError(`--${name} takes ${all}, not ${value}${hint}`);
 }

@@ -1,4 +1,5 @@
 /** Reads whole lists, and finds resources by id or name. */
+import type { Call } from './command.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 
@@ -23,6 +24,22 @@ export interface Kind<T> {
   readonly also?: (item: T) => readonly string[];
   /** Tells an item from others of the same name, in an error. */
   readonly detail?: (item: T) => string;
+}
+
+/** Warns when a new resource has the name of another: then only its id names it. */
+export async function warnOfNamesakes<T extends { readonly id: string; readonly name: string }>(
+  { terminal }: Pick<Call, 'terminal'>,
+  items: AsyncIterable<T>,
+  made: Pick<T, 'id' | 'name'>,
+  { what, detail }: Kind<T>,
+): Promise<void> {
+  // Whoever may create some may not always list them.
+  const all = await collect(items).catch(() => []);
+  const others = all.filter(({ id, name }) => name === made.name && id !== made.id);
+  if (others.length === 0) return;
+  const lines = others.map((each) => `\n  ${each.id}  ${detail?.(each) ?? ''}`.trimEnd()).join('');
+  const exists = others.length === 1 ? `another ${what} is` : `${others.length} other ${what}s are`;
+  terminal.warn(`berth: ${exists} called ${made.name} too, so name each by its id:${lines}`);
 }
 
 /** By id, else by name or another text of its own. @throws CommandError when there is none, or several */

@@ -34,6 +34,11 @@ function factorOf(code: string) {
   return TOTP.test(text) ? { totp_code: text.replace(' ', '') } : { recovery_code: text };
 }
 
+/** The grant of `berth sudo`, while it lasts. */
+function grantOf({ sudo }: Profile): Profile['sudo'] {
+  return sudo !== undefined && Date.parse(sudo.expires_at) > Date.now() ? sudo : undefined;
+}
+
 export class Session {
   readonly env: Env;
   readonly #terminal: Terminal;
@@ -193,9 +198,10 @@ export class Session {
   }
 
   async password(profile: Profile, { password_stdin }: Proof): Promise<string> {
-    return password_stdin
-      ? ((await this.#terminal.stdin()).split('\n')[0] ?? '')
-      : this.#terminal.askSecret(`Password of ${profile.email}`);
+    if (password_stdin) return (await this.#terminal.stdin()).split('\n')[0] ?? '';
+    // Only calls that take the password themselves come here then.
+    const again = grantOf(profile) === undefined ? '' : ' (this needs it also after berth sudo)';
+    return this.#terminal.askSecret(`Password of ${profile.email}${again}`);
   }
 
   #granted({ org_id }: Profile, session_token: string): Berth {
@@ -208,8 +214,8 @@ export class Session {
    */
   async withSudo<T>(proof: Proof, work: (berth: Berth) => Promise<T>): Promise<T> {
     const profile = this.requireProfile();
-    const { sudo } = profile;
-    if (sudo !== undefined && Date.parse(sudo.expires_at) > Date.now()) {
+    const sudo = grantOf(profile);
+    if (sudo !== undefined) {
       const berth = this.#granted(profile, sudo.session_token);
       berth.useSudo(sudo.cookie);
       // Somebody may have ended that session: then the password is asked for.

@@ -33,14 +33,24 @@ test('a table has its usual columns, or the chosen ones in their order', () => {
 
 test('CSV and JSON carry numbers, times in RFC 3339 and null, not their texts for people', () => {
   const csv = formatList(DISKS, LISTING, { columns: null, format: 'csv' });
-  assert.equal(csv, 'name,disk-size,made\n"a ""b"", c",2048,2026-11-25T09:12:00.000Z\nb,7,\n');
+  assert.equal(
+    csv,
+    'name,disk-size,made,id\n"a ""b"", c",2048,2026-11-25T09:12:00.000Z,"id_a ""b"", c"\nb,7,,\n',
+  );
   const json = formatList(DISKS, LISTING, { columns: ['NAME', 'made', 'id'], format: 'json' });
   assert.deepEqual(JSON.parse(json), [
     { name: 'a "b", c', made: '2026-11-25T09:12:00.000Z', id: 'id_a "b", c' },
     { name: 'b', made: null, id: null },
   ]);
-  assert.equal(formatList([], LISTING, { columns: null, format: 'csv' }), 'name,disk-size,made\n');
+  assert.equal(formatList([], LISTING, { columns: null, format: 'csv' }), 'name,disk-size,made,id\n');
   assert.equal(formatList([], LISTING, { columns: null, format: 'json' }), '[]\n');
+});
+
+test('a column for people is in tables only, unless it is named', () => {
+  const listing = { ...LISTING, headings: ['NAME', { for_people: 'DISK SIZE' }, 'MADE'] };
+  assert.match(formatList(DISKS, listing, USUAL_LAYOUT), /^NAME +DISK SIZE +MADE\n/);
+  assert.match(formatList(DISKS, listing, { columns: null, format: 'csv' }), /^name,made,id\n/);
+  assert.match(formatList(DISKS, listing, { columns: ['disk-size'], format: 'csv' }), /^disk-size\n2048\n/);
 });
 
 test('an unknown column is refused with the nearest one and all of them', () => {

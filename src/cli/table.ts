@@ -5,13 +5,18 @@ import { UsageError } from './command-error.ts';
 /** A cell: the text for people, and the value that CSV and JSON carry, such as a number of bytes for `2 GiB`. */
 export type Cell = string | { readonly text: string; readonly value: string | number | boolean | null };
 
+/** A column that only people read: CSV and JSON leave it out unless --columns names it. */
+interface ForPeople {
+  readonly for_people: string;
+}
+
 interface Columns<T> {
-  readonly headings: readonly string[];
+  readonly headings: readonly (string | ForPeople)[];
   readonly row: (item: T) => readonly Cell[];
 }
 
 export interface Listing<T> extends Columns<T> {
-  /** Columns that are shown only when --columns names them. */
+  /** Columns of CSV and JSON, which a table shows only when --columns names them. */
   readonly more?: Columns<T>;
   /** What -q prints of an item. */
   readonly quiet: (item: T) => string;
@@ -29,6 +34,8 @@ export interface Layout {
 }
 
 export const USUAL_LAYOUT: Layout = { columns: null, format: 'table' };
+
+const titleOf = (heading: string | ForPeople) => (typeof heading === 'string' ? heading : heading.for_people);
 
 /** The name of a column: `SMALLEST DISK` is `smallest-disk`. */
 const nameOf = (heading: string) => heading.toLowerCase().replaceAll(' ', '-');
@@ -50,20 +57,27 @@ function positions(headings: readonly string[], columns: readonly string[]): rea
   });
 }
 
+/** The positions of the columns that nobody chose. */
+function usual<T>({ headings, more }: Listing<T>, is_table: boolean): readonly number[] {
+  if (is_table) return [...headings.keys()];
+  return [...headings, ...(more?.headings ?? [])].flatMap((each, at) =>
+    typeof each === 'string' ? [at] : [],
+  );
+}
+
 /** @throws UsageError for an unknown column */
 export function formatList<T>(items: readonly T[], listing: Listing<T>, layout: Layout): string {
   const { more } = listing;
-  let { headings, row }: Columns<T> = listing;
-  if (layout.columns !== null) {
-    const all = [...listing.headings, ...(more?.headings ?? [])];
-    const chosen = positions(all, layout.columns);
-    headings = chosen.map((at) => all[at] ?? '');
-    row = (item) => {
-      const cells = [...listing.row(item), ...(more?.row(item) ?? [])];
-      return chosen.map((at) => cells[at] ?? '');
-    };
-  }
-  const rows = items.map(row);
+  const all = [...listing.headings, ...(more?.headings ?? [])];
+  const chosen =
+    layout.columns === null
+      ? usual(listing, layout.format === 'table')
+      : positions(all.map(titleOf), layout.columns);
+  const headings = chosen.map((at) => titleOf(all[at] ?? ''));
+  const rows = items.map((item) => {
+    const cells = [...listing.row(item), ...(more?.row(item) ?? [])];
+    return chosen.map((at) => cells[at] ?? '');
+  });
   switch (layout.format) {
     case 'table':
       return items.length === 0 ? `${listing.empty}\n` : table(headings, rows);

@@ -5,6 +5,7 @@
 import { createInterface } from 'node:readline/promises';
 import { withoutControls as plain } from '../lib/untrusted-text.ts';
 import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
 import { duration } from './format.ts';
 import { fields, formatList, type Layout, type Listing, USUAL_LAYOUT } from './table.ts';
 
@@ -39,6 +40,11 @@ export class Terminal {
   /** Text for people; nothing for programs. */
   say(text: string): void {
     if (this.format === 'human' && this.#layout.format === 'table') this.write(`${text}\n`);
+  }
+
+  /** What to type next, for a person at a terminal. */
+  hint(text: string): void {
+    if (this.format === 'human' && process.stdout.isTTY === true) this.warn(text);
   }
 
   write(text: string): void {
@@ -146,7 +152,9 @@ export class Terminal {
   async ask(question: string, otherwise: string | null): Promise<string> {
     if (!this.interactive) {
       if (otherwise !== null) return otherwise;
-      throw new CommandError(`${question}? There is no terminal to ask on.`, { exit_code: 2 });
+      throw new CommandError(`this asks “${question}”, and there is no terminal to ask on`, {
+        exit_code: EXIT.usage,
+      });
     }
     const readline = createInterface({ input: process.stdin, output: process.stderr });
     try {
@@ -156,7 +164,7 @@ export class Terminal {
       return answer.trim() || (otherwise ?? '');
     } catch {
       // Ctrl-C or Ctrl-D at the prompt.
-      throw new CommandError('no answer was given', { exit_code: 130 });
+      throw new CommandError('no answer was given', { exit_code: EXIT.interrupted });
     } finally {
       readline.close();
     }
@@ -165,9 +173,10 @@ export class Terminal {
   /** Asks without echo. @throws CommandError without a terminal */
   async askSecret(question: string): Promise<string> {
     if (!this.interactive) {
-      throw new CommandError(`${question}? There is no terminal to ask on.`, {
-        next: 'the same with --password-stdin',
-        exit_code: 2,
+      throw new CommandError(`this asks “${question}”, and there is no terminal to ask on`, {
+        next: 'berth login',
+        again: '--password-stdin',
+        exit_code: EXIT.usage,
       });
     }
     // Before the prompt, so that early input has no echo either.
@@ -222,7 +231,7 @@ function typedLine(): Promise<string> {
         }
         if (character === '\u0003' || character === '\u0004') {
           stop();
-          return reject(new CommandError('no answer was given', { exit_code: 130 }));
+          return reject(new CommandError('no answer was given', { exit_code: EXIT.interrupted }));
         }
         if (character === '\u007f' || character === '\b') typed = [...typed].slice(0, -1).join('');
         else if (character === '\u0015') typed = '';

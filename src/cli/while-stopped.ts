@@ -12,8 +12,6 @@ const RUNS: readonly Instance['vm']['state'][] = ['starting', 'running', 'restar
 export interface Change<T> {
   /** `restore generation 42`, for the question. */
   readonly doing: string;
-  /** The command with `--yes`, for the refusal without a terminal. */
-  readonly with_yes: string;
   readonly work: () => Promise<T>;
 }
 
@@ -28,7 +26,7 @@ export async function whileStopped<T>(
   call: Call,
   berth: Berth,
   { id, name }: Instance,
-  { doing, with_yes, work }: Change<T>,
+  { doing, work }: Change<T>,
 ): Promise<Changed<T>> {
   try {
     return { result: await work(), runs_again: false };
@@ -42,8 +40,6 @@ export async function whileStopped<T>(
       await confirm(call, {
         ask: `${name} is ${vm.state}. Stop it, ${doing}${again ? ', and start it again' : ''}?${loses}`,
         refusal: `${name} is ${vm.state}. To ${doing}, it must be stopped`,
-        next: with_yes,
-        exit_code: EXIT.state,
         undone: `${name} was not changed`,
       });
     }

@@ -144,7 +144,7 @@ describe('second factors', () => {
     const verified = await done('mfa', 'verify', 'phone', code(0));
     assert.match(verified, /^phone is confirmed: .*\nRecovery codes, shown only once\./);
     const recovery = verified.trim().split('\n').at(-1) ?? '';
-    assert.match((await by('mfa', 'ls')).err, /next: repeat it with --totp CODE\n$/);
+    assert.match((await by('mfa', 'ls')).err, /next: berth mfa ls --password-stdin --totp CODE\n$/);
     assert.match(await done('mfa', 'ls', '--totp', code(1)), /^phone +authenticator app/m);
     assert.equal(await done('mfa', 'rm', 'phone', '--totp', recovery), 'Removed phone.\n');
   });
@@ -183,7 +183,10 @@ describe('the account', () => {
 
   test('rm asks for the address', async () => {
     const { who, cli, by, done } = await loggedIn();
-    assert.match((await by('account', 'rm')).err, new RegExp(`next: berth account rm --yes ${who.email}\\n`));
+    assert.match(
+      (await by('account', 'rm')).err,
+      new RegExp(`next: berth account rm --password-stdin --yes ${who.email}\\n`),
+    );
     assert.match((await by('account', 'rm', '--yes', 'ada@example.org')).err, /nothing was deleted/);
     assert.equal(await done('account', 'rm', '--yes', who.email), `Deleted the account ${who.email}.\n`);
     assert.match(await cli.fails(4, 'ls'), /not logged in/);
@@ -207,7 +210,10 @@ describe('organisations and service accounts', () => {
   test('a service account is named where it is given a key, and deleted by its name', async () => {
     const { cli } = await loggedIn();
     const out = await cli.done('service-account', 'create', 'ci', '--scope', 'instances:read');
-    assert.match(out, /^Created ci\. Give it a key: berth .*key create NAME --service-account sa_\w+\n$/);
+    assert.match(
+      out,
+      /^Created ci \(sa_\w+\): its keys may have instances:read\. Give it a key: berth .*key create NAME --service-account sa_\w+\n$/,
+    );
     assert.match(await cli.done('api-key', 'create', 'build', '--service-account', 'ci'), /instances:read\./);
     assert.match(await cli.done('service-account', 'ls'), /^ci +instances:read/m);
     assert.match(await cli.done('service-account', 'rm', 'ci'), /^Deleted ci\./);
@@ -218,7 +224,15 @@ describe('organisations and service accounts', () => {
 describe('two keys of one name', () => {
   test('are listed with their ids; each goes by its id or its prefix, and the name names both', async () => {
     const { cli, by } = await loggedIn();
-    for (const _ of [1, 2]) await cli.done('api-key', 'create', 'ci');
+    const one = await cli.done('api-key', 'create', 'ci', '--expires', '90d');
+    assert.match(
+      one,
+      /^Created ci \(ak_\w+\) with all permissions\. It expires 20\S+ \S+ \(in 90 d\)\. The key/,
+    );
+    const [id = ''] = /ak_\w+/.exec(one) ?? [];
+    const other = await cli.run(['api-key', 'create', 'ci']);
+    assert.match(other.out, /It does not expire\./);
+    assert.match(other.err, new RegExp(`another API key is called ci too, .*\\n {2}${id} {2}berth_live_`));
     const keys = await cli.json<{ id: string; name: string; prefix: string }[]>('api-key', 'ls');
     const [first, second] = keys.filter(({ name }) => name === 'ci');
     assert(first && second);

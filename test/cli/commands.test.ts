@@ -106,9 +106,12 @@ describe('instances', () => {
     assert.equal(await cli.done('ls', '-q', '--label', 'a=b'), 'web\n');
     const shown = await cli.done('show', made.id);
     assert.match(shown, /^name +web$/m);
-    assert.match(shown, /^size +2 cpu, 1 GiB memory, 9 GiB disk$/m);
-    assert.match(await cli.done('set', 'web', '--memory', '2048', '--name', 'www'), /^size +2 cpu, 2 GiB/m);
-    assert.match(await cli.fails(2, 'rm', 'www'), /deletes www .*\n {2}next: berth rm --yes www\n/);
+    assert.match(shown, /^cpus +2\nmemory +1 GiB\ndisk +9 GiB,/m);
+    assert.match(
+      await cli.done('set', 'web', '--memory', '2048', '--name', 'www'),
+      /^cpus +2\nmemory +2 GiB/m,
+    );
+    assert.match(await cli.fails(2, 'rm', 'www'), /deletes www .*\n {2}next: berth rm www --yes\n/);
     assert.match(await cli.done('rm', '-y', '--no-wait', 'www', 'db'), /^Deleting www, db\.\n$/);
   });
 

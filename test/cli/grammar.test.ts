@@ -29,7 +29,7 @@ describe('names', () => {
       assert.equal(await cli.done(...words, '-q'), `${name}\n`);
     assert.match(await cli.done('status', name), new RegExp(`^name +${name}\n`));
     assert.equal(await cli.done('rename', name, 'www'), `Renamed ${name} to www.\n`);
-    assert.match(await cli.fails(2, 'destroy', 'www'), /next: berth rm --yes www\n/);
+    assert.match(await cli.fails(2, 'destroy', 'www'), /next: berth destroy www --yes\n/);
     await cli.done('api-key', 'create', 'ci');
     assert.equal(await cli.done('api-key', 'delete', 'ci'), 'Revoked ci.\n');
     assert.match(await cli.done('reboot', '--help'), /^usage: berth restart NAME/m);

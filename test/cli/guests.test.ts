@@ -94,7 +94,7 @@ describe('exec', () => {
     );
     assert.match(await cli.fails(2, 'exec', name), /COMMAND is missing/);
     assert.match(
-      await cli.fails(2, 'exec', name, '--timeout', '601', '--', 'x'),
+      await cli.fails(2, 'exec', name, '--timeout', '601s', '--', 'x'),
       /--timeout takes 1s to 10m, not 601s/,
     );
     const much = await cli.run(['exec', name, '--', 'cat'], 'x'.repeat(1024 * 1024 + 1));

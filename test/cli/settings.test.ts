@@ -16,16 +16,16 @@ const cli = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key });
 describe('settings', () => {
   test('create takes them, show shows them, set changes them', async () => {
     const name = newName();
-    await cli.done('create', name, '--idle-timeout', '15m', '--wake', '--keep', '5,3', '--auto-flush', '30');
+    await cli.done('create', name, '--idle-timeout', '15m', '--wake', '--keep', '5,3', '--auto-flush', '30s');
     const made = await cli.json<object>('show', name);
     assert.partialDeepStrictEqual(made, {
       ...{ idle_timeout_seconds: 900, wake_on_connect: true, auto_flush_seconds: 30 },
       generations_keep: { last: 5, daily_days: 3 },
     });
     const shown = await cli.done('show', name);
-    assert.match(shown, /^idle +stops after 900 s$/m);
-    assert.match(shown, /^wake +a connection starts it$/m);
-    assert.match(shown, /^keeps +the last 5 generations, then one a day for 3 days$/m);
+    assert.match(shown, /^idle-timeout +15m: stops after this time without use$/m);
+    assert.match(shown, /^wake +on: a connection starts the VM$/m);
+    assert.match(shown, /^keep +5,3: the last 5 generations, then one a day for 3 days$/m);
     const off = ['--idle-timeout', 'off', '--no-wake', '--keep', '2', '--auto-flush', 'off'];
     const changed = await cli.json<object>('set', name, ...off);
     assert.partialDeepStrictEqual(changed, {
@@ -56,12 +56,14 @@ describe('sizes', () => {
   test('change while it is stopped; a running VM is stopped for it after one question, and started again', async () => {
     const { name } = await api.instance(who);
     const sizes = ['--cpus', '3', '--memory', '2g', '--disk', '20'];
-    assert.match(await cli.done('set', name, ...sizes), /^size +3 cpu, 2 GiB memory, 20 GiB disk$/m);
+    assert.match(await cli.done('set', name, ...sizes), /^cpus +3\nmemory +2 GiB\ndisk +20 GiB,/m);
     const on = await instanceIn(api, who, 'running');
-    const said = await cli.fails(5, 'set', on.name, '--disk', '30g');
+    const said = await cli.fails(2, 'set', on.name, '--disk', '30g');
     assert.match(
       said,
-      new RegExp(`${on.name} is running. .*must be stopped\n {2}next: berth set ${on.name} --yes`),
+      new RegExp(
+        `${on.name} is running. .*must be stopped\n {2}next: berth set ${on.name} --disk 30g --yes\n$`,
+      ),
     );
     const setting = cli.start(['set', on.name, '--disk', '30g', '--yes']);
     await api.agent.assigned(on.id, 'it is to stop', ({ desired }) => desired === 'stopped');
@@ -71,7 +73,7 @@ describe('sizes', () => {
     const { code, out, err } = await setting.ended;
     assert.equal(code, 0, err);
     assert.match(out, /^state +running$/m);
-    assert.match(out, / 30 GiB disk$/m);
+    assert.match(out, /^disk +30 GiB,/m);
     assert.doesNotMatch(
       await cli.fails(5, 'set', on.name, '--name', name),
       /next:/,

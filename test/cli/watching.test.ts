@@ -21,7 +21,10 @@ describe('what happens', () => {
     assert.equal(await cli.done('notifications'), 'Nothing unread.\n');
     await appendNotifyingEvent(api.db, who);
     await raiseNotificationsOfEvents(api.db);
-    assert.match(await cli.done('notifications'), /^\S+ m?s ago +info +SSH key .*\n {22}\S/);
+    assert.match(
+      await cli.done('notifications'),
+      /^WHEN +SEVERITY +NOTIFICATION +ID\n20\S+ \S+ \(.*\) +info +SSH key .* ntf_\w+\n$/,
+    );
     const following = cli.start(['notifications', '-f', '--json'], null);
     await until(
       'it is told',

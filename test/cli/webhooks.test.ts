@@ -21,7 +21,7 @@ describe('webhooks', () => {
     const { cli } = await somebody();
     assert.match(
       await cli.done('webhook', 'create', URL_, '--event', 'vm.started'),
-      /^Created hooks\.example\.org\..*:\nwhsec_\S+\n$/,
+      /^Created hooks\.example\.org \(wh_\w+\)\..*:\nwhsec_\S+\n$/,
     );
     const list = await cli.done('webhook', 'ls');
     assert.match(list, /^hooks\.example\.org +enabled +vm\.started +https:\/\/hooks/m);

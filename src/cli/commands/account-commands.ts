@@ -1,7 +1,7 @@
 /** `berth account …`: the user's name, address and password. */
 import type { User } from '../../../client/src/berth.ts';
-import { asUser, PROOF, proofOf } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { asUser, proofOf } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { when } from '../format.ts';
@@ -88,10 +88,7 @@ async function remove(call: Call): Promise<undefined> {
   if (options.text('yes') === undefined && !terminal.interactive) {
     throw new CommandError(
       `this deletes the account ${email} and the organisations that only it belongs to`,
-      {
-        next: `berth account rm --yes ${email}`,
-        exit_code: EXIT.usage,
-      },
+      { again: `--yes ${email}`, exit_code: EXIT.usage },
     );
   }
   const said =
@@ -109,14 +106,16 @@ async function remove(call: Call): Promise<undefined> {
 export const ACCOUNT_COMMANDS: readonly Command[] = [
   {
     name: 'account show',
+    password: 'unless_sudo',
     short: ['account'],
-    summary: 'show your account; asks for your password',
+    summary: 'show your account',
     example: 'berth account show',
     options: PROOF,
     run: async (call) => print(call, await asUser(call, (berth) => berth.call('getMe', {}))),
   },
   {
     name: 'account rename',
+    password: 'unless_sudo',
     args: ['NAME'],
     summary: 'change your name',
     example: "berth account rename 'Ada Lovelace'",
@@ -128,7 +127,9 @@ export const ACCOUNT_COMMANDS: readonly Command[] = [
   },
   {
     name: 'account email',
+    password: 'always',
     args: ['ADDRESS'],
+    fields: { email: 'ADDRESS' },
     summary: 'change your address; a mail to it has a link to confirm it',
     example: 'berth account email ada@example.org',
     options: PROOF,
@@ -136,7 +137,9 @@ export const ACCOUNT_COMMANDS: readonly Command[] = [
   },
   {
     name: 'account confirm',
+    password: 'unless_sudo',
     args: ['LINK'],
+    fields: { token: 'LINK' },
     summary: 'confirm your first or a new address, by the link or the token of the mail',
     example: 'berth account confirm https://berth.example.org/email#token=…',
     options: PROOF,
@@ -144,6 +147,8 @@ export const ACCOUNT_COMMANDS: readonly Command[] = [
   },
   {
     name: 'account password',
+    password: 'always',
+    fields: { current_password: 'the current password', new_password: 'the new password' },
     summary: 'change your password; ends all sessions, and API keys continue',
     example: 'berth account password',
     options: {
@@ -154,6 +159,7 @@ export const ACCOUNT_COMMANDS: readonly Command[] = [
   },
   {
     name: 'account rm',
+    password: 'unless_sudo',
     summary: 'delete your account, with the organisations that only you belong to',
     example: 'berth account rm',
     options: {

@@ -2,7 +2,7 @@
 import type { WebhookDelivery, WebhookDeliveryDetail } from '../../../client/src/berth.ts';
 import type { Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { localTime, timeCell, when } from '../format.ts';
+import { cell, localTime, numberCell, timeCell, when } from '../format.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { fields } from '../table.ts';
@@ -103,12 +103,25 @@ export const DELIVERY_COMMANDS: readonly Command[] = [
           const last = each.attempts.at(-1);
           return [
             timeCell(each.created_at),
-            eventOf(each),
+            cell(eventOf(each), each.event_type),
             each.status,
-            { text: String(each.attempt_count), value: each.attempt_count },
-            last === undefined ? '-' : outcomeOf(last),
+            numberCell(each.attempt_count),
+            cell(last === undefined ? '-' : outcomeOf(last), last?.at ?? null),
             each.id,
           ];
+        },
+        more: {
+          headings: ['EVENT ID', 'RESOURCE', 'HTTP STATUS', 'LATENCY MS', 'ERROR'],
+          row: ({ event_id, resource, attempts }) => {
+            const last = attempts.at(-1);
+            return [
+              event_id,
+              resource?.id ?? '-',
+              numberCell(last?.status ?? null),
+              numberCell(last?.latency_ms ?? null),
+              last?.error ?? '-',
+            ];
+          },
         },
         quiet: ({ id }) => id,
         empty:

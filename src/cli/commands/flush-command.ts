@@ -79,7 +79,7 @@ export const FLUSH: Command = {
   example: 'berth flush web --name before-upgrade --pin',
   options: {
     name: { type: 'string', value: 'TEXT', help: 'a name for the generation' },
-    pin: { type: 'boolean', help: 'keep the generation, however old it gets' },
+    pin: { type: 'boolean', field: 'pinned', help: 'keep the generation, however old it gets' },
   },
   run: flush,
 };

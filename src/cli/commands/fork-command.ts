@@ -11,7 +11,7 @@ import { generationNumber, withGeneration } from './generation-number.ts';
 const MAY_HAVE_UNSAVED: readonly Instance['vm']['state'][] = ['running', 'restarting'];
 
 /** The fork begins with the last saved state, so a running parent is flushed first. */
-async function flushParent(call: Call, berth: Berth, { id, name, vm }: Instance, again: string) {
+async function flushParent(call: Call, berth: Berth, { id, name, vm }: Instance) {
   if (!MAY_HAVE_UNSAVED.includes(vm.state)) return;
   const look = `berth show ${name}`;
   try {
@@ -28,7 +28,7 @@ async function flushParent(call: Call, berth: Berth, { id, name, vm }: Instance,
     // It stopped meanwhile, which has saved everything, or it failed: the answer of the fork tells what is missing.
     if (!(error instanceof BerthError)) throw error;
     if (error.status === 409) return;
-    throw new CommandError(error.message, { next: `${again} --no-flush`, exit_code: EXIT.unavailable });
+    throw new CommandError(error.message, { again: '--no-flush', exit_code: EXIT.unavailable });
   }
 }
 
@@ -43,8 +43,7 @@ async function fork(call: Call): Promise<undefined> {
   const berth = session.berth();
   const instance = await berth.instances.find(args[0] ?? '');
   const { id, name } = instance;
-  if (generation === undefined && !no_flush)
-    await flushParent(call, berth, instance, `berth fork ${name} ${new_name}`);
+  if (generation === undefined && !no_flush) await flushParent(call, berth, instance);
   const forking = async () => {
     try {
       return await berth.call(
@@ -75,6 +74,7 @@ export const FORK: Command = {
   name: 'instance fork',
   short: ['fork'],
   args: ['NAME', 'NEW-NAME'],
+  fields: { name: 'NEW-NAME' },
   names_instances: true,
   summary:
     'create an instance with the disk of another; at once, because nothing is copied. A running one is flushed first',

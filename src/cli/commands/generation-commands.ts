@@ -2,7 +2,7 @@
 import type { Berth, Generation } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { YES } from '../confirm.ts';
-import { sizeCell, timeCell } from '../format.ts';
+import { cell, flagCell, numberCell, sizeCell, timeCell } from '../format.ts';
 import { parentName } from '../parent-name.ts';
 import { collect } from '../reading.ts';
 import { watched } from '../waiting.ts';
@@ -23,7 +23,7 @@ async function makerOf(berth: Berth, found: readonly Generation[]): Promise<(of:
   const parent = forked && (await parentName(berth, forked.instance_id));
   return ({ trigger, origin }) => {
     if (trigger === 'restore') return `restored from ${origin?.generation}`;
-    return trigger === 'fork' ? `forked from ${parent}, ${origin?.generation}` : MADE_BY[trigger];
+    return trigger === 'fork' ? `forked from ${parent}, generation ${origin?.generation}` : MADE_BY[trigger];
   };
 }
 
@@ -33,22 +33,44 @@ async function list({ session, args, terminal }: Call): Promise<undefined> {
   const found = await collect(berth.list('listGenerations', { path: { id }, query: { limit: 200 } }));
   const madeBy = terminal.format === 'human' ? await makerOf(berth, found) : () => '';
   terminal.list(found, {
-    headings: ['GENERATION', 'CREATED', 'MADE BY', 'SAVED', 'UPLOADED', 'CONSISTENCY', 'PINNED', 'NAME'],
+    headings: [
+      'GENERATION',
+      'CREATED',
+      { for_people: 'MADE BY' },
+      'SAVED',
+      'UPLOADED',
+      'CONSISTENCY',
+      'PINNED',
+      'NAME',
+    ],
     row: (each) => [
-      `${each.generation}${each.generation === disk.generation ? ' *' : ''}`,
+      cell(`${each.generation}${each.generation === disk.generation ? ' *' : ''}`, each.generation),
       timeCell(each.created_at),
       madeBy(each),
       sizeCell(each.dirty_bytes),
-      sizeCell(each.bytes),
+      sizeCell(uploadedBy(each)),
       each.consistency,
-      each.pinned ? 'yes' : '-',
+      flagCell(each.pinned),
       each.name ?? '-',
     ],
+    more: {
+      headings: ['CURRENT', 'TRIGGER', 'ORIGIN INSTANCE', 'ORIGIN GENERATION'],
+      row: ({ generation, trigger, origin }) => [
+        flagCell(generation === disk.generation),
+        trigger,
+        origin?.instance_id ?? '-',
+        numberCell(origin?.generation ?? null),
+      ],
+    },
     quiet: ({ generation }) => String(generation),
     empty: `No generations yet. Create one: berth flush ${name}`,
   });
   return undefined;
 }
+
+/** A fork and a restore upload nothing: their generation has the objects of its origin. */
+const uploadedBy = ({ trigger, bytes }: Generation) =>
+  trigger === 'fork' || trigger === 'restore' ? null : bytes;
 
 type Change = { readonly pinned?: boolean; readonly name?: string | null };
 
@@ -72,7 +94,6 @@ async function restore(call: Call): Promise<undefined> {
   const { id, name } = instance;
   const { result, runs_again } = await whileStopped(call, berth, instance, {
     doing: `restore generation ${generation}`,
-    with_yes: `berth restore --yes ${name} ${generation}`,
     work: () =>
       watched(call, `restoring ${name}`, 'the server goes on restoring', `berth show ${name}`, () =>
         withGeneration(instance, () =>
@@ -118,6 +139,7 @@ export const GENERATION_COMMANDS: readonly Command[] = [
   {
     name: 'generation name',
     args: ['NAME', 'GENERATION', '[TEXT]'],
+    fields: { name: 'TEXT' },
     names_instances: true,
     summary: 'name a generation, or remove its name',
     example: "berth generation name web 42 'before the upgrade'",

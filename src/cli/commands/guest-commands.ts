@@ -72,6 +72,7 @@ export const GUEST_COMMANDS: readonly Command[] = [
     args: ['NAME'],
     names_instances: true,
     rest: 'COMMAND…',
+    fields: { command: 'COMMAND', stdin: 'the input' },
     summary: 'run a command as root, without SSH, and exit with its exit code',
     details: `Options of Berth stand before COMMAND: the first word after NAME begins it, and all that follows is its own. Its output appears at the end, ${OUTPUT} at most: if more is cut from a command that succeeds, the exit code is ${EXIT.cut}.`,
     example: 'berth exec web systemctl is-active ssh',

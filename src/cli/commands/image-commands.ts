@@ -1,5 +1,8 @@
 /** Commands on images: a list from the API, and server commands that are loaded only when typed. */
 import type { Call, Command } from '../command.ts';
+import { cell } from '../format.ts';
+
+const GIB = 2 ** 30;
 
 export const IMAGE_COMMANDS: readonly Command[] = [
   {
@@ -14,9 +17,12 @@ export const IMAGE_COMMANDS: readonly Command[] = [
         headings: ['IMAGE', 'CURRENT', 'SMALLEST DISK', 'VERSIONS'],
         row: ({ id, current, size_bytes, versions }) => [
           id,
-          current?.slice(0, 12) ?? '-',
-          size_bytes === null ? '-' : `${Math.ceil(size_bytes / 2 ** 30)} GiB`,
-          versions.map((each) => each.slice(0, 12)).join(' '),
+          cell(current?.slice(0, 12) ?? '-', current),
+          cell(
+            size_bytes === null ? '-' : `${Math.ceil(size_bytes / GIB)} GiB`,
+            size_bytes && GIB * Math.ceil(size_bytes / GIB),
+          ),
+          cell(versions.map((each) => each.slice(0, 12)).join(' '), versions.join(' ')),
         ],
         quiet: ({ id }) => id,
         empty: 'No host has an image yet.',

@@ -1,80 +1,18 @@
 /** Commands on instances. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
+import { UsageError } from '../command-error.ts';
 import { STATES } from '../complete-values.ts';
 import { confirm, YES } from '../confirm.ts';
-import { SSH_USER } from '../connection-details.ts';
-import { EXIT } from '../exit-codes.ts';
-import { bytes, plural, sizeCell, timeCell, when } from '../format.ts';
+import { numberCell, sizeCell, timeCell } from '../format.ts';
 import { instanceName } from '../numbers.ts';
 import { parentName } from '../parent-name.ts';
 import { collect } from '../reading.ts';
 import { savedState } from '../saved-state.ts';
 import { waitFor, watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
+import { rowsOf, stateOf } from './instance-rows.ts';
 import { DEFAULTS, SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
-
-export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
-
-function bootOf({ boot, started_at }: Instance['vm']): string {
-  if (boot === 0) return 'never started';
-  return `${boot}, ${started_at === null ? 'not up yet' : when(started_at)}`;
-}
-
-/** Permanent, so it is shown in every state, with what a connection does now. */
-function sshOf({ name, ssh, vm, wake_on_connect }: Instance): string {
-  const address = `ssh -p ${ssh.port} ${SSH_USER}@${ssh.host}`;
-  if (vm.state === 'running') return address;
-  if (vm.state === 'starting' || vm.state === 'restarting') return `${address} (works once it runs)`;
-  const wakes = wake_on_connect && vm.state !== 'failed';
-  return `${address} (${wakes ? 'a connection starts the VM' : `start it first: berth start ${name}`})`;
-}
-
-function autoFlushOf({ auto_flush_seconds }: Instance): string {
-  return auto_flush_seconds === null
-    ? 'off: saved only by a stop, a suspend or berth flush'
-    : `every ${auto_flush_seconds} s while it runs`;
-}
-
-/** The row of a fork. @param parent its name */
-function forkedRow({ forked_from }: Instance, parent: string): [string, string][] {
-  if (forked_from === null) return [];
-  const { generation, dirty_bytes } = forked_from;
-  const without = dirty_bytes === 0 ? '' : `, without ${bytes(dirty_bytes)} that it had not saved`;
-  return [['forked from', `${parent}, generation ${generation}${without}`]];
-}
-
-function rowsOf(instance: Instance, parent: string): [string, string][] {
-  const { vm, disk } = instance;
-  const { last, daily_days } = instance.generations_keep;
-  const settings = Object.entries(instance.labels).map(([key, value]) => `${key}=${value}`);
-  return [
-    ['name', instance.name],
-    ['id', instance.id],
-    ['state', stateOf(instance)],
-    ...(vm.reason === null ? [] : ([['', `${vm.reason.message} (${vm.reason.code})`]] as [string, string][])),
-    ['boot', bootOf(vm)],
-    ['ssh', sshOf(instance)],
-    [
-      'size',
-      `${instance.cpus} cpu, ${bytes(instance.memory_mib * 2 ** 20)} memory, ${instance.disk_gib} GiB disk`,
-    ],
-    ['image', instance.image],
-    ['disk', `generation ${disk.generation}, ${bytes(disk.stored_bytes)} stored`],
-    ['saved', savedState(instance)],
-    ['last flush', when(disk.durable_at)],
-    ['auto-flush', autoFlushOf(instance)],
-    [
-      'idle',
-      instance.idle_timeout_seconds === null ? 'runs on' : `stops after ${instance.idle_timeout_seconds} s`,
-    ],
-    ['wake', instance.wake_on_connect ? 'a connection starts it' : 'off'],
-    ['keeps', `the last ${plural(last, 'generation')}, then one a day for ${plural(daily_days, 'day')}`],
-    ['labels', settings.join(' ') || '-'],
-    ...forkedRow(instance, parent),
-    ['created', when(instance.created_at)],
-  ];
-}
 
 async function show({ terminal, session }: Call, instance: Instance): Promise<undefined> {
   const { forked_from } = instance;
@@ -106,8 +44,6 @@ async function remove(call: Call): Promise<undefined> {
   await confirm(call, {
     ask: `Delete ${names} with everything on the disk?`,
     refusal: `this deletes ${names} with everything on the disk`,
-    next: `berth rm --yes ${args.join(' ')}`,
-    exit_code: EXIT.usage,
     undone: 'nothing was deleted',
   });
   for (const { id } of found) await berth.instances.delete(id);
@@ -140,16 +76,20 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
       const [state, label] = [options.text('state') as Instance['vm']['state'], options.text('label')];
       const instances = await collect(session.berth().instances.list({ state, label, limit: 200 }));
       terminal.list(instances, {
-        headings: ['NAME', 'STATE', 'CPUS', 'MEMORY', 'DISK', 'SAVED', 'CREATED'],
+        headings: ['NAME', 'STATE', 'CPUS', 'MEMORY', 'DISK', { for_people: 'SAVED' }, 'CREATED'],
         row: (each) => [
           each.name,
           stateOf(each),
-          { text: String(each.cpus), value: each.cpus },
+          numberCell(each.cpus),
           sizeCell(each.memory_mib * 2 ** 20),
           sizeCell(each.disk_gib * 2 ** 30),
           savedState(each),
           timeCell(each.created_at),
         ],
+        more: {
+          headings: ['UNSAVED', 'GENERATION', 'IMAGE', 'ID'],
+          row: ({ disk, image, id }) => [sizeCell(disk.dirty_bytes), numberCell(disk.generation), image, id],
+        },
         quiet: ({ name }) => name,
         empty: state || label ? 'No instances match.' : 'No instances yet. Create one: berth create NAME',
       });
@@ -198,10 +138,11 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
       const instance = await berth.instances.find(call.args[0] ?? '');
       const change = () => berth.instances.change(instance.id, body);
       const resizes = Object.values(sizesOf(call)).some((size) => size !== undefined);
+      if (Object.values(body).every((each) => each === undefined))
+        throw new UsageError(`nothing to change: give an option, such as --memory 2g`);
       if (!resizes) return show(call, await change());
       const { result, runs_again } = await whileStopped(call, berth, instance, {
         doing: 'resize it',
-        with_yes: `berth set ${instance.name} --yes, with the same options`,
         work: change,
       });
       return show(call, runs_again ? await berth.instances.get(instance.id) : result);

@@ -1,8 +1,8 @@
 /** `berth invitation …`. Where the server sends no mail, the inviter passes the link on. */
 import type { ListedInvitation } from '../../../client/src/generated.ts';
 import { localLinkWarning } from '../../../client/src/local-links.ts';
-import { asUser, PROOF } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { asUser } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { timeCell } from '../format.ts';
 import { mailTokenOf } from '../mail-token.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
@@ -70,8 +70,10 @@ async function accept(call: Call): Promise<undefined> {
 export const INVITATION_COMMANDS: readonly Command[] = [
   {
     name: 'invitation create',
+    password: 'unless_sudo',
     args: ['ADDRESS'],
-    summary: 'invite somebody to the organisation; asks for your password',
+    fields: { email: 'ADDRESS' },
+    summary: 'invite somebody to the organisation',
     example: 'berth invitation create ada@example.org --role admin',
     options: {
       role: { type: 'string', value: 'ROLE', help: 'owner, admin, member or billing; default: member' },
@@ -81,6 +83,7 @@ export const INVITATION_COMMANDS: readonly Command[] = [
   },
   {
     name: 'invitation ls',
+    password: 'unless_sudo',
     summary: 'list the open invitations of the organisation',
     example: 'berth invitation ls',
     options: PROOF,
@@ -88,6 +91,7 @@ export const INVITATION_COMMANDS: readonly Command[] = [
   },
   {
     name: 'invitation rm',
+    password: 'unless_sudo',
     args: ['INVITATION'],
     summary: 'withdraw an invitation, by its address or id; its link stops working',
     example: 'berth invitation rm ada@example.org',
@@ -96,7 +100,9 @@ export const INVITATION_COMMANDS: readonly Command[] = [
   },
   {
     name: 'invitation accept',
+    password: 'unless_sudo',
     args: ['LINK'],
+    fields: { token: 'LINK' },
     summary: 'join an organisation by the link, or the token, of an invitation',
     example: 'berth invitation accept https://berth.example.org/invitation#token=…',
     options: PROOF,

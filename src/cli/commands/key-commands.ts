@@ -5,14 +5,15 @@ import { join } from 'node:path';
 import { type ApiKey, type Berth, BerthError, type SshKey } from '../../../client/src/berth.ts';
 import type { Env } from '../../config/env.ts';
 import { actorNames } from '../actor-names.ts';
-import { PROOF, proofOf } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { proofOf } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
-import { ago, timeCell } from '../format.ts';
+import { ago, cell, timeCell, when } from '../format.ts';
 import { homeFolder } from '../profiles.ts';
-import { collect, findNamed, type Kind } from '../reading.ts';
+import { collect, findNamed, type Kind, warnOfNamesakes } from '../reading.ts';
+import { scopeCell, scopeWords } from '../scope.ts';
 import { serviceAccountId } from './service-account-commands.ts';
 
 const SSH_KEY: Kind<SshKey> = {
@@ -113,7 +114,7 @@ const keyRow = (key: SshKey) => [
   key.fingerprint,
   timeCell(key.last_used_at),
   timeCell(key.created_at),
-  key.org_id === null ? 'everywhere' : 'this organisation',
+  cell(key.org_id === null ? 'everywhere' : 'this organisation', key.org_id),
   key.id,
 ];
 
@@ -162,7 +163,8 @@ async function keySet(call: Call): Promise<undefined> {
   );
   terminal.list(set.data, {
     headings: ['NAME', 'TYPE', 'FINGERPRINT', 'OWNER'],
-    row: (key) => [key.name, key.type, key.fingerprint, nameOf(key.owner_id)],
+    row: (key) => [key.name, key.type, key.fingerprint, cell(nameOf(key.owner_id), key.owner_id)],
+    more: { headings: ['ID'], row: ({ id }) => [id] },
     quiet: (key) => key.id,
     empty: 'None. Nobody can log in.',
   });
@@ -183,19 +185,19 @@ async function createKey(call: Call): Promise<undefined> {
   const { options, args } = call;
   const holder = options.text('service-account');
   const service_account_id = holder === undefined ? undefined : await serviceAccountId(call, holder);
+  const expires_in_seconds = durationOption('expires', options.text('expires'));
   const body = {
     name: args[0] ?? '',
     scope: options.text('scope') ?? (await wholeScope(call, service_account_id)),
-    expires_in_seconds: durationOption('expires', options.text('expires')),
+    expires_in_seconds,
     allowed_cidrs: options.list('from') === undefined ? undefined : [...(options.list('from') ?? [])],
     service_account_id,
   };
-  const made = await call.session.berth().createApiKey(body);
-  printNewKey(
-    call,
-    made,
-    `Created ${made.name}; its scope: ${made.scope === '*' ? 'everything that you may do' : made.scope}.`,
-  );
+  const berth = call.session.berth();
+  const made = await berth.createApiKey(body);
+  const end = made.expires_at === null ? 'It does not expire.' : `It expires ${when(made.expires_at)}.`;
+  printNewKey(call, made, `Created ${made.name} (${made.id}) with ${scopeWords(made.scope)}. ${end}`);
+  await warnOfNamesakes(call, berth.list('listApiKeys', {}), made, API_KEY);
 }
 
 /** The scopes of the present key if they are known: a key from the environment has no id here. */
@@ -212,6 +214,7 @@ export const KEY_COMMANDS: readonly Command[] = [
   {
     name: 'ssh-key add',
     args: ['[FILE]'],
+    fields: { public_key: 'FILE' },
     summary: 'register a public key from a file, from stdin, or the one in ~/.ssh',
     example: 'berth ssh-key add < id.pub',
     options: { name: { type: 'string', value: 'NAME', help: "default: the key's comment" } },
@@ -256,6 +259,7 @@ export const KEY_COMMANDS: readonly Command[] = [
         type: 'string',
         value: 'SSH-KEY',
         multiple: true,
+        field: 'ssh_key_ids',
         help: "only these keys, yours or other members'; repeatable",
       },
       account: { type: 'boolean', help: "all keys of the creator's account, later ones too" },
@@ -290,6 +294,7 @@ export const KEY_COMMANDS: readonly Command[] = [
       'service-account': {
         type: 'string',
         value: 'ACCOUNT',
+        field: 'service_account_id',
         help: 'a key of this service account instead of yours',
       },
     },
@@ -305,7 +310,7 @@ export const KEY_COMMANDS: readonly Command[] = [
         row: (key) => [
           key.name,
           shown(key),
-          key.scope,
+          scopeCell(key.scope),
           timeCell(key.last_used_at),
           timeCell(key.expires_at),
           key.id,
@@ -339,8 +344,9 @@ export const KEY_COMMANDS: readonly Command[] = [
   },
   {
     name: 'api-key rotate',
+    password: 'unless_sudo',
     args: ['API-KEY'],
-    summary: 'give a key a new secret; asks for your password',
+    summary: 'give a key a new secret',
     example: 'berth api-key rotate ci --grace 1h',
     options: {
       grace: {

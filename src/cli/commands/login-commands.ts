@@ -2,8 +2,8 @@
 import { hostname } from 'node:os';
 import { Berth, BerthError } from '../../../client/src/berth.ts';
 import { scopeOfRole } from '../../../client/src/role-scopes.ts';
-import { PROOF, proofOf } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { proofOf } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';

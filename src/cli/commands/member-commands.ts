@@ -1,8 +1,8 @@
 /** `berth member …`: who belongs to the organisation, and as what. */
 import type { Member } from '../../../client/src/generated.ts';
-import { asUser, PROOF } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
-import { timeCell } from '../format.ts';
+import { asUser } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
+import { cell, flagCell, timeCell } from '../format.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
 import { roleOf } from '../roles.ts';
 
@@ -22,12 +22,13 @@ async function list(call: Call): Promise<undefined> {
   terminal.list(members, {
     headings: ['E-MAIL', 'NAME', 'ROLE', 'JOINED', 'ID'],
     row: ({ id, email, name, role, created_at }) => [
-      id === own_id ? `${email} (you)` : email,
+      cell(id === own_id ? `${email} (you)` : email, email),
       name || '-',
       role,
       timeCell(created_at),
       id,
     ],
+    more: { headings: ['YOU'], row: ({ id }) => [flagCell(id === own_id)] },
     quiet: ({ id }) => id,
     empty: 'No members.',
   });
@@ -60,13 +61,15 @@ async function remove(call: Call): Promise<undefined> {
 export const MEMBER_COMMANDS: readonly Command[] = [
   {
     name: 'member ls',
-    summary: 'list the members of the organisation and their roles; asks for your password',
+    password: 'unless_sudo',
+    summary: 'list the members of the organisation and their roles',
     example: 'berth member ls',
     options: PROOF,
     run: list,
   },
   {
     name: 'member role',
+    password: 'unless_sudo',
     args: ['MEMBER', 'ROLE'],
     summary: 'change the role of a member: owner, admin, member or billing',
     example: 'berth member role ada@example.org admin',
@@ -75,6 +78,7 @@ export const MEMBER_COMMANDS: readonly Command[] = [
   },
   {
     name: 'member rm',
+    password: 'unless_sudo',
     args: ['MEMBER'],
     summary: 'remove a member, whose keys lose access at once; or leave, by your own address',
     example: 'berth member rm ada@example.org',

@@ -16,20 +16,21 @@ interface Quantity {
   readonly name: string;
   readonly of: (sample: MetricHistorySample) => MetricSpread | null;
   readonly say: (value: number) => string;
+  readonly unit: string;
 }
 
 const percent = (value: number) => `${(value * 100).toFixed(value > 0 && value < 0.1 ? 1 : 0)} %`;
 const rate = (value: number) => `${bytes(value)}/s`;
 
 const QUANTITIES: readonly Quantity[] = [
-  { name: 'cpu', of: (s) => s.cpu_share, say: percent },
-  { name: 'memory', of: (s) => s.memory.used_bytes, say: bytes },
-  { name: 'host memory', of: (s) => s.memory.host_bytes, say: bytes },
-  { name: 'disk read', of: (s) => s.disk.read_bytes_per_second, say: rate },
-  { name: 'disk written', of: (s) => s.disk.written_bytes_per_second, say: rate },
-  { name: 'network received', of: (s) => s.network.received_bytes_per_second, say: rate },
-  { name: 'network sent', of: (s) => s.network.sent_bytes_per_second, say: rate },
-  { name: 'unsaved', of: (s) => s.dirty_bytes, say: bytes },
+  { name: 'cpu', of: (s) => s.cpu_share, say: percent, unit: 'share' },
+  { name: 'memory', of: (s) => s.memory.used_bytes, say: bytes, unit: 'bytes' },
+  { name: 'host memory', of: (s) => s.memory.host_bytes, say: bytes, unit: 'bytes' },
+  { name: 'disk read', of: (s) => s.disk.read_bytes_per_second, say: rate, unit: 'bytes/s' },
+  { name: 'disk written', of: (s) => s.disk.written_bytes_per_second, say: rate, unit: 'bytes/s' },
+  { name: 'network received', of: (s) => s.network.received_bytes_per_second, say: rate, unit: 'bytes/s' },
+  { name: 'network sent', of: (s) => s.network.sent_bytes_per_second, say: rate, unit: 'bytes/s' },
+  { name: 'unsaved', of: (s) => s.dirty_bytes, say: bytes, unit: 'bytes' },
 ];
 
 function rangeOf(text = DEFAULT_RANGE): MetricHistory['range'] {
@@ -41,7 +42,7 @@ function rangeOf(text = DEFAULT_RANGE): MetricHistory['range'] {
 async function metrics({ args, options, session, terminal }: Call): Promise<undefined> {
   const range = rangeOf(options.text('range'));
   const berth = session.berth();
-  const { id, name } = await berth.instances.find(args[0] ?? '');
+  const { id, name, vm } = await berth.instances.find(args[0] ?? '');
   const history = await berth.call('getMetricHistory', { path: { id }, query: { range } });
   if (terminal.format === 'json') return void terminal.json(history);
   const { samples, from, to } = history;
@@ -51,10 +52,11 @@ async function metrics({ args, options, session, terminal }: Call): Promise<unde
     terminal.say(`${name} from ${minuteOf(from)} to ${minuteOf(to)}: ran ${ran}`);
   }
   terminal.list(measured > 0 ? QUANTITIES : [], {
-    headings: ['METRIC', 'MIN', 'AVG', 'MAX', 'LAST', 'TREND'],
+    headings: ['METRIC', 'MIN', 'AVG', 'MAX', 'LAST', { for_people: 'TREND' }],
     row: (quantity) => rowOf(quantity, history),
+    more: { headings: ['UNIT'], row: ({ unit }) => [unit] },
     quiet: (quantity) => quantity.name,
-    empty: nothingMeasured(name, range),
+    empty: nothingMeasured(name, range, vm.boot),
   });
   return undefined;
 }
@@ -82,7 +84,8 @@ function rowOf({ name, of, say }: Quantity, { samples, from, to }: MetricHistory
   ];
 }
 
-function nothingMeasured(name: string, range: MetricHistory['range']): string {
+function nothingMeasured(name: string, range: MetricHistory['range'], boot: number): string {
+  if (boot === 0) return `${name} has never run, so nothing was measured.\n  next: berth start ${name}`;
   const longer = range === '30d' ? '' : `\n  next: berth metrics ${name} --range 30d`;
   return `Nothing was measured of ${name} in this time: it did not run, or for less than two minutes.${longer}`;
 }

@@ -1,10 +1,10 @@
 /** `berth mfa …`: second factors. A passkey needs a browser: the console adds it. */
 import { type Answer, type Berth, BerthError } from '../../../client/src/berth.ts';
 import type { MfaFactor } from '../../../client/src/generated.ts';
-import { asUser, PROOF } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { asUser } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { ago, timeCell } from '../format.ts';
+import { ago, cell, timeCell } from '../format.ts';
 import { qrCode } from '../qr-code.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
 
@@ -29,12 +29,13 @@ async function list(call: Call): Promise<undefined> {
   call.terminal.list(await asUser(call, (berth) => collect(berth.list('listMfaFactors', {}))), {
     headings: ['NAME', 'KIND', 'LAST USED', 'ADDED', 'ID'],
     row: ({ name, type, confirmed_at, last_used_at, created_at, id }) => [
-      confirmed_at === null ? `${name} (not confirmed)` : name,
+      cell(confirmed_at === null ? `${name} (not confirmed)` : name, name),
       KINDS[type],
       timeCell(last_used_at),
       timeCell(created_at),
       id,
     ],
+    more: { headings: ['CONFIRMED'], row: ({ confirmed_at }) => [timeCell(confirmed_at)] },
     quiet: ({ id }) => id,
     empty: 'No second factor: your password alone gives access. Add one: berth mfa add',
   });
@@ -107,13 +108,15 @@ async function remove(call: Call): Promise<undefined> {
 export const MFA_COMMANDS: readonly Command[] = [
   {
     name: 'mfa ls',
-    summary: 'list your second factors; asks for your password',
+    password: 'unless_sudo',
+    summary: 'list your second factors',
     example: 'berth mfa ls',
     options: PROOF,
     run: list,
   },
   {
     name: 'mfa add',
+    password: 'unless_sudo',
     args: ['[NAME]'],
     summary:
       'add an authenticator app: shows a QR code and its secret, asks for a code, prints recovery codes',
@@ -123,6 +126,7 @@ export const MFA_COMMANDS: readonly Command[] = [
   },
   {
     name: 'mfa verify',
+    password: 'unless_sudo',
     args: ['FACTOR', 'CODE'],
     summary: 'confirm an authenticator app that was added without a terminal',
     example: 'berth mfa verify phone 492039',
@@ -131,6 +135,7 @@ export const MFA_COMMANDS: readonly Command[] = [
   },
   {
     name: 'mfa rm',
+    password: 'unless_sudo',
     args: ['FACTOR'],
     summary: 'remove a second factor; with the last one, the recovery codes end',
     example: 'berth mfa rm phone',

@@ -1,37 +1,56 @@
 /** `berth notification …`: the user's notifications, and which of them are mailed. */
-import type { Answer, Notification } from '../../../client/src/berth.ts';
+import { type Answer, BerthError, type Notification } from '../../../client/src/berth.ts';
 import type { NotificationKind } from '../../../client/src/generated.ts';
 import type { Call, Command } from '../command.ts';
-import { UsageError } from '../command-error.ts';
-import { ago, wrapped } from '../format.ts';
+import { CommandError, UsageError } from '../command-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { cell, flagCell, localTime, numberCell, timeCell, when, wrapped } from '../format.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { readSettings } from '../settings.ts';
+import type { Listing } from '../table.ts';
 
 /** The text below the title. */
-const BODY_AT = 22;
+const TEXT_AT = 31;
+
 const MAX_PAGE = 100;
 
+const titleOf = ({ title, count }: Notification) => `${title}${count > 1 ? ` (${count} times)` : ''}`;
+
+/** One as it comes: its line, and its text below. */
 function print({ terminal }: Call, each: Notification): void {
-  if (terminal.format === 'json') {
-    terminal.jsonLine(each);
-    return;
+  if (terminal.format === 'json') terminal.jsonLine(each);
+  else if (terminal.format === 'quiet') terminal.write(`${each.id}\n`);
+  else {
+    const head = `${localTime(each.created_at)}  ${each.severity.padEnd(8)}  ${titleOf(each)}`;
+    terminal.write(`${head}\n${indentedText(each.body)}\n`);
   }
-  if (terminal.format === 'quiet') {
-    terminal.write(`${each.id}\n`);
-    return;
-  }
-  const times = each.count > 1 ? ` (${each.count} times)` : '';
-  const when = ago(each.created_at).padEnd(10);
-  const body = wrapped(
-    `${each.body} (${each.id})`,
-    (process.stdout.columns ?? Number.POSITIVE_INFINITY) - BODY_AT,
-  );
-  terminal.write(
-    `${when}  ${each.severity.padEnd(8)}  ${each.title}${times}\n` +
-      body.map((line) => `${' '.repeat(BODY_AT)}${line}\n`).join(''),
-  );
 }
+
+function indentedText(text: string): string {
+  const width = (process.stdout.columns ?? Number.POSITIVE_INFINITY) - TEXT_AT;
+  return wrapped(text, width)
+    .map((line) => `${' '.repeat(TEXT_AT)}${line}`)
+    .join('\n');
+}
+
+const LISTING: Listing<Notification> = {
+  headings: ['WHEN', 'SEVERITY', { for_people: 'NOTIFICATION' }, 'ID'],
+  row: (each) => [timeCell(each.created_at), each.severity, titleOf(each), each.id],
+  more: {
+    headings: ['KIND', 'TITLE', 'TEXT', 'COUNT', 'READ', 'RESOURCE'],
+    row: ({ kind, title, body, count, read_at, resource }) => [
+      kind,
+      title,
+      body,
+      numberCell(count),
+      timeCell(read_at),
+      resource?.id ?? '-',
+    ],
+  },
+  quiet: ({ id }) => id,
+  empty: 'No notifications.',
+};
 
 async function markAll({ session, terminal }: Call): Promise<undefined> {
   const { count } = await session.berth().call('markAllNotifications', {});
@@ -54,22 +73,61 @@ async function list(call: Call): Promise<undefined> {
   const most = whole('limit', options.text('limit')) ?? 50;
   const input = { query: { status, limit: Math.max(1, Math.min(MAX_PAGE, most)) } };
   const found = await collect(berth.list('listNotifications', input), most);
-  if (terminal.format === 'json') terminal.json(found);
-  else if (found.length === 0) terminal.say(status === undefined ? 'None yet.' : 'Nothing unread.');
-  else for (const each of found) print(call, each);
+  terminal.list(found, { ...LISTING, empty: status === undefined ? 'None yet.' : 'Nothing unread.' });
+  if (found.length > 0) terminal.hint('The text of one: berth notification show ID');
   return undefined;
+}
+
+/** @throws CommandError for an unknown id */
+async function found<T>(id: string, work: () => Promise<T>): Promise<T> {
+  if (!/^ntf_[0-9a-z]{26}$/.test(id)) throw unknownId(id);
+  try {
+    return await work();
+  } catch (error) {
+    throw error instanceof BerthError && error.code === 'NOT_FOUND' ? unknownId(id) : error;
+  }
+}
+
+const unknownId = (id: string) =>
+  new CommandError(`there is no notification ${id}`, {
+    next: 'berth notifications --all',
+    exit_code: EXIT.not_found,
+  });
+
+async function show({ args, session, terminal }: Call): Promise<undefined> {
+  const [id = ''] = args;
+  const all = session.berth().list('listNotifications', { query: { limit: MAX_PAGE } });
+  const one = (await collect(all)).find((each) => each.id === id);
+  if (one === undefined) throw unknownId(id);
+  terminal.one(one, {
+    rows: (each) => [
+      ['notification', titleOf(each)],
+      ['text', each.body],
+      ['severity', each.severity],
+      ['kind', each.kind],
+      ['when', when(each.created_at)],
+      ['read', each.read_at === null ? 'no' : when(each.read_at)],
+      ['about', each.resource?.id ?? '-'],
+      ['id', each.id],
+    ],
+    quiet: (each) => each.id,
+  });
 }
 
 async function read(call: Call): Promise<undefined> {
   const { args, options, session, terminal } = call;
   if (args.length > 0 === options.flag('all')) {
-    throw new UsageError('name notifications by their ids, or mark all with --all');
+    throw new UsageError(
+      'name notifications by their ids, as berth notifications lists them, or mark all with --all',
+    );
   }
   if (options.flag('all')) return markAll(call);
   const body = { read: !options.flag('unread') };
   const berth = session.berth();
   const marked: Notification[] = [];
-  for (const id of args) marked.push(await berth.call('markNotification', { path: { id }, body }));
+  for (const id of args) {
+    marked.push(await found(id, () => berth.call('markNotification', { path: { id }, body })));
+  }
   terminal.done(`${marked.length} marked as ${body.read ? 'read' : 'unread'}.`, marked, args.join('\n'));
 }
 
@@ -104,9 +162,10 @@ async function listMail(
     headings: ['KIND', 'MAIL', 'WHEN'],
     row: ([kind, mailed]) => [
       kind,
-      always.includes(kind) ? 'always' : mailed ? 'on' : 'off',
+      cell(always.includes(kind) ? 'always' : mailed ? 'on' : 'off', mailed || always.includes(kind)),
       preferences.descriptions[kind as NotificationKind],
     ],
+    more: { headings: ['ALWAYS'], row: ([kind]) => [flagCell(always.includes(kind))] },
     quiet: ([kind]) => kind,
     empty: '',
   });
@@ -117,7 +176,6 @@ async function listMail(
 export const NOTIFICATION_COMMANDS: readonly Command[] = [
   {
     name: 'notification ls',
-    lists: false,
     short: ['notifications'],
     summary: 'list your notifications, newest first',
     example: 'berth notifications -f',
@@ -128,6 +186,13 @@ export const NOTIFICATION_COMMANDS: readonly Command[] = [
       limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
     },
     run: list,
+  },
+  {
+    name: 'notification show',
+    args: ['ID'],
+    summary: 'show a notification with its text',
+    example: 'berth notification show ntf_…',
+    run: show,
   },
   {
     name: 'notification read',
@@ -142,7 +207,9 @@ export const NOTIFICATION_COMMANDS: readonly Command[] = [
   },
   {
     name: 'notification mail',
+    lists: true,
     args: ['[KIND]', '[on|off]'],
+    fields: { mail: 'KIND' },
     summary: 'list which kinds of notifications are also mailed to you, or change one',
     example: 'berth notification mail vm.failed off',
     run: mail,

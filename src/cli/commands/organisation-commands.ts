@@ -1,9 +1,9 @@
 /** `berth org …` of the user. `berth org quota` runs on the server (server-commands.ts). */
 import type { Answer, Berth, Org } from '../../../client/src/berth.ts';
-import { asUser, PROOF } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { asUser } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { bytes, timeCell, when } from '../format.ts';
+import { bytes, cell, flagCell, timeCell, when } from '../format.ts';
 import { collect } from '../reading.ts';
 
 type Quota = Answer<'getOrgQuota'>;
@@ -58,10 +58,11 @@ async function list(call: Call): Promise<undefined> {
   call.terminal.list(orgs, {
     headings: ['NAME', 'CREATED', 'ID'],
     row: ({ id, name, created_at }) => [
-      id === current ? `${name} (this login)` : name,
+      cell(id === current ? `${name} (this login)` : name, name),
       timeCell(created_at),
       id,
     ],
+    more: { headings: ['CURRENT'], row: ({ id }) => [flagCell(id === current)] },
     quiet: ({ id }) => id,
     empty: 'No organisations.',
   });
@@ -89,13 +90,15 @@ export const ORGANISATION_COMMANDS: readonly Command[] = [
   },
   {
     name: 'org ls',
-    summary: 'list your organisations; asks for your password',
+    password: 'unless_sudo',
+    summary: 'list your organisations',
     example: 'berth org ls',
     options: PROOF,
     run: list,
   },
   {
     name: 'org create',
+    password: 'unless_sudo',
     args: ['NAME'],
     summary: 'create another organisation, which you own',
     example: "berth org create 'Analytical Engines'",
@@ -115,8 +118,10 @@ export const ORGANISATION_COMMANDS: readonly Command[] = [
   },
   {
     name: 'org billing-email',
+    password: 'unless_sudo',
     args: ['ADDRESS'],
-    summary: 'change the billing address; asks for your password, and both addresses get a mail',
+    fields: { email: 'ADDRESS' },
+    summary: 'change the billing address; both addresses get a mail',
     example: 'berth org billing-email bills@example.org',
     options: PROOF,
     run: (call) => {

@@ -6,6 +6,7 @@ export const RENAME: Command = {
   name: 'instance rename',
   short: ['rename'],
   args: ['NAME', 'NEW-NAME'],
+  fields: { name: 'NEW-NAME' },
   names_instances: true,
   summary: 'give an instance a new name',
   example: 'berth rename web www',
@@ -13,6 +14,10 @@ export const RENAME: Command = {
     const new_name = instanceName(args[1] ?? '');
     const berth = session.berth();
     const { id, name } = await berth.instances.find(args[0] ?? '');
+    if (name === new_name) {
+      const same = await berth.instances.get(id);
+      return void terminal.done(`${name} is its name already: nothing changed.`, same, id);
+    }
     const renamed = await berth.instances.change(id, { name: new_name });
     terminal.done(`Renamed ${name} to ${new_name}.`, renamed, id);
     return undefined;

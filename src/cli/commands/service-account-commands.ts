@@ -2,20 +2,24 @@
 import type { ServiceAccount } from '../../../client/src/generated.ts';
 import type { Call, Command } from '../command.ts';
 import { ago, timeCell } from '../format.ts';
-import { collect, findNamed, type Kind } from '../reading.ts';
+import { collect, findNamed, type Kind, warnOfNamesakes } from '../reading.ts';
+import { scopeCell, scopeWords } from '../scope.ts';
 
 const SERVICE_ACCOUNT: Kind<ServiceAccount> = {
   what: 'service account',
   list: 'berth service-account ls',
-  detail: ({ scope, created_at }) => `scope ${scope}, created ${ago(created_at)}`,
+  detail: ({ scope, created_at }) => `${scopeWords(scope)}, created ${ago(created_at)}`,
 };
 
 async function create(call: Call): Promise<undefined> {
   const { args, options, session, terminal } = call;
   const body = { name: args[0] ?? '', scope: options.text('scope') ?? '*' };
-  const made = await session.berth().call('createServiceAccount', { body });
+  const berth = session.berth();
+  const made = await berth.call('createServiceAccount', { body });
   const next = `berth api-key create NAME --service-account ${made.id}`;
-  terminal.done(`Created ${made.name}. Give it a key: ${next}`, made, made.id);
+  const sentence = `Created ${made.name} (${made.id}): its keys may have ${scopeWords(made.scope)}.`;
+  terminal.done(`${sentence} Give it a key: ${next}`, made, made.id);
+  await warnOfNamesakes(call, berth.list('listServiceAccounts', {}), made, SERVICE_ACCOUNT);
 }
 
 /** The id of a service account, said by id or name. */
@@ -33,7 +37,7 @@ export const SERVICE_ACCOUNT_COMMANDS: readonly Command[] = [
       scope: {
         type: 'string',
         value: 'SCOPE',
-        help: 'the largest scope that its keys can have: resource:action, separated by spaces; default: * (everything)',
+        help: 'the largest scope that its keys can have: resource:action, separated by spaces; default: all permissions',
       },
     },
     run: create,
@@ -45,7 +49,7 @@ export const SERVICE_ACCOUNT_COMMANDS: readonly Command[] = [
     run: async ({ session, terminal }) => {
       terminal.list(await collect(session.berth().list('listServiceAccounts', {})), {
         headings: ['NAME', 'SCOPE', 'CREATED', 'ID'],
-        row: ({ name, scope, created_at, id }) => [name, scope, timeCell(created_at), id],
+        row: ({ name, scope, created_at, id }) => [name, scopeCell(scope), timeCell(created_at), id],
         quiet: ({ id }) => id,
         empty: 'No service accounts. Create one: berth service-account create NAME',
       });

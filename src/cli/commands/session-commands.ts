@@ -1,10 +1,10 @@
 /** `berth session …`: where the account is logged in with its password or a passkey. */
 import type { Session } from '../../../client/src/generated.ts';
 import { programName } from '../../../client/src/user-agents.ts';
-import { asUser, PROOF } from '../as-user.ts';
-import type { Call, Command } from '../command.ts';
+import { asUser } from '../as-user.ts';
+import { type Call, type Command, PROOF } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { ago, plural, timeCell } from '../format.ts';
+import { ago, cell, flagCell, plural, timeCell } from '../format.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
 
 const SESSION: Kind<Session> = {
@@ -20,13 +20,17 @@ async function list(call: Call): Promise<undefined> {
   call.terminal.list(sessions, {
     headings: ['PROGRAM', 'ADDRESS', 'LAST SEEN', 'STARTED', 'ENDS', 'ID'],
     row: ({ user_agent, current, ip, last_seen_at, created_at, ends_at, id }) => [
-      `${programName(user_agent)}${current ? ' (this command)' : ''}`,
+      cell(`${programName(user_agent)}${current ? ' (this command)' : ''}`, programName(user_agent)),
       ip,
       timeCell(last_seen_at),
       timeCell(created_at),
       timeCell(ends_at),
       id,
     ],
+    more: {
+      headings: ['CURRENT', 'USER AGENT'],
+      row: ({ current, user_agent }) => [flagCell(current), user_agent ?? '-'],
+    },
     quiet: ({ id }) => id,
     empty: 'No sessions.',
   });
@@ -57,13 +61,15 @@ async function remove(call: Call): Promise<undefined> {
 export const SESSION_COMMANDS: readonly Command[] = [
   {
     name: 'session ls',
-    summary: 'list where your account is logged in; asks for your password',
+    password: 'unless_sudo',
+    summary: 'list where your account is logged in',
     example: 'berth session ls',
     options: PROOF,
     run: list,
   },
   {
     name: 'session rm',
+    password: 'unless_sudo',
     args: ['[SESSION]'],
     summary: 'end a session, by its id, program or address; --others ends all but that of this command',
     example: 'berth session rm --others',

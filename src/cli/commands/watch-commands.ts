@@ -1,11 +1,14 @@
 /** Commands on events and the audit log. */
 import { type AuditEntry, type Berth, BerthError, type Event } from '../../../client/src/berth.ts';
 import { actorWords, eventSentence } from '../../../client/src/event-words.ts';
+import { AUDIT_ACTIONS } from '../audit-actions.ts';
 import type { Call, Command } from '../command.ts';
+import { EVENT_TYPES } from '../complete-values.ts';
 import { timeOption } from '../duration.ts';
-import { localTime, timeCell } from '../format.ts';
+import { cell, localTime, numberCell, timeCell } from '../format.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
+import { requireAction, requireActor, SEARCHED } from './log-filters.ts';
 
 const LIMIT = {
   limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
@@ -81,10 +84,23 @@ async function events(call: Call): Promise<undefined> {
   const most = mostOf(call);
   const query = { type, resource, ...filterOf(call), limit: Math.max(1, Math.min(200, most)) };
   const found = await collect(berth.list('listEvents', { query }), most);
+  if (found.length === 0) {
+    await requireActor(call, query.actor, async () => {
+      const newest = await collect(berth.list('listEvents', { query: { limit: 200 } }), SEARCHED);
+      return newest.map(({ data, actor_name }) => ({ actor: data.actor, actor_name }));
+    });
+  }
   const nameOf = await parentNames(berth, found);
   terminal.list(found, {
-    headings: ['WHEN', 'TYPE', 'EVENT'],
+    headings: ['WHEN', 'TYPE', { for_people: 'EVENT' }],
     row: (event) => [timeCell(event.timestamp), event.type, eventSentence(event, nameOf)],
+    more: {
+      headings: ['ID', 'ACTOR', 'ACTOR NAME', 'INSTANCE', 'INSTANCE NAME'],
+      row: ({ id, data, actor_name }) => {
+        const { instance } = data as { readonly instance?: { readonly id: string; readonly name: string } };
+        return [id, data.actor, actor_name ?? '-', instance?.id ?? '-', instance?.name ?? '-'];
+      },
+    },
     quiet: ({ id }) => id,
     empty: 'No events.',
   });
@@ -98,17 +114,34 @@ async function audit(call: Call): Promise<undefined> {
   const most = mostOf(call);
   const action = options.text('type');
   const query = { action, ...filterOf(call), limit: Math.max(1, Math.min(200, most)) };
-  terminal.list(await collect(session.berth().list('listAudit', { query }), most), {
-    headings: ['#', 'WHEN', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
+  const berth = session.berth();
+  const found = await collect(berth.list('listAudit', { query }), most);
+  if (found.length === 0) {
+    requireAction(action);
+    await requireActor(call, query.actor, () =>
+      collect(berth.list('listAudit', { query: { limit: 200 } }), SEARCHED),
+    );
+  }
+  terminal.list(found, {
+    headings: ['SEQ', 'WHEN', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
     row: (each: AuditEntry) => [
       // Null until the entry is sealed, shortly after the request.
-      String(each.seq ?? ''),
+      numberCell(each.seq),
       timeCell(each.at),
-      actorWords(each.actor, each.actor_name),
+      cell(actorWords(each.actor, each.actor_name), each.actor),
       each.action,
-      each.target === null ? '-' : named(each.target, each.target_name),
+      cell(each.target === null ? '-' : named(each.target, each.target_name), each.target),
       each.ip ?? '-',
     ],
+    more: {
+      headings: ['ACTOR NAME', 'TARGET NAME', 'REQUEST', 'ID'],
+      row: ({ actor_name, target_name, request_id, id }) => [
+        actor_name ?? '-',
+        target_name ?? '-',
+        request_id ?? '-',
+        id,
+      ],
+    },
     quiet: ({ id }) => id,
     empty: 'No entries.',
   });
@@ -118,6 +151,7 @@ export const WATCH_COMMANDS: readonly Command[] = [
   {
     name: 'events',
     lists: true,
+    details: `The types: ${EVENT_TYPES.join(', ')}.`,
     summary: 'list the events of the last 30 days, the newest first; -f prints new ones as they come',
     example: 'berth events --instance web --since 24h',
     options: {
@@ -126,8 +160,13 @@ export const WATCH_COMMANDS: readonly Command[] = [
         short: 'f',
         help: 'print new ones as they come, until Ctrl-C; with --since, first those since then',
       },
-      instance: { type: 'string', value: 'NAME', help: 'only of this instance' },
-      type: { type: 'string', value: 'TYPE', help: 'only of this type: vm.started, disk.flushed, …' },
+      instance: { type: 'string', value: 'NAME', field: 'resource', help: 'only of this instance' },
+      type: {
+        type: 'string',
+        value: 'TYPE',
+        choices: EVENT_TYPES,
+        help: 'only of this type: vm.started, disk.flushed, …',
+      },
       ...FILTERS,
       ...LIMIT,
     },
@@ -136,10 +175,16 @@ export const WATCH_COMMANDS: readonly Command[] = [
   {
     name: 'audit ls',
     short: ['audit'],
+    details: `The actions: ${AUDIT_ACTIONS.join(', ')}.`,
     summary: 'show the audit log: who did what, when and from where',
     example: 'berth audit --since 7d --actor ada@example.org',
     options: {
-      type: { type: 'string', value: 'ACTION', help: 'only of this action: vm.start, api_key.create, …' },
+      type: {
+        type: 'string',
+        value: 'ACTION',
+        field: 'action',
+        help: 'only of this action: vm.start, api_key.create, …',
+      },
       ...FILTERS,
       ...LIMIT,
     },

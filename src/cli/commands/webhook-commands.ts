@@ -2,8 +2,9 @@
 import type { CreateWebhookRequest, Event, Webhook } from '../../../client/src/berth.ts';
 import type { Call, Command, Option } from '../command.ts';
 import { UsageError } from '../command-error.ts';
+import { EVENT_TYPES } from '../complete-values.ts';
 import { durationOption, timeOption } from '../duration.ts';
-import { when } from '../format.ts';
+import { cell, timeCell, when } from '../format.ts';
 import { collect } from '../reading.ts';
 import { DELIVERY_COMMANDS } from './delivery-commands.ts';
 import { findWebhook } from './find-webhook.ts';
@@ -14,6 +15,8 @@ const EVENT: Option = {
   type: 'string',
   value: 'TYPE',
   multiple: true,
+  field: 'events',
+  choices: [...EVENT_TYPES, '*'],
   help: 'only events of this type, repeatable; * for all types; default: all',
 };
 
@@ -23,7 +26,7 @@ async function create(call: Call): Promise<undefined> {
   const events = (options.list('event') ?? ['*']) as Events;
   const name = options.text('name') ?? (URL.canParse(url) ? new URL(url).hostname : url);
   const made = await session.berth().createWebhook({ url, events, name });
-  const sentence = `Created ${name}. Its secret, shown only once:\n${made.secret}`;
+  const sentence = `Created ${name} (${made.id}). Its secret, shown only once:\n${made.secret}`;
   terminal.done(sentence, made, made.secret);
 }
 
@@ -132,12 +135,20 @@ async function list({ session, terminal }: Call): Promise<undefined> {
     headings: ['NAME', 'STATUS', 'EVENTS', 'URL', 'CREATED', 'ID'],
     row: (each) => [
       each.name,
-      statusOf(each),
+      cell(statusOf(each), each.status),
       each.events.join(' '),
       each.url,
-      when(each.created_at),
+      timeCell(each.created_at),
       each.id,
     ],
+    more: {
+      headings: ['FAILING SINCE', 'DISABLED', 'DISABLED REASON'],
+      row: ({ failing_since, disabled_at, disabled_reason }) => [
+        timeCell(failing_since),
+        timeCell(disabled_at),
+        disabled_reason ?? '-',
+      ],
+    },
     quiet: ({ id }) => id,
     empty: 'No webhooks yet. Create one: berth webhook create URL',
   });
@@ -202,6 +213,7 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
       grace: {
         type: 'string',
         value: 'DURATION',
+        field: 'grace_seconds',
         help: 'how long the previous secret signs too, up to 7d; default: 24h',
       },
     },
@@ -236,7 +248,9 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
     name: 'webhook listen',
     summary: 'print the events that a webhook of this organisation would get, as they happen',
     example: 'berth webhook listen --event vm.started',
-    options: { event: { type: 'string', value: 'TYPE', help: 'only this type' } },
+    options: {
+      event: { type: 'string', value: 'TYPE', choices: EVENT_TYPES, help: 'only this type' },
+    },
     run: listen,
   },
 ];

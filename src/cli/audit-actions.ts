@@ -1,0 +1,21 @@
+/** The actions of the audit log, for completion and the help. The server may know more: only an empty answer is checked. */
+export const AUDIT_ACTIONS: readonly string[] = [
+  ...['account.change', 'account.confirm_email', 'account.delete'],
+  ...['api_key.create', 'api_key.revoke', 'api_key.rotate'],
+  ...['auth.login', 'auth.logout', 'auth.sudo', 'auth.change_password', 'auth.reset_password'],
+  ...['auth.revoke_session', 'auth.revoke_other_sessions', 'auth.end_reused_session'],
+  ...['auth.unlock', 'auth.reset_password_on_server', 'auth.reset_mfa_on_server'],
+  ...['disk.export', 'disk.import', 'generation.change'],
+  ...['host.add', 'host.set', 'host.drain', 'host.undrain', 'host.remove'],
+  ...['image.add', 'image.build', 'image.remove'],
+  ...['instance.create', 'instance.change', 'instance.fork', 'instance.restore'],
+  ...['instance.replace_ssh_keys', 'instance.delete'],
+  ...['invitation.create', 'invitation.accept', 'invitation.delete'],
+  ...['member.change_role', 'member.remove', 'mfa.add', 'mfa.confirm', 'mfa.remove'],
+  ...['notifications.set_preferences'],
+  ...['org.create', 'org.change', 'org.change_billing_email', 'org.change_quota'],
+  ...['service_account.create', 'service_account.delete', 'ssh_key.add', 'ssh_key.revoke'],
+  ...['vm.start', 'vm.stop', 'vm.restart', 'vm.suspend', 'vm.flush', 'vm.exec', 'vm.console'],
+  ...['webhook.create', 'webhook.change', 'webhook.delete', 'webhook.rotate_secret'],
+  ...['webhook.ping', 'webhook.replay', 'webhook.redeliver'],
+];

@@ -1,0 +1,48 @@
+/** Explains an empty list of events or audit entries: nobody of that name, or no such action. */
+import { nearest } from '../../lib/nearest.ts';
+import { AUDIT_ACTIONS } from '../audit-actions.ts';
+import type { Call } from '../command.ts';
+import { CommandError, UsageError } from '../command-error.ts';
+import { EXIT } from '../exit-codes.ts';
+
+/** How many of the newest entries are searched for actors. */
+export const SEARCHED = 1_000;
+const LISTED = 10;
+const ALWAYS = ['system', 'operator'];
+
+interface Acting {
+  readonly actor: string;
+  readonly actor_name: string | null;
+}
+
+/** @throws UsageError for an action that there is not. Call it for an empty answer. */
+export function requireAction(action: string | undefined): void {
+  if (action === undefined || AUDIT_ACTIONS.includes(action)) return;
+  const meant = nearest(action, AUDIT_ACTIONS);
+  throw new UsageError(
+    `--type: there is no action ${action}${meant === undefined ? '' : `. Did you mean ${meant}?`}`,
+  );
+}
+
+/** @throws CommandError when nobody of that name or id has acted. Call it for an empty answer. */
+export async function requireActor(
+  { session }: Pick<Call, 'session'>,
+  actor: string | undefined,
+  newest: () => Promise<readonly Acting[]>,
+): Promise<void> {
+  if (actor === undefined || ALWAYS.includes(actor) || actor === session.profile?.email) return;
+  const found = await newest();
+  const known = new Set(
+    found.flatMap((each) => [each.actor_name, each.actor].filter((name) => name !== null)),
+  );
+  const wanted = actor.toLowerCase();
+  if ([...known].some((each) => each.toLowerCase() === wanted)) return;
+  const names = [...new Set(found.flatMap(({ actor_name }) => actor_name ?? []))];
+  const meant = nearest(actor, [...names, ...ALWAYS]);
+  const hint = meant === undefined ? '' : `. Did you mean ${meant}?`;
+  const listed = names.slice(0, LISTED).join(', ');
+  throw new CommandError(`--actor: no entry is of ${actor}${hint}`, {
+    next: listed === '' ? null : `--actor with one of ${listed}${names.length > LISTED ? ', …' : ''}`,
+    exit_code: EXIT.not_found,
+  });
+}

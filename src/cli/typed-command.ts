@@ -1,0 +1,20 @@
+/** The command as it was typed, for errors that end in a command to copy. */
+
+/** The typed command with one more option, such as `--yes`. */
+export type Again = (option: string) => string;
+
+const PLAIN = /^[A-Za-z0-9_@%+=:,./-]+$/;
+
+/** In quotes where a shell would read a word differently. */
+export function shellWord(word: string): string {
+  return PLAIN.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+/**
+ * @param own the words up to the end of Berth's own, which the option may follow
+ * @param rest the words of another program, which must stay last
+ */
+export function typedAgain(own: readonly string[], rest: readonly string[] = []): Again {
+  const quoted = (words: readonly string[]) => words.map(shellWord);
+  return (option) => ['berth', ...quoted(own), option, ...quoted(rest)].join(' ');
+}
