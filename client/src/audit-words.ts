@@ -29,18 +29,20 @@ const MAX_VALUE = 80;
 /** What changed: `cpus: 4, memory_mib: 2048`; empty if the entry has no such facts. @param target_name is not repeated */
 export function auditDetails(data: Readonly<Record<string, unknown>>, target_name: string | null): string {
   return factsOf(data)
-    .filter(([name, value]) => !LEFT_OUT.includes(name) && value !== target_name)
+    .filter(([name, value]) => !LEFT_OUT.includes(name) && (target_name === null || value !== target_name))
     .map(([name, value]) =>
       name === 'user_agent' ? programName(String(value)) : `${name}: ${short(textOf(value))}`,
     )
     .join(', ');
 }
 
-/** The fields of a change are facts of the entry itself. */
+/** The fields of a change are facts of the entry itself. Outside of one, what is not set tells nothing. */
 function factsOf(data: Readonly<Record<string, unknown>>): readonly (readonly [string, unknown])[] {
-  return Object.entries(data).flatMap(([name, value]) =>
-    name === 'change' && isRecord(value) ? Object.entries(value) : [[name, value] as const],
-  );
+  return Object.entries(data).flatMap(([name, value]): readonly (readonly [string, unknown])[] => {
+    if (name === 'change' && isRecord(value)) return Object.entries(value);
+    const is_unset = value === null || (name === 'allowed_cidrs' && textOf(value) === 'none');
+    return is_unset ? [] : [[name, value]];
+  });
 }
 
 function textOf(value: unknown): string {

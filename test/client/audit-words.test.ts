@@ -21,5 +21,6 @@ test('an audit entry tells what changed, and not what it shows elsewhere', () =>
   assert.equal(auditDetails({ credential, vm_id: 'vm_1' }, null), '');
   assert.equal(auditDetails({ email: 'ada@example.org', role: 'admin' }, 'ada@example.org'), 'role: admin');
   assert.equal(auditDetails({ user_agent: 'curl/8.5.0' }, null), 'curl');
+  assert.equal(auditDetails({ scope: '*', expires_at: null, allowed_cidrs: [] }, null), 'scope: *');
   assert.equal(auditDetails({ name: 'x'.repeat(500) }, null).length, 86);
 });

@@ -33,4 +33,19 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByText('No SSH keys yet').waitFor();
     await leave();
   });
+
+  test('names the permissions of a key, also on a phone, and warns of a name in use', async () => {
+    const { who, page, button, dialog, leave } = await visit();
+    await api.as(who).post('/v1/api-keys', { name: 'deploys', scope: '*' });
+    await page.goto('/api-keys');
+    await page.getByRole('cell', { name: 'All permissions', exact: true }).waitFor();
+    await page.setViewportSize({ width: 390, height: 800 });
+    await page.getByRole('row', { name: /deploys Key berth_live_\S+ Permissions All permissions/ }).waitFor();
+    await button('New API key').click();
+    await dialog().getByLabel('Name').fill('deploys');
+    await dialog().getByText('Another API key has this name.').waitFor();
+    await dialog().getByLabel('Name').fill('deploys-2');
+    await dialog().getByText('Another API key has this name.').waitFor({ state: 'detached' });
+    await leave();
+  });
 });

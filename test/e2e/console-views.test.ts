@@ -39,6 +39,28 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('tells what an audited change was, filters by action, and says that an address does not exist', async () => {
+    const { who, page, heading, leave } = await visit();
+    const { id, name } = await api.instance(who);
+    for (const change of [{ cpus: 4 }, { idle_timeout_seconds: 600 }])
+      await api.as(who).patch(`/v1/instances/${id}`, change);
+    await page.goto('/audit');
+    await page.getByRole('row', { name: /^instance\.change cpus: 4 / }).waitFor();
+    await page.getByRole('row', { name: /^instance\.change idle_timeout_seconds: 600 / }).waitFor();
+    await page.getByLabel('Action').selectOption('instance.create');
+    await page.getByRole('button', { name: 'Filter' }).click();
+    await page
+      .getByRole('row', { name: /^instance\.change/ })
+      .first()
+      .waitFor({ state: 'detached' });
+    await page.getByRole('row', { name: new RegExp(`^instance\\.create .*${name}`) }).waitFor();
+    assert.deepEqual(await pageFindings(page, origin, '/audit'), []);
+    const answer = await page.goto('/nowhere');
+    assert.equal(answer?.status(), 404);
+    await heading('There is no such page').waitFor();
+    await leave();
+  });
+
   test('shows the commands of the create form as it is filled in, and copies them', async () => {
     const { page, button, dialog, leave } = await visit();
     await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);

@@ -5,6 +5,13 @@ import { accessibilityFindings, layoutShifts, overhangPx } from './browser.ts';
 const DESK = { width: 1280, height: 800 };
 const PHONE = { width: 390, height: 800 };
 
+/** Controls that a finger could miss. A link inside a sentence is as high as its line (WCAG 2.2, success criterion 2.5.8). */
+const SMALL_TARGETS = `[...document.querySelectorAll('a, button, input, select, summary')]
+  .filter((each) => !each.matches('p a'))
+  .map((each) => [each.getBoundingClientRect(), each.outerHTML.slice(0, 80)])
+  .filter(([{ width, height }]) => width > 0 && (width < 23.5 || height < 23.5))
+  .map(([{ width, height }, html]) => 'a target of ' + Math.round(width) + ' x ' + Math.round(height) + ': ' + html)`;
+
 /** The failed checks, one line each. Leaves the page at desktop width. */
 export async function pageFindings(page: Page, origin: string, path: string): Promise<string[]> {
   const open = async () => {
@@ -28,6 +35,7 @@ export async function pageFindings(page: Page, origin: string, path: string): Pr
   const overhang = await overhangPx(page);
   if (overhang > 0) found.push(`${overhang} px wider than a phone`);
   found.push(...(await layoutShifts(page)).map((each) => `on a phone ${each}`));
+  found.push(...((await page.evaluate(SMALL_TARGETS)) as string[]));
   await check('on a phone');
   await page.setViewportSize(DESK);
   await open();

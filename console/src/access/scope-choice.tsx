@@ -2,14 +2,19 @@ import { useState } from 'preact/hooks';
 import { RESOURCES } from './scopes.ts';
 
 /** Checkboxes for the scope of a key: everything, or single resources to read and to write. */
-export function ScopeChoice({ issue }: { readonly issue?: string | undefined }) {
+interface Props {
+  readonly all?: string;
+  readonly issue?: string | undefined;
+}
+
+export function ScopeChoice({ all: all_text = 'All permissions of its owner', issue }: Props) {
   const [all, setAll] = useState(true);
   return (
     <fieldset class="choice">
       <legend>Permissions</legend>
       <label>
         <input type="radio" name="scope-kind" value="all" checked={all} onChange={() => setAll(true)} />
-        <span>All permissions of its owner</span>
+        <span>{all_text}</span>
       </label>
       <label>
         <input type="radio" name="scope-kind" value="some" checked={!all} onChange={() => setAll(false)} />

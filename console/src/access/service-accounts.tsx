@@ -109,7 +109,7 @@ function CreateAccount({ taken, onClose, onMade }: CreateProps) {
       {(issues) => (
         <>
           <NameField what="service account" taken={taken} placeholder="ci" issue={issues['name']} />
-          <ScopeChoice issue={issues['scope']} />
+          <ScopeChoice all="All permissions" issue={issues['scope']} />
         </>
       )}
     </FormDialog>
