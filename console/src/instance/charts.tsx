@@ -53,7 +53,7 @@ export function Charts({ instance }: { readonly instance: Instance }) {
   const to_ms = Date.parse(samples.at(-1)?.at ?? history.data?.to ?? new Date().toISOString());
   const shared = {
     ...{ from_ms: to_ms - RANGES[range].ms, to_ms, gap_ms: step_ms * 1.5 },
-    ...{ chosen_ms, onChoose: setChosen, ended: whyEnded(instance) },
+    ...{ chosen_ms, onChoose: setChosen, is_live, ended: whyEnded(instance) },
     sayTime: ({ at_ms }: Point) =>
       samples.length > 0 && at_ms >= live_from_ms ? second.format(at_ms) : sayPeriod(at_ms, step_ms, range),
   };

@@ -30,6 +30,8 @@ interface Props {
   /** The chosen time; null: none. */
   readonly chosen_ms: number | null;
   readonly onChoose: (at_ms: number | null) => void;
+  /** The newest value is the present one; else it is told with its time. */
+  readonly is_live: boolean;
   /** Why there is no present value: "stopped since 09:12". Shown while no time is chosen. */
   readonly ended: string | null;
   /** The time of a point, for people. */
@@ -46,7 +48,7 @@ const USUAL_WIDTH = 340;
 const FAR_STEP = 10;
 
 export function Chart(props: Props) {
-  const { title, points, unit, max, from_ms, to_ms, gap_ms, chosen_ms, ended, sayTime } = props;
+  const { title, points, unit, max, from_ms, to_ms, gap_ms, chosen_ms, ended, is_live, sayTime } = props;
   const frame = useRef<HTMLDivElement>(null);
   const width = useWidth(frame, USUAL_WIDTH);
   const shown = points.filter(({ at_ms }) => at_ms >= from_ms && at_ms <= to_ms);
@@ -68,7 +70,12 @@ export function Chart(props: Props) {
     <figure class="chart">
       <figcaption>
         <span>{title}</span>
-        <Value known={known} chosen={chosen} {...{ unit, ended, sayTime }} is_chosen={chosen_ms !== null} />
+        <Value
+          known={known}
+          chosen={chosen}
+          {...{ unit, ended, is_live, sayTime }}
+          is_chosen={chosen_ms !== null}
+        />
       </figcaption>
       <div
         {...chooser(props, known, index)}
@@ -98,20 +105,20 @@ export function Chart(props: Props) {
   );
 }
 
-interface ValueProps extends Pick<Props, 'unit' | 'ended' | 'sayTime'> {
+interface ValueProps extends Pick<Props, 'unit' | 'ended' | 'is_live' | 'sayTime'> {
   readonly known: readonly KnownPoint[];
   readonly chosen: KnownPoint | undefined;
   /** By somebody; else it is the newest. */
   readonly is_chosen: boolean;
 }
 
-function Value({ known, chosen, is_chosen, unit, ended, sayTime }: ValueProps) {
+function Value({ known, chosen, is_chosen, unit, ended, is_live, sayTime }: ValueProps) {
   if (!is_chosen && ended !== null) return <span class="dim">{ended}</span>;
   if (known.length === 0) return <span class="dim">no values</span>;
   if (!chosen) return <span class="dim">{is_chosen ? 'not measured' : ''}</span>;
   return (
     <span class="chart-value">
-      {is_chosen && <span class="dim">{sayTime(chosen)} </span>}
+      {(is_chosen || !is_live) && <span class="dim">{sayTime(chosen)} </span>}
       {say(chosen.spread.mean, unit)}
       {is_chosen && <Extremes point={chosen} unit={unit} />}
     </span>
