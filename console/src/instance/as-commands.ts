@@ -54,6 +54,10 @@ type Settings = Pick<
   | 'wake_on_connect'
 >;
 
+/** A duration of `berth` has a unit; null is `off`. */
+const withUnit = (seconds: number | null | undefined) =>
+  typeof seconds === 'number' ? `${seconds}s` : seconds;
+
 /** The options of `berth create` and `berth set` for the fields that are there. */
 function optionsOf(settings: Settings): string[] {
   const {
@@ -72,8 +76,8 @@ function optionsOf(settings: Settings): string[] {
     ...option('memory', memory_mib === undefined ? undefined : `${memory_mib}m`),
     ...option('disk', disk_gib === undefined ? undefined : `${disk_gib}g`),
     ...Object.entries(labels).flatMap(([key, value]) => option('label', `${key}=${value}`)),
-    ...option('auto-flush', auto_flush_seconds),
-    ...option('idle-timeout', idle_timeout_seconds),
+    ...option('auto-flush', withUnit(auto_flush_seconds)),
+    ...option('idle-timeout', withUnit(idle_timeout_seconds)),
     ...(wake_on_connect === undefined ? [] : [wake_on_connect ? '--wake' : '--no-wake']),
   ];
 }
