@@ -66,6 +66,7 @@ const SYNONYMS: Readonly<Record<string, string>> = {
   destroy: 'rm',
   remove: 'rm',
   reboot: 'restart',
+  resize: 'set',
   snapshot: 'flush',
 };
 

@@ -75,8 +75,11 @@ interface Named {
 /** A shell must not interpret what the server sends, names or ids. */
 const PLAIN = /^[A-Za-z0-9][A-Za-z0-9@._:+-]*$/;
 
-/** Names, or ids where a shell would split or expand the name. */
-const plainly = (found: readonly Named[]) => found.map(({ id, name }) => (PLAIN.test(name) ? name : id));
+/** Names, or ids where a shell would split or expand the name, or where several have it. */
+function plainly(found: readonly Named[]): readonly string[] {
+  const stands = (name: string) => found.filter((each) => each.name === name).length === 1;
+  return found.map(({ id, name }) => (PLAIN.test(name) && stands(name) ? name : id));
+}
 
 function ask() {
   return { signal: AbortSignal.timeout(ASK_MS) };

@@ -23,8 +23,8 @@ const NEXT: Readonly<Record<string, string>> = {
 
 /** The server on this machine can be started. */
 const NOBODY_LISTENS = /\/\/(127\.|localhost|\[::1\]).*ECONNREFUSED/;
-/** Hints for users of HTTP in messages: `(POST …/vm)`. */
-const CALLS = / \((?:GET|POST|PUT|PATCH|DELETE) …[^)]*\)/g;
+/** Hints for users of HTTP in messages: `(POST …/vm)`, `(PATCH with status "enabled")`. */
+const CALLS = / \((?:GET|POST|PUT|PATCH|DELETE) [^)]*\)/g;
 /** The request's field. */
 const PLACES = /^(?:body|query|params): /;
 
@@ -75,7 +75,10 @@ function withTypedNames(text: string, names: ReadonlyMap<string, string>): strin
 /** The message and its details, in the words that were typed. */
 function reasons(error: unknown, command: Command): readonly string[] {
   const names = typedNames(command);
-  const message = messageOf(error).replaceAll(CALLS, '').replace(PLACES, '');
+  const message = messageOf(error)
+    .replaceAll(CALLS, '')
+    .replace(PLACES, '')
+    .replace(/^No such resource\.$/, 'not found, or no access');
   if (!(error instanceof BerthError)) return [withTypedNames(message, names)];
   const [first = { field: '', issue: '' }] = error.details;
   // The message is the first detail, in one of two forms, or a sentence that may contain it.
@@ -115,6 +118,8 @@ function nextAfter(
   if (!(error instanceof BerthError)) return null;
   if (error.code === 'UNAUTHENTICATED' && env['BERTH_API_KEY'])
     return 'BERTH_API_KEY is set to an invalid or revoked key: set another one, or unset it';
+  if (error.code === 'FORBIDDEN' && !error.message.includes('scope'))
+    return 'ask an owner or admin of the organisation';
   const name = args[0] ?? 'NAME';
   if (error.code === 'MFA_REQUIRED')
     return withOption('--totp CODE', command, again) ?? 'berth login --totp CODE';

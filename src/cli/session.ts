@@ -187,6 +187,7 @@ export class Session {
   /** The login of the user who runs the command. @throws CommandError without one: a key alone opens no session */
   requireProfile(): Profile {
     const { profile } = this;
+    if (profile === undefined && !this.env['BERTH_API_KEY']) throw this.noLogin();
     if (profile === undefined) {
       throw new CommandError('this needs your password, and so a login', {
         next: 'berth login',

@@ -16,5 +16,16 @@ export function shellWord(word: string): string {
  */
 export function typedAgain(own: readonly string[], rest: readonly string[] = []): Again {
   const quoted = (words: readonly string[]) => words.map(shellWord);
-  return (option) => ['berth', ...quoted(own), option, ...quoted(rest)].join(' ');
+  return (option) => {
+    const [name = ''] = option.split(' ', 1);
+    return ['berth', ...quoted(without(name, own, option !== name)), option, ...quoted(rest)].join(' ');
+  };
+}
+
+/** A wrong value of the option is replaced. */
+function without(name: string, words: readonly string[], takes_value: boolean): readonly string[] {
+  return words.filter((word, at) => {
+    const is_value = takes_value && words[at - 1] === name;
+    return word !== name && !word.startsWith(`${name}=`) && !is_value;
+  });
 }

@@ -44,6 +44,48 @@ describe('what happens', () => {
     assert.equal(await cli.done('notifications'), 'Nothing unread.\n');
     assert.notEqual(await cli.done('notifications', '--all', '-q'), '');
   });
+
+  test('a notification is shown with its text, and an unknown one is told from a wrong request', async () => {
+    const { cli, who } = await somebody();
+    await appendNotifyingEvent(api.db, who);
+    await raiseNotificationsOfEvents(api.db);
+    const [id = ''] = (await cli.done('notifications', '-q')).split('\n');
+    assert.match(await cli.done('notification', 'show', id), /^notification +SSH key .*\ntext +\S/);
+    const [listed] = JSON.parse(await cli.done('notifications', '--format', 'json')) as Record<
+      string,
+      unknown
+    >[];
+    assert.partialDeepStrictEqual(listed, { id, kind: 'ssh_key.added', count: 1, read: null });
+    for (const verb of ['show', 'read']) {
+      const said = await cli.fails(3, 'notification', verb, 'nope');
+      assert.equal(said, 'berth: there is no notification nope\n  next: berth notifications --all\n');
+    }
+  });
+
+  test('a type or an actor that there is not is an error with the nearest one, not an empty list', async () => {
+    const { cli, who } = await somebody();
+    await cli.done('create', 'web');
+    assert.match(await cli.fails(2, 'events', '--type', 'vm.strated'), /Did you mean vm\.started\?/);
+    assert.match(
+      await cli.fails(2, 'audit', '--type', 'vm.strat'),
+      /no action vm\.strat\. Did you mean vm\.start\?/,
+    );
+    assert.equal(await cli.done('audit', '--type', 'vm.stop'), 'No entries.\n');
+    const nobody = `${who.email}x`;
+    assert.match(await cli.fails(3, 'events', '--actor', nobody), /^berth: --actor: no entry is of /);
+    assert.equal(
+      await cli.fails(3, 'audit', '--actor', nobody),
+      `berth: --actor: no entry is of ${nobody}. Did you mean ${who.email}?\n  next: --actor with one of ${who.email}\n`,
+    );
+    assert.match(await cli.done('audit', '--actor', who.email), /instance\.create/);
+    assert.equal(await cli.done('audit', '--actor', 'system'), 'No entries.\n');
+    const [entry] = JSON.parse(await cli.done('audit', '--format', 'json')) as Record<string, unknown>[];
+    assert.partialDeepStrictEqual(entry, {
+      actor: who.user_id,
+      'actor-name': who.email,
+      'target-name': 'web',
+    });
+  });
 });
 
 describe('doctor', () => {

@@ -16,8 +16,8 @@ async function openConsole(call: Call): Promise<undefined> {
   const { stdin, stdout } = process;
   if (stdin.isTTY !== true || stdout.isTTY !== true) {
     throw new CommandError('a console needs a terminal', {
-      next: 'berth exec NAME COMMAND',
-      exit_code: 2,
+      next: `berth exec ${args[0] ?? 'NAME'} COMMAND`,
+      exit_code: EXIT.usage,
     });
   }
   const berth = session.berth();

@@ -1,8 +1,13 @@
 import type { Berth, Webhook } from '../../../client/src/berth.ts';
 import type { Call } from '../command.ts';
-import { findNamed } from '../reading.ts';
+import { ago } from '../format.ts';
+import { findNamed, type Kind } from '../reading.ts';
 
-const WEBHOOK = { what: 'webhook', list: 'berth webhook ls' };
+export const WEBHOOK: Kind<Webhook> = {
+  what: 'webhook',
+  list: 'berth webhook ls',
+  detail: ({ url, events, created_at }) => `${url}, ${events.join(' ')}, created ${ago(created_at)}`,
+};
 
 /** The webhook that the first argument names, by name or id. @throws CommandError */
 export async function findWebhook({

@@ -8,7 +8,7 @@ import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
 import { clock } from '../format.ts';
-import type { Profile } from '../profiles.ts';
+import { type Profile, readProfiles } from '../profiles.ts';
 import { USER_AGENT } from '../session.ts';
 
 /** Logout must work when the server is gone. */
@@ -54,19 +54,28 @@ export async function login(call: Call): Promise<undefined> {
     });
     if (before !== undefined) await endBefore(before, acting);
     const keys = await acting.call('listSshKeys', { query: { limit: 1 } });
+    const uses = Object.keys(readProfiles(session.env).profiles).length > 1;
     terminal.done(
-      `You are logged in at ${url} as ${opened.user.email}, in ${org.name}.` +
+      `You are logged in at ${url} as ${opened.user.email}, in ${org.name}.${uses ? ` This is now the login that commands use (--profile ${profile_name}).` : ''}` +
         (first === undefined
           ? ''
           : `\nThe first password is in ${first.path}; once you have it elsewhere, delete that file.`) +
         (keys.data.length === 0 && call.args.length === 0
           ? '\nRegister your SSH key: berth ssh-key add'
-          : ''),
+          : '') +
+        othersOf(orgs.data.filter(({ id }) => id !== org.id)),
       { url, email: opened.user.email, org_id: org.id, profile: profile_name },
     );
   } finally {
     await berth.call('logout', {}).catch(() => undefined);
   }
+}
+
+/** The user's other organisations: a login acts in one. */
+function othersOf(others: readonly { readonly name: string }[]): string {
+  if (others.length === 0) return '';
+  const names = others.map(({ name }) => name).join(', ');
+  return `\nYou also belong to ${names}. To work there: berth login --org ORG --profile NAME`;
 }
 
 /** With the generated password on this machine while it works; else asks. */
@@ -145,6 +154,7 @@ async function whoami({ session, terminal }: Call): Promise<undefined> {
       ['server', found.url],
       ['profile', profile_name],
       ['key', `${key.name} (${key.id})`],
+      ['permissions', key.scope === '*' ? 'all' : key.scope],
     ],
     quiet: () => found.email,
   });

@@ -5,9 +5,9 @@ import { UsageError } from '../command-error.ts';
 import { EVENT_TYPES } from '../complete-values.ts';
 import { durationOption, timeOption } from '../duration.ts';
 import { cell, timeCell, when } from '../format.ts';
-import { collect } from '../reading.ts';
+import { collect, warnOfNamesakes } from '../reading.ts';
 import { DELIVERY_COMMANDS } from './delivery-commands.ts';
-import { findWebhook } from './find-webhook.ts';
+import { findWebhook, WEBHOOK } from './find-webhook.ts';
 
 type Events = CreateWebhookRequest['events'];
 
@@ -25,9 +25,11 @@ async function create(call: Call): Promise<undefined> {
   const [url = ''] = args;
   const events = (options.list('event') ?? ['*']) as Events;
   const name = options.text('name') ?? (URL.canParse(url) ? new URL(url).hostname : url);
-  const made = await session.berth().createWebhook({ url, events, name });
+  const berth = session.berth();
+  const made = await berth.createWebhook({ url, events, name });
   const sentence = `Created ${name} (${made.id}). Its secret, shown only once:\n${made.secret}`;
   terminal.done(sentence, made, made.secret);
+  await warnOfNamesakes(call, berth.list('listWebhooks', {}), made, WEBHOOK);
 }
 
 /** `enabled`, `failing`, `disabled (gone)` */
