@@ -36,10 +36,10 @@ describe('the death of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     const vm = await guest.vm();
     assert.deepEqual([vm.state, vm.boot], ['running', 1]);
   };
-  /** The agent has the VM: a write of the guest becomes durable. */
+  /** After `untouched`, over its connection. The agent has the VM: a write of the guest becomes durable. */
   const flushes = async () => {
     const { generation } = (await guest.vm()).disk;
-    await guest.shAgain('date +%N > /srv/dirty; sync');
+    await guest.sh('date +%N > /srv/dirty; sync');
     const receipt = await untilWorks('a flush', () => guest.flush());
     assert(receipt.generation > generation && receipt.dirty_bytes > 0, JSON.stringify(receipt));
   };
