@@ -1,8 +1,9 @@
 /** The values that an argument or an option may have, by its name in the help: `NAME`, `GENERATION`, `FILE`, `on|off`. */
+
+import { AUDIT_ACTIONS } from '../../client/src/audit-words.ts';
 import type { EventType, VmState } from '../../client/src/berth.ts';
 import type { Member } from '../../client/src/generated.ts';
 import { scopeOfRole } from '../../client/src/role-scopes.ts';
-import { AUDIT_ACTIONS } from './audit-actions.ts';
 import type { Command } from './command.ts';
 import { isInstanceName } from './numbers.ts';
 import { readProfiles } from './profiles.ts';

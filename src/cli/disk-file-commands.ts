@@ -138,7 +138,7 @@ async function store(
   const disk_gib = grows ? Math.ceil(source.size_bytes / GIB) : instance.disk_gib;
   const size_bytes = grows ? disk_gib * GIB : instance.size_bytes;
   if (grows && !grow) {
-    const message = `${file} is a disk of ${bytes(source.size_bytes)}, and that of ${name} has ${instance.disk_gib} GiB`;
+    const message = `${file} is ${source.size_bytes} bytes, larger than the disk of ${name}: ${instance.size_bytes} bytes`;
     throw new CommandError(message, { exit_code: EXIT.state, again: '--grow' });
   }
   // Before the first boot: the version that the boot would choose, which may not be the newest build here.

@@ -373,7 +373,7 @@ describe('berth disk export and import', () => {
     await truncate(large, GIB + 1);
     const refused = await berth('disk', 'import', id, large);
     assert.equal(refused.code, 5);
-    assert.match(refused.err, /next: repeat it with --grow/);
+    assert.match(refused.err, /larger than the disk of .*\n {2}next: berth disk import \S+ \S+ --grow\n/);
     assert.equal((await berth('disk', 'import', id, large, '--grow')).code, 0);
     const grown = await api.as(owner).get<InstanceOut>(`/v1/instances/${id}`);
     assert.deepEqual([grown.body.disk_gib, grown.body.disk.size_bytes], [2, 2 * GIB]);

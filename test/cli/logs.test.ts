@@ -25,7 +25,7 @@ describe('events and audit', () => {
     assert.match(heading ?? '', /^WHEN +TYPE +EVENT$/);
     assert.equal(lines.length, 2);
     const sentence = (of: string) => `${who.email} created ${of}`;
-    const time = '^20\\d\\d-\\d\\d-\\d\\d \\d\\d:\\d\\d \\(\\S+ m?s ago\\)';
+    const time = '^20\\d\\d-\\d\\d-\\d\\d \\d\\d:\\d\\d \\((just now|\\d+ s ago)\\)';
     assert.match(lines[0] ?? '', new RegExp(`${time} +instance\\.created +${sentence(other.name)}$`));
     assert.match(lines[1] ?? '', new RegExp(`${sentence(name)}$`));
     const count = async (...words: string[]) => (await cli.json<unknown[]>('events', ...words)).length;
@@ -61,10 +61,10 @@ describe('events and audit', () => {
     await api.as(who).post('/v1/api-keys', { name: 'ci', scope: 'vm:read' });
     await api.instance(who, { name: 'web' });
     const [heading, web, ci] = (await cli.done('audit')).split('\n');
-    assert.match(heading ?? '', /^# +WHEN +ACTOR +ACTION +TARGET +FROM$/);
+    assert.match(heading ?? '', /^SEQ +WHEN +ACTOR +ACTION +TARGET +DETAILS +FROM$/);
     assert.match(
       ci ?? '',
-      /^1? +20\S+ \S+ \(\S+ m?s ago\) +usr_\S+@example\.org +api_key\.create +ci \(ak_\w+\) /,
+      /^(1|-) +20\S+ \S+ \((just now|\d+ s ago)\) +usr_\S+@example\.org +api_key\.create +ci \(ak_\w+\) +scope: vm:read /,
     );
     assert.match(web ?? '', /instance\.create +web \(inst_\w+\) +\S+$/);
     const count = async (...words: string[]) => (await cli.json<unknown[]>('audit', ...words)).length;

@@ -1,6 +1,7 @@
 /** Explains an empty list of events or audit entries: nobody of that name, or no such action. */
+
+import { AUDIT_ACTIONS } from '../../../client/src/audit-words.ts';
 import { nearest } from '../../lib/nearest.ts';
-import { AUDIT_ACTIONS } from '../audit-actions.ts';
 import type { Call } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';

@@ -1,7 +1,8 @@
 /** Commands on events and the audit log. */
+
+import { AUDIT_ACTIONS, auditDetails } from '../../../client/src/audit-words.ts';
 import { type AuditEntry, type Berth, BerthError, type Event } from '../../../client/src/berth.ts';
 import { actorWords, eventSentence } from '../../../client/src/event-words.ts';
-import { AUDIT_ACTIONS } from '../audit-actions.ts';
 import type { Call, Command } from '../command.ts';
 import { EVENT_TYPES } from '../complete-values.ts';
 import { timeOption } from '../duration.ts';
@@ -123,7 +124,7 @@ async function audit(call: Call): Promise<undefined> {
     );
   }
   terminal.list(found, {
-    headings: ['SEQ', 'WHEN', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
+    headings: ['SEQ', 'WHEN', 'ACTOR', 'ACTION', 'TARGET', 'DETAILS', 'FROM'],
     row: (each: AuditEntry) => [
       // Null until the entry is sealed, shortly after the request.
       numberCell(each.seq),
@@ -131,6 +132,7 @@ async function audit(call: Call): Promise<undefined> {
       cell(actorWords(each.actor, each.actor_name), each.actor),
       each.action,
       cell(each.target === null ? '-' : named(each.target, each.target_name), each.target),
+      auditDetails(each.data, each.target_name) || '-',
       each.ip ?? '-',
     ],
     more: {
