@@ -66,7 +66,7 @@ describe('events and audit', () => {
       ci ?? '',
       /^(1|-) +20\S+ \S+ \((just now|\d+ s ago)\) +usr_\S+@example\.org +api_key\.create +ci \(ak_\w+\) +scope: vm:read /,
     );
-    assert.match(web ?? '', /instance\.create +web \(inst_\w+\) +\S+$/);
+    assert.match(web ?? '', /instance\.create +web \(inst_\w+\) .*127\.0\.0\.1$/);
     const count = async (...words: string[]) => (await cli.json<unknown[]>('audit', ...words)).length;
     assert.equal(await count('--since', '1h'), 2);
     assert.equal(await count('--type', 'api_key.create', '--actor', who.email), 1);
