@@ -13,37 +13,8 @@
 import { createHash } from 'node:crypto';
 import { isIP } from 'node:net';
 import { assert } from '../../lib/assert.ts';
+import { CLOSED_IPV4, CLOSED_IPV6 } from '../../lib/closed-networks.ts';
 import { VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
-
-/**
- * From IANA's special-purpose registry for IPv4 (RFC 6890 and later): this network, private, shared (CGNAT), loopback,
- * link-local with cloud metadata, protocol assignments, 6to4 relays, benchmarking, multicast, reserved and broadcast; and one
- * cloud's metadata service at a public address.
- * The documentation ranges (192.0.2.0/24 and others) stay open: they are unused on the internet, and some closed networks
- * use them as public addresses. {@link EgressOptions.host_networks} closes the host's own networks.
- */
-export const CLOSED_IPV4 = [
-  '0.0.0.0/8',
-  '10.0.0.0/8',
-  '100.64.0.0/10',
-  '127.0.0.0/8',
-  '168.63.129.16/32',
-  '169.254.0.0/16',
-  '172.16.0.0/12',
-  '192.0.0.0/24',
-  '192.88.99.0/24',
-  '192.168.0.0/16',
-  '198.18.0.0/15',
-  '224.0.0.0/4',
-  '240.0.0.0/4',
-] as const;
-
-/**
- * The same for IPv6. Everything outside of 2000::/3 is closed, because it is not global unicast: loopback, mapped
- * (::ffff:0:0/96), translated (64:ff9b::/96), discard, unique local, link-local, site-local, multicast. Inside of it:
- * protocol assignments with Teredo, and 6to4.
- */
-export const CLOSED_IPV6 = ['::/3', '4000::/2', '8000::/1', '2001::/23', '2002::/16'] as const;
 
 export interface EgressOptions {
   /** Identifies this installation's table: letters, digits and `_`. */
