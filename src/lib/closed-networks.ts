@@ -43,18 +43,22 @@ export function touchesClosed(cidr: string): boolean {
   });
 }
 
-/** The closed networks and `more` networks (`address/prefix`) or addresses, as a set to ask for an address. */
-export function closedSet(more: readonly string[]): BlockList {
-  const set = new BlockList();
+/** The closed networks and `more` networks (`address/prefix`) or addresses, as a question about an address. */
+export function closedBy(more: readonly string[]): (address: string) => boolean {
+  // Apart: a set of both families takes an IPv4 address for a mapped one of ::/3.
+  const sets = { 4: new BlockList(), 6: new BlockList() };
   for (const each of [...CLOSED_IPV4, ...CLOSED_IPV6, ...more]) {
     const [address = '', prefix] = each.split('/');
     const family = isIP(address);
-    if (family === 0 || address.includes('%')) continue;
-    set.addSubnet(
+    if ((family !== 4 && family !== 6) || address.includes('%')) continue;
+    sets[family].addSubnet(
       address,
       prefix === undefined ? (family === 4 ? 32 : 128) : Number(prefix),
-      `ipv${family as 4 | 6}`,
+      `ipv${family}`,
     );
   }
-  return set;
+  return (address) => {
+    const family = isIP(address);
+    return (family !== 4 && family !== 6) || sets[family].check(address, `ipv${family}`);
+  };
 }

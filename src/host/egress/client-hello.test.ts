@@ -4,6 +4,7 @@ import { type AddressInfo, createServer } from 'node:net';
 import { test } from 'node:test';
 import { connect } from 'node:tls';
 import fc from 'fast-check';
+import { extension, hello, inRecords, serverName } from '../../../test/support/tls-hello.ts';
 import { type Hello, readClientHello } from './client-hello.ts';
 
 /** What OpenSSL sends first. */
@@ -18,49 +19,6 @@ async function helloOf(servername: string): Promise<Buffer> {
   socket.destroy();
   server.close();
   return bytes;
-}
-
-function extension(type: number, content: Buffer): Buffer {
-  return Buffer.concat([number(2, type), number(2, content.length), content]);
-}
-
-function number(width: number, value: number): Buffer {
-  const bytes = Buffer.alloc(width);
-  bytes.writeUIntBE(value, 0, width);
-  return bytes;
-}
-
-function serverName(...names: string[]): Buffer {
-  const list = Buffer.concat(
-    names.map((name) => Buffer.concat([number(1, 0), number(2, name.length), Buffer.from(name, 'latin1')])),
-  );
-  return extension(0, Buffer.concat([number(2, list.length), list]));
-}
-
-function hello(extensions: readonly Buffer[], more = Buffer.alloc(0)): Buffer {
-  const all = Buffer.concat(extensions);
-  const body = Buffer.concat([
-    ...[
-      number(2, 0x0303),
-      Buffer.alloc(32, 7),
-      number(1, 0),
-      number(2, 2),
-      number(2, 0x1301),
-      number(2, 0x0100),
-    ],
-    ...[number(2, all.length), all, more],
-  ]);
-  return Buffer.concat([number(1, 1), number(3, body.length), body]);
-}
-
-/** In records of `size` bytes. */
-function inRecords(message: Buffer, size = 16_384): Buffer {
-  const records: Buffer[] = [];
-  for (let at = 0; at < message.length; at += size) {
-    const part = message.subarray(at, at + size);
-    records.push(Buffer.from([22, 3, 1]), number(2, part.length), part);
-  }
-  return Buffer.concat(records);
 }
 
 const nameOf = (answer: Hello) => (typeof answer === 'string' ? answer : answer.name);

@@ -128,7 +128,10 @@ export class GateChild {
   }
 
   #take(message: FromGate): void {
-    if (message.type === 'denied') return this.#options.takeDenials(message.denials);
+    if (message.type === 'denied') {
+      this.#options.takeDenials(message.denials);
+      return;
+    }
     this.#confirmed = Math.max(this.#confirmed, message.sequence);
     this.#wakeWaiting();
   }

@@ -11,7 +11,7 @@
  * that the policy permits; a new state takes effect for open connections before it is confirmed.
  */
 import type { Socket } from 'node:net';
-import { closedSet } from '../../lib/closed-networks.ts';
+import { closedBy } from '../../lib/closed-networks.ts';
 import { passByAddress } from './address-way.ts';
 import { Denials } from './denials.ts';
 import type { CountedDenial, GateState } from './gate-messages.ts';
@@ -30,7 +30,7 @@ export class Gate {
   readonly #guests = new Map<string, Guest>();
 
   constructor(pass: (denials: readonly CountedDenial[]) => void) {
-    this.#resolver = new NameResolver({ servers: [], closed: closedSet([]) });
+    this.#resolver = new NameResolver({ servers: [], isClosed: closedBy([]) });
     this.#denials = new Denials(pass);
   }
 
@@ -68,7 +68,7 @@ export class Gate {
 }
 
 function upstreamOf({ resolvers, host_networks }: GateState): Upstream {
-  return { servers: resolvers, closed: closedSet(host_networks) };
+  return { servers: resolvers, isClosed: closedBy(host_networks) };
 }
 
 /** An IPv4 address that a socket for both families shows as `::ffff:…`. */

@@ -15,6 +15,7 @@
 import { isIPv4 } from 'node:net';
 import { assert } from '../../lib/assert.ts';
 import { activeEntries, type NetworkEntry, portsOf } from '../../lib/egress-policy.ts';
+import { networkWithin } from '../../lib/networks.ts';
 import type { GuestPolicy } from './gate-messages.ts';
 
 export interface GuestRulesOptions {
@@ -73,6 +74,17 @@ export function guestRules(options: GuestRulesOptions): string {
     '  chain forward {',
     '    type filter hook forward priority filter - 5; policy accept;',
     `    ${from} jump decide`,
+    // What belongs to a connection of the VM that was allowed before.
+    `    oifname "${interfaces}" ip daddr @restricted ct direction reply jump answers`,
+    '  }',
+    '  chain answers {',
+    '    ip daddr . ip saddr @networks accept',
+    '    meta l4proto { tcp, udp } ip daddr . ip saddr . th sport @ports accept',
+    '    counter drop',
+    '  }',
+    '  chain input {',
+    '    type filter hook input priority filter - 5; policy accept;',
+    `    ${from} meta mark != ${GATE_MARK} jump decide`,
     '  }',
     '  chain decide {',
     '    jump allowed',
@@ -90,12 +102,20 @@ function elements(all: readonly string[]): string {
 }
 
 function networks(guests: readonly GuestPolicy[], with_port: boolean): string[] {
-  return guests.flatMap(({ address, policy }) =>
-    activeEntries(policy)
-      .filter((entry): entry is NetworkEntry => entry.kind === 'network' && entry.family === 4)
-      .filter(({ port }) => (port !== null) === with_port)
-      .map(({ cidr, port }) => `${address} . ${cidr}${port === null ? '' : ` . ${port}`}`),
-  );
+  return guests.flatMap(({ address, policy }) => {
+    const entries = activeEntries(policy).filter(
+      (entry): entry is NetworkEntry =>
+        entry.kind === 'network' && entry.family === 4 && (entry.port !== null) === with_port,
+    );
+    // An interval set refuses a network inside of another.
+    const widest = entries.filter(
+      ({ cidr, port }) =>
+        !entries.some(
+          (other) => other.cidr !== cidr && other.port === port && networkWithin(cidr, [other.cidr]),
+        ),
+    );
+    return widest.map(({ cidr, port }) => `${address} . ${cidr}${port === null ? '' : ` . ${port}`}`);
+  });
 }
 
 /** The ports of allowed names. TLS and HTTP go to the gate also where no name is allowed, so that denials show the name. */

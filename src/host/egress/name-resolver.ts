@@ -4,7 +4,6 @@
  */
 import { NODATA, NOTFOUND } from 'node:dns';
 import { Resolver } from 'node:dns/promises';
-import type { BlockList } from 'node:net';
 import { errnoOf } from '../../lib/errors.ts';
 
 const TIMEOUT_MS = 2_000;
@@ -31,22 +30,22 @@ export type LookUp =
 export interface Upstream {
   /** As `dns.setServers` takes them. */
   readonly servers: readonly string[];
-  readonly closed: BlockList;
+  readonly isClosed: (address: string) => boolean;
 }
 
 export class NameResolver {
   #resolver: Resolver;
-  #closed: BlockList;
+  #isClosed: Upstream['isClosed'];
 
-  constructor({ servers, closed }: Upstream) {
+  constructor({ servers, isClosed }: Upstream) {
     this.#resolver = new Resolver({ timeout: TIMEOUT_MS, tries: TRIES });
     if (servers.length > 0) this.#resolver.setServers(servers);
-    this.#closed = closed;
+    this.#isClosed = isClosed;
   }
 
   /** Look-ups under way keep the old servers. */
-  replaceUpstream({ servers, closed }: Upstream): void {
-    this.#closed = closed;
+  replaceUpstream({ servers, isClosed }: Upstream): void {
+    this.#isClosed = isClosed;
     const resolver = new Resolver({ timeout: TIMEOUT_MS, tries: TRIES });
     if (servers.length > 0) resolver.setServers(servers);
     this.#resolver = resolver;
@@ -88,6 +87,6 @@ export class NameResolver {
   }
 
   isClosed(address: string): boolean {
-    return this.#closed.check(address, address.includes(':') ? 'ipv6' : 'ipv4');
+    return this.#isClosed(address);
   }
 }
