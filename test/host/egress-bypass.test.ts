@@ -21,7 +21,7 @@ const skip =
     : false;
 
 const OPEN: EgressPolicy = { mode: 'open', allow: [] };
-const WAIT_MS = 700;
+const WAIT_MS = 500;
 
 describe('a guest with an egress policy', { skip, timeout: 300_000 }, () => {
   let lab: EgressLab;

@@ -180,6 +180,11 @@ export class EgressLab {
     this.#gate = null;
   }
 
+  /** As a crash does it. */
+  killGate(): void {
+    this.#gate?.kill();
+  }
+
   /** As the agent does it: the gate first, then the rules. */
   async allow(policy: EgressPolicy): Promise<void> {
     const guests = [{ address: GUEST, policy }];

@@ -53,6 +53,6 @@ while (my $line = <STDIN>) {
     exit 0;
   }
   push @running, $pid;
-  waitpid(shift @running, 0) if @running >= 12;
+  waitpid(shift @running, 0) if @running >= 32;
 }
 waitpid($_, 0) for @running;

@@ -83,9 +83,14 @@ export class GateChild {
     }
   }
 
+  /** It is started again. */
+  kill(): void {
+    this.#child?.kill('SIGKILL');
+  }
+
   close(): void {
     this.#ending.abort();
-    this.#child?.kill('SIGKILL');
+    this.kill();
     this.#wakeWaiting();
   }
 
