@@ -52,7 +52,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   if (separate_users && kvm_gid !== VM_GID) await openFoldersTo(kvm_gid, paths, say);
   const { jail, problem: jail_problem } = separate_users ? await openJail(paths.jail_etc) : NO_JAIL;
   const { network, problem: network_problem } = separate_users
-    ? await openGuestNetwork(config.data_dir)
+    ? await openGuestNetwork(config.data_dir, config.guest_network)
     : NO_NETWORK;
   const choice = await requireAccelerator({
     setting: config.accel,

@@ -49,9 +49,11 @@ export function guestNetworkOf(data_dir: string): GuestNetwork {
 /** Makes the network, and a TAP device on trial. Needs root. Returns the problem where it cannot be: see QEMU's user network. */
 export async function openGuestNetwork(
   data_dir: string,
+  setting: 'auto' | 'user',
 ): Promise<{ readonly network: GuestNetwork; readonly problem: null } | { network: null; problem: string }> {
   const network = guestNetworkOf(data_dir);
   try {
+    if (setting === 'user') throw new Error('BERTH_GUEST_NETWORK is user');
     if (!existsSync(TUN)) throw new Error(`${TUN} is missing`);
     await mendGuestNetwork(network);
     const [file = '', ...args] = onTap(network, TRIAL, ['true']);
