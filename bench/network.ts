@@ -8,14 +8,14 @@ import { join } from 'node:path';
 import { pathsIn } from '../src/config/paths.ts';
 import { findOrphans } from '../src/host/vm/qemu-process.ts';
 import { pause } from '../src/lib/backoff.ts';
+import { OUTSIDE, Outside } from '../test/support/outside.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
 import { Installation } from './installation.ts';
-import { OUTSIDE, Outside } from './outside.ts';
 import { makeKey, type SshKey, type SshTarget, ssh } from './ssh.ts';
 
 const MIB = 128;
-const CONNECTIONS = 300;
-const PACKETS = 1_000;
+const CONNECTIONS = 200;
+const PACKETS = 500;
 const LOOKUPS = 200;
 const TICKS_PER_SECOND = 100;
 const TEMPLATE_MS = 300_000;
@@ -25,13 +25,13 @@ const PERL = `
 use Socket; my ($mode, $host, $count) = @ARGV; my $buffer = "x" x 65536; my $got;
 sub now { open(my $f, "<", "/proc/uptime"); return (split / /, <$f>)[0] }
 sub tcp { my ($port) = @_; socket(my $s, PF_INET, SOCK_STREAM, 0); connect($s, sockaddr_in($port, inet_aton($host))) or die "connect: $!"; return $s }
-sub udp { my ($port) = @_; socket(my $s, PF_INET, SOCK_DGRAM, 0); connect($s, sockaddr_in($port, inet_aton($host))) or die; return $s }
+sub udp { my ($port) = @_; socket(my $s, PF_INET, SOCK_DGRAM, 0); setsockopt($s, SOL_SOCKET, SO_RCVTIMEO, pack("qq", 1, 0)); connect($s, sockaddr_in($port, inet_aton($host))) or die; return $s }
 my $began = now();
 if ($mode eq "up") { my $s = tcp(7001); for (1 .. $count * 16) { my $at = 0; while ($at < 65536) { $at += syswrite($s, $buffer, 65536 - $at, $at) // die } } shutdown($s, 1); sysread($s, $got, 1) }
 elsif ($mode eq "down") { my $s = tcp(7002); syswrite($s, "$count\\n"); my $all = 0; while (my $n = sysread($s, $got, 65536)) { $all += $n } $all == $count * 1048576 or die "$all" }
 elsif ($mode eq "connect") { for (1 .. $count) { my $s = tcp(7003); sysread($s, $got, 1) } }
-elsif ($mode eq "udp") { my $s = udp(7004); for (1 .. $count) { send($s, "x", 0); recv($s, $got, 10, 0) } }
-else { my $s = udp(53); my $q = pack("n6", 7, 256, 1, 0, 0, 0) . join("", map { chr(length) . $_ } qw(deb debian org)) . pack("Cnn", 0, 1, 1); for (1 .. $count) { send($s, $q, 0); recv($s, $got, 1500, 0) } }
+elsif ($mode eq "udp") { my $s = udp(7004); for (1 .. $count) { do { send($s, "x", 0) } until defined recv($s, $got, 10, 0) } }
+else { my $s = udp(53); my $q = pack("n6", 7, 256, 1, 0, 0, 0) . join("", map { chr(length) . $_ } qw(deb debian org)) . pack("Cnn", 0, 1, 1); for (1 .. $count) { do { send($s, $q, 0) } until defined recv($s, $got, 1500, 0) } }
 print now() - $began;
 `;
 

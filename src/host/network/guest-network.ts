@@ -31,6 +31,9 @@ const SYSTEM_MOUNTS = ['--mount=/proc/1/ns/mnt', '--'] as const;
 /** An SSH port that no VM has: for the trial. */
 const TRIAL: Tap = { ssh_port: 1, mac: '52:54:00:00:00:00' };
 
+/** The rules that this process has applied. */
+const applied = new WeakMap<GuestNetwork, string>();
+
 export interface GuestNetwork {
   /** The namespace's name (`ip netns`). */
   readonly name: string;
@@ -72,6 +75,8 @@ export async function mendGuestNetwork(network: GuestNetwork): Promise<void> {
   const { name, path, link } = network;
   if (!(await works('nsenter', [`--net=${path}`, 'true']))) {
     await removeNamespace(name);
+    // Its other end is in a namespace that nobody can enter any more.
+    await works('ip', ['link', 'delete', link]);
     // A container may not enter the system's mount namespace, and needs not.
     if (!(await works('nsenter', [...SYSTEM_MOUNTS, 'ip', 'netns', 'add', name])))
       await runTool('ip', ['netns', 'add', name]);
@@ -93,8 +98,12 @@ export async function mendGuestNetwork(network: GuestNetwork): Promise<void> {
     `route replace default via ${HOST_END} dev ${LINK}`,
   ];
   await inNetwork(network, ['ip', '-batch', '-'], `${routes.join('\n')}\n`);
+  await removeOldTables(network);
   const rules = guestsRules({ resolvers: guestResolvers(), host_networks: hostAddresses() });
-  await inNetwork(network, ['nft', '-f', '-'], rules);
+  // Its set of connections would begin anew with the table.
+  const present = applied.get(network) === rules && (await hasRules(network));
+  if (!present) await inNetwork(network, ['nft', '-f', '-'], rules);
+  applied.set(network, rules);
 }
 
 /** Removes it. Call it only while none of this installation's guests run. */
@@ -102,6 +111,23 @@ export async function removeGuestNetwork(data_dir: string): Promise<void> {
   const { name, link } = guestNetworkOf(data_dir);
   await works('ip', ['link', 'delete', link]);
   await removeNamespace(name);
+}
+
+/**
+ * A TAP device leaves its table behind. By their handles: a new device of the same name has a new table.
+ */
+async function removeOldTables(network: GuestNetwork): Promise<void> {
+  const listed = JSON.parse(await inNetwork(network, ['nft', '-j', 'list', 'tables', 'netdev'])) as {
+    readonly nftables: readonly { readonly table?: { readonly name: string; readonly handle: number } }[];
+  };
+  const links = JSON.parse(await inNetwork(network, ['ip', '-json', 'link'])) as {
+    readonly ifname: string;
+  }[];
+  const there = new Set(links.map(({ ifname }) => ifname));
+  for (const { table } of listed.nftables) {
+    if (table && !there.has(table.name))
+      await inNetwork(network, ['nft', 'delete', 'table', 'netdev', 'handle', String(table.handle)]);
+  }
 }
 
 async function removeNamespace(name: string): Promise<void> {
@@ -163,6 +189,10 @@ function hostAddresses(): string[] {
       ),
     ),
   ];
+}
+
+function hasRules({ path }: GuestNetwork): Promise<boolean> {
+  return works('nsenter', [`--net=${path}`, '--', 'nft', 'list', 'chain', 'inet', 'guests', 'guest']);
 }
 
 async function works(file: string, args: readonly string[]): Promise<boolean> {

@@ -4,7 +4,7 @@
  */
 import { isIP } from 'node:net';
 import { CLOSED_IPV4, networkRule, resolverRules } from '../vm/egress-rules.ts';
-import { GATEWAY, GUEST_RESOLVER, HOST_END } from './addresses.ts';
+import { GATEWAY, GUEST_RESOLVER, GUESTS, HOST_END } from './addresses.ts';
 
 /** Open connections of one guest to the outside: tracking them takes memory of the host. */
 const CONNECTIONS_MAX = 8_192;
@@ -46,7 +46,7 @@ export function guestsRules({ resolvers, host_networks }: GuestsRules): string {
     '  chain input {',
     '    type filter hook input priority filter; policy drop;',
     '    ct state established,related accept',
-    '    iifname "vm*" jump guest_input',
+    `    iifname "vm*" ip saddr ${GUESTS} jump guest_input`,
     '  }',
     '  chain guest_input {',
     '    icmp type echo-request accept',
@@ -54,7 +54,7 @@ export function guestsRules({ resolvers, host_networks }: GuestsRules): string {
     '  }',
     '  chain forward {',
     '    type filter hook forward priority filter; policy drop;',
-    '    iifname "vm*" jump guest',
+    `    iifname "vm*" ip saddr ${GUESTS} jump guest`,
     '    oifname "vm*" jump to_guest',
     '  }',
     '  chain guest {',

@@ -6,10 +6,10 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 
 const run = promisify(execFile);
-const NAME = `berth-bench-${process.pid}`;
-const LINK = `bb${process.pid}`;
+const NAME = `berth-outside-${process.pid}`;
+const LINK = `out${process.pid}`;
 /** For documentation (RFC 5737), so it belongs to nobody and guests may reach it. */
-export const OUTSIDE = '198.51.100.1';
+export const OUTSIDE = `198.51.100.${1 + (process.pid % 250)}`;
 /** Of this host on the link, in a range that guests may not reach. */
 const NEAR = '192.0.0.8';
 
@@ -42,6 +42,11 @@ export class Outside implements AsyncDisposable {
       await removeNamespace();
       throw error;
     }
+  }
+
+  /** Runs a program in it. */
+  async inside(...command: string[]): Promise<string> {
+    return (await run('nsenter', [`--net=/run/netns/${NAME}`, ...command])).stdout;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -1,5 +1,5 @@
 /**
- * What a guest talks to in the network benchmark, in the namespace that outside.ts makes. TCP: 7001 reads all and answers a byte, 7002 sends
+ * What guests talk to in the namespace that outside.ts makes. TCP: 7001 reads all and answers a byte, 7002 sends
  * the MiB that a line asks for, 7003 closes each connection. UDP: 7004 echoes.
  */
 import { createSocket } from 'node:dgram';
