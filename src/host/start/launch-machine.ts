@@ -172,11 +172,11 @@ async function makeReady(launch: Launch, how: How, paused: PausedVm): Promise<Vm
 function newRecord(
   { assignment, ran }: Launch,
   { memory, cold }: How,
-  { head, verdict, image, vm, ssh_forward_port, lazy, template_memory }: PausedVm,
+  { head, verdict, image, vm, network, lazy, template_memory }: PausedVm,
 ): VmRecord {
   const { instance_id, vm_id, boot, epoch } = assignment;
   return {
-    ...{ instance_id, vm_id, boot, epoch, ssh_forward_port, ran },
+    ...{ instance_id, vm_id, boot, epoch, network, ran },
     image: image.id,
     image_version: image.version,
     identity: vm.identity,

@@ -26,6 +26,8 @@ export interface EgressOptions {
   /** First and last user of the VMs. */
   readonly first_uid?: number;
   readonly last_uid?: number;
+  /** For guests with TAP devices. */
+  readonly chains?: readonly string[];
 }
 
 /** The id of a data folder for {@link EgressOptions}. */
@@ -66,6 +68,7 @@ export function egressRules(options: EgressOptions): string {
     `    ip daddr { ${CLOSED_IPV4.join(', ')} } goto refuse`,
     `    ip6 daddr { ${CLOSED_IPV6.join(', ')} } goto refuse`,
     '  }',
+    ...(options.chains ?? []),
     // A reset becomes "connection refused" in the guest at once. slirp does not forward every ICMP error.
     '  chain refuse {',
     '    meta l4proto tcp counter reject with tcp reset',
@@ -85,14 +88,14 @@ export function parseResolvers(resolv_conf: string): string[] {
     .slice(0, 3) as string[];
 }
 
-function networkRule(network: string): string[] {
+export function networkRule(network: string): string[] {
   const [address = '', prefix = ''] = network.split('/');
   const family = isIP(address);
   const usable = family !== 0 && /^[0-9]{1,3}$/.test(prefix) && !address.includes('%');
   return usable ? [`    ${family === 4 ? 'ip' : 'ip6'} daddr ${address}/${prefix} goto refuse`] : [];
 }
 
-function resolverRules(family: 'ip' | 'ip6', resolvers: readonly string[]): string[] {
+export function resolverRules(family: 'ip' | 'ip6', resolvers: readonly string[]): string[] {
   if (resolvers.length === 0) return [];
   const to = `${family} daddr { ${[...new Set(resolvers)].join(', ')} }`;
   return [`    ${to} udp dport 53 accept`, `    ${to} tcp dport 53 accept`];
