@@ -3,6 +3,7 @@
  * reports what it observes. Only the control plane writes the database. `routes.ts` lists the calls.
  */
 import { Type } from 'typebox';
+import { Egress } from './egress-types.ts';
 import { FLUSH_FAILURES, VM_REASONS } from './reasons.ts';
 import {
   Bytes,
@@ -206,6 +207,8 @@ export const Assignment = named('Assignment', {
   /** The guest's host key is unknown since the disk was created, forked or restored. */
   host_key_new: Type.Boolean(),
   spec: MachineSpec,
+  /** Enforced from before the guest runs. */
+  egress: Egress,
   /** Sorted. */
   authorized_keys: KeyLines,
 });

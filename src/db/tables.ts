@@ -3,6 +3,7 @@ import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
 import type { HostFacts } from '../agent-api/host-types.ts';
 import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.ts';
+import type { EgressMode } from '../lib/egress-policy.ts';
 import type {
   ApiKeyId,
   AuditId,
@@ -239,6 +240,8 @@ export interface Database extends DeliveryTables, WebhookTables {
     auto_flush_seconds: number | null;
     keep_last: Generated<number>;
     keep_daily_days: Generated<number>;
+    egress_mode: Generated<EgressMode>;
+    egress_allow: Generated<string[]>;
     forked_from: NullableJson<ForkedFrom>;
     ssh_port: number;
     ssh_host: Generated<string>;
@@ -248,6 +251,16 @@ export interface Database extends DeliveryTables, WebhookTables {
     version: Generated<number>;
     created_at: Generated<Date>;
     updated_at: Generated<Date>;
+  };
+  denied_destinations: {
+    instance_id: InstanceId;
+    destination: string;
+    port: number;
+    name: string | null;
+    address: string | null;
+    at: Date;
+    attempts: number;
+    event_at: Date | null;
   };
   instance_ssh_keys: { instance_id: InstanceId; ssh_key_id: SshKeyId };
   free_ssh_ports: { port: number; quarantined_at: Date | null };

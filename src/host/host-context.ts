@@ -5,6 +5,7 @@ import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import type { RunCache } from './block/run-cache.ts';
 import type { BootSlots } from './boot-slots.ts';
+import type { EgressControl } from './egress/egress-control.ts';
 import type { ImageKeeper } from './image/image-keeper.ts';
 import type { HostLease } from './lease/host-lease.ts';
 import type { VmNetwork } from './network/addresses.ts';
@@ -40,6 +41,7 @@ export interface HostContext {
   readonly cgroups: CgroupMounts | null;
   /** VMs have TAP devices in it; null: QEMU's user network. */
   readonly network: GuestNetwork | null;
+  readonly egress: EgressControl;
 }
 
 export function networkKind({ network }: Pick<HostContext, 'network'>): VmNetwork['kind'] {

@@ -24,8 +24,6 @@ export interface EgressPolicy {
   readonly allow: readonly string[];
 }
 
-export const OPEN_EGRESS: EgressPolicy = { mode: 'open', allow: [] };
-
 export interface NameEntry {
   readonly kind: 'name';
   readonly name: string;
@@ -42,12 +40,9 @@ export interface NetworkEntry {
 }
 export type EgressEntry = NameEntry | NetworkEntry;
 
-/** The policy in its stored form. @throws AppError INVALID_REQUEST naming the first entry that cannot be kept */
-export function checkedPolicy(given: {
-  readonly mode: EgressMode;
-  readonly allow: readonly string[];
-}): EgressPolicy {
-  const kept = given.allow.map((text, index) => {
+/** The entries in their stored form, each once. @throws AppError INVALID_REQUEST naming the first that cannot be kept */
+export function checkedEntries(given: readonly string[]): readonly string[] {
+  const kept = given.map((text, index) => {
     const entry = parseEntry(text);
     if (typeof entry === 'string') throw refusedEntry(text, index, entry);
     return entryText(entry);
@@ -56,7 +51,7 @@ export function checkedPolicy(given: {
   if (allow.length > EGRESS_ENTRIES_MAX) {
     throw invalid('egress.allow', `has at most ${EGRESS_ENTRIES_MAX} entries`);
   }
-  return { mode: given.mode, allow };
+  return allow;
 }
 
 function refusedEntry(text: string, index: number, problem: string): AppError {

@@ -8,6 +8,7 @@ import { CompressPool } from '../disk-format/compress-pool.ts';
 import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
 import { BootSlots } from '../host/boot-slots.ts';
+import { EgressControl } from '../host/egress/egress-control.ts';
 import { hostStore } from '../host/host-store.ts';
 import { findHostImage } from '../host/image/host-images.ts';
 import { ImageKeeper } from '../host/image/image-keeper.ts';
@@ -105,6 +106,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       jail,
       cgroups: cgroupsOf(config),
       network,
+      egress: new EgressControl({ network, client, log }),
     },
     {
       accelerator_reason: choice.reason,

@@ -17,7 +17,7 @@ import { filesBelow, type Import, importsOf, isTest, read, roomOf } from './impo
 
 const DOMAINS = [
   ...(['auth', 'accounts', 'orgs', 'api-keys', 'service-accounts', 'ssh-keys'] as const),
-  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'webhooks', 'notifications'] as const),
+  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'egress', 'webhooks', 'notifications'] as const),
 ] as const;
 const domains = DOMAINS as readonly string[];
 
@@ -70,6 +70,7 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   disks: ['disk-format'],
   hosts: [],
   images: ['hosts'],
+  egress: ['instances'],
   webhooks: ['auth', 'orgs'],
   notifications: [],
 };

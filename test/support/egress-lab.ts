@@ -11,8 +11,9 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { GateChild } from '../../src/host/egress/gate-child.ts';
 import type { CountedDenial, Denial } from '../../src/host/egress/gate-messages.ts';
-import { GATE_MARK, GATE_ROUTES, guestRules } from '../../src/host/egress/guest-rules.ts';
+import { GATE_ROUTES, guestRules } from '../../src/host/egress/guest-rules.ts';
 import { runPacketLog } from '../../src/host/egress/packet-log.ts';
+import { DENIED_LOG_GROUP, GATE_MARK, LOG_DENIED } from '../../src/host/network/addresses.ts';
 import { CLOSED_IPV4 } from '../../src/lib/closed-networks.ts';
 import type { EgressPolicy } from '../../src/lib/egress-policy.ts';
 import { createLog } from '../../src/lib/log.ts';
@@ -21,7 +22,6 @@ import { until } from './waiting.ts';
 export const GUEST = '198.18.7.2';
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
-const LOG_GROUP = 7_053;
 const GATE_UID = 2_999_998;
 
 export interface Contact {
@@ -76,7 +76,7 @@ export class EgressLab {
       void runPacketLog(
         {
           namespace: lab.path('router'),
-          group: LOG_GROUP,
+          group: DENIED_LOG_GROUP,
           log: createLog('test', 'silent'),
           takeDenial: (denial) => lab.#take(denial),
         },
@@ -189,7 +189,7 @@ export class EgressLab {
   async allow(policy: EgressPolicy): Promise<void> {
     const guests = [{ address: GUEST, policy }];
     await this.#gate?.apply({ resolvers: ['198.51.100.2:5453'], host_networks: ['198.51.100.1'], guests });
-    const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT, log_group: LOG_GROUP };
+    const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT, log_group: DENIED_LOG_GROUP };
     inNamespace(this.path('router'), 'nft', ['-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
   }
 
@@ -238,7 +238,7 @@ table inet guests {
     iifname "vm*" ct direction original meta mark != ${GATE_MARK} goto refuse
   }
   chain refuse {
-    limit rate 200/second log group ${LOG_GROUP} queue-threshold 1
+    ${LOG_DENIED}
     meta l4proto tcp reject with tcp reset
     reject with icmpx admin-prohibited
   }

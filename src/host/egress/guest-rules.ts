@@ -16,6 +16,7 @@ import { isIPv4 } from 'node:net';
 import { assert } from '../../lib/assert.ts';
 import { activeEntries, type NetworkEntry, portsOf } from '../../lib/egress-policy.ts';
 import { networkWithin } from '../../lib/networks.ts';
+import { GATE_MARK, LOG_DENIED } from '../network/addresses.ts';
 import type { GuestPolicy } from './gate-messages.ts';
 
 export interface GuestRulesOptions {
@@ -24,21 +25,16 @@ export interface GuestRulesOptions {
   readonly interfaces: string;
   readonly relay_port: number;
   readonly names_port: number;
-  /** The group of the kernel's log that {@link PacketLog} reads. */
-  readonly log_group: number;
 }
 
 export const EGRESS_TABLE = 'berth_egress';
-/** Marks packets for the gate, so that they are delivered to this machine whatever their destination. */
-export const GATE_MARK = 0x6265;
+/** The routing table of marked packets. */
 export const GATE_ROUTES = 6265;
-
-const LOGGED = 'limit rate 200/second burst 400 packets';
 
 export function guestRules(options: GuestRulesOptions): string {
   const restricted = options.guests.filter(({ policy }) => policy.mode !== 'open');
   for (const { address } of restricted) assert(isIPv4(address), 'a VM has an IPv4 address');
-  const { interfaces, relay_port, names_port, log_group } = options;
+  const { interfaces, relay_port, names_port } = options;
   const from = `iifname "${interfaces}" ip saddr @restricted`;
   return [
     `table inet ${EGRESS_TABLE} {}`,
@@ -88,7 +84,7 @@ export function guestRules(options: GuestRulesOptions): string {
     '  }',
     '  chain decide {',
     '    jump allowed',
-    `    ${LOGGED} log group ${log_group} queue-threshold 1`,
+    `    ${LOG_DENIED}`,
     '    meta l4proto tcp counter reject with tcp reset',
     '    counter reject with icmpx admin-prohibited',
     '  }',

@@ -23,6 +23,13 @@ export function guestAddress(ssh_port: number): string {
   return `198.18.${ssh_port >> 8}.${ssh_port & 255}`;
 }
 
+/** Marks packets for the egress gate, so that they are delivered in the guests' network whatever their destination. */
+export const GATE_MARK = 0x6265;
+/** The group of the kernel's log (NFLOG) for packets that guests were refused. */
+export const DENIED_LOG_GROUP = 6265;
+/** The statement that logs such a packet, before it is refused. A scan must not flood the log. */
+export const LOG_DENIED = `limit rate 200/second burst 400 packets log group ${DENIED_LOG_GROUP} queue-threshold 1`;
+
 /** The name of its TAP device. */
 export function tapName(ssh_port: number): string {
   return `vm${ssh_port}`;

@@ -180,7 +180,7 @@ function settingsScript(): string {
 }
 
 /** The networks and addresses of the host's interfaces. */
-function hostAddresses(): string[] {
+export function hostAddresses(): string[] {
   const all = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? []);
   return [
     ...new Set(

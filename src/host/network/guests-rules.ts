@@ -3,8 +3,9 @@
  * one address that cannot be forged (tap-rules.ts).
  */
 import { isIP } from 'node:net';
-import { CLOSED_IPV4, networkRule, resolverRules } from '../vm/egress-rules.ts';
-import { GATEWAY, GUEST_RESOLVER, GUESTS, HOST_END } from './addresses.ts';
+import { CLOSED_IPV4 } from '../../lib/closed-networks.ts';
+import { networkRule, resolverRules } from '../vm/egress-rules.ts';
+import { GATE_MARK, GATEWAY, GUEST_RESOLVER, GUESTS, HOST_END, LOG_DENIED } from './addresses.ts';
 
 /** Open connections of one guest to the outside: tracking them takes memory of the host. */
 const CONNECTIONS_MAX = 8_192;
@@ -50,6 +51,8 @@ export function guestsRules({ resolvers, host_networks }: GuestsRules): string {
     '  }',
     '  chain guest_input {',
     '    icmp type echo-request accept',
+    // Only the rules of restricted guests set it.
+    `    meta mark ${GATE_MARK} accept`,
     '    goto refuse',
     '  }',
     '  chain forward {',
@@ -71,6 +74,7 @@ export function guestsRules({ resolvers, host_networks }: GuestsRules): string {
     `    iifname "${LINK}" ip saddr ${HOST_END} accept`,
     '  }',
     '  chain refuse {',
+    `    ${LOG_DENIED}`,
     '    meta l4proto tcp counter reject with tcp reset',
     '    counter reject with icmpx admin-prohibited',
     '  }',

@@ -15,6 +15,11 @@ export function guestResolvers(files: readonly string[] = FILES): string[] {
   return [];
 }
 
+/** The host's resolvers, for the host's own processes. */
+export function hostResolvers(): string[] {
+  return resolversOf('/etc/resolv.conf');
+}
+
 function resolversOf(path: string): string[] {
   try {
     return parseResolvers(readFileSync(path, 'utf8'));

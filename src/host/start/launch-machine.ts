@@ -83,6 +83,7 @@ interface PausedVm extends FoundDisk, LaunchedQemu {
 /** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be launched */
 export async function launchMachine(launch: Launch, how: How): Promise<Launched> {
   const { context, assignment } = launch;
+  if (how.run) context.egress.requireEnforced(assignment);
   const owner = vmOwner(context, assignment.spec.ssh_port);
   const folder = vmFolder(context.paths.vms, assignment.instance_id);
   const found = await findDisk(launch, how);
