@@ -21,6 +21,7 @@ import type {
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
+import type { EgressTables } from './egress-tables.ts';
 import type { WebhookTables } from './webhook-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
@@ -53,7 +54,7 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends DeliveryTables, WebhookTables {
+export interface Database extends DeliveryTables, EgressTables, WebhookTables {
   users: {
     id: UserId;
     email: string;
@@ -251,16 +252,6 @@ export interface Database extends DeliveryTables, WebhookTables {
     version: Generated<number>;
     created_at: Generated<Date>;
     updated_at: Generated<Date>;
-  };
-  denied_destinations: {
-    instance_id: InstanceId;
-    destination: string;
-    port: number;
-    name: string | null;
-    address: string | null;
-    at: Date;
-    attempts: number;
-    event_at: Date | null;
   };
   instance_ssh_keys: { instance_id: InstanceId; ssh_key_id: SshKeyId };
   free_ssh_ports: { port: number; quarantined_at: Date | null };

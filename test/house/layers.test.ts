@@ -256,7 +256,7 @@ const HOST_ROOMS: Record<string, readonly string[]> = {
   keys: ['guest'],
   template: ['boot-slots', 'guest', 'image', 'qmp', 'vm'],
   'own-image': ['guest', 'image', 'keys', 'vm'],
-  'host-context': ['block', 'boot-slots', 'image', 'lease', 'template', 'vm'],
+  'host-context': ['block', 'boot-slots', 'egress', 'image', 'lease', 'template', 'vm'],
   overlay: ['block', 'host-context', 'qmp', 'vm'],
   machine: ['guest', 'host-context', 'image', 'keys', 'overlay', 'qmp', 'vm'],
   flush: ['block', 'guest', 'host-context', 'machine', 'overlay', 'qmp', 'vm'],

@@ -37,7 +37,7 @@ export function registerVmEgress(app: App, { db }: AppContext): void {
       summary: 'List what the VM was denied to reach',
       description:
         'The last 100 destinations, newest first, also of a stopped VM. They include attempts to reach private addresses, which are closed in every mode.',
-      tags: ['VMs'],
+      tags: ['VM'],
       params: InstanceParams,
       response: { 200: pageOf(DeniedDestination) },
     },

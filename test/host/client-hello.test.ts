@@ -4,8 +4,8 @@ import { type AddressInfo, createServer } from 'node:net';
 import { test } from 'node:test';
 import { connect } from 'node:tls';
 import fc from 'fast-check';
-import { extension, hello, inRecords, serverName } from '../../../test/support/tls-hello.ts';
-import { type Hello, readClientHello } from './client-hello.ts';
+import { type Hello, readClientHello } from '../../src/host/egress/client-hello.ts';
+import { extension, hello, inRecords, serverName } from '../support/tls-hello.ts';
 
 /** What OpenSSL sends first. */
 async function helloOf(servername: string): Promise<Buffer> {
