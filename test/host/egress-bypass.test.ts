@@ -11,7 +11,8 @@ import {
   dnsQuery,
   probeLines,
 } from '../support/egress-attempts.ts';
-import { type Contact, EgressLab, GUEST, inNamespace } from '../support/egress-lab.ts';
+import { EgressLab, GUEST } from '../support/egress-lab.ts';
+import { inNamespace, isLeak, packetCounters } from '../support/egress-outside.ts';
 import { helloFor } from '../support/tls-hello.ts';
 import { until } from '../support/waiting.ts';
 
@@ -28,7 +29,7 @@ describe('a guest with an egress policy', { skip, timeout: 300_000 }, () => {
 
   before(async () => {
     lab = await EgressLab.open();
-    inNamespace(lab.path('internet'), 'nft', ['-f', '-'], COUNTERS);
+    inNamespace(lab.path('internet'), 'nft', ['-f', '-'], packetCounters(GUEST));
   });
   after(() => lab?.close());
 
@@ -88,7 +89,7 @@ describe('a guest with an egress policy', { skip, timeout: 300_000 }, () => {
     for (const name of ['allowed.test', 'mixed.test', 'chain.test', 'x.wild.test', 'db.test'])
       await lookUp(name);
     lab.contacts.length = 0;
-    inNamespace(lab.path('internet'), 'nft', ['-f', '-'], COUNTERS);
+    inNamespace(lab.path('internet'), 'nft', ['-f', '-'], packetCounters(GUEST));
     const answers = await probe(ATTEMPTS);
     const leaks = lab.contacts.filter(isLeak);
     assert.deepEqual(leaks, []);
@@ -172,31 +173,6 @@ const ECHO_REPLY = '00';
 function http(host: string): Buffer {
   return Buffer.from(`GET / HTTP/1.1\r\nHost: ${host}\r\n\r\n`);
 }
-
-const PERMITTED = new Set([
-  ...['203.0.113.10:443', '203.0.113.10:80', '203.0.113.20:8080', '203.0.113.30:5432', '203.0.113.40:443'],
-  ...['203.0.113.40:80', '203.0.113.50:443', '203.0.113.50:80'],
-]);
-
-function isLeak({ protocol, address, port, first }: Contact): boolean {
-  return protocol !== 'tcp' || !PERMITTED.has(`${address}:${port}`) || /evil/i.test(first);
-}
-
-const COUNTERS = `
-table inet count {}
-delete table inet count
-table inet count {
-  counter others { }
-  counter direct { }
-  counter six { }
-  chain prerouting {
-    type filter hook prerouting priority raw; policy accept;
-    ip saddr ${GUEST} meta l4proto != { tcp, udp } counter name others
-    ip saddr ${GUEST} ip daddr != 203.0.113.20 counter name direct
-    ip6 saddr fd00:7::/64 meta l4proto != icmpv6 counter name six
-  }
-}
-`;
 
 function counted(lab: EgressLab, name: string): number {
   const said = inNamespace(lab.path('internet'), 'nft', ['list', 'counter', 'inet', 'count', name]);

@@ -5,29 +5,34 @@
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
 
-export const TCP_PORTS = [22, 25, 53, 80, 443, 853, 3128, 5432, 8080, 8443];
-export const UDP_PORTS = [53, 123, 443, 853, 4789, 5000, 5353];
+const TCP_PORTS = [22, 25, 53, 80, 443, 853, 3128, 5432, 8080, 8443];
+const UDP_PORTS = [53, 123, 443, 853, 4789, 5000, 5353];
 
 function tell(contact: object): void {
   process.stdout.write(`${JSON.stringify(contact)}\n`);
 }
 
-for (const port of TCP_PORTS) {
+const addresses = process.argv.slice(2);
+
+/** The name server has port 53 of another address. */
+for (const [port, address] of TCP_PORTS.flatMap((port) =>
+  (port === 53 ? addresses : ['::']).map((at) => [port, at] as const),
+)) {
   createServer((socket) => {
-    const address = (socket.localAddress ?? '').replace('::ffff:', '');
-    tell({ protocol: 'tcp', address, port, first: '' });
+    const reached = (socket.localAddress ?? '').replace('::ffff:', '');
+    tell({ protocol: 'tcp', address: reached, port, first: '' });
     socket.on('error', () => socket.destroy());
     socket.on('data', (bytes) => {
-      tell({ protocol: 'tcp', address, port, first: bytes.toString('latin1').slice(0, 2_000) });
-      const said = `REACHED ${address}:${port}`;
+      tell({ protocol: 'tcp', address: reached, port, first: bytes.toString('latin1').slice(0, 2_000) });
+      const said = `REACHED ${reached}:${port}`;
       socket.write(
         port === 80 ? `HTTP/1.1 200 OK\r\nContent-Length: ${said.length}\r\n\r\n${said}` : `${said}\n`,
       );
     });
-  }).listen(port, '::');
+  }).listen(port, address);
 }
 
-for (const address of process.argv.slice(2)) {
+for (const address of addresses) {
   for (const port of UDP_PORTS) {
     const socket = createSocket(address.includes(':') ? 'udp6' : 'udp4');
     socket.on('message', (bytes, from) => {
