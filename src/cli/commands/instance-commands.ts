@@ -12,6 +12,7 @@ import { collect } from '../reading.ts';
 import { savedState } from '../saved-state.ts';
 import { waitFor, watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
+import { egressWords } from './egress-command.ts';
 import { DEFAULTS, SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
 
 export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
@@ -69,6 +70,7 @@ function rowsOf(instance: Instance, parent: string): [string, string][] {
       instance.idle_timeout_seconds === null ? 'runs on' : `stops after ${instance.idle_timeout_seconds} s`,
     ],
     ['wake', instance.wake_on_connect ? 'a connection starts it' : 'off'],
+    ['egress', egressWords(instance.egress)],
     ['keeps', `the last ${plural(last, 'generation')}, then one a day for ${plural(daily_days, 'day')}`],
     ['labels', settings.join(' ') || '-'],
     ...forkedRow(instance, parent),
