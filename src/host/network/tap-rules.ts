@@ -13,8 +13,8 @@ export function tapAddresses({ ssh_port, mac }: Tap): string {
   const [name, address] = [tapName(ssh_port), guestAddress(ssh_port)];
   return [
     `link set dev ${name} address ${GATEWAY_MAC}`,
-    `address add ${GATEWAY}/32 dev ${name}`,
-    `address add ${GUEST_RESOLVER}/32 dev ${name}`,
+    `address replace ${GATEWAY}/32 dev ${name}`,
+    `address replace ${GUEST_RESOLVER}/32 dev ${name}`,
     `link set dev ${name} up`,
     // The guest does not know its own address, so it cannot answer for it.
     `neighbour replace ${address} lladdr ${mac} dev ${name} nud permanent`,
