@@ -65,7 +65,7 @@ export async function openGuestNetwork(
   } catch (error) {
     return {
       network: null,
-      problem: `VMs have QEMU's user network, which is slower and shares the host's: ${messageOf(error)}`,
+      problem: `VMs have QEMU's user network, which is slower and less isolated: ${messageOf(error)}`,
     };
   }
 }
