@@ -252,6 +252,7 @@ export class Agent {
       cpus: cpus().length,
       memory_mib: Math.floor(totalmem() / 2 ** 20),
       images: images.map(({ id, version }) => ({ id, version })).slice(0, IMAGES_MAX),
+      enforces_egress: this.#context.network !== null,
       object_store_problem: this.#store_problem === null ? null : untrustedText(this.#store_problem),
     };
   }

@@ -2,7 +2,7 @@ import { CompiledQuery, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { Database, ForkedFrom } from '../db/tables.ts';
 import type { EgressMode } from '../lib/egress-policy.ts';
-import type { InstanceId, OrgId } from '../lib/ids.ts';
+import type { HostId, InstanceId, OrgId } from '../lib/ids.ts';
 import { releasePort } from './port-store.ts';
 
 /** An instance with its disk and its newest VM (null before the first start). */
@@ -193,6 +193,12 @@ export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceCha
     .where('instance_id', '=', id)
     .where('state', 'in', ['running', 'restarting'])
     .execute();
+}
+
+/** Whether a host can restrict the egress of its VMs. */
+export async function enforcesEgress(tx: Tx, host_id: HostId): Promise<boolean> {
+  const host = await tx.selectFrom('hosts').select('facts').where('id', '=', host_id).executeTakeFirst();
+  return host?.facts?.enforces_egress === true;
 }
 
 /** Stored objects stay as they are: past its old end the disk reads as zeroes. */

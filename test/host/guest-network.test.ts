@@ -331,6 +331,29 @@ describe('the guests’ network', { skip, timeout: 300_000 }, () => {
     assert.equal(answer.payload.readUInt16BE(8), 7);
   });
 
+  test('a firewall that drops what it does not know lets guests through from the next look on', async (context) => {
+    const table = `inet berth_test_${process.pid}`;
+    // Of this guest only: others run on this machine.
+    const others = `ip saddr != ${guestAddress(PORTS[0])} accept`;
+    const chain = `chain forward { type filter hook forward priority 10; policy drop; ${others}; }`;
+    await runTool('nft', ['-f', '-'], `table ${table} { ${chain}; }\n`);
+    context.after(() => runTool('nft', ['delete', 'table', ...table.split(' ')]));
+    await seenOutside();
+    guest.send({ to: OUTSIDE, protocol: PROTOCOL.icmp, payload: ping(21) });
+    assert.deepEqual(await seenOutside(), [], 'else this proves nothing');
+    for (let look = 0; look < 2; look++) assert.equal((await mendForwarding(network)).problem, null);
+    guest.send({ to: OUTSIDE, protocol: PROTOCOL.icmp, payload: ping(22) });
+    assert.equal((await seenOutside()).length, 1);
+    const rules = await runTool('nft', ['list', 'table', ...table.split(' ')]);
+    assert.equal(rules.split(`"${network.link}"`).length - 1, 2, 'one rule for each direction');
+  });
+
+  test('without TAP devices VMs have QEMU’s user network, and the reason is reported', async () => {
+    const { network: none, problem } = await openGuestNetwork(`${data_dir}-user`, 'user');
+    assert.equal(none, null);
+    assert.match(problem, /^VMs have QEMU's user network, .*: BERTH_GUEST_NETWORK is user$/);
+  });
+
   test('a device vanishes with its holder, its table with the next look, and the rules come back when they are gone', async () => {
     neighbour.end();
     const names = () => inNetwork(network, ['ip', '-br', 'link']);

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { GATEWAY, GUEST } from '../../src/host/network/addresses.ts';
+import { GATEWAY, GATEWAY_MAC, GUEST } from '../../src/host/network/addresses.ts';
 import { type GuestNetwork, onTap, routeToGuest } from '../../src/host/network/guest-network.ts';
 import {
   arp,
@@ -27,7 +27,7 @@ export class TapGuest {
   /** All that it has received. */
   readonly frames: Buffer[] = [];
   readonly process: ChildProcess;
-  gateway_mac = NOBODY;
+  readonly gateway_mac = GATEWAY_MAC;
   #pings = 1;
 
   private constructor(network: GuestNetwork, ssh_port: number) {
@@ -52,9 +52,8 @@ export class TapGuest {
       guest.sendTo(BROADCAST, ETHERTYPE.arp, who_has);
       return guest.frames.find((frame) => frame.readUInt16BE(12) === ETHERTYPE.arp && frame[21] === 2);
     });
-    guest.gateway_mac = [...reply.subarray(22, 28)]
-      .map((byte) => byte.toString(16).padStart(2, '0'))
-      .join(':');
+    // Which a resumed guest expects.
+    assert.equal(reply.subarray(22, 28).toString('hex'), GATEWAY_MAC.replaceAll(':', ''));
     return guest;
   }
 

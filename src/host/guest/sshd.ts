@@ -8,7 +8,6 @@ import { connect } from 'node:net';
 import type { HostKey } from '../../agent-api/types.ts';
 import { pause } from '../../lib/backoff.ts';
 import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
-import type { Endpoint } from '../network/addresses.ts';
 import type { GuestAgent } from './guest-agent.ts';
 import { readGuestFile, watchGuestFile } from './guest-files.ts';
 
@@ -26,6 +25,12 @@ const BANNER_TRY_MS = 2_000;
 const BANNER_TRY_MAX_MS = 20_000;
 const LOOPBACK = '127.0.0.1';
 
+/** Where this host reaches it. */
+export interface Sshd {
+  readonly host: string;
+  readonly port: number;
+}
+
 /** The public half of the guest's host key. */
 export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
   const text = (await readGuestFile(agent, HOST_KEY, HOST_KEY_MAX_BYTES)).toString('latin1');
@@ -40,7 +45,7 @@ export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
 /** Resolves once the guest's network answers at `sshd` and its sshd listens. */
 export async function waitForSshd(
   agent: GuestAgent,
-  sshd: Endpoint,
+  sshd: Sshd,
   timeout_ms: number,
   signal: AbortSignal,
 ): Promise<void> {
@@ -70,12 +75,12 @@ async function logsThatItListens(agent: GuestAgent, until: number, signal: Abort
 }
 
 /** Resolves once an SSH server greets (RFC 4253, section 4.2). */
-export async function waitForSsh(sshd: Endpoint, timeout_ms: number, signal: AbortSignal): Promise<void> {
+export async function waitForSsh(sshd: Sshd, timeout_ms: number, signal: AbortSignal): Promise<void> {
   await waitForPort(sshd, ['greeted'], { timeout_ms, signal });
 }
 
 async function waitForPort(
-  sshd: Endpoint,
+  sshd: Sshd,
   wanted: readonly PortAnswer[],
   { timeout_ms, signal }: { readonly timeout_ms: number; readonly signal: AbortSignal },
 ): Promise<PortAnswer> {
@@ -98,14 +103,14 @@ function notInTime(timeout_ms: number): Error {
 }
 
 /** By QEMU's user network, which answers for the guest. */
-function isForwarded({ host }: Endpoint): boolean {
+function isForwarded({ host }: Sshd): boolean {
   return host === LOOPBACK;
 }
 
 /** QEMU's user network accepts every connection, and closes it if the guest refuses it. Without an answer it stays open. */
 type PortAnswer = 'greeted' | 'refused' | 'nothing';
 
-function knock(sshd: Endpoint, timeout_ms: number): Promise<PortAnswer> {
+function knock(sshd: Sshd, timeout_ms: number): Promise<PortAnswer> {
   return new Promise((resolve) => {
     const socket = connect(sshd);
     let text = '';

@@ -10,6 +10,8 @@ import { assert } from '../../lib/assert.ts';
 export const GUEST = '10.0.2.15';
 export const GATEWAY = '10.0.2.2';
 export const GUEST_RESOLVER = '10.0.2.3';
+/** Of gateway and resolver. A resumed guest still knows it, so it is the same for all devices. */
+export const GATEWAY_MAC = '52:55:0a:00:02:02';
 
 /** All guests' own addresses. */
 export const GUESTS = '198.18.0.0/16';

@@ -65,7 +65,7 @@ export async function openGuestNetwork(
   } catch (error) {
     return {
       network: null,
-      problem: `VMs have QEMU's user network, which is slower and shares the host's: ${messageOf(error)}`,
+      problem: `VMs have QEMU's user network, which is slower and less isolated: ${messageOf(error)}`,
     };
   }
 }
@@ -81,7 +81,7 @@ export async function mendGuestNetwork(network: GuestNetwork): Promise<void> {
     if (!(await works('nsenter', [...SYSTEM_MOUNTS, 'ip', 'netns', 'add', name])))
       await runTool('ip', ['netns', 'add', name]);
   }
-  if (!existsSync(`/sys/class/net/${link}`))
+  if (!(await works('ip', ['link', 'show', 'dev', link])))
     await runTool('ip', ['link', 'add', link, 'type', 'veth', 'peer', 'name', LINK, 'netns', name]);
   await inNetwork(network, ['sh', '-c', settingsScript()]);
   await writeFile(`/proc/sys/net/ipv6/conf/${link}/disable_ipv6`, '1').catch(() => undefined);

@@ -1,6 +1,6 @@
 /** What one TAP device gets: its addresses, and the nftables table that translates and filters its guest's frames. */
 import { assert } from '../../lib/assert.ts';
-import { GATEWAY, GUEST, GUEST_RESOLVER, guestAddress, tapName } from './addresses.ts';
+import { GATEWAY, GATEWAY_MAC, GUEST, GUEST_RESOLVER, guestAddress, tapName } from './addresses.ts';
 
 export interface Tap {
   readonly ssh_port: number;
@@ -12,8 +12,9 @@ export interface Tap {
 export function tapAddresses({ ssh_port, mac }: Tap): string {
   const [name, address] = [tapName(ssh_port), guestAddress(ssh_port)];
   return [
-    `address add ${GATEWAY}/32 dev ${name}`,
-    `address add ${GUEST_RESOLVER}/32 dev ${name}`,
+    `link set dev ${name} address ${GATEWAY_MAC}`,
+    `address replace ${GATEWAY}/32 dev ${name}`,
+    `address replace ${GUEST_RESOLVER}/32 dev ${name}`,
     `link set dev ${name} up`,
     // The guest does not know its own address, so it cannot answer for it.
     `neighbour replace ${address} lladdr ${mac} dev ${name} nud permanent`,

@@ -6,7 +6,7 @@ import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../image/host-images.ts';
 import { makeVmFolder, type VmFolder } from '../machine/record.ts';
 import { guestAddress, type VmNetwork } from '../network/addresses.ts';
-import { routeToGuest, TAP_FD } from '../network/guest-network.ts';
+import { onTap, routeToGuest, TAP_FD } from '../network/guest-network.ts';
 import type { LazyOverlay } from '../overlay/lazy-overlay.ts';
 import { incomingSocket } from '../suspend/load-memory.ts';
 import { makeHostKey } from '../template/make-host-key.ts';
@@ -99,7 +99,9 @@ async function launchOnce(
     arguments: qemuArguments(machine),
     ...(owner ? { run_as: owner } : {}),
     ...(owner && context.jail ? { jail: { jail: context.jail, files: filesOfVm(machine) } } : {}),
-    ...(tap ? { tap: { network: tap, ssh_port: spec.ssh_port, mac: macAddress(instance_id) } } : {}),
+    ...(tap
+      ? { onTap: (command) => onTap(tap, { ssh_port: spec.ssh_port, mac: macAddress(instance_id) }, command) }
+      : {}),
     ...(memory_fd === undefined ? {} : { memory_fd }),
     runtime_dir: folder.runtime,
     log_path: folder.qemu_log,

@@ -1,5 +1,6 @@
 /**
- * What a guest may reach, as nftables rules (nft(8)): a pure function that returns the input of `nft -f -`.
+ * What a guest may reach, as nftables rules (nft(8)): a pure function that returns the input of `nft -f -`. For guests with TAP
+ * devices see host/network; these are for QEMU's user network.
  *
  * A guest's traffic leaves through QEMU's user-mode network, so on the host it is traffic of the VM's user. slirp maps
  * 10.0.2.2 and 10.0.2.3 to the host's loopback and resolver, so traffic to these appears as traffic to 127.0.0.1 and to the

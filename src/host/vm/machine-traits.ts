@@ -2,10 +2,9 @@
 import { createHash } from 'node:crypto';
 import { cpus } from 'node:os';
 import type { MachineTraits } from '../../agent-api/types.ts';
-import type { VmNetwork } from '../network/addresses.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { qemuArguments } from './qemu-command.ts';
-import type { Accelerator } from './vm-spec.ts';
+import type { Accelerator, VmNetworkSpec } from './vm-spec.ts';
 
 export interface MachineSize {
   readonly cpus: number;
@@ -13,7 +12,7 @@ export interface MachineSize {
   readonly accel: Accelerator;
   readonly image_version: string;
   /** A network card with a TAP device saves other memory than one in QEMU's user network. */
-  readonly network: VmNetwork['kind'];
+  readonly network: Exclude<VmNetworkSpec['kind'], 'none'>;
 }
 
 /** All except QEMU's version, which a running QEMU reports. */

@@ -27,8 +27,6 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
-import { type GuestNetwork, onTap } from '../network/guest-network.ts';
-import type { Tap } from '../network/tap-rules.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
 import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles } from './jail.ts';
 import {
@@ -59,8 +57,8 @@ export interface LaunchOptions {
   readonly arguments: readonly string[];
   /** Absent: as the agent's user, which is not root. */
   readonly run_as?: { readonly uid: number; readonly gid: number };
-  /** Needs `run_as`. QEMU gets its TAP device as TAP_FD, and an empty network namespace. Absent: the host's namespace. */
-  readonly tap?: Tap & { readonly network: GuestNetwork };
+  /** Needs `run_as`. The command line that opens QEMU's TAP device and runs `command` in an empty network namespace. */
+  readonly onTap?: (command: readonly string[]) => string[];
   /** Needs `run_as`. Absent: no jail. */
   readonly jail?: { readonly jail: Jail; readonly files: JailFiles };
   readonly runtime_dir: string;
@@ -131,12 +129,15 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
   throw new QemuLaunchError(`QEMU did not start: ${reason}`, logTail(options.log_path));
 }
 
-function spawnQemu({ qemu_binary, run_as, jail, tap, memory_fd, ...options }: LaunchOptions, log_fd: number) {
-  assert((!jail && !tap) || run_as, 'a jail or a TAP device takes a user');
+function spawnQemu(
+  { qemu_binary, run_as, jail, onTap, memory_fd, ...options }: LaunchOptions,
+  log_fd: number,
+) {
+  assert((!jail && !onTap) || run_as, 'a jail or a TAP device takes a user');
   const qemu = [qemu_binary, ...options.arguments];
   const jailed = jail && run_as ? inJail({ ...jail, user: run_as, info_fd: INFO_FD }, qemu) : qemu;
-  const as_user = tap && run_as && !jail ? [...asUser(run_as), ...jailed] : jailed;
-  const [file = '', ...words] = tap ? onTap(tap.network, tap, as_user) : as_user;
+  const as_user = onTap && run_as && !jail ? [...asUser(run_as), ...jailed] : jailed;
+  const [file = '', ...words] = onTap ? onTap(as_user) : as_user;
   const stdio: StdioOptions = ['ignore', log_fd, log_fd];
   if (jail) stdio.push(memory_fd ?? 'ignore', 'pipe');
   else if (memory_fd !== undefined) stdio.push(memory_fd);
@@ -145,7 +146,7 @@ function spawnQemu({ qemu_binary, run_as, jail, tap, memory_fd, ...options }: La
     stdio,
     cwd: '/',
     env: CLEAN_ENV,
-    ...(jail || tap ? {} : run_as),
+    ...(jail || onTap ? {} : run_as),
   });
 }
 
