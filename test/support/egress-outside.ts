@@ -20,6 +20,8 @@ export interface Contact {
   readonly address: string;
   readonly port: number;
   readonly first: string;
+  /** When it was told, as performance.now() counts. */
+  readonly at_ms: number;
 }
 
 /** Lines for dnsmasq(8). */
@@ -113,7 +115,9 @@ export class EgressOutside {
       stdio: ['ignore', 'pipe', 'inherit'],
     });
     this.#children.push(servers);
-    createInterface(servers.stdout).on('line', (line) => this.contacts.push(JSON.parse(line) as Contact));
+    createInterface(servers.stdout).on('line', (line) =>
+      this.contacts.push({ ...(JSON.parse(line) as Contact), at_ms: performance.now() }),
+    );
     await until('the internet serves', () => this.contacts.some(({ protocol }) => protocol === 'ready'));
   }
 
