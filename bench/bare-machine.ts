@@ -105,7 +105,7 @@ export async function startBare(
     overlay_path: overlay,
     base_path: image.rootfs_path,
     runtime_dir,
-    ssh_forward_port: target.port,
+    network: { kind: 'user', ssh_forward_port: target.port, restricted: false },
   }).filter((argument) => argument !== '-S'); // runs at once, because nothing sends `cont`
   const args = raw ? onRawFile(wanted) : wanted;
   const log_path = join(image.folder, 'qemu.log');

@@ -9,6 +9,7 @@ import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
 import { type Env, readEnv } from '../src/config/env.ts';
 import { pathsIn } from '../src/config/paths.ts';
+import { removeGuestNetwork } from '../src/host/network/guest-network.ts';
 import { hostCgroups, removeLimits } from '../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../src/host/vm/egress.ts';
 import { dataFolderId } from '../src/host/vm/egress-rules.ts';
@@ -156,7 +157,9 @@ export class Installation {
     }
     await removeControlGroups(this.#api?.created ?? []);
     await endPostgres(join(paths.postgres, 'cluster'));
-    if (process.getuid?.() === 0) await removeEgressRules(dataFolderId(this.data_dir));
+    if (process.getuid?.() !== 0) return;
+    await removeEgressRules(dataFolderId(this.data_dir));
+    await removeGuestNetwork(this.data_dir);
   }
 }
 

@@ -23,6 +23,7 @@ import { hostileGuestBench } from './hostile-guest.ts';
 import { Installation } from './installation.ts';
 import { manyBench } from './many.ts';
 import { memoryBench } from './memory.ts';
+import { networkBench } from './network.ts';
 import { requestsBench } from './requests.ts';
 import { describeRun, MIN_RUNS, writeResults } from './results.ts';
 import { s3Bench } from './s3.ts';
@@ -41,6 +42,7 @@ const BENCHES: readonly Bench[] = [
   s3Bench,
   guestIoBench,
   memoryBench,
+  networkBench,
   asAgent(encryptionBench),
   requestsBench,
   webhooksBench,

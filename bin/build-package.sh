@@ -9,7 +9,7 @@ made=dist.new
 rm -rf "$made"
 node_modules/.bin/tsc -p tsconfig.package.json --outDir "$made"
 # What is beside the code and is read at run time.
-find src -type f \( -name '*.sql' -o -name '*.sh' -o -name '*.txt' \) ! -name schema.sql -exec cp --parents -t "$made" '{}' +
+find src -type f \( -name '*.sql' -o -name '*.sh' -o -name '*.pl' -o -name '*.txt' \) ! -name schema.sql -exec cp --parents -t "$made" '{}' +
 mkdir -p "$made/bin"
 cp -R guest "$made/guest"
 cp bin/debian-packages.txt "$made/bin/"

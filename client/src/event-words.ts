@@ -84,6 +84,7 @@ const SENTENCES: Readonly<Record<EventType, (facts: Facts) => string>> = {
   'vm.recovered': (facts) => `${facts.it} recovered: ${because(facts)}`,
   'disk.flushed': flushed,
   'disk.flush_failed': flushFailed,
+  'egress.denied': ({ it, data }) => `${it} was denied to reach ${destinationOf(fields(data['denied']))}`,
   'ssh_key.added': ({ who, data }) => `${who} added the SSH key ${named(data['ssh_key'])}`,
   'ssh_key.revoked': ({ who, data }) => `${who} revoked the SSH key ${named(data['ssh_key'])}`,
   'api_key.created': ({ who, data }) => `${who} created the API key ${named(data['api_key'])}`,
@@ -97,6 +98,11 @@ const SENTENCES: Readonly<Record<EventType, (facts: Facts) => string>> = {
   'webhook.ping': ({ who, data }) => `${who} sent a ping to the webhook ${named(data['webhook'])}`,
 };
 
+const destinationOf = ({ name, address, port }: Fields) => {
+  const to = text(name, text(address, 'a destination'));
+  if (typeof port !== 'number') return to;
+  return to.includes(':') ? `[${to}]:${port}` : `${to}:${port}`;
+};
 const emailOf = (data: Fields) => text(fields(data['member'])['email'], 'a member');
 const roleOf = (data: Fields) => text(fields(data['member'])['role'], 'member');
 

@@ -102,6 +102,11 @@ export type ChangeInstanceRequest = {
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
+  egress?: {
+    mode?: EgressMode | undefined;
+    /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
+    allow?: Array<string> | undefined;
+  } | undefined;
   /** Can be changed while the VM is stopped; applies from the next start */
   cpus?: number | undefined;
   /** Can be changed while the VM is stopped; applies from the next start */
@@ -132,7 +137,7 @@ export type ChangeWebhookRequest = {
   /** https; http only to networks that the operator allows */
   url?: string | undefined;
   /** Types of events, or `*` for all */
-  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
+  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
   name?: string | undefined;
   status?: 'enabled' | 'disabled' | undefined;
 };
@@ -217,6 +222,11 @@ export type CreateInstanceRequest = {
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
+  egress?: {
+    mode?: EgressMode | undefined;
+    /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
+    allow?: Array<string> | undefined;
+  } | undefined;
   /** A script that root runs once, at the first boot, with /bin/sh unless its first line names another interpreter; at most 64 KiB in UTF-8. Its output is in the console log. The API never shows it, and a fork does not run it */
   user_data?: string | undefined;
 };
@@ -240,7 +250,7 @@ export type CreateWebhookRequest = {
   /** https; http only to networks that the operator allows */
   url: string;
   /** Types of events, or `*` for all */
-  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
+  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
   name: string;
 };
 
@@ -264,6 +274,19 @@ export type CreateWebhookResponse = {
   secret: string;
 };
 
+export type DeniedDestination = {
+  /** RFC 3339, UTC, milliseconds */
+  at: string;
+  /** The name that the guest asked for; absent: not known */
+  name?: string | undefined;
+  /** Absent: the look-up of the name was refused */
+  address?: string | undefined;
+  /** Absent: a look-up, or a protocol without ports */
+  port?: number | undefined;
+  /** The attempts, of which `at` is the last */
+  count: number;
+};
+
 export type Disk = {
   size_bytes: number;
   /** The newest durable generation; 0 before the first flush */
@@ -274,6 +297,15 @@ export type Disk = {
   /** The size of the stored objects of this disk, of all its generations; objects that a fork shares count for both */
   stored_bytes: number;
 };
+
+export type Egress = {
+  mode: EgressMode;
+  /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
+  allow: Array<string>;
+};
+
+/** `open`: the public internet; `deny`: nothing; `allow`: the entries of `allow`. Private addresses are closed in every mode */
+export type EgressMode = 'open' | 'deny' | 'allow';
 
 export type EmptyRequest = Record<string, never>;
 
@@ -299,7 +331,7 @@ export type EventResource = {
   name: string | null;
 };
 
-export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
+export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
 
 export type ExecRequest = {
   /** The program, by path or by name, and its arguments; no shell interprets them */
@@ -403,6 +435,7 @@ export type Instance = {
   wake_on_connect: boolean;
   auto_flush_seconds: number | null;
   generations_keep: GenerationsKeep;
+  egress: Egress;
   ssh: SshAddress;
   /** The guest's SSH host keys as of its last boot; empty before the first */
   host_keys: Array<HostKey>;
@@ -447,6 +480,11 @@ export type ListApiKeysResponse = {
 
 export type ListAuditResponse = {
   data: Array<AuditEntry>;
+  next_cursor: string | null;
+};
+
+export type ListDeniedEgressResponse = {
+  data: Array<DeniedDestination>;
   next_cursor: string | null;
 };
 
@@ -1523,6 +1561,11 @@ export interface Operations {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: ConsoleTicket;
   };
+  /** List what the VM was denied to reach */
+  listDeniedEgress: {
+    input: { path: { id: string } };
+    answer: ListDeniedEgressResponse;
+  };
   /** Run a command in the guest as root, and wait until it ends */
   execInVm: {
     input: { path: { id: string }; body: ExecRequest };
@@ -1650,12 +1693,12 @@ export interface Operations {
   };
   /** List the organisation's events of the last 30 days */
   listEvents: {
-    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
     answer: ListEventsResponse;
   };
   /** Stream the organisation's events as they happen */
   streamEvents: {
-    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
+    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
     answer: string;
   };
 }
@@ -1731,6 +1774,7 @@ export const OPERATIONS = {
   flushVm: { method: 'POST', path: '/v1/instances/{id}/vm/flush', takes_idempotency_key: true, answers_text: false },
   getConsoleLog: { method: 'GET', path: '/v1/instances/{id}/vm/console', takes_idempotency_key: false, answers_text: true },
   createConsoleTicket: { method: 'POST', path: '/v1/instances/{id}/vm/console/ticket', takes_idempotency_key: false, answers_text: false },
+  listDeniedEgress: { method: 'GET', path: '/v1/instances/{id}/vm/egress/denied', takes_idempotency_key: false, answers_text: false },
   execInVm: { method: 'POST', path: '/v1/instances/{id}/vm/exec', takes_idempotency_key: false, answers_text: false },
   getVmMetrics: { method: 'GET', path: '/v1/instances/{id}/vm/metrics', takes_idempotency_key: false, answers_text: false },
   getMetricHistory: { method: 'GET', path: '/v1/instances/{id}/metrics', takes_idempotency_key: false, answers_text: false },

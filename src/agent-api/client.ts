@@ -130,6 +130,10 @@ export class ControlPlaneClient {
     return this.#post(ROUTES.minutes, body, 15_000, signal);
   }
 
+  reportDenied(body: Body<'denied'>): Answer<'denied'> {
+    return this.#post(ROUTES.denied, body);
+  }
+
   commit(body: Body<'commit'>): Answer<'commit'> {
     // A large disk's commit has 30 MiB, and as many rows as segments.
     return this.#post(ROUTES.commit, body, 15_000 + body.segments.length);

@@ -30,6 +30,8 @@ export const HostFacts = named('HostFacts', {
   object_store_problem: nullable(Text),
   /** Why VMs lack their own users or egress rules; null when they have both. Missing limits are in the agent's log. */
   isolation_problem: nullable(Text),
+  /** Whether VMs can have a restricted egress; absent: no. */
+  enforces_egress: Type.Optional(Type.Boolean()),
 });
 export type HostFacts = Of<typeof HostFacts>;
 

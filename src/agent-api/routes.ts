@@ -7,6 +7,7 @@
  * other change raises `AGENT_PROTOCOL` (`protocol.ts`).
  */
 import type { TSchema } from 'typebox';
+import { DeniedReport } from './egress-types.ts';
 import { AnswerRequest, CallsRequest, CallsResponse } from './host-calls.ts';
 import {
   FindImageRequest,
@@ -82,6 +83,7 @@ export const ROUTES = {
   keys: route('keys', 'Reports the SSH keys that a guest accepts.', KeysReport, ReportResponse),
   logins: route('logins', 'Reports the SSH keys that logged in.', LoginsReport, ReportResponse),
   minutes: route('minutes', 'Reports what VMs used in past minutes.', MinutesReport, ReportResponse),
+  denied: route('denied', 'Reports what VMs were denied to reach.', DeniedReport, ReportResponse),
   commit: route('commit', 'Commits a generation whose objects are durable.', CommitRequest, CommitResponse),
   lineage: route('lineage', 'What the database knows of an overlay’s head.', LineageRequest, LineageResponse),
   bootOrder: route('boot-order', 'Reports which blocks a boot read first.', BootOrderReport, ReportResponse),

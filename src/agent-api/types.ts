@@ -3,6 +3,7 @@
  * reports what it observes. Only the control plane writes the database. `routes.ts` lists the calls.
  */
 import { Type } from 'typebox';
+import { Egress } from './egress-types.ts';
 import { FLUSH_FAILURES, VM_REASONS } from './reasons.ts';
 import {
   Bytes,
@@ -206,6 +207,8 @@ export const Assignment = named('Assignment', {
   /** The guest's host key is unknown since the disk was created, forked or restored. */
   host_key_new: Type.Boolean(),
   spec: MachineSpec,
+  /** Enforced from before the guest runs. */
+  egress: Egress,
   /** Sorted. */
   authorized_keys: KeyLines,
 });
@@ -245,8 +248,8 @@ export const Observation = Type.Union([
   closed({
     kind: Type.Literal('running'),
     reboots: Count,
-    /** The VM's sshd on the host's loopback. */
-    ssh_address: matching('^127\\.0\\.0\\.1:[0-9]{1,5}$', 15),
+    /** The VM's sshd: on the host's loopback, or at the guest's own address on its host. */
+    ssh_address: matching('^(127\\.0\\.0\\.1|198\\.18(\\.[0-9]{1,3}){2}):[0-9]{1,5}$', 21),
     host_keys: listOf(HostKey, 8),
     /** Fingerprints of the keys that the guest accepts. Connections with other keys have ended. */
     applied_keys: listOf(Fingerprint, KEYS_MAX),

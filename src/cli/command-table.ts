@@ -5,6 +5,7 @@ import { COMPLETION } from './commands/completion.ts';
 import { CONSOLE } from './commands/console-command.ts';
 import { DATA_COMMANDS } from './commands/data-commands.ts';
 import { DOCTOR } from './commands/doctor.ts';
+import { EGRESS } from './commands/egress-command.ts';
 import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
 import { GUEST_COMMANDS } from './commands/guest-commands.ts';
 import { IMAGE_COMMANDS, IMAGE_SERVER_COMMANDS } from './commands/image-commands.ts';
@@ -34,7 +35,7 @@ export interface Section {
 }
 
 export const SECTIONS: readonly Section[] = [
-  { title: 'Instances', commands: [...INSTANCE_COMMANDS, RENAME, ...IMAGE_COMMANDS] },
+  { title: 'Instances', commands: [...INSTANCE_COMMANDS, RENAME, EGRESS, ...IMAGE_COMMANDS] },
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },

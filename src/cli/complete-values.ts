@@ -52,6 +52,7 @@ const TYPES: Readonly<Record<EventType, true>> = {
   'vm.recovered': true,
   'disk.flushed': true,
   'disk.flush_failed': true,
+  'egress.denied': true,
   'ssh_key.added': true,
   'ssh_key.revoked': true,
   'api_key.created': true,

@@ -30,6 +30,7 @@ test('an empty environment gives the defaults of the contract', () => {
     s3: null,
     encryption: true,
     accel: 'auto',
+    guest_network: 'auto',
     secret_key: null,
     signups: 'closed',
     quotas: {
@@ -79,6 +80,7 @@ test('every setting is read', () => {
     DATABASE_URL: 'postgresql://u:p@db.example.org/berth?host=%2Frun%2Fpg',
     BERTH_DISK_ENCRYPTION: 'off',
     BERTH_ACCEL: 'tcg',
+    BERTH_GUEST_NETWORK: 'user',
     BERTH_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
     BERTH_SIGNUPS: 'open',
     BERTH_QUOTA_DEFAULTS: 'instances=3, cpus=unlimited,sessions=0',
@@ -108,6 +110,7 @@ test('every setting is read', () => {
   assert.deepEqual(config.admin, { email: 'root@example.org', password: 'twelve chars' });
   assert.equal(config.encryption, false);
   assert.equal(config.accel, 'tcg');
+  assert.equal(config.guest_network, 'user');
   assert.deepEqual(config.secret_key, Buffer.alloc(32, 7));
   assert.equal(config.signups, 'open');
   assert.deepEqual(config.quotas, { ...QUOTA_DEFAULTS, instances: 3, cpus: null, sessions: 0 });
@@ -158,6 +161,7 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_ACCEL', 'hvf', /^BERTH_ACCEL: "hvf" is not valid; expected one of auto, kvm, tcg$/],
   ['BERTH_SECRET_KEY', 'abc', /^BERTH_SECRET_KEY: .*32 bytes/],
   ['BERTH_SIGNUPS', 'yes', /^BERTH_SIGNUPS: .*open, closed/],
+  ['BERTH_GUEST_NETWORK', 'tap', /^BERTH_GUEST_NETWORK: .*auto, user/],
   ['BERTH_FAST_START', 'yes', /^BERTH_FAST_START: .*on, off/],
   ['BERTH_RATE_LIMITS', 'false', /^BERTH_RATE_LIMITS: .*on, off/],
   ['BERTH_RATE_LIMITS', 'address=0', /^BERTH_RATE_LIMITS: .*1 to 1000000/],

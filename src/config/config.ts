@@ -39,6 +39,8 @@ export type { Address, Cidr, PortRange, RateLimitsConfig };
 
 export const ACCELERATORS = ['auto', 'kvm', 'tcg'] as const;
 export type Accelerator = (typeof ACCELERATORS)[number];
+/** `auto`: TAP devices where the host has them, else QEMU's user network. */
+export const GUEST_NETWORKS = ['auto', 'user'] as const;
 export const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 
@@ -73,6 +75,7 @@ export interface Config {
   /** Whether new objects are encrypted. Existing ones are readable either way. */
   readonly encryption: boolean;
   readonly accel: Accelerator;
+  readonly guest_network: (typeof GUEST_NETWORKS)[number];
   /** 32 bytes; null: the one in the data folder. */
   readonly secret_key: Buffer | null;
   readonly signups: 'open' | 'closed';
@@ -151,6 +154,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     s3: readS3(reader),
     encryption: reader.read('BERTH_DISK_ENCRYPTION', parseChoice(['on', 'off']), 'on') === 'on',
     accel: reader.read('BERTH_ACCEL', parseChoice(ACCELERATORS), 'auto'),
+    guest_network: reader.read('BERTH_GUEST_NETWORK', parseChoice(GUEST_NETWORKS), 'auto'),
     secret_key: reader.read('BERTH_SECRET_KEY', parseSecretKey, null),
     signups: reader.read('BERTH_SIGNUPS', parseChoice(['open', 'closed']), 'closed'),
     quotas: reader.read('BERTH_QUOTA_DEFAULTS', parseQuotas, QUOTA_DEFAULTS),

@@ -78,6 +78,19 @@ create table data_keys (
   constraint data_keys_use_check CHECK ((use = ANY (ARRAY['disk'::text, 'memory'::text, 'reading'::text])))
 );
 
+create table denied_destinations (
+  instance_id text not null,
+  destination text not null,
+  port integer not null,
+  name text,
+  address text,
+  at timestamp with time zone not null,
+  attempts bigint not null,
+  event_at timestamp with time zone,
+  constraint denied_destinations_pkey PRIMARY KEY (instance_id, destination, port),
+  constraint denied_destinations_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
+);
+
 create table disks (
   instance_id text not null,
   size_bytes bigint not null,
@@ -261,10 +274,13 @@ create table instances (
   keep_last integer not null default 24,
   keep_daily_days integer not null default 14,
   forked_from jsonb,
+  egress_mode text not null default 'open'::text,
+  egress_allow text[] not null default '{}'::text[],
   constraint instances_pkey PRIMARY KEY (id),
   constraint instances_org_id_name_key UNIQUE (org_id, name),
   constraint instances_ssh_port_key UNIQUE (ssh_port),
   constraint instances_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id),
+  constraint instances_egress_mode_check CHECK ((egress_mode = ANY (ARRAY['open'::text, 'deny'::text, 'allow'::text]))),
   constraint instances_ssh_key_mode_check CHECK ((ssh_key_mode = ANY (ARRAY['account'::text, 'explicit'::text])))
 );
 
@@ -668,6 +684,7 @@ CREATE UNIQUE INDEX audit_log_place ON public.audit_log USING btree (org_id, seq
 CREATE INDEX audit_log_target ON public.audit_log USING btree (org_id, target, id);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE (seq IS NULL);
 CREATE UNIQUE INDEX data_keys_in_use ON public.data_keys USING btree (instance_id, use) WHERE (use = ANY (ARRAY['disk'::text, 'memory'::text]));
+CREATE INDEX denied_destinations_newest ON public.denied_destinations USING btree (instance_id, at DESC);
 CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_actor ON public.events USING btree (org_id, actor, "position" DESC) WHERE (actor > 'i'::text);
 CREATE INDEX events_age ON public.events USING brin (created_at);

@@ -3,6 +3,7 @@ import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
 import type { HostFacts } from '../agent-api/host-types.ts';
 import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.ts';
+import type { EgressMode } from '../lib/egress-policy.ts';
 import type {
   ApiKeyId,
   AuditId,
@@ -20,6 +21,7 @@ import type {
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
+import type { EgressTables } from './egress-tables.ts';
 import type { WebhookTables } from './webhook-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
@@ -52,7 +54,7 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends DeliveryTables, WebhookTables {
+export interface Database extends DeliveryTables, EgressTables, WebhookTables {
   users: {
     id: UserId;
     email: string;
@@ -239,6 +241,8 @@ export interface Database extends DeliveryTables, WebhookTables {
     auto_flush_seconds: number | null;
     keep_last: Generated<number>;
     keep_daily_days: Generated<number>;
+    egress_mode: Generated<EgressMode>;
+    egress_allow: Generated<string[]>;
     forked_from: NullableJson<ForkedFrom>;
     ssh_port: number;
     ssh_host: Generated<string>;

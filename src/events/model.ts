@@ -14,6 +14,7 @@ export const EVENT_TYPES = [
   'vm.recovered',
   'disk.flushed',
   'disk.flush_failed',
+  'egress.denied',
   'ssh_key.added',
   'ssh_key.revoked',
   'api_key.created',

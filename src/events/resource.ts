@@ -8,10 +8,10 @@ export interface EventResource {
   readonly name: string | null;
 }
 
-/** Events of VMs and disks carry their instance. */
+/** Events of VMs, disks and egress carry their instance. */
 export function resourceTypeOf(event_type: string): string {
   const word = event_type.split('.')[0] ?? '';
-  return word === 'vm' || word === 'disk' ? 'instance' : word;
+  return word === 'vm' || word === 'disk' || word === 'egress' ? 'instance' : word;
 }
 
 /** Null where the data has no such resource. */

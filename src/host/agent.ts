@@ -26,6 +26,8 @@ const HEARTBEAT_MS = 5_000;
 const STORE_CHECK_MS = 30_000;
 /** How long the first heartbeat waits for the first check of the object store. */
 const FIRST_CHECK_MS = 2_000;
+/** Between two attempts to apply egress policies. */
+const POLICY_RETRY_MS = 1_000;
 const UPKEEP_EVERY = 12;
 const ROOT_USE_EVERY = 12;
 /** How long a heartbeat waits for one guest or QEMU. */
@@ -72,7 +74,7 @@ export class Agent {
     await Promise.all([
       ...[renewing, this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
       ...[calls.run(signal), meters.run(signal), this.#context.images.run(signal)],
-      this.#context.templates.run(signal),
+      ...[this.#context.templates.run(signal), this.#context.egress.run(signal)],
     ]);
     for (const { runner } of this.#runners.values()) runner.close();
     await Promise.all([...this.#runners.values()].map(({ done }) => done));
@@ -115,8 +117,7 @@ export class Agent {
       try {
         const answer = await this.#context.client.poll({ seen }, signal);
         failures = 0;
-        if (answer.etag !== seen) this.#apply(answer.assignments);
-        seen = answer.etag;
+        if (answer.etag !== seen) seen = (await this.#apply(answer.assignments)) ? answer.etag : null;
         this.#evictStale();
       } catch (error) {
         if (signal.aborted) return;
@@ -137,7 +138,16 @@ export class Agent {
     );
   }
 
-  #apply(assignments: readonly Assignment[]): void {
+  /** False: it must be repeated. */
+  async #apply(assignments: readonly Assignment[]): Promise<boolean> {
+    const { egress, log } = this.#context;
+    const enforced = await egress.apply(assignments).then(
+      () => true,
+      (error: unknown) => {
+        log.error({ err: error }, 'the egress policies could not be applied');
+        return false;
+      },
+    );
     const assigned = new Set<InstanceId>();
     for (const assignment of assignments) {
       assigned.add(assignment.instance_id);
@@ -146,6 +156,8 @@ export class Agent {
     for (const [instance_id, { runner }] of this.#runners) {
       if (!assigned.has(instance_id)) runner.assign(null);
     }
+    if (!enforced) await pause(POLICY_RETRY_MS);
+    return enforced;
   }
 
   async #heartbeats(signal: AbortSignal): Promise<void> {
@@ -167,6 +179,11 @@ export class Agent {
   /** Restores the egress rules, which others may have removed, bounds QEMU's logs, and reports logins. */
   async #upkeep(): Promise<void> {
     this.#isolation_problem = await this.#facts.isolate();
+    await this.#context.egress
+      .mend()
+      .catch((error: unknown) =>
+        this.#context.log.error({ err: error }, 'the egress policies could not be applied again'),
+      );
     for (const [instance_id, { runner }] of this.#runners) {
       try {
         runner.upkeep();
@@ -235,6 +252,7 @@ export class Agent {
       cpus: cpus().length,
       memory_mib: Math.floor(totalmem() / 2 ** 20),
       images: images.map(({ id, version }) => ({ id, version })).slice(0, IMAGES_MAX),
+      enforces_egress: this.#context.network !== null,
       object_store_problem: this.#store_problem === null ? null : untrustedText(this.#store_problem),
     };
   }

@@ -5,8 +5,11 @@ import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import type { RunCache } from './block/run-cache.ts';
 import type { BootSlots } from './boot-slots.ts';
+import type { EgressControl } from './egress/egress-control.ts';
 import type { ImageKeeper } from './image/image-keeper.ts';
 import type { HostLease } from './lease/host-lease.ts';
+import type { VmNetwork } from './network/addresses.ts';
+import type { GuestNetwork } from './network/guest-network.ts';
 import type { Templates } from './template/templates.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Jail } from './vm/jail.ts';
@@ -36,6 +39,13 @@ export interface HostContext {
   /** The jail of each QEMU; null: none. */
   readonly jail: Jail | null;
   readonly cgroups: CgroupMounts | null;
+  /** VMs have TAP devices in it; null: QEMU's user network. */
+  readonly network: GuestNetwork | null;
+  readonly egress: EgressControl;
+}
+
+export function networkKind({ network }: Pick<HostContext, 'network'>): VmNetwork['kind'] {
+  return network === null ? 'user' : 'tap';
 }
 
 /** The user that an instance's VM runs as; null where all VMs run as our own user. */

@@ -43,6 +43,7 @@ import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
 import { registerVm } from './v1/vm.ts';
 import { registerVmConsole } from './v1/vm-console.ts';
+import { registerVmEgress } from './v1/vm-egress.ts';
 import { registerVmExec } from './v1/vm-exec.ts';
 import { registerVmMetrics } from './v1/vm-metrics.ts';
 import { registerWebhookDeliveries } from './v1/webhook-deliveries.ts';
@@ -143,6 +144,7 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerGenerations(app, context, cursors);
   registerVm(app, context);
   registerVmConsole(app, context);
+  registerVmEgress(app, context);
   registerVmExec(app, context);
   registerVmMetrics(app, context);
   registerInstanceMetrics(app, context);

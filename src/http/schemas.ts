@@ -3,6 +3,7 @@
  * that the document shows declares an example (`examples`).
  */
 import { type Static, type TSchema, type TSchemaOptions, type TStringOptions, Type } from 'typebox';
+import { EGRESS_ENTRIES_MAX, EGRESS_ENTRY_LENGTH_MAX, EGRESS_MODES } from '../lib/egress-policy.ts';
 import { ERROR_CODES } from '../lib/errors.ts';
 import type { IdPrefix } from '../lib/ids.ts';
 import { VM_STATES } from '../vms/model.ts';
@@ -182,6 +183,19 @@ export const GenerationsKeep = named('GenerationsKeep', {
     examples: [14],
   }),
 });
+export const EgressModeSchema = oneOf(EGRESS_MODES, {
+  title: 'EgressMode',
+  description:
+    '`open`: the public internet; `deny`: nothing; `allow`: the entries of `allow`. Private addresses are closed in every mode',
+  examples: ['allow'],
+});
+export const EgressAllow = Type.Array(Type.String({ minLength: 1, maxLength: EGRESS_ENTRY_LENGTH_MAX }), {
+  maxItems: EGRESS_ENTRIES_MAX,
+  description:
+    'Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow`',
+  examples: [['example.com', '*.example.org:8443', '203.0.113.0/24']],
+});
+export const Egress = named('Egress', { mode: EgressModeSchema, allow: EgressAllow });
 const EXAMPLE_BLOB = 'AAAAC3NzaC1lZDI1NTE5AAAAIJqQm5Z1kT0fN2tq0Q7m8bq3yqkqk4dJX9mC2l7hY1aB';
 export const KeyType = Type.String({ examples: ['ssh-ed25519'] });
 export const Fingerprint = Type.String({
@@ -229,6 +243,7 @@ export const Instance = named('Instance', {
     }),
   ),
   generations_keep: GenerationsKeep,
+  egress: Egress,
   ssh: SshAddress,
   host_keys: Type.Array(HostKeySchema, {
     description: "The guest's SSH host keys as of its last boot; empty before the first",

@@ -5,11 +5,12 @@ import { destroyDataKeys } from '../disks/data-keys.ts';
 import { append } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
-import type { InstanceId } from '../lib/ids.ts';
+import type { HostId, InstanceId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
 import {
+  enforcesEgress,
   findInstance,
   growDisk,
   type InstanceChange,
@@ -47,6 +48,10 @@ export async function changeInstance(
         message: `The VM is ${state}; cpus, memory_mib and disk_gib change while it is stopped.`,
       });
     }
+    const mode = change.egress_mode ?? row.egress_mode;
+    if (row.host_id && state !== 'stopped' && change.egress_mode !== undefined && mode !== 'open') {
+      await requireEnforcement(tx, row.host_id, mode);
+    }
     if (more_gib > 0) await checkQuota(tx, quotas, principal.org_id, { disk_gib: more_gib });
     await updateInstance(tx, id, change);
     if (change.disk_gib !== undefined) await growDisk(tx, id, change.disk_gib);
@@ -62,6 +67,14 @@ export async function changeInstance(
     }
     throw error;
   }
+}
+
+/** @throws AppError CONFLICT where the host of a VM cannot enforce the mode */
+async function requireEnforcement(tx: Tx, host_id: HostId, mode: string): Promise<void> {
+  if (await enforcesEgress(tx, host_id)) return;
+  throw new AppError('CONFLICT', {
+    message: `The VM's host cannot enforce the egress mode "${mode}", because its VMs have QEMU's user network. Stop the VM, or run it on a host with TAP devices.`,
+  });
 }
 
 /**

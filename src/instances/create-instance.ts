@@ -7,6 +7,7 @@ import { type DiskKeys, makeDataKeys } from '../disks/data-keys.ts';
 import { append } from '../events/append.ts';
 import { currentImage, imageKnown } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
+import type { EgressMode } from '../lib/egress-policy.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
@@ -27,6 +28,8 @@ export interface InstanceRequest {
   readonly auto_flush_seconds: number | null;
   readonly keep_last: number;
   readonly keep_daily_days: number;
+  readonly egress_mode: EgressMode;
+  readonly egress_allow: readonly string[];
   /** A script that root runs once at the first boot. */
   readonly user_data: string | null;
   /** Of a fork. */

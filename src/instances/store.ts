@@ -1,7 +1,8 @@
 import { CompiledQuery, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { Database, ForkedFrom } from '../db/tables.ts';
-import type { InstanceId, OrgId } from '../lib/ids.ts';
+import type { EgressMode } from '../lib/egress-policy.ts';
+import type { HostId, InstanceId, OrgId } from '../lib/ids.ts';
 import { releasePort } from './port-store.ts';
 
 /** An instance with its disk and its newest VM (null before the first start). */
@@ -113,6 +114,8 @@ export type NewInstance = Pick<
   | 'auto_flush_seconds'
   | 'ssh_port'
 > & {
+  egress_mode: EgressMode;
+  egress_allow: readonly string[];
   ssh_host: string;
   forked_from: ForkedFrom | null;
   labels: Record<string, string>;
@@ -127,6 +130,7 @@ export async function insertInstance(tx: Tx, { user_data, ...instance }: NewInst
     .values({
       ...instance,
       labels: JSON.stringify(instance.labels),
+      egress_allow: [...instance.egress_allow],
       forked_from: instance.forked_from && JSON.stringify(instance.forked_from),
       host_keys: null,
     })
@@ -161,18 +165,21 @@ export interface InstanceChange {
   readonly auto_flush_seconds?: number | null;
   readonly keep_last?: number;
   readonly keep_daily_days?: number;
+  readonly egress_mode?: EgressMode;
+  readonly egress_allow?: readonly string[];
   readonly cpus?: number;
   readonly memory_mib?: number;
   readonly disk_gib?: number;
 }
 
 export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceChange): Promise<void> {
-  const { labels, ...rest } = change;
+  const { labels, egress_allow, ...rest } = change;
   await tx
     .updateTable('instances')
     .set({
       ...rest,
       ...(labels === undefined ? {} : { labels: JSON.stringify(labels) }),
+      ...(egress_allow === undefined ? {} : { egress_allow: [...egress_allow] }),
       version: sql`version + 1`,
       updated_at: sql`now()`,
     })
@@ -186,6 +193,12 @@ export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceCha
     .where('instance_id', '=', id)
     .where('state', 'in', ['running', 'restarting'])
     .execute();
+}
+
+/** Whether a host can restrict the egress of its VMs. */
+export async function enforcesEgress(tx: Tx, host_id: HostId): Promise<boolean> {
+  const host = await tx.selectFrom('hosts').select('facts').where('id', '=', host_id).executeTakeFirst();
+  return host?.facts?.enforces_egress === true;
 }
 
 /** Stored objects stay as they are: past its old end the disk reads as zeroes. */

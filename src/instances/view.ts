@@ -51,6 +51,7 @@ export function instanceView(row: InstanceRow) {
     wake_on_connect: row.wake_on_connect,
     auto_flush_seconds: row.auto_flush_seconds,
     generations_keep: { last: row.keep_last, daily_days: row.keep_daily_days },
+    egress: { mode: row.egress_mode, allow: row.egress_allow },
     ssh: { host: row.ssh_host, port: row.ssh_port },
     host_keys: row.host_keys ?? [],
     forked_from: row.forked_from,

@@ -8,11 +8,14 @@ import { CompressPool } from '../disk-format/compress-pool.ts';
 import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
 import { BootSlots } from '../host/boot-slots.ts';
+import { EgressControl } from '../host/egress/egress-control.ts';
 import { hostStore } from '../host/host-store.ts';
 import { findHostImage } from '../host/image/host-images.ts';
 import { ImageKeeper } from '../host/image/image-keeper.ts';
 import { startFencer } from '../host/lease/fencer.ts';
 import { HostLease } from '../host/lease/host-lease.ts';
+import { type GuestNetwork, openGuestNetwork } from '../host/network/guest-network.ts';
+import { mendForwarding } from '../host/network/host-forwarding.ts';
 import { Templates } from '../host/template/templates.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
 import { type CgroupMounts, hostCgroups } from '../host/vm/cgroup.ts';
@@ -49,6 +52,9 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const kvm_gid = kvmGroup() ?? VM_GID;
   if (separate_users && kvm_gid !== VM_GID) await openFoldersTo(kvm_gid, paths, say);
   const { jail, problem: jail_problem } = separate_users ? await openJail(paths.jail_etc) : NO_JAIL;
+  const { network, problem: network_problem } = separate_users
+    ? await openGuestNetwork(config.data_dir, config.guest_network)
+    : NO_NETWORK;
   const choice = await requireAccelerator({
     setting: config.accel,
     qemu_binary: QEMU,
@@ -75,6 +81,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
     boots,
     log,
     accel: choice.accel,
+    network: network === null ? 'user' : 'tap',
     qemu_binary: QEMU,
     qemu_img_binary: QEMU_IMG,
     run_as: separate_users ? { uid: PROBE_UID, gid: vm_gid } : null,
@@ -98,10 +105,13 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       vm_gid: separate_users ? vm_gid : null,
       jail,
       cgroups: cgroupsOf(config),
+      network,
+      egress: new EgressControl({ network, client, log }),
     },
     {
       accelerator_reason: choice.reason,
-      isolate: () => isolate(paths.data, separate_users, { jail, jail_problem, log }),
+      isolate: () =>
+        isolate(paths.data, separate_users, { jail, jail_problem, network, network_problem, log }),
     },
   );
   await agent.run(signal);
@@ -143,12 +153,15 @@ async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
   return { address: joined.control_plane, ...(await readJoinToken(joined.token_path)) };
 }
 
-/** Without root there is no jail; {@link isolate} reports that. */
+/** Without root there is neither; {@link isolate} reports that. */
 const NO_JAIL = { jail: null, problem: null } as const;
+const NO_NETWORK = { network: null, problem: null } as const;
 
 interface Jailing {
   readonly jail: Jail | null;
   readonly jail_problem: string | null;
+  readonly network: GuestNetwork | null;
+  readonly network_problem: string | null;
   readonly log: Log;
 }
 
@@ -156,7 +169,7 @@ interface Jailing {
 async function isolate(
   data_dir: string,
   separate_users: boolean,
-  { jail, jail_problem, log }: Jailing,
+  { jail, jail_problem, network, network_problem, log }: Jailing,
 ): Promise<string | null> {
   if (!separate_users)
     return 'not run as root: VMs share one user, see all its files, and have no egress rules';
@@ -164,7 +177,9 @@ async function isolate(
     await refreshResolvers(jail).catch((error: unknown) =>
       log.warn({ reason: messageOf(error) }, "the guests' resolvers could not be refreshed"),
     );
-  const egress = await applyEgressRules({ data_folder_id: dataFolderId(data_dir) });
-  const problems = [egress.closed ? null : egress.reason, jail_problem].filter((each) => each !== null);
+  const host = network ? await mendForwarding(network) : { chains: [], problem: network_problem };
+  const egress = await applyEgressRules({ data_folder_id: dataFolderId(data_dir), chains: host.chains });
+  const found = [egress.closed ? null : egress.reason, jail_problem, host.problem];
+  const problems = found.filter((each) => each !== null);
   return problems.length === 0 ? null : problems.join('; ');
 }

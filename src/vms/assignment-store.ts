@@ -50,6 +50,7 @@ function assignmentOf(row: AssignedRow, keys: string[]): Assignment {
       ssh_port: row.ssh_port,
       auto_flush_seconds: row.auto_flush_seconds,
     },
+    egress: { mode: row.egress_mode, allow: row.egress_allow },
     // A host that only removes the instance needs no keys.
     authorized_keys: row.deleting ? [] : keys,
   };
@@ -82,6 +83,7 @@ async function assignedRows(tx: Tx, host_id: HostId) {
         ...(['v.force', 'v.reboots', 'v.suspended_at', 'f.id as flush_id', 'm.ref as resume'] as const),
         ...(['i.image', 'i.name', 'i.cpus', 'i.memory_mib', 'i.disk_gib', 'i.ssh_port'] as const),
         ...(['i.auto_flush_seconds', 'i.deleting', 'u.given as user_data_given'] as const),
+        ...(['i.egress_mode', 'i.egress_allow'] as const),
         ...(['ran.state as last_ran_state', 'elsewhere.epoch as last_elsewhere'] as const),
         sql<boolean>`i.host_keys is null`.as('host_key_new'),
         // Only a failed VM keeps a `stopped_at` while its stop is under way.

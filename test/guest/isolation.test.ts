@@ -9,6 +9,8 @@ import { createServer, type Server } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { GATEWAY, GUESTS_END, guestAddress, HOST_END } from '../../src/host/network/addresses.ts';
+import { guestNetworkOf, inNetwork } from '../../src/host/network/guest-network.ts';
 import { hostCgroups } from '../../src/host/vm/cgroup.ts';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { VM_UID_BASE } from '../../src/host/vm/uid.ts';
@@ -16,11 +18,11 @@ import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { until } from '../support/waiting.ts';
 
-/** QEMU's alias of the host's loopback, and what must not be reached wherever a guest runs. */
-const LOOPBACK_ALIAS = '10.0.2.2';
+/** What must not be reached wherever a guest runs. */
 const METADATA = ['169.254.169.254', '169.254.170.2', '168.63.129.16', '100.100.100.200'];
 const PRIVATE = ['10.1.2.3', '172.17.0.1', '192.168.0.1', '100.64.0.1', '198.18.0.1', '127.0.0.2'];
 /** Virtio device types (virtio 1.2, section 5): network, block, console, entropy. */
+const NO_TAP = existsSync('/dev/net/tun') ? false : 'there is no /dev/net/tun';
 const OUR_DEVICES = ['1', '2', '3', '4'];
 
 describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
@@ -43,7 +45,6 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
   });
   after(async () => {
     server?.close();
-    spawnSync('nft', ['delete', 'table', 'inet', watched]);
     await berth?.dispose();
   });
 
@@ -54,34 +55,33 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
   const uidOf = (guest: GuestInstance) => VM_UID_BASE + guest.target.port;
   /**
    * Counts, just before the rules decide, the connections that the guest begins: else what is not even tried would pass
-   * for refused. A table of the test's own: the rules are applied anew every minute, and their counters with them.
+   * for refused. A table of the test's own, in the guests' network namespace, which goes with the installation.
    */
-  const watched = `berth_test_${process.pid}`;
-  const nft = (...args: string[]) => {
-    const run = spawnSync('nft', args, { encoding: 'utf8' });
-    assert.equal(run.status, 0, run.stderr);
-    return run.stdout;
-  };
+  const nft = (...args: string[]) => inNetwork(guestNetworkOf(berth.data_dir), ['nft', ...args]);
   const countTries = (guest: GuestInstance) => {
-    const rule = `meta skuid ${uidOf(guest)} tcp flags & (syn | ack) == syn counter`;
-    nft(
-      `table inet ${watched} { chain output { type filter hook output priority -10; policy accept; ${rule}; }; }`,
+    const rule = `ip saddr ${guestAddress(guest.target.port)} tcp flags & (syn | ack) == syn counter`;
+    return nft(
+      `table inet watched { chain tries { type filter hook prerouting priority -150; policy accept; ${rule}; }; }`,
     );
   };
-  const tries = () => Number(/counter packets (\d+)/.exec(nft('list', 'table', 'inet', watched))?.[1]);
+  const tries = async () =>
+    Number(/counter packets (\d+)/.exec(await nft('list', 'table', 'inet', 'watched'))?.[1]);
 
-  test('reaches nothing of the host, its networks, metadata services or other guests: the firewall refuses each try', async () => {
+  test('reaches nothing of the host, its networks, metadata services or other guests: the firewall refuses each try', {
+    skip: NO_TAP,
+  }, async () => {
     const { port } = server.address() as { port: number };
     const host_addresses = Object.values(networkInterfaces())
       .flatMap((each) => each ?? [])
       .filter(({ family, internal }) => family === 'IPv4' && !internal)
       .map(({ address }) => address);
-    const qemu_port = readFileSync(join(berth.paths.vms, neighbour.id, 'record.json'), 'utf8');
-    const forwarded = (JSON.parse(qemu_port) as { ssh_forward_port: number }).ssh_forward_port;
     const targets = [
-      ...[port, berth.port, neighbour.target.port, forwarded, hostile.target.port].map(
-        (each) => [LOOPBACK_ALIAS, each] as const,
+      ...[GATEWAY, HOST_END, GUESTS_END].flatMap((address) =>
+        [port, berth.port, neighbour.target.port, hostile.target.port].map(
+          (each) => [address, each] as const,
+        ),
       ),
+      ...[neighbour, hostile].map((each) => [guestAddress(each.target.port), 22] as const),
       ...host_addresses.map((each) => [each, port] as const),
       ...[...METADATA, ...PRIVATE].map((each) => [each, 80] as const),
     ].filter(([address]) => !address.startsWith('127.'));
@@ -93,11 +93,40 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
       '  fi',
       'done; true',
     ].join('\n');
-    countTries(hostile);
+    await countTries(hostile);
     const list = targets.map((target) => `${target.join(' ')}\n`).join('');
     assert.equal(await hostile.sh(script, list), '', 'each is refused, and at once');
     assert.equal(heard, 0);
-    assert.ok(tries() >= targets.length, `${tries()} connections were begun of ${targets.length}`);
+    const begun = await tries();
+    assert.ok(begun >= targets.length, `${begun} connections were begun of ${targets.length}`);
+  });
+
+  test('its process has a network namespace of its own, which is empty', { skip: NO_TAP }, async () => {
+    const { pid } = hostile.qemu;
+    const namespaces = [pid, neighbour.qemu.pid, process.pid].map((each) =>
+      readlinkSync(`/proc/${each}/ns/net`),
+    );
+    assert.equal(new Set(namespaces).size, namespaces.length);
+    const links = spawnSync('nsenter', [`--net=/proc/${pid}/ns/net`, 'ip', '-br', 'link'], {
+      encoding: 'utf8',
+    });
+    assert.match(links.stdout, /^lo +DOWN .*\n$/);
+  });
+
+  test('sends nothing under another address, and its neighbour does not hear it', {
+    skip: NO_TAP,
+  }, async () => {
+    const theirs = guestAddress(neighbour.target.port);
+    const script = [
+      `for from in 10.0.2.77 ${theirs}; do`,
+      '  ip address add $from/32 dev eth0',
+      '  ping -c 1 -W 1 -I $from 10.0.2.2 > /dev/null && echo "$from sends"',
+      '  ip address del $from/32 dev eth0',
+      'done',
+      `ping -c 1 -W 1 ${theirs} > /dev/null && echo 'its neighbour hears it'`,
+      "ping -c 1 -W 20 10.0.2.2 > /dev/null && echo 'itself, it sends'",
+    ].join('\n');
+    assert.equal(await hostile.sh(script), 'itself, it sends');
   });
 
   test('finds no device but its disk, its network, its lines and a source of randomness', async () => {

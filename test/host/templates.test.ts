@@ -52,7 +52,7 @@ describe('templates', () => {
     const found = await readHostImage(folder, true);
     assert(found);
     image = found;
-    shape = { image, cpus: 1, memory_mib: 256, accel: 'tcg' };
+    shape = { image, cpus: 1, memory_mib: 256, accel: 'tcg', network: 'user' };
   });
 
   async function* stream(...chunks: string[]) {
@@ -178,6 +178,7 @@ describe('templates', () => {
         templates_dir,
         images_dir,
         accel: 'tcg',
+        network: 'user',
         boots: new BootSlots(),
         log: createLog('test', 'silent'),
       },

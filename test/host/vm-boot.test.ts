@@ -80,7 +80,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
       overlay_path: overlay,
       base_path,
       runtime_dir,
-      ssh_forward_port: await ownPort(),
+      network: { kind: 'user', ssh_forward_port: await ownPort(), restricted: false },
     };
     const { jail, problem } = await openJail(join(root, 'etc'));
     assert.ok(jail, problem ?? '');

@@ -17,7 +17,7 @@ import { filesBelow, type Import, importsOf, isTest, read, roomOf } from './impo
 
 const DOMAINS = [
   ...(['auth', 'accounts', 'orgs', 'api-keys', 'service-accounts', 'ssh-keys'] as const),
-  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'webhooks', 'notifications'] as const),
+  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'egress', 'webhooks', 'notifications'] as const),
 ] as const;
 const domains = DOMAINS as readonly string[];
 
@@ -70,6 +70,7 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   disks: ['disk-format'],
   hosts: [],
   images: ['hosts'],
+  egress: ['instances'],
   webhooks: ['auth', 'orgs'],
   notifications: [],
 };
@@ -250,24 +251,26 @@ const HOST_ROOMS: Record<string, readonly string[]> = {
   'boot-slots': [],
   'host-store': [],
   vm: ['qmp'],
+  network: ['vm'],
+  egress: ['network', 'vm'],
   guest: ['qmp'],
   lease: ['vm'],
   keys: ['guest'],
-  template: ['boot-slots', 'guest', 'image', 'qmp', 'vm'],
+  template: ['boot-slots', 'guest', 'image', 'network', 'qmp', 'vm'],
   'own-image': ['guest', 'image', 'keys', 'vm'],
-  'host-context': ['block', 'boot-slots', 'image', 'lease', 'template', 'vm'],
+  'host-context': ['block', 'boot-slots', 'egress', 'image', 'lease', 'network', 'template', 'vm'],
   overlay: ['block', 'host-context', 'qmp', 'vm'],
-  machine: ['guest', 'host-context', 'image', 'keys', 'overlay', 'qmp', 'vm'],
+  machine: ['guest', 'host-context', 'image', 'keys', 'network', 'overlay', 'qmp', 'vm'],
   flush: ['block', 'guest', 'host-context', 'machine', 'overlay', 'qmp', 'vm'],
   suspend: ['flush', 'host-context', 'machine', 'overlay', 'qmp', 'vm'],
   start: [
     ...['flush', 'guest', 'host-context', 'image', 'keys', 'lease', 'machine', 'overlay', 'qmp'],
-    ...['suspend', 'template', 'vm'],
+    ...['network', 'suspend', 'template', 'vm'],
   ],
   runner: [
     ...['flush', 'guest', 'host-context', 'keys', 'lease', 'machine', 'overlay', 'start', 'suspend', 'vm'],
   ],
-  calls: ['guest', 'host-context', 'machine', 'runner'],
+  calls: ['guest', 'host-context', 'machine', 'network', 'runner'],
   'evict-stale-disks': ['host-context', 'machine', 'vm'],
   agent: ['calls', 'evict-stale-disks', 'host-context', 'image', 'machine', 'runner', 'vm'],
 };

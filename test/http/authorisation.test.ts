@@ -57,6 +57,7 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'POST /v1/instances/{id}/vm/suspend',
   'POST /v1/instances/{id}/vm/flush',
   'POST /v1/instances/{id}/vm/exec',
+  'GET /v1/instances/{id}/vm/egress/denied',
   'GET /v1/instances/{id}/vm/metrics',
   'GET /v1/instances/{id}/metrics',
   'GET /v1/instances/{id}/vm/console',

@@ -95,7 +95,8 @@ async function everything(): Promise<string> {
       | 'memory_images'
       | 'data_keys'
       | 'user_data'
-      | 'metric_samples',
+      | 'metric_samples'
+      | 'denied_destinations',
   ) => db.selectFrom(table).selectAll().where('instance_id', '=', instance.id).execute();
   const rows = [];
   for (const table of [
@@ -107,6 +108,7 @@ async function everything(): Promise<string> {
     'data_keys',
     'user_data',
     'metric_samples',
+    'denied_destinations',
   ] as const)
     rows.push([table, await of(table)]);
   const events = await db
@@ -151,6 +153,11 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
     const spreads = { cpu: SPREAD, ...none, network_received: null, network_sent: null, dirty: SPREAD };
     const minutes = [{ instance_id: instance.id, at: new Date().toISOString(), spreads }];
     return { body: { minutes }, answer: FENCED };
+  },
+  denied: () => {
+    const tried = { name: 'evil.example', address: null, port: null, count: 1 };
+    const denials = [{ instance_id: instance.id, at: new Date().toISOString(), ...tried }];
+    return { body: { denials }, answer: FENCED };
   },
   logins: (vm) => ({ body: { ...vm, fingerprints: [HOST_KEY.fingerprint] }, answer: FENCED }),
   commit: (vm) => {

@@ -58,6 +58,7 @@ describe('201', () => {
       wake_on_connect: false,
       auto_flush_seconds: 60,
       generations_keep: { last: 24, daily_days: 14 },
+      egress: { mode: 'open', allow: [] },
       ssh: { host: api.context.ssh.host, port: (await portsOf([id]))[0] },
       host_keys: [],
       forked_from: null,

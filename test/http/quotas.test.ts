@@ -148,6 +148,7 @@ describe('of an organisation', () => {
       ...{ name: newName(), image: 'debian-12', cpus: 1, memory_mib: 512, disk_gib: 8, labels: {} },
       ...{ idle_timeout_seconds: null, wake_on_connect: false, auto_flush_seconds: 60 },
       ...{ keep_last: 1, keep_daily_days: 0, user_data: null },
+      ...{ egress_mode: 'open' as const, egress_allow: [] },
     };
     // A connection of its own: it has counted nothing yet.
     const pool = openPool(api.database.url, () => undefined, 1);

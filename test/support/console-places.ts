@@ -2,7 +2,14 @@
 
 export const PAGES = [
   ...['/', '/instances/web', '/instances/web/generations', '/instances/web/terminal', '/instances/web/keys'],
-  ...['/instances/web/activity', '/instances/web/settings', '/ssh-keys', '/api-keys', '/webhooks'],
+  ...[
+    '/instances/web/egress',
+    '/instances/web/activity',
+    '/instances/web/settings',
+    '/ssh-keys',
+    '/api-keys',
+    '/webhooks',
+  ],
   ...['/notifications', '/organisation', '/audit', '/account', '/operator'],
 ] as const;
 

@@ -240,6 +240,7 @@ function machines(api: TestApi): Record<string, EndpointCase> {
     'POST /v1/instances/{id}/vm/flush': { need: 'vm:write', resource: instance },
     'GET /v1/instances/{id}/vm/console': { need: 'vm:read', resource: instance },
     'POST /v1/instances/{id}/vm/console/ticket': { need: 'vm:write', resource: instance },
+    'GET /v1/instances/{id}/vm/egress/denied': { need: 'vm:read', resource: instance },
     'GET /v1/instances/{id}/vm/metrics': { need: 'vm:read', resource: instance },
     'GET /v1/instances/{id}/metrics': { need: 'vm:read', resource: instance },
     'POST /v1/instances/{id}/vm/exec': {

@@ -61,7 +61,7 @@ export async function leftBehind(
       image_version: 'a'.repeat(64),
     },
     ...{
-      ssh_forward_port: 1,
+      network: { kind: 'user', ssh_forward_port: 1 },
       identity,
       released: true,
       ran: true,

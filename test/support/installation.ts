@@ -21,6 +21,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
 import { connectionOptions } from '../../src/db/pool.ts';
+import { removeGuestNetwork } from '../../src/host/network/guest-network.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../../src/host/vm/egress.ts';
 import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
@@ -365,7 +366,10 @@ export class Installation {
       const removed = () => removeLimits(hostCgroups(), name) === null;
       await until('the control groups are gone', removed, { timeout_ms: 3_000 }).catch(() => undefined);
     }
-    if (process.getuid?.() === 0) await removeEgressRules(dataFolderId(this.data_dir));
+    if (process.getuid?.() === 0) {
+      await removeEgressRules(dataFolderId(this.data_dir));
+      await removeGuestNetwork(this.data_dir);
+    }
   }
 }
 

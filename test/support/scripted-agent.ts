@@ -28,6 +28,7 @@ export const FACTS: HostFacts = {
   memory_mib: 1024 * 1024,
   images: [{ id: 'debian-12', version: 'a'.repeat(64) }],
   object_store_problem: null,
+  enforces_egress: true,
   isolation_problem: null,
 };
 

@@ -4,6 +4,7 @@ import type { Instance } from '../../../client/src/berth.ts';
 import { mebibytes, plural } from '../format.ts';
 import { ActionButtons } from '../instance/action-buttons.tsx';
 import { Activity } from '../instance/activity.tsx';
+import { EgressPanel } from '../instance/egress.tsx';
 import { ForkDialog } from '../instance/fork-dialog.tsx';
 import { Generations } from '../instance/generations.tsx';
 import { InstanceSettings } from '../instance/instance-settings.tsx';
@@ -25,6 +26,7 @@ const TABS = {
   generations: { name: 'Generations', Panel: Generations },
   terminal: { name: 'Terminal', Panel: TerminalPanel },
   keys: { name: 'Keys', Panel: KeySetPanel },
+  egress: { name: 'Egress', Panel: EgressPanel },
   activity: { name: 'Activity', Panel: Activity },
   settings: { name: 'Settings', Panel: InstanceSettings },
 } as const;

@@ -32,7 +32,7 @@ const TOLD: Record<VmAction, string> = {
   flush: 'Flushed',
   halt: 'Stopping',
 };
-const TABS = ['generations', 'terminal', 'keys', 'activity', 'settings'];
+const TABS = ['generations', 'terminal', 'keys', 'egress', 'activity', 'settings'];
 
 /** @param typed without a word, the actions of other instances are left out */
 export function commandsFor(typed: string): readonly Command[] {

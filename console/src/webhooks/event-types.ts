@@ -16,6 +16,7 @@ export const EVENT_GROUPS: readonly { readonly name: string; readonly types: rea
     name: 'VMs',
     types: ['vm.started', 'vm.stopped', 'vm.suspended', 'vm.restarted', 'vm.failed', 'vm.recovered'],
   },
+  { name: 'Egress', types: ['egress.denied'] },
   { name: 'Disks', types: ['disk.flushed', 'disk.flush_failed'] },
   {
     name: 'Keys',

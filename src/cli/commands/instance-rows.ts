@@ -4,6 +4,7 @@ import { durationText } from '../../../client/src/durations.ts';
 import { SSH_USER } from '../connection-details.ts';
 import { bytes, plural, when } from '../format.ts';
 import { savedState } from '../saved-state.ts';
+import { egressWords } from './egress-command.ts';
 
 type Row = [name: string, value: string];
 
@@ -67,6 +68,7 @@ export function rowsOf(instance: Instance, parent: string): Row[] {
     ['auto-flush', autoFlushOf(instance)],
     ['idle-timeout', idleTimeoutOf(instance)],
     ['wake', instance.wake_on_connect ? 'on: a connection starts the VM' : 'off'],
+    ['egress', egressWords(instance.egress)],
     ['keep', keepOf(instance)],
     ['labels', labels.join(' ') || '-'],
     ...forkedRow(instance, parent),

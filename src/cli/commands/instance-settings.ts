@@ -1,6 +1,6 @@
 /** An instance's settings as options of `create` and `set`. */
 import { readFileSync, statSync } from 'node:fs';
-import type { CreateInstanceRequest } from '../../../client/src/berth.ts';
+import type { CreateInstanceRequest, EgressMode } from '../../../client/src/berth.ts';
 import type { Call, Option } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { durationOrOff } from '../duration.ts';
@@ -12,6 +12,8 @@ export const DEFAULTS =
 
 /** The API's limit, checked before a large file is read. */
 const MAX_USER_DATA_BYTES = 64 * 1024;
+
+const EGRESS_MODES: readonly EgressMode[] = ['open', 'deny', 'allow'];
 
 export const SETTINGS: Readonly<Record<string, Option>> = {
   cpus: { type: 'string', value: 'N', help: 'CPUs, 1 to 16' },
@@ -48,6 +50,20 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
   },
   wake: { type: 'boolean', field: 'wake_on_connect', help: 'a connection to its SSH address starts the VM' },
   'no-wake': { type: 'boolean', help: 'a connection does not start the VM' },
+  egress: {
+    type: 'string',
+    value: 'open|deny|allow',
+    choices: EGRESS_MODES,
+    field: 'egress.mode',
+    help: 'what the VM may reach: the public internet, nothing, or what --allow lists',
+  },
+  allow: {
+    type: 'string',
+    value: 'HOST',
+    multiple: true,
+    field: 'egress.allow',
+    help: 'a name, *.name, address or network, with an optional :port, for --egress allow; replaces the list; repeatable',
+  },
   keep: {
     type: 'string',
     value: 'LAST[,DAYS]',
@@ -64,6 +80,13 @@ export const USER_DATA: Readonly<Record<string, Option>> = {
     help: 'a script that root runs once, at the first boot; - reads it from stdin',
   },
 };
+
+function egress({ options }: Call): CreateInstanceRequest['egress'] {
+  const mode = options.text('egress') as EgressMode | undefined;
+  const allow = options.list('allow');
+  if (mode === undefined && allow === undefined) return undefined;
+  return { ...(mode === undefined ? {} : { mode }), ...(allow === undefined ? {} : { allow: [...allow] }) };
+}
 
 function wake({ options }: Call): boolean | undefined {
   if (options.flag('wake') && options.flag('no-wake'))
@@ -97,6 +120,7 @@ export function settingsOf(call: Call) {
     auto_flush_seconds: durationOrOff('auto-flush', options.text('auto-flush')),
     idle_timeout_seconds: durationOrOff('idle-timeout', options.text('idle-timeout')),
     wake_on_connect: wake(call),
+    egress: egress(call),
     generations_keep: keep(options.text('keep')),
   };
 }

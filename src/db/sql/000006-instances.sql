@@ -29,6 +29,9 @@ create table instances (
   keep_daily_days      integer not null default 14,
   -- What it was forked from, which may be deleted: {instance_id, generation, dirty_bytes}.
   forked_from          jsonb,
+  egress_mode          text not null default 'open' check (egress_mode in ('open', 'deny', 'allow')),
+  -- Entries in their stored form (src/lib/egress-policy.ts).
+  egress_allow         text[] not null default '{}',
   unique (org_id, name)
 );
 create index instances_page on instances (org_id, id desc);
@@ -56,3 +59,21 @@ create table user_data (
   script      text not null check (octet_length(script) <= 65536),
   given       boolean not null default false
 );
+
+-- What VMs were denied to reach, merged by destination: the last 100 of each instance.
+create table denied_destinations (
+  instance_id text not null references instances on delete cascade,
+  -- The name, or the address where no name is known.
+  destination text not null,
+  -- 0: a look-up, or a protocol without ports.
+  port        integer not null,
+  name        text,
+  -- Of the last attempt.
+  address     text,
+  at          timestamptz not null,
+  attempts    bigint not null,
+  -- The last event about it.
+  event_at    timestamptz,
+  primary key (instance_id, destination, port)
+);
+create index denied_destinations_newest on denied_destinations (instance_id, at desc);

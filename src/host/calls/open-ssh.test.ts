@@ -11,7 +11,7 @@ test('a connection that its VM breaks before it reaches its caller is closed, an
   await once(sshd, 'listening');
   const accepted = once(sshd, 'connection') as Promise<[Socket]>;
   const { port } = sshd.address() as AddressInfo;
-  const socket = await dialSshd({ record: { ssh_forward_port: port } } as Machine);
+  const socket = await dialSshd({ record: { network: { kind: 'user', ssh_forward_port: port } } } as Machine);
   const [theirs] = await accepted;
   theirs.resetAndDestroy();
   // Not by `once`, which would be there for an error too.

@@ -1,16 +1,16 @@
-/** A connection to a VM's sshd for the ingress of another machine: the guest's port is open on our loopback alone. */
+/** A connection to a VM's sshd for the ingress of another machine: only this host reaches its guests. */
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { messageOf } from '../../lib/errors.ts';
 import type { Machine } from '../machine/machine.ts';
+import { sshEndpoint } from '../network/addresses.ts';
 import { CallError } from './call-error.ts';
 
 const DIAL_MS = 5_000;
 
 /** @throws CallError not_running */
 export async function dialSshd({ record }: Machine): Promise<Socket> {
-  const port = record.ssh_forward_port;
-  const socket = connect({ host: '127.0.0.1', port, noDelay: true, allowHalfOpen: true });
+  const socket = connect({ ...sshEndpoint(record.network), noDelay: true, allowHalfOpen: true });
   try {
     await once(socket, 'connect', { signal: AbortSignal.timeout(DIAL_MS) });
     // The VM may end before the other stream is connected.

@@ -23,6 +23,13 @@ const LOG_PATIENCE_MS = 2_000;
 /** For a greeting. On a busy host it takes long, and each abandoned try has cost sshd a process. */
 const BANNER_TRY_MS = 2_000;
 const BANNER_TRY_MAX_MS = 20_000;
+const LOOPBACK = '127.0.0.1';
+
+/** Where this host reaches it. */
+export interface Sshd {
+  readonly host: string;
+  readonly port: number;
+}
 
 /** The public half of the guest's host key. */
 export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
@@ -35,21 +42,24 @@ export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
   return [{ type, fingerprint: fingerprintOf(public_key), public_key }];
 }
 
-/** Resolves once the guest's network answers at `127.0.0.1:port` and its sshd listens. */
+/** Resolves once the guest's network answers at `sshd` and its sshd listens. */
 export async function waitForSshd(
   agent: GuestAgent,
-  port: number,
+  sshd: Sshd,
   timeout_ms: number,
   signal: AbortSignal,
 ): Promise<void> {
   const deadline = performance.now() + timeout_ms;
-  let answer = await waitForPort(port, ['greeted', 'refused'], { timeout_ms, signal });
+  // A guest with a TAP device has its network before it starts sshd.
+  let answer = isForwarded(sshd)
+    ? await waitForPort(sshd, ['greeted', 'refused'], { timeout_ms, signal })
+    : 'refused';
   while (answer !== 'greeted') {
     signal.throwIfAborted();
     if (performance.now() >= deadline) throw notInTime(timeout_ms);
     const patience = Math.min(deadline, performance.now() + LOG_PATIENCE_MS);
     if (await logsThatItListens(agent, patience, signal)) return;
-    answer = await knock(port, BANNER_TRY_MS);
+    answer = await knock(sshd, BANNER_TRY_MS);
   }
 }
 
@@ -64,13 +74,13 @@ async function logsThatItListens(agent: GuestAgent, until: number, signal: Abort
   }
 }
 
-/** Resolves once an SSH server greets at `127.0.0.1:port` (RFC 4253, section 4.2). */
-export async function waitForSsh(port: number, timeout_ms: number, signal: AbortSignal): Promise<void> {
-  await waitForPort(port, ['greeted'], { timeout_ms, signal });
+/** Resolves once an SSH server greets (RFC 4253, section 4.2). */
+export async function waitForSsh(sshd: Sshd, timeout_ms: number, signal: AbortSignal): Promise<void> {
+  await waitForPort(sshd, ['greeted'], { timeout_ms, signal });
 }
 
 async function waitForPort(
-  port: number,
+  sshd: Sshd,
   wanted: readonly PortAnswer[],
   { timeout_ms, signal }: { readonly timeout_ms: number; readonly signal: AbortSignal },
 ): Promise<PortAnswer> {
@@ -81,7 +91,7 @@ async function waitForPort(
     const left_ms = deadline - performance.now();
     if (left_ms <= 0) throw notInTime(timeout_ms);
     const began_ms = performance.now();
-    const answer = await knock(port, Math.min(left_ms, try_ms));
+    const answer = await knock(sshd, Math.min(left_ms, try_ms));
     if (wanted.includes(answer)) return answer;
     if (performance.now() - began_ms >= try_ms) try_ms = Math.min(BANNER_TRY_MAX_MS, try_ms * 2);
     await pause(wait_ms, signal);
@@ -92,12 +102,17 @@ function notInTime(timeout_ms: number): Error {
   return new Error(`sshd did not answer within ${Math.round(timeout_ms / 1000)} s`);
 }
 
-/** QEMU's network accepts every connection, and closes it if the guest refuses it. Without an answer it stays open. */
+/** By QEMU's user network, which answers for the guest. */
+function isForwarded({ host }: Sshd): boolean {
+  return host === LOOPBACK;
+}
+
+/** QEMU's user network accepts every connection, and closes it if the guest refuses it. Without an answer it stays open. */
 type PortAnswer = 'greeted' | 'refused' | 'nothing';
 
-function knock(port: number, timeout_ms: number): Promise<PortAnswer> {
+function knock(sshd: Sshd, timeout_ms: number): Promise<PortAnswer> {
   return new Promise((resolve) => {
-    const socket = connect({ host: '127.0.0.1', port });
+    const socket = connect(sshd);
     let text = '';
     const done = (answer: PortAnswer) => {
       socket.destroy();

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import type { Consistency, MemoryRef, Reason, SegmentRef } from '../../agent-api/types.ts';
 import { errnoOf } from '../../lib/errors.ts';
 import { type InstanceId, isId, type VmId } from '../../lib/ids.ts';
+import type { VmNetwork } from '../network/addresses.ts';
 import { writeFileDurably } from '../vm/durable-file.ts';
 import type { ProcessIdentity } from '../vm/process-identity.ts';
 
@@ -29,7 +30,7 @@ export interface VmRecord {
   readonly epoch: number;
   readonly image: string;
   readonly image_version: string;
-  readonly ssh_forward_port: number;
+  readonly network: VmNetwork;
   readonly identity: ProcessIdentity;
   /** False until the guest's first instruction. Such a machine is ended, not adopted. */
   readonly released: boolean;

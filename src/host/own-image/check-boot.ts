@@ -67,13 +67,12 @@ export async function checkBoot(options: CheckOptions): Promise<void> {
   const machine: VmSpec = {
     ...{ instance_id, vm_id: newId('vm'), cpus: 1, memory_mib: MEMORY_MIB, accel: options.accel },
     ...{ kernel_path: image.kernel_path, initrd_path: image.initrd_path, hostname: 'image-check' },
-    ...{ overlay_path, base_path: image.rootfs_path, runtime_dir, ssh_forward_port },
+    ...{ overlay_path, base_path: image.rootfs_path, runtime_dir },
+    network: { kind: 'user', ssh_forward_port, restricted: true },
   };
-  const words = qemuArguments(machine);
   const vm = await launchVm({
     qemu_binary: options.qemu_binary,
-    // It accepts connections, and makes none.
-    arguments: words.map((word) => (word.startsWith('user,id=') ? `${word},restrict=on` : word)),
+    arguments: qemuArguments(machine),
     runtime_dir,
     log_path: join(work_dir, 'qemu.log'),
     ...(run_as ? { run_as } : {}),
@@ -125,7 +124,7 @@ async function check({ agent, vm, image, port, work_dir, signal }: Checked): Pro
     what: 'end',
     timeout_ms: LOGIN_MS,
   });
-  await waitForSsh(port, SSHD_UP_MS, signal).catch(async (error: unknown) => {
+  await waitForSsh({ host: '127.0.0.1', port }, SSHD_UP_MS, signal).catch(async (error: unknown) => {
     throw new Error(
       `${messageOf(error)}: ${await inGuest(agent, '/usr/sbin/sshd -t 2>&1; tail -n 3 /run/berth/sshd.log')}`,
     );

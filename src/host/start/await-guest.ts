@@ -6,6 +6,7 @@ import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import { readHostKeys, waitForSshd } from '../guest/sshd.ts';
 import type { KeyPusher } from '../keys/key-pusher.ts';
 import type { Machine } from '../machine/machine.ts';
+import { sshEndpoint } from '../network/addresses.ts';
 
 const GUEST_UP_MS = 300_000;
 /** A guest from saved memory or a template need not boot. */
@@ -34,7 +35,7 @@ export async function awaitGuest(
 ): Promise<GuestUp | null> {
   const { resets } = machine;
   const resumed = machine.record.resuming === true;
-  const port = machine.record.ssh_forward_port;
+  const sshd = sshEndpoint(machine.record.network);
   const otherwise = () =>
     machine.gone || machine.broken || machine.view !== 'booting' || machine.resets !== resets;
   try {
@@ -48,7 +49,7 @@ export async function awaitGuest(
     const [applied_keys, early] = await Promise.all([
       applyUntilClear(keys, machine, undisturbed),
       readHostKeys(machine.agent).catch(() => null),
-      waitForSshd(machine.agent, port, SSHD_UP_MS, undisturbed),
+      waitForSshd(machine.agent, sshd, SSHD_UP_MS, undisturbed),
     ]);
     const host_keys = early ?? (await untilAnswered(() => readHostKeys(machine.agent), undisturbed));
     await give(AbortSignal.any([signal, machine.bootEnded(resets)]));
@@ -57,7 +58,7 @@ export async function awaitGuest(
     if (resumed) await machine.update({ resuming: false });
     if (machine.record.template) await machine.update({ template: null });
     machine.markUp(resets);
-    return { ssh_address: `127.0.0.1:${port}`, host_keys, applied_keys, resumed };
+    return { ssh_address: `${sshd.host}:${sshd.port}`, host_keys, applied_keys, resumed };
   } catch (error) {
     if (otherwise()) return null;
     throw error;

@@ -83,6 +83,7 @@ interface PausedVm extends FoundDisk, LaunchedQemu {
 /** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be launched */
 export async function launchMachine(launch: Launch, how: How): Promise<Launched> {
   const { context, assignment } = launch;
+  if (how.run) context.egress.requireEnforced(assignment);
   const owner = vmOwner(context, assignment.spec.ssh_port);
   const folder = vmFolder(context.paths.vms, assignment.instance_id);
   const found = await findDisk(launch, how);
@@ -172,11 +173,11 @@ async function makeReady(launch: Launch, how: How, paused: PausedVm): Promise<Vm
 function newRecord(
   { assignment, ran }: Launch,
   { memory, cold }: How,
-  { head, verdict, image, vm, ssh_forward_port, lazy, template_memory }: PausedVm,
+  { head, verdict, image, vm, network, lazy, template_memory }: PausedVm,
 ): VmRecord {
   const { instance_id, vm_id, boot, epoch } = assignment;
   return {
-    ...{ instance_id, vm_id, boot, epoch, ssh_forward_port, ran },
+    ...{ instance_id, vm_id, boot, epoch, network, ran },
     image: image.id,
     image_version: image.version,
     identity: vm.identity,

@@ -5,6 +5,8 @@ import type { Assignment } from '../../agent-api/types.ts';
 import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../image/host-images.ts';
 import { makeVmFolder, type VmFolder } from '../machine/record.ts';
+import { guestAddress, type VmNetwork } from '../network/addresses.ts';
+import { onTap, routeToGuest, TAP_FD } from '../network/guest-network.ts';
 import type { LazyOverlay } from '../overlay/lazy-overlay.ts';
 import { incomingSocket } from '../suspend/load-memory.ts';
 import { makeHostKey } from '../template/make-host-key.ts';
@@ -13,15 +15,16 @@ import { freeLoopbackPort } from '../vm/free-port.ts';
 import { filesOfVm } from '../vm/jail.ts';
 import { overlayPaths } from '../vm/overlay.ts';
 import type { ProcessIdentity } from '../vm/process-identity.ts';
-import { kernelCommandLine, qemuArguments } from '../vm/qemu-command.ts';
+import { kernelCommandLine, macAddress, qemuArguments } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir, type VmUser } from '../vm/uid.ts';
+import type { VmSpec } from '../vm/vm-spec.ts';
 
 const LAUNCH_TRIES = 3;
 
 export interface LaunchedQemu {
   readonly vm: LaunchedVm;
-  readonly ssh_forward_port: number;
+  readonly network: VmNetwork;
   readonly kernel_parameters: string;
 }
 
@@ -73,8 +76,11 @@ async function launchOnce(
   { folder, image, owner, lazy, resumes, memory_fd }: QemuParts,
   host_key_path: string | undefined,
 ): Promise<LaunchedQemu> {
-  const ssh_forward_port = await freeLoopbackPort();
-  const machine = {
+  const tap = owner && context.network;
+  const network: VmNetwork = tap
+    ? { kind: 'tap', address: guestAddress(spec.ssh_port) }
+    : { kind: 'user', ssh_forward_port: await freeLoopbackPort() };
+  const machine: VmSpec = {
     ...{ instance_id, vm_id, accel: context.accel, hostname: spec.hostname, ...sizeOf(spec) },
     kernel_path: image.kernel_path,
     initrd_path: image.initrd_path,
@@ -82,21 +88,25 @@ async function launchOnce(
     base_path: image.rootfs_path,
     ...(lazy ? { lazy: lazy.backing } : {}),
     runtime_dir: folder.runtime,
-    ssh_forward_port,
+    network: network.kind === 'tap' ? { kind: 'tap', fd: TAP_FD } : { ...network, restricted: false },
     ...(host_key_path === undefined ? {} : { host_key_path }),
     ...(resumes ? { incoming: { socket_path: incomingSocket(folder) } } : {}),
     ...(memory_fd === undefined ? {} : { incoming: 'told' as const }),
   };
+  if (tap) await routeToGuest(tap, spec.ssh_port);
   const vm = await launchVm({
     qemu_binary: context.qemu_binary,
     arguments: qemuArguments(machine),
     ...(owner ? { run_as: owner } : {}),
     ...(owner && context.jail ? { jail: { jail: context.jail, files: filesOfVm(machine) } } : {}),
+    ...(tap
+      ? { onTap: (command) => onTap(tap, { ssh_port: spec.ssh_port, mac: macAddress(instance_id) }, command) }
+      : {}),
     ...(memory_fd === undefined ? {} : { memory_fd }),
     runtime_dir: folder.runtime,
     log_path: folder.qemu_log,
   });
-  return { vm, ssh_forward_port, kernel_parameters: kernelCommandLine(machine) };
+  return { vm, network, kernel_parameters: kernelCommandLine(machine) };
 }
 
 /**

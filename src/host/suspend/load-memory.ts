@@ -1,7 +1,7 @@
 /** Loads saved memory into a QEMU that waits for it, if hardware and disk generation match. */
 import type { MemoryRef } from '../../agent-api/types.ts';
 import { readMemory } from '../../disk-format/memory-format.ts';
-import type { HostContext } from '../host-context.ts';
+import { type HostContext, networkKind } from '../host-context.ts';
 import type { VmFolder } from '../machine/record.ts';
 import type { DiskState } from '../overlay/disk-state.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
@@ -41,7 +41,7 @@ export function checkFit(
   const { image_version } = disk;
   const difference = differenceOf(
     memory.traits,
-    hardwareTraits({ cpus, memory_mib, accel: context.accel, image_version }),
+    hardwareTraits({ cpus, memory_mib, accel: context.accel, image_version, network: networkKind(context) }),
   );
   if (difference) throw new MemoryUnfitError(difference);
   if (disk.generation !== memory.generation)

@@ -83,7 +83,7 @@ async function saveMemory({
   const place = { disk_id: record.instance_id, epoch: record.epoch, generation: disk.head.generation };
   const { image_version, frozen } = record;
   const traits = {
-    ...hardwareTraits({ ...spec, accel: context.accel, image_version }),
+    ...hardwareTraits({ ...spec, accel: context.accel, image_version, network: record.network.kind }),
     qemu: await qemuVersion(qmp),
   };
   const { taken: stored, whole } = await saveStream(

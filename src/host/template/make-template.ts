@@ -87,7 +87,7 @@ async function launch(
   work_dir: string,
   runtime_dir: string,
 ): Promise<LaunchedVm> {
-  const { image, cpus, memory_mib, accel } = shape;
+  const { image, cpus, memory_mib, accel, network } = shape;
   const instance_id = newId('inst');
   const { overlay } = await createOverlay({
     folder: work_dir,
@@ -99,14 +99,17 @@ async function launch(
   const machine: VmSpec = {
     ...{ instance_id, vm_id: newId('vm'), cpus, memory_mib, accel, hostname: 'template' },
     ...{ kernel_path: image.kernel_path, initrd_path: image.initrd_path, base_path: image.rootfs_path },
-    ...{ overlay_path: overlay, runtime_dir, ssh_forward_port: await freeLoopbackPort() },
+    ...{ overlay_path: overlay, runtime_dir },
+    // Its state must be that of a machine with this network: QEMU's user network has some of its own.
+    network:
+      network === 'tap'
+        ? { kind: 'none' }
+        : { kind: 'user', ssh_forward_port: await freeLoopbackPort(), restricted: true },
     kernel_parameters: ['berth.template=1'],
   };
-  const words = qemuArguments(machine);
   return launchVm({
     qemu_binary,
-    // It accepts connections, and makes none.
-    arguments: words.map((word) => (word.startsWith('user,id=') ? `${word},restrict=on` : word)),
+    arguments: qemuArguments(machine),
     runtime_dir,
     log_path: join(work_dir, 'qemu.log'),
     ...(run_as ? { run_as } : {}),
@@ -143,9 +146,9 @@ async function save(
   qmp: QmpClient,
   runtime_dir: string,
 ): Promise<void> {
-  const { cpus, memory_mib, accel, image } = shape;
+  const { cpus, memory_mib, accel, image, network } = shape;
   const traits = {
-    ...hardwareTraits({ cpus, memory_mib, accel, image_version: image.version }),
+    ...hardwareTraits({ cpus, memory_mib, accel, image_version: image.version, network }),
     qemu: await qemuVersion(qmp),
   };
   const outlet = { path: join(runtime_dir, 'memory.sock'), owner: run_as, signal };

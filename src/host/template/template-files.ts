@@ -16,6 +16,7 @@ import { join } from 'node:path';
 import type { MachineTraits } from '../../agent-api/types.ts';
 import { noteGarbage } from '../../lib/release.ts';
 import type { HostImage } from '../image/host-images.ts';
+import type { VmNetwork } from '../network/addresses.ts';
 import { syncFolder, writeFileDurably } from '../vm/durable-file.ts';
 import { hardwareTraits } from '../vm/machine-traits.ts';
 import type { Accelerator } from '../vm/vm-spec.ts';
@@ -35,6 +36,7 @@ export interface Shape {
   readonly cpus: number;
   readonly memory_mib: number;
   readonly accel: Accelerator;
+  readonly network: VmNetwork['kind'];
 }
 
 /** template.json */
@@ -50,9 +52,9 @@ export interface Template extends Description {
   readonly folder: string;
 }
 
-export function templateKey({ image, cpus, memory_mib, accel }: Shape): string {
+export function templateKey({ image, cpus, memory_mib, accel, network }: Shape): string {
   const { version, manifest } = image;
-  const traits = hardwareTraits({ cpus, memory_mib, accel, image_version: version });
+  const traits = hardwareTraits({ cpus, memory_mib, accel, image_version: version, network });
   // The CPU that KVM shows may change with the host's kernel and microcode.
   const host_boot = accel === 'kvm' ? readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim() : '';
   const { vmlinuz, 'initrd.img': initrd } = manifest.files;

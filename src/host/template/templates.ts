@@ -12,6 +12,7 @@ import { Signal } from '../../lib/signal.ts';
 import type { BootSlots } from '../boot-slots.ts';
 import { listHostImages } from '../image/host-images.ts';
 import type { ImageKeeper } from '../image/image-keeper.ts';
+import type { VmNetwork } from '../network/addresses.ts';
 import type { Accelerator } from '../vm/vm-spec.ts';
 import { clearAway, type MakeOptions, makeTemplate } from './make-template.ts';
 import {
@@ -41,6 +42,7 @@ export interface TemplatesOptions
   readonly images_dir: string;
   readonly images: Pick<ImageKeeper, 'forDisk'>;
   readonly accel: Accelerator;
+  readonly network: VmNetwork['kind'];
   readonly boots: BootSlots;
   readonly log: Log;
 }
@@ -65,10 +67,10 @@ export class Templates {
   }
 
   /** The template for a machine of that shape; null: it must boot. */
-  async find(shape: Omit<Shape, 'accel'>): Promise<Template | null> {
-    const { enabled, templates_dir, accel } = this.#options;
+  async find(shape: Omit<Shape, 'accel' | 'network'>): Promise<Template | null> {
+    const { enabled, templates_dir, accel, network } = this.#options;
     if (!enabled) return null;
-    const key = templateKey({ ...shape, accel });
+    const key = templateKey({ ...shape, accel, network });
     if (this.#isGivenUp(key)) return null;
     const template = await findTemplate(templates_dir, key);
     if (template) await noteUse(template);
@@ -130,10 +132,10 @@ export class Templates {
   }
 
   async #make({ image: id, image_version, cpus, memory_mib }: Wanted, signal: AbortSignal): Promise<void> {
-    const { templates_dir, qemu_binary, qemu_img_binary, run_as, jail, accel, images, boots, log } =
+    const { templates_dir, qemu_binary, qemu_img_binary, run_as, jail, accel, network, images, boots, log } =
       this.#options;
     const image = await images.forDisk(id, image_version, signal);
-    const shape: Shape = { image, cpus, memory_mib, accel };
+    const shape: Shape = { image, cpus, memory_mib, accel, network };
     const key = templateKey(shape);
     if (this.#isGivenUp(key) || (await findTemplate(templates_dir, key))) return;
     let release = boots.takeIdle();

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { BlockList } from 'node:net';
 import { test } from 'node:test';
-import { CLOSED_IPV4, CLOSED_IPV6, egressRules, parseResolvers } from './egress-rules.ts';
+import { CLOSED_IPV4, CLOSED_IPV6 } from '../../lib/closed-networks.ts';
+import { egressRules, parseResolvers } from './egress-rules.ts';
 
 function closed(address: string): boolean {
   const family = address.includes(':') ? 'ipv6' : 'ipv4';

@@ -1,5 +1,6 @@
 /**
- * What a guest may reach, as nftables rules (nft(8)): a pure function that returns the input of `nft -f -`.
+ * What a guest may reach, as nftables rules (nft(8)): a pure function that returns the input of `nft -f -`. For guests with TAP
+ * devices see host/network; these are for QEMU's user network.
  *
  * A guest's traffic leaves through QEMU's user-mode network, so on the host it is traffic of the VM's user. slirp maps
  * 10.0.2.2 and 10.0.2.3 to the host's loopback and resolver, so traffic to these appears as traffic to 127.0.0.1 and to the
@@ -13,37 +14,8 @@
 import { createHash } from 'node:crypto';
 import { isIP } from 'node:net';
 import { assert } from '../../lib/assert.ts';
+import { CLOSED_IPV4, CLOSED_IPV6 } from '../../lib/closed-networks.ts';
 import { VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
-
-/**
- * From IANA's special-purpose registry for IPv4 (RFC 6890 and later): this network, private, shared (CGNAT), loopback,
- * link-local with cloud metadata, protocol assignments, 6to4 relays, benchmarking, multicast, reserved and broadcast; and one
- * cloud's metadata service at a public address.
- * The documentation ranges (192.0.2.0/24 and others) stay open: they are unused on the internet, and some closed networks
- * use them as public addresses. {@link EgressOptions.host_networks} closes the host's own networks.
- */
-export const CLOSED_IPV4 = [
-  '0.0.0.0/8',
-  '10.0.0.0/8',
-  '100.64.0.0/10',
-  '127.0.0.0/8',
-  '168.63.129.16/32',
-  '169.254.0.0/16',
-  '172.16.0.0/12',
-  '192.0.0.0/24',
-  '192.88.99.0/24',
-  '192.168.0.0/16',
-  '198.18.0.0/15',
-  '224.0.0.0/4',
-  '240.0.0.0/4',
-] as const;
-
-/**
- * The same for IPv6. Everything outside of 2000::/3 is closed, because it is not global unicast: loopback, mapped
- * (::ffff:0:0/96), translated (64:ff9b::/96), discard, unique local, link-local, site-local, multicast. Inside of it:
- * protocol assignments with Teredo, and 6to4.
- */
-export const CLOSED_IPV6 = ['::/3', '4000::/2', '8000::/1', '2001::/23', '2002::/16'] as const;
 
 export interface EgressOptions {
   /** Identifies this installation's table: letters, digits and `_`. */
@@ -55,6 +27,8 @@ export interface EgressOptions {
   /** First and last user of the VMs. */
   readonly first_uid?: number;
   readonly last_uid?: number;
+  /** For guests with TAP devices. */
+  readonly chains?: readonly string[];
 }
 
 /** The id of a data folder for {@link EgressOptions}. */
@@ -95,6 +69,7 @@ export function egressRules(options: EgressOptions): string {
     `    ip daddr { ${CLOSED_IPV4.join(', ')} } goto refuse`,
     `    ip6 daddr { ${CLOSED_IPV6.join(', ')} } goto refuse`,
     '  }',
+    ...(options.chains ?? []),
     // A reset becomes "connection refused" in the guest at once. slirp does not forward every ICMP error.
     '  chain refuse {',
     '    meta l4proto tcp counter reject with tcp reset',
@@ -114,14 +89,14 @@ export function parseResolvers(resolv_conf: string): string[] {
     .slice(0, 3) as string[];
 }
 
-function networkRule(network: string): string[] {
+export function networkRule(network: string): string[] {
   const [address = '', prefix = ''] = network.split('/');
   const family = isIP(address);
   const usable = family !== 0 && /^[0-9]{1,3}$/.test(prefix) && !address.includes('%');
   return usable ? [`    ${family === 4 ? 'ip' : 'ip6'} daddr ${address}/${prefix} goto refuse`] : [];
 }
 
-function resolverRules(family: 'ip' | 'ip6', resolvers: readonly string[]): string[] {
+export function resolverRules(family: 'ip' | 'ip6', resolvers: readonly string[]): string[] {
   if (resolvers.length === 0) return [];
   const to = `${family} daddr { ${[...new Set(resolvers)].join(', ')} }`;
   return [`    ${to} udp dport 53 accept`, `    ${to} tcp dport 53 accept`];

@@ -4,13 +4,15 @@ import { cpus } from 'node:os';
 import type { MachineTraits } from '../../agent-api/types.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { qemuArguments } from './qemu-command.ts';
-import type { Accelerator } from './vm-spec.ts';
+import type { Accelerator, VmNetworkSpec } from './vm-spec.ts';
 
 export interface MachineSize {
   readonly cpus: number;
   readonly memory_mib: number;
   readonly accel: Accelerator;
   readonly image_version: string;
+  /** A network card with a TAP device saves other memory than one in QEMU's user network. */
+  readonly network: Exclude<VmNetworkSpec['kind'], 'none'>;
 }
 
 /** All except QEMU's version, which a running QEMU reports. */
@@ -46,7 +48,7 @@ export function differenceOf(saved: MachineTraits, now: Partial<MachineTraits>):
 }
 
 /** The hardware arguments, which are the same for every VM of that size. */
-function hardwareArguments({ cpus: count, memory_mib, accel }: MachineSize): string[] {
+function hardwareArguments({ cpus: count, memory_mib, accel, network }: MachineSize): string[] {
   const nobody = '0'.repeat(26);
   return qemuArguments({
     ...{
@@ -58,6 +60,8 @@ function hardwareArguments({ cpus: count, memory_mib, accel }: MachineSize): str
       accel,
     },
     ...{ kernel_path: '/kernel', initrd_path: '/initrd', overlay_path: '/overlay', base_path: '/base' },
-    ...{ runtime_dir: '/run', ssh_forward_port: 1 },
+    runtime_dir: '/run',
+    network:
+      network === 'tap' ? { kind: 'tap', fd: 0 } : { kind: 'user', ssh_forward_port: 1, restricted: false },
   });
 }

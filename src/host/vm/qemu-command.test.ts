@@ -18,7 +18,7 @@ const SPEC: VmSpec = {
   overlay_path: '/data/overlays/a.qcow2',
   base_path: '/images/rootfs.img',
   runtime_dir: '/run/vm',
-  ssh_forward_port: 30_000,
+  network: { kind: 'user', ssh_forward_port: 30_000, restricted: false },
 };
 
 function valuesOf(argv: readonly string[], option: string): string[] {
@@ -137,7 +137,7 @@ test('relative paths, foreign ids and numbers out of range are refused', () => {
     { cpus: 0 },
     { cpus: 1.5 },
     { memory_mib: 1 },
-    { ssh_forward_port: 70_000 },
+    { network: { kind: 'user', ssh_forward_port: 70_000, restricted: false } },
   ];
   for (const change of bad) {
     assert.throws(

@@ -19,6 +19,7 @@ import {
   type LazyBacking,
   type Machine,
   machineFor,
+  type VmNetworkSpec,
   type VmSpec,
   vmSockets,
 } from './vm-spec.ts';
@@ -241,7 +242,7 @@ function lazyNode(lazy: LazyBacking): BlockdevOptions {
 function networkArguments(spec: VmSpec, machine: Machine): string[] {
   return [
     '-netdev',
-    `user,id=${DEVICES.net},ipv6=off,hostfwd=tcp:127.0.0.1:${spec.ssh_forward_port}-:22`,
+    netdev(spec.network),
     ...device({
       driver: onBus('virtio-net', machine),
       netdev: DEVICES.net,
@@ -250,6 +251,15 @@ function networkArguments(spec: VmSpec, machine: Machine): string[] {
       ...(machine === 'q35' ? { romfile: '' } : {}),
     }),
   ];
+}
+
+function netdev(network: VmNetworkSpec): string {
+  const id = `id=${DEVICES.net}`;
+  if (network.kind === 'tap') return `tap,${id},fd=${network.fd}`;
+  // A hub that nothing else is connected to. Unlike the user network it saves no state, which a machine with a TAP has not.
+  if (network.kind === 'none') return `hubport,${id},hubid=0`;
+  const restrict = network.restricted ? ',restrict=on' : '';
+  return `user,${id},ipv6=off,hostfwd=tcp:127.0.0.1:${network.ssh_forward_port}-:22${restrict}`;
 }
 
 /** Words for the hardware, and words that identify instance and boot. */

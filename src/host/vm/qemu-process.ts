@@ -28,7 +28,7 @@ import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
-import { CLEAN_ENV, inJail, type Jail, type JailFiles } from './jail.ts';
+import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles } from './jail.ts';
 import {
   allPids,
   commandLineOf,
@@ -57,6 +57,8 @@ export interface LaunchOptions {
   readonly arguments: readonly string[];
   /** Absent: as the agent's user, which is not root. */
   readonly run_as?: { readonly uid: number; readonly gid: number };
+  /** Needs `run_as`. The command line that opens QEMU's TAP device and runs `command` in an empty network namespace. */
+  readonly onTap?: (command: readonly string[]) => string[];
   /** Needs `run_as`. Absent: no jail. */
   readonly jail?: { readonly jail: Jail; readonly files: JailFiles };
   readonly runtime_dir: string;
@@ -127,11 +129,15 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
   throw new QemuLaunchError(`QEMU did not start: ${reason}`, logTail(options.log_path));
 }
 
-function spawnQemu({ qemu_binary, run_as, jail, memory_fd, ...options }: LaunchOptions, log_fd: number) {
-  assert(!jail || run_as, 'a jail takes a user');
-  const command = [qemu_binary, ...options.arguments];
-  const [file = '', ...words] =
-    jail && run_as ? inJail({ ...jail, user: run_as, info_fd: INFO_FD }, command) : command;
+function spawnQemu(
+  { qemu_binary, run_as, jail, onTap, memory_fd, ...options }: LaunchOptions,
+  log_fd: number,
+) {
+  assert((!jail && !onTap) || run_as, 'a jail or a TAP device takes a user');
+  const qemu = [qemu_binary, ...options.arguments];
+  const jailed = jail && run_as ? inJail({ ...jail, user: run_as, info_fd: INFO_FD }, qemu) : qemu;
+  const as_user = onTap && run_as && !jail ? [...asUser(run_as), ...jailed] : jailed;
+  const [file = '', ...words] = onTap ? onTap(as_user) : as_user;
   const stdio: StdioOptions = ['ignore', log_fd, log_fd];
   if (jail) stdio.push(memory_fd ?? 'ignore', 'pipe');
   else if (memory_fd !== undefined) stdio.push(memory_fd);
@@ -140,7 +146,7 @@ function spawnQemu({ qemu_binary, run_as, jail, memory_fd, ...options }: LaunchO
     stdio,
     cwd: '/',
     env: CLEAN_ENV,
-    ...(jail ? {} : run_as),
+    ...(jail || onTap ? {} : run_as),
   });
 }
 
@@ -270,7 +276,7 @@ export function findOrphans(runtime_root: string): FoundVm[] {
 }
 
 /** Programs that start QEMU, with QEMU's arguments after their own. */
-const LAUNCHERS: readonly string[] = ['bwrap', 'setpriv'];
+const LAUNCHERS: readonly string[] = ['nsenter', 'perl', 'unshare', 'bwrap', 'setpriv'];
 
 /** Parses the arguments of {@link qemuArguments}; null: another program's, or a launcher's. */
 export function describeCommandLine(argv: readonly string[]): Omit<FoundVm, 'identity'> | null {

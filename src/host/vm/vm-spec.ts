@@ -25,6 +25,15 @@ export interface LazyBacking {
   readonly reconnect_delay_seconds: number;
 }
 
+/**
+ * `tap`: QEMU has an open TAP device, at this file descriptor. `user`: QEMU's user network, which forwards this port of the host's
+ * loopback to the guest's port 22; `restricted`, the guest makes no connections. `none`: the card is there, without a network.
+ */
+export type VmNetworkSpec =
+  | { readonly kind: 'tap'; readonly fd: number }
+  | { readonly kind: 'user'; readonly ssh_forward_port: number; readonly restricted: boolean }
+  | { readonly kind: 'none' };
+
 export interface VmSpec {
   readonly instance_id: string;
   readonly vm_id: string;
@@ -42,8 +51,7 @@ export interface VmSpec {
   readonly lazy?: LazyBacking;
   /** Folder of the VM's sockets. It belongs to the VM's user until QEMU listens. */
   readonly runtime_dir: string;
-  /** Port on the host's 127.0.0.1 that is forwarded to the guest's port 22. */
-  readonly ssh_forward_port: number;
+  readonly network: VmNetworkSpec;
   /** Additional words of the kernel's command line. */
   readonly kernel_parameters?: readonly string[];
   /** An SSH host key for a disk that has none: the public key's file, then the private key's. QEMU reads them at its start. */
@@ -91,7 +99,7 @@ export function checkSpec(spec: VmSpec): void {
   assert(isId('vm', spec.vm_id), 'vm_id is not a VM id');
   inRange(spec.cpus, 1, 64, 'cpus');
   inRange(spec.memory_mib, 64, 1 << 20, 'memory_mib');
-  inRange(spec.ssh_forward_port, 1, 65_535, 'ssh_forward_port');
+  if (spec.network.kind === 'user') inRange(spec.network.ssh_forward_port, 1, 65_535, 'ssh_forward_port');
   assert(HOSTNAME.test(spec.hostname), 'hostname is not a host name');
   for (const word of spec.kernel_parameters ?? []) {
     assert(KERNEL_WORD.test(word), 'a kernel parameter must be one printable word without quotes');

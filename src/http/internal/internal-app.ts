@@ -20,6 +20,7 @@ import { transaction } from '../../db/pool.ts';
 import { findStoreMark } from '../../disks/mark-store.ts';
 import { readDataKeys, readHead } from '../../disks/read-head.ts';
 import { findLineage, recordBootOrder } from '../../disks/store.ts';
+import { recordDenied } from '../../egress/record-denied.ts';
 import { renewLease } from '../../hosts/lease-store.ts';
 import { findHostByToken, recordHeartbeat, setProtocol } from '../../hosts/store.ts';
 import { commitGeneration } from '../../instances/commit-generation.ts';
@@ -134,6 +135,7 @@ function registerReports(app: FastifyInstance, { db, hub, host_lease_ms }: Inter
   serve(app, ROUTES.minutes, async ({ host, body }) => ({
     outcome: await recordMinutes(db, host.id, body),
   }));
+  serve(app, ROUTES.denied, async ({ host, body }) => ({ outcome: await recordDenied(db, host.id, body) }));
   serve(app, ROUTES.userData, async ({ host, body }) => ({
     script: await readUserData(db, host.id, body.vm_id),
   }));

@@ -76,7 +76,7 @@ type Filters = { readonly type?: EventType; readonly resource?: string };
 type Query = Filters & LogQuery;
 
 /** Readable with `instances:read`; all others with `org:read`. */
-const OF_INSTANCES = ['instance', 'vm', 'disk', 'ssh_key', 'api_key'];
+const OF_INSTANCES = ['instance', 'vm', 'egress', 'disk', 'ssh_key', 'api_key'];
 const SCOPES = ['instances:read', 'org:read'] as const satisfies readonly Scope[];
 const ACCESS = { access: 'any', any_scope: SCOPES } as const;
 
@@ -126,7 +126,7 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
       operationId: 'listEvents',
       summary: "List the organisation's events of the last 30 days",
       description:
-        'The scope `instances:read` shows the events of instances, VMs, disks and keys; `org:read` shows the others.',
+        'The scope `instances:read` shows the events of instances, VMs, egress, disks and keys; `org:read` shows the others.',
       tags: ['Events'],
       querystring: pageQuery(200, { ...FILTERS, ...LOG_FILTERS }),
       response: { 200: pageOf(Event) },

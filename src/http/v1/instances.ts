@@ -3,6 +3,7 @@ import { changeInstance, deleteInstance } from '../../instances/change-instance.
 import { createInstance } from '../../instances/create-instance.ts';
 import { findInstance, type InstanceChange, listInstances } from '../../instances/store.ts';
 import { instanceView } from '../../instances/view.ts';
+import { checkedEntries } from '../../lib/egress-policy.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { type InstanceId, isId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
@@ -11,6 +12,9 @@ import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
+  closed,
+  EgressAllow,
+  EgressModeSchema,
   EmptyBody,
   GenerationsKeep,
   Instance,
@@ -70,6 +74,8 @@ const UserData = Type.String({
   examples: ['#!/bin/sh\napt-get update\n'],
 });
 
+const EgressRequest = closed({ mode: Type.Optional(EgressModeSchema), allow: Type.Optional(EgressAllow) });
+
 const CreateInstanceRequest = named('CreateInstanceRequest', {
   name: DnsLabel,
   image: Type.Optional(
@@ -83,6 +89,7 @@ const CreateInstanceRequest = named('CreateInstanceRequest', {
   wake_on_connect: Type.Optional(WakeOnConnect),
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
+  egress: Type.Optional(EgressRequest),
   user_data: Type.Optional(UserData),
 });
 const ChangeInstanceRequest = named('ChangeInstanceRequest', {
@@ -92,6 +99,7 @@ const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   wake_on_connect: Type.Optional(WakeOnConnect),
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
+  egress: Type.Optional(EgressRequest),
   cpus: Type.Optional(Type.Integer({ ...CPUS, description: WHILE_STOPPED })),
   memory_mib: Type.Optional(Type.Integer({ ...MEMORY_MIB, description: WHILE_STOPPED })),
   disk_gib: Type.Optional(
@@ -110,6 +118,14 @@ export function instanceId(params: { id: string }): InstanceId {
 
 function keepColumns({ last, daily_days }: Static<typeof GenerationsKeep>) {
   return { keep_last: last, keep_daily_days: daily_days };
+}
+
+/** What is absent stays as it is. @throws AppError INVALID_REQUEST naming the entry */
+function egressColumns({ mode, allow }: Static<typeof EgressRequest>) {
+  return {
+    ...(mode === undefined ? {} : { egress_mode: mode }),
+    ...(allow === undefined ? {} : { egress_allow: checkedEntries(allow) }),
+  };
 }
 
 export function registerInstances(app: App, context: AppContext, cursors: CursorSealer): void {
@@ -150,6 +166,9 @@ function registerCreate(app: App, context: AppContext): void {
         wake_on_connect: body.wake_on_connect ?? false,
         auto_flush_seconds: body.auto_flush_seconds === undefined ? 60 : body.auto_flush_seconds,
         ...keepColumns(body.generations_keep ?? DEFAULT_KEEP),
+        egress_mode: 'open' as const,
+        egress_allow: [],
+        ...egressColumns(body.egress ?? {}),
         user_data: body.user_data ?? null,
       };
       if (Buffer.byteLength(wanted.user_data ?? '') > USER_DATA_BYTES)
@@ -244,10 +263,11 @@ function registerChange(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
-      const { generations_keep: keep, ...rest } = request.body;
+      const { generations_keep: keep, egress, ...rest } = request.body;
       const change = {
         ...rest,
         ...(keep === undefined ? {} : keepColumns(keep ?? DEFAULT_KEEP)),
+        ...egressColumns(egress ?? {}),
       } as InstanceChange;
       const mutation = { action: 'instance.change' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {

@@ -1,0 +1,54 @@
+/** The guests' DNS server, over UDP and TCP. A VM is known by its address; others get no answer. */
+import type { Socket as UdpSocket } from 'node:dgram';
+import type { Server, Socket } from 'node:net';
+import { answerQuery } from './answer-query.ts';
+import type { Guest } from './guest.ts';
+
+const MESSAGE_MAX_BYTES = 4_096;
+const TCP_IDLE_MS = 10_000;
+
+export type FindGuest = (address: string | undefined) => Guest | undefined;
+
+export function serveUdp(socket: UdpSocket, findGuest: FindGuest): void {
+  socket.on('message', (message, { address, port }) => {
+    const guest = findGuest(address);
+    if (!guest || message.length > MESSAGE_MAX_BYTES) return;
+    void answerQuery(guest, message, true).then((answer) => {
+      if (answer) socket.send(answer, port, address, () => undefined);
+    });
+  });
+}
+
+export function serveTcp(server: Server, findGuest: FindGuest): void {
+  server.on('connection', (socket) => {
+    socket.on('error', () => socket.destroy());
+    const guest = findGuest(socket.remoteAddress);
+    if (guest) void answerStream(socket, guest).catch(() => socket.destroy());
+    else socket.destroy();
+  });
+}
+
+/** One query after the other; each has its length in front (RFC 7766). */
+async function answerStream(socket: Socket, guest: Guest): Promise<void> {
+  const release = guest.hold({ isPermitted: () => true, cut: () => socket.destroy() });
+  if (!release) return void socket.destroy();
+  socket.once('close', release);
+  socket.setTimeout(TCP_IDLE_MS, () => socket.destroy());
+  let waiting = Buffer.alloc(0);
+  for await (const chunk of socket) {
+    waiting = Buffer.concat([waiting, chunk as Buffer]);
+    while (waiting.length >= 2) {
+      const length = waiting.readUInt16BE(0);
+      if (length > MESSAGE_MAX_BYTES) return void socket.destroy();
+      if (waiting.length < 2 + length) break;
+      const answer = await answerQuery(guest, waiting.subarray(2, 2 + length), false);
+      waiting = waiting.subarray(2 + length);
+      if (answer) {
+        const size = Buffer.alloc(2);
+        size.writeUInt16BE(answer.length, 0);
+        socket.write(Buffer.concat([size, answer]));
+      }
+    }
+  }
+  socket.end();
+}

@@ -1,0 +1,184 @@
+/**
+ * The egress policies of this host's VMs: takes them from the assignments, and has them enforced by the packet rules in the guests'
+ * network and by the gate.
+ *
+ *   assignments ──► gate (names) ──► packet rules (everything else) ──► "applied"
+ *   refused look-ups and connections of the gate, refused packets of the kernel's log ──► reports to the control plane
+ *
+ * Invariants:
+ * - a VM with a restricted egress starts only after its policy is applied;
+ * - until the first assignments the kernel keeps the last agent's rules, which allow no name while there is no gate.
+ */
+import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import { DENIALS_MAX, type DeniedDestination } from '../../agent-api/egress-types.ts';
+import type { Assignment } from '../../agent-api/types.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import { rfc3339 } from '../../lib/clock.ts';
+import { messageOf } from '../../lib/errors.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import type { Log } from '../../lib/log.ts';
+import { Signal } from '../../lib/signal.ts';
+import { DENIED_LOG_GROUP, GATE_MARK, guestAddress } from '../network/addresses.ts';
+import { type GuestNetwork, hostAddresses, inNetwork } from '../network/guest-network.ts';
+import { hostResolvers } from '../network/resolvers.ts';
+import { PROBE_UID } from '../vm/uid.ts';
+import { Denials } from './denials.ts';
+import { GateChild } from './gate-child.ts';
+import type { CountedDenial, GuestPolicy } from './gate-messages.ts';
+import { GATE_ROUTES, guestRules } from './guest-rules.ts';
+import { runPacketLog } from './packet-log.ts';
+
+/** The gate's user: one of the VMs' users, so that the host's own rules close private networks to it, too. */
+const GATE_UID = PROBE_UID - 1;
+/** In the guests' network, where nothing else listens. */
+const RELAY_PORT = 7_443;
+const NAMES_PORT = 7_053;
+/** How long a change waits for a gate that is being started. The rules are closed without it. */
+const GATE_MS = 1_500;
+/** Denied destinations that wait for the control plane. */
+const WAITING_MAX = 10_000;
+
+type Policed = Pick<Assignment, 'instance_id' | 'egress'> & { readonly spec: { readonly ssh_port: number } };
+
+export interface EgressControlOptions {
+  /** null: VMs have QEMU's user network, where no policy can be enforced. */
+  readonly network: GuestNetwork | null;
+  readonly client: Pick<ControlPlaneClient, 'reportDenied'>;
+  readonly log: Log;
+}
+
+export class EgressControl {
+  readonly #options: EgressControlOptions;
+  readonly #gate: GateChild | null;
+  readonly #denials: Denials;
+  readonly #instances = new Map<string, InstanceId>();
+  readonly #waiting: DeniedDestination[] = [];
+  readonly #waits = new Signal();
+  /** Changes are applied one after the other. */
+  #last: Promise<void> = Promise.resolve();
+  #applied: ReadonlyMap<InstanceId, string> = new Map();
+  /** null: the control plane has not answered yet. */
+  #newest: readonly Policed[] | null = null;
+
+  constructor(options: EgressControlOptions) {
+    this.#options = options;
+    const take = (denials: readonly CountedDenial[]) => this.#take(denials);
+    this.#denials = new Denials(take);
+    this.#gate =
+      options.network &&
+      new GateChild({
+        guest_namespace: options.network.path,
+        own_namespace: `/proc/${process.pid}/ns/net`,
+        relay_port: RELAY_PORT,
+        names_port: NAMES_PORT,
+        uid: GATE_UID,
+        log: options.log,
+        takeDenials: take,
+      });
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    const { network, log } = this.#options;
+    if (!network || !this.#gate) return;
+    signal.addEventListener('abort', () => this.#gate?.close(), { once: true });
+    const takeDenial = (denial: Parameters<Denials['add']>[0]) => this.#denials.add(denial);
+    await Promise.all([
+      this.#gate.run(),
+      runPacketLog({ namespace: network.path, group: DENIED_LOG_GROUP, log, takeDenial }, signal),
+      this.#reports(signal),
+    ]);
+  }
+
+  /** Has the policies of all assignments enforced. @throws why the rules cannot be applied */
+  apply(assignments: readonly Policed[], again = false): Promise<void> {
+    this.#newest = assignments;
+    const applying = this.#last.then(() => this.#apply(assignments, again));
+    this.#last = applying.catch(() => undefined);
+    return applying;
+  }
+
+  /** Called about once a minute: the host's resolvers and networks change, and others may remove rules. */
+  async mend(): Promise<void> {
+    if (this.#newest !== null) await this.apply(this.#newest, true);
+  }
+
+  /** @throws when the VM of an assignment must not run, because its policy is not enforced here */
+  requireEnforced({ instance_id, egress }: Policed): void {
+    if (egress.mode === 'open' || this.#applied.get(instance_id) === JSON.stringify(egress)) return;
+    throw new Error(
+      this.#options.network === null
+        ? `this host cannot enforce the egress mode "${egress.mode}": its VMs have QEMU's user network. Run Berth as root on a host with /dev/net/tun, or set the mode to open`
+        : 'the egress policy is not enforced yet; start the VM again',
+    );
+  }
+
+  async #apply(assignments: readonly Policed[], again: boolean): Promise<void> {
+    const { network, log } = this.#options;
+    if (!network || !this.#gate) return;
+    const guests: GuestPolicy[] = assignments.map(({ spec, egress }) => ({
+      address: guestAddress(spec.ssh_port),
+      policy: egress,
+    }));
+    for (const { instance_id, spec } of assignments)
+      this.#instances.set(guestAddress(spec.ssh_port), instance_id);
+    const wanted = new Map(
+      assignments.map(({ instance_id, egress }) => [instance_id, JSON.stringify(egress)]),
+    );
+    if (!again && sameEntries(wanted, this.#applied)) return;
+    const state = { resolvers: hostResolvers(), host_networks: hostAddresses(), guests };
+    const late = new AbortController();
+    await Promise.race([this.#gate.apply(state), pause(GATE_MS, late.signal)]);
+    late.abort();
+    await inNetwork(network, ['sh', '-c', ROUTES_SCRIPT]);
+    const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
+    await inNetwork(network, ['nft', '-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
+    this.#applied = wanted;
+    log.debug({ guests: guests.length }, 'egress policies are applied');
+  }
+
+  #take(denials: readonly CountedDenial[]): void {
+    for (const { guest, name, address, port, count, at_ms } of denials) {
+      const instance_id = this.#instances.get(guest);
+      if (!instance_id || this.#waiting.length >= WAITING_MAX) continue;
+      this.#waiting.push({
+        instance_id,
+        at: rfc3339(new Date(at_ms)),
+        name,
+        address,
+        port: port || null,
+        count,
+      });
+    }
+    this.#waits.notify();
+  }
+
+  async #reports(signal: AbortSignal): Promise<void> {
+    for (let failures = 0; !signal.aborted; ) {
+      const since = this.#waits.count;
+      if (this.#waiting.length === 0) {
+        await this.#waits.wait({ since, signal });
+        continue;
+      }
+      const denials = this.#waiting.slice(0, DENIALS_MAX);
+      try {
+        await this.#options.client.reportDenied({ denials });
+        this.#waiting.splice(0, denials.length);
+        failures = 0;
+      } catch (error) {
+        this.#options.log.debug({ reason: messageOf(error) }, 'denied attempts could not be reported');
+        await pause(backoffMs(failures++, 200, 5_000), signal);
+      }
+    }
+  }
+}
+
+function sameEntries(a: ReadonlyMap<string, string>, b: ReadonlyMap<string, string>): boolean {
+  return a.size === b.size && [...a].every(([key, value]) => b.get(key) === value);
+}
+
+/** Packets with the gate's mark are delivered in the namespace, whatever their destination. */
+const ROUTES_SCRIPT = [
+  'set -e',
+  `ip rule show fwmark ${GATE_MARK} | grep -q . || ip rule add fwmark ${GATE_MARK} lookup ${GATE_ROUTES}`,
+  `ip route replace local default dev lo table ${GATE_ROUTES}`,
+].join('\n');

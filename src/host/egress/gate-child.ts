@@ -1,0 +1,148 @@
+/**
+ * The agent's side of the gate's process: starts it, gives it the state, takes its denials, and starts it again when it ended.
+ *
+ * Its sockets are opened in the guests' network namespace by a few lines of Perl (every Debian has it), because Node can open none
+ * with IP_TRANSPARENT: such a socket accepts connections to any destination and shows which one it was. The gate itself runs in this
+ * process's namespace, so it connects as the host does.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { extname, join } from 'node:path';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import type { Log } from '../../lib/log.ts';
+import type { CountedDenial, FromGate, GateState } from './gate-messages.ts';
+
+export interface GateOptions {
+  /** Where guests' packets arrive: a path to enter by nsenter(1); null: this namespace. */
+  readonly guest_namespace: string | null;
+  /** Where the gate connects from. */
+  readonly own_namespace: string;
+  readonly relay_port: number;
+  readonly names_port: number;
+  /** The gate's unprivileged user and group. */
+  readonly uid: number;
+  readonly log: Log;
+  readonly takeDenials: (denials: readonly CountedDenial[]) => void;
+}
+
+/** `perl -e … RELAY_PORT NAMES_PORT PROGRAM…`: appends the descriptors of relay, UDP and TCP to PROGRAM's arguments. */
+const OPEN_SOCKETS = `
+use strict; use Socket; use Fcntl;
+my ($relay_port, $names_port, @program) = @ARGV;
+sub opened { my ($type, $port, $transparent) = @_;
+  socket(my $s, PF_INET, $type, 0) or die "socket: $!";
+  setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1) or die "SO_REUSEADDR: $!" if $type == SOCK_STREAM;
+  if ($transparent) { setsockopt($s, 0, 19, 1) or die "IP_TRANSPARENT: $!"; }
+  bind($s, pack_sockaddr_in($port, INADDR_ANY)) or die "bind $port: $!";
+  if ($type == SOCK_STREAM) { listen($s, 1024) or die "listen: $!"; }
+  fcntl($s, F_SETFD, 0) or die "fcntl: $!";
+  return $s;
+}
+my @sockets = (opened(SOCK_STREAM, $relay_port, 1), opened(SOCK_DGRAM, $names_port, 0), opened(SOCK_STREAM, $names_port, 0));
+my $user = pop @program;
+exec @program, (map { fileno $_ } @sockets), $user or die "exec: $!";
+`;
+
+const RESTART_MAX_MS = 5_000;
+
+export class GateChild {
+  readonly #options: GateOptions;
+  readonly #ending = new AbortController();
+  #child: ChildProcess | null = null;
+  #state: Omit<GateState, 'sequence'> | null = null;
+  #sequence = 0;
+  #confirmed = 0;
+  readonly #waiting = new Set<() => void>();
+
+  constructor(options: GateOptions) {
+    this.#options = options;
+  }
+
+  /** Runs until {@link close}. */
+  async run(): Promise<void> {
+    for (let failures = 0; !this.#ending.signal.aborted; failures++) {
+      const started_at = performance.now();
+      await this.#runOnce();
+      if (performance.now() - started_at > 60_000) failures = 0;
+      if (this.#ending.signal.aborted) return;
+      this.#options.log.error(
+        'the egress gate ended; VMs with a restricted egress reach only allowed addresses',
+      );
+      await pause(backoffMs(failures, 100, RESTART_MAX_MS), this.#ending.signal);
+    }
+  }
+
+  /** Resolves when the gate has applied it, which may take until the gate is started again. */
+  async apply(state: Omit<GateState, 'sequence'>): Promise<void> {
+    this.#state = state;
+    const sequence = ++this.#sequence;
+    this.#send();
+    while (this.#confirmed < sequence && !this.#ending.signal.aborted) {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      this.#waiting.add(resolve);
+      await promise;
+    }
+  }
+
+  /** It is started again. */
+  kill(): void {
+    this.#child?.kill('SIGKILL');
+  }
+
+  close(): void {
+    this.#ending.abort();
+    this.kill();
+    this.#wakeWaiting();
+  }
+
+  async #runOnce(): Promise<void> {
+    const [program = '', ...args] = this.#command();
+    const child = spawn(program, args, {
+      stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+      cwd: '/',
+      env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
+    });
+    this.#child = child;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    child.stderr?.on('data', (text: Buffer) => {
+      this.#options.log.warn({ text: text.toString('utf8').slice(0, 2_000) }, 'the egress gate said');
+    });
+    child.on('message', (message) => this.#take(message as FromGate));
+    child.once('error', () => resolve());
+    child.once('close', () => resolve());
+    this.#send();
+    await promise;
+    this.#child = null;
+    this.#confirmed = 0;
+  }
+
+  #command(): readonly string[] {
+    const { guest_namespace, own_namespace, relay_port, names_port, uid } = this.#options;
+    const enter = (path: string) => ['nsenter', `--net=${path}`, '--'];
+    const gate = join(import.meta.dirname, `gate-process${extname(import.meta.filename)}`);
+    return [
+      ...(guest_namespace === null ? [] : enter(guest_namespace)),
+      ...['perl', '-e', OPEN_SOCKETS, String(relay_port), String(names_port)],
+      ...(guest_namespace === null ? [] : enter(own_namespace)),
+      ...[process.execPath, gate, String(uid)],
+    ];
+  }
+
+  #send(): void {
+    if (this.#state === null || !this.#child?.connected) return;
+    this.#child.send({ ...this.#state, sequence: this.#sequence }, () => undefined);
+  }
+
+  #take(message: FromGate): void {
+    if (message.type === 'denied') {
+      this.#options.takeDenials(message.denials);
+      return;
+    }
+    this.#confirmed = Math.max(this.#confirmed, message.sequence);
+    this.#wakeWaiting();
+  }
+
+  #wakeWaiting(): void {
+    for (const wake of this.#waiting) wake();
+    this.#waiting.clear();
+  }
+}

@@ -1,0 +1,123 @@
+/**
+ * The packet rules of VMs with a restricted egress, as nftables rules (nft(8)): a pure function that returns the input of `nft -f -`.
+ * They stand in a table of their own beside the rules that hold for all guests, and only close: what they let pass, those may close.
+ *
+ * A restricted VM's packets pass in this order:
+ *   to an allowed network, and answers to connections from outside      pass
+ *   look-ups (port 53)                                                  to the gate's resolver
+ *   TCP to a port of an allowed name                                    to the gate, with the original destination (tproxy)
+ *   everything else, and look-ups or connections without a gate         logged and refused
+ *
+ * Invariants:
+ * - each packet is decided by the present rules, so a change holds for open connections;
+ * - applying the text replaces the table in one transaction; the kernel keeps it while the agent is down.
+ */
+import { isIPv4 } from 'node:net';
+import { assert } from '../../lib/assert.ts';
+import { activeEntries, type NetworkEntry, portsOf } from '../../lib/egress-policy.ts';
+import { networkWithin } from '../../lib/networks.ts';
+import { GATE_MARK, LOG_DENIED } from '../network/addresses.ts';
+import type { GuestPolicy } from './gate-messages.ts';
+
+export interface GuestRulesOptions {
+  readonly guests: readonly GuestPolicy[];
+  /** The interfaces of VMs, as nft matches them: `vm*`. */
+  readonly interfaces: string;
+  readonly relay_port: number;
+  readonly names_port: number;
+}
+
+export const EGRESS_TABLE = 'berth_egress';
+/** The routing table of marked packets. */
+export const GATE_ROUTES = 6265;
+
+export function guestRules(options: GuestRulesOptions): string {
+  const restricted = options.guests.filter(({ policy }) => policy.mode !== 'open');
+  for (const { address } of restricted) assert(isIPv4(address), 'a VM has an IPv4 address');
+  const { interfaces, relay_port, names_port } = options;
+  const from = `iifname "${interfaces}" ip saddr @restricted`;
+  return [
+    `table inet ${EGRESS_TABLE} {}`,
+    `delete table inet ${EGRESS_TABLE}`,
+    `table inet ${EGRESS_TABLE} {`,
+    `  set restricted { type ipv4_addr; ${elements(restricted.map(({ address }) => address))} }`,
+    `  set networks { type ipv4_addr . ipv4_addr; flags interval; ${elements(networks(restricted, false))} }`,
+    `  set ports { type ipv4_addr . ipv4_addr . inet_service; flags interval; ${elements(networks(restricted, true))} }`,
+    `  set relayed { type ipv4_addr . inet_service; ${elements(relayed(restricted))} }`,
+    '  chain allowed {',
+    '    ct direction reply accept',
+    '    ip saddr . ip daddr @networks accept',
+    '    meta l4proto { tcp, udp } ip saddr . ip daddr . th dport @ports accept',
+    '  }',
+    '  chain mangle {',
+    '    type filter hook prerouting priority mangle; policy accept;',
+    `    ${from} jump lead`,
+    '  }',
+    '  chain lead {',
+    '    jump allowed',
+    `    meta l4proto { tcp, udp } th dport 53 meta mark set ${GATE_MARK} accept`,
+    `    meta l4proto tcp ip saddr . th dport @relayed tproxy ip to :${relay_port} meta mark set ${GATE_MARK} accept`,
+    '  }',
+    '  chain nat {',
+    // Before the chain that leads look-ups of other VMs to the host's resolvers.
+    '    type nat hook prerouting priority dstnat - 5; policy accept;',
+    `    ${from} jump names`,
+    '  }',
+    '  chain names {',
+    '    jump allowed',
+    `    meta l4proto { tcp, udp } th dport 53 redirect to :${names_port}`,
+    '  }',
+    '  chain forward {',
+    '    type filter hook forward priority filter - 5; policy accept;',
+    `    ${from} jump decide`,
+    // What belongs to a connection of the VM that was allowed before.
+    `    oifname "${interfaces}" ip daddr @restricted ct direction reply jump answers`,
+    '  }',
+    '  chain answers {',
+    '    ip daddr . ip saddr @networks accept',
+    '    meta l4proto { tcp, udp } ip daddr . ip saddr . th sport @ports accept',
+    '    counter drop',
+    '  }',
+    '  chain input {',
+    '    type filter hook input priority filter - 5; policy accept;',
+    `    ${from} meta mark != ${GATE_MARK} jump decide`,
+    '  }',
+    '  chain decide {',
+    '    jump allowed',
+    `    ${LOG_DENIED}`,
+    '    meta l4proto tcp counter reject with tcp reset',
+    '    counter reject with icmpx admin-prohibited',
+    '  }',
+    '}',
+    '',
+  ].join('\n');
+}
+
+function elements(all: readonly string[]): string {
+  return all.length === 0 ? '' : `elements = { ${[...new Set(all)].join(', ')} };`;
+}
+
+function networks(guests: readonly GuestPolicy[], with_port: boolean): string[] {
+  return guests.flatMap(({ address, policy }) => {
+    const entries = activeEntries(policy).filter(
+      (entry): entry is NetworkEntry =>
+        entry.kind === 'network' && entry.family === 4 && (entry.port !== null) === with_port,
+    );
+    // An interval set refuses a network inside of another.
+    const widest = entries.filter(
+      ({ cidr, port }) =>
+        !entries.some(
+          (other) => other.cidr !== cidr && other.port === port && networkWithin(cidr, [other.cidr]),
+        ),
+    );
+    return widest.map(({ cidr, port }) => `${address} . ${cidr}${port === null ? '' : ` . ${port}`}`);
+  });
+}
+
+/** The ports of allowed names. TLS and HTTP go to the gate also where no name is allowed, so that denials show the name. */
+function relayed(guests: readonly GuestPolicy[]): string[] {
+  return guests.flatMap(({ address, policy }) => {
+    const named = activeEntries(policy).flatMap((entry) => (entry.kind === 'name' ? portsOf(entry) : []));
+    return [80, 443, ...named].map((port) => `${address} . ${port}`);
+  });
+}

@@ -1,0 +1,123 @@
+/**
+ * One VM at the gate: its policy, the names it looked up, its open connections.
+ * Invariant: after a change of the policy, only connections that it permits are open.
+ */
+import {
+  activeEntries,
+  allowsAddress,
+  allowsName,
+  type EgressEntry,
+  type EgressPolicy,
+} from '../../lib/egress-policy.ts';
+import type { Denials } from './denials.ts';
+import type { Denial } from './gate-messages.ts';
+import { KnownNames } from './known-names.ts';
+import type { Family, LookUp, NameResolver } from './name-resolver.ts';
+
+/** Connections of one VM at a time. */
+export const CONNECTIONS_MAX = 1_024;
+/** Look-ups of one VM at a time. */
+const LOOK_UPS_MAX = 64;
+/** A client connects some time after its look-up. */
+const GRACE_MS = 30_000;
+
+export interface HeldConnection {
+  /** Asked after each change of the policy. */
+  readonly isPermitted: () => boolean;
+  readonly cut: () => void;
+}
+
+/** What all guests share. */
+export interface GateParts {
+  readonly resolver: NameResolver;
+  readonly denials: Denials;
+}
+
+export class Guest {
+  readonly address: string;
+  readonly #parts: GateParts;
+  readonly #known = new KnownNames();
+  readonly #connections = new Set<HeldConnection>();
+  #policy: EgressPolicy;
+  #entries: readonly EgressEntry[];
+  #look_ups = 0;
+
+  constructor(address: string, policy: EgressPolicy, parts: GateParts) {
+    this.address = address;
+    this.#parts = parts;
+    this.#policy = policy;
+    this.#entries = activeEntries(policy);
+  }
+
+  change(policy: EgressPolicy): void {
+    this.#policy = policy;
+    this.#entries = activeEntries(policy);
+    for (const connection of this.#connections) if (!connection.isPermitted()) connection.cut();
+  }
+
+  cutAll(): void {
+    for (const connection of this.#connections) connection.cut();
+  }
+
+  /** Without a port: whether it may be looked up. */
+  permitsName(name: string, port: number | null): boolean {
+    return this.#policy.mode === 'open' || allowsName(this.#entries, name, port);
+  }
+
+  permitsAddress(address: string, port: number): boolean {
+    return this.#policy.mode === 'open' || allowsAddress(this.#entries, address, port);
+  }
+
+  /** Holds a connection until it is released; null: the VM has too many. */
+  hold(connection: HeldConnection): (() => void) | null {
+    if (this.#connections.size >= CONNECTIONS_MAX) return null;
+    this.#connections.add(connection);
+    return () => this.#connections.delete(connection);
+  }
+
+  /** Looks a permitted name up and remembers its addresses. */
+  async lookUp(name: string, family: Family): Promise<LookUp> {
+    if (this.#look_ups >= LOOK_UPS_MAX) return { outcome: 'failed' };
+    this.#look_ups += 1;
+    try {
+      const found = await this.#parts.resolver.lookUp(name, family);
+      if (found.outcome !== 'found') return found;
+      const until_ms = performance.now() + found.ttl_seconds * 1_000 + GRACE_MS;
+      this.#known.remember(name, found.addresses, until_ms);
+      for (const address of found.closed) this.deny({ name, address, port: null });
+      return found;
+    } finally {
+      this.#look_ups -= 1;
+    }
+  }
+
+  /**
+   * Whether the resolver gave this address for this name. It asks again when it does not know: the guest may keep an answer for
+   * longer, or have it from before a restart of this process.
+   */
+  async nameHas(name: string, address: string): Promise<boolean> {
+    if (this.#parts.resolver.isClosed(address)) return false;
+    if (this.#known.has(name, address, performance.now())) return true;
+    const found = await this.lookUp(name, address.includes(':') ? 6 : 4);
+    return found.outcome === 'found' && found.addresses.includes(address);
+  }
+
+  /** A permitted name with this port and address; null: there is none. For protocols that do not tell the name. */
+  async nameAt(address: string, port: number): Promise<string | null> {
+    if (this.#parts.resolver.isClosed(address)) return null;
+    const permitted = (name: string) => this.permitsName(name, port);
+    const known = this.#known.namesOf(address, performance.now()).find(permitted);
+    if (known !== undefined) return known;
+    const exact = this.#entries.filter(
+      (entry) => entry.kind === 'name' && !entry.below && entry.port === port,
+    );
+    for (const entry of exact) {
+      if (entry.kind === 'name' && (await this.nameHas(entry.name, address))) return entry.name;
+    }
+    return null;
+  }
+
+  deny(denial: Omit<Denial, 'guest'>): void {
+    this.#parts.denials.add({ ...denial, guest: this.address });
+  }
+}

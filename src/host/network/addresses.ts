@@ -1,0 +1,63 @@
+/**
+ * The addresses of the guests' network (docs/adr/0054-tap-devices.md).
+ *
+ * Every guest has the same address, because its memory image and its template contain it. Outside of its TAP device it has an
+ * address of its own, by its SSH port, in a range for tests of network equipment that no host uses otherwise (RFC 2544).
+ */
+import { assert } from '../../lib/assert.ts';
+
+/** As a guest sees its network; the same in QEMU's user network (guest/initrd/init). */
+export const GUEST = '10.0.2.15';
+export const GATEWAY = '10.0.2.2';
+export const GUEST_RESOLVER = '10.0.2.3';
+/** Of gateway and resolver. A resumed guest still knows it, so it is the same for all devices. */
+export const GATEWAY_MAC = '52:55:0a:00:02:02';
+
+/** All guests' own addresses. */
+export const GUESTS = '198.18.0.0/16';
+/** The two ends of the link between the host's network namespace and that of the guests. */
+export const HOST_END = '198.19.0.1';
+export const GUESTS_END = '198.19.0.2';
+
+/** A guest's own address: 198.18, and the two bytes of its SSH port. */
+export function guestAddress(ssh_port: number): string {
+  assert(Number.isInteger(ssh_port) && ssh_port > 0 && ssh_port <= 65_535, 'ssh_port is no port');
+  return `198.18.${ssh_port >> 8}.${ssh_port & 255}`;
+}
+
+/** Marks packets for the egress gate, so that they are delivered in the guests' network whatever their destination. */
+export const GATE_MARK = 0x6265;
+/** The group of the kernel's log (NFLOG) for packets that guests were refused. */
+export const DENIED_LOG_GROUP = 6265;
+/** The statement that logs such a packet, before it is refused. A scan must not flood the log. */
+export const LOG_DENIED = `limit rate 200/second burst 400 packets log group ${DENIED_LOG_GROUP} queue-threshold 1`;
+
+/** The name of its TAP device. */
+export function tapName(ssh_port: number): string {
+  return `vm${ssh_port}`;
+}
+
+/** How a VM is connected. `user`: QEMU's user network, which forwards one port of the host's loopback to the guest's sshd. */
+export type VmNetwork =
+  | { readonly kind: 'tap'; readonly address: string }
+  | { readonly kind: 'user'; readonly ssh_forward_port: number };
+
+export interface Endpoint {
+  readonly host: string;
+  readonly port: number;
+}
+
+const SSH = 22;
+
+/** Where this host reaches a guest's TCP port; null: it cannot be reached (the user network forwards sshd's port only). */
+export function guestEndpoint(network: VmNetwork, port: number): Endpoint | null {
+  if (network.kind === 'tap') return { host: network.address, port };
+  return port === SSH ? { host: '127.0.0.1', port: network.ssh_forward_port } : null;
+}
+
+/** Where this host reaches a guest's sshd. */
+export function sshEndpoint(network: VmNetwork): Endpoint {
+  const endpoint = guestEndpoint(network, SSH);
+  assert(endpoint !== null, 'every network forwards sshd');
+  return endpoint;
+}

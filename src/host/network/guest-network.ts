@@ -1,0 +1,203 @@
+/**
+ * The guests' network: a network namespace of this installation, with a TAP device for each VM and a link to the host's.
+ *
+ *   guest ── TAP ─┐                                   ┌─ uplink
+ *   guest ── TAP ─┴─ berth-<id>: policy ── link ── host: masquerade
+ *
+ * Invariants:
+ * - the namespace outlives the agent. No other program's `nft flush ruleset` reaches the rules in it;
+ * - a TAP device exists for as long as its QEMU. QEMU itself has an empty network namespace;
+ * - every function here may be repeated; it mends what is missing.
+ */
+import { existsSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import { networkInterfaces } from 'node:os';
+import { join } from 'node:path';
+import { messageOf } from '../../lib/errors.ts';
+import { dataFolderId } from '../vm/egress-rules.ts';
+import { GUESTS_END, guestAddress, HOST_END, tapName } from './addresses.ts';
+import { guestsRules, LINK } from './guests-rules.ts';
+import { LINK_PREFIX } from './host-rules.ts';
+import { guestResolvers } from './resolvers.ts';
+import { runTool } from './run-tool.ts';
+import { type Tap, tapAddresses, tapRules } from './tap-rules.ts';
+
+const TUN = '/dev/net/tun';
+const OPEN_TAP = join(import.meta.dirname, 'open-tap.pl');
+/** QEMU's file descriptor of its TAP device. */
+export const TAP_FD = 5;
+/** Where a service has a mount namespace of its own, a mount in the system's is one that the next agent sees too. */
+const SYSTEM_MOUNTS = ['--mount=/proc/1/ns/mnt', '--'] as const;
+/** An SSH port that no VM has: for the trial. */
+const TRIAL: Tap = { ssh_port: 1, mac: '52:54:00:00:00:00' };
+
+/** The rules that this process has applied. */
+const applied = new WeakMap<GuestNetwork, string>();
+
+export interface GuestNetwork {
+  /** The namespace's name (`ip netns`). */
+  readonly name: string;
+  /** The namespace's file. */
+  readonly path: string;
+  /** The host's end of the link. */
+  readonly link: string;
+}
+
+export function guestNetworkOf(data_dir: string): GuestNetwork {
+  const id = dataFolderId(data_dir);
+  // An interface's name has at most 15 bytes.
+  return { name: `berth-${id}`, path: `/run/netns/berth-${id}`, link: `${LINK_PREFIX}${id.slice(0, 8)}` };
+}
+
+/** Makes the network, and a TAP device on trial. Needs root. Returns the problem where it cannot be: see QEMU's user network. */
+export async function openGuestNetwork(
+  data_dir: string,
+  setting: 'auto' | 'user',
+): Promise<{ readonly network: GuestNetwork; readonly problem: null } | { network: null; problem: string }> {
+  const network = guestNetworkOf(data_dir);
+  try {
+    if (setting === 'user') throw new Error('BERTH_GUEST_NETWORK is user');
+    if (!existsSync(TUN)) throw new Error(`${TUN} is missing`);
+    await mendGuestNetwork(network);
+    const [file = '', ...args] = onTap(network, TRIAL, ['true']);
+    await runTool(file, args);
+    return { network, problem: null };
+  } catch (error) {
+    return {
+      network: null,
+      problem: `VMs have QEMU's user network, which is slower and less isolated: ${messageOf(error)}`,
+    };
+  }
+}
+
+/** Makes what is missing of it, and renews its rules. @throws why it cannot be */
+export async function mendGuestNetwork(network: GuestNetwork): Promise<void> {
+  const { name, path, link } = network;
+  if (!(await works('nsenter', [`--net=${path}`, 'true']))) {
+    await removeNamespace(name);
+    // Its other end is in a namespace that nobody can enter any more.
+    await works('ip', ['link', 'delete', link]);
+    // A container may not enter the system's mount namespace, and needs not.
+    if (!(await works('nsenter', [...SYSTEM_MOUNTS, 'ip', 'netns', 'add', name])))
+      await runTool('ip', ['netns', 'add', name]);
+  }
+  if (!(await works('ip', ['link', 'show', 'dev', link])))
+    await runTool('ip', ['link', 'add', link, 'type', 'veth', 'peer', 'name', LINK, 'netns', name]);
+  await inNetwork(network, ['sh', '-c', settingsScript()]);
+  await writeFile(`/proc/sys/net/ipv6/conf/${link}/disable_ipv6`, '1').catch(() => undefined);
+  await runTool(
+    'ip',
+    ['-batch', '-'],
+    `address replace ${HOST_END}/32 dev ${link}\nlink set dev ${link} up\n`,
+  );
+  const routes = [
+    'link set dev lo up',
+    `address replace ${GUESTS_END}/32 dev ${LINK}`,
+    `link set dev ${LINK} up`,
+    `route replace ${HOST_END}/32 dev ${LINK}`,
+    `route replace default via ${HOST_END} dev ${LINK}`,
+  ];
+  await inNetwork(network, ['ip', '-batch', '-'], `${routes.join('\n')}\n`);
+  await removeOldTables(network);
+  const rules = guestsRules({ resolvers: guestResolvers(), host_networks: hostAddresses() });
+  // Its set of connections would begin anew with the table.
+  const present = applied.get(network) === rules && (await hasRules(network));
+  if (!present) await inNetwork(network, ['nft', '-f', '-'], rules);
+  applied.set(network, rules);
+}
+
+/** Removes it. Call it only while none of this installation's guests run. */
+export async function removeGuestNetwork(data_dir: string): Promise<void> {
+  const { name, link } = guestNetworkOf(data_dir);
+  await works('ip', ['link', 'delete', link]);
+  await removeNamespace(name);
+}
+
+/**
+ * A TAP device leaves its table behind. By their handles: a new device of the same name has a new table.
+ */
+async function removeOldTables(network: GuestNetwork): Promise<void> {
+  const listed = JSON.parse(await inNetwork(network, ['nft', '-j', 'list', 'tables', 'netdev'])) as {
+    readonly nftables: readonly { readonly table?: { readonly name: string; readonly handle: number } }[];
+  };
+  const links = JSON.parse(await inNetwork(network, ['ip', '-json', 'link'])) as {
+    readonly ifname: string;
+  }[];
+  const there = new Set(links.map(({ ifname }) => ifname));
+  for (const { table } of listed.nftables) {
+    if (table && !there.has(table.name))
+      await inNetwork(network, ['nft', 'delete', 'table', 'netdev', 'handle', String(table.handle)]);
+  }
+}
+
+async function removeNamespace(name: string): Promise<void> {
+  const remove = ['ip', 'netns', 'delete', name] as const;
+  if (!(await works('nsenter', [...SYSTEM_MOUNTS, ...remove]))) await works(remove[0], remove.slice(1));
+}
+
+/** The route from the host to a guest's own address. */
+export async function routeToGuest({ link }: GuestNetwork, ssh_port: number): Promise<void> {
+  const way = ['via', GUESTS_END, 'dev', link, 'onlink', 'src', HOST_END];
+  await runTool('ip', ['route', 'replace', `${guestAddress(ssh_port)}/32`, ...way]);
+}
+
+/** The command line that opens the VM's TAP device and runs `command` with it, as {@link TAP_FD}, in an empty network namespace. */
+export function onTap({ path }: GuestNetwork, tap: Tap, command: readonly string[]): string[] {
+  return [
+    ...['nsenter', `--net=${path}`, '--', 'perl', OPEN_TAP, tapName(tap.ssh_port), String(TAP_FD)],
+    ...[tapAddresses(tap), tapRules(tap), 'unshare', '--net', '--', ...command],
+  ];
+}
+
+/** Runs a program in the guests' network namespace. */
+export function inNetwork({ path }: GuestNetwork, command: readonly string[], input = ''): Promise<string> {
+  return runTool('nsenter', [`--net=${path}`, '--', ...command], input);
+}
+
+/**
+ * Its kernel settings. The host may have others, which a new namespace inherits. A guest's own address is not the one in its ARP
+ * requests, so the check of reverse paths is off; what a guest sends is checked at its TAP device.
+ */
+function settingsScript(): string {
+  const all = (name: string, value: number) =>
+    ['all', 'default'].map((each) => [`ipv4/conf/${each}/${name}`, value]);
+  const settings = [
+    ['ipv4/ip_forward', 1],
+    ...all('rp_filter', 0),
+    ...all('arp_ignore', 1),
+    ...all('send_redirects', 0),
+    ...all('accept_redirects', 0),
+    ...all('accept_source_route', 0),
+  ];
+  const ipv6 = ['all', 'default'].map(
+    (each) => `[ ! -e /proc/sys/net/ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/${each}/disable_ipv6`,
+  );
+  return [
+    'set -e',
+    ...ipv6,
+    ...settings.map(([path, value]) => `echo ${value} > /proc/sys/net/${path}`),
+  ].join('\n');
+}
+
+/** The networks and addresses of the host's interfaces. */
+export function hostAddresses(): string[] {
+  const all = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? []);
+  return [
+    ...new Set(
+      all.flatMap(({ cidr, address, family }) =>
+        family === 'IPv4' ? [cidr ?? address, `${address}/32`] : [],
+      ),
+    ),
+  ];
+}
+
+function hasRules({ path }: GuestNetwork): Promise<boolean> {
+  return works('nsenter', [`--net=${path}`, '--', 'nft', 'list', 'chain', 'inet', 'guests', 'guest']);
+}
+
+async function works(file: string, args: readonly string[]): Promise<boolean> {
+  return runTool(file, args).then(
+    () => true,
+    () => false,
+  );
+}
