@@ -3,7 +3,6 @@
  * this host, other guests, and a server in a network namespace that guests may reach under their own address only.
  */
 import assert from 'node:assert/strict';
-import { existsSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { after, before, describe, test } from 'node:test';
@@ -32,23 +31,18 @@ import {
   syn,
   udp,
 } from '../support/frames.ts';
+import { NO_TAP } from '../support/no-tap.ts';
 import { OUTSIDE, Outside } from '../support/outside.ts';
 import { TapGuest } from '../support/tap-guest.ts';
 import { until } from '../support/waiting.ts';
 
-const skip =
-  process.getuid?.() !== 0
-    ? 'it takes root'
-    : existsSync('/dev/net/tun')
-      ? false
-      : 'there is no /dev/net/tun';
 const data_dir = `/nowhere/network-${process.pid}`;
 /** Outside of the range that test installations use. */
 const PORTS = [60_000 + (process.pid % 2_000) * 2, 60_001 + (process.pid % 2_000) * 2] as const;
 const RST = 0x04;
 const SYN_ACK = 0x12;
 
-describe('the guests’ network', { skip, timeout: 300_000 }, () => {
+describe('the guests’ network', { skip: NO_TAP, timeout: 300_000 }, () => {
   let network: GuestNetwork;
   let outside: Outside;
   let guest: TapGuest;
