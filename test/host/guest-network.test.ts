@@ -14,6 +14,7 @@ import {
   openGuestNetwork,
   removeGuestNetwork,
 } from '../../src/host/network/guest-network.ts';
+import { CONNECTIONS_MAX } from '../../src/host/network/guests-rules.ts';
 import { mendForwarding } from '../../src/host/network/host-forwarding.ts';
 import { runTool } from '../../src/host/network/run-tool.ts';
 import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
@@ -323,6 +324,25 @@ describe('the guests’ network', { skip: NO_TAP, timeout: 300_000 }, () => {
     ).catch(() => null);
     if (answer === null) return context.skip('this host has no resolver that answers');
     assert.equal(answer.payload.readUInt16BE(8), 7);
+  });
+
+  test('a guest has a bounded number of connections, and takes none from another', async () => {
+    const datagram = (port: number) => udp(GUEST, OUTSIDE, [port, 9], Buffer.from('?'));
+    for (let each = 0; each <= CONNECTIONS_MAX; each++) {
+      guest.send({ to: OUTSIDE, protocol: PROTOCOL.udp, payload: datagram(40_000 + each) });
+      if (each % 1_000 === 0) await guest.settled();
+    }
+    await guest.settled();
+    assert.equal(await knock(OUTSIDE, 7_003), RST | 0x10);
+    const before = neighbour.packets().length;
+    neighbour.send({ to: OUTSIDE, protocol: PROTOCOL.tcp, payload: syn(GUEST, OUTSIDE, [20_001, 7_003]) });
+    await until('the outside answers the neighbour', () =>
+      neighbour
+        .packets()
+        .slice(before)
+        .some(({ from, payload }) => from === OUTSIDE && payload[13] === SYN_ACK),
+    );
+    await inNetwork(network, ['nft', 'flush', 'set', 'inet', 'guests', 'connections']);
   });
 
   test('a firewall that drops what it does not know lets guests through from the next look on', async (context) => {

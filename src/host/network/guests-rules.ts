@@ -7,7 +7,7 @@ import { CLOSED_IPV4, networkRule, resolverRules } from '../vm/egress-rules.ts';
 import { GATEWAY, GUEST_RESOLVER, GUESTS, HOST_END } from './addresses.ts';
 
 /** Open connections of one guest to the outside: tracking them takes memory of the host. */
-const CONNECTIONS_MAX = 8_192;
+export const CONNECTIONS_MAX = 8_192;
 export const LINK = 'host';
 
 export interface GuestsRules {

@@ -9,7 +9,11 @@ test('a host that did not forward before forwards from its uplinks to guests onl
   const chains = hostChains({ ...about, uplinks: ['eth0', 'eth1'] }).join('\n');
   assert.ok(chains.includes(rule));
   // A host that forwarded before keeps what it forwards.
-  assert.ok(!hostChains({ ...about, uplinks: [] }).join('\n').includes('oifname != "berth-*" drop'));
+  assert.ok(
+    !hostChains({ ...about, uplinks: [] })
+      .join('\n')
+      .includes('oifname != "berth-*" drop'),
+  );
 });
 
 test('only the host itself opens connections to guests, and guests reach only its resolvers', () => {
