@@ -39,6 +39,8 @@ import { registerMfa } from './v1/mfa.ts';
 import { registerNotifications } from './v1/notifications.ts';
 import { registerOperator } from './v1/operator.ts';
 import { registerOrgs } from './v1/orgs.ts';
+import { registerPortAccess } from './v1/port-access.ts';
+import { registerPorts } from './v1/ports.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
 import { registerVm } from './v1/vm.ts';
@@ -151,6 +153,8 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerVmMetrics(app, context);
   registerInstanceMetrics(app, context);
   registerInstanceSsh(app, context, cursors);
+  registerPorts(app, context, cursors);
+  registerPortAccess(app, context);
   registerWebhooks(app, context, cursors);
   registerWebhookDeliveries(app, context, cursors);
   registerNotifications(app, context, cursors, streams);
