@@ -45,6 +45,8 @@ export interface Negotiated {
 /** How long the server holds a poll open. */
 export const POLL_HOLD_MS = 20_000;
 const STREAM_OPEN_MS = 5_000;
+/** Access that nobody confirms ends within 5 s: the ingress asks every 2 s. */
+const AUTHORISE_MS = 2_500;
 
 export interface ControlPlaneAddress {
   /** `unix:/path/control.sock` or `http(s)://host:port`. */
@@ -189,6 +191,22 @@ export class ControlPlaneClient {
 
   async reportActivity(body: Body<'activity'>, signal: AbortSignal): Promise<void> {
     await this.#post(ROUTES.activity, body, 15_000, signal);
+  }
+
+  httpRoutes(body: Body<'httpRoutes'>, signal: AbortSignal): Answer<'httpRoutes'> {
+    return this.#post(ROUTES.httpRoutes, body, POLL_HOLD_MS + 10_000, signal);
+  }
+
+  authoriseHttp(body: Body<'authoriseHttp'>, signal?: AbortSignal): Answer<'authoriseHttp'> {
+    return this.#post(ROUTES.authoriseHttp, body, AUTHORISE_MS, signal);
+  }
+
+  redeemHttpTicket(body: Body<'redeemHttpTicket'>, signal?: AbortSignal): Answer<'redeemHttpTicket'> {
+    return this.#post(ROUTES.redeemHttpTicket, body, AUTHORISE_MS, signal);
+  }
+
+  async reportHttp(body: Body<'reportHttp'>, signal: AbortSignal): Promise<void> {
+    await this.#post(ROUTES.reportHttp, body, 15_000, signal);
   }
 
   calls(body: Body<'calls'>, signal: AbortSignal): Answer<'calls'> {

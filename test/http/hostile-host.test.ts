@@ -136,6 +136,10 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
   routes: null,
   wake: null,
   activity: null,
+  httpRoutes: null,
+  authoriseHttp: null,
+  redeemHttpTicket: null,
+  reportHttp: null,
   findImage: null,
   heartbeat: () => {
     const root = { used_bytes: 99, total_bytes: 100 };
