@@ -41,6 +41,7 @@ import { endConnectionsAtClose } from '../server/end-connections.ts';
 import { registerHostCalls } from './host-calls.ts';
 import { registerImageCalls } from './images.ts';
 import type { InternalContext } from './internal-context.ts';
+import { registerOpenPort } from './open-port.ts';
 import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
@@ -81,6 +82,7 @@ export function createInternalApp(
   registerDisks(app, context);
   registerImageCalls(app, context);
   if (!far) registerIngress(app, context);
+  if (!far) registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
