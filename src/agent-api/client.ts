@@ -45,6 +45,7 @@ export interface Negotiated {
 /** How long the server holds a poll open. */
 export const POLL_HOLD_MS = 20_000;
 const STREAM_OPEN_MS = 5_000;
+const OPEN_PORT_MS = 8_000;
 /** Access that nobody confirms ends within 5 s: the ingress asks every 2 s. */
 const AUTHORISE_MS = 2_500;
 
@@ -193,6 +194,10 @@ export class ControlPlaneClient {
     await this.#post(ROUTES.activity, body, 15_000, signal);
   }
 
+  openPort(body: Body<'openPort'>, signal: AbortSignal): Answer<'openPort'> {
+    return this.#post(ROUTES.openPort, body, OPEN_PORT_MS, signal);
+  }
+
   httpRoutes(body: Body<'httpRoutes'>, signal: AbortSignal): Answer<'httpRoutes'> {
     return this.#post(ROUTES.httpRoutes, body, POLL_HOLD_MS + 10_000, signal);
   }
@@ -222,9 +227,9 @@ export class ControlPlaneClient {
     return this.#openStream(consoleStreamPath(call_id));
   }
 
-  /** For the ingress: a half-open stream to the sshd of a VM on another host. The caller must end it. */
-  async openTunnel(instance_id: InstanceId): Promise<Duplex> {
-    const stream = await this.#openStream(tunnelPath(instance_id));
+  /** For the ingress: a half-open stream to the sshd of a VM on another host, or to a TCP port. The caller must end it. */
+  async openTunnel(instance_id: InstanceId, port?: number): Promise<Duplex> {
+    const stream = await this.#openStream(tunnelPath(instance_id, port));
     stream.allowHalfOpen = true;
     return stream;
   }

@@ -26,7 +26,15 @@ import {
   RedeemHttpTicketRequest,
   RedeemHttpTicketResponse,
 } from './http-port-types.ts';
-import { ActivityReport, RoutesRequest, RoutesResponse, WakeRequest, WakeResponse } from './ingress-types.ts';
+import {
+  ActivityReport,
+  OpenPortRequest,
+  OpenPortResponse,
+  RoutesRequest,
+  RoutesResponse,
+  WakeRequest,
+  WakeResponse,
+} from './ingress-types.ts';
 import { MinutesReport } from './metric-types.ts';
 import { named } from './schemas.ts';
 import {
@@ -145,6 +153,13 @@ export const ROUTES = {
     'ingress',
   ),
   reportHttp: route('http-ports/report', 'Reports the use of HTTP ports.', HttpReport, Nothing, 'ingress'),
+  openPort: route(
+    'open-port',
+    'The address that leads to a TCP port of a VM on this machine.',
+    OpenPortRequest,
+    OpenPortResponse,
+    'ingress',
+  ),
   weaknesses: route(
     'weaknesses',
     'The weak settings of the installation.',

@@ -140,6 +140,7 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
   authoriseHttp: null,
   redeemHttpTicket: null,
   reportHttp: null,
+  openPort: null,
   findImage: null,
   heartbeat: () => {
     const root = { used_bytes: 99, total_bytes: 100 };

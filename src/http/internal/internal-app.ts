@@ -41,6 +41,7 @@ import { registerHostCalls } from './host-calls.ts';
 import { registerHttpPorts } from './http-ports.ts';
 import { registerImageCalls } from './images.ts';
 import type { InternalContext } from './internal-context.ts';
+import { registerOpenPort } from './open-port.ts';
 import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
@@ -82,6 +83,7 @@ export function createInternalApp(
   registerImageCalls(app, context);
   if (!far) registerIngress(app, context);
   if (!far) registerHttpPorts(app, context);
+  if (!far) registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
