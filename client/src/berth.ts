@@ -245,6 +245,14 @@ export class Instances {
     return this.#transport.call('listPorts', { path: { id } }, options);
   }
 
+  /**
+   * The WebSocket of one connection to a TCP port of the guest. Binary messages in both directions are its bytes; a text
+   * message `end` ends the direction of its sender.
+   */
+  forward(id: string, port: number) {
+    return this.#transport.webSocket(`/v1/instances/${encodeURIComponent(id)}/vm/forward?port=${port}`);
+  }
+
   ssh(id: string, options?: CallOptions) {
     return this.#transport.call('getSsh', { path: { id } }, options);
   }
