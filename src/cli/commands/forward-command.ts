@@ -4,7 +4,6 @@ import { createServer, type Server } from 'node:net';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { forwardConnection } from '../forward-connection.ts';
 import { tcpPort } from '../numbers.ts';
 
 const LOOPBACK = '127.0.0.1';
@@ -19,8 +18,10 @@ async function forward(call: Call): Promise<undefined> {
   const { id, name, vm } = await berth.instances.find(args[0] ?? '');
   if (vm.state !== 'running') {
     const next = `berth start ${name}`;
-    throw new CommandError(`${name} is not running`, { next, exit_code: EXIT.conflict });
+    throw new CommandError(`${name} is not running`, { next, exit_code: EXIT.state });
   }
+  // Loaded by this command alone.
+  const { forwardConnection } = await import('../forward-connection.ts');
   const server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, (socket) => {
     forwardConnection(socket, berth.instances.forward(id, remote), (problem) =>
       terminal.warn(`berth: ${name}:${remote}: ${problem}`),
@@ -37,6 +38,7 @@ async function forward(call: Call): Promise<undefined> {
   if (!signal.aborted) await once(signal, 'abort');
   // Its connections end with the process.
   server.close();
+  signal.throwIfAborted();
 }
 
 /** 0: any free one. */
