@@ -172,7 +172,12 @@ async function appContext(
     quotas: config.quotas,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
-    http: httpEndpoint({ domain: 'localhost', listen_port: 7480, tls: false, url: null }),
+    http: httpEndpoint({
+      domain: config.http.domain,
+      listen_port: config.http.listen.port,
+      tls: config.http.tls !== null,
+      url: config.http.url,
+    }),
     has_smtp: config.smtp_url !== null,
     public_url: config.public_url,
     hosts: [...config.hosts, config.listen.host],
