@@ -68,13 +68,12 @@ async function settle(tx: Tx, endpoint: HttpEndpoint, due: DueHostname, found: F
   // Before the port, as every change of a port does.
   await lockInstance(tx, place.instance_id);
   const next_s = nextCheckS(false, due.age_s);
-  const { name, value } = txtRecord(due.hostname, due.proof);
   if (found === 'no answer') {
     const problem = `The name servers of ${due.hostname} did not answer.`;
     return recordCheck(tx, due, problem, due.active ? AGAIN_S : next_s);
   }
   if (found === 'absent') {
-    await recordCheck(tx, due, `There is no TXT record ${name} with the value ${value}.`, next_s);
+    await recordCheck(tx, due, 'There is no TXT record with this name and value.', next_s);
     if (due.active) await becomes(tx, endpoint, due, place, false);
     return;
   }

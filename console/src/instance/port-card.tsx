@@ -81,8 +81,10 @@ function OpenLink({ instance, port }: Pick<Props, 'instance' | 'port'>) {
       rel="noopener noreferrer"
       aria-label={`Open port ${port.port} in a new tab`}
     >
-      <Icon name="open" />
-      Open
+      <span class="button-label">
+        <Icon name="open" />
+        Open
+      </span>
     </a>
   );
 }

@@ -46,7 +46,9 @@ async function add(call: Call): Promise<undefined> {
   terminal.done(`Published port ${port} of ${name}:\n${made.url}\n${note}`, made, made.url);
 }
 
-const lastError = ({ last_error }: Port) => (last_error === null ? '-' : last_error.message);
+/** The first sentence; `port show` has all. */
+const lastError = ({ last_error }: Port) =>
+  last_error === null ? '-' : (last_error.message.split(/(?<=[.]) /)[0] ?? '');
 
 async function list({ session, args, terminal }: Call): Promise<undefined> {
   const berth = session.berth();
