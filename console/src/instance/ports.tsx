@@ -44,10 +44,7 @@ export function PortsPanel({ instance }: { readonly instance: Instance }) {
         list={list}
         empty={
           <Empty icon="globe" title="No ports yet">
-            <p>
-              Start a web server in the guest, such as <code>python3 -m http.server 8080</code>, and publish
-              its port.
-            </p>
+            <p>Start a web server in the guest, and publish its port: you get a URL for it.</p>
           </Empty>
         }
       >
@@ -59,7 +56,7 @@ export function PortsPanel({ instance }: { readonly instance: Instance }) {
           </div>
         )}
       </LoadedList>
-      <p class="hint">
+      <p class="hint port-note">
         For any other TCP port, such as a database: <code>berth forward {name} 5432</code>
       </p>
       {publishing && (

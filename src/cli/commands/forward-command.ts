@@ -66,7 +66,7 @@ export const FORWARD: Command = {
   names_instances: true,
   summary: 'make a TCP port of the guest a port of this machine, until Ctrl-C',
   details:
-    'It goes over the API, without an SSH key. LOCAL is the port here; default: the same; 0: any free one. The VM must run, and the program in it may listen on any address.',
+    'It goes over the API, without an SSH key. LOCAL is the port here; default: the same; 0: any free one. The VM must run, and the program in it must listen on all addresses (0.0.0.0), not on 127.0.0.1 alone.',
   example: 'berth forward web 5432',
   options: {
     address: { type: 'string', value: 'IP', help: `the address to listen on; default: ${LOOPBACK}` },
