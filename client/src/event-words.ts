@@ -84,6 +84,9 @@ const SENTENCES: Readonly<Record<EventType, (facts: Facts) => string>> = {
   'vm.recovered': (facts) => `${facts.it} recovered: ${because(facts)}`,
   'disk.flushed': flushed,
   'disk.flush_failed': flushFailed,
+  'port.created': ({ who, it, data }) => `${who} published port ${portOf(data)} of ${it}`,
+  'port.changed': portChanged,
+  'port.deleted': ({ who, it, data }) => `${who} removed the URL of port ${portOf(data)} of ${it}`,
   'ssh_key.added': ({ who, data }) => `${who} added the SSH key ${named(data['ssh_key'])}`,
   'ssh_key.revoked': ({ who, data }) => `${who} revoked the SSH key ${named(data['ssh_key'])}`,
   'api_key.created': ({ who, data }) => `${who} created the API key ${named(data['api_key'])}`,
@@ -97,6 +100,7 @@ const SENTENCES: Readonly<Record<EventType, (facts: Facts) => string>> = {
   'webhook.ping': ({ who, data }) => `${who} sent a ping to the webhook ${named(data['webhook'])}`,
 };
 
+const portOf = (data: Fields) => `${fields(data['port'])['port'] ?? ''}`;
 const emailOf = (data: Fields) => text(fields(data['member'])['email'], 'a member');
 const roleOf = (data: Fields) => text(fields(data['member'])['role'], 'member');
 
@@ -108,7 +112,7 @@ function forked({ who, it, data, nameOf }: Facts): string {
 
 function started({ who, it, cause, reason }: Facts): string {
   const how = reason['code'] === 'cold_boot' ? ', which lost its memory and booted' : '';
-  if (cause === 'woken') return `A connection to its SSH port started ${it}${how}`;
+  if (cause === 'woken') return `A connection started ${it}${how}`;
   return `${who} ${reason['code'] === 'resumed' ? 'resumed' : 'started'} ${it}${how}`;
 }
 
@@ -133,6 +137,12 @@ function flushFailed({ who, it, data, cause }: Facts): string {
   if (cause === 'asked') return `The flush of ${it} that ${who} asked for failed: ${why}`;
   if (cause === 'final') return `The flush of ${it} before its stop failed, and is tried again: ${why}`;
   return `An automatic flush of ${it} failed: ${why}`;
+}
+
+function portChanged({ who, is_asked, it, data }: Facts): string {
+  const { access } = fields(data['port']);
+  if (!is_asked) return `A check of its TXT record changed a hostname of port ${portOf(data)} of ${it}`;
+  return `${who} changed port ${portOf(data)} of ${it}, which is ${text(access, 'published')}`;
 }
 
 function disabled({ who, data }: Facts): string {

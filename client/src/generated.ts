@@ -2,7 +2,7 @@
 
 export type ErrorBody = {
   error: {
-    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'UNAVAILABLE';
+    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'BAD_GATEWAY' | 'UNAVAILABLE';
     /** For people; programs read the code */
     message: string;
     request_id: string;
@@ -16,6 +16,10 @@ export type ErrorBody = {
 
 export type AcceptInvitationRequest = {
   token: string;
+};
+
+export type AddHostnameRequest = {
+  hostname: string;
 };
 
 export type AddMfaFactorRequest = {
@@ -128,11 +132,15 @@ export type ChangePasswordRequest = {
   new_password: string;
 };
 
+export type ChangePortRequest = {
+  access?: PortAccess | undefined;
+};
+
 export type ChangeWebhookRequest = {
   /** https; http only to networks that the operator allows */
   url?: string | undefined;
   /** Types of events, or `*` for all */
-  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
+  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
   name?: string | undefined;
   status?: 'enabled' | 'disabled' | undefined;
 };
@@ -230,6 +238,13 @@ export type CreateOrgRequest = {
   name: string;
 };
 
+export type CreatePortRequest = {
+  /** In the guest; a port may be published more than once */
+  port: number;
+  /** `public`: anybody. `private`: a credential with `vm:read` on the instance, or a browser that was sent by `…/open` */
+  access?: 'private' | 'public' | undefined;
+};
+
 export type CreateServiceAccountRequest = {
   name: string;
   /** `resource:action` separated by spaces, or `*` */
@@ -240,7 +255,7 @@ export type CreateWebhookRequest = {
   /** https; http only to networks that the operator allows */
   url: string;
   /** Types of events, or `*` for all */
-  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
+  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
   name: string;
 };
 
@@ -262,6 +277,20 @@ export type CreateWebhookResponse = {
   updated_at: string;
   /** The signing secret, shown only once */
   secret: string;
+};
+
+export type CustomHostname = {
+  hostname: string;
+  /** `active` once the TXT record is found; it is looked up again daily */
+  status: 'pending' | 'active';
+  txt: {
+    name: string;
+    value: string;
+  };
+  /** The last look-up; null: none yet */
+  checked_at: string | null;
+  /** Why it is not active, as of the last look-up */
+  problem: string | null;
 };
 
 export type Disk = {
@@ -299,7 +328,7 @@ export type EventResource = {
   name: string | null;
 };
 
-export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
+export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
 
 export type ExecRequest = {
   /** The program, by path or by name, and its arguments; no shell interprets them */
@@ -512,6 +541,11 @@ export type ListOrgSshKeysResponse = {
 
 export type ListOrgsResponse = {
   data: Array<Org>;
+  next_cursor: string | null;
+};
+
+export type ListPortsResponse = {
+  data: Array<Port>;
   next_cursor: string | null;
 };
 
@@ -757,6 +791,11 @@ export type NotificationResource = {
 
 export type NotificationSeverity = 'info' | 'warning' | 'critical';
 
+export type OpenPortRequest = {
+  /** One of the port's active custom hostnames; default: its own hostname */
+  hostname?: string | undefined;
+};
+
 export type OperatorDataFolder = {
   path: string;
   /** What Berth may still write there */
@@ -878,6 +917,44 @@ export type PasskeyOptionsResponse = {
 export type PingWebhookResponse = {
   /** The `webhook-id` of the ping */
   event_id: string;
+};
+
+export type Port = {
+  id: string;
+  instance_id: string;
+  /** In the guest; a port may be published more than once */
+  port: number;
+  access: PortAccess;
+  /** The same for the port's life, and never assigned again */
+  hostname: string;
+  url: string;
+  /** At most 10 */
+  hostnames: Array<CustomHostname>;
+  /** In the last 60 s; a few seconds old */
+  requests_per_minute: number;
+  /** The newest answer of Berth instead of the guest (502, 503, 504); null: none yet */
+  last_error: PortError | null;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** RFC 3339, UTC, milliseconds */
+  updated_at: string;
+};
+
+/** `public`: anybody. `private`: a credential with `vm:read` on the instance, or a browser that was sent by `…/open` */
+export type PortAccess = 'private' | 'public';
+
+export type PortError = {
+  /** RFC 3339, UTC, milliseconds */
+  at: string;
+  code: string;
+  message: string;
+};
+
+export type PortTicket = {
+  /** For the browser; works once */
+  url: string;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
 };
 
 export type QuotaUse = {
@@ -1558,6 +1635,46 @@ export interface Operations {
     input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListOrgSshKeysResponse;
   };
+  /** Publish a port of the guest under a URL */
+  createPort: {
+    input: { path: { id: string }; body: CreatePortRequest };
+    answer: Port;
+  };
+  /** List an instance's HTTP ports */
+  listPorts: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListPortsResponse;
+  };
+  /** Get an HTTP port */
+  getPort: {
+    input: { path: { id: string; port_id: string } };
+    answer: Port;
+  };
+  /** Change who has access to an HTTP port */
+  changePort: {
+    input: { path: { id: string; port_id: string }; body?: ChangePortRequest | undefined };
+    answer: Port;
+  };
+  /** Delete an HTTP port; its hostname is never assigned again */
+  deletePort: {
+    input: { path: { id: string; port_id: string } };
+    answer: undefined;
+  };
+  /** Get a URL that opens a private port in a browser */
+  openPort: {
+    input: { path: { id: string; port_id: string }; body?: OpenPortRequest | undefined };
+    answer: PortTicket;
+  };
+  /** Add a hostname of your own to an HTTP port */
+  addPortHostname: {
+    input: { path: { id: string; port_id: string }; body: AddHostnameRequest };
+    answer: CustomHostname;
+  };
+  /** Remove a hostname of your own from an HTTP port */
+  deletePortHostname: {
+    input: { path: { id: string; port_id: string; hostname: string } };
+    answer: undefined;
+  };
   /** Create a webhook; this sends nothing */
   createWebhook: {
     input: { body: CreateWebhookRequest };
@@ -1650,12 +1767,12 @@ export interface Operations {
   };
   /** List the organisation's events of the last 30 days */
   listEvents: {
-    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
     answer: ListEventsResponse;
   };
   /** Stream the organisation's events as they happen */
   streamEvents: {
-    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
+    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
     answer: string;
   };
 }
@@ -1738,6 +1855,14 @@ export const OPERATIONS = {
   getKeySet: { method: 'GET', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
   replaceKeySet: { method: 'PUT', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
   listOrgSshKeys: { method: 'GET', path: '/v1/orgs/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
+  createPort: { method: 'POST', path: '/v1/instances/{id}/ports', takes_idempotency_key: true, answers_text: false },
+  listPorts: { method: 'GET', path: '/v1/instances/{id}/ports', takes_idempotency_key: false, answers_text: false },
+  getPort: { method: 'GET', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, answers_text: false },
+  changePort: { method: 'PATCH', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, answers_text: false },
+  deletePort: { method: 'DELETE', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, answers_text: false },
+  openPort: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/open', takes_idempotency_key: false, answers_text: false },
+  addPortHostname: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/hostnames', takes_idempotency_key: true, answers_text: false },
+  deletePortHostname: { method: 'DELETE', path: '/v1/instances/{id}/ports/{port_id}/hostnames/{hostname}', takes_idempotency_key: false, answers_text: false },
   createWebhook: { method: 'POST', path: '/v1/webhooks', takes_idempotency_key: true, answers_text: false },
   listWebhooks: { method: 'GET', path: '/v1/webhooks', takes_idempotency_key: false, answers_text: false },
   getWebhook: { method: 'GET', path: '/v1/webhooks/{id}', takes_idempotency_key: false, answers_text: false },

@@ -115,7 +115,7 @@ function Inside() {
 }
 
 function Page() {
-  const [there = 'instances', second, third] = partsOf(path.value);
+  const [there = 'instances', second, third, fourth] = partsOf(path.value);
   // After a login for an invitation, the invitation comes next.
   const first = there === 'login' && keptInvitation() !== '' ? 'invitation' : there;
   switch (first) {
@@ -125,7 +125,7 @@ function Page() {
       return second === undefined ? (
         <InstancesPage />
       ) : (
-        <InstancePage key={second} name={second} tab={third ?? 'overview'} />
+        <InstancePage key={second} name={second} tab={third ?? 'overview'} part={fourth} />
       );
     case 'ssh-keys':
       return <SshKeysPage />;

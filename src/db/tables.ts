@@ -20,6 +20,7 @@ import type {
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
+import type { HttpTables } from './http-tables.ts';
 import type { WebhookTables } from './webhook-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
@@ -52,7 +53,7 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends DeliveryTables, WebhookTables {
+export interface Database extends DeliveryTables, HttpTables, WebhookTables {
   users: {
     id: UserId;
     email: string;

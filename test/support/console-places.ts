@@ -2,7 +2,14 @@
 
 export const PAGES = [
   ...['/', '/instances/web', '/instances/web/generations', '/instances/web/terminal', '/instances/web/keys'],
-  ...['/instances/web/activity', '/instances/web/settings', '/ssh-keys', '/api-keys', '/webhooks'],
+  ...[
+    '/instances/web/ports',
+    '/instances/web/activity',
+    '/instances/web/settings',
+    '/ssh-keys',
+    '/api-keys',
+    '/webhooks',
+  ],
   ...['/notifications', '/organisation', '/audit', '/account', '/operator'],
 ] as const;
 
@@ -16,6 +23,7 @@ export function dialogOpeners(head: number): Readonly<Record<string, readonly st
       `Fork generation ${head}`,
       `Name generation ${head}`,
     ],
+    '/instances/web/ports': ['Publish a port'],
     '/instances/web/settings': ['Delete web'],
     '/ssh-keys': ['Add a key', 'Revoke admin-key'],
     '/api-keys': ['New API key', 'New service account', 'Rotate deploys', 'Revoke deploys'],

@@ -17,6 +17,7 @@ export const EVENT_GROUPS: readonly { readonly name: string; readonly types: rea
     types: ['vm.started', 'vm.stopped', 'vm.suspended', 'vm.restarted', 'vm.failed', 'vm.recovered'],
   },
   { name: 'Disks', types: ['disk.flushed', 'disk.flush_failed'] },
+  { name: 'HTTP ports', types: ['port.created', 'port.changed', 'port.deleted'] },
   {
     name: 'Keys',
     types: ['ssh_key.added', 'ssh_key.revoked', 'api_key.created', 'api_key.rotated', 'api_key.revoked'],
