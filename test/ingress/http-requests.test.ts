@@ -30,6 +30,8 @@ async function ask(
 ): Promise<{ answer: IncomingMessage; body: string }> {
   const sent = sendRequest({ host: HOST, port, ...options, headers: { host: NAME, ...options.headers } });
   sent.end(body);
+  // An early answer may end the connection while the body is sent.
+  sent.on('error', () => undefined);
   const [answer] = (await once(sent, 'response')) as [IncomingMessage];
   return { answer, body: Buffer.concat(await answer.toArray()).toString() };
 }

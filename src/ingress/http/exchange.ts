@@ -54,7 +54,9 @@ export function forward(
     headers: fieldsForGuest(incoming.raw, incoming.client, framingOf(incoming)),
     maxHeaderSize: 2 * limits.header_bytes,
   });
+  let answered = false;
   const fail = (refusal: Refusal) => {
+    request.unpipe(guest_request).resume();
     guest_request.destroy();
     if (response.headersSent) response.destroy();
     over.reject(refusal);
@@ -73,7 +75,12 @@ export function forward(
     else if (response.headersSent) request.unpipe(guest_request).resume();
     else fail(badGateway(troubleOf(error, port.route.port)));
   });
+  // Without an error, after an upgrade that nobody asked for.
+  guest_request.once('close', () => {
+    if (!answered) fail(badGateway(troubleOf(new Error('closed'), port.route.port)));
+  });
   guest_request.once('response', (answer) => {
+    answered = true;
     try {
       sendAnswer(incoming, answer, port);
     } catch {

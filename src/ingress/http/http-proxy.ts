@@ -35,7 +35,7 @@ import {
 } from './upgrade.ts';
 
 /** A way may be lost between its opening and its use; an exchange finds another this often. */
-const WAYS_MAX = 20;
+const WAYS_MAX = 8;
 const WAY_AGAIN_MS = 100;
 
 export interface HttpProxyOptions extends ReadingOptions {

@@ -59,21 +59,28 @@ export async function forwardUpgrade(
     maxHeaderSize: 2 * limits.header_bytes,
   });
   const stop = () => guest_request.destroy();
+  let joined = false;
+  // Nothing of ours may follow the guest's answer.
+  const fail = (message: string) => (joined ? over.resolve() : over.reject(badGateway(message)));
   gone.addEventListener('abort', stop);
   exchange.guest_gone.addEventListener('abort', () => {
     dialled.destroy();
-    over.reject(badGateway('The VM was restarted meanwhile.'));
+    fail('The VM was restarted meanwhile.');
   });
-  guest_request.on('error', (error) => over.reject(badGateway(troubleOf(error, port.route.port))));
+  guest_request.on('error', (error) => fail(troubleOf(error, port.route.port)));
   guest_request.once('timeout', stop);
   dialled.once('close', () => over.resolve());
-  guest_request.once('response', (answer) => side.decline(answer));
+  guest_request.once('response', (answer) => {
+    joined = true;
+    side.decline(answer);
+  });
   guest_request.once('upgrade', (answer, socket, head) => {
     if (answer.headers.upgrade?.toLowerCase() !== 'websocket') {
       socket.destroy();
       over.reject(badGateway('The VM accepted another protocol than the one that was asked for.'));
       return;
     }
+    joined = true;
     gone.removeEventListener('abort', stop);
     socket.setTimeout(0);
     socket.setKeepAlive(true, KEEP_ALIVE_MS);
