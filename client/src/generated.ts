@@ -102,7 +102,7 @@ export type ChangeInstanceRequest = {
   name?: string | undefined;
   labels?: Record<string, string> | undefined;
   idle_timeout_seconds?: number | null | undefined;
-  /** A connection to the SSH port of a stopped VM starts the VM and waits until sshd answers */
+  /** A connection to the SSH port of a stopped VM, or a request to one of its HTTP ports, starts the VM and waits until the guest answers */
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
@@ -221,7 +221,7 @@ export type CreateInstanceRequest = {
   disk_gib?: number | undefined;
   labels?: Record<string, string> | undefined;
   idle_timeout_seconds?: number | null | undefined;
-  /** A connection to the SSH port of a stopped VM starts the VM and waits until sshd answers */
+  /** A connection to the SSH port of a stopped VM, or a request to one of its HTTP ports, starts the VM and waits until the guest answers */
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;

@@ -77,7 +77,7 @@ describe('HTTP ports', () => {
     );
     assert.match(
       await cli.done('port', 'show', 'web', '80'),
-      /hostname +app\.example\.com \(pending\) TXT record: _berth/,
+      /hostname +app\.example\.com \(pending\)\n +TXT record +_berth/,
     );
     assert.match(
       await cli.fails(2, 'port', 'hostname', 'add', 'web', '80', '10.0.0.1'),

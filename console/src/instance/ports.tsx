@@ -37,7 +37,12 @@ export function PortsPanel({ instance }: { readonly instance: Instance }) {
   return (
     <Section
       title="Ports"
-      lead="A published port has a URL for the web server or API that listens in the guest."
+      lead={
+        <>
+          A published port has a URL for the web server or API that listens in the guest. For any other TCP
+          port, such as a database: <code>berth forward {name} 5432</code>
+        </>
+      }
       actions={publish}
     >
       <LoadedList
@@ -56,9 +61,6 @@ export function PortsPanel({ instance }: { readonly instance: Instance }) {
           </div>
         )}
       </LoadedList>
-      <p class="hint port-note">
-        For any other TCP port, such as a database: <code>berth forward {name} 5432</code>
-      </p>
       {publishing && (
         <PublishDialog instance={instance} onClose={() => setPublishing(false)} onPublished={reload} />
       )}

@@ -69,10 +69,13 @@ async function list({ session, args, terminal }: Call): Promise<undefined> {
   });
 }
 
-/** `app.example.com (pending): make the TXT record …` */
-function hostnameText({ hostname, status, txt, problem }: Port['hostnames'][number]): string {
-  if (status === 'active') return `${hostname} (active)`;
-  return `${hostname} (pending)${problem === null ? '' : `: ${problem}`} TXT record: ${txt.name} = ${txt.value}`;
+type Row = readonly [string, string];
+
+function hostnameRows({ hostname, status, txt, problem }: Port['hostnames'][number]): readonly Row[] {
+  const state: Row = ['hostname', `${hostname} (${status})`];
+  if (status === 'active') return [state];
+  const record: Row = ['  TXT record', `${txt.name} = ${txt.value}`];
+  return problem === null ? [state, record] : [state, record, ['  problem', problem]];
 }
 
 async function show(call: Call): Promise<undefined> {
@@ -82,7 +85,7 @@ async function show(call: Call): Promise<undefined> {
       ['port', `${each.port} of ${instance.name}`],
       ['URL', each.url],
       ['access', each.access],
-      ...each.hostnames.map((own) => ['hostname', hostnameText(own)] as const),
+      ...each.hostnames.flatMap(hostnameRows),
       ['requests a minute', String(each.requests_per_minute)],
       [
         'last error',
