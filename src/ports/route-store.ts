@@ -32,7 +32,8 @@ export async function listHttpRoutes(tx: Tx, endpoint: HttpEndpoint): Promise<Ht
     ) v on true
     order by p.id`.execute(tx);
   return rows.map((row) => {
-    const reachable = row.state === 'running' || row.state === 'restarting';
+    // A guest that restarts accepts nothing new: requests wait for its end.
+    const reachable = row.state === 'running';
     return {
       port_id: row.id,
       instance_id: row.instance_id,

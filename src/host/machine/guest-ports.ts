@@ -12,7 +12,7 @@ import type { QmpClient } from '../qmp/qmp-client.ts';
 import { DEVICES } from '../vm/qemu-command.ts';
 import type { PortForward } from './record.ts';
 
-/** Of 127.64.0.0/10: the egress rules keep other users of this machine away from it. */
+/** GUEST_PORTS of the egress rules, which keep other users of this machine away. */
 const FIRST_NETWORK = 64;
 const NETWORKS = 64;
 const FIRST_PORT = 1_024;

@@ -45,6 +45,9 @@ export const CLOSED_IPV4 = [
  */
 export const CLOSED_IPV6 = ['::/3', '4000::/2', '8000::/1', '2001::/23', '2002::/16'] as const;
 
+/** The part of the loopback where the ports of guests are open. */
+export const GUEST_PORTS = '127.64.0.0/10';
+
 export interface EgressOptions {
   /** Identifies this installation's table: letters, digits and `_`. */
   readonly data_folder_id: string;
@@ -85,6 +88,8 @@ export function egressRules(options: EgressOptions): string {
     '  chain output {',
     '    type filter hook output priority filter; policy accept;',
     `    meta skuid ${first_uid}-${last_uid} jump guest`,
+    // The ways into guests (machine/guest-ports.ts) are for Berth, which checks who may use them.
+    `    ip daddr ${GUEST_PORTS} meta skuid != 0 ct state new goto refuse`,
     '  }',
     '  chain guest {',
     '    ct state established,related accept',

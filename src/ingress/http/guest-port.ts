@@ -162,7 +162,7 @@ export class GuestPort {
     const { limits, totals } = this.#context;
     if (!this.#route.wake)
       throw unavailable(
-        'The VM is not running. Start it: berth up. With wake_on_connect, a request would start it.',
+        'The VM is not running. Start it with berth start, or let requests start it with berth update --wake.',
       );
     if (this.#waiting >= limits.waiting_per_instance || totals.waiting >= limits.waiting)
       throw unavailable('Too many requests wait for the VM. Try again when it runs.');
