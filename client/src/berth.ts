@@ -13,6 +13,7 @@ import type {
   ChangeInstanceRequest,
   CreateApiKeyRequest,
   CreateInstanceRequest,
+  CreatePortRequest,
   CreateWebhookRequest,
   Event,
   Instance,
@@ -61,6 +62,7 @@ export type {
   Notification,
   Operations,
   Org,
+  Port,
   SshKey,
   User,
   Vm,
@@ -234,6 +236,23 @@ export class Instances {
 
   flushVm(id: string, options?: CallOptions) {
     return this.#transport.call('flushVm', { path: { id } }, options);
+  }
+
+  /** Publishes a port of the guest under a URL. */
+  createPort(id: string, body: CreatePortRequest, options?: CallOptions) {
+    return this.#transport.call('createPort', { path: { id }, body }, options);
+  }
+
+  ports(id: string, options?: CallOptions) {
+    return this.#transport.call('listPorts', { path: { id } }, options);
+  }
+
+  /**
+   * The WebSocket of one connection to a TCP port of the guest. Binary messages in both directions are its bytes; a text
+   * message `end` ends the direction of its sender.
+   */
+  forward(id: string, port: number) {
+    return this.#transport.webSocket(`/v1/instances/${encodeURIComponent(id)}/vm/forward?port=${port}`);
   }
 
   ssh(id: string, options?: CallOptions) {

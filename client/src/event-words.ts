@@ -85,6 +85,9 @@ const SENTENCES: Readonly<Record<EventType, (facts: Facts) => string>> = {
   'disk.flushed': flushed,
   'disk.flush_failed': flushFailed,
   'egress.denied': ({ it, data }) => `${it} was denied to reach ${destinationOf(fields(data['denied']))}`,
+  'port.created': ({ who, it, data }) => `${who} published port ${portOf(data)} of ${it}`,
+  'port.changed': portChanged,
+  'port.deleted': ({ who, it, data }) => `${who} removed the URL of port ${portOf(data)} of ${it}`,
   'ssh_key.added': ({ who, data }) => `${who} added the SSH key ${named(data['ssh_key'])}`,
   'ssh_key.revoked': ({ who, data }) => `${who} revoked the SSH key ${named(data['ssh_key'])}`,
   'api_key.created': ({ who, data }) => `${who} created the API key ${named(data['api_key'])}`,
@@ -103,6 +106,7 @@ const destinationOf = ({ name, address, port }: Fields) => {
   if (typeof port !== 'number') return to;
   return to.includes(':') ? `[${to}]:${port}` : `${to}:${port}`;
 };
+const portOf = (data: Fields) => `${fields(data['port'])['port'] ?? ''}`;
 const emailOf = (data: Fields) => text(fields(data['member'])['email'], 'a member');
 const roleOf = (data: Fields) => text(fields(data['member'])['role'], 'member');
 
@@ -114,7 +118,7 @@ function forked({ who, it, data, nameOf }: Facts): string {
 
 function started({ who, it, cause, reason }: Facts): string {
   const how = reason['code'] === 'cold_boot' ? ', which lost its memory and booted' : '';
-  if (cause === 'woken') return `A connection to its SSH port started ${it}${how}`;
+  if (cause === 'woken') return `A connection started ${it}${how}`;
   return `${who} ${reason['code'] === 'resumed' ? 'resumed' : 'started'} ${it}${how}`;
 }
 
@@ -139,6 +143,12 @@ function flushFailed({ who, it, data, cause }: Facts): string {
   if (cause === 'asked') return `The flush of ${it} that ${who} asked for failed: ${why}`;
   if (cause === 'final') return `The flush of ${it} before its stop failed, and is tried again: ${why}`;
   return `An automatic flush of ${it} failed: ${why}`;
+}
+
+function portChanged({ who, is_asked, it, data }: Facts): string {
+  const { access } = fields(data['port']);
+  if (!is_asked) return `A check of its TXT record changed a hostname of port ${portOf(data)} of ${it}`;
+  return `${who} changed port ${portOf(data)} of ${it}, which is ${text(access, 'published')}`;
 }
 
 function disabled({ who, data }: Facts): string {

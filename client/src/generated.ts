@@ -2,7 +2,7 @@
 
 export type ErrorBody = {
   error: {
-    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'UNAVAILABLE';
+    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'BAD_GATEWAY' | 'UNAVAILABLE';
     /** For people; programs read the code */
     message: string;
     request_id: string;
@@ -16,6 +16,10 @@ export type ErrorBody = {
 
 export type AcceptInvitationRequest = {
   token: string;
+};
+
+export type AddHostnameRequest = {
+  hostname: string;
 };
 
 export type AddMfaFactorRequest = {
@@ -98,15 +102,10 @@ export type ChangeInstanceRequest = {
   name?: string | undefined;
   labels?: Record<string, string> | undefined;
   idle_timeout_seconds?: number | null | undefined;
-  /** A connection to the SSH port of a stopped VM starts the VM and waits until sshd answers */
+  /** A connection to the SSH port of a stopped VM, or a request to one of its HTTP ports, starts the VM and waits until the guest answers */
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
-  egress?: {
-    mode?: EgressMode | undefined;
-    /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
-    allow?: Array<string> | undefined;
-  } | undefined;
   /** Can be changed while the VM is stopped; applies from the next start */
   cpus?: number | undefined;
   /** Can be changed while the VM is stopped; applies from the next start */
@@ -133,11 +132,15 @@ export type ChangePasswordRequest = {
   new_password: string;
 };
 
+export type ChangePortRequest = {
+  access?: PortAccess | undefined;
+};
+
 export type ChangeWebhookRequest = {
   /** https; http only to networks that the operator allows */
   url?: string | undefined;
   /** Types of events, or `*` for all */
-  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
+  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
   name?: string | undefined;
   status?: 'enabled' | 'disabled' | undefined;
 };
@@ -180,7 +183,7 @@ export type CreateApiKeyRequest = {
   name: string;
   /** `resource:action` separated by spaces, or `*` */
   scope: string;
-  /** Absent: it does not expire. A key created with an API key expires with that key at the latest */
+  /** Absent: it does not expire, or it expires with the API key that creates it, which it cannot outlive */
   expires_in_seconds?: number | undefined;
   /** The service account that holds the key; absent: the caller holds it */
   service_account_id?: string | undefined;
@@ -218,15 +221,10 @@ export type CreateInstanceRequest = {
   disk_gib?: number | undefined;
   labels?: Record<string, string> | undefined;
   idle_timeout_seconds?: number | null | undefined;
-  /** A connection to the SSH port of a stopped VM starts the VM and waits until sshd answers */
+  /** A connection to the SSH port of a stopped VM, or a request to one of its HTTP ports, starts the VM and waits until the guest answers */
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
-  egress?: {
-    mode?: EgressMode | undefined;
-    /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
-    allow?: Array<string> | undefined;
-  } | undefined;
   /** A script that root runs once, at the first boot, with /bin/sh unless its first line names another interpreter; at most 64 KiB in UTF-8. Its output is in the console log. The API never shows it, and a fork does not run it */
   user_data?: string | undefined;
 };
@@ -240,6 +238,13 @@ export type CreateOrgRequest = {
   name: string;
 };
 
+export type CreatePortRequest = {
+  /** In the guest; a port may be published more than once */
+  port: number;
+  /** `public`: anybody. `private`: a credential with `vm:read` on the instance, or a browser that was sent by `…/open` */
+  access?: 'private' | 'public' | undefined;
+};
+
 export type CreateServiceAccountRequest = {
   name: string;
   /** `resource:action` separated by spaces, or `*` */
@@ -250,7 +255,7 @@ export type CreateWebhookRequest = {
   /** https; http only to networks that the operator allows */
   url: string;
   /** Types of events, or `*` for all */
-  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
+  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
   name: string;
 };
 
@@ -274,17 +279,18 @@ export type CreateWebhookResponse = {
   secret: string;
 };
 
-export type DeniedDestination = {
-  /** RFC 3339, UTC, milliseconds */
-  at: string;
-  /** The name that the guest asked for; absent: not known */
-  name?: string | undefined;
-  /** Absent: the look-up of the name was refused */
-  address?: string | undefined;
-  /** Absent: a look-up, or a protocol without ports */
-  port?: number | undefined;
-  /** The attempts, of which `at` is the last */
-  count: number;
+export type CustomHostname = {
+  hostname: string;
+  /** `active` once the TXT record is found; it is looked up again daily */
+  status: 'pending' | 'active';
+  txt: {
+    name: string;
+    value: string;
+  };
+  /** The last look-up; null: none yet */
+  checked_at: string | null;
+  /** Why it is not active, as of the last look-up */
+  problem: string | null;
 };
 
 export type Disk = {
@@ -292,20 +298,11 @@ export type Disk = {
   /** The newest durable generation; 0 before the first flush */
   generation: number;
   durable_at: string | null;
-  /** Bytes that the guest has written to its disk and that are not durable yet; at most 5 s old. What the guest still holds in memory is not counted, and a flush saves it too. After a VM has died, an upper bound until the next flush */
+  /** Bytes that the guest has written and that are not durable yet; at most 5 s old. After a VM has died, an upper bound until the next flush */
   dirty_bytes: number;
   /** The size of the stored objects of this disk, of all its generations; objects that a fork shares count for both */
   stored_bytes: number;
 };
-
-export type Egress = {
-  mode: EgressMode;
-  /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
-  allow: Array<string>;
-};
-
-/** `open`: the public internet; `deny`: nothing; `allow`: the entries of `allow`. Private addresses are closed in every mode */
-export type EgressMode = 'open' | 'deny' | 'allow';
 
 export type EmptyRequest = Record<string, never>;
 
@@ -331,7 +328,7 @@ export type EventResource = {
   name: string | null;
 };
 
-export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
+export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
 
 export type ExecRequest = {
   /** The program, by path or by name, and its arguments; no shell interprets them */
@@ -370,7 +367,7 @@ export type ForkRequest = {
 export type ForkedFrom = {
   instance_id: string;
   generation: number;
-  /** What the parent had written and not flushed, by its host's last report, at most 5 s before: the fork lacks at least this. It lacks nothing after a flush */
+  /** What the parent had written and not flushed at that time: the fork does not have it */
   dirty_bytes: number;
 };
 
@@ -435,7 +432,6 @@ export type Instance = {
   wake_on_connect: boolean;
   auto_flush_seconds: number | null;
   generations_keep: GenerationsKeep;
-  egress: Egress;
   ssh: SshAddress;
   /** The guest's SSH host keys as of its last boot; empty before the first */
   host_keys: Array<HostKey>;
@@ -456,7 +452,7 @@ export type Invitation = {
   role: 'owner' | 'admin' | 'member' | 'billing';
   /** RFC 3339, UTC, milliseconds */
   expires_at: string;
-  /** The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once. It begins with BERTH_PUBLIC_URL, by default an address that only the server itself reaches */
+  /** The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once */
   accept_url?: string | undefined;
 };
 
@@ -480,11 +476,6 @@ export type ListApiKeysResponse = {
 
 export type ListAuditResponse = {
   data: Array<AuditEntry>;
-  next_cursor: string | null;
-};
-
-export type ListDeniedEgressResponse = {
-  data: Array<DeniedDestination>;
   next_cursor: string | null;
 };
 
@@ -550,6 +541,11 @@ export type ListOrgSshKeysResponse = {
 
 export type ListOrgsResponse = {
   data: Array<Org>;
+  next_cursor: string | null;
+};
+
+export type ListPortsResponse = {
+  data: Array<Port>;
   next_cursor: string | null;
 };
 
@@ -795,6 +791,11 @@ export type NotificationResource = {
 
 export type NotificationSeverity = 'info' | 'warning' | 'critical';
 
+export type OpenPortRequest = {
+  /** One of the port's active custom hostnames; default: its own hostname */
+  hostname?: string | undefined;
+};
+
 export type OperatorDataFolder = {
   path: string;
   /** What Berth may still write there */
@@ -916,6 +917,44 @@ export type PasskeyOptionsResponse = {
 export type PingWebhookResponse = {
   /** The `webhook-id` of the ping */
   event_id: string;
+};
+
+export type Port = {
+  id: string;
+  instance_id: string;
+  /** In the guest; a port may be published more than once */
+  port: number;
+  access: PortAccess;
+  /** The same for the port's life, and never assigned again */
+  hostname: string;
+  url: string;
+  /** At most 10 */
+  hostnames: Array<CustomHostname>;
+  /** In the last 60 s; a few seconds old */
+  requests_per_minute: number;
+  /** The newest answer of Berth instead of the guest (502, 503, 504); null: none yet */
+  last_error: PortError | null;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** RFC 3339, UTC, milliseconds */
+  updated_at: string;
+};
+
+/** `public`: anybody. `private`: a credential with `vm:read` on the instance, or a browser that was sent by `…/open` */
+export type PortAccess = 'private' | 'public';
+
+export type PortError = {
+  /** RFC 3339, UTC, milliseconds */
+  at: string;
+  code: string;
+  message: string;
+};
+
+export type PortTicket = {
+  /** For the browser; works once */
+  url: string;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
 };
 
 export type QuotaUse = {
@@ -1561,11 +1600,6 @@ export interface Operations {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: ConsoleTicket;
   };
-  /** List what the VM was denied to reach */
-  listDeniedEgress: {
-    input: { path: { id: string } };
-    answer: ListDeniedEgressResponse;
-  };
   /** Run a command in the guest as root, and wait until it ends */
   execInVm: {
     input: { path: { id: string }; body: ExecRequest };
@@ -1600,6 +1634,46 @@ export interface Operations {
   listOrgSshKeys: {
     input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListOrgSshKeysResponse;
+  };
+  /** Publish a port of the guest under a URL */
+  createPort: {
+    input: { path: { id: string }; body: CreatePortRequest };
+    answer: Port;
+  };
+  /** List an instance's HTTP ports */
+  listPorts: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListPortsResponse;
+  };
+  /** Get an HTTP port */
+  getPort: {
+    input: { path: { id: string; port_id: string } };
+    answer: Port;
+  };
+  /** Change who has access to an HTTP port */
+  changePort: {
+    input: { path: { id: string; port_id: string }; body?: ChangePortRequest | undefined };
+    answer: Port;
+  };
+  /** Delete an HTTP port; its hostname is never assigned again */
+  deletePort: {
+    input: { path: { id: string; port_id: string } };
+    answer: undefined;
+  };
+  /** Get a URL that opens a private port in a browser */
+  openPort: {
+    input: { path: { id: string; port_id: string }; body?: OpenPortRequest | undefined };
+    answer: PortTicket;
+  };
+  /** Add a hostname of your own to an HTTP port */
+  addPortHostname: {
+    input: { path: { id: string; port_id: string }; body: AddHostnameRequest };
+    answer: CustomHostname;
+  };
+  /** Remove a hostname of your own from an HTTP port */
+  deletePortHostname: {
+    input: { path: { id: string; port_id: string; hostname: string } };
+    answer: undefined;
   };
   /** Create a webhook; this sends nothing */
   createWebhook: {
@@ -1676,12 +1750,12 @@ export interface Operations {
     input: { body?: MarkAllNotificationsRequest | undefined };
     answer: MarkAllNotificationsResponse;
   };
-  /** Get which kinds of notifications are also mailed to the caller */
+  /** Get which kinds of notifications the caller also gets by mail */
   getNotificationPreferences: {
     input: Record<string, never>;
     answer: NotificationPreferences;
   };
-  /** Choose which kinds are also mailed; kinds that are not named are, and security kinds always are */
+  /** Set which kinds also go by mail; a kind that is not named does, and security kinds always do */
   setNotificationPreferences: {
     input: { body: SetNotificationPreferencesRequest };
     answer: NotificationPreferences;
@@ -1693,12 +1767,12 @@ export interface Operations {
   };
   /** List the organisation's events of the last 30 days */
   listEvents: {
-    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
     answer: ListEventsResponse;
   };
   /** Stream the organisation's events as they happen */
   streamEvents: {
-    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
+    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
     answer: string;
   };
 }
@@ -1774,7 +1848,6 @@ export const OPERATIONS = {
   flushVm: { method: 'POST', path: '/v1/instances/{id}/vm/flush', takes_idempotency_key: true, answers_text: false },
   getConsoleLog: { method: 'GET', path: '/v1/instances/{id}/vm/console', takes_idempotency_key: false, answers_text: true },
   createConsoleTicket: { method: 'POST', path: '/v1/instances/{id}/vm/console/ticket', takes_idempotency_key: false, answers_text: false },
-  listDeniedEgress: { method: 'GET', path: '/v1/instances/{id}/vm/egress/denied', takes_idempotency_key: false, answers_text: false },
   execInVm: { method: 'POST', path: '/v1/instances/{id}/vm/exec', takes_idempotency_key: false, answers_text: false },
   getVmMetrics: { method: 'GET', path: '/v1/instances/{id}/vm/metrics', takes_idempotency_key: false, answers_text: false },
   getMetricHistory: { method: 'GET', path: '/v1/instances/{id}/metrics', takes_idempotency_key: false, answers_text: false },
@@ -1782,6 +1855,14 @@ export const OPERATIONS = {
   getKeySet: { method: 'GET', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
   replaceKeySet: { method: 'PUT', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
   listOrgSshKeys: { method: 'GET', path: '/v1/orgs/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
+  createPort: { method: 'POST', path: '/v1/instances/{id}/ports', takes_idempotency_key: true, answers_text: false },
+  listPorts: { method: 'GET', path: '/v1/instances/{id}/ports', takes_idempotency_key: false, answers_text: false },
+  getPort: { method: 'GET', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, answers_text: false },
+  changePort: { method: 'PATCH', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, answers_text: false },
+  deletePort: { method: 'DELETE', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, answers_text: false },
+  openPort: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/open', takes_idempotency_key: false, answers_text: false },
+  addPortHostname: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/hostnames', takes_idempotency_key: true, answers_text: false },
+  deletePortHostname: { method: 'DELETE', path: '/v1/instances/{id}/ports/{port_id}/hostnames/{hostname}', takes_idempotency_key: false, answers_text: false },
   createWebhook: { method: 'POST', path: '/v1/webhooks', takes_idempotency_key: true, answers_text: false },
   listWebhooks: { method: 'GET', path: '/v1/webhooks', takes_idempotency_key: false, answers_text: false },
   getWebhook: { method: 'GET', path: '/v1/webhooks/{id}', takes_idempotency_key: false, answers_text: false },

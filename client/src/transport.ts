@@ -133,6 +133,11 @@ export class Transport {
     throw await errorOf(response);
   }
 
+  /** The address and the headers of a WebSocket, which this client does not open. */
+  webSocket(path: string): { readonly url: string; readonly headers: Readonly<Record<string, string>> } {
+    return { url: this.url.replace(/^http/, 'ws') + path, headers: this.#headers({}, false) };
+  }
+
   #address(operation: OperationId, input: unknown): string {
     const { path = {}, query = {} } = input as LooseInput;
     const address = OPERATIONS[operation].path.replace(/\{(\w+)\}/g, (_, name: string) => {

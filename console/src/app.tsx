@@ -116,7 +116,7 @@ function Inside() {
 }
 
 function Page() {
-  const [there = 'instances', second, third] = partsOf(path.value);
+  const [there = 'instances', second, third, fourth] = partsOf(path.value);
   // After a login for an invitation, the invitation comes next.
   const first = there === 'login' && keptInvitation() !== '' ? 'invitation' : there;
   switch (first) {
@@ -126,7 +126,7 @@ function Page() {
       return second === undefined ? (
         <InstancesPage />
       ) : (
-        <InstancePage key={second} name={second} tab={third ?? 'overview'} />
+        <InstancePage key={second} name={second} tab={third ?? 'overview'} part={fourth} />
       );
     case 'ssh-keys':
       return <SshKeysPage />;

@@ -11,6 +11,7 @@ import './styles/pages.css';
 import './styles/instance.css';
 import './styles/charts.css';
 import './styles/operator.css';
+import './styles/ports.css';
 import { App } from './app.tsx';
 import { listenForNavigation } from './router.ts';
 import { resumeSession } from './session.ts';

@@ -45,6 +45,9 @@ export interface Negotiated {
 /** How long the server holds a poll open. */
 export const POLL_HOLD_MS = 20_000;
 const STREAM_OPEN_MS = 5_000;
+const OPEN_PORT_MS = 8_000;
+/** Access that nobody confirms ends within 5 s: the ingress asks every 2 s. */
+const AUTHORISE_MS = 2_500;
 
 export interface ControlPlaneAddress {
   /** `unix:/path/control.sock` or `http(s)://host:port`. */
@@ -195,6 +198,26 @@ export class ControlPlaneClient {
     await this.#post(ROUTES.activity, body, 15_000, signal);
   }
 
+  openPort(body: Body<'openPort'>, signal: AbortSignal): Answer<'openPort'> {
+    return this.#post(ROUTES.openPort, body, OPEN_PORT_MS, signal);
+  }
+
+  httpRoutes(body: Body<'httpRoutes'>, signal: AbortSignal): Answer<'httpRoutes'> {
+    return this.#post(ROUTES.httpRoutes, body, POLL_HOLD_MS + 10_000, signal);
+  }
+
+  authoriseHttp(body: Body<'authoriseHttp'>, signal?: AbortSignal): Answer<'authoriseHttp'> {
+    return this.#post(ROUTES.authoriseHttp, body, AUTHORISE_MS, signal);
+  }
+
+  redeemHttpTicket(body: Body<'redeemHttpTicket'>, signal?: AbortSignal): Answer<'redeemHttpTicket'> {
+    return this.#post(ROUTES.redeemHttpTicket, body, AUTHORISE_MS, signal);
+  }
+
+  async reportHttp(body: Body<'reportHttp'>, signal: AbortSignal): Promise<void> {
+    await this.#post(ROUTES.reportHttp, body, 15_000, signal);
+  }
+
   calls(body: Body<'calls'>, signal: AbortSignal): Answer<'calls'> {
     return this.#post(ROUTES.calls, body, POLL_HOLD_MS + 10_000, signal);
   }
@@ -208,9 +231,9 @@ export class ControlPlaneClient {
     return this.#openStream(consoleStreamPath(call_id));
   }
 
-  /** For the ingress: a half-open stream to the sshd of a VM on another host. The caller must end it. */
-  async openTunnel(instance_id: InstanceId): Promise<Duplex> {
-    const stream = await this.#openStream(tunnelPath(instance_id));
+  /** For the ingress: a half-open stream to the sshd of a VM on another host, or to a TCP port. The caller must end it. */
+  async openTunnel(instance_id: InstanceId, port?: number): Promise<Duplex> {
+    const stream = await this.#openStream(tunnelPath(instance_id, port));
     stream.allowHalfOpen = true;
     return stream;
   }

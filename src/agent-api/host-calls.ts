@@ -11,10 +11,12 @@ import {
   InstanceId,
   listOf,
   Milliseconds,
+  matching,
   named,
   nullable,
   type Of,
   oneOf,
+  Port,
   Text,
   Time,
   Uuid,
@@ -51,15 +53,19 @@ export const HostCall = Type.Union([
   closed({ kind: Type.Literal('console'), ...OfVm }),
   /** A stream to the VM's sshd. */
   closed({ kind: Type.Literal('ssh'), ...OfVm }),
+  /** A stream to a TCP port of the guest. */
+  closed({ kind: Type.Literal('port'), ...OfVm, port: Port }),
+  /** The address on the host that leads to a TCP port of the guest. */
+  closed({ kind: Type.Literal('open_port'), ...OfVm, port: Port }),
   closed({ kind: Type.Literal('metrics'), ...OfVm }),
   /** The newest sample of every VM of the host. */
   closed({ kind: Type.Literal('usage') }),
 ]);
 export type HostCall = Of<typeof HostCall>;
 
-/** Why there is no result: the VM does not run, its guest is silent or busy, or another failure. */
+/** Why there is no result: the VM does not run, its guest is silent or busy, nothing listens at the port, or another failure. */
 export const CallFailure = named('CallFailure', {
-  code: oneOf(['not_running', 'guest_silent', 'busy', 'failed']),
+  code: oneOf(['not_running', 'guest_silent', 'busy', 'not_listening', 'failed']),
   message: Text,
 });
 export type CallFailure = Of<typeof CallFailure>;
@@ -114,19 +120,27 @@ export const UsageResult = named('UsageResult', {
 });
 export type UsageResult = Of<typeof UsageResult>;
 
+export const OpenPortResult = named('OpenPortResult', { address: matching('^[0-9.]+:[0-9]+$', 30) });
+export type OpenPortResult = Of<typeof OpenPortResult>;
+
 /** The result of each kind of call; null: a stream. */
 export const RESULTS: Readonly<Record<HostCall['kind'], TSchema>> = {
   exec: ExecResult,
   console_log: ConsoleLogResult,
   console: Type.Null(),
   ssh: Type.Null(),
+  port: Type.Null(),
+  open_port: OpenPortResult,
   metrics: MetricsResult,
   usage: UsageResult,
 };
 
 export const CallAnswer = Type.Union([
   closed({
-    result: Type.Union([ExecResult, ConsoleLogResult, MetricsResult, UsageResult, Type.Null()]),
+    result: Type.Union([
+      ...[ExecResult, ConsoleLogResult, MetricsResult, UsageResult, OpenPortResult],
+      Type.Null(),
+    ]),
   }),
   closed({ error: CallFailure }),
 ]);
@@ -156,7 +170,7 @@ export function consoleStreamPath(call_id: string): string {
   return `/internal/v1/calls/${call_id}/stream`;
 }
 
-/** The path where the ingress opens a tunnel to a VM on another host, by the same protocol. */
-export function tunnelPath(instance_id: IdOfInstance): string {
-  return `/internal/v1/tunnels/${instance_id}`;
+/** The path where the ingress opens a tunnel to a VM on another host, by the same protocol: to its sshd, or to a TCP port. */
+export function tunnelPath(instance_id: IdOfInstance, port?: number): string {
+  return `/internal/v1/tunnels/${instance_id}${port === undefined ? '' : `/${port}`}`;
 }

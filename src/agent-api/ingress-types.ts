@@ -65,3 +65,13 @@ export const ActivityReport = named('ActivityReport', {
   active: listOf(closed({ instance_id: InstanceId, ago_ms: Milliseconds }), PORTS_MAX),
 });
 export type ActivityReport = Of<typeof ActivityReport>;
+
+/** The address on this machine that leads to a TCP port of a running VM. */
+export const OpenPortRequest = named('OpenPortRequest', { instance_id: InstanceId, port: Port });
+export type OpenPortRequest = Of<typeof OpenPortRequest>;
+export const OpenPortResponse = Type.Union([
+  closed({ outcome: Type.Literal('open'), address: matching('^[0-9.]+:[0-9]+$', 30) }),
+  closed({ outcome: Type.Literal('not_running') }),
+  closed({ outcome: Type.Literal('not_listening') }),
+]);
+export type OpenPortResponse = Of<typeof OpenPortResponse>;

@@ -18,7 +18,24 @@ import {
   OfferRequest,
   OfferResponse,
 } from './host-types.ts';
-import { ActivityReport, RoutesRequest, RoutesResponse, WakeRequest, WakeResponse } from './ingress-types.ts';
+import {
+  AuthoriseHttpRequest,
+  AuthoriseHttpResponse,
+  HttpReport,
+  HttpRoutesRequest,
+  HttpRoutesResponse,
+  RedeemHttpTicketRequest,
+  RedeemHttpTicketResponse,
+} from './http-port-types.ts';
+import {
+  ActivityReport,
+  OpenPortRequest,
+  OpenPortResponse,
+  RoutesRequest,
+  RoutesResponse,
+  WakeRequest,
+  WakeResponse,
+} from './ingress-types.ts';
 import { MinutesReport } from './metric-types.ts';
 import { named } from './schemas.ts';
 import {
@@ -116,6 +133,35 @@ export const ROUTES = {
   ),
   wake: route('wake', 'Starts a VM for a connection.', WakeRequest, WakeResponse, 'ingress'),
   activity: route('activity', 'Reports which ports are in use.', ActivityReport, Nothing, 'ingress'),
+  httpRoutes: route(
+    'http-routes',
+    'The routes of HTTP ports. Held until they change.',
+    HttpRoutesRequest,
+    HttpRoutesResponse,
+    'ingress',
+  ),
+  authoriseHttp: route(
+    'http-ports/authorise',
+    'Asks whether a client may use a private HTTP port.',
+    AuthoriseHttpRequest,
+    AuthoriseHttpResponse,
+    'ingress',
+  ),
+  redeemHttpTicket: route(
+    'http-ports/redeem-ticket',
+    'Redeems the ticket of a browser for a cookie.',
+    RedeemHttpTicketRequest,
+    RedeemHttpTicketResponse,
+    'ingress',
+  ),
+  reportHttp: route('http-ports/report', 'Reports the use of HTTP ports.', HttpReport, Nothing, 'ingress'),
+  openPort: route(
+    'open-port',
+    'The address that leads to a TCP port of a VM on this machine.',
+    OpenPortRequest,
+    OpenPortResponse,
+    'ingress',
+  ),
   weaknesses: route(
     'weaknesses',
     'The weak settings of the installation.',

@@ -51,6 +51,7 @@ export const InstanceId = idOf('inst');
 export const VmId = idOf('vm');
 export const FlushId = idOf('flush');
 export const HostId = idOf('host');
+export const HttpPortId = idOf('port');
 /** Of generations, epochs, boots. */
 export const Count = whole(0, Number.MAX_SAFE_INTEGER);
 /** 1 PiB at most. */

@@ -6,6 +6,7 @@ import { CONSOLE } from './commands/console-command.ts';
 import { DATA_COMMANDS } from './commands/data-commands.ts';
 import { DOCTOR } from './commands/doctor.ts';
 import { EGRESS } from './commands/egress-command.ts';
+import { FORWARD } from './commands/forward-command.ts';
 import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
 import { GUEST_COMMANDS } from './commands/guest-commands.ts';
 import { IMAGE_COMMANDS, IMAGE_SERVER_COMMANDS } from './commands/image-commands.ts';
@@ -19,6 +20,7 @@ import { METRICS } from './commands/metrics-command.ts';
 import { MFA_COMMANDS } from './commands/mfa-commands.ts';
 import { NOTIFICATION_COMMANDS } from './commands/notification-commands.ts';
 import { ORGANISATION_COMMANDS } from './commands/organisation-commands.ts';
+import { PORT_COMMANDS } from './commands/port-commands.ts';
 import { RENAME } from './commands/rename-command.ts';
 import { SERVER_COMMANDS } from './commands/server-commands.ts';
 import { SERVICE_ACCOUNT_COMMANDS } from './commands/service-account-commands.ts';
@@ -39,6 +41,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
+  { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
   { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, CONSOLE] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: LOGIN_COMMANDS },

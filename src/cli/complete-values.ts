@@ -53,6 +53,9 @@ const TYPES: Readonly<Record<EventType, true>> = {
   'disk.flushed': true,
   'disk.flush_failed': true,
   'egress.denied': true,
+  'port.created': true,
+  'port.changed': true,
+  'port.deleted': true,
   'ssh_key.added': true,
   'ssh_key.revoked': true,
   'api_key.created': true,
@@ -99,6 +102,17 @@ const SOURCES: Readonly<Record<string, Source>> = {
     const input = { path: { id }, query: { limit: MOST } };
     const found = await collect(berth.list('listGenerations', input, ask()), MOST);
     return found.map(({ generation }) => String(generation));
+  },
+  'HTTP-PORT': async ({ args: [name = ''], session }) => {
+    const berth = session().berth();
+    const { id } = await berth.instances.find(name, ask());
+    const input = { path: { id }, query: { limit: MOST } };
+    const found = await collect(berth.list('listPorts', input, ask()), MOST);
+    const numbers = found.map(({ port }) => String(port));
+    // A number that stands for several is no answer.
+    return found.map(({ port, hostname }) =>
+      numbers.filter((each) => each === String(port)).length === 1 ? String(port) : hostname,
+    );
   },
   'SSH-KEY': async ({ session }) =>
     plainly(

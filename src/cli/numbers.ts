@@ -38,3 +38,10 @@ export function labels(list: readonly string[] | undefined): Record<string, stri
     }),
   );
 }
+
+/** A TCP port. */
+export function tcpPort(text: string): number {
+  const port = /^\d{1,5}$/.test(text) ? Number(text) : 0;
+  if (port >= 1 && port <= 65_535) return port;
+  throw new UsageError(`a port is a number from 1 to 65535, not ${text === '' ? 'nothing' : text}`);
+}

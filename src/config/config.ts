@@ -17,6 +17,7 @@ import {
   parseChoice,
   parseCidrs,
   parseDatabaseUrl,
+  parseDomain,
   parseEmail,
   parseHost,
   parseHosts,
@@ -54,6 +55,11 @@ export interface S3Config {
   readonly session_token: string | null;
 }
 
+export interface TlsFiles {
+  readonly cert_path: string;
+  readonly key_path: string;
+}
+
 export interface Config {
   /** Absolute. */
   readonly data_dir: string;
@@ -63,9 +69,18 @@ export interface Config {
   /** Further host names that the server answers to, in lower case. */
   readonly hosts: readonly string[];
   /** Absolute paths of PEM files. */
-  readonly tls: { readonly cert_path: string; readonly key_path: string } | null;
+  readonly tls: TlsFiles | null;
   readonly trusted_proxies: readonly Cidr[];
   readonly ssh: { readonly host: string; readonly ports: PortRange };
+  /** HTTP ports of instances. */
+  readonly http: {
+    readonly listen: Address;
+    /** Hostnames of ports are below it. In lower case. */
+    readonly domain: string;
+    readonly tls: TlsFiles | null;
+    /** The origin of a proxy in front; null: none. */
+    readonly url: string | null;
+  };
   /** Password null: the first start generates and prints one. */
   readonly admin: { readonly email: string; readonly password: string | null };
   /** Null: the embedded PostgreSQL. */
@@ -134,7 +149,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
   const reader = new Reader(env);
   const path = (text: string) => resolve(cwd, text);
   const listen = reader.read('BERTH_LISTEN', parseAddress, { host: '127.0.0.1', port: 7400 });
-  const tls = readTls(reader, path);
+  const tls = readTls(reader, path, 'BERTH_TLS');
   const config: Config = {
     data_dir: reader.read('BERTH_DATA_DIR', path, path('data')),
     listen,
@@ -145,6 +160,12 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     ssh: {
       host: reader.read('BERTH_SSH_HOST', parseHost, '127.0.0.1'),
       ports: reader.read('BERTH_SSH_PORTS', parsePorts, { first: 22_000, last: 22_999 }),
+    },
+    http: {
+      listen: reader.read('BERTH_HTTP_LISTEN', parseAddress, { host: '127.0.0.1', port: 7480 }),
+      domain: reader.read('BERTH_HTTP_DOMAIN', parseDomain, 'localhost'),
+      tls: readTls(reader, path, 'BERTH_HTTP_TLS'),
+      url: reader.read('BERTH_HTTP_URL', parseOrigin, null),
     },
     admin: {
       email: reader.read('BERTH_ADMIN_EMAIL', parseEmail, 'admin@localhost'),
@@ -176,13 +197,17 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
   return problems.length === 0 ? { ok: true, config } : { ok: false, problems };
 }
 
-function readTls(reader: Reader, path: (text: string) => string): Config['tls'] {
-  const cert_path = reader.read('BERTH_TLS_CERT', path, null);
-  const key_path = reader.read('BERTH_TLS_KEY', path, null);
+function readTls(
+  reader: Reader,
+  path: (text: string) => string,
+  prefix: 'BERTH_TLS' | 'BERTH_HTTP_TLS',
+): Config['tls'] {
+  const cert_path = reader.read(`${prefix}_CERT`, path, null);
+  const key_path = reader.read(`${prefix}_KEY`, path, null);
   if (cert_path !== null && key_path !== null) return { cert_path, key_path };
   const [has, lacks] = cert_path !== null ? ['CERT', 'KEY'] : ['KEY', 'CERT'];
   if (cert_path !== null || key_path !== null) {
-    reader.problems.push(`BERTH_TLS_${lacks} is missing; BERTH_TLS_${has} is set, and TLS needs both`);
+    reader.problems.push(`${prefix}_${lacks} is missing; ${prefix}_${has} is set, and TLS needs both`);
   }
   return null;
 }
@@ -262,6 +287,7 @@ function together(config: Config, reader: Reader): string[] {
         'or an https BERTH_PUBLIC_URL when a proxy in front does TLS',
     );
   }
+  problems.push(...httpProblems(config, reader));
   if (config.hosts_listen !== null && config.s3 === null && reader.text('BERTH_S3_BUCKET') === null) {
     problems.push('BERTH_S3_BUCKET is missing; BERTH_HOSTS_LISTEN is set, and several hosts need one bucket');
   }
@@ -271,6 +297,33 @@ function together(config: Config, reader: Reader): string[] {
   if (listen.port >= ssh.ports.first && listen.port <= ssh.ports.last) {
     problems.push(
       `BERTH_SSH_PORTS: ${JSON.stringify(`${ssh.ports.first}-${ssh.ports.last}`)} contains the port of BERTH_LISTEN; expected ranges apart`,
+    );
+  }
+  return problems;
+}
+
+function httpProblems({ http, listen, ssh }: Config, reader: Reader): string[] {
+  const problems: string[] = [];
+  // An invalid URL has its own line.
+  const url = reader.text('BERTH_HTTP_URL') ?? '';
+  if (!isLoopback(http.listen.host) && http.tls === null && !url.startsWith('https:')) {
+    problems.push(
+      `BERTH_HTTP_LISTEN: ${JSON.stringify(addressText(http.listen))} can be reached from other machines; expected BERTH_HTTP_TLS_CERT and BERTH_HTTP_TLS_KEY, ` +
+        'or an https BERTH_HTTP_URL when a proxy in front does TLS',
+    );
+  }
+  if (http.tls !== null && url.startsWith('http:')) {
+    problems.push(problemLine('BERTH_HTTP_URL', url, 'an https origin, because TLS is on'));
+  }
+  const { port } = http.listen;
+  if (port === listen.port) {
+    problems.push(
+      problemLine('BERTH_HTTP_LISTEN', addressText(http.listen), 'another port than BERTH_LISTEN'),
+    );
+  }
+  if (port >= ssh.ports.first && port <= ssh.ports.last) {
+    problems.push(
+      problemLine('BERTH_HTTP_LISTEN', addressText(http.listen), 'a port outside BERTH_SSH_PORTS'),
     );
   }
   return problems;

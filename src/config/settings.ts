@@ -16,6 +16,11 @@ export const SETTINGS = [
   'BERTH_TRUSTED_PROXIES',
   'BERTH_SSH_HOST',
   'BERTH_SSH_PORTS',
+  'BERTH_HTTP_LISTEN',
+  'BERTH_HTTP_DOMAIN',
+  'BERTH_HTTP_TLS_CERT',
+  'BERTH_HTTP_TLS_KEY',
+  'BERTH_HTTP_URL',
   'BERTH_ADMIN_EMAIL',
   'BERTH_ADMIN_PASSWORD',
   'DATABASE_URL',
@@ -179,6 +184,14 @@ export function parseOrigin(text: string): string {
     throw new Expected(expected);
   }
   return url.origin;
+}
+
+/** The domain of hostnames, in lower case. */
+export function parseDomain(text: string): string {
+  if (!isHost(text) || isIP(text) !== 0 || text.length > 180) {
+    throw new Expected('a domain such as apps.example.com, of at most 180 characters');
+  }
+  return text.toLowerCase();
 }
 
 export function parseDatabaseUrl(text: string): string {

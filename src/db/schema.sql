@@ -205,6 +205,80 @@ create table hosts (
   constraint hosts_memory_mib_check CHECK ((memory_mib > 0))
 );
 
+create table http_cookies (
+  cookie_hash bytea not null,
+  port_id text not null,
+  hostname text not null,
+  session_id text not null,
+  org_id text not null,
+  created_at timestamp with time zone not null default now(),
+  expires_at timestamp with time zone not null,
+  constraint http_cookies_pkey PRIMARY KEY (cookie_hash),
+  constraint http_cookies_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
+  constraint http_cookies_port_id_fkey FOREIGN KEY (port_id) REFERENCES http_ports(id) ON DELETE CASCADE,
+  constraint http_cookies_session_id_fkey FOREIGN KEY (session_id) REFERENCES sessions(id) ON DELETE CASCADE
+);
+
+create table http_hostnames (
+  port_id text not null,
+  hostname text not null,
+  proof text not null,
+  active_at timestamp with time zone,
+  checked_at timestamp with time zone,
+  problem text,
+  next_check_at timestamp with time zone not null default now(),
+  created_at timestamp with time zone not null default now(),
+  constraint http_hostnames_pkey PRIMARY KEY (port_id, hostname),
+  constraint http_hostnames_port_id_fkey FOREIGN KEY (port_id) REFERENCES http_ports(id) ON DELETE CASCADE
+);
+
+create table http_labels (
+  label text not null,
+  constraint http_labels_pkey PRIMARY KEY (label)
+);
+
+create table http_port_use (
+  port_id text not null,
+  minute timestamp with time zone not null,
+  requests bigint not null,
+  previous_requests bigint not null,
+  sent_bytes bigint not null default 0,
+  received_bytes bigint not null default 0,
+  last_error jsonb,
+  constraint http_port_use_pkey PRIMARY KEY (port_id),
+  constraint http_port_use_port_id_fkey FOREIGN KEY (port_id) REFERENCES http_ports(id) ON DELETE CASCADE
+);
+
+create table http_ports (
+  id text not null,
+  instance_id text not null,
+  label text not null,
+  port integer not null,
+  access text not null,
+  version bigint not null default 1,
+  created_at timestamp with time zone not null default now(),
+  updated_at timestamp with time zone not null default now(),
+  constraint http_ports_pkey PRIMARY KEY (id),
+  constraint http_ports_label_key UNIQUE (label),
+  constraint http_ports_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint http_ports_label_fkey FOREIGN KEY (label) REFERENCES http_labels(label),
+  constraint http_ports_access_check CHECK ((access = ANY (ARRAY['private'::text, 'public'::text]))),
+  constraint http_ports_port_check CHECK (((port >= 1) AND (port <= 65535)))
+);
+
+create table http_tickets (
+  ticket_hash bytea not null,
+  port_id text not null,
+  hostname text not null,
+  session_id text not null,
+  org_id text not null,
+  expires_at timestamp with time zone not null,
+  constraint http_tickets_pkey PRIMARY KEY (ticket_hash),
+  constraint http_tickets_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
+  constraint http_tickets_port_id_fkey FOREIGN KEY (port_id) REFERENCES http_ports(id) ON DELETE CASCADE,
+  constraint http_tickets_session_id_fkey FOREIGN KEY (session_id) REFERENCES sessions(id) ON DELETE CASCADE
+);
+
 create table idempotency_keys (
   org_id text not null,
   principal text not null,
@@ -699,6 +773,11 @@ CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) W
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
 CREATE INDEX free_ssh_ports_order ON public.free_ssh_ports USING btree (quarantined_at NULLS FIRST, port);
 CREATE INDEX generations_dropped ON public.generations USING btree (instance_id) WHERE (NOT retained);
+CREATE INDEX http_cookies_port ON public.http_cookies USING btree (port_id);
+CREATE INDEX http_cookies_session ON public.http_cookies USING btree (session_id, port_id, created_at);
+CREATE UNIQUE INDEX http_hostnames_active ON public.http_hostnames USING btree (hostname) WHERE (active_at IS NOT NULL);
+CREATE INDEX http_hostnames_due ON public.http_hostnames USING btree (next_check_at);
+CREATE INDEX http_ports_page ON public.http_ports USING btree (instance_id, id DESC);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
 CREATE UNIQUE INDEX image_versions_current ON public.image_versions USING btree (image_id) WHERE current;
 CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);

@@ -22,6 +22,7 @@ import type {
 import type { OwnQuotas } from '../lib/quotas.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
+import type { HttpTables } from './http-tables.ts';
 import type { WebhookTables } from './webhook-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
@@ -54,7 +55,7 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends DeliveryTables, EgressTables, WebhookTables {
+export interface Database extends DeliveryTables, EgressTables, HttpTables, WebhookTables {
   users: {
     id: UserId;
     email: string;

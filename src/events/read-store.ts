@@ -33,6 +33,7 @@ export interface EventFilter {
 const RESOURCE_FIELDS: Readonly<Record<string, string>> = {
   ak: 'api_key',
   key: 'ssh_key',
+  port: 'port',
   usr: 'member',
   wh: 'webhook',
 };

@@ -26,7 +26,11 @@ interface Waiting {
   readonly connect: ((stream: Duplex) => void) | null;
 }
 
-const CODES: Record<string, ErrorCode> = { not_running: 'VM_NOT_RUNNING', busy: 'RATE_LIMITED' };
+const CODES: Record<string, ErrorCode> = {
+  not_running: 'VM_NOT_RUNNING',
+  busy: 'RATE_LIMITED',
+  not_listening: 'BAD_GATEWAY',
+};
 
 export class HostCalls {
   readonly #waiting = new Map<string, Waiting>();

@@ -19,8 +19,8 @@ import { endConnectionsAtClose } from './server/end-connections.ts';
 import { KnownHosts, registerKnownHosts } from './server/known-hosts.ts';
 import { lazySchemas } from './server/lazy-schemas.ts';
 import { newRequestId } from './server/request-id.ts';
-import { ConsoleStreams, isConsoleStream } from './streams/console-stream.ts';
 import { EventStreams } from './streams/event-stream.ts';
+import { GuestStreams, isGuestStream } from './streams/guest-streams.ts';
 import { StreamSlots } from './streams/stream-slots.ts';
 import { type App, typed } from './typed-app.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
@@ -39,6 +39,8 @@ import { registerMfa } from './v1/mfa.ts';
 import { registerNotifications } from './v1/notifications.ts';
 import { registerOperator } from './v1/operator.ts';
 import { registerOrgs } from './v1/orgs.ts';
+import { registerPortAccess } from './v1/port-access.ts';
+import { registerPorts } from './v1/ports.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
 import { registerVm } from './v1/vm.ts';
@@ -104,15 +106,15 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   registerAccess(app, context, limits);
   registerReauthorisation(app, context.db, context.slow_ms);
   const slots = new StreamSlots();
-  new ConsoleStreams(app, { ...context, known_hosts }, slots, addressOf(context));
+  new GuestStreams(app, { ...context, known_hosts }, slots, addressOf(context));
   await app.register(async () => registerRoutes(typed(app), context, limits, slots));
   return app;
 }
 
-/** Only a console's upgrade is granted. Any other request for one is served as if it had not asked. */
+/** Only an upgrade to a guest is granted. Any other request for one is served as if it had not asked. */
 function listenerOptions(tls: AppContext['tls']): object {
   // Node would refuse a request without Host in another shape than ours.
-  const options = { shouldUpgradeCallback: isConsoleStream, requireHostHeader: false };
+  const options = { shouldUpgradeCallback: isGuestStream, requireHostHeader: false };
   return tls === null ? { http: options } : { https: { ...options, cert: tls.cert, key: tls.key } };
 }
 
@@ -149,6 +151,8 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerVmMetrics(app, context);
   registerInstanceMetrics(app, context);
   registerInstanceSsh(app, context, cursors);
+  registerPorts(app, context, cursors);
+  registerPortAccess(app, context);
   registerWebhooks(app, context, cursors);
   registerWebhookDeliveries(app, context, cursors);
   registerNotifications(app, context, cursors, streams);

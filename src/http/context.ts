@@ -8,6 +8,7 @@ import type { Log } from '../lib/log.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import type { Sealer } from '../lib/seal.ts';
 import type { Mailbox } from '../mail/mailbox.ts';
+import type { HttpEndpoint } from '../ports/model.ts';
 import type { Outbound } from '../webhooks/outbound/outbound.ts';
 import type { RequestMetrics } from './monitoring/request-metrics.ts';
 import type { Installation } from './monitoring/weaknesses.ts';
@@ -34,6 +35,8 @@ export interface AppContext {
   /** Sends requests to receivers, and seals their secrets. */
   readonly webhooks: { readonly outbound: Outbound; readonly secrets: Sealer };
   readonly ssh: SshEndpoint;
+  /** Where clients reach HTTP ports. */
+  readonly http: HttpEndpoint;
   /** The limits of accounts, and the default limits of organisations. */
   readonly quotas: QuotaLimits;
   /** Mail can be sent. Otherwise every address counts as confirmed. */

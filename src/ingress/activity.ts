@@ -1,20 +1,27 @@
 /** Reports to the control plane which ports are in use. A failed report is included in the next one. */
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import { pause } from '../lib/backoff.ts';
-import type { InstancePort } from './instance-port.ts';
+import type { InstanceId } from '../lib/ids.ts';
 
 /** A newly used port is reported soon. The delay coalesces several. */
 const SOON_MS = 100;
 
+/** A port of an instance: SSH or HTTP. */
+export interface UsedPort {
+  readonly route: { readonly instance_id: InstanceId };
+  /** On the clock of `performance.now()`; null: never. */
+  lastUsed(now_ms: number): number | null;
+}
+
 export class ActivityReporter {
   readonly #client: ControlPlaneClient;
-  readonly #ports: () => Iterable<InstancePort>;
+  readonly #ports: () => Iterable<UsedPort>;
   readonly #watching_since = performance.now();
   readonly #every_ms: number;
   #reported_until = Number.NEGATIVE_INFINITY;
   #report_soon = new AbortController();
 
-  constructor(client: ControlPlaneClient, ports: () => Iterable<InstancePort>, every_ms: number) {
+  constructor(client: ControlPlaneClient, ports: () => Iterable<UsedPort>, every_ms: number) {
     this.#every_ms = every_ms;
     this.#client = client;
     this.#ports = ports;
@@ -36,11 +43,15 @@ export class ActivityReporter {
 
   async #report(signal: AbortSignal): Promise<void> {
     const now_ms = performance.now();
-    const active = [...this.#ports()].flatMap((port) => {
+    const agos = new Map<InstanceId, number>();
+    for (const port of this.#ports()) {
       const used_ms = port.lastUsed(now_ms);
-      if (used_ms === null || used_ms < this.#reported_until) return [];
-      return [{ instance_id: port.route.instance_id, ago_ms: Math.max(0, Math.round(now_ms - used_ms)) }];
-    });
+      if (used_ms === null || used_ms < this.#reported_until) continue;
+      const ago_ms = Math.max(0, Math.round(now_ms - used_ms));
+      const { instance_id } = port.route;
+      agos.set(instance_id, Math.min(ago_ms, agos.get(instance_id) ?? ago_ms));
+    }
+    const active = [...agos].map(([instance_id, ago_ms]) => ({ instance_id, ago_ms }));
     const watched_ms = Math.round(now_ms - this.#watching_since);
     await this.#client.reportActivity({ watched_ms, active }, signal);
     this.#reported_until = now_ms;

@@ -11,7 +11,7 @@ import { backoffMs, pause } from '../lib/backoff.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { untrustedText } from '../lib/untrusted-text.ts';
-import { ActivityReporter } from './activity.ts';
+import { ActivityReporter, type UsedPort } from './activity.ts';
 import { dialBy } from './dial.ts';
 import { InstancePort } from './instance-port.ts';
 import { type IngressLimits, LIMITS, Totals } from './limits.ts';
@@ -57,12 +57,20 @@ export class Ingress {
     client: ControlPlaneClient;
     log: Log;
     limits?: Partial<IngressLimits>;
+    /** Ports of other protocols, whose use counts too. */
+    others?: () => Iterable<UsedPort>;
   }) {
     this.#host = options.host;
     this.#client = options.client;
     this.#log = options.log;
     this.#limits = { ...LIMITS, ...options.limits };
-    this.#activity = new ActivityReporter(options.client, () => this.#ports.values(), this.#limits.report_ms);
+    const ports = () => [...this.#ports.values(), ...(options.others?.() ?? [])];
+    this.#activity = new ActivityReporter(options.client, ports, this.#limits.report_ms);
+  }
+
+  /** A port of another protocol came into use. */
+  noteActive(): void {
+    this.#activity.reportSoon();
   }
 
   /** Follows the routes until `signal` aborts, then closes every port. */

@@ -30,6 +30,7 @@ export const ERROR_CODES = {
   RATE_LIMITED: { status: 429, message: 'Too many requests.' },
   QUOTA_EXCEEDED: { status: 429, message: 'A quota is used up.' },
   INTERNAL: { status: 500, message: 'Something went wrong on our side.' },
+  BAD_GATEWAY: { status: 502, message: 'The VM gave no answer that can be passed on.' },
   UNAVAILABLE: { status: 503, message: 'A part of the service is unavailable. Try again shortly.' },
 } as const;
 

@@ -21,6 +21,7 @@ export const ID_PREFIXES = [
   'aud',
   'mfa',
   'inv',
+  'port',
   'flush',
   'mail',
 ] as const;
@@ -39,6 +40,7 @@ export type HostId = Id<'host'>;
 export type AuditId = Id<'aud'>;
 export type MfaFactorId = Id<'mfa'>;
 export type InvitationId = Id<'inv'>;
+export type HttpPortId = Id<'port'>;
 export type EventId = Id<'evt'>;
 export type NotificationId = Id<'ntf'>;
 export type FlushId = Id<'flush'>;

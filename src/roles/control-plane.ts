@@ -8,6 +8,7 @@ import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { guessableBecause } from '../auth/guessable-passwords.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { type Config, localOrigin } from '../config/config.ts';
+import { httpEndpoint } from '../config/http-url.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import type { Address, Setting } from '../config/settings.ts';
 import { weakSettings } from '../config/weak-settings.ts';
@@ -171,6 +172,12 @@ async function appContext(
     quotas: config.quotas,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
+    http: httpEndpoint({
+      domain: config.http.domain,
+      listen_port: config.http.listen.port,
+      tls: config.http.tls !== null,
+      url: config.http.url,
+    }),
     has_smtp: config.smtp_url !== null,
     public_url: config.public_url,
     hosts: [...config.hosts, config.listen.host],

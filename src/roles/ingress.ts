@@ -1,8 +1,12 @@
-/** The process `ingress`: every instance's SSH port. */
+/** The process `ingress`: every instance's SSH port and HTTP ports. */
 import { ControlPlaneClient } from '../agent-api/client.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
+import { httpEndpoint } from '../config/http-url.ts';
 import { pathsIn } from '../config/paths.ts';
+import { HttpIngress } from '../ingress/http/http-ingress.ts';
+import { TrustedProxies } from '../ingress/http/incoming.ts';
+import { HTTP_LIMITS } from '../ingress/http/limits.ts';
 import { Ingress } from '../ingress/ingress.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import type { Log } from '../lib/log.ts';
@@ -18,6 +22,14 @@ export async function runIngress({ config, log, signal }: IngressOptions): Promi
   const { host_token } = await readSecrets(paths, config.secret_key);
   const address = { address: `unix:${paths.agent_api_socket}`, token: host_token };
   const client = new ControlPlaneClient(address, logNegotiated(log));
-  await new Ingress({ host: config.ssh.host, client, log }).run(signal);
+  const { listen, tls, domain, url } = config.http;
+  const endpoint = httpEndpoint({ domain, listen_port: listen.port, tls: tls !== null, url });
+  const http = new HttpIngress({
+    ...{ client, log, listen, tls, limits: HTTP_LIMITS, secure: endpoint.scheme === 'https' },
+    trusted: new TrustedProxies(config.trusted_proxies),
+    active: () => ssh.noteActive(),
+  });
+  const ssh = new Ingress({ host: config.ssh.host, client, log, others: () => http.proxy.ports });
+  await Promise.all([ssh.run(signal), http.run(signal)]);
   await client.close();
 }

@@ -13,8 +13,10 @@ import { type Mailbox, onPosted } from '../mail/mailbox.ts';
 import type { Deliver } from '../mail/mailer.ts';
 import { raiseNotifications } from '../notifications/raise-notifications.ts';
 import type { MarkedStore } from '../object-store/store-mark.ts';
+import type { HttpEndpoint } from '../ports/model.ts';
 import { DeadlineMonitor } from '../vms/deadline-monitor.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
+import { checkHostnames } from './check-hostnames.ts';
 import { checkpointDisks } from './checkpoint-disks.ts';
 import { claimStore } from './claim-store.ts';
 import { compactDisks } from './compact-disks.ts';
@@ -44,6 +46,7 @@ export interface ScheduleParts {
   readonly mailbox: Mailbox;
   readonly deliver: Deliver;
   readonly public_url: string;
+  readonly http: HttpEndpoint;
   readonly signal: AbortSignal;
 }
 
@@ -73,6 +76,7 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'report-expiry', every_ms: 10 * MIN, run: () => reportExpiry(db) },
     { name: 'sweep', every_ms: 10 * MIN, run: () => sweep(db) },
     { name: 'downsample-metrics', every_ms: H, run: () => downsampleMetrics(db) },
+    { name: 'check-hostnames', every_ms: 5 * S, run: () => checkHostnames(db, parts.http) },
     { name: 'claim-store', every_ms: 5 * S, run: () => claimStore(store) },
     { name: 'free-deleted', every_ms: 30 * S, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-memory', every_ms: 10 * MIN, run: () => freeMemory(db, store, log) },

@@ -7,6 +7,7 @@ import { deleteExpiredResponses } from '../idempotency/store.ts';
 import { deleteOldMailCounts } from '../mail/count-store.ts';
 import { deleteOldNotifications } from '../notifications/store.ts';
 import { deleteExpiredInvitations } from '../orgs/invitation-store.ts';
+import { deleteExpiredAccess } from '../ports/access-store.ts';
 import { deleteExpiredTickets } from '../vms/console-ticket-store.ts';
 import { deleteEndedFlushes } from '../vms/flush-store.ts';
 import { pruneDeliveries } from '../webhooks/prune-store.ts';
@@ -15,6 +16,7 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   deleteEndedFlushes,
   deleteExpiredResponses,
   deleteExpiredTickets,
+  deleteExpiredAccess,
   deleteExpiredInvitations,
   sweepUnconfirmedFactors,
   deleteExpired,

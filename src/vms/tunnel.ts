@@ -4,7 +4,7 @@ import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
 import { newestVm } from './store.ts';
 
 /** Null when it is not running. */
-export async function sshPlace(
+export async function runningPlace(
   tx: Tx,
   instance_id: InstanceId,
 ): Promise<{ host_id: HostId; vm_id: VmId } | null> {

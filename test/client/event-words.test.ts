@@ -16,7 +16,7 @@ test('an event says who did what, and the generation', () => {
   const flush = (trigger: string) => ({ flush: { generation: 6, trigger } });
   const cases: readonly (readonly [Event, string])[] = [
     [event('vm.started', { cause: 'start_requested' }), 'ada@example.org started web'],
-    [event('vm.started', { cause: 'woken' }, 'system'), 'A connection to its SSH port started web'],
+    [event('vm.started', { cause: 'woken' }, 'system'), 'A connection started web'],
     [event('vm.stopped', { cause: 'stop_requested' }), 'ada@example.org stopped web (generation 6)'],
     [event('vm.stopped', { cause: 'idle' }, 'system'), 'Berth stopped web, which was idle (generation 6)'],
     [
@@ -37,6 +37,14 @@ test('an event says who did what, and the generation', () => {
     [
       event('instance.restored', { restored_from: { generation: 3 } }),
       'ada@example.org restored web to generation 3 (now generation 6)',
+    ],
+    [
+      event('port.created', { port: { port: 8080, access: 'private' } }),
+      'ada@example.org published port 8080 of web',
+    ],
+    [
+      event('port.changed', { port: { port: 8080, access: 'public' } }),
+      'ada@example.org changed port 8080 of web, which is public',
     ],
     [event('member.removed', { member: { id: 'usr_1', email: 'ada@example.org' } }), 'ada@example.org left'],
   ];

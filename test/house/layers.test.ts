@@ -17,7 +17,7 @@ import { filesBelow, type Import, importsOf, isTest, read, roomOf } from './impo
 
 const DOMAINS = [
   ...(['auth', 'accounts', 'orgs', 'api-keys', 'service-accounts', 'ssh-keys'] as const),
-  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'egress', 'webhooks', 'notifications'] as const),
+  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'egress', 'ports', 'webhooks', 'notifications'] as const),
 ] as const;
 const domains = DOMAINS as readonly string[];
 
@@ -37,7 +37,7 @@ const ROOMS: Record<string, readonly string[]> = {
   tasks: [
     ...['lib', 'db', 'events', 'idempotency', 'agent-api', 'object-store', 'disk-format'],
     ...['audit', 'auth', 'mail', 'orgs', 'api-keys', 'hosts', 'instances', 'disks', 'vms'],
-    ...['webhooks', 'notifications'],
+    ...['ports', 'webhooks', 'notifications'],
   ],
   http: ['lib', 'db', 'events', 'idempotency', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store', 'disk-format'],
@@ -71,6 +71,7 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   hosts: [],
   images: ['hosts'],
   egress: ['instances'],
+  ports: ['auth', 'instances'],
   webhooks: ['auth', 'orgs'],
   notifications: [],
 };

@@ -12,6 +12,7 @@ import { assertError } from '../support/expect.ts';
 import { makeGenerations } from '../support/generations.ts';
 import { type Document, endpointsOf } from '../support/openapi.ts';
 import { makeKey, makeSession, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
+import { makePort } from '../support/ports.ts';
 import { instanceIn } from '../support/states.ts';
 import { totpCode } from '../support/totp-code.ts';
 import { makeDelivery, makeWebhook } from '../support/webhooks.ts';
@@ -44,6 +45,10 @@ const of = (org_id: OrgId) => `/v1/orgs/${org_id}`;
 const addTotp = async (who: Person) => {
   const options = { json: { type: 'totp', name: 'phone' }, headers: await sudo(who) };
   return api.as(who).call<Made>('POST', '/v1/me/mfa/factors', options);
+};
+const httpPort = async () => {
+  const { id } = await api.instance(owner);
+  return `/v1/instances/${id}/ports/${await makePort(api.db, id)}`;
 };
 const vm = async (state: 'stopped' | 'running') =>
   `/v1/instances/${(await instanceIn(api, owner, state)).id}/vm`;
@@ -164,6 +169,18 @@ const INSTANCES: Record<string, Call> = {
     await api.agent.client.answerCall({ id, answer: { result } });
     return asked;
   },
+  createPort: async () =>
+    api.as(owner).post(`/v1/instances/${(await api.instance(owner)).id}/ports`, { port: 80 }),
+  changePort: async () => api.as(owner).patch(await httpPort(), { access: 'public' }),
+  openPort: async () => api.as(owner).post(`${await httpPort()}/open`),
+  addPortHostname: async () =>
+    api.as(owner).post(`${await httpPort()}/hostnames`, { hostname: 'app.example.com' }),
+  deletePortHostname: async () => {
+    const path = `${await httpPort()}/hostnames`;
+    await api.as(owner).post(path, { hostname: 'app.example.com' });
+    return api.as(owner).delete(`${path}/app.example.com`);
+  },
+  deletePort: async () => api.as(owner).delete(await httpPort()),
   createConsoleTicket: async () => api.as(owner).post(`${await vm('running')}/console/ticket`),
 };
 const webhook = async () => `/v1/webhooks/${(await makeWebhook(api, owner, 'http://127.0.0.1:9/')).id}`;

@@ -145,7 +145,7 @@ describe('200', () => {
     assert.deepEqual((await dataOf('instance.ssh_keys_replaced'))?.['instance'], instance.body);
   });
 
-  test('events of instances, VMs, disks and keys need instances:read, the others org:read', async () => {
+  test('events of instances, VMs, disks, HTTP ports and keys need instances:read, the others org:read', async () => {
     const who = await withAll();
     const { key: instances } = await makeKey(db, who, 'instances:read');
     const { key: org } = await makeKey(db, who, 'org:read');

@@ -138,6 +138,11 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
   routes: null,
   wake: null,
   activity: null,
+  httpRoutes: null,
+  authoriseHttp: null,
+  redeemHttpTicket: null,
+  reportHttp: null,
+  openPort: null,
   findImage: null,
   heartbeat: () => {
     const root = { used_bytes: 99, total_bytes: 100 };

@@ -103,6 +103,7 @@ export async function accessApiForFile(
     quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
+    http: { domain: 'apps.example.org', scheme: 'http', port: null },
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],
     has_smtp: false,

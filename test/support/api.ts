@@ -172,6 +172,7 @@ function contextOf(
       first_port: options.first_port ?? 22_000,
       last_port: options.last_port ?? 22_999,
     },
+    http: { domain: 'apps.test', scheme: 'http', port: 7480 },
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],
     has_smtp: false,

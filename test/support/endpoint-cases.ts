@@ -2,6 +2,7 @@
 import type { Scope } from '../../src/auth/permissions.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { newId } from '../../src/lib/ids.ts';
+import { insertHostname } from '../../src/ports/hostname-store.ts';
 import { newSecret } from '../../src/webhooks/sign.ts';
 import { newName, type TestApi } from './api.ts';
 import { makeGenerations } from './generations.ts';
@@ -14,6 +15,7 @@ import {
   type Person,
   randomPublicKey,
 } from './people.ts';
+import { makePort } from './ports.ts';
 import { makeDelivery } from './webhooks.ts';
 
 export type PathIds = Readonly<Record<string, string>>;
@@ -58,6 +60,7 @@ export function endpointCases(api: TestApi): Record<string, EndpointCase> {
     ...organisations(api),
     ...keys(api),
     ...machines(api),
+    ...ports(api),
     ...webhooks(api),
     ...told(api),
     ...OPERATOR,
@@ -256,6 +259,36 @@ function machines(api: TestApi): Record<string, EndpointCase> {
       resource: instance,
       body: () => ({ mode: 'account' }),
     },
+  };
+}
+
+function ports(api: TestApi): Record<string, EndpointCase> {
+  const { db } = api;
+  const instance = async (who: Person) => ({ id: (await api.instance(who)).id });
+  const port = async (who: Person) => {
+    const { id } = await api.instance(who);
+    return { id, port_id: await makePort(db, id) };
+  };
+  const hostname = async (who: Person) => {
+    const ids = await port(who);
+    const name = `${newName()}.example.com`;
+    await insertHostname(db, ids.port_id, name, 'proof');
+    return { ...ids, hostname: name };
+  };
+  const one = '/v1/instances/{id}/ports/{port_id}';
+  return {
+    'POST /v1/instances/{id}/ports': { need: 'vm:write', resource: instance, body: () => ({ port: 8080 }) },
+    'GET /v1/instances/{id}/ports': { need: 'vm:read', resource: instance },
+    [`GET ${one}`]: { need: 'vm:read', resource: port },
+    [`PATCH ${one}`]: { need: 'vm:write', resource: port, body: () => ({ access: 'public' }) },
+    [`DELETE ${one}`]: { need: 'vm:write', resource: port },
+    [`POST ${one}/open`]: { need: 'session', resource: port },
+    [`POST ${one}/hostnames`]: {
+      need: 'vm:write',
+      resource: port,
+      body: () => ({ hostname: `${newName()}.example.com` }),
+    },
+    [`DELETE ${one}/hostnames/{hostname}`]: { need: 'vm:write', resource: hostname },
   };
 }
 

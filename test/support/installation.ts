@@ -82,6 +82,7 @@ export class Installation {
   readonly origin: string;
   readonly port: number;
   readonly ssh_ports: { readonly first: number; readonly last: number };
+  readonly http_port: number;
   readonly client: RestClient;
   /** The administrator's client. The administrator owns everything that the tests create. */
   readonly ssh: SshClient;
@@ -104,10 +105,12 @@ export class Installation {
     this.port = ports.first;
     this.origin = `http://127.0.0.1:${this.port}`;
     this.ssh_ports = { first: ports.first + 1, last: ports.first + SSH_PORTS };
+    this.http_port = ports.first + SSH_PORTS + 1;
     this.#settings = {
       BERTH_DATA_DIR: this.data_dir,
       BERTH_LISTEN: `127.0.0.1:${this.port}`,
       BERTH_SSH_PORTS: `${this.ssh_ports.first}-${this.ssh_ports.last}`,
+      BERTH_HTTP_LISTEN: `127.0.0.1:${this.http_port}`,
       BERTH_RATE_LIMITS: 'off',
       ...options.settings,
     };
@@ -121,7 +124,7 @@ export class Installation {
 
   /** Starts a new one, logs its administrator in, and registers an SSH key for the account. */
   static async start(options: InstallationOptions = {}): Promise<Installation> {
-    const installation = new Installation(options, await ownPorts(1 + SSH_PORTS));
+    const installation = new Installation(options, await ownPorts(2 + SSH_PORTS));
     try {
       // A program of another checkout creates its own.
       if (options.program === undefined) await copyDatabase(installation.paths);

@@ -92,6 +92,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
+    http: { domain: 'apps.example.org', scheme: 'http', port: null },
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],
     has_smtp: false,

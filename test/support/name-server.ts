@@ -25,7 +25,8 @@ export class NameServer {
     this.#resolver.setServers([address]);
   }
 
-  static async start(names: Names): Promise<NameServer> {
+  /** `texts`: TXT records, which do not change. */
+  static async start(names: Names, texts: Readonly<Record<string, string>> = {}): Promise<NameServer> {
     const folder = await mkdtemp(join(tmpdir(), 'berth-names-'));
     const hosts = join(folder, 'hosts');
     await writeFile(hosts, linesOf(names, versionOf(0)));
@@ -36,6 +37,9 @@ export class NameServer {
         ...['--keep-in-foreground', '--conf-file=/dev/null', '--pid-file=', '--no-resolv', '--no-hosts'],
         ...['--listen-address=127.0.0.1', '--bind-interfaces', `--port=${port}`, '--log-facility=-'],
         ...[`--addn-hosts=${hosts}`, '--local-ttl=0', '--no-negcache', `--user=${userInfo().username}`],
+        ...Object.entries(texts).map(([name, text]) => `--txt-record=${name},${text}`),
+        // A name without a record does not exist.
+        '--local=/example.com/',
       ],
       { stdio: 'ignore', env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' } },
     );

@@ -8,7 +8,7 @@ import { createServer, type Server } from 'node:net';
 const FROM = 23_000;
 const UP_TO = 32_700;
 /** The owner of a run of ports listens on its first one. */
-const RUN = 10;
+const RUN = 12;
 
 export interface OwnPorts {
   /** The first of the requested number of consecutive ports. */

@@ -10,7 +10,9 @@ import { Generations } from '../instance/generations.tsx';
 import { InstanceSettings } from '../instance/instance-settings.tsx';
 import { KeySetPanel } from '../instance/key-set.tsx';
 import { Labels } from '../instance/labels.tsx';
+import { OpenPort } from '../instance/open-port.tsx';
 import { Overview } from '../instance/overview.tsx';
+import { PortsPanel } from '../instance/ports.tsx';
 import { Receipt } from '../instance/receipt.tsx';
 import { StateBadge } from '../instance/state-badge.tsx';
 import { TerminalPanel } from '../instance/terminal.tsx';
@@ -24,6 +26,7 @@ import { NotFoundPage } from './not-found.tsx';
 const TABS = {
   overview: { name: 'Overview', Panel: Overview },
   generations: { name: 'Generations', Panel: Generations },
+  ports: { name: 'Ports', Panel: PortsPanel },
   terminal: { name: 'Terminal', Panel: TerminalPanel },
   keys: { name: 'Keys', Panel: KeySetPanel },
   egress: { name: 'Egress', Panel: EgressPanel },
@@ -36,13 +39,22 @@ const WORTH_A_WORD = ['recovered', 'flush_pending'];
 type Tab = keyof typeof TABS;
 const TAB_NAMES = Object.keys(TABS) as Tab[];
 
-export function InstancePage({ name, tab }: { readonly name: string; readonly tab: string }) {
+interface PageProps {
+  readonly name: string;
+  readonly tab: string;
+  /** Of the tab: the port to open. */
+  readonly part?: string | undefined;
+}
+
+export function InstancePage({ name, tab, part }: PageProps) {
   const query = { data: instances.value, error: instances_error.value, reload: async () => refreshSoon() };
   const shown = TAB_NAMES.find((each) => each === tab);
   return (
     <Loaded query={query} lines={6}>
       {(list) => {
         const instance = list.find((each) => each.name === name || each.id === name);
+        if (instance && shown === 'ports' && part !== undefined)
+          return <OpenPort instance={instance} port_id={part} />;
         return instance && shown ? (
           <Found instance={instance} tab={shown} />
         ) : (

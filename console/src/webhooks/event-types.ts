@@ -18,6 +18,7 @@ export const EVENT_GROUPS: readonly { readonly name: string; readonly types: rea
   },
   { name: 'Egress', types: ['egress.denied'] },
   { name: 'Disks', types: ['disk.flushed', 'disk.flush_failed'] },
+  { name: 'HTTP ports', types: ['port.created', 'port.changed', 'port.deleted'] },
   {
     name: 'Keys',
     types: ['ssh_key.added', 'ssh_key.revoked', 'api_key.created', 'api_key.rotated', 'api_key.revoked'],

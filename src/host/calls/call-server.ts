@@ -24,6 +24,7 @@ import type { Machine } from '../machine/machine.ts';
 import { vmFolder } from '../machine/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
+import { joinPort, openPort } from './open-port.ts';
 import { dialSshd } from './open-ssh.ts';
 import { readConsole, readTimedConsole } from './read-console.ts';
 import { runCommand } from './run-command.ts';
@@ -110,6 +111,11 @@ export class CallServer {
         }
         return null;
       }
+      case 'port':
+        await joinPort(this.#machine(call), call.port, () => this.#context.client.openConsole(id));
+        return null;
+      case 'open_port':
+        return { address: await openPort(this.#machine(call), call.port) };
       case 'exec':
         return runCommand(this.#machine(call), call, signal);
       case 'usage':

@@ -22,6 +22,7 @@ import { findMonitor, onVmExit } from '../vm/qemu-process.ts';
 import type { VmUser } from '../vm/uid.ts';
 import { vmSockets } from '../vm/vm-spec.ts';
 import { ConsoleLog } from './console-log.ts';
+import { GuestPorts } from './guest-ports.ts';
 import { MachineDisk } from './machine-disk.ts';
 import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
 import { Stall } from './stall.ts';
@@ -42,6 +43,7 @@ export class Machine {
   readonly qmp: QmpClient;
   readonly agent: GuestAgent;
   readonly disk: MachineDisk;
+  readonly ports: GuestPorts;
   readonly exported: OverlayExport;
   readonly logins: LoginWatch;
   readonly #log: Log;
@@ -92,6 +94,7 @@ export class Machine {
     const sockets = vmSockets(options.folder.runtime);
     this.agent = new GuestAgent(sockets.agent, options.changed);
     this.disk = new MachineDisk(options.qmp);
+    this.ports = new GuestPorts(this);
     const { owner } = options;
     const socket_path = join(options.folder.runtime, owner ? 'disk/sock' : 'disk.sock');
     this.exported = new OverlayExport({ qmp: options.qmp, socket_path, owner });
@@ -230,6 +233,7 @@ export class Machine {
   markUp(resets: number): void {
     if (this.#view !== 'booting' || resets !== this.#resets) return;
     this.#view = 'up';
+    this.ports.resume();
     this.#booted();
   }
 

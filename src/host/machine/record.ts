@@ -23,6 +23,12 @@ export interface FlushRecord {
   readonly dirty_bytes: number;
 }
 
+/** A port of the guest, and the `host:port` of this machine that leads to it. */
+export interface PortForward {
+  readonly port: number;
+  readonly address: string;
+}
+
 export interface VmRecord {
   readonly instance_id: InstanceId;
   readonly vm_id: VmId;
@@ -31,6 +37,8 @@ export interface VmRecord {
   readonly image: string;
   readonly image_version: string;
   readonly network: VmNetwork;
+  /** The open ways into the guest's other ports. Absent: none. */
+  readonly port_forwards?: readonly PortForward[];
   readonly identity: ProcessIdentity;
   /** False until the guest's first instruction. Such a machine is ended, not adopted. */
   readonly released: boolean;

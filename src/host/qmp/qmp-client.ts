@@ -19,8 +19,8 @@ import { PacedReader, ReadBudget } from './paced-reader.ts';
 import type { QmpArguments, QmpCommandName, QmpEvent, QmpReturn } from './types.ts';
 
 const DEFAULT_TIMEOUT_MS = 10_000;
-/** Far above the largest reply: query-named-block-nodes of one VM, about 10 KiB. */
-const MAX_LINE_BYTES = 256 * 1024;
+/** Far above the largest reply: the sockets of a guest with thousands of connections. */
+const MAX_LINE_BYTES = 1024 * 1024;
 const PACE = { bytes_per_second: 4 * 1024 * 1024, burst_bytes: 4 * 1024 * 1024 };
 /** The minimum that a message counts, because it is parsed and many may listen. */
 const MESSAGE_BYTES = 1024;

@@ -98,6 +98,7 @@ export class VmSteps {
       case 'cancel_suspend':
         return local.cancelSuspend();
       case 'power_off':
+        if (!this.#current.force) await local.running.ports.drain(signal);
         return powerOffGuest(local.running, context.client, this.#current.force, signal);
       case 'save':
         return this.#save(signal);
@@ -170,6 +171,7 @@ export class VmSteps {
     const { local, context } = this.#parts;
     const machine = local.running;
     const { reboots } = this.#current;
+    await machine.ports.drain(signal);
     await reportLogins(machine, context.client);
     if (!(await rebootGuest(machine, signal))) return;
     // Reported first: an agent that ends in between reboots the guest again, and no reset stays unreported.
@@ -193,7 +195,9 @@ export class VmSteps {
     const assignment = this.#current;
     const machine = local.running;
     await keys.pause();
+    await machine.ports.drain(signal);
     if (await this.#suspension.attempt(assignment, { signal, closing })) return;
+    machine.ports.resume();
     if (!machine.gone) keys.follow(machine);
     if (!signal.aborted) setDesired(assignment, 'running');
   }

@@ -17,6 +17,9 @@ import { assert } from '../../lib/assert.ts';
 import { CLOSED_IPV4, CLOSED_IPV6 } from '../../lib/closed-networks.ts';
 import { VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
 
+/** The part of the loopback where the ports of guests are open. */
+export const GUEST_PORTS = '127.64.0.0/10';
+
 export interface EgressOptions {
   /** Identifies this installation's table: letters, digits and `_`. */
   readonly data_folder_id: string;
@@ -59,6 +62,8 @@ export function egressRules(options: EgressOptions): string {
     '  chain output {',
     '    type filter hook output priority filter; policy accept;',
     `    meta skuid ${first_uid}-${last_uid} jump guest`,
+    // The ways into guests (machine/guest-ports.ts) are for Berth, which checks who may use them.
+    `    ip daddr ${GUEST_PORTS} meta skuid != 0 ct state new goto refuse`,
     '  }',
     '  chain guest {',
     '    ct state established,related accept',

@@ -9,7 +9,7 @@ import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../../agent-api/pr
 import { ROUTES } from '../../agent-api/routes.ts';
 import { AppError } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
-import { sshPlace } from '../../vms/tunnel.ts';
+import { runningPlace } from '../../vms/tunnel.ts';
 import { refuseUpgrade } from '../errors.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
 import { newRequestId } from '../server/request-id.ts';
@@ -43,8 +43,10 @@ export function registerHostCalls(
   async function accept(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
     const { host, refusal } = await admit(request.headers);
     if (refusal !== null) return refuse(refusal, socket);
-    const [, instance_id] = /^\/internal\/v1\/tunnels\/(inst_[0-9a-z]{26})$/.exec(request.url ?? '') ?? [];
-    if (tunnels && instance_id !== undefined) return tunnel(instance_id as InstanceId, socket, head);
+    const [, instance_id, port] =
+      /^\/internal\/v1\/tunnels\/(inst_[0-9a-z]{26})(?:\/([1-9][0-9]{0,4}))?$/.exec(request.url ?? '') ?? [];
+    if (tunnels && instance_id !== undefined)
+      return tunnel(instance_id as InstanceId, port === undefined ? null : Number(port), { socket, head });
     const id = /^\/internal\/v1\/calls\/([0-9a-f-]{36})\/stream$/.exec(request.url ?? '')?.[1] ?? '';
     const known = request.headers.upgrade === CONSOLE_PROTOCOL && request.url === consoleStreamPath(id);
     if (!known) throw new AppError('NOT_FOUND');
@@ -53,12 +55,17 @@ export function registerHostCalls(
   }
 
   /** Splices the ingress's stream with one to the agent of the VM's host. */
-  async function tunnel(instance_id: InstanceId, socket: Duplex, head: Buffer): Promise<void> {
-    const place = await sshPlace(db, instance_id);
+  async function tunnel(
+    instance_id: InstanceId,
+    port: number | null,
+    { socket, head }: { socket: Duplex; head: Buffer },
+  ): Promise<void> {
+    const place = await runningPlace(db, instance_id);
     const gone = new AbortController();
     socket.once('close', () => gone.abort());
     if (!place) throw new AppError('NOT_FOUND');
-    const call = { kind: 'ssh', instance_id, vm_id: place.vm_id } as const;
+    const vm = { instance_id, vm_id: place.vm_id };
+    const call = port === null ? ({ kind: 'ssh', ...vm } as const) : ({ kind: 'port', ...vm, port } as const);
     const line = await host_calls.open(place.host_id, call, TUNNEL_OPEN_MS, gone.signal);
     begin(socket, head);
     joinStreams(socket, line);

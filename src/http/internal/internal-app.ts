@@ -2,9 +2,8 @@
  * The internal API, which agents and the ingress call (agent-api/routes.ts). It listens on a unix socket, and for hosts
  * on other machines on its own address over TLS; never on the public listener. Every call carries a host's token.
  */
-import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
-import Fastify, { type FastifyInstance, type FastifyReply, LogController } from 'fastify';
+import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import type { TSchema } from 'typebox';
 import { POLL_HOLD_MS } from '../../agent-api/client.ts';
 import {
@@ -37,11 +36,13 @@ import { listRoutes } from '../../vms/route-store.ts';
 import { markUserDataGiven, readUserData } from '../../vms/user-data-store.ts';
 import { wakeVm } from '../../vms/wake-vm.ts';
 import { sendError } from '../errors.ts';
-import { disconnectSignal } from '../server/disconnect.ts';
 import { endConnectionsAtClose } from '../server/end-connections.ts';
+import { etagOf, held } from './held.ts';
 import { registerHostCalls } from './host-calls.ts';
+import { registerHttpPorts } from './http-ports.ts';
 import { registerImageCalls } from './images.ts';
 import type { InternalContext } from './internal-context.ts';
+import { registerOpenPort } from './open-port.ts';
 import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
@@ -82,6 +83,8 @@ export function createInternalApp(
   registerDisks(app, context);
   registerImageCalls(app, context);
   if (!far) registerIngress(app, context);
+  if (!far) registerHttpPorts(app, context);
+  if (!far) registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
@@ -183,23 +186,4 @@ function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalCont
     await recordActivity(db, body);
     return {};
   });
-}
-
-/** Holds a poll until its answer differs from the one that the caller has seen, or the time is over. */
-async function held<T extends { etag: string }>(
-  read: () => Promise<T>,
-  seen: string | null,
-  reply: FastifyReply,
-  wait: (look: () => Promise<T | undefined>, signal: AbortSignal) => Promise<T | undefined>,
-): Promise<T> {
-  const look = async () => {
-    const answer = await read();
-    return answer.etag === seen ? undefined : answer;
-  };
-  return (await wait(look, disconnectSignal(reply))) ?? (await read());
-}
-
-/** Identifies the answer of a poll. */
-function etagOf(value: unknown): string {
-  return createHash('sha256').update(JSON.stringify(value)).digest('base64url').slice(0, 22);
 }

@@ -1,6 +1,15 @@
 import type { AppContext } from '../context.ts';
 
-type Shared = 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls' | 'quotas' | 'installation';
+type Shared =
+  | 'db'
+  | 'hub'
+  | 'log'
+  | 'disk_keys'
+  | 'host_calls'
+  | 'quotas'
+  | 'installation'
+  | 'http'
+  | 'metrics';
 
 export interface InternalContext extends Pick<AppContext, Shared> {
   /** The lease of a host that is not the only one. */

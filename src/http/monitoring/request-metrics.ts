@@ -1,11 +1,13 @@
 import type { FastifyInstance } from 'fastify';
 import { Histogram, Registry } from 'prom-client';
+import { PortMetrics } from './port-metrics.ts';
 
 const DURATIONS_S = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 
 /** Durations of the requests that this process has answered. */
 export class RequestMetrics {
   readonly registry = new Registry();
+  readonly ports = new PortMetrics(this.registry);
   readonly #requests = new Histogram({
     name: 'berth_http_request_duration_seconds',
     help: 'Requests to the API by method, route and status; long polls and streams count for their whole duration',

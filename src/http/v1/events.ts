@@ -68,7 +68,7 @@ const FILTERS = {
       maxLength: 64,
       pattern: RESOURCE_ID_PATTERN,
       description:
-        'Only of this instance, API key, SSH key, member (`usr_…`) or webhook; of an instance also `instance.forked` of its forks',
+        'Only of this instance, HTTP port, API key, SSH key, member (`usr_…`) or webhook; of an instance also `instance.forked` of its forks',
     }),
   ),
 };
@@ -76,7 +76,7 @@ type Filters = { readonly type?: EventType; readonly resource?: string };
 type Query = Filters & LogQuery;
 
 /** Readable with `instances:read`; all others with `org:read`. */
-const OF_INSTANCES = ['instance', 'vm', 'egress', 'disk', 'ssh_key', 'api_key'];
+const OF_INSTANCES = ['instance', 'vm', 'egress', 'disk', 'port', 'ssh_key', 'api_key'];
 const SCOPES = ['instances:read', 'org:read'] as const satisfies readonly Scope[];
 const ACCESS = { access: 'any', any_scope: SCOPES } as const;
 
@@ -87,7 +87,10 @@ function scopeOf(type: EventType): Scope {
 /** @throws AppError INVALID_REQUEST */
 function filterOf(principal: Principal, { type, resource }: Filters): EventFilter {
   if (resource !== undefined && !isResource(resource)) {
-    throw invalid('resource', 'must be the id of an instance, API key, SSH key, member or webhook');
+    throw invalid(
+      'resource',
+      'must be the id of an instance, HTTP port, API key, SSH key, member or webhook',
+    );
   }
   const wanted = type === undefined ? EVENT_TYPES : [type];
   const types = wanted.filter(
@@ -126,7 +129,7 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
       operationId: 'listEvents',
       summary: "List the organisation's events of the last 30 days",
       description:
-        'The scope `instances:read` shows the events of instances, VMs, egress, disks and keys; `org:read` shows the others.',
+        'The scope `instances:read` shows the events of instances, VMs, egress, disks, HTTP ports and keys; `org:read` shows the others.',
       tags: ['Events'],
       querystring: pageQuery(200, { ...FILTERS, ...LOG_FILTERS }),
       response: { 200: pageOf(Event) },

@@ -51,12 +51,13 @@ const IdleTimeout = nullable(
     minimum: 60,
     maximum: 2_592_000,
     description:
-      'Stop the VM after this time without an SSH connection, console, command, start, restart or flush; null: never',
+      'Stop the VM after this time without an SSH connection, HTTP request, forwarded port, console, command, start, restart or flush; null: never',
   }),
   { examples: [null] },
 );
 const WakeOnConnect = Type.Boolean({
-  description: 'A connection to the SSH port of a stopped VM starts the VM and waits until sshd answers',
+  description:
+    'A connection to the SSH port of a stopped VM, or a request to one of its HTTP ports, starts the VM and waits until the guest answers',
   examples: [false],
 });
 const CPUS = { minimum: 1, maximum: 16, examples: [2] };

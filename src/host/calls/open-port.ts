@@ -1,0 +1,40 @@
+/** The ways into a guest's TCP ports, for the ingress and for API callers. */
+import type { Duplex } from 'node:stream';
+import { joinStreams } from '../../agent-api/join-streams.ts';
+import { DrainedError, NotListeningError } from '../machine/guest-ports.ts';
+import type { Machine } from '../machine/machine.ts';
+import { CallError } from './call-error.ts';
+
+/** The address on this machine. @throws CallError not_running, not_listening */
+export async function openPort(machine: Machine, port: number): Promise<string> {
+  try {
+    return await machine.ports.open(port);
+  } catch (error) {
+    throw asCallError(error, port);
+  }
+}
+
+/** Joins a connection to the port with the caller's stream, which is opened once the guest has accepted. @throws as openPort */
+export async function joinPort(
+  machine: Machine,
+  port: number,
+  openStream: () => Promise<Duplex>,
+): Promise<void> {
+  const socket = await machine.ports.connect(port).catch((error: unknown) => {
+    throw asCallError(error, port);
+  });
+  try {
+    joinStreams(await openStream(), socket);
+  } catch (error) {
+    socket.destroy();
+    throw error;
+  }
+}
+
+function asCallError(error: unknown, port: number): unknown {
+  if (error instanceof NotListeningError)
+    return new CallError('not_listening', `Nothing listens at port ${port} in the VM.`);
+  if (error instanceof DrainedError)
+    return new CallError('not_running', 'The VM stops, restarts or suspends.');
+  return error;
+}

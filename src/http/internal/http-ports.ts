@@ -1,0 +1,34 @@
+/** Internal API: what the ingress asks and reports about HTTP ports. */
+import type { FastifyInstance } from 'fastify';
+import { POLL_HOLD_MS } from '../../agent-api/client.ts';
+import { ROUTES } from '../../agent-api/routes.ts';
+import { transaction } from '../../db/pool.ts';
+import { authoriseRequest } from '../../ports/authorise-request.ts';
+import { redeemTicket } from '../../ports/open-port.ts';
+import { listHttpRoutes } from '../../ports/route-store.ts';
+import { recordUse } from '../../ports/use-store.ts';
+import { etagOf, held } from './held.ts';
+import type { InternalContext } from './internal-context.ts';
+import { serve } from './serve.ts';
+
+export function registerHttpPorts(app: FastifyInstance, { db, hub, http, metrics }: InternalContext): void {
+  serve(app, ROUTES.httpRoutes, async ({ body, reply }) => {
+    const read = async () => {
+      const routes = await listHttpRoutes(db, http);
+      return { etag: etagOf(routes), routes };
+    };
+    return held(read, body.seen, reply, (look, signal) =>
+      hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
+    );
+  });
+  serve(app, ROUTES.authoriseHttp, ({ body }) => authoriseRequest(db, http, body));
+  serve(app, ROUTES.redeemHttpTicket, async ({ body: { hostname, ticket } }) => {
+    const redeemed = await transaction(db, (tx) => redeemTicket(tx, hostname, ticket));
+    return redeemed ? { outcome: 'redeemed' as const, ...redeemed } : { outcome: 'refused' as const };
+  });
+  serve(app, ROUTES.reportHttp, async ({ body }) => {
+    await recordUse(db, body);
+    metrics?.ports.add(body);
+    return {};
+  });
+}

@@ -1,0 +1,145 @@
+/**
+ * One request and its response, or one upgraded connection, between a client and a guest. Node's streams carry the bytes in both
+ * directions with backpressure; nothing of a body is read before the guest's connection is there.
+ */
+import { type ClientRequest, type IncomingMessage, request as sendRequest } from 'node:http';
+import { asRecord, fieldsForClient, fieldsForGuest, trailersOf } from './fields.ts';
+import { DialError, type GuestPort, type Way } from './guest-port.ts';
+import type { Answering, Incoming } from './incoming.ts';
+import type { HttpLimits } from './limits.ts';
+import type { Asking } from './permission.ts';
+import { badGateway, type Refusal } from './refusal.ts';
+
+/** Requests that Node would send in chunks if they said nothing of their length. */
+const WITHOUT_BODY: readonly string[] = ['GET', 'HEAD', 'DELETE', 'OPTIONS', 'TRACE', 'CONNECT'];
+
+export class Exchange {
+  readonly asking: Asking;
+  readonly began_ms = performance.now();
+  /** When its permission was last confirmed. */
+  confirmed_ms = performance.now();
+  readonly #cut: () => void;
+  readonly #guest = new AbortController();
+
+  /** `cut` ends it on both sides at once. */
+  constructor(asking: Asking, cut: () => void) {
+    this.asking = asking;
+    this.#cut = cut;
+  }
+
+  end(): void {
+    this.#cut();
+  }
+
+  /** Aborts when the guest has lost all its connections. */
+  get guest_gone(): AbortSignal {
+    return this.#guest.signal;
+  }
+
+  guestReset(): void {
+    this.#guest.abort();
+  }
+}
+
+/** Resolves when the exchange is over. @throws DialError: nothing was sent; Refusal: nothing was answered */
+export function forward(
+  incoming: Answering,
+  way: Way,
+  { port, exchange, limits }: { port: GuestPort; exchange: Exchange; limits: HttpLimits },
+): Promise<void> {
+  const { request, response, method, target } = incoming;
+  const over = Promise.withResolvers<void>();
+  const guest_request = sendRequest({
+    ...{ agent: way.agent, method, path: target, setHost: false, timeout: limits.idle_ms },
+    headers: fieldsForGuest(incoming.raw, incoming.client, framingOf(incoming)),
+    maxHeaderSize: 2 * limits.header_bytes,
+  });
+  let answered = false;
+  const fail = (refusal: Refusal) => {
+    request.unpipe(guest_request).resume();
+    guest_request.destroy();
+    if (response.headersSent) response.destroy();
+    over.reject(refusal);
+  };
+  exchange.guest_gone.addEventListener('abort', () => fail(badGateway('The VM was restarted meanwhile.')));
+  response.once('close', () => {
+    if (!response.writableFinished) guest_request.destroy();
+    over.resolve();
+  });
+  guest_request.once('socket', () => sendBody(incoming, guest_request, port));
+  guest_request.once('continue', () => response.writeContinue());
+  guest_request.once('timeout', () => fail(badGateway('The VM did not send a byte for ten minutes.')));
+  guest_request.on('error', (error) => {
+    if (error instanceof DialError) over.reject(error);
+    // The response has begun, or is whole: what is still sent of the request is read to its end.
+    else if (response.headersSent) request.unpipe(guest_request).resume();
+    else fail(badGateway(troubleOf(error, port.route.port)));
+  });
+  // Without an error, after an upgrade that nobody asked for.
+  guest_request.once('close', () => {
+    if (!answered) fail(badGateway(troubleOf(new Error('closed'), port.route.port)));
+  });
+  guest_request.once('response', (answer) => {
+    answered = true;
+    try {
+      sendAnswer(incoming, answer, port);
+    } catch {
+      answer.destroy();
+      fail(badGateway('The VM sent a response that cannot be passed on.'));
+    }
+  });
+  return over.promise;
+}
+
+/** The fields that say where the request's body ends. */
+function framingOf({ raw, method, checked: { body } }: Incoming): string[] {
+  if (body === 'chunks') return ['Transfer-Encoding', 'chunked'];
+  if (body === 'none') return WITHOUT_BODY.includes(method) ? [] : ['Content-Length', '0'];
+  const at = raw.findIndex((name, index) => index % 2 === 0 && name.toLowerCase() === 'content-length');
+  return ['Content-Length', raw[at + 1] ?? '0'];
+}
+
+function sendBody({ request, checked: { body } }: Incoming, guest_request: ClientRequest, port: GuestPort) {
+  if (body === 'none') return void guest_request.end();
+  request.on('data', (part: Buffer) => {
+    port.use.received_bytes += part.length;
+  });
+  request.once('end', () => {
+    if (body === 'chunks') {
+      const trailers = trailersOf(request.rawTrailers);
+      if (trailers.length > 0) guest_request.addTrailers(trailers);
+    }
+    guest_request.end();
+  });
+  request.pipe(guest_request, { end: false });
+}
+
+function sendAnswer({ request, response }: Answering, answer: IncomingMessage, port: GuestPort): void {
+  const status = answer.statusCode ?? 502;
+  const fields = fieldsForClient(answer.rawHeaders);
+  response.sendDate = false;
+  if (request.httpVersion === '2.0') response.writeHead(status, asRecord(fields));
+  else response.writeHead(status, answer.statusMessage, fields);
+  response.flushHeaders();
+  answer.on('data', (part: Buffer) => {
+    port.use.sent_bytes += part.length;
+  });
+  answer.once('end', () => {
+    const trailers = trailersOf(answer.rawTrailers);
+    if (trailers.length > 0) response.addTrailers(asRecord(trailers.flat()) as Record<string, string>);
+    response.end();
+  });
+  // Cut off: the client must see that it is.
+  answer.once('error', () => response.destroy());
+  answer.once('close', () => {
+    if (!answer.complete) response.destroy();
+  });
+  answer.pipe(response, { end: false });
+}
+
+export function troubleOf(error: Error, port: number): string {
+  const code = (error as NodeJS.ErrnoException).code ?? '';
+  if (code === 'HPE_HEADER_OVERFLOW') return `The response headers of port ${port} in the VM are too large.`;
+  if (code.startsWith('HPE_')) return `What listens at port ${port} in the VM does not speak HTTP.`;
+  return `The program at port ${port} in the VM closed the connection without an answer.`;
+}

@@ -1,0 +1,310 @@
+/**
+ * One published port: the way into the guest, requests that wait for it, exchanges under way, and what is counted of them.
+ *
+ *   waiting ──VM runs, program listens──▶ way ──▶ exchange ──▶ over
+ *      └──no wake, refused, timeout──▶ refusal
+ *
+ * Invariants: a way belongs to one boot of the guest, and is asked for anew after a reset or an end; connections to a guest are
+ * never shared between ports; no request is sent twice.
+ */
+import { Agent } from 'node:http';
+import type { Duplex } from 'node:stream';
+import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import type { HttpRoute } from '../../agent-api/http-port-types.ts';
+import { pause } from '../../lib/backoff.ts';
+import { messageOf } from '../../lib/errors.ts';
+import type { Log } from '../../lib/log.ts';
+import { dialPort } from '../dial.ts';
+import type { Exchange } from './exchange.ts';
+import type { HttpLimits } from './limits.ts';
+import { badGateway, type Refusal, unavailable } from './refusal.ts';
+
+const WAKE_EVERY_MS = 1_000;
+const AGAIN_MS = 150;
+
+/** No byte has reached the guest. */
+export class DialError extends Error {
+  override name = 'DialError';
+}
+
+export interface Way {
+  /** Keeps connections for the next request. */
+  readonly agent: Agent;
+  /** A connection that nobody else uses. @throws DialError */
+  dial(): Promise<Duplex>;
+}
+
+export interface PortContext {
+  readonly client: Pick<ControlPlaneClient, 'wake' | 'openPort' | 'openTunnel'>;
+  readonly limits: HttpLimits;
+  readonly log: Log;
+  readonly closing: AbortSignal;
+  /** Over all ports. */
+  readonly totals: { waiting: number };
+  readonly refresh: () => Promise<void>;
+  readonly active: () => void;
+}
+
+export interface PortUse {
+  requests: number;
+  sent_bytes: number;
+  received_bytes: number;
+  last_error: { at: string; code: string; message: string } | null;
+}
+
+export class GuestPort {
+  readonly #context: PortContext;
+  #route: HttpRoute;
+  #changed = Promise.withResolvers<void>();
+  #way: Promise<OpenedWay> | null = null;
+  /** When the ingress saw the guest start; null: it ran before. */
+  #reachable_since_ms: number | null = null;
+  #waiting = 0;
+  #waking = false;
+  #refused: string | null = null;
+  #last_used_ms: number | null = null;
+  readonly exchanges = new Set<Exchange>();
+  use: PortUse = { requests: 0, sent_bytes: 0, received_bytes: 0, last_error: null };
+
+  constructor(route: HttpRoute, context: PortContext) {
+    this.#route = route;
+    this.#context = context;
+  }
+
+  get route(): HttpRoute {
+    return this.#route;
+  }
+  get waiting(): number {
+    return this.#waiting;
+  }
+
+  /** When it was last in use (`now_ms` if it is), on the clock of `performance.now()`; null: never. */
+  lastUsed(now_ms: number): number | null {
+    return this.exchanges.size > 0 ? now_ms : this.#last_used_ms;
+  }
+
+  begin(exchange: Exchange): void {
+    this.exchanges.add(exchange);
+    this.use.requests += 1;
+    if (this.exchanges.size === 1) this.#context.active();
+  }
+
+  end(exchange: Exchange): void {
+    if (this.exchanges.delete(exchange)) this.#last_used_ms = performance.now();
+  }
+
+  /** Exchanges with an earlier boot of the guest end. */
+  update(route: HttpRoute): void {
+    const before = this.#route;
+    this.#route = route;
+    if (before.resets !== route.resets || before.target !== route.target) {
+      this.#dropWay();
+      if (route.target !== null) this.#reachable_since_ms = performance.now();
+      // A guest that shuts down still answers what it has begun.
+      if (before.resets !== route.resets) for (const each of this.exchanges) each.guestReset();
+    }
+    this.#changed.resolve();
+    this.#changed = Promise.withResolvers<void>();
+  }
+
+  /** The port is gone. */
+  destroy(): void {
+    this.#dropWay();
+    for (const each of this.exchanges) each.end();
+    this.#changed.resolve();
+  }
+
+  noteError({ code, message }: Refusal): void {
+    this.use.last_error = { at: new Date().toISOString(), code, message: message.slice(0, 300) };
+  }
+
+  /** A way to a program that listens, once the VM runs. @throws Refusal 502, 503 */
+  async way(signal: AbortSignal): Promise<Way> {
+    const { limits } = this.#context;
+    const deadline_ms = performance.now() + limits.wake_ms;
+    if (this.#route.target === null && !this.#route.wake) await this.#context.refresh();
+    let waited = false;
+    for (;;) {
+      signal.throwIfAborted();
+      if (performance.now() > deadline_ms)
+        throw unavailable('The VM was not ready within two minutes. See its console log: berth logs');
+      if (this.#route.target === null) {
+        waited = true;
+        await this.#wait(signal, deadline_ms - performance.now());
+        continue;
+      }
+      const way = await this.#open();
+      if (way.outcome === 'open') return way;
+      if (way.outcome === 'not_listening' && !this.#isSettling(waited)) {
+        throw badGateway(
+          `Nothing listens at port ${this.#route.port} in the VM. Start your program there, and let it listen at 0.0.0.0:${this.#route.port}.`,
+        );
+      }
+      await pause(AGAIN_MS, signal);
+    }
+  }
+
+  /** The way was no longer there: it is asked for again. */
+  lost(way: Way): void {
+    void this.#way?.then((known) => {
+      if (known === way) this.#dropWay();
+    });
+  }
+
+  #isSettling(waited: boolean): boolean {
+    if (!waited && !this.#route.wake) return false;
+    const since_ms = this.#reachable_since_ms;
+    return since_ms !== null && performance.now() - since_ms < this.#context.limits.settling_ms;
+  }
+
+  /** Until the route changes. @throws Refusal 503 */
+  async #wait(signal: AbortSignal, left_ms: number): Promise<void> {
+    const { limits, totals } = this.#context;
+    if (!this.#route.wake)
+      throw unavailable(
+        'The VM is not running. Start it with berth start, or let requests start it with berth update --wake.',
+      );
+    if (this.#waiting >= limits.waiting_per_instance || totals.waiting >= limits.waiting)
+      throw unavailable('Too many requests wait for the VM. Try again when it runs.');
+    this.#waiting += 1;
+    totals.waiting += 1;
+    const over = new AbortController();
+    const either = AbortSignal.any([signal, over.signal]);
+    try {
+      void this.#wake();
+      await Promise.race([this.#changed.promise, pause(Math.max(1, left_ms), either)]);
+    } finally {
+      over.abort();
+      this.#waiting -= 1;
+      totals.waiting -= 1;
+    }
+    if (this.#refused !== null && this.#route.target === null)
+      throw unavailable(`The VM cannot be started: ${this.#refused}.`);
+  }
+
+  /** Requests the VM's start while requests wait. */
+  async #wake(): Promise<void> {
+    if (this.#waking) return;
+    this.#waking = true;
+    this.#refused = null;
+    const { client, closing, log } = this.#context;
+    const { instance_id } = this.#route;
+    while (this.#waiting > 0 && this.#route.target === null && !closing.aborted) {
+      try {
+        const answer = await client.wake({ instance_id }, closing);
+        if (answer.outcome === 'refused') {
+          log.warn({ instance_id, why: answer.why }, 'the VM is not woken for a request');
+          this.#refused = answer.why;
+          this.#changed.resolve();
+          this.#changed = Promise.withResolvers<void>();
+          break;
+        }
+      } catch (error) {
+        log.debug({ instance_id, reason: messageOf(error) }, 'the control plane did not answer the wake');
+      }
+      await Promise.race([pause(WAKE_EVERY_MS, closing), this.#changed.promise]);
+    }
+    this.#waking = false;
+  }
+
+  #open(): Promise<OpenedWay | NoWay> {
+    if (this.#way) return this.#way;
+    const opening = this.#openNow();
+    const kept = opening.then((found) => {
+      if (found.outcome !== 'open') throw new NoWayError(found);
+      return found;
+    });
+    this.#way = kept;
+    return kept.catch((error: unknown) => {
+      if (this.#way === kept) this.#way = null;
+      if (error instanceof NoWayError) return error.found;
+      // The control plane or the host's agent may be restarting.
+      return { outcome: 'not_running' };
+    });
+  }
+
+  async #openNow(): Promise<OpenedWay | NoWay> {
+    const { client, limits, closing } = this.#context;
+    const { target, instance_id, port } = this.#route;
+    let dial: () => Promise<Duplex>;
+    if (target === 'tunnel') dial = () => client.openTunnel(instance_id, port);
+    else {
+      const found = await client.openPort({ instance_id, port }, closing);
+      if (found.outcome !== 'open') return found;
+      dial = () => dialPort(found.address, limits.dial_ms);
+    }
+    return new OpenedWay(dial, limits);
+  }
+
+  #dropWay(): void {
+    const way = this.#way;
+    this.#way = null;
+    // Connections in use stay.
+    way?.then(
+      (found) => found.agent.closeIdle(),
+      () => undefined,
+    );
+  }
+}
+
+interface NoWay {
+  readonly outcome: 'not_running' | 'not_listening';
+}
+class NoWayError extends Error {
+  readonly found: NoWay;
+  constructor(found: NoWay) {
+    super(found.outcome);
+    this.found = found;
+  }
+}
+
+class OpenedWay implements Way {
+  readonly outcome = 'open';
+  readonly agent: GuestAgentPool;
+  readonly #dial: () => Promise<Duplex>;
+
+  constructor(dial: () => Promise<Duplex>, limits: HttpLimits) {
+    this.#dial = dial;
+    this.agent = new GuestAgentPool(() => this.dial(), limits);
+  }
+
+  async dial(): Promise<Duplex> {
+    try {
+      return await this.#dial();
+    } catch (error) {
+      throw new DialError(messageOf(error), { cause: error });
+    }
+  }
+}
+
+/** Node's pool of connections, over ours. */
+class GuestAgentPool extends Agent {
+  readonly #dial: () => Promise<Duplex>;
+
+  constructor(dial: () => Promise<Duplex>, limits: HttpLimits) {
+    super({
+      keepAlive: true,
+      maxSockets: limits.guest_connections,
+      maxFreeSockets: 64,
+      timeout: limits.guest_idle_ms,
+      scheduling: 'lifo',
+    });
+    this.#dial = dial;
+  }
+
+  override createConnection(
+    _options: object,
+    callback?: (error: Error | null, stream: Duplex) => void,
+  ): undefined {
+    this.#dial().then(
+      (stream) => callback?.(null, stream),
+      (error: Error) => callback?.(error, undefined as unknown as Duplex),
+    );
+  }
+
+  closeIdle(): void {
+    for (const sockets of Object.values(this.freeSockets)) for (const each of sockets ?? []) each.destroy();
+    // Those in use are not kept afterwards.
+    this.maxFreeSockets = 0;
+  }
+}

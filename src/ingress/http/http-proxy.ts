@@ -1,0 +1,258 @@
+/**
+ * The HTTP ports of all instances: a request's hostname names its port; its client may have to show a credential; its VM may have
+ * to start; then it goes to the guest.
+ *
+ *   read, checked ─▶ hostname ─▶ permission ─▶ way into the guest ─▶ exchange
+ *
+ * Invariant: without permission nothing starts, and no byte goes to the guest or comes from it.
+ */
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Duplex } from 'node:stream';
+import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import type { HttpRoute } from '../../agent-api/http-port-types.ts';
+import { pause } from '../../lib/backoff.ts';
+import { messageOf } from '../../lib/errors.ts';
+import type { HttpPortId } from '../../lib/ids.ts';
+import type { Log } from '../../lib/log.ts';
+import { answerOwnPath, isTlsQuestion } from './berth-paths.ts';
+import { Exchange, forward } from './exchange.ts';
+import { DialError, GuestPort, type Way } from './guest-port.ts';
+import { type Answering, type Incoming, type ReadingOptions, readIncoming } from './incoming.ts';
+import type { HttpLimits } from './limits.ts';
+import type { HttpHandlers } from './listener.ts';
+import { checkOrigin } from './origin.ts';
+import { type Asking, Permissions } from './permission.ts';
+import { notFound, Refusal, sendRefusal, unavailable } from './refusal.ts';
+import { HttpReporter } from './report.ts';
+import { RouteTable } from './route-table.ts';
+import {
+  checkHandshake,
+  forwardUpgrade,
+  type Handshaking,
+  onSocket,
+  onStream,
+  refuseOnSocket,
+} from './upgrade.ts';
+
+/** A way may be lost between its opening and its use; an exchange finds another this often. */
+const WAYS_MAX = 8;
+const WAY_AGAIN_MS = 100;
+
+export interface HttpProxyOptions extends ReadingOptions {
+  readonly client: ControlPlaneClient;
+  readonly limits: HttpLimits;
+  readonly log: Log;
+  /** A port came into use. */
+  readonly active: () => void;
+}
+
+export class HttpProxy implements HttpHandlers {
+  readonly #options: HttpProxyOptions;
+  readonly #table: RouteTable;
+  readonly #permissions: Permissions;
+  readonly #reporter: HttpReporter;
+  readonly #ports = new Map<HttpPortId, GuestPort>();
+  readonly #closing = new AbortController();
+  readonly #totals = { waiting: 0 };
+
+  constructor(options: HttpProxyOptions) {
+    this.#options = options;
+    const { client, limits, log } = options;
+    this.#table = new RouteTable(client, log, (routes) => this.#update(routes));
+    this.#permissions = new Permissions(client, limits);
+    this.#reporter = new HttpReporter(client, () => this.#ports.values(), limits.report_ms);
+  }
+
+  /** Until `signal` aborts, which ends all exchanges. */
+  async run(signal: AbortSignal): Promise<void> {
+    await Promise.all([this.#table.run(signal), this.#reporter.run(signal), this.#recheck(signal)]);
+    this.close();
+  }
+
+  close(): void {
+    this.#closing.abort();
+    for (const port of this.#ports.values()) port.destroy();
+  }
+
+  /** For tests, in place of {@link run}. */
+  apply(routes: readonly HttpRoute[]): void {
+    this.#table.apply(routes, null);
+  }
+
+  get ports(): Iterable<GuestPort> {
+    return this.#ports.values();
+  }
+
+  readonly request = (request: IncomingMessage, response: ServerResponse): void => {
+    response.on('error', () => response.destroy());
+    request.on('error', () => undefined);
+    response.once('finish', () => this.#reporter.count(response.statusCode));
+    this.#answer(request, response).catch((error: unknown) =>
+      sendRefusal(response, this.#refusalOf(error), request),
+    );
+  };
+
+  readonly upgrade = (request: IncomingMessage, socket: Duplex, head: Buffer): void => {
+    socket.on('error', () => socket.destroy());
+    const work = async () => {
+      const incoming = readIncoming(request, this.#options);
+      checkHandshake(incoming);
+      await this.#joinGuest(incoming, onSocket(socket, head), socket);
+    };
+    // A socket that nobody reads does not notice its end.
+    work().catch((error: unknown) => refuseOnSocket(socket, this.#refusalOf(error), request.headers.accept));
+  };
+
+  readonly connect = (request: IncomingMessage, response: ServerResponse): void => {
+    response.on('error', () => response.destroy());
+    const work = async () => {
+      if (request.headers[':protocol'] !== 'websocket')
+        throw new Refusal(405, 'INVALID_REQUEST', 'CONNECT is not served here.');
+      const incoming = { ...readIncoming(request, this.#options, { method: 'GET' }), response };
+      const { stream } = response as unknown as { stream: Duplex };
+      stream.on('error', () => stream.destroy());
+      await this.#joinGuest(incoming, onStream(incoming), stream);
+    };
+    work().catch((error: unknown) => sendRefusal(response, this.#refusalOf(error), request));
+  };
+
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    if (isTlsQuestion(request)) return answerOwnPath.tls(request, response, (name) => this.#find(name));
+    const incoming: Answering = { ...readIncoming(request, this.#options), response };
+    const { route, port } = await this.#portOf(incoming);
+    if (/^\/\.berth(\/|$)/.test(incoming.target)) {
+      return answerOwnPath.ticket(incoming, route, { ...this.#options });
+    }
+    const asking = await this.#permit(incoming, route, { upgrade: false });
+    const exchange = new Exchange(asking, () => response.destroy());
+    const { limits } = this.#options;
+    await this.#withWay(port, exchange, { gone: goneSignal(response), incoming }, (way) =>
+      forward(incoming, way, { port, exchange, limits }),
+    );
+  }
+
+  async #joinGuest(incoming: Incoming, side: Handshaking, client: Duplex): Promise<void> {
+    const { route, port } = await this.#portOf(incoming);
+    if (/^\/\.berth(\/|$)/.test(incoming.target)) throw notFound();
+    const asking = await this.#permit(incoming, route, { upgrade: true });
+    const exchange = new Exchange(asking, () => client.destroy());
+    const gone = goneSignal(client);
+    const { limits } = this.#options;
+    await this.#withWay(port, exchange, { gone, incoming }, (way) =>
+      forwardUpgrade(incoming, way, side, { port, exchange, limits, gone }),
+    );
+  }
+
+  /** Sends the exchange on the way into the guest, or another if that was lost before a byte was sent. */
+  async #withWay(
+    port: GuestPort,
+    exchange: Exchange,
+    { gone }: { gone: AbortSignal; incoming: Incoming },
+    send: (way: Way) => Promise<void>,
+  ): Promise<void> {
+    if (this.#exchangesOf(port) >= this.#options.limits.exchanges_per_instance)
+      throw unavailable('This VM has too many requests under way. Try again shortly.');
+    port.begin(exchange);
+    try {
+      for (let tries = 1; ; tries++) {
+        const way = await port.way(gone);
+        try {
+          return await send(way);
+        } catch (error) {
+          if (!(error instanceof DialError) || tries === WAYS_MAX) throw error;
+          port.lost(way);
+          await pause(WAY_AGAIN_MS, gone);
+        }
+      }
+    } catch (error) {
+      const refusal = this.#refusalOf(error);
+      if (!gone.aborted) port.noteError(refusal);
+      throw refusal;
+    } finally {
+      port.end(exchange);
+    }
+  }
+
+  #exchangesOf({ route: { instance_id } }: GuestPort): number {
+    let count = 0;
+    for (const each of this.#ports.values()) {
+      if (each.route.instance_id === instance_id) count += each.exchanges.size;
+    }
+    return count;
+  }
+
+  async #permit(incoming: Incoming, route: HttpRoute, { upgrade }: { upgrade: boolean }): Promise<Asking> {
+    const { checked, client, credential } = incoming;
+    const asking = { hostname: checked.hostname, address: client.address, credential };
+    const by = await this.#permissions.require(route, asking);
+    if (by === 'cookie') checkOrigin(incoming, { upgrade });
+    return asking;
+  }
+
+  async #portOf({ checked: { hostname } }: Incoming): Promise<{ route: HttpRoute; port: GuestPort }> {
+    const route = await this.#find(hostname);
+    const port = route && this.#ports.get(route.port_id);
+    if (!port) throw notFound();
+    return { route, port };
+  }
+
+  async #find(hostname: string): Promise<HttpRoute | undefined> {
+    const known = this.#table.find(hostname);
+    if (known) return known;
+    await this.#table.refresh();
+    return this.#table.find(hostname);
+  }
+
+  #update(routes: readonly HttpRoute[]): void {
+    const wanted = new Set(routes.map((route) => route.port_id));
+    for (const [id, port] of this.#ports) {
+      if (wanted.has(id)) continue;
+      this.#ports.delete(id);
+      port.destroy();
+    }
+    const { client, limits, log, active } = this.#options;
+    for (const route of routes) {
+      const port = this.#ports.get(route.port_id);
+      if (port) port.update(route);
+      else
+        this.#ports.set(
+          route.port_id,
+          new GuestPort(route, {
+            ...{ client, limits, log, active, totals: this.#totals, closing: this.#closing.signal },
+            refresh: () => this.#table.refresh(),
+          }),
+        );
+    }
+  }
+
+  /** Ends exchanges whose client has lost its access. */
+  async #recheck(signal: AbortSignal): Promise<void> {
+    const { recheck_ms, unconfirmed_ms } = this.#options.limits;
+    while (await pause(recheck_ms, signal)) {
+      for (const port of this.#ports.values()) {
+        if (port.route.access === 'public') continue;
+        for (const exchange of port.exchanges) {
+          void this.#permissions.isAllowed(port.route, exchange.asking).then((allowed) => {
+            const now_ms = performance.now();
+            if (allowed) exchange.confirmed_ms = now_ms;
+            else if (allowed === false || now_ms - exchange.confirmed_ms > unconfirmed_ms) exchange.end();
+          });
+        }
+      }
+    }
+  }
+
+  #refusalOf(error: unknown): Refusal {
+    if (error instanceof Refusal) return error;
+    if (error instanceof DialError) return unavailable('The VM cannot be reached at the moment.');
+    if (!(error instanceof Error && error.name === 'AbortError'))
+      this.#options.log.warn({ reason: messageOf(error) }, 'an HTTP request failed');
+    return unavailable('Berth could not pass the request on. Try again shortly.');
+  }
+}
+
+function goneSignal(client: { once(event: 'close', then: () => void): unknown }): AbortSignal {
+  const gone = new AbortController();
+  client.once('close', () => gone.abort());
+  return gone.signal;
+}

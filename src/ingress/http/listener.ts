@@ -1,0 +1,221 @@
+/**
+ * The listener of HTTP ports: one address for HTTP/1.1 and HTTP/2. With TLS, ALPN chooses; without, a client that begins with
+ * HTTP/2's preface speaks that. Node's servers parse both.
+ *
+ * Invariants: the number of connections is bounded, and an idle connection of the busiest source gives way to a new one; a client
+ * has bounded time for its headers.
+ */
+import {
+  createServer as createHttp,
+  type Server as HttpServer,
+  type IncomingMessage,
+  type ServerOptions,
+  type ServerResponse,
+} from 'node:http';
+import { createServer as createHttp2, type Http2Server, type ServerHttp2Session } from 'node:http2';
+import { createServer as createHttps } from 'node:https';
+import type { Server as NetServer, Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import type { TLSSocket, Server as TlsServer } from 'node:tls';
+import { sourceOf } from '../newcomers.ts';
+import type { HttpLimits } from './limits.ts';
+import { isWebSocket } from './upgrade.ts';
+
+const PREFACE = 'PRI ';
+const CONNECTIONS_CHECK_MS = 5_000;
+const STREAMS_OF_A_CONNECTION = 128;
+
+export interface Certificate {
+  readonly cert: Buffer;
+  readonly key: Buffer;
+}
+
+export interface HttpHandlers {
+  readonly request: (request: IncomingMessage, response: ServerResponse) => void;
+  /** A WebSocket's handshake by HTTP/1.1. */
+  readonly upgrade: (request: IncomingMessage, socket: Duplex, head: Buffer) => void;
+  /** A CONNECT by HTTP/2, which may be a WebSocket's. */
+  readonly connect: (request: IncomingMessage, response: ServerResponse) => void;
+}
+
+export class HttpListener {
+  readonly #limits: HttpLimits;
+  readonly #http: HttpServer;
+  readonly #http2: Http2Server;
+  readonly #secure: boolean;
+  readonly #sockets = new Map<string, Set<Socket>>();
+  /** Requests under way on each connection. */
+  readonly #busy = new WeakMap<object, number>();
+  #open = 0;
+
+  constructor(certificate: Certificate | null, handlers: HttpHandlers, limits: HttpLimits) {
+    this.#limits = limits;
+    this.#secure = certificate !== null;
+    const options: ServerOptions = {
+      maxHeaderSize: limits.header_bytes,
+      headersTimeout: limits.headers_ms,
+      // A body may take as long as its bytes keep coming.
+      requestTimeout: 0,
+      keepAliveTimeout: limits.keep_alive_ms,
+      connectionsCheckingInterval: CONNECTIONS_CHECK_MS,
+      requireHostHeader: false,
+      noDelay: true,
+      keepAlive: true,
+      keepAliveInitialDelay: 60_000,
+      shouldUpgradeCallback: isWebSocket,
+    };
+    this.#http = certificate
+      ? (createHttps({
+          ...options,
+          ...certificate,
+          minVersion: 'TLSv1.2',
+          ALPNProtocols: ['h2', 'http/1.1'],
+          handshakeTimeout: limits.headers_ms,
+        }) as unknown as HttpServer)
+      : createHttp(options);
+    // No field is dropped: the size of all is bounded.
+    this.#http.maxHeadersCount = 0;
+    this.#http.timeout = limits.idle_ms;
+    this.#http2 = createHttp2({
+      settings: { enableConnectProtocol: true, maxConcurrentStreams: STREAMS_OF_A_CONNECTION },
+      maxSessionMemory: 16,
+    });
+    this.#route(handlers);
+  }
+
+  /** @throws the listener's error */
+  listen(host: string, port: number): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    this.#http.once('error', reject);
+    this.#http.listen({ host, port, exclusive: true, backlog: 1_024 }, () => {
+      this.#http.off('error', reject);
+      this.#http.on('error', () => undefined);
+      resolve();
+    });
+    return promise;
+  }
+
+  get port(): number {
+    const address = this.#http.address();
+    return typeof address === 'object' && address ? address.port : 0;
+  }
+
+  /** For the connections from now on. */
+  setCertificate(certificate: Certificate): void {
+    (this.#http as unknown as TlsServer).setSecureContext(certificate);
+  }
+
+  destroy(): void {
+    this.#http.close();
+    for (const sockets of this.#sockets.values()) for (const each of sockets) each.destroy();
+  }
+
+  /** Node's servers take a connection as an event: each goes to the one whose protocol it speaks. */
+  #route(handlers: HttpHandlers): void {
+    const event = this.#secure ? 'secureConnection' : 'connection';
+    const to_http1 = this.#http.listeners(event) as ((socket: Duplex) => void)[];
+    this.#http.removeAllListeners(event);
+    const http1 = (socket: Duplex) => {
+      for (const each of to_http1) each.call(this.#http, socket);
+    };
+    const http2 = (socket: Duplex) => void this.#http2.emit('connection', socket);
+    if (this.#secure) {
+      (this.#http as unknown as NetServer).on('connection', (socket) => this.#admit(socket));
+      this.#http.on('secureConnection', (socket: TLSSocket) => {
+        socket.on('error', () => socket.destroy());
+        if (socket.alpnProtocol === 'h2') http2(socket);
+        else http1(socket);
+      });
+    } else {
+      this.#http.on('connection', (socket: Socket) => {
+        if (this.#admit(socket)) this.#sniff(socket, { http1, http2 });
+      });
+    }
+    this.#http.on('tlsClientError', (_error: Error, socket: Socket) => socket.destroy());
+    const request = (each: IncomingMessage, response: ServerResponse) => {
+      this.#count(each.socket, response);
+      handlers.request(each, response);
+    };
+    this.#http.on('request', request).on('checkContinue', request);
+    this.#http.on('connect', (_request, socket: Duplex) => {
+      socket.end('HTTP/1.1 405 Method Not Allowed\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+    });
+    this.#http.on('upgrade', (each: IncomingMessage, socket: Duplex, head: Buffer) => {
+      // Answers to earlier requests of this connection are still to come.
+      if ((this.#busy.get(socket) ?? 0) > 0) return socket.destroy();
+      this.#count(socket, socket);
+      return handlers.upgrade(each, socket, head);
+    });
+    type Http2Handler = (request: unknown, response: unknown) => void;
+    this.#http2.on('request', request as unknown as Http2Handler);
+    this.#http2.on('checkContinue', request as unknown as Http2Handler);
+    this.#http2.on('connect', handlers.connect as unknown as Http2Handler);
+    this.#http2.on('session', (session: ServerHttp2Session) => this.#bound(session));
+    this.#http2.on('sessionError', () => undefined);
+  }
+
+  /** Waits for the first bytes. */
+  #sniff(
+    socket: Socket,
+    to: { readonly http1: (socket: Duplex) => void; readonly http2: (socket: Duplex) => void },
+  ): void {
+    const onError = () => socket.destroy();
+    const timer = setTimeout(onError, this.#limits.keep_alive_ms);
+    const look = () => {
+      const head = socket.read() as Buffer | null;
+      if (head === null) return;
+      socket.unshift(head);
+      const begins = head.subarray(0, PREFACE.length).toString('latin1');
+      // A longer piece comes with the next event.
+      if (head.length < PREFACE.length && PREFACE.startsWith(begins)) return;
+      clearTimeout(timer);
+      socket.off('readable', look).off('error', onError).off('end', onError);
+      if (begins === PREFACE) to.http2(socket);
+      else to.http1(socket);
+    };
+    socket.on('readable', look).on('error', onError).on('end', onError);
+    socket.once('close', () => clearTimeout(timer));
+  }
+
+  /** False: there is no room, and it was closed. */
+  #admit(socket: Socket): boolean {
+    if (this.#open >= this.#limits.connections && !this.#evict()) {
+      socket.destroy();
+      return false;
+    }
+    const source = sourceOf(socket.remoteAddress);
+    const theirs = this.#sockets.get(source) ?? new Set<Socket>();
+    this.#sockets.set(source, theirs.add(socket));
+    this.#open += 1;
+    socket.once('close', () => {
+      this.#open -= 1;
+      theirs.delete(socket);
+      if (theirs.size === 0) this.#sockets.delete(source);
+    });
+    return true;
+  }
+
+  /** Closes the oldest idle connection of the source that has the most. */
+  #evict(): boolean {
+    let most: Set<Socket> | undefined;
+    for (const each of this.#sockets.values()) if (each.size > (most?.size ?? 0)) most = each;
+    for (const socket of most ?? []) {
+      if ((this.#busy.get(socket) ?? 0) > 0) continue;
+      socket.destroy();
+      return true;
+    }
+    return false;
+  }
+
+  #count(connection: object, until: { once(event: 'close', then: () => void): unknown }): void {
+    // By TLS the counted connection is below.
+    const socket = (connection as { _parent?: object })._parent ?? connection;
+    this.#busy.set(socket, (this.#busy.get(socket) ?? 0) + 1);
+    until.once('close', () => this.#busy.set(socket, (this.#busy.get(socket) ?? 1) - 1));
+  }
+
+  #bound(session: ServerHttp2Session): void {
+    session.setTimeout(this.#limits.idle_ms, () => session.close());
+    session.on('error', () => session.destroy());
+  }
+}

@@ -1,0 +1,162 @@
+/**
+ * WebSockets: the client's handshake goes to the guest, and when the guest accepts it, both connections are joined. Until then
+ * nothing that follows the handshake is passed on. By HTTP/2 a WebSocket is a stream (RFC 8441), and the guest sees HTTP/1.1.
+ */
+import { randomBytes } from 'node:crypto';
+import { type IncomingMessage, request as sendRequest } from 'node:http';
+import type { Duplex } from 'node:stream';
+import { joinStreams } from '../../agent-api/join-streams.ts';
+import type { Exchange } from './exchange.ts';
+import { troubleOf } from './exchange.ts';
+import { asRecord, fieldsForClient, fieldsForGuest } from './fields.ts';
+import type { GuestPort, Way } from './guest-port.ts';
+import type { Answering, Incoming } from './incoming.ts';
+import type { HttpLimits } from './limits.ts';
+import { ambiguous, badGateway, type Refusal, render } from './refusal.ts';
+
+const HANDSHAKE = ['Connection', 'Upgrade', 'Upgrade', 'websocket'];
+const KEEP_ALIVE_MS = 60_000;
+
+/** The client's side of a handshake. */
+export interface Handshaking {
+  /** The guest has accepted. Returns the client's stream. */
+  accept(answer: IncomingMessage): Duplex;
+  /** The guest has answered without an upgrade. */
+  decline(answer: IncomingMessage): void;
+}
+
+export interface UpgradeContext {
+  readonly port: GuestPort;
+  readonly exchange: Exchange;
+  readonly limits: HttpLimits;
+  /** Aborts when the client disconnects. */
+  readonly gone: AbortSignal;
+}
+
+export function isWebSocket(request: IncomingMessage): boolean {
+  return request.headers.upgrade?.toLowerCase() === 'websocket';
+}
+
+/** @throws Refusal 400: bytes after the handshake could be another request for the guest */
+export function checkHandshake({ method, checked }: Incoming): void {
+  if (method !== 'GET' || checked.body !== 'none') throw ambiguous('an upgrade is a GET without a body');
+}
+
+/** Resolves when the connection is over. @throws DialError, Refusal */
+export async function forwardUpgrade(
+  incoming: Incoming,
+  way: Way,
+  side: Handshaking,
+  context: UpgradeContext,
+): Promise<void> {
+  const { port, exchange, limits, gone } = context;
+  const dialled = await way.dial();
+  const over = Promise.withResolvers<void>();
+  const guest_request = sendRequest({
+    ...{ method: 'GET', path: incoming.target, setHost: false, timeout: limits.idle_ms },
+    createConnection: () => dialled,
+    headers: fieldsForGuest(incoming.raw, incoming.client, [...HANDSHAKE, ...keyFor(incoming)]),
+    maxHeaderSize: 2 * limits.header_bytes,
+  });
+  const stop = () => guest_request.destroy();
+  let joined = false;
+  // Nothing of ours may follow the guest's answer.
+  const fail = (message: string) => (joined ? over.resolve() : over.reject(badGateway(message)));
+  gone.addEventListener('abort', stop);
+  exchange.guest_gone.addEventListener('abort', () => {
+    dialled.destroy();
+    fail('The VM was restarted meanwhile.');
+  });
+  guest_request.on('error', (error) => fail(troubleOf(error, port.route.port)));
+  guest_request.once('timeout', stop);
+  dialled.once('close', () => over.resolve());
+  guest_request.once('response', (answer) => {
+    joined = true;
+    side.decline(answer);
+  });
+  guest_request.once('upgrade', (answer, socket, head) => {
+    if (answer.headers.upgrade?.toLowerCase() !== 'websocket') {
+      socket.destroy();
+      over.reject(badGateway('The VM accepted another protocol than the one that was asked for.'));
+      return;
+    }
+    joined = true;
+    gone.removeEventListener('abort', stop);
+    socket.setTimeout(0);
+    socket.setKeepAlive(true, KEEP_ALIVE_MS);
+    if (head.length > 0) socket.unshift(head);
+    const client = side.accept(answer);
+    count(client, socket, port);
+    joinStreams(client, socket);
+    if (gone.aborted) socket.destroy();
+  });
+  guest_request.end();
+  await over.promise;
+}
+
+function count(client: Duplex, guest: Duplex, port: GuestPort): void {
+  client.on('data', (part: Buffer) => {
+    port.use.received_bytes += part.length;
+  });
+  guest.on('data', (part: Buffer) => {
+    port.use.sent_bytes += part.length;
+  });
+}
+
+/** A stream of HTTP/2 has no key. */
+function keyFor({ request }: Incoming): string[] {
+  return request.httpVersion === '2.0' ? ['Sec-WebSocket-Key', randomBytes(16).toString('base64')] : [];
+}
+
+/** Over a connection of HTTP/1.1, whose socket is ours after the upgrade event. */
+export function onSocket(socket: Duplex, head: Buffer): Handshaking {
+  return {
+    accept(answer) {
+      socket.write(headOf(answer, HANDSHAKE), 'latin1');
+      if (head.length > 0) socket.unshift(head);
+      return socket;
+    },
+    decline(answer) {
+      socket.write(headOf(answer, ['Connection', 'close']), 'latin1');
+      answer.on('error', () => socket.destroy());
+      answer.pipe(socket);
+    },
+  };
+}
+
+/** Over a stream of HTTP/2. */
+export function onStream({ response }: Answering): Handshaking {
+  const stream = (response as unknown as { stream: Duplex }).stream;
+  return {
+    accept(answer) {
+      const fields = asRecord(fieldsForClient(answer.rawHeaders));
+      delete fields['sec-websocket-accept'];
+      response.writeHead(200, fields);
+      response.flushHeaders();
+      return stream;
+    },
+    decline(answer) {
+      response.writeHead(answer.statusCode ?? 502, asRecord(fieldsForClient(answer.rawHeaders)));
+      answer.on('error', () => response.destroy());
+      answer.pipe(response);
+    },
+  };
+}
+
+export function refuseOnSocket(socket: Duplex, refusal: Refusal, accept: string | undefined): void {
+  const { status, headers, body } = render(refusal, accept);
+  const fields = Object.entries({ ...headers, connection: 'close' }).flat();
+  socket.once('finish', () => socket.destroy());
+  socket.end(`HTTP/1.1 ${status} ${refusal.code}\r\n${lines(fields)}\r\n${body}`);
+}
+
+function headOf(answer: IncomingMessage, connection: readonly string[]): string {
+  const fields = [...fieldsForClient(answer.rawHeaders), ...connection];
+  return `HTTP/1.1 ${answer.statusCode} ${answer.statusMessage}\r\n${lines(fields)}\r\n`;
+}
+
+function lines(fields: readonly string[]): string {
+  let text = '';
+  for (let at = 0; at < fields.length; at += 2) text += `${fields[at]}: ${fields[at + 1]}\r\n`;
+  return text;
+}

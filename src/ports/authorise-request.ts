@@ -1,0 +1,59 @@
+/** Whether a client may use a port now. Nothing is cached: the ingress asks again every 2 s. */
+import type { AuthoriseHttpRequest, AuthoriseHttpResponse } from '../agent-api/http-port-types.ts';
+import { authenticate, reauthenticate } from '../auth/authenticate.ts';
+import type { Principal } from '../auth/principal.ts';
+import { hashToken, PORT_COOKIE_PREFIX, tokenPrefix } from '../auth/tokens.ts';
+import type { Db } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
+import type { HttpPortId, OrgId } from '../lib/ids.ts';
+import { findCookie, findServed } from './access-store.ts';
+import { activeOwner } from './hostname-store.ts';
+import { type HttpEndpoint, hostnameOf } from './model.ts';
+
+/** Of every token of Berth. Any other bearer is the guest's. */
+const OURS = 'berth_';
+
+export async function authoriseRequest(
+  db: Db,
+  endpoint: HttpEndpoint,
+  { port_id, hostname, address, bearer, cookie }: AuthoriseHttpRequest,
+): Promise<AuthoriseHttpResponse> {
+  const served = await findServed(db, port_id);
+  if (!served) return { outcome: 'unknown' };
+  const is_own = hostname === hostnameOf(endpoint, served.label);
+  if (!is_own && (await activeOwner(db, hostname)) !== port_id) return { outcome: 'unknown' };
+  if (served.access === 'public') return { outcome: 'allowed', by: 'public' };
+  const { org_id } = served;
+  try {
+    if (bearer?.startsWith(OURS) === true) {
+      const headers = { authorization: `Bearer ${bearer}`, org: org_id, ip: address };
+      return judged(await authenticate(db, headers), org_id, 'bearer');
+    }
+    const principal = await ofCookie(db, { port_id, hostname, address, cookie });
+    return principal ? judged(principal, org_id, 'cookie') : { outcome: 'unauthenticated' };
+  } catch (error) {
+    if (!(error instanceof AppError)) throw error;
+    if (error.code === 'FORBIDDEN') return { outcome: 'forbidden' };
+    if (error.code === 'UNAUTHENTICATED') return { outcome: 'unauthenticated' };
+    throw error;
+  }
+}
+
+async function ofCookie(
+  db: Db,
+  { port_id, hostname, address, cookie }: Omit<AuthoriseHttpRequest, 'bearer'>,
+): Promise<Principal | null> {
+  if (cookie === null || tokenPrefix(cookie) !== PORT_COOKIE_PREFIX) return null;
+  const found = await findCookie(db, port_id as HttpPortId, hostname, hashToken(cookie));
+  if (!found) return null;
+  return reauthenticate(db, { kind: 'session', id: found.session_id }, found.org_id, address);
+}
+
+function judged(
+  { scopes, org_id }: Principal,
+  of_port: OrgId,
+  by: 'bearer' | 'cookie',
+): AuthoriseHttpResponse {
+  const may = scopes.has('vm:read') && org_id === of_port;
+  return may ? { outcome: 'allowed', by } : { outcome: 'forbidden' };
+}

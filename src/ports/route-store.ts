@@ -1,0 +1,49 @@
+/** The routes of HTTP ports, for the ingress. */
+import { sql } from 'kysely';
+import type { HttpRoute } from '../agent-api/http-port-types.ts';
+import type { Access } from '../db/http-tables.ts';
+import type { Tx } from '../db/pool.ts';
+import type { HttpPortId, InstanceId } from '../lib/ids.ts';
+import { type HttpEndpoint, hostnameOf } from './model.ts';
+
+interface Row {
+  readonly id: HttpPortId;
+  readonly instance_id: InstanceId;
+  readonly label: string;
+  readonly custom: readonly string[];
+  readonly port: number;
+  readonly access: Access;
+  readonly wake_on_connect: boolean;
+  readonly state: string | null;
+  readonly resets: number | null;
+  readonly remote: boolean | null;
+}
+
+export async function listHttpRoutes(tx: Tx, endpoint: HttpEndpoint): Promise<HttpRoute[]> {
+  const { rows } = await sql<Row>`
+    select p.id, p.instance_id, p.label, p.port, p.access, i.wake_on_connect, v.state, v.resets, v.remote,
+      array(select h.hostname from http_hostnames h
+        where h.port_id = p.id and h.active_at is not null order by h.hostname) as custom
+    from http_ports p
+    join instances i on i.id = p.instance_id and not i.deleting
+    left join lateral (
+      select vms.state, vms.resets, hosts.remote from vms join hosts on hosts.id = vms.host_id
+      where vms.instance_id = i.id order by vms.boot desc limit 1
+    ) v on true
+    order by p.id`.execute(tx);
+  return rows.map((row) => {
+    // A guest that restarts accepts nothing new: requests wait for its end.
+    const reachable = row.state === 'running';
+    return {
+      port_id: row.id,
+      instance_id: row.instance_id,
+      hostnames: [hostnameOf(endpoint, row.label), ...row.custom],
+      port: row.port,
+      access: row.access,
+      target: reachable ? (row.remote === true ? 'tunnel' : 'local') : null,
+      resets: row.resets ?? 0,
+      // A request does not start a failed VM: it would fail again and again.
+      wake: row.wake_on_connect && row.state !== 'failed',
+    };
+  });
+}

@@ -1,0 +1,117 @@
+/** HTTP ports of real VMs: a page, a private port, a wake, a restart, other users of this machine. */
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { once } from 'node:events';
+import { type IncomingMessage, request as sendRequest } from 'node:http';
+import { after, before, describe, test } from 'node:test';
+import { promisify } from 'node:util';
+import { readRecord, vmFolder } from '../../src/host/machine/record.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { until } from '../support/waiting.ts';
+
+const run = promisify(execFile);
+
+/** Answers with its boot, the request's number in this boot, and the length of the body. Started at each boot. */
+const SERVER = `#!/usr/bin/perl
+use IO::Socket::INET; $SIG{CHLD} = 'IGNORE';
+my $s = IO::Socket::INET->new(LocalPort => 8080, Listen => 64, ReuseAddr => 1) or die;
+while (my $c = $s->accept) { next if fork; my ($len, $line) = (0, scalar <$c>);
+  while (my $h = <$c>) { $len = $1 if $h =~ /^content-length: (\\d+)/i; last if $h =~ /^\\r?$/ }
+  my $got = 0; while ($got < $len) { my $n = read($c, my $b, $len - $got) or last; $got += $n }
+  my ($id) = $line =~ m{/(\\S*)}; open(my $log, '>>', '/srv/log'); print $log "$id\\n"; close $log;
+  my $body = "$id $got\\n";
+  print $c "HTTP/1.1 200 OK\\r\\nContent-Length: " . length($body) . "\\r\\nConnection: close\\r\\n\\r\\n$body"; exit }
+`;
+
+const RC_LOCAL = '#!/bin/sh\nsetsid /usr/local/bin/serve > /dev/null 2>&1 < /dev/null &\n';
+
+describe('HTTP ports', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+  let hostname: string;
+  let private_hostname: string;
+
+  const ask = async (path: string, body = '', headers: Record<string, string> = {}) => {
+    const sent = sendRequest({
+      ...{
+        host: '127.0.0.1',
+        port: berth.http_port,
+        path,
+        method: body === '' ? 'GET' : 'POST',
+        agent: false,
+      },
+      headers: { host: hostname, ...headers },
+    });
+    sent.end(body);
+    const [answer] = (await once(sent, 'response')) as [IncomingMessage];
+    return { status: answer.statusCode, body: Buffer.concat(await answer.toArray()).toString() };
+  };
+  const publish = (access: string) =>
+    berth.client.expect<{ hostname: string; url: string }>(201, 'POST', `${guest.path}/ports`, {
+      port: 8080,
+      access,
+    });
+
+  before(async () => {
+    berth = await Installation.start();
+    guest = await GuestInstance.running(berth, 'web');
+    await guest.sh('cat > /usr/local/bin/serve && chmod +x /usr/local/bin/serve', SERVER);
+    ({ hostname } = await publish('public'));
+    ({ hostname: private_hostname } = await publish('private'));
+  });
+  after(() => berth?.dispose());
+
+  test('a port where nothing listens is 502 at once, and curl opens what listens by its URL', async () => {
+    assert.equal((await ask('/')).status, 502);
+    await guest.sh('(setsid serve > /dev/null 2>&1 < /dev/null &)');
+    await until('it listens', async () => (await ask('/first')).status === 200);
+    const { stdout } = await run('curl', ['-sS', `http://${hostname}:${berth.http_port}/curl`]);
+    assert.equal(stdout, 'curl 0\n');
+    assert.equal((await ask('/body', 'x'.repeat(3_000_000))).body, 'body 3000000\n');
+  });
+
+  test('a private port answers an API key, and nobody else', async () => {
+    const host = { host: private_hostname };
+    assert.equal((await ask('/secret', '', host)).status, 401);
+    const made = { name: 'web', scope: 'vm:read' };
+    const { key } = await berth.client.expect<{ key: string }>(201, 'POST', '/v1/api-keys', made);
+    const answered = await ask('/key', '', { ...host, authorization: `Bearer ${key}` });
+    assert.equal(answered.body, 'key 0\n');
+    assert.ok(!(await guest.sh('cat /srv/log')).includes('secret'));
+  });
+
+  test('the way into a guest is on the loopback, for Berth alone: no other user of this machine takes it', async () => {
+    const record = await readRecord(vmFolder(berth.paths.vms, guest.id as InstanceId));
+    const [way] = record?.port_forwards ?? [];
+    assert.match(way?.address ?? '', /^127\.(6[4-9]|[7-9]\d|1[01]\d|12[0-7])\./);
+    const dial = (...user: string[]) =>
+      run('setpriv', [...user, 'curl', '-sS', '-m', '5', `http://${way?.address}/local`]).then(
+        ({ stdout }) => stdout,
+        () => 'refused',
+      );
+    assert.equal(await dial(), 'local 0\n');
+    assert.equal(await dial('--reuid=65534', '--clear-groups'), 'refused');
+  });
+
+  test('a request wakes a stopped and a suspended VM, and its program answers it once, with its whole body', async () => {
+    await berth.client.expect(200, 'PATCH', guest.path, { wake_on_connect: true });
+    await guest.sh('cat > /etc/rc.local && chmod +x /etc/rc.local', RC_LOCAL);
+    await guest.suspend();
+    assert.equal((await ask('/suspended', 'y'.repeat(200_000))).body, 'suspended 200000\n');
+    await guest.stop();
+    assert.equal((await ask('/stopped', 'z'.repeat(200_000))).body, 'stopped 200000\n');
+    // While it stops: it waits for the next boot.
+    await berth.client.expect(202, 'DELETE', `${guest.path}/vm`);
+    assert.equal((await ask('/stopping')).body, 'stopping 0\n');
+    await berth.client.expect(202, 'POST', `${guest.path}/vm/restart`);
+    assert.equal((await ask('/restarting')).body, 'restarting 0\n');
+    await berth.kill('agent');
+    assert.equal((await ask('/agent')).body, 'agent 0\n');
+    const log = (await guest.shAgain('cat /srv/log')).trim().split('\n');
+    for (const id of ['suspended', 'stopped', 'stopping', 'restarting', 'agent']) {
+      assert.equal(log.filter((each) => each === id).length, 1, id);
+    }
+  });
+});

@@ -1,0 +1,301 @@
+/** Requests through the proxy of HTTP ports: what reaches the guest, and what comes back. */
+import assert from 'node:assert/strict';
+import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { type IncomingMessage, type RequestOptions, request as sendRequest } from 'node:http';
+import { connect as connectHttp2 } from 'node:http2';
+import { test } from 'node:test';
+import { guestServer, NAME, proxyTo, rawGuest, sendRaw, tellAll } from '../support/http-ingress.ts';
+import { HOST } from '../support/sockets.ts';
+import { until } from '../support/waiting.ts';
+
+interface Told {
+  readonly method: string;
+  readonly url: string;
+  readonly fields: string[];
+  readonly trailers: string[];
+  readonly body: string;
+}
+
+const telling = (t: { after(then: () => void): void }) =>
+  guestServer(t as never, async (request, response) => {
+    const body = Buffer.concat(await request.toArray()).toString();
+    response.setHeader('x-guest', 'yes').end(tellAll(request, body));
+  });
+
+async function ask(
+  port: number,
+  options: RequestOptions,
+  body: string | Buffer = '',
+): Promise<{ answer: IncomingMessage; body: string }> {
+  const sent = sendRequest({ host: HOST, port, ...options, headers: { host: NAME, ...options.headers } });
+  sent.end(body);
+  // An early answer may end the connection while the body is sent.
+  sent.on('error', () => undefined);
+  const [answer] = (await once(sent, 'response')) as [IncomingMessage];
+  return { answer, body: Buffer.concat(await answer.toArray()).toString() };
+}
+
+const valueIn = (told: Told, name: string) => {
+  const at = told.fields.findIndex((each, index) => index % 2 === 0 && each.toLowerCase() === name);
+  return at === -1 ? undefined : told.fields[at + 1];
+};
+
+test('target, Host and fields arrive as sent, with those that only Berth sets', async (t) => {
+  const address = await telling(t);
+  const { port } = await proxyTo(t, { address: () => address });
+  const heard = await sendRaw(
+    port,
+    `GET /a//b/../%2e?q=%20"x|y HTTP/1.1\r\nHOST: ${NAME}:7480\r\nX-MiXed: a\r\nX-Twice: 1\r\nX-Twice: 2\r\nConnection: close, x-hop\r\nX-Hop: 1\r\n` +
+      `X-Forwarded-For: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\nX_Forwarded_Proto: https\r\nX-Real-IP: 6.6.6.6\r\nKeep-Alive: 3\r\nProxy-Connection: x\r\n` +
+      'Authorization: Basic dTpw\r\nCookie: a=1; berth-port=secret; b=2\r\n\r\n',
+  );
+  const told = JSON.parse(
+    heard.slice(heard.indexOf('\r\n\r\n') + 4).replace(/^[0-9a-f]+\r\n|\r\n0\r\n\r\n$/g, ''),
+  ) as Told;
+  assert.equal(told.url, '/a//b/../%2e?q=%20"x|y');
+  const fields = told.fields.flatMap((name, at) => (at % 2 ? [] : [`${name}: ${told.fields[at + 1]}`]));
+  assert.deepEqual(fields, [
+    `Host: ${NAME}:7480`,
+    'X-MiXed: a',
+    'X-Twice: 1',
+    'X-Twice: 2',
+    'Authorization: Basic dTpw',
+    'Cookie: a=1; b=2',
+    `X-Forwarded-For: ${HOST}`,
+    'X-Forwarded-Proto: http',
+    `X-Forwarded-Host: ${NAME}:7480`,
+    `Forwarded: for=${HOST};host="${NAME}:7480";proto=http`,
+    'Connection: keep-alive',
+  ]);
+});
+
+test('a Berth credential reaches no guest, on a public port either', async (t) => {
+  const address = await telling(t);
+  const { port } = await proxyTo(t, { address: () => address });
+  for (const [sent, arrives] of [
+    ['Bearer berth_live_abc', undefined],
+    ['bearer   berth_sess_abc', undefined],
+    ['Bearer of-the-guest', 'Bearer of-the-guest'],
+    ['Basic dTpw', 'Basic dTpw'],
+  ] as const) {
+    const { body } = await ask(port, { headers: { authorization: sent, cookie: '__Host-berth-port=x' } });
+    const told = JSON.parse(body) as Told;
+    assert.equal(valueIn(told, 'authorization'), arrives, sent);
+    assert.equal(valueIn(told, 'cookie'), undefined);
+  }
+});
+
+test('a guest sets cookies for its own hostname alone, and none of Berth', async (t) => {
+  const address = await guestServer(t, (_request, response) => {
+    response.setHeader('set-cookie', [
+      'a=1; Domain=localhost; Path=/',
+      'b=2; path=/;DOMAIN = .localhost',
+      'c=3; HttpOnly',
+      'berth-port=stolen',
+      '__Host-berth-port=stolen; Secure; Path=/',
+    ]);
+    response.setHeader('clear-site-data', '"cookies"');
+    response.end();
+  });
+  const { port } = await proxyTo(t, { address: () => address });
+  const { answer } = await ask(port, {});
+  assert.deepEqual(answer.headers['set-cookie'], ['a=1; Path=/', 'b=2; path=/', 'c=3; HttpOnly']);
+  assert.equal(answer.headers['clear-site-data'], undefined);
+});
+
+test('64 MiB in each direction arrive complete, by length and in chunks', async (t) => {
+  const bytes = randomBytes(64 * 1024 * 1024);
+  const digest = (data: Buffer) => createHash('sha256').update(data).digest('hex');
+  const address = await guestServer(t, async (request, response) => {
+    const heard = digest(Buffer.concat(await request.toArray()));
+    response.setHeader('x-digest', heard).end(bytes);
+  });
+  const { port } = await proxyTo(t, { address: () => address });
+  for (const headers of [{ 'content-length': bytes.length }, { 'transfer-encoding': 'chunked' }]) {
+    const sent = sendRequest({ host: HOST, port, method: 'POST', headers: { host: NAME, ...headers } });
+    sent.end(bytes);
+    const [answer] = (await once(sent, 'response')) as [IncomingMessage];
+    assert.equal(answer.headers['x-digest'], digest(bytes));
+    assert.equal(digest(Buffer.concat(await answer.toArray())), digest(bytes));
+  }
+});
+
+test('trailers pass in both directions, and 100-continue is the guest’s to give', async (t) => {
+  let continued = 0;
+  const address = await guestServer(
+    t,
+    async (request, response) => {
+      const body = Buffer.concat(await request.toArray()).toString();
+      response.writeHead(200, { trailer: 'x-sum' });
+      response.write(tellAll(request, body));
+      response.addTrailers({ 'x-sum': '42', 'set-cookie': 'a=1' });
+      response.end();
+    },
+    (server) =>
+      server.on('checkContinue', (request, response) => {
+        continued += 1;
+        response.writeContinue();
+        server.emit('request', request, response);
+      }),
+  );
+  const { port } = await proxyTo(t, { address: () => address });
+  const sent = sendRequest({
+    ...{ host: HOST, port, method: 'PUT' },
+    headers: { host: NAME, expect: '100-continue', trailer: 'x-check', 'transfer-encoding': 'chunked' },
+  });
+  sent.flushHeaders();
+  await once(sent, 'continue');
+  sent.addTrailers({ 'x-check': '7', authorization: 'Bearer berth_live_x' });
+  sent.end('body');
+  const [answer] = (await once(sent, 'response')) as [IncomingMessage];
+  const told = JSON.parse(Buffer.concat(await answer.toArray()).toString()) as Told;
+  assert.deepEqual([told.body, told.trailers, continued], ['body', ['x-check', '7'], 1]);
+  assert.deepEqual(answer.trailers, { 'x-sum': '42' });
+});
+
+test('an event stream arrives event by event, and its end by the client ends it for the guest', async (t) => {
+  const closed = Promise.withResolvers<void>();
+  const address = await guestServer(t, (_request, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.flushHeaders();
+    response.write('data: 1\n\n');
+    response.once('close', () => closed.resolve());
+  });
+  const { port } = await proxyTo(t, { address: () => address });
+  const sent = sendRequest({ host: HOST, port, headers: { host: NAME } }).end();
+  const [answer] = (await once(sent, 'response')) as [IncomingMessage];
+  const [first] = (await once(answer, 'data')) as [Buffer];
+  assert.equal(String(first), 'data: 1\n\n');
+  answer.destroy();
+  await closed.promise;
+});
+
+test('a response that the guest cuts off is cut off for the client', async (t) => {
+  const address = await rawGuest(t, (socket) =>
+    socket.end('HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf'),
+  );
+  const { port } = await proxyTo(t, { address: () => address });
+  const sent = sendRequest({ host: HOST, port, headers: { host: NAME } }).end();
+  const [answer] = (await once(sent, 'response')) as [IncomingMessage];
+  await assert.rejects(answer.toArray(), { code: 'ECONNRESET' });
+});
+
+test('an early answer of the guest arrives whole although the body was not read', async (t) => {
+  const address = await guestServer(t, (_request, response) => {
+    response.writeHead(413).end('too large');
+  });
+  const { port } = await proxyTo(t, { address: () => address });
+  const { answer, body } = await ask(port, { method: 'POST' }, Buffer.alloc(8 * 1024 * 1024));
+  assert.deepEqual([answer.statusCode, body], [413, 'too large']);
+});
+
+test('HTTP/2 without TLS: request, body, trailers, and a field that a proxy could take for its own', async (t) => {
+  const address = await telling(t);
+  const { origin, port } = await proxyTo(t, { address: () => address });
+  const session = connectHttp2(origin);
+  t.after(() => session.destroy());
+  const stream = session.request({
+    ...{ ':method': 'POST', ':path': '/h2?x=1', ':authority': NAME, 'x-forwarded-for': '6.6.6.6' },
+  });
+  stream.end('from h2');
+  const [headers] = await once(stream, 'response');
+  const told = JSON.parse(Buffer.concat(await stream.toArray()).toString()) as Told;
+  assert.deepEqual(
+    [headers[':status'], told.method, told.url, told.body],
+    [200, 'POST', '/h2?x=1', 'from h2'],
+  );
+  assert.deepEqual([valueIn(told, 'host'), valueIn(told, 'x-forwarded-for')], [NAME, HOST]);
+  const get = session.request({ ':path': '/', ':authority': NAME });
+  const plain = JSON.parse(Buffer.concat(await get.toArray()).toString()) as Told;
+  assert.deepEqual(
+    [valueIn(plain, 'transfer-encoding'), valueIn(plain, 'content-length')],
+    [undefined, undefined],
+  );
+  // The same address speaks HTTP/1.1 too.
+  assert.equal((await ask(port, {})).answer.statusCode, 200);
+});
+
+test('unknown hostnames get 404 with one body, a port without a listener 502, a VM without wake 503', async (t) => {
+  const { port, apply } = await proxyTo(t, { address: () => null });
+  const unknown = await ask(port, { headers: { host: 'other.localhost' } });
+  assert.equal(unknown.answer.statusCode, 404);
+  const gone = await ask(port, { headers: { host: 'another.localhost', accept: 'text/html' } });
+  assert.match(gone.answer.headers['content-type'] ?? '', /text\/html/);
+  const silent = await ask(port, {});
+  assert.deepEqual([silent.answer.statusCode, JSON.parse(silent.body).error.code], [502, 'BAD_GATEWAY']);
+  assert.match(silent.body, /Nothing listens at port 8080/);
+  apply({ target: null });
+  const stopped = await ask(port, {});
+  assert.deepEqual([stopped.answer.statusCode, stopped.answer.headers['retry-after']], [503, '5']);
+});
+
+test('a guest that does not speak HTTP, or says nothing, is a bad gateway', async (t) => {
+  for (const said of [
+    'SSH-2.0-OpenSSH\r\n',
+    '',
+    'HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n',
+  ]) {
+    const address = await rawGuest(t, (socket) => socket.end(said));
+    const { port } = await proxyTo(t, { address: () => address });
+    const { answer, body } = await ask(port, {});
+    assert.deepEqual([answer.statusCode, JSON.parse(body).error.code], [502, 'BAD_GATEWAY'], said);
+  }
+});
+
+test('a request wakes its VM, and its body arrives once the guest is there', async (t) => {
+  const address = await telling(t);
+  let woken = 0;
+  const under_test = await proxyTo(
+    t,
+    { address: () => (under_test.proxy && woken > 1 ? address : null), wake: () => void woken++ },
+    { route: { target: null, wake: true } },
+  );
+  const answered = ask(under_test.port, { method: 'POST' }, 'x'.repeat(1_000_000));
+  await until('it asks again while it waits', () => woken > 1);
+  under_test.apply({ target: 'local' });
+  const { answer, body } = await answered;
+  assert.deepEqual([answer.statusCode, (JSON.parse(body) as Told).body.length], [200, 1_000_000]);
+});
+
+test('a request whose way is lost before a byte was sent finds the next', async (t) => {
+  const address = await telling(t);
+  const closed = await rawGuest(t, () => undefined);
+  const ways = [`${HOST}:1`, `${HOST}:1`, address];
+  const { port } = await proxyTo(t, { address: () => ways.shift() ?? closed });
+  const { body } = await ask(port, { method: 'POST' }, 'once');
+  assert.equal((JSON.parse(body) as Told).body, 'once');
+});
+
+test('use, errors and statuses are reported', async (t) => {
+  const address = await guestServer(t, (request, response) => {
+    response.statusCode = request.url === '/bad' ? 404 : 200;
+    response.end('12345');
+  });
+  const { port, reports, route } = await proxyTo(
+    t,
+    { address: () => address },
+    { limits: { report_ms: 50 } },
+  );
+  await ask(port, { method: 'POST' }, 'abc');
+  await ask(port, { path: '/bad' });
+  const total = () =>
+    (
+      reports as {
+        ports: { port_id: string; requests: number; sent_bytes: number; received_bytes: number }[];
+        responses: number[];
+      }[]
+    ).reduce(
+      (sum, { ports, responses }) =>
+        [
+          sum[0] + (ports[0]?.requests ?? 0),
+          sum[1] + (ports[0]?.sent_bytes ?? 0),
+          sum[2] + (ports[0]?.received_bytes ?? 0),
+          sum[3] + (responses[1] ?? 0),
+          sum[4] + (responses[3] ?? 0),
+        ] as [number, number, number, number, number],
+      [0, 0, 0, 0, 0] as [number, number, number, number, number],
+    );
+  await until('all is reported', () => JSON.stringify(total()) === '[2,10,3,1,1]');
+  assert.equal((reports[0] as { ports: { port_id: string }[] }).ports[0]?.port_id, route.port_id);
+});

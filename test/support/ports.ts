@@ -1,0 +1,17 @@
+/** HTTP ports, inserted into the database directly. */
+import type { Access } from '../../src/db/http-tables.ts';
+import type { Db } from '../../src/db/pool.ts';
+import { type HttpPortId, type InstanceId, newId } from '../../src/lib/ids.ts';
+import { claimLabel, insertPort } from '../../src/ports/store.ts';
+
+export async function makePort(
+  db: Db,
+  instance_id: InstanceId,
+  { port = 8080, access = 'private' as Access } = {},
+): Promise<HttpPortId> {
+  const id = newId('port');
+  const label = `web-${id.slice(-8)}`;
+  await claimLabel(db, label);
+  await insertPort(db, { id, instance_id, label, port, access });
+  return id;
+}
