@@ -58,12 +58,7 @@ async function measure(context: BenchContext): Promise<readonly Measured[]> {
       ] as const) {
         const [mine, others] = values(key);
         all.push(
-          figure(
-            `${key === 'per_second' ? 'requests' : key.slice(0, 3)} at ${connections} connections`,
-            unit,
-            mine,
-            others,
-          ),
+          figure(`${key === 'per_second' ? 'requests' : key.slice(0, 3)}_${connections}`, unit, mine, others),
         );
       }
     }
@@ -72,7 +67,7 @@ async function measure(context: BenchContext): Promise<readonly Measured[]> {
       ['up', upload],
     ] as const) {
       const [ours, theirs] = await inTurn(Math.min(runs, 3), sides, (origin) => transfer(origin, folder));
-      all.push(figure(`1 GiB ${way}`, 'MiB/s', ours, theirs));
+      all.push(figure(`${way}_1_gib`, 'MiB/s', ours, theirs));
     }
     say(`at the end our proxy has ${await sides.memory()} MiB`);
     return all;
