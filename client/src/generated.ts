@@ -106,6 +106,11 @@ export type ChangeInstanceRequest = {
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
+  egress?: {
+    mode?: EgressMode | undefined;
+    /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
+    allow?: Array<string> | undefined;
+  } | undefined;
   /** Can be changed while the VM is stopped; applies from the next start */
   cpus?: number | undefined;
   /** Can be changed while the VM is stopped; applies from the next start */
@@ -140,7 +145,7 @@ export type ChangeWebhookRequest = {
   /** https; http only to networks that the operator allows */
   url?: string | undefined;
   /** Types of events, or `*` for all */
-  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
+  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
   name?: string | undefined;
   status?: 'enabled' | 'disabled' | undefined;
 };
@@ -183,7 +188,7 @@ export type CreateApiKeyRequest = {
   name: string;
   /** `resource:action` separated by spaces, or `*` */
   scope: string;
-  /** Absent: it does not expire, or it expires with the API key that creates it, which it cannot outlive */
+  /** Absent: it does not expire. A key created with an API key expires with that key at the latest */
   expires_in_seconds?: number | undefined;
   /** The service account that holds the key; absent: the caller holds it */
   service_account_id?: string | undefined;
@@ -225,6 +230,11 @@ export type CreateInstanceRequest = {
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
+  egress?: {
+    mode?: EgressMode | undefined;
+    /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
+    allow?: Array<string> | undefined;
+  } | undefined;
   /** A script that root runs once, at the first boot, with /bin/sh unless its first line names another interpreter; at most 64 KiB in UTF-8. Its output is in the console log. The API never shows it, and a fork does not run it */
   user_data?: string | undefined;
 };
@@ -255,7 +265,7 @@ export type CreateWebhookRequest = {
   /** https; http only to networks that the operator allows */
   url: string;
   /** Types of events, or `*` for all */
-  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
+  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
   name: string;
 };
 
@@ -293,16 +303,38 @@ export type CustomHostname = {
   problem: string | null;
 };
 
+export type DeniedDestination = {
+  /** RFC 3339, UTC, milliseconds */
+  at: string;
+  /** The name that the guest asked for; absent: not known */
+  name?: string | undefined;
+  /** Absent: the look-up of the name was refused */
+  address?: string | undefined;
+  /** Absent: a look-up, or a protocol without ports */
+  port?: number | undefined;
+  /** The attempts, of which `at` is the last */
+  count: number;
+};
+
 export type Disk = {
   size_bytes: number;
   /** The newest durable generation; 0 before the first flush */
   generation: number;
   durable_at: string | null;
-  /** Bytes that the guest has written and that are not durable yet; at most 5 s old. After a VM has died, an upper bound until the next flush */
+  /** Bytes that the guest has written to its disk and that are not durable yet; at most 5 s old. What the guest still holds in memory is not counted, and a flush saves it too. After a VM has died, an upper bound until the next flush */
   dirty_bytes: number;
   /** The size of the stored objects of this disk, of all its generations; objects that a fork shares count for both */
   stored_bytes: number;
 };
+
+export type Egress = {
+  mode: EgressMode;
+  /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
+  allow: Array<string>;
+};
+
+/** `open`: the public internet; `deny`: nothing; `allow`: the entries of `allow`. Private addresses are closed in every mode */
+export type EgressMode = 'open' | 'deny' | 'allow';
 
 export type EmptyRequest = Record<string, never>;
 
@@ -328,7 +360,7 @@ export type EventResource = {
   name: string | null;
 };
 
-export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
+export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
 
 export type ExecRequest = {
   /** The program, by path or by name, and its arguments; no shell interprets them */
@@ -367,7 +399,7 @@ export type ForkRequest = {
 export type ForkedFrom = {
   instance_id: string;
   generation: number;
-  /** What the parent had written and not flushed at that time: the fork does not have it */
+  /** What the parent had written and not flushed, by its host's last report, at most 5 s before: the fork lacks at least this. It lacks nothing after a flush */
   dirty_bytes: number;
 };
 
@@ -432,6 +464,7 @@ export type Instance = {
   wake_on_connect: boolean;
   auto_flush_seconds: number | null;
   generations_keep: GenerationsKeep;
+  egress: Egress;
   ssh: SshAddress;
   /** The guest's SSH host keys as of its last boot; empty before the first */
   host_keys: Array<HostKey>;
@@ -452,7 +485,7 @@ export type Invitation = {
   role: 'owner' | 'admin' | 'member' | 'billing';
   /** RFC 3339, UTC, milliseconds */
   expires_at: string;
-  /** The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once */
+  /** The link with the token, for the inviter to pass on; present only where the server sends no mail, and shown only once. It begins with BERTH_PUBLIC_URL, by default an address that only the server itself reaches */
   accept_url?: string | undefined;
 };
 
@@ -476,6 +509,11 @@ export type ListApiKeysResponse = {
 
 export type ListAuditResponse = {
   data: Array<AuditEntry>;
+  next_cursor: string | null;
+};
+
+export type ListDeniedEgressResponse = {
+  data: Array<DeniedDestination>;
   next_cursor: string | null;
 };
 
@@ -1600,6 +1638,11 @@ export interface Operations {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: ConsoleTicket;
   };
+  /** List what the VM was denied to reach */
+  listDeniedEgress: {
+    input: { path: { id: string } };
+    answer: ListDeniedEgressResponse;
+  };
   /** Run a command in the guest as root, and wait until it ends */
   execInVm: {
     input: { path: { id: string }; body: ExecRequest };
@@ -1750,12 +1793,12 @@ export interface Operations {
     input: { body?: MarkAllNotificationsRequest | undefined };
     answer: MarkAllNotificationsResponse;
   };
-  /** Get which kinds of notifications the caller also gets by mail */
+  /** Get which kinds of notifications are also mailed to the caller */
   getNotificationPreferences: {
     input: Record<string, never>;
     answer: NotificationPreferences;
   };
-  /** Set which kinds also go by mail; a kind that is not named does, and security kinds always do */
+  /** Choose which kinds are also mailed; kinds that are not named are, and security kinds always are */
   setNotificationPreferences: {
     input: { body: SetNotificationPreferencesRequest };
     answer: NotificationPreferences;
@@ -1767,12 +1810,12 @@ export interface Operations {
   };
   /** List the organisation's events of the last 30 days */
   listEvents: {
-    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
     answer: ListEventsResponse;
   };
   /** Stream the organisation's events as they happen */
   streamEvents: {
-    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
+    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
     answer: string;
   };
 }
@@ -1848,6 +1891,7 @@ export const OPERATIONS = {
   flushVm: { method: 'POST', path: '/v1/instances/{id}/vm/flush', takes_idempotency_key: true, answers_text: false },
   getConsoleLog: { method: 'GET', path: '/v1/instances/{id}/vm/console', takes_idempotency_key: false, answers_text: true },
   createConsoleTicket: { method: 'POST', path: '/v1/instances/{id}/vm/console/ticket', takes_idempotency_key: false, answers_text: false },
+  listDeniedEgress: { method: 'GET', path: '/v1/instances/{id}/vm/egress/denied', takes_idempotency_key: false, answers_text: false },
   execInVm: { method: 'POST', path: '/v1/instances/{id}/vm/exec', takes_idempotency_key: false, answers_text: false },
   getVmMetrics: { method: 'GET', path: '/v1/instances/{id}/vm/metrics', takes_idempotency_key: false, answers_text: false },
   getMetricHistory: { method: 'GET', path: '/v1/instances/{id}/metrics', takes_idempotency_key: false, answers_text: false },

@@ -17,7 +17,17 @@ import { filesBelow, type Import, importsOf, isTest, read, roomOf } from './impo
 
 const DOMAINS = [
   ...(['auth', 'accounts', 'orgs', 'api-keys', 'service-accounts', 'ssh-keys'] as const),
-  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'egress', 'ports', 'webhooks', 'notifications'] as const),
+  ...([
+    'instances',
+    'vms',
+    'disks',
+    'hosts',
+    'images',
+    'egress',
+    'ports',
+    'webhooks',
+    'notifications',
+  ] as const),
 ] as const;
 const domains = DOMAINS as readonly string[];
 
