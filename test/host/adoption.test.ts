@@ -46,7 +46,15 @@ test('a machine whose state cannot be queried is disconnected, which frees its m
   const { folder, record } = await leftBehind(t);
   const refused = { error: { class: 'GenericError', desc: 'not now' } };
   const { clients } = await monitorOf(t, folder, () => refused);
-  const options = { folder, record, log, changed: () => undefined, lazy: null, owner: null };
+  const options = {
+    folder,
+    record,
+    log,
+    changed: () => undefined,
+    lazy: null,
+    owner: null,
+    guest_network: null,
+  };
   await assert.rejects(Machine.adopt(options), /not now/);
   await until('the monitor is free', () => clients.size === 0);
 });
@@ -82,7 +90,15 @@ test('a machine whose monitor accepts no connection for a while is waited for, n
     await Promise.race([once(socket, 'connect'), once(socket, 'error')]).catch(() => undefined);
     return full;
   });
-  const adopting = Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null, owner: null });
+  const adopting = Machine.adopt({
+    folder,
+    record,
+    log,
+    changed: () => undefined,
+    lazy: null,
+    owner: null,
+    guest_network: null,
+  });
   await writeFile(join(folder.runtime, 'go'), '');
   const machine = await adopting;
   assert.ok(machine);
@@ -97,7 +113,16 @@ test('a machine whose process is stopped is not killed because it does not answe
   await once(silent, 'listening');
   killProcess(record.identity, 'SIGSTOP');
   await until('it is paused', () => isStopped(record.identity));
-  const options = { folder, record, log, changed: () => undefined, lazy: null, owner: null, patience_ms: 50 };
+  const options = {
+    folder,
+    record,
+    log,
+    changed: () => undefined,
+    lazy: null,
+    owner: null,
+    guest_network: null,
+    patience_ms: 50,
+  };
   await assert.rejects(Machine.adopt(options), /its process is paused/);
   assert.ok(isAlive(record.identity));
 });

@@ -26,7 +26,15 @@ test('a forced stop halts the guest at once, without a request to it', async (t)
   t.after(() => hung.close());
   await once(hung, 'listening');
   const log = createLog('test', 'silent');
-  const options = { folder, record, log, changed: () => undefined, lazy: null, owner: null };
+  const options = {
+    folder,
+    record,
+    log,
+    changed: () => undefined,
+    lazy: null,
+    owner: null,
+    guest_network: null,
+  };
   const machine = present(await Machine.adopt(options), 'machine');
   t.after(() => machine.release());
   machine.markUp(0);

@@ -253,6 +253,7 @@ test('a VM that is halted while it waits for its disk is not resumed', async (t)
     changed: () => undefined,
     lazy: null,
     owner: null,
+    guest_network: null,
   });
   assert(machine);
   t.after(() => machine.release());
@@ -278,6 +279,7 @@ test('a guest with durable memory is resumed only after its record dropped the m
     changed: () => undefined,
     lazy: null,
     owner: null,
+    guest_network: null,
   });
   assert(machine);
   t.after(() => machine.release());
@@ -357,6 +359,7 @@ test('a guest that was reset during a freeze is thawed when it comes up', async 
     changed: () => undefined,
     lazy: null,
     owner: null,
+    guest_network: null,
   });
   assert(machine);
   t.after(() => machine.release());

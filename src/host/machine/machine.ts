@@ -9,10 +9,12 @@
 import { join } from 'node:path';
 import type { Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
+import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
 import { LoginWatch } from '../keys/login-watch.ts';
+import type { GuestNetwork } from '../network/guest-network.ts';
 import type { LazyOverlay } from '../overlay/lazy-overlay.ts';
 import { OverlayExport } from '../overlay/overlay-export.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
@@ -22,8 +24,9 @@ import { findMonitor, onVmExit } from '../vm/qemu-process.ts';
 import type { VmUser } from '../vm/uid.ts';
 import { vmSockets } from '../vm/vm-spec.ts';
 import { ConsoleLog } from './console-log.ts';
-import { GuestPorts } from './guest-ports.ts';
+import type { GuestPorts } from './guest-ports.ts';
 import { MachineDisk } from './machine-disk.ts';
+import { guestPortsOf } from './ports-of-machine.ts';
 import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
 import { Stall } from './stall.ts';
 
@@ -75,6 +78,8 @@ export class Machine {
     lazy: LazyOverlay | null;
     /** The VM's user; null: our own. */
     owner: VmUser | null;
+    /** Of the VMs with TAP devices. */
+    guest_network: GuestNetwork | null;
     /** Left by an earlier agent. */
     adopted?: boolean;
   }) {
@@ -94,7 +99,7 @@ export class Machine {
     const sockets = vmSockets(options.folder.runtime);
     this.agent = new GuestAgent(sockets.agent, options.changed);
     this.disk = new MachineDisk(options.qmp);
-    this.ports = new GuestPorts(this);
+    this.ports = guestPortsOf(this, options.guest_network);
     const { owner } = options;
     const socket_path = join(options.folder.runtime, owner ? 'disk/sock' : 'disk.sock');
     this.exported = new OverlayExport({ qmp: options.qmp, socket_path, owner });
@@ -122,6 +127,7 @@ export class Machine {
     changed: () => void;
     lazy: LazyOverlay | null;
     owner: VmUser | null;
+    guest_network: GuestNetwork | null;
     /** How long its monitor may be silent. Default: 60 s, or 120 s with `lazy`. */
     patience_ms?: number;
   }): Promise<Machine | null> {
@@ -233,7 +239,11 @@ export class Machine {
   markUp(resets: number): void {
     if (this.#view !== 'booting' || resets !== this.#resets) return;
     this.#view = 'up';
-    this.ports.resume();
+    void this.ports
+      .resume()
+      .catch((error: unknown) =>
+        this.#log.warn({ reason: messageOf(error) }, 'connections to the guest stay refused for a while'),
+      );
     this.#booted();
   }
 

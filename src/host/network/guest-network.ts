@@ -14,7 +14,7 @@ import { writeFile } from 'node:fs/promises';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { messageOf } from '../../lib/errors.ts';
-import { dataFolderId } from '../vm/egress-rules.ts';
+import { dataFolderId, egressTable } from '../vm/egress-rules.ts';
 import { GUESTS_END, guestAddress, HOST_END, tapName } from './addresses.ts';
 import { guestsRules, LINK } from './guests-rules.ts';
 import { LINK_PREFIX } from './host-rules.ts';
@@ -41,12 +41,19 @@ export interface GuestNetwork {
   readonly path: string;
   /** The host's end of the link. */
   readonly link: string;
+  /** The table of rules in the host's own namespace. */
+  readonly table: string;
 }
 
 export function guestNetworkOf(data_dir: string): GuestNetwork {
   const id = dataFolderId(data_dir);
   // An interface's name has at most 15 bytes.
-  return { name: `berth-${id}`, path: `/run/netns/berth-${id}`, link: `${LINK_PREFIX}${id.slice(0, 8)}` };
+  return {
+    name: `berth-${id}`,
+    path: `/run/netns/berth-${id}`,
+    link: `${LINK_PREFIX}${id.slice(0, 8)}`,
+    table: egressTable(id),
+  };
 }
 
 /** Makes the network, and a TAP device on trial. Needs root. Returns the problem where it cannot be: see QEMU's user network. */

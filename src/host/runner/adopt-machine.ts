@@ -34,7 +34,7 @@ export async function adoptMachine(adoption: Adoption): Promise<Machine | null> 
   const { context, folder, record, disk, changed } = adoption;
   const owner = takeSockets(adoption);
   const lazy = await serveAgain(adoption, owner);
-  const options = { folder, record, log: context.log, changed, lazy, owner };
+  const options = { folder, record, log: context.log, changed, lazy, owner, guest_network: context.network };
   const machine = await Machine.adopt(options).catch(async (error: unknown) => {
     await lazy?.close();
     throw error;

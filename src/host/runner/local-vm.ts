@@ -203,7 +203,7 @@ export class LocalVm {
     const idle = lazy?.filling === false;
     if (idle) await this.disk.refresh();
     await cancelSuspend(machine);
-    machine.ports.resume();
+    await machine.ports.resume();
     if (!idle) return;
     fillMachine(machine, lazy);
     if (machine.view === 'up') lazy.booted();

@@ -197,7 +197,7 @@ export class VmSteps {
     await keys.pause();
     await machine.ports.drain(signal);
     if (await this.#suspension.attempt(assignment, { signal, closing })) return;
-    machine.ports.resume();
+    await machine.ports.resume();
     if (!machine.gone) keys.follow(machine);
     if (!signal.aborted) setDesired(assignment, 'running');
   }

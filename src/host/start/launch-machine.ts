@@ -106,6 +106,7 @@ export async function launchMachine(launch: Launch, how: How): Promise<Launched>
   const record = await makeReady(launch, how, paused);
   const machine = new Machine({
     ...{ folder, record, qmp: launched.vm.qmp, log: context.log, changed: launch.changed, lazy, owner },
+    guest_network: context.network,
   });
   if (memory) machine.noteGiven(memory.authorized_keys, machine.resets);
   if (run) {

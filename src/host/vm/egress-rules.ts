@@ -62,7 +62,7 @@ export function egressRules(options: EgressOptions): string {
     '  chain output {',
     '    type filter hook output priority filter; policy accept;',
     `    meta skuid ${first_uid}-${last_uid} jump guest`,
-    // The ways into guests (machine/guest-ports.ts) are for Berth, which checks who may use them.
+    // The ways into guests (machine/user-network-ports.ts) are for Berth, which checks who may use them.
     `    ip daddr ${GUEST_PORTS} meta skuid != 0 ct state new goto refuse`,
     '  }',
     '  chain guest {',

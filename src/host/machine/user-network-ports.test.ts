@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { parseSockets } from './guest-ports.ts';
+import { parseSockets } from './user-network-ports.ts';
 
 test("QEMU's list of sockets is read: forwards and connections of TCP, with their addresses on this machine", () => {
   const text = `Hub -1 (net0):

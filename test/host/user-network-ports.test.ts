@@ -8,8 +8,9 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { guestExec } from '../../src/host/guest/guest-command.ts';
-import { DrainedError, GuestPorts, NotListeningError } from '../../src/host/machine/guest-ports.ts';
+import { DrainedError, NotListeningError } from '../../src/host/machine/guest-ports.ts';
 import type { PortForward } from '../../src/host/machine/record.ts';
+import { UserNetworkPorts } from '../../src/host/machine/user-network-ports.ts';
 import type { QmpClient } from '../../src/host/qmp/qmp-client.ts';
 import { createOverlay } from '../../src/host/vm/overlay.ts';
 import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
@@ -45,8 +46,8 @@ describe("a guest's ports", { skip, timeout: 200_000 }, () => {
   const record: { port_forwards?: readonly PortForward[] } = {};
   /** As an agent has it, and another that has adopted the VM. */
   const portsOf = () =>
-    new GuestPorts({ qmp, record, update: async (change) => void Object.assign(record, change) });
-  let ports: GuestPorts;
+    new UserNetworkPorts({ qmp, record, update: async (change) => void Object.assign(record, change) });
+  let ports: UserNetworkPorts;
 
   before(async () => {
     mkdirSync(join(root, 'run'), { mode: 0o711 });
@@ -61,7 +62,8 @@ describe("a guest's ports", { skip, timeout: 200_000 }, () => {
       kernel_path: join(image_dir ?? '', 'vmlinuz'),
       initrd_path: join(image_dir ?? '', 'initrd.img'),
       base_path: join(image_dir ?? '', 'rootfs.img'),
-      ...{ overlay_path: overlay, runtime_dir, ssh_forward_port: await ownPort() },
+      ...{ overlay_path: overlay, runtime_dir },
+      network: { kind: 'user', ssh_forward_port: await ownPort(), restricted: false },
     };
     const launched = await launchVm({
       ...{ qemu_binary: 'qemu-system-x86_64', arguments: qemuArguments(spec), run_as: user, runtime_dir },
@@ -133,7 +135,7 @@ describe("a guest's ports", { skip, timeout: 200_000 }, () => {
     await drained;
     await assert.rejects(ask(address, '1'), { code: 'ECONNREFUSED' });
     assert.deepEqual(record.port_forwards, []);
-    ports.resume();
+    await ports.resume();
     assert.equal(await ask(await ports.open(8080), '1'), '1');
   });
 
