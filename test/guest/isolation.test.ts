@@ -16,13 +16,13 @@ import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { VM_UID_BASE } from '../../src/host/vm/uid.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { NO_TAP } from '../support/no-tap.ts';
 import { until } from '../support/waiting.ts';
 
 /** What must not be reached wherever a guest runs. */
 const METADATA = ['169.254.169.254', '169.254.170.2', '168.63.129.16', '100.100.100.200'];
 const PRIVATE = ['10.1.2.3', '172.17.0.1', '192.168.0.1', '100.64.0.1', '198.18.0.1', '127.0.0.2'];
 /** Virtio device types (virtio 1.2, section 5): network, block, console, entropy. */
-const NO_TAP = existsSync('/dev/net/tun') ? false : 'there is no /dev/net/tun';
 const OUR_DEVICES = ['1', '2', '3', '4'];
 
 describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {

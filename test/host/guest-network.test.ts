@@ -3,7 +3,6 @@
  * this host, other guests, and a server in a network namespace that guests may reach under their own address only.
  */
 import assert from 'node:assert/strict';
-import { existsSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { after, before, describe, test } from 'node:test';
@@ -15,6 +14,7 @@ import {
   openGuestNetwork,
   removeGuestNetwork,
 } from '../../src/host/network/guest-network.ts';
+import { CONNECTIONS_MAX } from '../../src/host/network/guests-rules.ts';
 import { mendForwarding } from '../../src/host/network/host-forwarding.ts';
 import { runTool } from '../../src/host/network/run-tool.ts';
 import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
@@ -32,23 +32,18 @@ import {
   syn,
   udp,
 } from '../support/frames.ts';
+import { NO_TAP } from '../support/no-tap.ts';
 import { OUTSIDE, Outside } from '../support/outside.ts';
 import { TapGuest } from '../support/tap-guest.ts';
 import { until } from '../support/waiting.ts';
 
-const skip =
-  process.getuid?.() !== 0
-    ? 'it takes root'
-    : existsSync('/dev/net/tun')
-      ? false
-      : 'there is no /dev/net/tun';
 const data_dir = `/nowhere/network-${process.pid}`;
 /** Outside of the range that test installations use. */
 const PORTS = [60_000 + (process.pid % 2_000) * 2, 60_001 + (process.pid % 2_000) * 2] as const;
 const RST = 0x04;
 const SYN_ACK = 0x12;
 
-describe('the guests’ network', { skip, timeout: 300_000 }, () => {
+describe('the guests’ network', { skip: NO_TAP, timeout: 300_000 }, () => {
   let network: GuestNetwork;
   let outside: Outside;
   let guest: TapGuest;
@@ -329,6 +324,25 @@ describe('the guests’ network', { skip, timeout: 300_000 }, () => {
     ).catch(() => null);
     if (answer === null) return context.skip('this host has no resolver that answers');
     assert.equal(answer.payload.readUInt16BE(8), 7);
+  });
+
+  test('a guest has a bounded number of connections, and takes none from another', async () => {
+    const datagram = (port: number) => udp(GUEST, OUTSIDE, [port, 9], Buffer.from('?'));
+    for (let each = 0; each <= CONNECTIONS_MAX; each++) {
+      guest.send({ to: OUTSIDE, protocol: PROTOCOL.udp, payload: datagram(40_000 + each) });
+      if (each % 1_000 === 0) await guest.settled();
+    }
+    await guest.settled();
+    assert.equal(await knock(OUTSIDE, 7_003), RST | 0x10);
+    const before = neighbour.packets().length;
+    neighbour.send({ to: OUTSIDE, protocol: PROTOCOL.tcp, payload: syn(GUEST, OUTSIDE, [20_001, 7_003]) });
+    await until('the outside answers the neighbour', () =>
+      neighbour
+        .packets()
+        .slice(before)
+        .some(({ from, payload }) => from === OUTSIDE && payload[13] === SYN_ACK),
+    );
+    await inNetwork(network, ['nft', 'flush', 'set', 'inet', 'guests', 'connections']);
   });
 
   test('a firewall that drops what it does not know lets guests through from the next look on', async (context) => {

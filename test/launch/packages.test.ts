@@ -41,6 +41,7 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
       'openapi/v1.json',
     );
     wanted.push('README.md', 'LICENSE', 'docs/cli.md', 'dist/src/disk-format/compress-worker.js');
+    wanted.push('dist/src/host/network/open-tap.pl');
     if (existsSync(join(PROJECT, 'console', 'build.ts'))) wanted.push('dist/console/dist/index.html');
     for (const path of wanted) assert.ok(files.includes(`package/${path}`), path);
     const sql = (await readdir(join(PROJECT, 'src', 'db', 'sql'))).filter((each) => each.endsWith('.sql'));

@@ -8,7 +8,7 @@ import { networkRule, resolverRules } from '../vm/egress-rules.ts';
 import { GATE_MARK, GATEWAY, GUEST_RESOLVER, GUESTS, HOST_END, LOG_DENIED } from './addresses.ts';
 
 /** Open connections of one guest to the outside: tracking them takes memory of the host. */
-const CONNECTIONS_MAX = 8_192;
+export const CONNECTIONS_MAX = 8_192;
 export const LINK = 'host';
 
 export interface GuestsRules {
