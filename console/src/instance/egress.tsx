@@ -114,7 +114,7 @@ function Denied({ instance }: Props) {
                 { head: 'Destination', class: 'wrap', cell: (row) => <code>{destinationOf(row)}</code> },
                 { head: 'Address', class: 'wide-only', cell: ({ address }) => address ?? 'look-up' },
                 { head: 'Attempts', class: 'number', cell: ({ count }) => count },
-                { head: 'Last', class: 'nowrap', cell: ({ at }) => <Time at={at} /> },
+                { head: 'Last', class: 'wide-only', cell: ({ at }) => <Time at={at} /> },
               ]}
               actions={
                 whyFixed(instance)

@@ -46,7 +46,7 @@ async function egress(call: Call): Promise<undefined> {
   const found = await berth.instances.find(text);
   if (action === undefined) return show(call, berth, found);
   if (action !== 'allow' && action !== 'remove') {
-    throw new UsageError(`berth egress NAME takes allow or remove, not ${action}`);
+    throw new UsageError(`after NAME comes allow or remove, not ${action}`);
   }
   if (hosts.length === 0) throw new UsageError(`berth egress ${found.name} ${action} needs a HOST`);
   const said = hosts.join(', ');
