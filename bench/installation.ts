@@ -64,6 +64,7 @@ export class Installation {
         BERTH_DATA_DIR: options.data_dir,
         BERTH_LISTEN: `127.0.0.1:${port}`,
         BERTH_SSH_PORTS: SSH_PORTS,
+        BERTH_HTTP_LISTEN: `127.0.0.1:${await freeLoopbackPort()}`,
         BERTH_ADMIN_EMAIL: ADMIN.email,
         BERTH_ADMIN_PASSWORD: ADMIN.password,
         BERTH_ACCEL: options.accel,

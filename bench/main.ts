@@ -20,6 +20,7 @@ import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
 import { guestIoBench } from './guest-io.ts';
 import { hostileGuestBench } from './hostile-guest.ts';
+import { httpPortsBench } from './http-ports.ts';
 import { Installation } from './installation.ts';
 import { manyBench } from './many.ts';
 import { memoryBench } from './memory.ts';
@@ -44,6 +45,7 @@ const BENCHES: readonly Bench[] = [
   asAgent(encryptionBench),
   requestsBench,
   webhooksBench,
+  httpPortsBench,
 ];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;

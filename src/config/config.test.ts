@@ -157,7 +157,7 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_SSH_HOST', 'a b', /^BERTH_SSH_HOST: "a b"/],
   ['BERTH_SSH_PORTS', '22', /^BERTH_SSH_PORTS: .*FIRST-LAST/],
   ['BERTH_SSH_PORTS', '300-200', /^BERTH_SSH_PORTS: /],
-  ['BERTH_SSH_PORTS', '7300-7450', /^BERTH_SSH_PORTS: .*contains the port of BERTH_LISTEN/],
+  ['BERTH_SSH_PORTS', '7000-7450', /^BERTH_SSH_PORTS: .*contains the port of BERTH_LISTEN/],
   ['BERTH_ADMIN_EMAIL', 'admin', /^BERTH_ADMIN_EMAIL: .*e-mail/],
   ['BERTH_ADMIN_PASSWORD', 'short', /^BERTH_ADMIN_PASSWORD: .*12 to 256 characters/],
   ['DATABASE_URL', 'mysql://localhost/berth', /^DATABASE_URL: .*postgres:\/\//],

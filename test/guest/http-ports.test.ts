@@ -7,25 +7,12 @@ import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { readRecord, vmFolder } from '../../src/host/machine/record.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
+import { installServer, startServer, startServerAtBoot } from '../support/guest-http-server.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { until } from '../support/waiting.ts';
 
 const run = promisify(execFile);
-
-/** Answers with its boot, the request's number in this boot, and the length of the body. Started at each boot. */
-const SERVER = `#!/usr/bin/perl
-use IO::Socket::INET; $SIG{CHLD} = 'IGNORE';
-my $s = IO::Socket::INET->new(LocalPort => 8080, Listen => 64, ReuseAddr => 1) or die;
-while (my $c = $s->accept) { next if fork; my ($len, $line) = (0, scalar <$c>);
-  while (my $h = <$c>) { $len = $1 if $h =~ /^content-length: (\\d+)/i; last if $h =~ /^\\r?$/ }
-  my $got = 0; while ($got < $len) { my $n = read($c, my $b, $len - $got) or last; $got += $n }
-  my ($id) = $line =~ m{/(\\S*)}; open(my $log, '>>', '/srv/log'); print $log "$id\\n"; close $log;
-  my $body = "$id $got\\n";
-  print $c "HTTP/1.1 200 OK\\r\\nContent-Length: " . length($body) . "\\r\\nConnection: close\\r\\n\\r\\n$body"; exit }
-`;
-
-const RC_LOCAL = '#!/bin/sh\nsetsid /usr/local/bin/serve > /dev/null 2>&1 < /dev/null &\n';
 
 describe('HTTP ports', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
   let berth: Installation;
@@ -57,7 +44,7 @@ describe('HTTP ports', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
   before(async () => {
     berth = await Installation.start();
     guest = await GuestInstance.running(berth, 'web');
-    await guest.sh('cat > /usr/local/bin/serve && chmod +x /usr/local/bin/serve', SERVER);
+    await installServer(guest);
     ({ hostname } = await publish('public'));
     ({ hostname: private_hostname } = await publish('private'));
   });
@@ -65,7 +52,7 @@ describe('HTTP ports', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
 
   test('a port where nothing listens is 502 at once, and curl opens what listens by its URL', async () => {
     assert.equal((await ask('/')).status, 502);
-    await guest.sh('(setsid serve > /dev/null 2>&1 < /dev/null &)');
+    await startServer(guest);
     await until('it listens', async () => (await ask('/first')).status === 200);
     const { stdout } = await run('curl', ['-sS', `http://${hostname}:${berth.http_port}/curl`]);
     assert.equal(stdout, 'curl 0\n');
@@ -97,14 +84,17 @@ describe('HTTP ports', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
 
   test('a request wakes a stopped and a suspended VM, and its program answers it once, with its whole body', async () => {
     await berth.client.expect(200, 'PATCH', guest.path, { wake_on_connect: true });
-    await guest.sh('cat > /etc/rc.local && chmod +x /etc/rc.local', RC_LOCAL);
+    await startServerAtBoot(guest);
     await guest.suspend();
     assert.equal((await ask('/suspended', 'y'.repeat(200_000))).body, 'suspended 200000\n');
     await guest.stop();
     assert.equal((await ask('/stopped', 'z'.repeat(200_000))).body, 'stopped 200000\n');
-    // While it stops: it waits for the next boot.
+    // While it stops.
     await berth.client.expect(202, 'DELETE', `${guest.path}/vm`);
     assert.equal((await ask('/stopping')).body, 'stopping 0\n');
+    // It came in time for the last boot, or waited for the next.
+    await guest.becomes('stopped or up again', ({ state }) => state === 'stopped' || state === 'running');
+    assert.equal((await ask('/next')).body, 'next 0\n');
     await berth.client.expect(202, 'POST', `${guest.path}/vm/restart`);
     assert.equal((await ask('/restarting')).body, 'restarting 0\n');
     await berth.kill('agent');

@@ -1,0 +1,30 @@
+/**
+ * The proxy of HTTP ports as a separate process, without a control plane: http-proxy-program.ts HOST:PORT serves the hostname
+ * `bench.localhost` from that address. It prints its own port on stdout, and exits when its parent closes the pipe.
+ */
+import type { ControlPlaneClient } from '../src/agent-api/client.ts';
+import { HttpProxy } from '../src/ingress/http/http-proxy.ts';
+import { TrustedProxies } from '../src/ingress/http/incoming.ts';
+import { HTTP_LIMITS } from '../src/ingress/http/limits.ts';
+import { HttpListener } from '../src/ingress/http/listener.ts';
+import { newId } from '../src/lib/ids.ts';
+import { createLog } from '../src/lib/log.ts';
+
+const [address = ''] = process.argv.slice(2);
+const client = {
+  openPort: async () => ({ outcome: 'open', address }),
+} as unknown as ControlPlaneClient;
+const proxy = new HttpProxy({
+  ...{ client, limits: HTTP_LIMITS, log: createLog('bench', 'warn'), active: () => undefined },
+  ...{ secure: false, trusted: new TrustedProxies([]) },
+});
+proxy.apply([
+  {
+    ...{ port_id: newId('port'), instance_id: newId('inst'), hostnames: ['bench.localhost'], port: 8080 },
+    ...{ access: 'public', target: 'local', resets: 0, wake: false },
+  },
+]);
+const listener = new HttpListener(null, proxy, HTTP_LIMITS);
+await listener.listen('127.0.0.1', 0);
+process.stdout.write(`${listener.port}\n`);
+process.stdin.resume().once('end', () => process.exit());
