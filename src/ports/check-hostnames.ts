@@ -25,7 +25,7 @@ import { findPort, markChanged } from './store.ts';
 /** As `Resolver.resolveTxt` of Node's dns/promises. */
 export type ResolveTxt = (name: string) => Promise<string[][]>;
 
-const CHECKS_AT_ONCE = 20;
+const CHECKS_AT_ONCE = 100;
 /** An active hostname whose name servers do not answer. */
 const AGAIN_S = 300;
 /** The name servers say that there is no such record. Any other failure says nothing. */

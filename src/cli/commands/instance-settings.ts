@@ -48,7 +48,11 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
     field: 'idle_timeout_seconds',
     help: 'stop the VM after this time without use, such as 30m or 2h; at least 1m, or off',
   },
-  wake: { type: 'boolean', field: 'wake_on_connect', help: 'a connection to its SSH address starts the VM' },
+  wake: {
+    type: 'boolean',
+    field: 'wake_on_connect',
+    help: 'a connection to its SSH address, or a request to an HTTP port, starts the VM',
+  },
   'no-wake': { type: 'boolean', help: 'a connection does not start the VM' },
   egress: {
     type: 'string',
