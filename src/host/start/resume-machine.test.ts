@@ -10,7 +10,12 @@ test('a resume is retried with its memory while QEMU is silent or the lease is o
   const failures = [new QmpTimeoutError('silent'), new QmpTimeoutError('silent'), new LeaseOverError('over')];
   let tries = 0;
   const launch = {
-    context: { paths: { vms: '/nowhere' }, log: createLog('test', 'silent'), vm_gid: null },
+    context: {
+      paths: { vms: '/nowhere' },
+      log: createLog('test', 'silent'),
+      vm_gid: null,
+      egress: { requireEnforced: () => undefined },
+    },
     assignment: { instance_id: 'inst_x', epoch: 1, spec: {}, resume: { key: 'memory' } },
     disk: {
       headFor: async () => {
