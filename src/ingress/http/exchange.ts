@@ -19,7 +19,7 @@ export class Exchange {
   /** When its permission was last confirmed. */
   confirmed_ms = performance.now();
   readonly #cut: () => void;
-  readonly #guest = new AbortController();
+  #guest = new AbortController();
 
   /** `cut` ends it on both sides at once. */
   constructor(asking: Asking, cut: () => void) {
@@ -31,8 +31,9 @@ export class Exchange {
     this.#cut();
   }
 
-  /** Aborts when the guest has lost all its connections. */
-  get guest_gone(): AbortSignal {
+  /** For a connection that is made now: aborts when the guest has lost it. */
+  guestGone(): AbortSignal {
+    this.#guest = new AbortController();
     return this.#guest.signal;
   }
 
@@ -54,6 +55,7 @@ export function forward(
     headers: fieldsForGuest(incoming.raw, incoming.client, framingOf(incoming)),
     maxHeaderSize: 2 * limits.header_bytes,
   });
+  /** Or never sent. */
   let answered = false;
   const fail = (refusal: Refusal) => {
     request.unpipe(guest_request).resume();
@@ -61,7 +63,7 @@ export function forward(
     if (response.headersSent) response.destroy();
     over.reject(refusal);
   };
-  exchange.guest_gone.addEventListener('abort', () => fail(badGateway('The VM was restarted meanwhile.')));
+  exchange.guestGone().addEventListener('abort', () => fail(badGateway('The VM was restarted meanwhile.')));
   response.once('close', () => {
     if (!response.writableFinished) guest_request.destroy();
     over.resolve();
@@ -70,9 +72,14 @@ export function forward(
   guest_request.once('continue', () => response.writeContinue());
   guest_request.once('timeout', () => fail(badGateway('The VM did not send a byte for ten minutes.')));
   guest_request.on('error', (error) => {
-    if (error instanceof DialError) over.reject(error);
+    if (error instanceof DialError) {
+      // The body stays unread, for the next way.
+      answered = true;
+      over.reject(error);
+      return;
+    }
     // The response has begun, or is whole: what is still sent of the request is read to its end.
-    else if (response.headersSent) request.unpipe(guest_request).resume();
+    if (response.headersSent) request.unpipe(guest_request).resume();
     else fail(badGateway(troubleOf(error, port.route.port)));
   });
   // Without an error, after an upgrade that nobody asked for.

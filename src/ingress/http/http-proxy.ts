@@ -7,7 +7,7 @@
  * Invariant: without permission nothing starts, and no byte goes to the guest or comes from it.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Duplex } from 'node:stream';
+import type { Duplex, Writable } from 'node:stream';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { HttpRoute } from '../../agent-api/http-port-types.ts';
 import { pause } from '../../lib/backoff.ts';
@@ -251,8 +251,10 @@ export class HttpProxy implements HttpHandlers {
   }
 }
 
-function goneSignal(client: { once(event: 'close', then: () => void): unknown }): AbortSignal {
+function goneSignal(client: Writable): AbortSignal {
   const gone = new AbortController();
-  client.once('close', () => gone.abort());
+  client.once('close', () => {
+    if (!client.writableFinished) gone.abort();
+  });
   return gone.signal;
 }
