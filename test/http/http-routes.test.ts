@@ -27,7 +27,8 @@ describe('a route', () => {
   test('says where the VM runs, or that a request may start it', async () => {
     const expected = {
       running: 'local',
-      restarting: 'local',
+      // Requests wait until the guest is back.
+      restarting: null,
       ...{ starting: null, stopped: null, suspended: null, stopping: null, failed: null, suspending: null },
     } as const;
     for (const [state, target] of Object.entries(expected)) {
