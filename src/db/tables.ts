@@ -6,7 +6,6 @@ import type { HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.
 import type { EgressMode } from '../lib/egress-policy.ts';
 import type {
   ApiKeyId,
-  AuditId,
   FlushId,
   HostId,
   InstanceId,
@@ -20,6 +19,7 @@ import type {
   VmId,
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
+import type { AuditTables } from './audit-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
 import type { HttpTables } from './http-tables.ts';
@@ -55,7 +55,7 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends DeliveryTables, EgressTables, HttpTables, WebhookTables {
+export interface Database extends AuditTables, DeliveryTables, EgressTables, HttpTables, WebhookTables {
   users: {
     id: UserId;
     email: string;
@@ -172,23 +172,6 @@ export interface Database extends DeliveryTables, EgressTables, HttpTables, Webh
     status: number;
     response: Buffer;
     expires_at: Date;
-  };
-  audit_heads: { org_id: OrgId; seq: number; mac: Buffer };
-  audit_log: {
-    org_id: OrgId;
-    /** The entry's number in the chain; null: not sealed yet. */
-    seq: number | null;
-    id: AuditId;
-    at: Date;
-    actor: string;
-    action: string;
-    target: string | null;
-    ip: string | null;
-    request_id: string | null;
-    data: Json<Record<string, unknown>>;
-    /** Of the entry alone until it is sealed, of the chain from then on. */
-    mac: Buffer;
-    serial: GeneratedAlways<number>;
   };
   ssh_keys: {
     id: SshKeyId;
