@@ -1,5 +1,5 @@
 /** The types of the tables. `schema.sql` is the actual schema. */
-import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
+import type { ColumnType, Generated } from 'kysely';
 import type { HostFacts } from '../agent-api/host-types.ts';
 import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.ts';
