@@ -14,11 +14,13 @@ test('a time is shown relative to now, in its largest whole unit', () => {
   const now_ms = Date.parse('2026-01-01T12:00:00.000Z');
   const told = (seconds: number) => ago(new Date(now_ms + seconds * 1000).toISOString(), now_ms);
   assert.equal(told(-2), 'just now');
-  assert.equal(told(-59), '59 sec. ago');
-  assert.equal(told(-120), '2 min. ago');
-  assert.equal(told(-3 * 3600), '3 hr. ago');
+  assert.equal(told(-59), '59 s ago');
+  assert.equal(told(-120), '2 min ago');
+  assert.equal(told(-3 * 3600), '3 h ago');
   assert.equal(told(-86_400), 'yesterday');
+  assert.equal(told(90), 'in 2 min');
   assert.equal(told(7 * 86_400), 'in 7 days');
+  assert.equal(told(90 * 86_400), 'in 3 months');
   assert.equal(ago(null, now_ms), 'never');
 });
 

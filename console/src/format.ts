@@ -25,15 +25,21 @@ const STEPS = [
   [12, 'month'],
   [Number.POSITIVE_INFINITY, 'year'],
 ] as const;
-const relative = new Intl.RelativeTimeFormat('en', { numeric: 'auto', style: 'short' });
+const SHORT: Readonly<Record<string, string>> = { second: 's', minute: 'min', hour: 'h' };
+const relative = new Intl.RelativeTimeFormat('en', { numeric: 'auto' });
 
-/** "2 min. ago", "in 3 hr.", "now". */
+/** "2 min ago", "in 3 h", "yesterday": with the units of the command line. */
 export function ago(time: string | null, now_ms = Date.now()): string {
   if (time === null) return 'never';
   let amount = (Date.parse(time) - now_ms) / 1000;
   if (Math.abs(amount) < 5) return 'just now';
   for (const [step, unit] of STEPS) {
-    if (Math.abs(amount) < step) return relative.format(Math.round(amount), unit);
+    if (Math.abs(amount) < step) {
+      const short = SHORT[unit];
+      if (short === undefined) return relative.format(Math.round(amount), unit);
+      const count = `${Math.round(Math.abs(amount))} ${short}`;
+      return amount < 0 ? `${count} ago` : `in ${count}`;
+    }
     amount /= step;
   }
   return time;

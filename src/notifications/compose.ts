@@ -30,6 +30,10 @@ export interface Content {
 type Composer = (event: NumberedEvent, data: Json) => Content | null;
 type Json = Readonly<Record<string, unknown>>;
 
+/** A scope as a person reads it. */
+const permissions = (scope: string) =>
+  scope === '*' ? 'It has all permissions.' : `Its permissions are ${scope}.`;
+
 const MAX_TITLE = 200;
 const MAX_BODY = 1_000;
 
@@ -94,7 +98,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     return {
       kind: 'api_key.created',
       title: `API key "${text(key['name'])}" was created`,
-      body: `Its scope is ${text(key['scope'])}; its last characters are ${text(key['last4'])}. If that was not you, revoke it and change your password.`,
+      body: `${permissions(text(key['scope']))} Its last characters are ${text(key['last4'])}. If that was not you, revoke it and change your password.`,
       resource: { type: 'api_key', id: text(key['id']) },
       data: { api_key: shown(key, ['id', 'name', 'scope', 'service_account_id', 'expires_at']) },
       audience: within(event.org_id, [event.actor, ...(typeof holder === 'string' ? [holder] : [])]),

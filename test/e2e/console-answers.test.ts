@@ -134,6 +134,14 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.getByText('Saved.').waitFor();
     const { body } = await api.as(who).get<Record<string, unknown>>(`/v1/instances/${id}`);
     assert.deepEqual([body['labels'], body['auto_flush_seconds']], [{ note: 'a,b=c' }, 120]);
+    // Nor anything else: the audit log tells what was sent as what was changed.
+    const log = await api
+      .as(who)
+      .get<{ data: { data: { change: unknown } }[] }>('/v1/audit?action=instance.change');
+    assert.deepEqual(
+      log.body.data.map(({ data }) => data.change),
+      [{ auto_flush_seconds: 120 }],
+    );
     await leave();
   });
 
@@ -193,7 +201,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await listenAt(`/instances/${name}/settings`);
     const flush = page.getByLabel('Automatic flush every');
     assert.equal(await flush.inputValue(), '1m');
-    await flush.fill('120');
+    await flush.fill('120s');
     await button('Save').click();
     await page.getByText('Saved.').waitFor();
     assert.equal(await flush.inputValue(), '2m');

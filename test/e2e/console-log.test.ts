@@ -29,7 +29,10 @@ describe('the console log', { skip: NO_BROWSER, timeout: 600_000 }, async () => 
     const lines = log.locator('> div');
     await lines.nth(60).waitFor();
     assert.match(await lines.nth(0).innerText(), /^time unknown before the times\s*$/);
-    assert.match(await lines.nth(60).innerText(), /^25 Nov, \d\d:\d\d:59 \[ {2}59\.0\] OK unit 59 <b>\s*$/);
+    assert.match(
+      await lines.nth(60).innerText(),
+      /^2026-11-25 \d\d:\d\d:59 \[ {2}59\.0\] OK unit 59 <b>\s*$/,
+    );
     assert.ok(await lines.nth(60).isVisible());
     const search = page.getByLabel('Search the log');
     await search.fill('UNIT 5');

@@ -42,11 +42,19 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   test('tells what an audited change was, filters by action, and says that an address does not exist', async () => {
     const { who, page, heading, leave } = await visit();
     const { id, name } = await api.instance(who);
-    for (const change of [{ cpus: 4 }, { idle_timeout_seconds: 600 }])
+    const wide = {
+      wake_on_connect: true,
+      auto_flush_seconds: 90,
+      generations_keep: { last: 9, daily_days: 9 },
+    };
+    for (const change of [wide, { cpus: 4 }, { idle_timeout_seconds: 600 }])
       await api.as(who).patch(`/v1/instances/${id}`, change);
     await page.goto('/audit');
     await page.getByRole('row', { name: /^instance\.change cpus: 4 / }).waitFor();
     await page.getByRole('row', { name: /^instance\.change idle_timeout_seconds: 600 / }).waitFor();
+    // Long details leave an address its room.
+    const by = await page.getByRole('row').nth(1).getByRole('cell').nth(2).boundingBox();
+    assert.ok(by && by.width > 150, `the actor has ${by?.width} px`);
     await page.getByLabel('Action').selectOption('instance.create');
     await page.getByRole('button', { name: 'Filter' }).click();
     await page

@@ -26,7 +26,10 @@ export function DeleteAccount() {
             forget('Deleted the account.');
           }}
         >
-          <p>Your keys, sessions and memberships end at once. This cannot be undone.</p>
+          <p>
+            Your keys, sessions and memberships end at once. The organisations that only you belong to are
+            deleted too, with their instances. This cannot be undone.
+          </p>
         </ConfirmDialog>
       )}
     </Section>

@@ -90,7 +90,7 @@ export interface Creation {
 }
 
 export function createCommands({ body, start, ssh_key_ids }: Creation, origin: string): Commands {
-  const shown = changed(body, NEW_DEFAULTS) as CreateInstanceRequest;
+  const shown = changedFields(body, NEW_DEFAULTS) as CreateInstanceRequest;
   return {
     cli: createByCli({ body: shown, start, ssh_key_ids }),
     curl: createByCurl({ body: shown, start, ssh_key_ids }, `${origin}/v1/instances`),
@@ -139,7 +139,7 @@ export function changeCommands(
   wanted: ChangeInstanceRequest,
   origin: string,
 ): Commands | null {
-  const body = changed(wanted, instance) as ChangeInstanceRequest;
+  const body = changedFields(wanted, instance);
   if (Object.keys(body).length === 0) return null;
   const { name, generations_keep: keep, ...settings } = body;
   const set = line([
@@ -178,11 +178,11 @@ export function forkCommands({ id, name: parent }: Instance, forking: Forking, o
 }
 
 /** The fields that differ. Both sides are JSON; the order of keys tells no difference in the form. */
-function changed(fields: object, from: object): object {
+export function changedFields<T extends object>(fields: T, from: object): Partial<T> {
   const before = new Map(Object.entries(from));
   return Object.fromEntries(
     Object.entries(fields).filter(
       ([name, value]) => JSON.stringify(value) !== JSON.stringify(before.get(name)),
     ),
-  );
+  ) as Partial<T>;
 }

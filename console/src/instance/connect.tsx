@@ -30,6 +30,10 @@ export function Connect({ instance }: Props) {
 
 function whatAConnectionDoes({ vm: { state }, wake_on_connect }: Instance): string {
   if (SOON.includes(state)) return `The VM is ${state}. The command works as soon as it runs.`;
+  if (!wake_on_connect && state === 'suspending')
+    return 'The VM is being suspended. Resume it afterwards to log in.';
+  if (!wake_on_connect && state === 'stopping')
+    return 'The VM is being stopped. Start it afterwards to log in.';
   if (state === 'failed') return 'The VM has failed. Start it to log in.';
   return wake_on_connect
     ? `The VM is ${state}. A connection starts it, and waits until it runs.`

@@ -16,7 +16,7 @@ export const CONSISTENCY: Readonly<Record<Generation['consistency'], Words>> = {
     long: 'As after a power cut: the guest did not answer. Its file systems repair themselves at the next start, and what it held in memory is missing.',
   },
   offline: {
-    short: 'VM not running',
+    short: 'saved after the VM ended',
     long: 'The VM did not run: the files are as they were when it ended.',
   },
 };

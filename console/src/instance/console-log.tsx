@@ -2,7 +2,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
-import { plural } from '../format.ts';
+import { exactly, plural } from '../format.ts';
 import { Button } from '../ui/button.tsx';
 import { Field } from '../ui/field.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
@@ -123,10 +123,6 @@ function Lines({ text, sought, setSought, with_times }: LinesProps) {
   );
 }
 
-const moment = new Intl.DateTimeFormat('en-GB', {
-  ...{ day: '2-digit', month: 'short', hour: '2-digit', minute: '2-digit', second: '2-digit' },
-});
-
 interface LineProps {
   readonly line: LogLine;
   readonly parts: readonly Part[];
@@ -141,7 +137,7 @@ function Line({ line: { time }, parts, with_times }: LineProps) {
           <span class="log-time">time unknown</span>
         ) : (
           <time class="log-time" dateTime={time}>
-            {moment.format(new Date(time))}
+            {exactly(time)}
           </time>
         ))}
       {with_times && ' '}

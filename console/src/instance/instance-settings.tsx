@@ -11,7 +11,7 @@ import { Form, type Issues } from '../ui/form.tsx';
 import { Section } from '../ui/page.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { whyFixed } from './actions.ts';
-import { changeCommands } from './as-commands.ts';
+import { changeCommands, changedFields } from './as-commands.ts';
 import { CommandView } from './command-view.tsx';
 import {
   isSize,
@@ -27,6 +27,11 @@ import {
 import { ResizeDialog } from './resize-dialog.tsx';
 
 const isFixed = ({ vm }: Instance) => vm.state !== 'stopped';
+
+/** What differs from the instance: the audit log names what was sent, and others may change the rest meanwhile. */
+function readChanges(form: FormData, instance: Instance): ChangeInstanceRequest {
+  return changedFields(readForm(form, instance), instance);
+}
 
 function readForm(form: FormData, instance: Instance): ChangeInstanceRequest {
   const labels = String(form.get('labels'));
@@ -52,13 +57,14 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
   const [resize, setResize] = useState<Resize | null>(null);
   const { id, name, vm, generations_keep: keep } = instance;
   const work = async (form: FormData, element: HTMLFormElement) => {
-    const body = readForm(form, instance);
+    const body = readChanges(form, instance);
     const size = readSize(form);
     if (isFixed(instance) && !isSize(instance, size)) {
       setResize({ settings: body, size, form: element });
       return;
     }
-    const changed = await call('changeInstance', { path: { id }, body });
+    const changed =
+      Object.keys(body).length === 0 ? instance : await call('changeInstance', { path: { id }, body });
     putInstance(changed);
     // Saved values are no longer edits: from now on the fields follow the live state.
     element.reset();

@@ -20,9 +20,10 @@ interface Props {
 
 export function ResizeDialog({ instance, settings, size, onDone, onClose }: Props) {
   const { id } = instance;
+  const others = Object.keys(settings).length > 0;
   const words = `${plural(size.cpus, 'CPU')}, ${mebibytes(size.memory_mib)} memory, ${size.disk_gib} GiB disk`;
   const work = async () => {
-    const { name } = await call('changeInstance', { path: { id }, body: settings });
+    const { name } = others ? await call('changeInstance', { path: { id }, body: settings }) : instance;
     await whileStopped(instance, async () =>
       putInstance(await call('changeInstance', { path: { id }, body: { ...size } })),
     );
@@ -40,7 +41,9 @@ export function ResizeDialog({ instance, settings, size, onDone, onClose }: Prop
       work={work}
     >
       <p class="notice">{stopNotice(instance)}</p>
-      <p>The new size: {words}. The other settings of the form are saved too, at once.</p>
+      <p>
+        The new size: {words}.{others && ' The other changed settings are saved too, at once.'}
+      </p>
     </ConfirmDialog>
   );
 }

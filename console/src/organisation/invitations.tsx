@@ -102,7 +102,7 @@ function InvitationLink({ invitation: { email, accept_url = '' }, onClose }: Lin
   const warning = localLinkWarning(accept_url);
   return (
     <SecretDialog
-      title={`Invitation of ${email}`}
+      title={`Invitation for ${email}`}
       secret={accept_url}
       label="Copy invitation link"
       onClose={onClose}

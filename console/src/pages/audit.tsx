@@ -64,10 +64,11 @@ function Entries() {
           },
           {
             head: 'By',
+            class: 'roomy',
             below: true,
             cell: ({ actor, actor_name }) => <Actor id={actor} name={actor_name} />,
           },
-          { head: 'Target', below: true, cell: (entry) => <Target entry={entry} /> },
+          { head: 'Target', class: 'roomy', below: true, cell: (entry) => <Target entry={entry} /> },
           { head: 'From', class: 'nowrap', below: true, cell: ({ ip }) => ip ?? 'the server' },
           { head: 'No.', class: 'number wide-only', cell: ({ seq }) => seq ?? '' },
         ]}

@@ -13,7 +13,7 @@ const ROWS_AT_ONCE = 50;
 export interface Column<T> {
   readonly head: string;
   readonly cell: (row: T) => ComponentChildren;
-  /** `wide-only`, `nowrap`, `number`, `wrap`. */
+  /** `wide-only`, `nowrap`, `number`, `wrap`, `roomy`. */
   readonly class?: string;
   /** On a narrow screen it stands with its heading below the first column. */
   readonly below?: boolean;

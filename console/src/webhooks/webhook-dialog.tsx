@@ -53,9 +53,7 @@ export function WebhookDialog({ of, onClose, work }: Props) {
             <legend>Events</legend>
             <label>
               <input type="radio" name="which" checked={all} onChange={() => setAll(true)} />
-              <span>
-                All types, also future ones <code>*</code>
-              </span>
+              <span>All types, also future ones</span>
             </label>
             <label>
               <input type="radio" name="which" checked={!all} onChange={() => setAll(false)} />
