@@ -16,8 +16,15 @@ export const AUDIT_ACTIONS: readonly string[] = [
   ...['instance.restore', 'invitation.accept', 'invitation.create', 'invitation.delete'],
   ...['member.change_role', 'member.remove', 'mfa.add', 'mfa.confirm', 'mfa.remove'],
   ...['notifications.set_preferences', 'org.change', 'org.change_billing_email', 'org.change_quota'],
-  ...['org.create', 'service_account.create', 'service_account.delete', 'ssh_key.add', 'ssh_key.revoke'],
-  ...['vm.console', 'vm.exec', 'vm.flush', 'vm.restart', 'vm.start', 'vm.stop', 'vm.suspend'],
+  ...['org.create', 'port.add_hostname', 'port.change', 'port.create', 'port.delete', 'port.open'],
+  ...[
+    'port.remove_hostname',
+    'service_account.create',
+    'service_account.delete',
+    'ssh_key.add',
+    'ssh_key.revoke',
+  ],
+  ...['vm.console', 'vm.exec', 'vm.flush', 'vm.forward', 'vm.restart', 'vm.start', 'vm.stop', 'vm.suspend'],
   ...['webhook.change', 'webhook.create', 'webhook.delete', 'webhook.ping', 'webhook.redeliver'],
   ...['webhook.replay', 'webhook.rotate_secret'],
 ];
