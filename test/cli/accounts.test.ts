@@ -86,7 +86,14 @@ describe('members and invitations', () => {
     assert.match(out, /sends no mail: pass this link on/);
     assert.match(out, /^This link opens only on the server itself.*BERTH_PUBLIC_URL/m);
     assert.match(await done('invitation', 'ls'), new RegExp(`^${ada.who.email} +admin`, 'm'));
-    assert.match((await by('invitation', 'accept', link)).err, /^berth: /, 'not for this address');
+    assert.match(
+      (await by('invitation', 'accept', link)).err,
+      /^berth: not found, or no access\n {2}next: log in with the address that was invited; /,
+    );
+    assert.match(
+      (await by('invitation', 'create', ada.who.email)).err,
+      new RegExp(`is invited already .*\\n {2}next: berth invitation rm ${ada.who.email}\n$`),
+    );
     assert.match(
       await ada.done('invitation', 'accept', link),
       /^You are now a member of Org\..*berth login --org/,
