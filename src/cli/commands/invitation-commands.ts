@@ -16,7 +16,7 @@ const INVITATION: Kind<ListedInvitation> = {
 
 async function create(call: Call): Promise<undefined> {
   const { args, options, terminal } = call;
-  const body = { email: args[0] ?? '', role: roleOf(options.text('role') ?? 'member') };
+  const body = { email: args[0] ?? '', role: roleOf('--role', options.text('role') ?? 'member') };
   const made = await asUser(call, (berth, { org_id }) =>
     berth.call('createInvitation', { path: { id: org_id }, body }),
   );
