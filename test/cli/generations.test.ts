@@ -54,6 +54,7 @@ describe('generations', () => {
   test('are restored, forked, pinned and renamed by their names too', async () => {
     const { name } = await withGenerations(3);
     await cli.done('generation', 'name', name, '1', 'good');
+    assert.equal(await cli.done('__complete', 'restore', name, ''), '3\n2\n1\ngood\n');
     assert.match(await cli.done('generation', 'pin', name, 'good'), /generation 1 is pinned\.\n$/);
     assert.match(await cli.done('fork', name, newName(), '--generation', 'good'), /as of generation 1\. /);
     assert.match(await cli.done('restore', name, 'good'), /the files of generation 1 again/);

@@ -179,6 +179,7 @@ describe('completion', () => {
     assert.match(await cli.done('__complete', 'webhook', ''), /^create\nls\nshow\n/);
     assert.equal(await cli.done('__complete', 'start', name.slice(0, 3)), `${name}\n`);
     assert.equal(await cli.done('__complete', 'create', 'x', '--me'), '--memory\n');
+    assert.equal(await cli.done('__complete', 'metrics', name, '--range', '2'), '24h\n');
     assert.equal(await new Cli({ BERTH_URL: 'http://127.0.0.1:1' }).done('__complete', 'start', ''), '');
   });
 
