@@ -130,6 +130,8 @@ function nextAfter(
     return withOption('--totp CODE', command, again) ?? 'berth login --totp CODE';
   if (command.name === 'webhook create' && error.details.some(({ field }) => field === 'url'))
     return 'an https URL that the server may reach; its operator can allow more networks (BERTH_WEBHOOK_ALLOW_CIDRS); without a receiver: berth webhook listen';
+  if (command.name === 'instance create' && error.details.some(({ field }) => field === 'image'))
+    return 'berth images';
   if (error.code === 'NOT_FOUND' && ['webhook redeliver', 'webhook delivery'].includes(command.name))
     return `berth webhook deliveries ${name}`;
   if (error.code === 'CONFLICT' && error.message.startsWith('The webhook is disabled'))
