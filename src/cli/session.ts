@@ -233,6 +233,8 @@ export class Session {
         },
       );
       if (holds) return work(berth);
+      const { sudo: _ended, ...rest } = profile;
+      this.keep(this.profile_name, rest);
     }
     return this.withPassword(proof, work);
   }

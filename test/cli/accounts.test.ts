@@ -41,7 +41,11 @@ describe('a command that needs a session', () => {
     assert.match(await cli.done('session', 'ls'), /^PROGRAM +ADDRESS +LAST SEEN/);
     // Its session was ended elsewhere: the password is asked for again.
     await api.as(who).call('DELETE', '/v1/auth/sessions');
-    assert.match(await cli.fails(2, 'session', 'ls'), /--password-stdin/);
+    const asked = await cli.fails(2, 'session', 'ls');
+    assert.match(
+      asked,
+      new RegExp(`asks “Password of ${who.email}”, .*\\n {2}next: berth session ls --password-stdin`),
+    );
   });
 
   test('needs a login: a key from the environment opens no session', async () => {
