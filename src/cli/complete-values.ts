@@ -101,7 +101,7 @@ const SOURCES: Readonly<Record<string, Source>> = {
     const { id } = await berth.instances.find(name, ask());
     const input = { path: { id }, query: { limit: MOST } };
     const found = await collect(berth.list('listGenerations', input, ask()), MOST);
-    return found.map(({ generation }) => String(generation));
+    return found.flatMap(({ generation, name: given }) => [String(generation), ...(given ? [given] : [])]);
   },
   'HTTP-PORT': async ({ args: [name = ''], session }) => {
     const berth = session().berth();

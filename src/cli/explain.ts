@@ -78,7 +78,8 @@ function reasons(error: unknown, command: Command): readonly string[] {
   const message = messageOf(error)
     .replaceAll(CALLS, '')
     .replace(PLACES, '')
-    .replace(/^No such resource\.$/, 'not found, or no access');
+    .replace(/^No such resource\.$/, 'not found, or no access')
+    .replace(/^A valid credential is required\.$/, 'the API key was revoked or has expired');
   if (!(error instanceof BerthError)) return [withTypedNames(message, names)];
   const [first = { field: '', issue: '' }] = error.details;
   // The message is the first detail, in one of two forms, or a sentence that may contain it.
@@ -121,10 +122,16 @@ function nextAfter(
   if (error.code === 'FORBIDDEN' && !error.message.includes('scope'))
     return 'ask an owner or admin of the organisation';
   const name = args[0] ?? 'NAME';
+  if (error.code === 'NOT_FOUND' && command.name === 'invitation accept')
+    return 'log in with the address that was invited; or ask the inviter for a new link: each works once, for 7 days';
+  if (error.code === 'CONFLICT' && error.message.includes(' is invited already '))
+    return `berth invitation rm ${name}`;
   if (error.code === 'MFA_REQUIRED')
     return withOption('--totp CODE', command, again) ?? 'berth login --totp CODE';
   if (command.name === 'webhook create' && error.details.some(({ field }) => field === 'url'))
     return 'an https URL that the server may reach; its operator can allow more networks (BERTH_WEBHOOK_ALLOW_CIDRS); without a receiver: berth webhook listen';
+  if (command.name === 'instance create' && error.details.some(({ field }) => field === 'image'))
+    return 'berth images';
   if (error.code === 'NOT_FOUND' && ['webhook redeliver', 'webhook delivery'].includes(command.name))
     return `berth webhook deliveries ${name}`;
   if (error.code === 'CONFLICT' && error.message.startsWith('The webhook is disabled'))

@@ -10,6 +10,8 @@ const HELP_WIDTH = 26;
 const TITLE_WIDTH = 18;
 const SCREEN_WIDTH = 80;
 const NAMES = COMMANDS.flatMap(({ name, short = [] }) => [...short, name]);
+/** With the synonyms: `list`. */
+const WORDS = [...NAMES, ...COMMANDS.flatMap(synonymsOf)];
 /** Keeps a noun and its verbs on one line. */
 const NO_BREAK = '\u00a0';
 /** The commands that the overview explains. */
@@ -153,7 +155,7 @@ export function helpFor([noun = '', verb]: readonly string[]): string {
     (each) => [`berth ${[each.name, ...(each.args ?? [])].join(' ')}`, each.summary] as const,
   );
   if (asks && alike.length > 0) return `usage:\n${columns(rows)}`;
-  const meant = nearest(said, NAMES) ?? nearest(noun, NAMES);
+  const meant = nearest(said, NAMES) ?? nearest(noun, WORDS);
   const hint = meant === undefined ? '' : `. Did you mean berth ${meant}?`;
   const usage = alike.length === 0 ? 'usage: berth COMMAND [NAME] [OPTIONS]\n' : `usage:\n${columns(rows)}`;
   const next = alike.length === 0 ? 'berth help' : `berth help ${noun}`;

@@ -7,6 +7,13 @@ export function whole(name: string, text: string | undefined): number | undefine
   return Number(text);
 }
 
+/** `--limit`, which a list of nothing would ignore. @throws UsageError */
+export function limitOf(text: string | undefined): number {
+  const most = whole('limit', text) ?? 50;
+  if (most === 0) throw new UsageError('--limit must be at least 1');
+  return most;
+}
+
 export const isInstanceName = (text: string) => /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(text);
 
 /** Explains a name's rules, instead of the server's pattern. */

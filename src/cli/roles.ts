@@ -5,13 +5,15 @@ import { UsageError } from './command-error.ts';
 
 const ROLES: readonly Member['role'][] = ['owner', 'admin', 'member', 'billing'];
 
-/** @throws UsageError */
-export function roleOf(text: string): Member['role'] {
+/** @param where the option or argument that has it @throws UsageError */
+export function roleOf(where: string, text: string): Member['role'] {
   const role = ROLES.find((each) => each === text);
   if (role === undefined) {
     const meant = nearest(text, ROLES);
     const hint = meant === undefined ? '' : `. Did you mean ${meant}?`;
-    throw new UsageError(`a role is one of ${ROLES.join(', ')}, not ${text}${hint}`);
+    throw new UsageError(
+      `${where} takes ${ROLES.slice(0, -1).join(', ')} or ${ROLES.at(-1)}, not ${text}${hint}`,
+    );
   }
   return role;
 }

@@ -1,6 +1,6 @@
 /**
- * The server and credential of a command. Server: --url, BERTH_URL, the profile's, else this machine's. Credential:
- * BERTH_API_KEY, else the profile's key. A call that needs a recent password opens a session with the password.
+ * The server and credential of a command. Server: --url, BERTH_URL, the profile's, else this machine's, else that of the
+ * last login. Credential: BERTH_API_KEY, else the profile's key. A call that needs a recent password opens a session with the password.
  */
 import { Berth, BerthConnectionError, BerthError, type BerthOptions } from '../../client/src/berth.ts';
 import type { Env } from '../config/env.ts';
@@ -72,12 +72,17 @@ export class Session {
   get url(): string {
     const last = this.profile ?? this.logged_out;
     const given = this.#place.url ?? (this.env['BERTH_URL'] || undefined) ?? last?.url;
-    // Before the first login, use the address that the local server wrote down.
-    const url = given ?? findFirstLogin(this.env)?.url ?? LOCAL_URL;
+    // Before the first login, use the address that the local server wrote down. A new profile is mostly for the same server.
+    const url = given ?? findFirstLogin(this.env)?.url ?? this.#currentUrl ?? LOCAL_URL;
     if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
       throw new CommandError(`${url} is not the address of a server`, { exit_code: EXIT.usage });
     }
     return url.replace(/\/+$/, '');
+  }
+
+  get #currentUrl(): string | undefined {
+    const { current, profiles } = readProfiles(this.env);
+    return profiles[current ?? 'default']?.url;
   }
 
   /** Without a credential. */
@@ -228,6 +233,8 @@ export class Session {
         },
       );
       if (holds) return work(berth);
+      const { sudo: _ended, ...rest } = profile;
+      this.keep(this.profile_name, rest);
     }
     return this.withPassword(proof, work);
   }

@@ -174,7 +174,7 @@ export class Terminal {
   async askSecret(question: string): Promise<string> {
     if (!this.interactive) {
       throw new CommandError(`this asks “${question}”, and there is no terminal to ask on`, {
-        next: 'berth login',
+        next: 'berth login --password-stdin',
         again: '--password-stdin',
         exit_code: EXIT.usage,
       });

@@ -5,6 +5,7 @@
 import { existsSync } from 'node:fs';
 import { get as httpGet } from 'node:http';
 import { get as httpsGet } from 'node:https';
+import { resolve } from 'node:path';
 import { type Config, localOrigin } from '../config/config.ts';
 import type { Env } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
@@ -52,7 +53,15 @@ async function printFirstLogin(paths: Paths, env: Env, write: (line: string) => 
       : `in ${paths.first_login}`;
   write(`berth: first administrator: ${login.email}, password: ${password}\n`);
   const command = typedAs(import.meta.filename, env['PATH'] ?? '', process.cwd());
-  write(`berth: next, in another terminal: ${command} up first\n`);
+  write(`berth: next, in another terminal: ${folderFor(paths, env)}${command} up first\n`);
+}
+
+/** `berth` looks for the server in its usual folders; another one has to be named. */
+function folderFor({ data }: Paths, env: Env): string {
+  const usual = [resolve('data'), '/var/lib/berth'];
+  return env['BERTH_DATA_DIR'] === undefined || usual.includes(resolve(data))
+    ? ''
+    : `BERTH_DATA_DIR='${resolve(data)}' `;
 }
 
 /** sd_notify(3) by systemd's command, because Node has no datagrams on unix sockets. */

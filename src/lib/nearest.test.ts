@@ -7,6 +7,7 @@ test('a mistyped word gets the nearest known one', () => {
   assert.equal(nearest('strat', known), 'start');
   assert.equal(nearest('shwo', known), 'show');
   assert.equal(nearest('sett', known), 'set');
+  assert.equal(nearest('wbe', ['web', 'db']), 'web', 'two letters that changed places are one edit');
 });
 
 test('a short word has no neighbours, so none is suggested that destroys', () => {

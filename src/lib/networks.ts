@@ -34,7 +34,7 @@ export function canonicalCidrs(texts: readonly string[]): string[] {
     if (cidr === null) {
       throw invalid(
         `allowed_cidrs.${index}`,
-        'is no address or network; one is 203.0.113.0/24 or 2001:db8::/32',
+        'must be an address or network such as 203.0.113.0/24 or 2001:db8::/32',
       );
     }
     return cidr;

@@ -100,7 +100,7 @@ describe('instances', () => {
     assert.match(list, /^NAME +STATE +CPUS +MEMORY +DISK +SAVED +CREATED\n/);
     assert.match(
       list,
-      /^web +stopped +2 +1 GiB +9 GiB +nothing yet +\d{4}-\d\d-\d\d \d\d:\d\d \(\S+ m?s ago\)$/m,
+      /^web +stopped +2 +1 GiB +9 GiB +nothing yet +\d{4}-\d\d-\d\d \d\d:\d\d \((?:just now|\d+ s ago)\)$/m,
     );
     assert.deepEqual((await cli.done('ls', '-q')).split('\n').sort(), ['', 'db', 'web']);
     assert.equal(await cli.done('ls', '-q', '--label', 'a=b'), 'web\n');
@@ -286,6 +286,14 @@ describe('login', () => {
     cli.env['BERTH_PROFILE'] = '';
     cli.env['BERTH_URL'] = '';
     assert.equal(await cli.done('whoami', '-q'), `${other.email}\n`, 'set to nothing they are not set');
+    const third = ['login', '--profile', 'third', '--email', who.email, '--password-stdin'];
+    const logged_in = await cli.run(third, PASSWORD);
+    assert.match(
+      logged_in.out,
+      new RegExp(`^You are logged in at ${api.origin} `),
+      'at the last login’s server',
+    );
+    assert.equal((await cli.run(['login', '--profile', 'other', ...of_whom], PASSWORD)).code, 0);
     assert.match(
       await cli.fails(4, 'ls', '--url', 'http://127.0.0.1:1'),
       /is for http:\/\/127\.0\.0\.1:\d+, not for/,

@@ -24,7 +24,10 @@ describe('generations', () => {
     const { name } = await withGenerations(3);
     const list = await cli.done('generations', name);
     assert.match(list, /^GENERATION +CREATED +MADE BY +SAVED +UPLOADED +CONSISTENCY +PINNED +NAME\n/);
-    assert.match(list, /\n3 \* +\d{4}-\d\d-\d\d \d\d:\d\d \(\S+ m?s ago\) +flush +64 KiB +2\.9 KiB /);
+    assert.match(
+      list,
+      /\n3 \* +\d{4}-\d\d-\d\d \d\d:\d\d \((?:just now|\d+ s ago)\) +flush +64 KiB +2\.9 KiB /,
+    );
     assert.equal(await cli.done('generation', 'ls', name, '-q'), '3\n2\n1\n');
     const [newest] = await cli.json<{ generation: number; bytes: number }[]>('generations', name);
     assert.deepEqual([newest?.generation, newest?.bytes], [3, 3000]);
@@ -34,7 +37,7 @@ describe('generations', () => {
     const { name } = await api.instance(who);
     assert.equal(
       await cli.done('generations', name),
-      `No generations yet. Create one: berth flush ${name}\n`,
+      `No generations yet. The first is made while it runs: berth start ${name}\n`,
     );
   });
 
@@ -48,6 +51,28 @@ describe('generations', () => {
     assert.partialDeepStrictEqual(made, { generation: 1, pinned: false, name: null });
   });
 
+  test('are restored, forked, pinned and renamed by their names too', async () => {
+    const { name } = await withGenerations(3);
+    await cli.done('generation', 'name', name, '1', 'good');
+    assert.equal(await cli.done('__complete', 'restore', name, ''), '3\n2\n1\ngood\n');
+    assert.match(await cli.done('generation', 'pin', name, 'good'), /generation 1 is pinned\.\n$/);
+    assert.match(await cli.done('fork', name, newName(), '--generation', 'good'), /as of generation 1\. /);
+    assert.match(await cli.done('restore', name, 'good'), /the files of generation 1 again/);
+    assert.match(
+      await cli.done('generation', 'name', name, 'good', 'old'),
+      /generation 1 is called old\.\n$/,
+    );
+  });
+
+  test('a name that several have is refused with their numbers', async () => {
+    const { name } = await withGenerations(2);
+    for (const number of ['1', '2']) await cli.done('generation', 'name', name, number, 'good');
+    assert.match(
+      await cli.fails(2, 'restore', name, 'good'),
+      /“good” stands for several generations of .*: 2, 1\n/,
+    );
+  });
+
   test('one that is not there is told with the list of those that are', async () => {
     const { name } = await withGenerations(1);
     const next = new RegExp(`no generation 9: .*\n {2}next: berth generations ${name}\n$`);
@@ -55,7 +80,10 @@ describe('generations', () => {
     assert.match(await cli.fails(3, 'fork', name, newName(), '--generation', '9'), next);
     const pin = await cli.fails(3, 'generation', 'pin', name, '9');
     assert.match(pin, new RegExp(`next: berth generations ${name}\n$`));
-    assert.match(await cli.fails(2, 'restore', name, 'last'), /a generation is a number .*, not last\n/);
+    assert.match(
+      await cli.fails(3, 'restore', name, 'last'),
+      new RegExp(`${name} has no generation called last\\n {2}next: berth generations ${name}\n$`),
+    );
   });
 });
 

@@ -42,7 +42,10 @@ describe('names', () => {
     const unknown = await cli.fails(3, 'show', 'web-sevrer');
     assert.match(unknown, /called web-sevrer\.\n {2}did you mean web-server\?\n {2}next: berth ls\n$/);
     assert.doesNotMatch(await cli.fails(3, 'show', 'something-else'), /did you mean/);
+    await cli.done('create', 'web');
+    assert.match(await cli.fails(3, 'show', 'wbe'), /did you mean web\?/);
     assert.match(await cli.fails(2, 'strat', 'web'), /“strat web”\. Did you mean berth start\?/);
+    assert.match(await cli.fails(2, 'lst'), /Did you mean berth list\?/);
     assert.match(
       await cli.fails(2, 'webhook', 'lst'),
       /Did you mean berth webhook ls\?\n {2}next: berth help webhook/,
@@ -94,6 +97,11 @@ describe('lists', () => {
     assert.match(
       await cli.done('ls', '--columns', 'name,memory,created', '--format', 'csv'),
       /^name,memory,created\nweb,1 GiB,|^name,memory,created\nweb,1073741824,20\S+Z\n$/,
+    );
+    await cli.done('set', 'web', '--label', 'role=front', '--label', 'team=a');
+    assert.match(
+      await cli.done('ls', '--columns', 'name,ssh,labels'),
+      /^web +127\.[\d.]+:\d+ +role=front team=a$/m,
     );
     const json = await cli.done('ls', '--format', 'json', '--columns', 'name,state');
     assert.deepEqual(JSON.parse(json), [{ name: 'web', state: 'stopped' }]);
@@ -171,6 +179,7 @@ describe('completion', () => {
     assert.match(await cli.done('__complete', 'webhook', ''), /^create\nls\nshow\n/);
     assert.equal(await cli.done('__complete', 'start', name.slice(0, 3)), `${name}\n`);
     assert.equal(await cli.done('__complete', 'create', 'x', '--me'), '--memory\n');
+    assert.equal(await cli.done('__complete', 'metrics', name, '--range', '2'), '24h\n');
     assert.equal(await new Cli({ BERTH_URL: 'http://127.0.0.1:1' }).done('__complete', 'start', ''), '');
   });
 

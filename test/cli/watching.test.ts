@@ -71,6 +71,7 @@ describe('what happens', () => {
       /no action vm\.strat\. Did you mean vm\.start\?/,
     );
     assert.equal(await cli.done('audit', '--type', 'vm.stop'), 'No entries.\n');
+    assert.match(await cli.fails(2, 'events', '--limit', '0'), /--limit must be at least 1\n/);
     const nobody = `${who.email}x`;
     assert.match(await cli.fails(3, 'events', '--actor', nobody), /^berth: --actor: no entry is of /);
     assert.equal(

@@ -3,7 +3,7 @@ import type { WebhookDelivery, WebhookDeliveryDetail } from '../../../client/src
 import type { Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { cell, localTime, numberCell, timeCell, when } from '../format.ts';
-import { whole } from '../numbers.ts';
+import { limitOf } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { fields } from '../table.ts';
 import { findWebhook } from './find-webhook.ts';
@@ -92,7 +92,7 @@ export const DELIVERY_COMMANDS: readonly Command[] = [
       limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
     },
     run: async (call) => {
-      const most = whole('limit', call.options.text('limit')) ?? 50;
+      const most = limitOf(call.options.text('limit'));
       const status = statusOption(call.options.text('status'));
       const { berth, webhook } = await findWebhook(call);
       const query = { status, limit: Math.max(1, Math.min(most, 200)) };

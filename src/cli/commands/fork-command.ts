@@ -6,7 +6,7 @@ import { EXIT } from '../exit-codes.ts';
 import { bytes } from '../format.ts';
 import { instanceName } from '../numbers.ts';
 import { watched } from '../waiting.ts';
-import { generationNumber, withGeneration } from './generation-number.ts';
+import { generationOf, withGeneration } from './generation-number.ts';
 
 const MAY_HAVE_UNSAVED: readonly Instance['vm']['state'][] = ['running', 'restarting'];
 
@@ -38,11 +38,11 @@ async function fork(call: Call): Promise<undefined> {
   const no_flush = options.flag('no-flush');
   if (asked !== undefined && no_flush)
     throw new UsageError('--generation names a saved state, so nothing is flushed: omit --no-flush');
-  const generation = asked === undefined ? undefined : generationNumber(asked);
   const new_name = instanceName(args[1] ?? '');
   const berth = session.berth();
   const instance = await berth.instances.find(args[0] ?? '');
   const { id, name } = instance;
+  const generation = asked === undefined ? undefined : await generationOf(berth, instance, asked);
   if (generation === undefined && !no_flush) await flushParent(call, berth, instance);
   const forking = async () => {
     try {
@@ -83,7 +83,7 @@ export const FORK: Command = {
     generation: {
       type: 'string',
       value: 'GENERATION',
-      help: 'the disk as of this generation; default: the current state',
+      help: 'the disk as of this generation, by number or name; default: the current state',
     },
     'no-flush': {
       type: 'boolean',

@@ -8,7 +8,7 @@ import { collect } from '../reading.ts';
 import { watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
 import { FORK } from './fork-command.ts';
-import { generationNumber, withGeneration } from './generation-number.ts';
+import { generationOf, withGeneration } from './generation-number.ts';
 
 const MADE_BY: Readonly<Record<Exclude<Generation['trigger'], 'fork' | 'restore'>, string>> = {
   request: 'flush',
@@ -29,7 +29,7 @@ async function makerOf(berth: Berth, found: readonly Generation[]): Promise<(of:
 
 async function list({ session, args, terminal }: Call): Promise<undefined> {
   const berth = session.berth();
-  const { id, name, disk } = await berth.instances.find(args[0] ?? '');
+  const { id, name, disk, vm } = await berth.instances.find(args[0] ?? '');
   const found = await collect(berth.list('listGenerations', { path: { id }, query: { limit: 200 } }));
   const madeBy = terminal.format === 'human' ? await makerOf(berth, found) : () => '';
   terminal.list(found, {
@@ -63,7 +63,7 @@ async function list({ session, args, terminal }: Call): Promise<undefined> {
       ],
     },
     quiet: ({ generation }) => String(generation),
-    empty: `No generations yet. Create one: berth flush ${name}`,
+    empty: `No generations yet. ${vm.state === 'running' ? `Create one: berth flush ${name}` : `The first is made while it runs: berth start ${name}`}`,
   });
   return undefined;
 }
@@ -77,9 +77,9 @@ type Change = { readonly pinned?: boolean; readonly name?: string | null };
 /** @param told the message afterwards */
 async function change(call: Call, body: Change, told: (made: Generation) => string): Promise<undefined> {
   const { session, args, terminal } = call;
-  const generation = String(generationNumber(args[1]));
   const berth = session.berth();
   const instance = await berth.instances.find(args[0] ?? '');
+  const generation = String(await generationOf(berth, instance, args[1]));
   const made = await withGeneration(instance, () =>
     berth.call('changeGeneration', { path: { id: instance.id, generation }, body }),
   );
@@ -88,9 +88,9 @@ async function change(call: Call, body: Change, told: (made: Generation) => stri
 
 async function restore(call: Call): Promise<undefined> {
   const { session, args, terminal } = call;
-  const generation = generationNumber(args[1]);
   const berth = session.berth();
   const instance = await berth.instances.find(args[0] ?? '');
+  const generation = await generationOf(berth, instance, args[1]);
   const { id, name } = instance;
   const { result, runs_again } = await whileStopped(call, berth, instance, {
     doing: `restore generation ${generation}`,

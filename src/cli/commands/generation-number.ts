@@ -1,12 +1,30 @@
-/** Generations as arguments. */
-import { BerthError, type Instance } from '../../../client/src/berth.ts';
-import { CommandError, UsageError } from '../command-error.ts';
+/** Generations as arguments: by number, or by the name that `berth flush --name` gave them. */
+import { type Berth, BerthError, type Instance } from '../../../client/src/berth.ts';
+import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
+import { collect } from '../reading.ts';
 
-/** @throws UsageError */
-export function generationNumber(text = ''): number {
+/** Digits are a number, also where a generation has them as its name. @throws CommandError for no such name, or several */
+export async function generationOf(
+  berth: Berth,
+  { id, name: instance }: Pick<Instance, 'id' | 'name'>,
+  text = '',
+): Promise<number> {
   if (/^\d{1,9}$/.test(text)) return Number(text);
-  throw new UsageError(`a generation is a number of berth generations NAME, not ${text}`);
+  const all = await collect(berth.list('listGenerations', { path: { id }, query: { limit: 200 } }));
+  const found = all.filter(({ name }) => name === text);
+  const [first] = found;
+  if (first === undefined)
+    throw new CommandError(`${instance} has no generation called ${text}`, {
+      next: `berth generations ${instance}`,
+      exit_code: EXIT.not_found,
+    });
+  if (found.length === 1) return first.generation;
+  const numbers = found.map(({ generation }) => generation).join(', ');
+  throw new CommandError(`“${text}” stands for several generations of ${instance}: ${numbers}`, {
+    next: 'the same with one of these numbers',
+    exit_code: EXIT.usage,
+  });
 }
 
 /** Explains a 404 of a generation: the instance may exist. */

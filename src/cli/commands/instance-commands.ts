@@ -11,7 +11,7 @@ import { collect } from '../reading.ts';
 import { savedState } from '../saved-state.ts';
 import { waitFor, watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
-import { rowsOf, stateOf } from './instance-rows.ts';
+import { labelsText, rowsOf, stateOf } from './instance-rows.ts';
 import { DEFAULTS, SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
 
 async function show({ terminal, session }: Call, instance: Instance): Promise<undefined> {
@@ -87,8 +87,15 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
           timeCell(each.created_at),
         ],
         more: {
-          headings: ['UNSAVED', 'GENERATION', 'IMAGE', 'ID'],
-          row: ({ disk, image, id }) => [sizeCell(disk.dirty_bytes), numberCell(disk.generation), image, id],
+          headings: ['UNSAVED', 'GENERATION', 'SSH', 'LABELS', 'IMAGE', 'ID'],
+          row: ({ disk, ssh, labels, image, id }) => [
+            sizeCell(disk.dirty_bytes),
+            numberCell(disk.generation),
+            `${ssh.host}:${ssh.port}`,
+            labelsText(labels) || '-',
+            image,
+            id,
+          ],
         },
         quiet: ({ name }) => name,
         empty: state || label ? 'No instances match.' : 'No instances yet. Create one: berth create NAME',

@@ -10,6 +10,11 @@ type Row = [name: string, value: string];
 
 export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
 
+export const labelsText = (labels: Instance['labels']) =>
+  Object.entries(labels)
+    .map(([key, value]) => `${key}=${value}`)
+    .join(' ');
+
 function bootOf({ boot, started_at }: Instance['vm']): string {
   if (boot === 0) return 'never started';
   return `${boot}, ${started_at === null ? 'not up yet' : when(started_at)}`;
@@ -51,7 +56,6 @@ function forkedRow({ forked_from }: Instance, parent: string): Row[] {
 
 export function rowsOf(instance: Instance, parent: string): Row[] {
   const { vm, disk } = instance;
-  const labels = Object.entries(instance.labels).map(([key, value]) => `${key}=${value}`);
   return [
     ['name', instance.name],
     ['id', instance.id],
@@ -70,7 +74,7 @@ export function rowsOf(instance: Instance, parent: string): Row[] {
     ['wake', instance.wake_on_connect ? 'on: a connection starts the VM' : 'off'],
     ['egress', egressWords(instance.egress)],
     ['keep', keepOf(instance)],
-    ['labels', labels.join(' ') || '-'],
+    ['labels', labelsText(instance.labels) || '-'],
     ...forkedRow(instance, parent),
     ['created', when(instance.created_at)],
   ];

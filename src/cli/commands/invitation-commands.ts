@@ -16,7 +16,7 @@ const INVITATION: Kind<ListedInvitation> = {
 
 async function create(call: Call): Promise<undefined> {
   const { args, options, terminal } = call;
-  const body = { email: args[0] ?? '', role: roleOf(options.text('role') ?? 'member') };
+  const body = { email: args[0] ?? '', role: roleOf('--role', options.text('role') ?? 'member') };
   const made = await asUser(call, (berth, { org_id }) =>
     berth.call('createInvitation', { path: { id: org_id }, body }),
   );
@@ -104,6 +104,7 @@ export const INVITATION_COMMANDS: readonly Command[] = [
     args: ['LINK'],
     fields: { token: 'LINK' },
     summary: 'join an organisation by the link, or the token, of an invitation',
+    details: 'For the account with the invited address. Without an account, open the link in a browser.',
     example: 'berth invitation accept https://berth.example.org/invitation#token=…',
     options: PROOF,
     run: accept,

@@ -36,7 +36,7 @@ async function list(call: Call): Promise<undefined> {
 
 async function changeRole(call: Call): Promise<undefined> {
   const [said = '', wanted = ''] = call.args;
-  const role = roleOf(wanted);
+  const role = roleOf('ROLE', wanted);
   const member = await asUser(call, async (berth, { org_id }) => {
     const { id } = await findNamed(berth.list('listMembers', { path: { id: org_id } }), said, MEMBER);
     return berth.call('changeMember', { path: { id: org_id, user_id: id }, body: { role } });

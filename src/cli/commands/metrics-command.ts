@@ -1,7 +1,6 @@
 /** berth metrics: what an instance used over a range of time. */
 import type { MetricHistory, MetricHistorySample, MetricSpread } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
-import { UsageError } from '../command-error.ts';
 import { bytes, duration, localTime } from '../format.ts';
 import { sparkLine } from '../spark-line.ts';
 import type { Cell } from '../table.ts';
@@ -33,11 +32,7 @@ const QUANTITIES: readonly Quantity[] = [
   { name: 'unsaved', of: (s) => s.dirty_bytes, say: bytes, unit: 'bytes' },
 ];
 
-function rangeOf(text = DEFAULT_RANGE): MetricHistory['range'] {
-  const range = RANGES.find((each) => each === text);
-  if (range === undefined) throw new UsageError(`--range takes ${RANGES.join(', ')}, not ${text}`);
-  return range;
-}
+const rangeOf = (text: string | undefined) => RANGES.find((each) => each === text) ?? DEFAULT_RANGE;
 
 async function metrics({ args, options, session, terminal }: Call): Promise<undefined> {
   const range = rangeOf(options.text('range'));
@@ -103,6 +98,7 @@ export const METRICS: Command = {
     range: {
       type: 'string',
       value: 'RANGE',
+      choices: RANGES,
       help: `how far back: ${RANGES.join(', ')}; default: ${DEFAULT_RANGE}`,
     },
   },

@@ -5,7 +5,7 @@ import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { cell, flagCell, localTime, numberCell, timeCell, when, wrapped } from '../format.ts';
-import { whole } from '../numbers.ts';
+import { limitOf } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { readSettings } from '../settings.ts';
 import type { Listing } from '../table.ts';
@@ -70,7 +70,7 @@ async function list(call: Call): Promise<undefined> {
     return undefined;
   }
   const status = options.flag('all') ? undefined : ('unread' as const);
-  const most = whole('limit', options.text('limit')) ?? 50;
+  const most = limitOf(options.text('limit'));
   const input = { query: { status, limit: Math.max(1, Math.min(MAX_PAGE, most)) } };
   const found = await collect(berth.list('listNotifications', input), most);
   terminal.list(found, { ...LISTING, empty: status === undefined ? 'None yet.' : 'Nothing unread.' });

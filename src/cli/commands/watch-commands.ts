@@ -7,7 +7,7 @@ import type { Call, Command } from '../command.ts';
 import { EVENT_TYPES } from '../complete-values.ts';
 import { timeOption } from '../duration.ts';
 import { cell, localTime, numberCell, timeCell } from '../format.ts';
-import { whole } from '../numbers.ts';
+import { limitOf } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { requireAction, requireActor, SEARCHED } from './log-filters.ts';
 
@@ -15,7 +15,7 @@ const LIMIT = {
   limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
 } as const;
 
-const mostOf = ({ options }: Call) => whole('limit', options.text('limit')) ?? 50;
+const mostOf = ({ options }: Call) => limitOf(options.text('limit'));
 
 const FILTERS = {
   since: { type: 'string', value: 'TIME', help: 'only since then: a duration such as 24h, or a time' },
