@@ -64,7 +64,9 @@ function typedNames(command: Command): ReadonlyMap<string, string> {
 
 /** `labels.team` belongs to `labels`. */
 function typedName(field: string, names: ReadonlyMap<string, string>): string | undefined {
-  return names.get(field) ?? names.get(field.split('.')[0] ?? '');
+  const name = names.get(field);
+  const parent = field.lastIndexOf('.');
+  return name !== undefined || parent === -1 ? name : typedName(field.slice(0, parent), names);
 }
 
 /** Fields in a sentence: words with an underscore. Others may be ordinary words. */

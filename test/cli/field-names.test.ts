@@ -61,6 +61,7 @@ const CALLS: Readonly<Record<string, readonly string[]>> = {
   'webhook deliveries': ['listWebhookDeliveries'],
   events: ['listEvents'],
   'audit ls': ['listAudit'],
+  'port add': ['createPort'],
 };
 
 /** What the command line sets itself, or proves with the password. */

@@ -58,7 +58,7 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
     type: 'string',
     value: 'open|deny|allow',
     choices: EGRESS_MODES,
-    field: 'egress.mode',
+    field: 'egress',
     help: 'what the VM may reach: the public internet, nothing, or what --allow lists',
   },
   allow: {
