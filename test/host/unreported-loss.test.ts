@@ -24,6 +24,7 @@ test('an adopting agent reports the loss of a boot once', { skip }, async (t) =>
   const head = { generation: 0, commit_id: 'a', epoch: 2, size_bytes: 2 * MIB, layers: [], keys: [] };
   const context = {
     ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
+    ...{ network: null, egress: { requireEnforced: () => undefined } },
     ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img', boots: new BootSlots(1) },
     client: { head: async () => head, lineage: async () => ({ known: true, continues: true }) },
     ...{ images: { forDisk: async () => image } },
