@@ -17,6 +17,7 @@ import {
   deleteNamespace,
   EgressOutside,
   endAll,
+  FAR,
   inNamespace,
   ip,
   NAME_SERVER,
@@ -88,7 +89,7 @@ export class EgressLab {
     ip('-n', router, 'route', 'add', `${GUEST}/32`, 'dev', 'vm0');
     ip('-n', guest, 'route', 'add', 'default', 'via', '10.0.2.2', 'dev', 'eth0', 'onlink');
     ip('-n', guest, 'route', 'add', 'default', 'via', 'fd00:7::1');
-    ip('-n', router, 'route', 'add', 'default', 'via', NAME_SERVER);
+    ip('-n', router, 'route', 'add', 'default', 'via', FAR);
     ip('-n', router, 'rule', 'add', 'fwmark', String(GATE_MARK), 'lookup', String(GATE_ROUTES));
     ip('-n', router, 'route', 'add', 'local', 'default', 'dev', 'lo', 'table', String(GATE_ROUTES));
     const settings = ['net.ipv4.ip_forward=1', 'net.ipv6.conf.all.forwarding=1'];

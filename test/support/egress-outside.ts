@@ -10,8 +10,13 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { until } from './waiting.ts';
 
-/** The names that every guest's resolver asks. dnsmasq's own port is 53, but at another address. */
-export const NAME_SERVER = '198.51.100.2';
+/**
+ * The names that every guest's resolver asks. Not in the link's network: that is closed to guests' users by the rules of every
+ * installation on this machine that has seen the link, also by those that one which was killed left behind.
+ */
+export const NAME_SERVER = '203.0.113.2';
+/** The internet's end of the link. */
+export const FAR = '198.51.100.2';
 /** The router, which is the guest's host. */
 export const NEAR = '198.51.100.1';
 
@@ -85,14 +90,15 @@ export class EgressOutside {
     ip('link', 'add', this.#link, ...place, 'type', 'veth', 'peer', 'name', 'in', 'netns', name);
     ip(...near, 'address', 'add', `${NEAR}/30`, 'dev', this.#link);
     ip(...near, 'link', 'set', this.#link, 'up');
-    ip('-n', name, 'address', 'add', `${NAME_SERVER}/30`, 'dev', 'in');
+    ip('-n', name, 'address', 'add', `${FAR}/30`, 'dev', 'in');
+    ip('-n', name, 'address', 'add', `${NAME_SERVER}/32`, 'dev', 'lo');
     ip('-n', name, 'link', 'set', 'in', 'up');
     ip('-n', name, 'route', 'add', 'default', 'via', NEAR);
     for (const network of ['203.0.113.0/24', '192.168.7.0/24', '10.0.0.0/24', '169.254.169.254/32']) {
       ip('-n', name, 'route', 'add', 'local', network, 'dev', 'lo');
     }
     ip('-n', name, 'address', 'add', '2001:db8:9::66/128', 'dev', 'lo', 'nodad');
-    ip(...near, 'route', 'add', '203.0.113.0/24', 'via', NAME_SERVER);
+    ip(...near, 'route', 'add', '203.0.113.0/24', 'via', FAR);
   }
 
   async #serve(): Promise<void> {
