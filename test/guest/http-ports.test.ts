@@ -7,7 +7,7 @@ import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { readRecord, vmFolder } from '../../src/host/machine/record.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
-import { installServer, startServer, startServerAtBoot } from '../support/guest-http-server.ts';
+import { connectsTo, installServer, startServer, startServerAtBoot } from '../support/guest-http-server.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { until } from '../support/waiting.ts';
@@ -69,17 +69,30 @@ describe('HTTP ports', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     assert.ok(!(await guest.sh('cat /srv/log')).includes('secret'));
   });
 
-  test('the way into a guest is on the loopback, for Berth alone: no other user of this machine takes it', async () => {
+  test('the way into a guest is for Berth alone: no other user of this machine takes it, and no other guest', async (context) => {
     const record = await readRecord(vmFolder(berth.paths.vms, guest.id as InstanceId));
-    const [way] = record?.port_forwards ?? [];
-    assert.match(way?.address ?? '', /^127\.(6[4-9]|[7-9]\d|1[01]\d|12[0-7])\./);
+    assert.ok(record);
+    const [forward] = record.port_forwards ?? [];
+    const way = record.network.kind === 'tap' ? `${record.network.address}:8080` : (forward?.address ?? '');
+    context.diagnostic(`by ${record.network.kind} at ${way}`);
+    assert.match(way, /^(198\.18\.\d+\.\d+:8080|127\.(6[4-9]|[7-9]\d|1[01]\d|12[0-7])\..*)$/);
     const dial = (...user: string[]) =>
-      run('setpriv', [...user, 'curl', '-sS', '-m', '5', `http://${way?.address}/local`]).then(
+      run('setpriv', [...user, 'curl', '-sS', '-m', '5', `http://${way}/local`]).then(
         ({ stdout }) => stdout,
         () => 'refused',
       );
     assert.equal(await dial(), 'local 0\n');
     assert.equal(await dial('--reuid=65534', '--clear-groups'), 'refused');
+    const second = await GuestInstance.running(berth, 'second');
+    await installServer(second);
+    await startServer(second);
+    const from_second = (address: string) => {
+      const [host = '', port = ''] = address.split(':');
+      return second.sh(`${connectsTo(host, Number(port))} && echo open || echo refused`);
+    };
+    assert.equal((await from_second('127.0.0.1:8080')).trim(), 'open', 'else this proves nothing');
+    assert.equal((await from_second(way)).trim(), 'refused');
+    assert.equal(await dial(), 'local 0\n', 'else this proves nothing');
   });
 
   test('a request wakes a stopped and a suspended VM, and its program answers it once, with its whole body', async () => {

@@ -258,6 +258,24 @@ test('a request wakes its VM, and its body arrives once the guest is there', asy
   assert.deepEqual([answer.statusCode, (JSON.parse(body) as Told).body.length], [200, 1_000_000]);
 });
 
+test('requests that come together wait together for the program of a VM that has just started', async (t) => {
+  const address = await telling(t);
+  let looks = 0;
+  const { port, proxy, apply } = await proxyTo(
+    t,
+    { address: () => (looks++ < 3 ? null : address) },
+    { route: { target: null, wake: true } },
+  );
+  const asked = Array.from({ length: 8 }, () => ask(port, {}));
+  await until('all wait', () => [...proxy.ports][0]?.waiting === asked.length);
+  apply({ target: 'local' });
+  const statuses = (await Promise.all(asked)).map(({ answer }) => answer.statusCode);
+  assert.deepEqual(
+    statuses,
+    asked.map(() => 200),
+  );
+});
+
 test('a request whose way is lost before a byte was sent finds the next', async (t) => {
   const address = await telling(t);
   const closed = await rawGuest(t, () => undefined);

@@ -86,16 +86,29 @@ function withPseudoHeader(from: string, to: string, protocol: number, segment: B
   return checksum(Buffer.concat([pseudo, segment]));
 }
 
-export function syn(from: string, to: string, ports: readonly [number, number]): Buffer {
+export interface Segment {
+  /** Of source and destination. */
+  readonly ports: readonly [number, number];
+  readonly sequence: number;
+  readonly acknowledged?: number;
+  readonly flags: number;
+}
+
+export function tcp(from: string, to: string, { ports, sequence, acknowledged = 0, flags }: Segment): Buffer {
   const segment = Buffer.alloc(20);
   segment.writeUInt16BE(ports[0], 0);
   segment.writeUInt16BE(ports[1], 2);
-  segment.writeUInt32BE(ports[0], 4);
+  segment.writeUInt32BE(sequence, 4);
+  segment.writeUInt32BE(acknowledged >>> 0, 8);
   segment[12] = 0x50;
-  segment[13] = 0x02;
+  segment[13] = flags;
   segment.writeUInt16BE(64_240, 14);
   segment.writeUInt16BE(withPseudoHeader(from, to, PROTOCOL.tcp, segment), 16);
   return segment;
+}
+
+export function syn(from: string, to: string, ports: readonly [number, number]): Buffer {
+  return tcp(from, to, { ports, sequence: ports[0], flags: 0x02 });
 }
 
 export function udp(from: string, to: string, ports: readonly [number, number], data: Buffer): Buffer {

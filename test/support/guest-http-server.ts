@@ -19,8 +19,15 @@ export async function installServer(guest: GuestInstance): Promise<void> {
   await guest.sh('cat > /usr/local/bin/serve && chmod +x /usr/local/bin/serve', SERVER);
 }
 
+/** Resolves once it listens. */
 export async function startServer(guest: GuestInstance): Promise<void> {
-  await guest.sh('(setsid serve > /dev/null 2>&1 < /dev/null &)');
+  const wait = `while ! ${connectsTo('127.0.0.1', 8080)}; do sleep 0.05; done`;
+  await guest.sh(`(setsid serve > /dev/null 2>&1 < /dev/null &); ${wait}`);
+}
+
+/** A command in the guest that fails unless the address accepts a connection. */
+export function connectsTo(host: string, port: number): string {
+  return `perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerHost => "${host}", PeerPort => ${port}, Timeout => 5)'`;
 }
 
 export async function startServerAtBoot(guest: GuestInstance): Promise<void> {

@@ -5,7 +5,7 @@
 import { connect, type Socket } from 'node:net';
 import { pause } from '../../lib/backoff.ts';
 import type { GuestNetwork } from '../network/guest-network.ts';
-import { holdConnections, releaseConnections } from '../network/hold-connections.ts';
+import { areHeld, holdConnections, releaseConnections } from '../network/hold-connections.ts';
 import { runTool } from '../network/run-tool.ts';
 import { ACCEPT_MS, DRAIN_MS, DrainedError, type GuestPorts, NotListeningError } from './guest-ports.ts';
 
@@ -38,13 +38,16 @@ export class TapPorts implements GuestPorts {
     });
     socket.once('close', () => {
       clearTimeout(timer);
-      reject(
-        this.#drained
-          ? new DrainedError('the VM stops or restarts')
-          : new NotListeningError('nothing listens at the port in the guest'),
-      );
+      void this.#refusal().then(reject);
     });
     return promise;
+  }
+
+  /** Why a connection was not accepted. An agent before this one may have drained the guest. */
+  async #refusal(): Promise<Error> {
+    if (this.#drained || (this.#network && (await areHeld(this.#network, this.#address))))
+      return new DrainedError('the VM stops or restarts');
+    return new NotListeningError('nothing listens at the port in the guest');
   }
 
   async drain(signal: AbortSignal): Promise<void> {

@@ -17,6 +17,7 @@ import { messageOf } from '../../lib/errors.ts';
 import { dataFolderId, egressTable } from '../vm/egress-rules.ts';
 import { GUESTS_END, guestAddress, HOST_END, tapName } from './addresses.ts';
 import { guestsRules, LINK } from './guests-rules.ts';
+import { removeHeld } from './hold-connections.ts';
 import { LINK_PREFIX } from './host-rules.ts';
 import { guestResolvers } from './resolvers.ts';
 import { runTool } from './run-tool.ts';
@@ -115,9 +116,11 @@ export async function mendGuestNetwork(network: GuestNetwork): Promise<void> {
 
 /** Removes it. Call it only while none of this installation's guests run. */
 export async function removeGuestNetwork(data_dir: string): Promise<void> {
-  const { name, link } = guestNetworkOf(data_dir);
+  const network = guestNetworkOf(data_dir);
+  const { name, link } = network;
   await works('ip', ['link', 'delete', link]);
   await removeNamespace(name);
+  await removeHeld(network);
 }
 
 /**

@@ -1,23 +1,59 @@
-/** Refuses this machine's new connections to a guest's ports, but its sshd, until they are released, or for a minute. */
-import { DRAINED } from './host-rules.ts';
+/**
+ * Refuses this machine's new connections to a guest's ports, but its sshd, until they are released, or for a minute. In a table of
+ * its own: that of egress-rules.ts is replaced by every agent that starts, which would release the guest in the middle of a stop.
+ */
 import { runTool } from './run-tool.ts';
 
 /** Longer than a stop takes. An agent that dies in one would not release them. */
 const HELD = '60s';
+const SET = 'drained';
 
-interface HostTable {
-  /** The table that has the set {@link DRAINED}. */
+interface Held {
+  /** The host's table, whose name its own extends. */
   readonly table: string;
+  /** The host's end of the link to the guests. */
+  readonly link: string;
+}
+
+function tableOf({ table }: Held): string {
+  return `inet ${table}_${SET}`;
 }
 
 /** @throws why they cannot be held */
-export async function holdConnections({ table }: HostTable, address: string): Promise<void> {
-  await runTool('nft', ['add', 'element', 'inet', table, DRAINED, `{ ${address} timeout ${HELD} }`]);
+export async function holdConnections(network: Held, address: string): Promise<void> {
+  const table = tableOf(network);
+  const rules = [
+    `table ${table} {`,
+    `  set ${SET} { type ipv4_addr; flags timeout; }`,
+    '  chain output { type filter hook output priority filter; policy accept; }',
+    '}',
+    `flush chain ${table} output`,
+    `add rule ${table} output oifname "${network.link}" ip daddr @${SET} tcp dport != 22 ct state new reject with tcp reset`,
+    // One that is held already would keep its old timeout.
+    `add element ${table} ${SET} { ${address} }`,
+    `delete element ${table} ${SET} { ${address} }`,
+    `add element ${table} ${SET} { ${address} timeout ${HELD} }`,
+    '',
+  ];
+  await runTool('nft', ['-f', '-'], rules.join('\n'));
 }
 
 /** Also when they are not held. @throws why they cannot be released */
-export async function releaseConnections({ table }: HostTable, address: string): Promise<void> {
-  // Deleting what is not there would fail.
-  const element = `element inet ${table} ${DRAINED} { ${address} }`;
-  await runTool('nft', ['-f', '-'], `add ${element}\ndelete ${element}\n`);
+export async function releaseConnections(network: Held, address: string): Promise<void> {
+  if (!(await areHeld(network, address))) return;
+  await runTool('nft', ['delete', 'element', ...tableOf(network).split(' '), SET, `{ ${address} }`]);
+}
+
+/** By this agent, or by one before it. */
+export function areHeld(network: Held, address: string): Promise<boolean> {
+  return runTool('nft', ['get', 'element', ...tableOf(network).split(' '), SET, `{ ${address} }`]).then(
+    () => true,
+    () => false,
+  );
+}
+
+/** Releases all. */
+export async function removeHeld(network: Held): Promise<void> {
+  const table = tableOf(network);
+  await runTool('nft', ['-f', '-'], `table ${table} {}\ndelete table ${table}\n`).catch(() => undefined);
 }

@@ -5,9 +5,6 @@ import { GUESTS } from './addresses.ts';
 /** Every installation's end of its link has this prefix. */
 export const LINK_PREFIX = 'berth-';
 
-/** The set of guests whose connections are held (hold-connections.ts). */
-export const DRAINED = 'drained';
-
 export interface HostChains {
   /** The host's end of the link to the guests. */
   readonly link: string;
@@ -26,7 +23,6 @@ export interface HostChains {
 export function hostChains({ link, resolvers, uplinks }: HostChains): string[] {
   const names = uplinks.map((each) => `"${each}"`).join(', ');
   return [
-    `  set ${DRAINED} { type ipv4_addr; flags timeout; }`,
     '  chain output_to_guests {',
     '    type filter hook output priority filter; policy accept;',
     `    oifname "${link}" ct state new jump to_guests`,
@@ -34,7 +30,6 @@ export function hostChains({ link, resolvers, uplinks }: HostChains): string[] {
     '  chain to_guests {',
     // Other users of this machine connect through the ingress, which checks who may use a port.
     '    meta skuid != 0 goto refuse',
-    `    ip daddr @${DRAINED} tcp dport != 22 goto refuse`,
     '  }',
     '  chain input {',
     '    type filter hook input priority filter; policy accept;',

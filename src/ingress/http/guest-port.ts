@@ -56,7 +56,7 @@ export class GuestPort {
   readonly #context: PortContext;
   #route: HttpRoute;
   #changed = Promise.withResolvers<void>();
-  #way: Promise<OpenedWay> | null = null;
+  #way: Promise<OpenedWay | NoWay> | null = null;
   /** When the ingress saw the guest start; null: it ran before. */
   #reachable_since_ms: number | null = null;
   #waiting = 0;
@@ -170,9 +170,10 @@ export class GuestPort {
     totals.waiting += 1;
     const over = new AbortController();
     const either = AbortSignal.any([signal, over.signal]);
+    const { promise: changed } = this.#changed;
     try {
       void this.#wake();
-      await Promise.race([this.#changed.promise, pause(Math.max(1, left_ms), either)]);
+      await Promise.race([changed, pause(Math.max(1, left_ms), either)]);
     } finally {
       over.abort();
       this.#waiting -= 1;
@@ -207,20 +208,22 @@ export class GuestPort {
     this.#waking = false;
   }
 
+  /** Requests share an opening, whatever its outcome. */
   #open(): Promise<OpenedWay | NoWay> {
     if (this.#way) return this.#way;
-    const opening = this.#openNow();
-    const kept = opening.then((found) => {
-      if (found.outcome !== 'open') throw new NoWayError(found);
-      return found;
-    });
-    this.#way = kept;
-    return kept.catch((error: unknown) => {
-      if (this.#way === kept) this.#way = null;
-      if (error instanceof NoWayError) return error.found;
-      // The control plane or the host's agent may be restarting.
-      return { outcome: 'not_running' };
-    });
+    const opening: Promise<OpenedWay | NoWay> = this.#openNow().then(
+      (found) => {
+        if (found.outcome !== 'open' && this.#way === opening) this.#way = null;
+        return found;
+      },
+      () => {
+        if (this.#way === opening) this.#way = null;
+        // The control plane or the host's agent may be restarting.
+        return { outcome: 'not_running' };
+      },
+    );
+    this.#way = opening;
+    return opening;
   }
 
   async #openNow(): Promise<OpenedWay | NoWay> {
@@ -240,24 +243,15 @@ export class GuestPort {
     const way = this.#way;
     this.#way = null;
     // Connections in use stay.
-    way?.then(
-      (found) => found.agent.closeIdle(),
-      () => undefined,
-    );
+    void way?.then((found) => {
+      if (found.outcome === 'open') found.agent.closeIdle();
+    });
   }
 }
 
 interface NoWay {
   readonly outcome: 'not_running' | 'not_listening';
 }
-class NoWayError extends Error {
-  readonly found: NoWay;
-  constructor(found: NoWay) {
-    super(found.outcome);
-    this.found = found;
-  }
-}
-
 class OpenedWay implements Way {
   readonly outcome = 'open';
   readonly agent: GuestAgentPool;
