@@ -36,7 +36,12 @@ const ZONE = [
     'address=/evil.test/203.0.113.66',
     'address=/db.test/203.0.113.30',
   ],
-  ...['address=/wild.test/203.0.113.50', 'address=/rebind.test/10.0.0.5', 'address=/loop.test/127.0.0.1'],
+  ...[
+    'address=/wild.test/203.0.113.50',
+    'address=/web.test/203.0.113.70',
+    'address=/rebind.test/10.0.0.5',
+    'address=/loop.test/127.0.0.1',
+  ],
   ...[
     'address=/meta.test/169.254.169.254',
     'host-record=mixed.test,203.0.113.10',

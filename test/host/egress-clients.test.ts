@@ -1,0 +1,129 @@
+/** Usual clients through the egress gate: TLS with a certificate, and what HTTP/1.1 allows for bodies; in network namespaces. */
+import assert from 'node:assert/strict';
+import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { after, before, describe, test } from 'node:test';
+import { EgressLab } from '../support/egress-lab.ts';
+import { endAll, inNamespace } from '../support/egress-outside.ts';
+
+const skip =
+  process.getuid?.() !== 0 || spawnSync('nft', ['list', 'tables']).status !== 0
+    ? 'network namespaces and firewall rules take root'
+    : false;
+
+const ADDRESS = '203.0.113.70';
+const SERVER = join(import.meta.dirname, '../support/egress-web-server.ts');
+const BODY = `${'0123456789'.repeat(30_000)}last`;
+/** The usual ports of that address have the servers of egress-internet.ts. */
+const REDIRECTS = `
+table ip web {
+  chain prerouting {
+    type nat hook prerouting priority dstnat; policy accept;
+    ip daddr ${ADDRESS} tcp dport 443 redirect to :8444
+    ip daddr ${ADDRESS} tcp dport 80 redirect to :8081
+  }
+}
+`;
+
+describe('a usual client behind the egress gate', { skip, timeout: 120_000 }, () => {
+  const folder = mkdtempSync(join(tmpdir(), 'berth-web-'));
+  const [key, certificate] = [join(folder, 'key.pem'), join(folder, 'certificate.pem')];
+  let lab: EgressLab;
+  let server: ChildProcess | undefined;
+
+  before(async () => {
+    lab = await EgressLab.open();
+    await lab.allow({ mode: 'allow', allow: ['web.test'] });
+    const made = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
+    const about = ['-days', '2', '-subj', '/CN=web.test', '-addext', 'subjectAltName=DNS:web.test'];
+    execFileSync('openssl', [...made, ...about, '-keyout', key, '-out', certificate], { stdio: 'ignore' });
+    inNamespace(lab.path('internet'), 'nft', ['-f', '-'], REDIRECTS);
+    const enter = [`--net=${lab.path('internet')}`, '--'];
+    server = spawn('nsenter', [...enter, process.execPath, SERVER, key, certificate], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    assert.ok(server.stdout);
+    await once(server.stdout, 'data');
+  });
+  after(async () => {
+    if (server) await endAll([server]);
+    await lab?.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  async function curl(args: readonly string[], input = '') {
+    const usual = ['--silent', '--show-error', '--noproxy', '*', '--max-time', '20'];
+    const child = lab.spawn('curl', [...usual, '--cacert', certificate, ...args]);
+    assert.ok(child.stdin && child.stdout);
+    child.stdin.on('error', () => undefined);
+    child.stdin.end(input);
+    const closed = once(child, 'close');
+    const said = await text(child.stdout);
+    await closed;
+    return { said, status: child.exitCode };
+  }
+
+  test('has TLS with the server itself: its certificate is the server’s', async () => {
+    const { said, status } = await curl(['https://web.test/path?q=1']);
+    assert.equal(status, 0);
+    assert.match(said, /"url":"\/path\?q=1","host":"web.test"/);
+  });
+
+  test('uploads a large body over TLS', async () => {
+    const { said } = await curl(['-T', '-', 'https://web.test/up'], BODY);
+    assert.match(said, new RegExp(`"bytes":${BODY.length},"last":"last"`));
+  });
+
+  test('that asks for a name which is not allowed is told so, by TLS and by HTTP', async () => {
+    const at = (port: number) => ['--resolve', `evil.test:${port}:${ADDRESS}`];
+    const by_tls = await curl(['--stderr', '-', ...at(443), 'https://evil.test/']);
+    assert.equal(by_tls.status, 35);
+    assert.match(by_tls.said, /access denied/i);
+    const by_http = await curl([...at(80), 'http://evil.test/']);
+    assert.match(by_http.said, /does not allow evil\.test/);
+  });
+
+  for (const [what, args, length] of [
+    ['of a known length', ['--data-binary', '@-'], String(BODY.length)],
+    ['in chunks', ['-T', '-'], 'chunked'],
+    [
+      'in chunks after 100-continue',
+      ['-H', 'Expect: 100-continue', '--expect100-timeout', '15', '-T', '-'],
+      'chunked',
+    ],
+    [
+      'of a known length after 100-continue',
+      ['-H', 'Expect: 100-continue', '--expect100-timeout', '15', '--data-binary', '@-'],
+      String(BODY.length),
+    ],
+  ] as const) {
+    test(`uploads a body ${what} by HTTP, and gets an answer in chunks`, async () => {
+      const began_at = performance.now();
+      const { said, status } = await curl(['-i', ...args, 'http://web.test/up'], BODY);
+      assert.equal(status, 0);
+      assert.match(said, new RegExp(`"length":"${length}","bytes":${BODY.length},"last":"last"`));
+      assert.match(said, /Transfer-Encoding: chunked/i);
+      if (what.includes('100')) assert.match(said, /^HTTP\/1\.1 100 Continue/);
+      assert.ok(performance.now() - began_at < 10_000, 'it did not wait in vain');
+    });
+  }
+
+  test('asks several times on one connection, also without a body', async () => {
+    const url = 'http://web.test';
+    const { said } = await curl([`${url}/a`, `${url}/b`, '-w', '%{num_connects}\n']);
+    assert.match(said, /"url":"\/a".*\}1\n.*"url":"\/b".*\}0\n/);
+    const head = await curl(['-I', `${url}/c`]);
+    assert.match(head.said, /^HTTP\/1\.1 200 OK/);
+  });
+
+  test('whose body has trailers keeps its body, and the connection', async () => {
+    const head = 'POST /t HTTP/1.1\r\nHost: web.test\r\nTransfer-Encoding: chunked\r\nTrailer: X-A\r\n\r\n';
+    const bytes = `${head}4\r\nbody\r\n0\r\nX-A: 1\r\n\r\nGET /after HTTP/1.1\r\nHost: web.test\r\nConnection: close\r\n\r\n`;
+    const { said } = await curl(['telnet://203.0.113.70:80'], bytes);
+    assert.match(said, /"bytes":4,"last":"body"[\s\S]*"url":"\/after"/);
+  });
+});
