@@ -281,8 +281,22 @@ test('a request whose way is lost before a byte was sent finds the next', async 
   const closed = await rawGuest(t, () => undefined);
   const ways = [`${HOST}:1`, `${HOST}:1`, address];
   const { port } = await proxyTo(t, { address: () => ways.shift() ?? closed });
-  const { body } = await ask(port, { method: 'POST' }, 'once');
-  assert.equal((JSON.parse(body) as Told).body, 'once');
+  const { body } = await ask(port, { method: 'POST' }, 'x'.repeat(300_000));
+  assert.equal((JSON.parse(body) as Told).body.length, 300_000);
+});
+
+test('a restart between two ways takes nothing of the body', async (t) => {
+  const address = await telling(t);
+  let looks = 0;
+  const under_test = await proxyTo(t, {
+    address: () => {
+      if (looks++ === 0) return `${HOST}:1`;
+      under_test.apply({ resets: 1 });
+      return address;
+    },
+  });
+  const { body } = await ask(under_test.port, { method: 'POST' }, 'x'.repeat(300_000));
+  assert.equal((JSON.parse(body) as Told).body.length, 300_000);
 });
 
 test('use, errors and statuses are reported', async (t) => {

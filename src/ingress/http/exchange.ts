@@ -57,7 +57,10 @@ export function forward(
   });
   /** Or never sent. */
   let answered = false;
+  /** The request goes another way. */
+  let lost = false;
   const fail = (refusal: Refusal) => {
+    if (lost) return;
     request.unpipe(guest_request).resume();
     guest_request.destroy();
     if (response.headersSent) response.destroy();
@@ -74,7 +77,7 @@ export function forward(
   guest_request.on('error', (error) => {
     if (error instanceof DialError) {
       // The body stays unread, for the next way.
-      answered = true;
+      lost = true;
       over.reject(error);
       return;
     }
