@@ -118,7 +118,7 @@ test('what a server calls its instances is shown without what a terminal acts on
     actor: 'host_1',
   };
   const disk = { generation: 0, dirty_bytes: 0, stored_bytes: 0 };
-  says({ name: 'w\u001b[2Je\u202eb', vm: { state: 'failed', reason }, disk });
+  says({ name: 'w\u001b[2Je\u202eb', vm: { state: 'failed', reason }, disk, ssh: WAY, labels: {} });
   for (const command of [['ls'], ['ls', '-q']]) {
     const out = await cli.done(...command);
     // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for

@@ -33,7 +33,9 @@ describe('a guest with an egress policy', { skip: CANNOT_BOOT_GUESTS, timeout: 6
     // Berth lets only the default route's interface forward.
     writeFileSync(`/proc/sys/net/ipv4/conf/eg${process.pid}/forwarding`, '1');
     writeFileSync(join(folder, 'resolv.conf'), `nameserver ${NAME_SERVER}\n`);
-    const mounted = `mount --bind ${folder}/resolv.conf /etc/resolv.conf && exec "$@"`;
+    // A copy of another test's mount would keep its device busy.
+    const alone = `awk '$2 ~ "^/tmp/" { print $2 }' /proc/mounts | sort -r | xargs -r umount -l`;
+    const mounted = `${alone}; mount --bind ${folder}/resolv.conf /etc/resolv.conf && exec "$@"`;
     const program = [
       'unshare',
       '--mount',

@@ -14,6 +14,16 @@ const SNAP_BYTES = 256;
 const NFLOG_HEADER_BYTES = 4;
 const NFLOG_PAYLOAD = 9;
 
+/**
+ * As a user that may read the log and no more. It ends with the agent, also a killed one: the kernel lets one program read a log. tcpdump
+ * would change its user, and so lose that signal, if it began as root.
+ */
+const UNPRIVILEGED: readonly string[] = [
+  ...['setpriv', '--reuid=65534', '--regid=65534', '--clear-groups', '--no-new-privs'],
+  ...['--inh-caps=-all,+net_admin,+net_raw', '--ambient-caps=+net_admin,+net_raw'],
+  ...['--bounding-set=-all,+net_admin,+net_raw', '--pdeathsig=KILL', '--'],
+];
+
 /** Splits tcpdump's output into destinations. Pure. */
 export class PacketReader {
   #waiting = Buffer.alloc(0);
@@ -95,17 +105,10 @@ async function readOnce(
 ): Promise<string> {
   const enter = namespace === null ? [] : ['nsenter', `--net=${namespace}`, '--'];
   const dump = [
-    'tcpdump',
-    '-i',
-    `nflog:${group}`,
-    '-s',
-    String(SNAP_BYTES),
-    '-U',
-    '--immediate-mode',
-    '-w',
-    '-',
+    ...['tcpdump', '-i', `nflog:${group}`, '-s', String(SNAP_BYTES)],
+    ...['-U', '--immediate-mode', '-w', '-'],
   ];
-  const [program = '', ...args] = [...enter, ...dump];
+  const [program = '', ...args] = [...enter, ...UNPRIVILEGED, ...dump];
   const child = spawn(program, args, {
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
