@@ -9,6 +9,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { extname, join } from 'node:path';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { Log } from '../../lib/log.ts';
+import { Signal } from '../../lib/signal.ts';
 import type { CountedDenial, FromGate, GateState } from './gate-messages.ts';
 
 export interface GateOptions {
@@ -51,7 +52,7 @@ export class GateChild {
   #state: Omit<GateState, 'sequence'> | null = null;
   #sequence = 0;
   #confirmed = 0;
-  readonly #waiting = new Set<() => void>();
+  readonly #confirmations = new Signal();
 
   constructor(options: GateOptions) {
     this.#options = options;
@@ -76,11 +77,8 @@ export class GateChild {
     this.#state = state;
     const sequence = ++this.#sequence;
     this.#send();
-    while (this.#confirmed < sequence && !this.#ending.signal.aborted) {
-      const { promise, resolve } = Promise.withResolvers<void>();
-      this.#waiting.add(resolve);
-      await promise;
-    }
+    const { signal } = this.#ending;
+    while (this.#confirmed < sequence && !signal.aborted) await this.#confirmations.wait({ signal });
   }
 
   /** It is started again. */
@@ -91,7 +89,6 @@ export class GateChild {
   close(): void {
     this.#ending.abort();
     this.kill();
-    this.#wakeWaiting();
   }
 
   async #runOnce(): Promise<void> {
@@ -138,11 +135,6 @@ export class GateChild {
       return;
     }
     this.#confirmed = Math.max(this.#confirmed, message.sequence);
-    this.#wakeWaiting();
-  }
-
-  #wakeWaiting(): void {
-    for (const wake of this.#waiting) wake();
-    this.#waiting.clear();
+    this.#confirmations.notify();
   }
 }

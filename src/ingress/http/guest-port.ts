@@ -14,6 +14,7 @@ import type { HttpRoute } from '../../agent-api/http-port-types.ts';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
+import { Signal } from '../../lib/signal.ts';
 import { dialPort } from '../dial.ts';
 import type { Exchange } from './exchange.ts';
 import type { HttpLimits } from './limits.ts';
@@ -55,7 +56,8 @@ export interface PortUse {
 export class GuestPort {
   readonly #context: PortContext;
   #route: HttpRoute;
-  #changed = Promise.withResolvers<void>();
+  /** Of the route, and refusals to wake the VM. */
+  readonly #changes = new Signal();
   #way: Promise<OpenedWay | NoWay> | null = null;
   /** When the ingress saw the guest start; null: it ran before. */
   #reachable_since_ms: number | null = null;
@@ -103,15 +105,14 @@ export class GuestPort {
       // A guest that shuts down still answers what it has begun.
       if (before.resets !== route.resets) for (const each of this.exchanges) each.guestReset();
     }
-    this.#changed.resolve();
-    this.#changed = Promise.withResolvers<void>();
+    this.#changes.notify();
   }
 
   /** The port is gone. */
   destroy(): void {
     this.#dropWay();
     for (const each of this.exchanges) each.end();
-    this.#changed.resolve();
+    this.#changes.notify();
   }
 
   noteError({ code, message }: Refusal): void {
@@ -162,20 +163,18 @@ export class GuestPort {
     const { limits, totals } = this.#context;
     if (!this.#route.wake)
       throw unavailable(
-        'The VM is not running. Start it with berth start, or let requests start it with berth update --wake.',
+        'The VM is not running. Start it with berth start, or let requests start it with berth set --wake.',
       );
     if (this.#waiting >= limits.waiting_per_instance || totals.waiting >= limits.waiting)
       throw unavailable('Too many requests wait for the VM. Try again when it runs.');
     this.#waiting += 1;
     totals.waiting += 1;
-    const over = new AbortController();
-    const either = AbortSignal.any([signal, over.signal]);
-    const { promise: changed } = this.#changed;
+    const { count: since } = this.#changes;
+    const over = AbortSignal.timeout(Math.max(1, Math.ceil(left_ms)));
     try {
       void this.#wake();
-      await Promise.race([changed, pause(Math.max(1, left_ms), either)]);
+      await this.#changes.wait({ since, signal: AbortSignal.any([signal, over]) });
     } finally {
-      over.abort();
       this.#waiting -= 1;
       totals.waiting -= 1;
     }
@@ -191,19 +190,20 @@ export class GuestPort {
     const { client, closing, log } = this.#context;
     const { instance_id } = this.#route;
     while (this.#waiting > 0 && this.#route.target === null && !closing.aborted) {
+      const { count: since } = this.#changes;
       try {
         const answer = await client.wake({ instance_id }, closing);
         if (answer.outcome === 'refused') {
           log.warn({ instance_id, why: answer.why }, 'the VM is not woken for a request');
           this.#refused = answer.why;
-          this.#changed.resolve();
-          this.#changed = Promise.withResolvers<void>();
+          this.#changes.notify();
           break;
         }
       } catch (error) {
         log.debug({ instance_id, reason: messageOf(error) }, 'the control plane did not answer the wake');
       }
-      await Promise.race([pause(WAKE_EVERY_MS, closing), this.#changed.promise]);
+      const again = AbortSignal.timeout(WAKE_EVERY_MS);
+      await this.#changes.wait({ since, signal: AbortSignal.any([closing, again]) });
     }
     this.#waking = false;
   }
