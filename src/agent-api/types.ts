@@ -31,6 +31,7 @@ import {
   VmId,
   whole,
 } from './schemas.ts';
+import { SECRETS_MAX, SecretForHost, SecretsAuthority } from './secret-types.ts';
 
 const DISK = 'disks/inst_[0-9a-hjkmnp-tv-z]{26}';
 /** A whole flush of an incompressible 1 TiB disk has 177,000 segments. */
@@ -209,6 +210,8 @@ export const Assignment = named('Assignment', {
   spec: MachineSpec,
   /** Enforced from before the guest runs. */
   egress: Egress,
+  /** Those with a value, sorted by name. */
+  secrets: Type.Optional(listOf(SecretForHost, SECRETS_MAX)),
   /** Sorted. */
   authorized_keys: KeyLines,
 });
@@ -217,7 +220,12 @@ export type Assignment = Of<typeof Assignment>;
 /** `seen`: the `etag` of the agent's present assignments. The call returns when they change, or after 20 s. */
 export const PollRequest = named('PollRequest', { seen: nullable(Etag) });
 export type PollRequest = Of<typeof PollRequest>;
-export const PollResponse = named('PollResponse', { etag: Etag, assignments: listOf(Assignment, 2 ** 20) });
+export const PollResponse = named('PollResponse', {
+  etag: Etag,
+  assignments: listOf(Assignment, 2 ** 20),
+  /** Absent: no assignment has secrets. */
+  secrets_authority: Type.Optional(SecretsAuthority),
+});
 export type PollResponse = Of<typeof PollResponse>;
 
 /** Sent every few seconds. A lease counts from the sending of its renewal; when it expires the host pauses every VM. */
