@@ -53,7 +53,7 @@ export class GuestInstance {
   /** Deletes the instance, and waits until all objects that only it held are deleted. */
   async gone(): Promise<void> {
     const look = async () => (await this.installation.client.request('GET', this.path)).status === 404;
-    await until(`${this.id} is gone`, look, { timeout_ms: SETTLE_MS, every_ms: 100 });
+    await until(`${this.id} is gone`, look, { timeout_ms: SETTLE_MS });
   }
 
   get path(): string {
@@ -88,7 +88,7 @@ export class GuestInstance {
       const vm = await this.vm();
       return wanted(vm) && vm;
     };
-    return until(`${this.id} is ${what}`, look, { timeout_ms, every_ms: 50 });
+    return until(`${this.id} is ${what}`, look, { timeout_ms });
   }
 
   async start(): Promise<VmBody> {

@@ -4,9 +4,13 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 /** Conditions usually hold within seconds; a busy machine may take much longer. */
 const PATIENCE_MS = 120_000;
+const SHORTEST_PAUSE_MS = 20;
+/** Most conditions are requests, so a long wait asks less often. It ends at most a fiftieth later. */
+const PAUSE_OF_WAITED = 1 / 50;
 
 export interface Patience {
   readonly timeout_ms?: number;
+  /** Default: 20 at first, and more in a long wait. To be given for a state that soon passes. */
   readonly every_ms?: number;
 }
 
@@ -14,16 +18,17 @@ export interface Patience {
 export async function until<T>(
   what: string,
   condition: () => T | Promise<T>,
-  { timeout_ms = PATIENCE_MS, every_ms = 20 }: Patience = {},
+  { timeout_ms = PATIENCE_MS, every_ms }: Patience = {},
 ): Promise<Exclude<T, undefined | null | false>> {
-  const deadline = performance.now() + timeout_ms;
+  const began = performance.now();
   for (;;) {
     const value = await condition();
     if (value !== undefined && value !== null && value !== false) {
       return value as Exclude<T, undefined | null | false>;
     }
-    assert(performance.now() < deadline, `not within ${timeout_ms} ms: ${what}`);
-    await sleep(every_ms);
+    const waited_ms = performance.now() - began;
+    assert(waited_ms < timeout_ms, `not within ${timeout_ms} ms: ${what}`);
+    await sleep(every_ms ?? Math.max(SHORTEST_PAUSE_MS, waited_ms * PAUSE_OF_WAITED));
   }
 }
 
