@@ -1,26 +1,32 @@
 /**
  * `node bin/run-tests.ts TAP FILE…`: runs test files in the given order (`node --test` would sort them), three at a time, and writes
- * their results to TAP too. All use one PostgreSQL server, which ends with the run, also when the run is interrupted.
+ * their results to TAP too. All use one PostgreSQL server, which ends with the run, also when the run is interrupted. The files that
+ * share an installation run in one process, one after the other, in place of the first of them.
  */
-import { createWriteStream } from 'node:fs';
+import { createWriteStream, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { run } from 'node:test';
 import { spec, tap } from 'node:test/reporters';
 import { endIfInterrupted } from '../test/support/interrupted.ts';
 import { startTestPostgres } from '../test/support/test-postgres.ts';
 
+const TOGETHER = join(import.meta.dirname, 'run-together.ts');
+
 const [tap_path = '', ...files] = process.argv.slice(2);
+const together = files.filter((file) => /shared-installation\.ts'/.test(readFileSync(file, 'utf8')));
+const processes = [...new Set(files.map((file) => (together.includes(file) ? TOGETHER : file)))];
 const postgres = await startTestPostgres();
 const interrupted = new AbortController();
 endIfInterrupted(async () => interrupted.abort());
 const results = run({
-  files,
+  files: processes,
   // On two cores: the tests wait for other processes and for guests more than they compute.
   concurrency: 3,
   timeout: 600_000,
   signal: interrupted.signal,
   execArgv: ['--import', './test/support/end-of-file.ts'],
-  env: { ...process.env, BERTH_TEST_POSTGRES: postgres.url },
+  env: { ...process.env, BERTH_TEST_POSTGRES: postgres.url, BERTH_TEST_TOGETHER: together.join(' ') },
 });
 results.on('test:fail', () => {
   process.exitCode = 1;

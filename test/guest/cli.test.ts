@@ -3,10 +3,10 @@ import assert from 'node:assert/strict';
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { readFirstLogin } from '../../src/launch/first-login.ts';
 import { Cli } from '../support/cli.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
-
-const PASSWORD = 'correct horse battery';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
+import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 
 describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
@@ -15,16 +15,17 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
   const KEY = () => ['-i', join(cli.home, 'key')];
 
   before(async () => {
-    berth = await Installation.start({ settings: { BERTH_ADMIN_PASSWORD: PASSWORD } });
+    berth = await borrowInstallation();
     cli.env['BERTH_URL'] = berth.origin;
     cli.env['BERTH_DATA_DIR'] = berth.data_dir;
     mkdirSync(join(cli.home, '.ssh'), { mode: 0o700 });
-    copyFileSync(join(berth.data_dir, 'admin-key'), join(cli.home, 'key'));
+    copyFileSync(berth.ssh.key_path, join(cli.home, 'key'));
   });
-  after(() => berth?.dispose());
+  after(returnInstallation);
 
   test('the administrator logs in on the server without a name', async () => {
-    const ran = await cli.run(['login', '--password-stdin'], PASSWORD);
+    const login = await readFirstLogin(berth.paths);
+    const ran = await cli.run(['login', '--password-stdin'], login?.password);
     assert.equal(ran.code, 0, ran.err);
     assert.match(ran.out, /as admin@localhost, in /);
     const found = await cli.done('doctor');
@@ -64,7 +65,7 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
     writeFileSync(config, block.replace(join(folder, id), join(cli.home, 'wrong')));
     writeFileSync(
       join(cli.home, 'wrong'),
-      lines.replace(/AAAA\S+/g, readFileSync(`${berth.data_dir}/admin-key.pub`, 'utf8').split(' ')[1] ?? ''),
+      lines.replace(/AAAA\S+/g, berth.ssh.public_key.split(' ')[1] ?? ''),
     );
     const { execFile } = await import('node:child_process');
     const refused = await new Promise<string>((resolve) => {
@@ -88,7 +89,7 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
     assert.match(await cli.done('ls'), /^web +stopped +1 +256 MiB +2 GiB +all saved /m);
     // A key that lies where this environment's home says, which ssh itself would not look at.
     for (const end of ['', '.pub']) {
-      copyFileSync(join(berth.data_dir, `admin-key${end}`), join(cli.home, '.ssh', `id_ed25519${end}`));
+      copyFileSync(`${berth.ssh.key_path}${end}`, join(cli.home, '.ssh', `id_ed25519${end}`));
     }
     const read = await cli.run(['ssh', 'web', '--', 'cat', '/srv/note']);
     assert.deepEqual([read.code, read.out], [0, 'kept\n'], read.err);

@@ -7,7 +7,8 @@ import type { MetricHistory } from '../../client/src/berth.ts';
 import type { ExecResult } from '../../src/agent-api/host-calls.ts';
 import type { VmMetrics } from '../../src/vms/metrics.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
+import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
@@ -20,12 +21,12 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   const sh = async (script: string) => (await exec(['sh', '-c', script])).stdout.trim();
 
   before(async () => {
-    berth = await Installation.start();
+    berth = await borrowInstallation();
     const user_data =
       '#!/bin/bash\necho "first: $(id -un) $HOME $(umask) $BASH_VERSION"; echo run >> /srv/runs; exit 3\n';
     guest = await GuestInstance.running(berth, 'box', { user_data });
   });
-  after(() => berth?.dispose());
+  after(returnInstallation);
 
   test('runs a command as root, with its input and output', async () => {
     const script = 'id -u; pwd; cat; echo "$1" >&2; exit 7';

@@ -6,8 +6,9 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import type { ErrorBody, InstanceBody, SshBody } from '../support/rest-client.ts';
+import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { SshClient } from '../support/ssh-client.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
@@ -34,9 +35,9 @@ describe('the five steps', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
 
   before(async () => {
     // The first start, with a generated password, an account with a key: done by the harness.
-    berth = await Installation.start();
+    berth = await borrowInstallation();
   });
-  after(() => berth?.dispose());
+  after(returnInstallation);
 
   test('an instance is created, its VM starts, and it runs with SSH details', async () => {
     // No automatic flush but the first: what a receipt says is then what this test has written.

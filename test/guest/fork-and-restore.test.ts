@@ -5,8 +5,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import type { ErrorBody, InstanceBody } from '../support/rest-client.ts';
+import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 
 describe('fork and restore', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
   let berth: Installation;
@@ -34,9 +35,9 @@ describe('fork and restore', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () 
   const machineId = (guest: GuestInstance) => guest.sh('cat /etc/machine-id');
 
   before(async () => {
-    berth = await Installation.start();
+    berth = await borrowInstallation();
   });
-  after(() => berth?.dispose());
+  after(returnInstallation);
 
   test('a running instance is forked from its last durable generation, and cannot be restored', async () => {
     parent = await GuestInstance.running(berth, 'parent');

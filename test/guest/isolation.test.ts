@@ -15,8 +15,9 @@ import { hostCgroups } from '../../src/host/vm/cgroup.ts';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { VM_UID_BASE } from '../../src/host/vm/uid.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { NO_TAP } from '../support/no-tap.ts';
+import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { until } from '../support/waiting.ts';
 
 /** What must not be reached wherever a guest runs. */
@@ -39,13 +40,13 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
       socket.on('error', () => undefined).end('host\n');
     });
     await new Promise<void>((resolve) => server.listen(0, '0.0.0.0', resolve));
-    berth = await Installation.start();
+    berth = await borrowInstallation();
     hostile = await GuestInstance.running(berth, 'hostile');
     neighbour = await GuestInstance.running(berth, 'neighbour');
   });
   after(async () => {
     server?.close();
-    await berth?.dispose();
+    await returnInstallation();
   });
 
   const field = (guest: GuestInstance, name: string) => {
@@ -55,7 +56,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
   const uidOf = (guest: GuestInstance) => VM_UID_BASE + guest.target.port;
   /**
    * Counts, just before the rules decide, the connections that the guest begins: else what is not even tried would pass
-   * for refused. A table of the test's own, in the guests' network namespace, which goes with the installation.
+   * for refused. A table of the test's own, in the guests' network namespace.
    */
   const nft = (...args: string[]) => inNetwork(guestNetworkOf(berth.data_dir), ['nft', ...args]);
   const countTries = (guest: GuestInstance) => {
@@ -98,6 +99,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.equal(await hostile.sh(script, list), '', 'each is refused, and at once');
     assert.equal(heard, 0);
     const begun = await tries();
+    await nft('delete table inet watched');
     assert.ok(begun >= targets.length, `${begun} connections were begun of ${targets.length}`);
   });
 

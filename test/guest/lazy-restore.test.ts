@@ -12,7 +12,8 @@ import type { InstanceId } from '../../src/lib/ids.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { GuestReader } from '../support/guest-reader.ts';
 import { GuestWriter } from '../support/guest-writer.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
+import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
@@ -38,7 +39,7 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
     guest.shAgain(`echo 3 > /proc/sys/vm/drop_caches; sha256sum --quiet -c ${SUMS} && echo right`);
 
   before(async () => {
-    berth = await Installation.start();
+    berth = await borrowInstallation();
     guest = await GuestInstance.running(berth, 'lazy');
     // Random, so that it does not compress; in several files; and something of the image overwritten with zeroes.
     await guest.sh(
@@ -48,7 +49,7 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
     );
     await guest.flush();
   });
-  after(() => berth?.dispose());
+  after(returnInstallation);
 
   test('accepts ssh before the disk has arrived, and reads correct data', async () => {
     await guest.stop();

@@ -7,8 +7,9 @@ import { connect, createServer } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';
+import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { skProvider } from '../support/sk-provider.ts';
 import { type KeyKind, runProgram, SshClient } from '../support/ssh-client.ts';
 import { until } from '../support/waiting.ts';
@@ -28,13 +29,13 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
   const here = (name: string) => join(berth.data_dir, name);
 
   before(async () => {
-    berth = await Installation.start();
+    berth = await borrowInstallation();
     guest = await GuestInstance.running(berth, 'ways');
     content = randomBytes(SIZE);
     local = here('content');
     writeFileSync(local, content);
   });
-  after(() => berth?.dispose());
+  after(returnInstallation);
 
   const program = async (name: string, args: readonly string[], input = '') => {
     const result = await runProgram(name, args, input);

@@ -11,7 +11,8 @@ import { hostCgroups } from '../../src/host/vm/cgroup.ts';
 import { killProcess } from '../../src/host/vm/process-identity.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
+import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { SshClient } from '../support/ssh-client.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
@@ -44,14 +45,14 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   };
 
   before(async () => {
-    berth = await Installation.start();
+    berth = await borrowInstallation();
     guest = await GuestInstance.running(berth, 'sleeper');
     other = new SshClient(berth.data_dir, 'other-key');
     other.know(guest.target.known_hosts);
     const body = { name: 'other-key', public_key: other.public_key };
     other_key = (await berth.client.expect<{ id: string }>(201, 'POST', '/v1/me/ssh-keys', body)).id;
   });
-  after(() => berth?.dispose());
+  after(returnInstallation);
 
   test('resumes with its processes, tmpfs and host key, a correct clock, and without a revoked key', async () => {
     await guest.sh(`${COUNTER} echo here > /run/kept; echo dirty > /srv/kept`);

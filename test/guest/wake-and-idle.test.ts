@@ -4,8 +4,9 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import type { SshBody } from '../support/rest-client.ts';
+import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
@@ -17,11 +18,11 @@ describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, (
   let details: SshBody;
 
   before(async () => {
-    berth = await Installation.start();
+    berth = await borrowInstallation();
     guest = await GuestInstance.running(berth, 'sleeper');
     details = guest.target;
   });
-  after(() => berth?.dispose());
+  after(returnInstallation);
 
   const change = (body: object) => berth.client.expect(200, 'PATCH', guest.path, body);
   /** How a plain connection ends: with what was heard until then. */

@@ -83,9 +83,10 @@ export class Installation {
   readonly port: number;
   readonly ssh_ports: { readonly first: number; readonly last: number };
   readonly http_port: number;
-  readonly client: RestClient;
   /** The administrator's client. The administrator owns everything that the tests create. */
-  readonly ssh: SshClient;
+  readonly client: RestClient;
+  /** With the key of the administrator's account. */
+  ssh: SshClient;
   #settings: Readonly<Record<string, string>>;
   readonly #program: readonly [string, ...string[]];
   readonly #undo: () => void;
@@ -133,10 +134,7 @@ export class Installation {
       options.seeded?.(installation.data_dir);
       await installation.start();
       await installation.login();
-      await installation.client.expect(201, 'POST', '/v1/me/ssh-keys', {
-        name: 'admin-key',
-        public_key: installation.ssh.public_key,
-      });
+      await installation.registerKey();
       return installation;
     } catch (error) {
       await installation.dispose();
@@ -206,6 +204,11 @@ export class Installation {
     const password = this.#settings['BERTH_ADMIN_PASSWORD'] ?? this.#password;
     assert(password !== undefined, 'the administrator has a password');
     await this.client.login('admin@localhost', password);
+  }
+
+  async registerKey(): Promise<void> {
+    const key = { name: 'admin-key', public_key: this.ssh.public_key };
+    await this.client.expect(201, 'POST', '/v1/me/ssh-keys', key);
   }
 
   /** Waits until something matching was printed after `from` (an earlier length of `output`). */
