@@ -1,7 +1,7 @@
 /**
- * One installation for the test files of a process, which borrow it one after the other (`bin/shared-installation.txt`). Each
- * file finds no instances, and one SSH key that was never used. A file that the installation cannot be cleaned after fails,
- * and the next one gets a new installation.
+ * One installation for the test files that import this. `bin/run-tests.ts` runs them in one process, where they borrow it one
+ * after the other. Each file finds no instances, and one SSH key that was never used. A file that the installation cannot be
+ * cleaned after fails, and the next one gets a new installation.
  */
 import { mkdtempSync } from 'node:fs';
 import { join } from 'node:path';
