@@ -14,6 +14,22 @@ export type ErrorBody = {
   };
 };
 
+export type ProblemDetails = {
+  type: string;
+  /** The phrase of the HTTP status */
+  title: string;
+  status: number;
+  /** For people; programs read the code */
+  detail: string;
+  code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'BAD_GATEWAY' | 'UNAVAILABLE';
+  request_id: string;
+  /** The fields that are wrong, if the error is about fields */
+  details?: Array<{
+    field: string;
+    issue: string;
+  }> | undefined;
+};
+
 export type AcceptInvitationRequest = {
   token: string;
 };

@@ -127,6 +127,17 @@ export const ERROR_SCHEMA = closed({
   }),
 });
 
+/** The same as problem details (RFC 9457). */
+export const PROBLEM_SCHEMA = closed({
+  type: Type.Literal('about:blank'),
+  title: Type.String({ maxLength: 100, description: 'The phrase of the HTTP status' }),
+  status: Type.Integer({ minimum: 400, maximum: 599, format: 'int32' }),
+  detail: Type.String({ maxLength: 1000, description: 'For people; programs read the code' }),
+  code: oneOf(Object.keys(ERROR_CODES)),
+  request_id: Type.String({ maxLength: 28, pattern: '^req_[0-9a-f]{24}$' }),
+  details: Type.Optional(ErrorDetails),
+});
+
 export const Disk = named('Disk', {
   size_bytes: Type.Integer({ examples: [8_589_934_592] }),
   generation: Type.Integer({
