@@ -120,6 +120,8 @@ export type ChangeInstanceRequest = {
   idle_timeout_seconds?: number | null | undefined;
   /** A connection to the SSH port of a stopped VM, or a request to one of its HTTP ports, starts the VM and waits until the guest answers */
   wake_on_connect?: boolean | undefined;
+  /** `on_failure`: a VM that fails is started again, after 1 s, then 2, 4, 8 and 16 s; after five such starts within 10 minutes it stays `failed`. Its next `running` has the reason `recovered`, which says what was lost */
+  restart?: 'never' | 'on_failure' | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
   egress?: {
@@ -244,6 +246,8 @@ export type CreateInstanceRequest = {
   idle_timeout_seconds?: number | null | undefined;
   /** A connection to the SSH port of a stopped VM, or a request to one of its HTTP ports, starts the VM and waits until the guest answers */
   wake_on_connect?: boolean | undefined;
+  /** `on_failure`: a VM that fails is started again, after 1 s, then 2, 4, 8 and 16 s; after five such starts within 10 minutes it stays `failed`. Its next `running` has the reason `recovered`, which says what was lost */
+  restart?: 'never' | 'on_failure' | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
   egress?: {
@@ -478,6 +482,8 @@ export type Instance = {
   labels: Record<string, string>;
   idle_timeout_seconds: number | null;
   wake_on_connect: boolean;
+  /** `on_failure`: a VM that fails is started again, after 1 s, then 2, 4, 8 and 16 s; after five such starts within 10 minutes it stays `failed`. Its next `running` has the reason `recovered`, which says what was lost */
+  restart: 'never' | 'on_failure';
   auto_flush_seconds: number | null;
   generations_keep: GenerationsKeep;
   egress: Egress;

@@ -350,11 +350,13 @@ create table instances (
   forked_from jsonb,
   egress_mode text not null default 'open'::text,
   egress_allow text[] not null default '{}'::text[],
+  restart text not null default 'never'::text,
   constraint instances_pkey PRIMARY KEY (id),
   constraint instances_org_id_name_key UNIQUE (org_id, name),
   constraint instances_ssh_port_key UNIQUE (ssh_port),
   constraint instances_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id),
   constraint instances_egress_mode_check CHECK ((egress_mode = ANY (ARRAY['open'::text, 'deny'::text, 'allow'::text]))),
+  constraint instances_restart_check CHECK ((restart = ANY (ARRAY['never'::text, 'on_failure'::text]))),
   constraint instances_ssh_key_mode_check CHECK ((ssh_key_mode = ANY (ARRAY['account'::text, 'explicit'::text])))
 );
 
@@ -665,6 +667,7 @@ create table vms (
   generation bigint not null default 0,
   commit_id uuid,
   resets integer not null default 0,
+  restarted_at timestamp with time zone,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),
@@ -783,6 +786,7 @@ CREATE UNIQUE INDEX image_versions_current ON public.image_versions USING btree 
 CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);
 CREATE INDEX instances_image ON public.instances USING btree (image);
 CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
+CREATE INDEX instances_restart ON public.instances USING btree (id) WHERE (restart <> 'never'::text);
 CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC);
 CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
 CREATE INDEX mails_due ON public.mails USING btree (due_at);
