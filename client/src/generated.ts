@@ -624,6 +624,11 @@ export type ListSshKeysResponse = {
   next_cursor: string | null;
 };
 
+export type ListUsageResponse = {
+  data: Array<Usage>;
+  next_cursor: string | null;
+};
+
 export type ListWebhookDeliveriesResponse = {
   data: Array<WebhookDelivery>;
   next_cursor: string | null;
@@ -1152,6 +1157,25 @@ export type SudoGrantRequest = {
 export type SudoGrantResponse = {
   /** RFC 3339, UTC, milliseconds */
   expires_at: string;
+};
+
+export type Usage = {
+  /** It may be deleted */
+  instance_id: string;
+  /** When the hour or day begins, in UTC */
+  start: string;
+  /** How long a VM ran */
+  running_seconds: number;
+  /** Processor time of the VM, with the emulation of its devices */
+  cpu_seconds: number;
+  /** Memory of the running VM, times hours */
+  memory_gib_hours: number;
+  /** Bytes in object storage, times hours; shared ones count for each instance */
+  stored_gib_hours: number;
+  /** Written by the guest and saved to object storage */
+  flushed_bytes: number;
+  /** Passed by HTTP ports, in both directions */
+  http_bytes: number;
 };
 
 export type User = {
@@ -1830,6 +1854,11 @@ export interface Operations {
     input: Record<string, never>;
     answer: string;
   };
+  /** List what the organisation's instances used */
+  listUsage: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; from?: string | undefined; to?: string | undefined; interval?: 'hour' | 'day' | undefined; instance?: string | undefined } | undefined };
+    answer: ListUsageResponse;
+  };
   /** List the organisation's events of the last 30 days */
   listEvents: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
@@ -1947,6 +1976,7 @@ export const OPERATIONS = {
   getNotificationPreferences: { method: 'GET', path: '/v1/notifications/preferences', takes_idempotency_key: false, answers_text: false },
   setNotificationPreferences: { method: 'PUT', path: '/v1/notifications/preferences', takes_idempotency_key: false, answers_text: false },
   streamNotifications: { method: 'GET', path: '/v1/notifications/stream', takes_idempotency_key: false, answers_text: true },
+  listUsage: { method: 'GET', path: '/v1/usage', takes_idempotency_key: false, answers_text: false },
   listEvents: { method: 'GET', path: '/v1/events', takes_idempotency_key: false, answers_text: false },
   streamEvents: { method: 'GET', path: '/v1/events/stream', takes_idempotency_key: false, answers_text: true },
 } as const;

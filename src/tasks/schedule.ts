@@ -22,6 +22,7 @@ import { checkpointDisks } from './checkpoint-disks.ts';
 import { claimStore } from './claim-store.ts';
 import { compactDisks } from './compact-disks.ts';
 import { composeMails } from './compose-mails.ts';
+import { countUsage } from './count-usage.ts';
 import { dispatchEvents } from './dispatch-events.ts';
 import { downsampleMetrics } from './downsample-metrics.ts';
 import { dropGenerations } from './drop-generations.ts';
@@ -76,6 +77,7 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'expire-hosts', every_ms: S, run: () => expireHosts(db, leases, log) },
     { name: 'enforce-deadlines', every_ms: 2 * S, run: () => enforceDeadlines(db, deadlines) },
     { name: 'restart-failed', every_ms: S, run: () => restartFailed(db, parts.quotas, log) },
+    { name: 'count-usage', every_ms: 20 * S, run: () => countUsage(db) },
     { name: 'stop-idle', every_ms: 5 * S, run: () => stopIdle(db, log) },
     { name: 'report-expiry', every_ms: 10 * MIN, run: () => reportExpiry(db) },
     { name: 'sweep', every_ms: 10 * MIN, run: () => sweep(db) },
