@@ -64,6 +64,7 @@ export type {
   Org,
   Port,
   SshKey,
+  Usage,
   User,
   Vm,
   VmState,

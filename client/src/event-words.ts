@@ -119,6 +119,7 @@ function forked({ who, it, data, nameOf }: Facts): string {
 function started({ who, it, cause, reason }: Facts): string {
   const how = reason['code'] === 'cold_boot' ? ', which lost its memory and booted' : '';
   if (cause === 'woken') return `A connection started ${it}${how}`;
+  if (cause === 'restart_on_failure') return `${it} was started again after it had failed${how}`;
   return `${who} ${reason['code'] === 'resumed' ? 'resumed' : 'started'} ${it}${how}`;
 }
 

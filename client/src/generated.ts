@@ -14,6 +14,22 @@ export type ErrorBody = {
   };
 };
 
+export type ProblemDetails = {
+  type: string;
+  /** The phrase of the HTTP status */
+  title: string;
+  status: number;
+  /** For people; programs read the code */
+  detail: string;
+  code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'BAD_GATEWAY' | 'UNAVAILABLE';
+  request_id: string;
+  /** The fields that are wrong, if the error is about fields */
+  details?: Array<{
+    field: string;
+    issue: string;
+  }> | undefined;
+};
+
 export type AcceptInvitationRequest = {
   token: string;
 };
@@ -104,6 +120,8 @@ export type ChangeInstanceRequest = {
   idle_timeout_seconds?: number | null | undefined;
   /** A connection to the SSH port of a stopped VM, or a request to one of its HTTP ports, starts the VM and waits until the guest answers */
   wake_on_connect?: boolean | undefined;
+  /** `on_failure`: a VM that fails is started again, after 1 s, then 2, 4, 8 and 16 s; after five such starts within 10 minutes it stays `failed`. Its next `running` has the reason `recovered`, which says what was lost */
+  restart?: 'never' | 'on_failure' | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
   egress?: {
@@ -228,6 +246,8 @@ export type CreateInstanceRequest = {
   idle_timeout_seconds?: number | null | undefined;
   /** A connection to the SSH port of a stopped VM, or a request to one of its HTTP ports, starts the VM and waits until the guest answers */
   wake_on_connect?: boolean | undefined;
+  /** `on_failure`: a VM that fails is started again, after 1 s, then 2, 4, 8 and 16 s; after five such starts within 10 minutes it stays `failed`. Its next `running` has the reason `recovered`, which says what was lost */
+  restart?: 'never' | 'on_failure' | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
   egress?: {
@@ -462,6 +482,8 @@ export type Instance = {
   labels: Record<string, string>;
   idle_timeout_seconds: number | null;
   wake_on_connect: boolean;
+  /** `on_failure`: a VM that fails is started again, after 1 s, then 2, 4, 8 and 16 s; after five such starts within 10 minutes it stays `failed`. Its next `running` has the reason `recovered`, which says what was lost */
+  restart: 'never' | 'on_failure';
   auto_flush_seconds: number | null;
   generations_keep: GenerationsKeep;
   egress: Egress;
@@ -599,6 +621,11 @@ export type ListSessionsResponse = {
 
 export type ListSshKeysResponse = {
   data: Array<SshKey>;
+  next_cursor: string | null;
+};
+
+export type ListUsageResponse = {
+  data: Array<Usage>;
   next_cursor: string | null;
 };
 
@@ -1130,6 +1157,25 @@ export type SudoGrantRequest = {
 export type SudoGrantResponse = {
   /** RFC 3339, UTC, milliseconds */
   expires_at: string;
+};
+
+export type Usage = {
+  /** It may be deleted */
+  instance_id: string;
+  /** When the hour or day begins, in UTC */
+  start: string;
+  /** How long a VM ran */
+  running_seconds: number;
+  /** Processor time of the VM, with the emulation of its devices */
+  cpu_seconds: number;
+  /** Memory of the running VM, times hours */
+  memory_gib_hours: number;
+  /** Bytes in object storage, times hours; shared ones count for each instance */
+  stored_gib_hours: number;
+  /** Written by the guest and saved to object storage */
+  flushed_bytes: number;
+  /** Passed by HTTP ports, in both directions */
+  http_bytes: number;
 };
 
 export type User = {
@@ -1808,6 +1854,11 @@ export interface Operations {
     input: Record<string, never>;
     answer: string;
   };
+  /** List what the organisation's instances used */
+  listUsage: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; from?: string | undefined; to?: string | undefined; interval?: 'hour' | 'day' | undefined; instance?: string | undefined } | undefined };
+    answer: ListUsageResponse;
+  };
   /** List the organisation's events of the last 30 days */
   listEvents: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined; since?: string | undefined; until?: string | undefined; actor?: string | undefined } | undefined };
@@ -1925,6 +1976,7 @@ export const OPERATIONS = {
   getNotificationPreferences: { method: 'GET', path: '/v1/notifications/preferences', takes_idempotency_key: false, answers_text: false },
   setNotificationPreferences: { method: 'PUT', path: '/v1/notifications/preferences', takes_idempotency_key: false, answers_text: false },
   streamNotifications: { method: 'GET', path: '/v1/notifications/stream', takes_idempotency_key: false, answers_text: true },
+  listUsage: { method: 'GET', path: '/v1/usage', takes_idempotency_key: false, answers_text: false },
   listEvents: { method: 'GET', path: '/v1/events', takes_idempotency_key: false, answers_text: false },
   streamEvents: { method: 'GET', path: '/v1/events/stream', takes_idempotency_key: false, answers_text: true },
 } as const;

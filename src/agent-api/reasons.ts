@@ -11,6 +11,7 @@ export const VM_REASONS = [
   'guest_poweroff',
   'guest_reboot',
   'woken',
+  'restart_on_failure',
   'idle',
   'flush_pending',
   'recovered',

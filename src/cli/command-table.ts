@@ -27,6 +27,7 @@ import { SERVICE_ACCOUNT_COMMANDS } from './commands/service-account-commands.ts
 import { SESSION_COMMANDS } from './commands/session-commands.ts';
 import { SSH_COMMANDS } from './commands/ssh-commands.ts';
 import { UP } from './commands/up-command.ts';
+import { USAGE } from './commands/usage-command.ts';
 import { VM_COMMANDS } from './commands/vm-commands.ts';
 import { WATCH_COMMANDS } from './commands/watch-commands.ts';
 import { WEBHOOK_COMMANDS } from './commands/webhook-commands.ts';
@@ -42,7 +43,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
   { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
-  { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, CONSOLE] },
+  { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, USAGE, CONSOLE] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: LOGIN_COMMANDS },
   { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },

@@ -350,11 +350,13 @@ create table instances (
   forked_from jsonb,
   egress_mode text not null default 'open'::text,
   egress_allow text[] not null default '{}'::text[],
+  restart text not null default 'never'::text,
   constraint instances_pkey PRIMARY KEY (id),
   constraint instances_org_id_name_key UNIQUE (org_id, name),
   constraint instances_ssh_port_key UNIQUE (ssh_port),
   constraint instances_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id),
   constraint instances_egress_mode_check CHECK ((egress_mode = ANY (ARRAY['open'::text, 'deny'::text, 'allow'::text]))),
+  constraint instances_restart_check CHECK ((restart = ANY (ARRAY['never'::text, 'on_failure'::text]))),
   constraint instances_ssh_key_mode_check CHECK ((ssh_key_mode = ANY (ARRAY['account'::text, 'explicit'::text])))
 );
 
@@ -619,6 +621,26 @@ create table sudo_grants (
   constraint sudo_grants_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
+create table usage_clock (
+  one boolean not null default true,
+  counted_until timestamp with time zone not null default now(),
+  constraint usage_clock_pkey PRIMARY KEY (one),
+  constraint usage_clock_one_check CHECK (one)
+);
+
+create table usage_hours (
+  instance_id text not null,
+  org_id text not null,
+  hour timestamp with time zone not null,
+  running_seconds double precision not null default 0,
+  cpu_seconds double precision not null default 0,
+  memory_mib_seconds double precision not null default 0,
+  stored_byte_seconds double precision not null default 0,
+  flushed_bytes bigint not null default 0,
+  http_bytes bigint not null default 0,
+  constraint usage_hours_pkey PRIMARY KEY (instance_id, hour)
+);
+
 create table user_data (
   instance_id text not null,
   script text not null,
@@ -665,6 +687,7 @@ create table vms (
   generation bigint not null default 0,
   commit_id uuid,
   resets integer not null default 0,
+  restarted_at timestamp with time zone,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),
@@ -783,6 +806,7 @@ CREATE UNIQUE INDEX image_versions_current ON public.image_versions USING btree 
 CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);
 CREATE INDEX instances_image ON public.instances USING btree (image);
 CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
+CREATE INDEX instances_restart ON public.instances USING btree (id) WHERE (restart <> 'never'::text);
 CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC);
 CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
 CREATE INDEX mails_due ON public.mails USING btree (due_at);
@@ -810,8 +834,11 @@ CREATE INDEX ssh_keys_membership ON public.ssh_keys USING btree (org_id, user_id
 CREATE INDEX ssh_keys_parent ON public.ssh_keys USING btree (parent_key) WHERE (parent_key IS NOT NULL);
 CREATE INDEX sudo_grants_session ON public.sudo_grants USING btree (session_id);
 CREATE INDEX sudo_grants_user ON public.sudo_grants USING btree (user_id);
+CREATE INDEX usage_hours_old ON public.usage_hours USING btree (hour);
+CREATE INDEX usage_hours_page ON public.usage_hours USING btree (org_id, hour DESC, instance_id DESC);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 CREATE INDEX vms_host ON public.vms USING btree (host_id) WHERE (state <> 'stopped'::text);
+CREATE INDEX vms_stopped_at ON public.vms USING btree (stopped_at);
 CREATE INDEX webhook_attempts_at ON public.webhook_attempts USING brin (at);
 CREATE INDEX webhook_deliveries_failed ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE (state = 'failed'::text);
 CREATE INDEX webhook_deliveries_in_order ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE ((state = 'pending'::text) AND in_order);

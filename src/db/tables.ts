@@ -19,10 +19,12 @@ import type {
   VmId,
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
+import type { RestartPolicy } from '../lib/restart-policy.ts';
 import type { AuditTables } from './audit-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
 import type { HttpTables } from './http-tables.ts';
+import type { UsageTables } from './usage-tables.ts';
 import type { WebhookTables } from './webhook-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
@@ -55,7 +57,13 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends AuditTables, DeliveryTables, EgressTables, HttpTables, WebhookTables {
+export interface Database
+  extends AuditTables,
+    DeliveryTables,
+    EgressTables,
+    HttpTables,
+    UsageTables,
+    WebhookTables {
   users: {
     id: UserId;
     email: string;
@@ -222,6 +230,7 @@ export interface Database extends AuditTables, DeliveryTables, EgressTables, Htt
     event_sequence: Generated<number>;
     idle_timeout_seconds: number | null;
     wake_on_connect: boolean;
+    restart: Generated<RestartPolicy>;
     auto_flush_seconds: number | null;
     keep_last: Generated<number>;
     keep_daily_days: Generated<number>;
@@ -340,6 +349,7 @@ export interface Database extends AuditTables, DeliveryTables, EgressTables, Htt
     /** The head that it began from, or has committed last. */
     generation: Generated<number>;
     commit_id: string | null;
+    restarted_at: Date | null;
   };
   memory_images: {
     key: string;

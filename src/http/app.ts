@@ -43,6 +43,7 @@ import { registerPortAccess } from './v1/port-access.ts';
 import { registerPorts } from './v1/ports.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
+import { registerUsage } from './v1/usage.ts';
 import { registerVm } from './v1/vm.ts';
 import { registerVmConsole } from './v1/vm-console.ts';
 import { registerVmEgress } from './v1/vm-egress.ts';
@@ -156,5 +157,6 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerWebhooks(app, context, cursors);
   registerWebhookDeliveries(app, context, cursors);
   registerNotifications(app, context, cursors, streams);
+  registerUsage(app, context, cursors);
   registerEvents(app, context, cursors, streams);
 }

@@ -1,4 +1,7 @@
-/** Turns errors into responses, here alone: `{"error":{"code","message","request_id","details"}}`. */
+/**
+ * Turns errors into responses, here alone: `{"error":{"code","message","request_id","details"}}`, or problem details for a caller
+ * that prefers them.
+ */
 import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
@@ -6,6 +9,7 @@ import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify';
 import { isFull, isUnavailable } from '../db/pool.ts';
 import { AppError, ERROR_CODES, type ErrorCode, type ErrorDetail, errnoOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import { PROBLEM_TYPE, prefersProblem, problemOf } from './problem-details.ts';
 import { detailsOf } from './validation-words.ts';
 
 export interface ErrorBody {
@@ -85,8 +89,13 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
       ...(error.details ? { details: error.details } : {}),
     },
   };
-  // Not by the route's serialiser, because errors have the same shape on every route.
-  reply.status(status).type('application/json; charset=utf-8').serializer(JSON.stringify).send(body);
+  const as_problem = prefersProblem(request.headers.accept);
+  reply
+    .status(status)
+    .type(as_problem ? PROBLEM_TYPE : 'application/json; charset=utf-8')
+    // Not by the route's serialiser, because errors have the same shape on every route.
+    .serializer(JSON.stringify)
+    .send(as_problem ? problemOf(body) : body);
 }
 
 /** Answers bytes that are not an HTTP request, or one whose head is too large or too slow, and disconnects. */

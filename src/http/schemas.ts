@@ -6,6 +6,7 @@ import { type Static, type TSchema, type TSchemaOptions, type TStringOptions, Ty
 import { EGRESS_ENTRIES_MAX, EGRESS_ENTRY_LENGTH_MAX, EGRESS_MODES } from '../lib/egress-policy.ts';
 import { ERROR_CODES } from '../lib/errors.ts';
 import type { IdPrefix } from '../lib/ids.ts';
+import { RESTART_POLICIES } from '../lib/restart-policy.ts';
 import { VM_STATES } from '../vms/model.ts';
 import { EMAIL_PATTERN, NAME_PATTERN, PRINTABLE_PATTERN, WHOLE_NUMBER_PATTERN } from './validation-words.ts';
 
@@ -127,6 +128,17 @@ export const ERROR_SCHEMA = closed({
   }),
 });
 
+/** The same as problem details (RFC 9457). */
+export const PROBLEM_SCHEMA = closed({
+  type: Type.Literal('about:blank'),
+  title: Type.String({ maxLength: 100, description: 'The phrase of the HTTP status' }),
+  status: Type.Integer({ minimum: 400, maximum: 599, format: 'int32' }),
+  detail: Type.String({ maxLength: 1000, description: 'For people; programs read the code' }),
+  code: oneOf(Object.keys(ERROR_CODES)),
+  request_id: Type.String({ maxLength: 28, pattern: '^req_[0-9a-f]{24}$' }),
+  details: Type.Optional(ErrorDetails),
+});
+
 export const Disk = named('Disk', {
   size_bytes: Type.Integer({ examples: [8_589_934_592] }),
   generation: Type.Integer({
@@ -223,6 +235,12 @@ const ForkedFrom = named('ForkedFrom', {
   }),
 });
 
+export const RestartPolicySchema = oneOf(RESTART_POLICIES, {
+  description:
+    '`on_failure`: a VM that fails is started again, after 1 s, then 2, 4, 8 and 16 s; after five such starts within 10 minutes it stays `failed`. Its next `running` has the reason `recovered`, which says what was lost',
+  examples: ['never'],
+});
+
 export const Instance = named('Instance', {
   id: idOf('inst'),
   name: Type.String({ examples: ['web-1'] }),
@@ -235,6 +253,7 @@ export const Instance = named('Instance', {
   labels: Type.Record(Type.String(), Type.String(), { examples: [EXAMPLE_LABELS] }),
   idle_timeout_seconds: nullable(Type.Integer(), { examples: [null] }),
   wake_on_connect: Type.Boolean({ examples: [false] }),
+  restart: RestartPolicySchema,
   auto_flush_seconds: nullable(
     Type.Integer({
       description:

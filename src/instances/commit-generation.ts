@@ -9,6 +9,7 @@ import { append } from '../events/append.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { invalid } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
+import { addUse } from '../usage/count-store.ts';
 import { flushCause } from './flush-cause.ts';
 import { getInstance, lockInstance } from './store.ts';
 import { instanceView } from './view.ts';
@@ -43,6 +44,8 @@ export async function commitGeneration(
     if (durable_at === null)
       return fenced(`the head is generation ${row.generation} of epoch ${row.disk_epoch}`);
     await eraseGivenUserData(tx, commit.instance_id);
+    const { instance_id, dirty_bytes: flushed_bytes } = commit;
+    await addUse(tx, [{ instance_id, at: durable_at, flushed_bytes }]);
     await append(tx, {
       org_id: row.org_id,
       instance_id: commit.instance_id,

@@ -11,6 +11,7 @@ import type { EgressMode } from '../lib/egress-policy.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
+import type { RestartPolicy } from '../lib/restart-policy.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { lockFreePort, type PortRange, takePort } from './port-store.ts';
 import { findInstance, type InstanceRow, insertInstance } from './store.ts';
@@ -25,6 +26,7 @@ export interface InstanceRequest {
   readonly labels: Record<string, string>;
   readonly idle_timeout_seconds: number | null;
   readonly wake_on_connect: boolean;
+  readonly restart: RestartPolicy;
   readonly auto_flush_seconds: number | null;
   readonly keep_last: number;
   readonly keep_daily_days: number;

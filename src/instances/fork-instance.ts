@@ -42,7 +42,7 @@ export async function forkInstance(
   }
   await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: parent.disk_gib });
   const { image, cpus, memory_mib, disk_gib, auto_flush_seconds, idle_timeout_seconds } = parent;
-  const { keep_last, keep_daily_days, egress_mode, egress_allow } = parent;
+  const { keep_last, keep_daily_days, egress_mode, egress_allow, restart } = parent;
   const forked_from = { instance_id: from, generation: wanted, dirty_bytes: parent.dirty_bytes };
   const id = await insertNew(tx, principal, context, {
     name,
@@ -54,6 +54,7 @@ export async function forkInstance(
     auto_flush_seconds,
     idle_timeout_seconds,
     wake_on_connect: false,
+    restart,
     user_data: null,
     keep_last,
     keep_daily_days,

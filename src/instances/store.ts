@@ -3,6 +3,7 @@ import type { Tx } from '../db/pool.ts';
 import type { Database, ForkedFrom } from '../db/tables.ts';
 import type { EgressMode } from '../lib/egress-policy.ts';
 import type { HostId, InstanceId, OrgId } from '../lib/ids.ts';
+import type { RestartPolicy } from '../lib/restart-policy.ts';
 import { releasePort } from './port-store.ts';
 
 /** An instance with its disk and its newest VM (null before the first start). */
@@ -114,6 +115,7 @@ export type NewInstance = Pick<
   | 'auto_flush_seconds'
   | 'ssh_port'
 > & {
+  restart: RestartPolicy;
   egress_mode: EgressMode;
   egress_allow: readonly string[];
   ssh_host: string;
@@ -162,6 +164,7 @@ export interface InstanceChange {
   readonly labels?: Record<string, string>;
   readonly idle_timeout_seconds?: number | null;
   readonly wake_on_connect?: boolean;
+  readonly restart?: RestartPolicy;
   readonly auto_flush_seconds?: number | null;
   readonly keep_last?: number;
   readonly keep_daily_days?: number;

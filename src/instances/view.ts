@@ -49,6 +49,7 @@ export function instanceView(row: InstanceRow) {
     labels: row.labels,
     idle_timeout_seconds: row.idle_timeout_seconds,
     wake_on_connect: row.wake_on_connect,
+    restart: row.restart,
     auto_flush_seconds: row.auto_flush_seconds,
     generations_keep: { last: row.keep_last, daily_days: row.keep_daily_days },
     egress: { mode: row.egress_mode, allow: row.egress_allow },

@@ -67,7 +67,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     ]),
   'vm.recovered': (event, data) =>
     ofInstance(event, data, 'vm.recovered', (name, reason) => [
-      `${name} continues from its last saved generation`,
+      `The VM of ${name} was recovered`,
       reason.message,
       { reason, generation: objectOf(objectOf(data['instance'])['disk'])['generation'] },
     ]),

@@ -28,7 +28,7 @@ export const KINDS = {
   'vm.recovered': {
     severity: 'warning',
     mail: 'on',
-    when: 'A VM continues from its last saved generation. Later writes, or the memory of a suspended VM that could not be resumed, are lost.',
+    when: 'A VM continues from its last saved generation, or was started again after it had failed. Later writes, or what was in memory, are lost.',
     recipients: RESOURCE,
   },
   'disk.flush_failed': {

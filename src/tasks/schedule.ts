@@ -9,6 +9,7 @@ import type { DiskKeys } from '../disks/data-keys.ts';
 import { onCommitted } from '../events/wake.ts';
 import { LeaseMonitor } from '../hosts/lease-monitor.ts';
 import type { Log } from '../lib/log.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import { type Mailbox, onPosted } from '../mail/mailbox.ts';
 import type { Deliver } from '../mail/mailer.ts';
 import { raiseNotifications } from '../notifications/raise-notifications.ts';
@@ -21,6 +22,7 @@ import { checkpointDisks } from './checkpoint-disks.ts';
 import { claimStore } from './claim-store.ts';
 import { compactDisks } from './compact-disks.ts';
 import { composeMails } from './compose-mails.ts';
+import { countUsage } from './count-usage.ts';
 import { dispatchEvents } from './dispatch-events.ts';
 import { downsampleMetrics } from './downsample-metrics.ts';
 import { dropGenerations } from './drop-generations.ts';
@@ -30,6 +32,7 @@ import { freeDeleted } from './free-deleted.ts';
 import { freeMemory } from './free-memory.ts';
 import { freeSegments } from './free-segments.ts';
 import { reportExpiry } from './report-expiry.ts';
+import { restartFailed } from './restart-failed.ts';
 import type { Task } from './run-tasks.ts';
 import { sealAudit } from './seal-audit.ts';
 import { sendMails } from './send-mails.ts';
@@ -47,6 +50,7 @@ export interface ScheduleParts {
   readonly deliver: Deliver;
   readonly public_url: string;
   readonly http: HttpEndpoint;
+  readonly quotas: QuotaLimits;
   readonly signal: AbortSignal;
 }
 
@@ -72,6 +76,8 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'send-mails', every_ms: 5 * S, wake_by: onPosted, run: send },
     { name: 'expire-hosts', every_ms: S, run: () => expireHosts(db, leases, log) },
     { name: 'enforce-deadlines', every_ms: 2 * S, run: () => enforceDeadlines(db, deadlines) },
+    { name: 'restart-failed', every_ms: S, run: () => restartFailed(db, parts.quotas, log) },
+    { name: 'count-usage', every_ms: 20 * S, run: () => countUsage(db) },
     { name: 'stop-idle', every_ms: 5 * S, run: () => stopIdle(db, log) },
     { name: 'report-expiry', every_ms: 10 * MIN, run: () => reportExpiry(db) },
     { name: 'sweep', every_ms: 10 * MIN, run: () => sweep(db) },

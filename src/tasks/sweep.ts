@@ -8,6 +8,7 @@ import { deleteOldMailCounts } from '../mail/count-store.ts';
 import { deleteOldNotifications } from '../notifications/store.ts';
 import { deleteExpiredInvitations } from '../orgs/invitation-store.ts';
 import { deleteExpiredAccess } from '../ports/access-store.ts';
+import { deleteOldUsage } from '../usage/count-store.ts';
 import { deleteExpiredTickets } from '../vms/console-ticket-store.ts';
 import { deleteEndedFlushes } from '../vms/flush-store.ts';
 import { pruneDeliveries } from '../webhooks/prune-store.ts';
@@ -25,11 +26,12 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   deleteOldNotifications,
   deleteOldMailCounts,
   deleteOldPlaces,
+  deleteOldUsage,
 ];
 
 /**
  * Deletes expired rows: ended flushes and stored responses after a day, sessions, grants and tokens at their expiry,
- * deliveries after 14 days, events after 30, notifications after 90, login places after a year.
+ * deliveries after 14 days, events after 30, notifications after 90, login places after a year, usage after 13 months.
  * @throws AggregateError of all failures, at the end
  */
 export async function sweep(db: Db): Promise<void> {

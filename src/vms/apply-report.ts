@@ -48,7 +48,7 @@ export async function applyReport(
       if (WANTED_RUNNING.includes(vm.state) || memory.generation !== instance.generation) return 'unwanted';
       await recordMemory(tx, vm, memory, vm.state === 'suspending');
     }
-    await transition(tx, vm, instance, report.observed, host_id);
+    await transition(tx, vm, instance, withRestart(vm, report.observed), host_id);
     return 'accepted';
   });
 }
@@ -80,6 +80,16 @@ async function release(tx: Tx, vm: VmRow, host_id: HostId): Promise<'accepted'> 
   await failFlushes(tx, vm.id, 'The instance was deleted.');
   await notify(tx, 'deleting');
   return 'accepted';
+}
+
+const RESTARTED =
+  'The VM had failed and was started again. Its disk has everything that the guest wrote to it; what the guest held in memory is lost.';
+
+/** The first report of a boot that was started by itself says what was lost, unless its host knows of more. */
+function withRestart(vm: VmRow, seen: Observation): Observation {
+  const first = seen.kind === 'running' && vm.state === 'starting' && vm.restarted_at !== null;
+  if (!first || seen.recovered) return seen;
+  return { ...seen, recovered: { code: 'recovered', message: RESTARTED } };
 }
 
 async function transition(

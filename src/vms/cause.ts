@@ -6,6 +6,7 @@ import type { VmRow } from './store.ts';
 export const CAUSES = [
   'start_requested',
   'woken',
+  'restart_on_failure',
   'restart_requested',
   'guest_reboot',
   'suspend_requested',

@@ -23,14 +23,14 @@ export async function listCpusOn(
   return new Map(rows.map(({ id, cpus }) => [id, cpus]));
 }
 
-/** A period that is stored already stays as it is: a report may come twice. */
+/** Returns those that are new. A period that is stored already stays as it is: a report may come twice. */
 export async function insertSamples(
   tx: Tx,
   seconds: 60 | 3600,
   samples: readonly (MetricSample & { readonly instance_id: InstanceId })[],
-): Promise<void> {
-  if (samples.length === 0) return;
-  await tx
+): Promise<Pick<Row, 'instance_id' | 'at'>[]> {
+  if (samples.length === 0) return [];
+  return tx
     .insertInto('metric_samples')
     .values(
       samples.map(({ instance_id, at_ms, minutes, spreads }) => ({
@@ -44,6 +44,7 @@ export async function insertSamples(
       })),
     )
     .onConflict((conflict) => conflict.doNothing())
+    .returning(['instance_id', 'at'])
     .execute();
 }
 

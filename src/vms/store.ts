@@ -74,6 +74,7 @@ export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
       stopped_at: null,
       deadline_at: deadlineOf('starting'),
       suspended_at: null,
+      restarted_at: null,
       generation: vm.head.generation,
       commit_id: vm.head.commit_id,
     })

@@ -38,6 +38,7 @@ const CALLS: Readonly<Record<string, readonly string[]>> = {
   exec: ['execInVm'],
   logs: ['getConsoleLog'],
   metrics: ['getMetricHistory'],
+  usage: ['=from', '=to', '=interval'],
   'ssh-key add': ['addSshKey'],
   'instance ssh-keys': ['replaceKeySet'],
   'api-key create': ['createApiKey'],

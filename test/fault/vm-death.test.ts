@@ -73,6 +73,22 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.equal(await guest.sh(HASH), hashes);
   });
 
+  test('with `restart: on_failure` runs again by itself after its kill, with all synced data, and says so', async () => {
+    const { client } = berth;
+    await client.expect(200, 'PATCH', guest.path, { restart: 'on_failure' });
+    await guest.sh('head -c 1M /dev/urandom > /srv/again; sync');
+    const hashes = await guest.sh(HASH);
+    const { boot } = await guest.vm();
+    await killed();
+    const again = await guest.becomes(
+      'running again',
+      (vm) => vm.state === 'running' && vm.boot === boot + 1,
+    );
+    assert.equal(again.reason?.code, 'recovered');
+    assert.equal(await guest.shAgain(HASH), hashes);
+    await client.expect(200, 'PATCH', guest.path, { restart: 'never' });
+  });
+
   test(
     'killed while the agent is down, is failed when the agent is back, and starts with all synced data',
     THOROUGH,

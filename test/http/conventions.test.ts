@@ -202,6 +202,40 @@ test('bytes that are not HTTP get an error in the common form', async () => {
   assert.equal(error.code, 'INVALID_REQUEST');
 });
 
+test('a caller that prefers problem details gets errors in that form', async () => {
+  const answer = await api.as(owner).call('POST', '/v1/instances', {
+    raw: '{"name":"web","nonsense":1}',
+    headers: { ...JSON_TYPE, accept: 'application/problem+json' },
+  });
+  assert.equal(answer.status, 400);
+  assert.equal(answer.headers['content-type'], 'application/problem+json');
+  const { detail, request_id, ...rest } = JSON.parse(answer.text);
+  assert.equal(request_id, answer.headers['x-request-id']);
+  assert.match(detail, /nonsense/);
+  assert.deepEqual(rest, {
+    ...{ type: 'about:blank', title: 'Bad Request', status: 400, code: 'INVALID_REQUEST' },
+    details: [{ field: 'nonsense', issue: 'is not a known field' }],
+  });
+});
+
+for (const [accept, prefers] of [
+  ['application/problem+json', true],
+  ['application/json;q=0.9, Application/Problem+JSON', true],
+  ['application/problem+json, application/json, */*', true],
+  ['*/*, application/problem+json;q=0.1', true],
+  ['application/json, application/problem+json', false],
+  ['application/json, application/problem+json; q=0.5', false],
+  ['application/problem+json;q=0', false],
+  ['application/problem+json;q=nonsense', false],
+  ['application/*', false],
+] as const) {
+  test(`the form of an error for "Accept: ${accept}"`, async () => {
+    const { headers } = await api.client.get('/v1/me', { headers: { accept } });
+    const type = prefers ? 'application/problem+json' : 'application/json; charset=utf-8';
+    assert.equal(headers['content-type'], type);
+  });
+}
+
 describe('headers', () => {
   test('every response has its own request id, also when the caller sends one', async () => {
     const ids = new Set<string>();

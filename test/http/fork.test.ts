@@ -50,7 +50,7 @@ describe('POST …/fork 201', () => {
     await db
       .updateTable('instances')
       .set({ ...{ cpus: 2, memory_mib: 1024, disk_gib: 4, auto_flush_seconds: 7 }, keep_last: 5 })
-      .set({ keep_daily_days: 3, wake_on_connect: true, idle_timeout_seconds: 900 })
+      .set({ keep_daily_days: 3, wake_on_connect: true, idle_timeout_seconds: 900, restart: 'on_failure' })
       .set({ labels: '{"a":"b"}', ssh_key_mode: 'explicit' })
       .where('id', '=', parent.id)
       .execute();
@@ -63,7 +63,10 @@ describe('POST …/fork 201', () => {
     assert.notEqual(fork.id, parent.id);
     for (const [field, value] of Object.entries({ ...settings, name, image: 'debian-12', labels: {} }))
       assert.deepEqual(fork[field as keyof InstanceOut], value, field);
-    assert.deepEqual([fork.wake_on_connect, fork.idle_timeout_seconds], [false, 900]);
+    assert.deepEqual(
+      [fork.wake_on_connect, fork.idle_timeout_seconds, fork.restart],
+      [false, 900, 'on_failure'],
+    );
     assert.deepEqual([fork.vm.state, fork.vm.boot, fork.vm.id], ['stopped', 0, null]);
     assert.equal(fork.disk.generation, 1);
     assert.equal(fork.disk.durable_at, (await read(parent.id)).disk.durable_at);

@@ -146,7 +146,12 @@ describe('of an organisation', () => {
     };
     const request = {
       ...{ name: newName(), image: 'debian-12', cpus: 1, memory_mib: 512, disk_gib: 8, labels: {} },
-      ...{ idle_timeout_seconds: null, wake_on_connect: false, auto_flush_seconds: 60 },
+      ...{
+        idle_timeout_seconds: null,
+        wake_on_connect: false,
+        restart: 'never' as const,
+        auto_flush_seconds: 60,
+      },
       ...{ keep_last: 1, keep_daily_days: 0, user_data: null },
       ...{ egress_mode: 'open' as const, egress_allow: [] },
     };

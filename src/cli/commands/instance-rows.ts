@@ -72,6 +72,7 @@ export function rowsOf(instance: Instance, parent: string): Row[] {
     ['auto-flush', autoFlushOf(instance)],
     ['idle-timeout', idleTimeoutOf(instance)],
     ['wake', instance.wake_on_connect ? 'on: a connection starts the VM' : 'off'],
+    ['restart', instance.restart === 'never' ? 'never' : 'on failure: a failed VM is started again'],
     ['egress', egressWords(instance.egress)],
     ['keep', keepOf(instance)],
     ['labels', labelsText(instance.labels) || '-'],

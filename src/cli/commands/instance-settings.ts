@@ -1,6 +1,6 @@
 /** An instance's settings as options of `create` and `set`. */
 import { readFileSync, statSync } from 'node:fs';
-import type { CreateInstanceRequest, EgressMode } from '../../../client/src/berth.ts';
+import type { CreateInstanceRequest, EgressMode, Instance } from '../../../client/src/berth.ts';
 import type { Call, Option } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { durationOrOff } from '../duration.ts';
@@ -8,12 +8,14 @@ import { labels, sizeMib, whole } from '../numbers.ts';
 
 /** For the help of commands that create an instance. */
 export const DEFAULTS =
-  'Defaults: --cpus 1 --memory 512m --disk 8g --auto-flush 1m --idle-timeout off --no-wake --keep 24,14.';
+  'Defaults: --cpus 1 --memory 512m --disk 8g --auto-flush 1m --idle-timeout off --no-wake --restart never --keep 24,14.';
 
 /** The API's limit, checked before a large file is read. */
 const MAX_USER_DATA_BYTES = 64 * 1024;
 
 const EGRESS_MODES: readonly EgressMode[] = ['open', 'deny', 'allow'];
+type RestartPolicy = Instance['restart'];
+const RESTART_POLICIES: readonly RestartPolicy[] = ['never', 'on_failure'];
 
 export const SETTINGS: Readonly<Record<string, Option>> = {
   cpus: { type: 'string', value: 'N', help: 'CPUs, 1 to 16' },
@@ -54,6 +56,13 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
     help: 'a connection to its SSH address, or a request to an HTTP port, starts the VM',
   },
   'no-wake': { type: 'boolean', help: 'a connection does not start the VM' },
+  restart: {
+    type: 'string',
+    value: 'WHEN',
+    choices: RESTART_POLICIES,
+    field: 'restart',
+    help: 'start a failed VM again: never (default) or on_failure, at most 5 times in 10 minutes',
+  },
   egress: {
     type: 'string',
     value: 'open|deny|allow',
@@ -124,6 +133,7 @@ export function settingsOf(call: Call) {
     auto_flush_seconds: durationOrOff('auto-flush', options.text('auto-flush')),
     idle_timeout_seconds: durationOrOff('idle-timeout', options.text('idle-timeout')),
     wake_on_connect: wake(call),
+    restart: options.text('restart') as RestartPolicy | undefined,
     egress: egress(call),
     generations_keep: keep(options.text('keep')),
   };

@@ -32,10 +32,13 @@ create table instances (
   egress_mode          text not null default 'open' check (egress_mode in ('open', 'deny', 'allow')),
   -- Entries in their stored form (src/lib/egress-policy.ts).
   egress_allow         text[] not null default '{}',
+  -- Whether a failed VM is started again by itself.
+  restart              text not null default 'never' check (restart in ('never', 'on_failure')),
   unique (org_id, name)
 );
 create index instances_page on instances (org_id, id desc);
 create index instances_image on instances (image);
+create index instances_restart on instances (id) where restart <> 'never';
 
 create table instance_ssh_keys (
   instance_id text not null references instances on delete cascade,

@@ -1,12 +1,14 @@
 /** Internal API: what the ingress asks and reports about HTTP ports. */
 import type { FastifyInstance } from 'fastify';
 import { POLL_HOLD_MS } from '../../agent-api/client.ts';
+import type { HttpReport } from '../../agent-api/http-port-types.ts';
 import { ROUTES } from '../../agent-api/routes.ts';
 import { transaction } from '../../db/pool.ts';
 import { authoriseRequest } from '../../ports/authorise-request.ts';
 import { redeemTicket } from '../../ports/open-port.ts';
 import { listHttpRoutes } from '../../ports/route-store.ts';
 import { recordUse } from '../../ports/use-store.ts';
+import { addHttpBytes } from '../../usage/count-store.ts';
 import { etagOf, held } from './held.ts';
 import type { InternalContext } from './internal-context.ts';
 import { serve } from './serve.ts';
@@ -27,8 +29,15 @@ export function registerHttpPorts(app: FastifyInstance, { db, hub, http, metrics
     return redeemed ? { outcome: 'redeemed' as const, ...redeemed } : { outcome: 'refused' as const };
   });
   serve(app, ROUTES.reportHttp, async ({ body }) => {
-    await recordUse(db, body);
+    await transaction(db, async (tx) => {
+      await recordUse(tx, body);
+      await addHttpBytes(tx, body.ports.map(bytesOf));
+    });
     metrics?.ports.add(body);
     return {};
   });
+}
+
+function bytesOf({ port_id, sent_bytes, received_bytes }: HttpReport['ports'][number]) {
+  return { port_id, bytes: sent_bytes + received_bytes };
 }

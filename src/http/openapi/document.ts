@@ -4,7 +4,7 @@
  */
 import type { FastifyInstance } from 'fastify';
 import { assert } from '../../lib/assert.ts';
-import { ERROR_SCHEMA } from '../schemas.ts';
+import { ERROR_SCHEMA, PROBLEM_SCHEMA } from '../schemas.ts';
 import { operationOf, type RouteDeclaration } from './operation.ts';
 import { ComponentSchemas } from './schemas.ts';
 import { ErrorResponses, HEADERS, PARAMETERS } from './shared.ts';
@@ -100,7 +100,11 @@ function documentOf(routes: readonly RouteDeclaration[]): DocumentObject {
     info: INFO,
     components: {
       securitySchemes: SECURITY_SCHEMES,
-      schemas: { Error: ERROR_SCHEMA as SchemaObject, ...components.schemas.all() },
+      schemas: {
+        Error: ERROR_SCHEMA as SchemaObject,
+        ProblemDetails: PROBLEM_SCHEMA as SchemaObject,
+        ...components.schemas.all(),
+      },
       responses: components.errors.all(),
       parameters: PARAMETERS,
       headers: HEADERS,

@@ -1,5 +1,6 @@
 /** Components of the API document that operations refer to: headers, parameters, error responses. */
 import { ERROR_CODES, type ErrorCode } from '../../lib/errors.ts';
+import { PROBLEM_TYPE } from '../problem-details.ts';
 import {
   type HeaderObject,
   JSON_TYPE,
@@ -116,6 +117,8 @@ function errorResponse(codes: readonly ErrorCode[]): ResponseObject {
         schema: { $ref: '#/components/schemas/Error' },
         examples: Object.fromEntries(codes.map((code) => [code, { value: example(code) }])),
       },
+      // To callers whose Accept prefers it.
+      [PROBLEM_TYPE]: { schema: { $ref: '#/components/schemas/ProblemDetails' } },
     },
   };
 }

@@ -24,6 +24,7 @@ import {
   nullable,
   pageOf,
   pageQuery,
+  RestartPolicySchema,
   VmStateSchema,
 } from '../schemas.ts';
 import type { App } from '../typed-app.ts';
@@ -88,6 +89,7 @@ const CreateInstanceRequest = named('CreateInstanceRequest', {
   labels: Type.Optional(Labels),
   idle_timeout_seconds: Type.Optional(IdleTimeout),
   wake_on_connect: Type.Optional(WakeOnConnect),
+  restart: Type.Optional(RestartPolicySchema),
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
   egress: Type.Optional(EgressRequest),
@@ -98,6 +100,7 @@ const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   labels: Type.Optional(Labels),
   idle_timeout_seconds: Type.Optional(IdleTimeout),
   wake_on_connect: Type.Optional(WakeOnConnect),
+  restart: Type.Optional(RestartPolicySchema),
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
   egress: Type.Optional(EgressRequest),
@@ -165,6 +168,7 @@ function registerCreate(app: App, context: AppContext): void {
         labels: body.labels ?? {},
         idle_timeout_seconds: body.idle_timeout_seconds ?? null,
         wake_on_connect: body.wake_on_connect ?? false,
+        restart: body.restart ?? ('never' as const),
         auto_flush_seconds: body.auto_flush_seconds === undefined ? 60 : body.auto_flush_seconds,
         ...keepColumns(body.generations_keep ?? DEFAULT_KEEP),
         egress_mode: 'open' as const,

@@ -1,0 +1,41 @@
+/** Which failed VMs their instance's `restart` starts again, and the starts that it made. */
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import type { InstanceId, VmId } from '../lib/ids.ts';
+import { RESTARTS_WINDOW_MS } from '../lib/restart-policy.ts';
+
+export interface FailedVm {
+  readonly instance_id: InstanceId;
+  readonly failed_at: Date;
+  /** Those of the ten minutes before it failed. */
+  readonly restarted_at: readonly Date[];
+}
+
+/** The newest boots that failed while they were wanted, of instances with `restart: on_failure`; the newest failures first. */
+export async function listFailed(tx: Tx): Promise<FailedVm[]> {
+  return failed(tx, sql`order by v.stopped_at desc limit 100`);
+}
+
+/** The same of one instance, which the caller has locked. */
+export async function findFailed(tx: Tx, id: InstanceId): Promise<FailedVm | undefined> {
+  return (await failed(tx, sql`and i.id = ${id}`))[0];
+}
+
+async function failed(tx: Tx, rest: ReturnType<typeof sql>): Promise<FailedVm[]> {
+  const { rows } = await sql<FailedVm>`
+    select i.id as instance_id, v.stopped_at as failed_at, coalesce(r.restarted_at, '{}') as restarted_at
+    from instances i
+    cross join lateral (select * from vms where instance_id = i.id order by boot desc limit 1) v
+    cross join lateral (
+      select array_agg(earlier.restarted_at) as restarted_at from vms earlier
+      where earlier.instance_id = i.id
+        and earlier.restarted_at > v.stopped_at - make_interval(secs => ${RESTARTS_WINDOW_MS / 1000})
+    ) r
+    where i.restart <> 'never' and not i.deleting
+      and v.state = 'failed' and v.desired = 'running' and v.stopped_at is not null ${rest}`.execute(tx);
+  return rows;
+}
+
+export async function markRestarted(tx: Tx, id: VmId): Promise<void> {
+  await tx.updateTable('vms').set({ restarted_at: sql`now()` }).where('id', '=', id).execute();
+}
