@@ -1,6 +1,6 @@
 /** berth top: what the running VMs use now, renewed until Ctrl-C. */
+import { setTimeout as pause } from 'node:timers/promises';
 import { type Berth, BerthError, type Instance, type MetricsSample } from '../../../client/src/berth.ts';
-import { pause } from '../../lib/backoff.ts';
 import type { Call, Command } from '../command.ts';
 import { bytes, cell, sizeCell } from '../format.ts';
 import { collect } from '../reading.ts';
@@ -33,7 +33,8 @@ async function top(call: Call): Promise<undefined> {
   const once = options.flag('once') || !process.stdout.isTTY || terminal.format !== 'human';
   const read = async () => collect(berth.instances.list({ state: 'running', limit: 200 }));
   let before = await samplesOf(berth, await read());
-  while (await pause(EVERY_MS, signal)) {
+  for (;;) {
+    await pause(EVERY_MS, undefined, { signal });
     const running = await read();
     const now = await samplesOf(berth, running);
     if (!once) terminal.picture(CLEAR);
@@ -41,7 +42,6 @@ async function top(call: Call): Promise<undefined> {
     if (once) return undefined;
     before = now;
   }
-  return undefined;
 }
 
 /** By instance. A VM that has just stopped has none. */
