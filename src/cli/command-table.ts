@@ -26,6 +26,7 @@ import { SERVER_COMMANDS } from './commands/server-commands.ts';
 import { SERVICE_ACCOUNT_COMMANDS } from './commands/service-account-commands.ts';
 import { SESSION_COMMANDS } from './commands/session-commands.ts';
 import { SSH_COMMANDS } from './commands/ssh-commands.ts';
+import { TOP } from './commands/top-command.ts';
 import { UP } from './commands/up-command.ts';
 import { USAGE } from './commands/usage-command.ts';
 import { VM_COMMANDS } from './commands/vm-commands.ts';
@@ -43,7 +44,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
   { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
-  { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, USAGE, CONSOLE] },
+  { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, TOP, USAGE, CONSOLE] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: LOGIN_COMMANDS },
   { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },

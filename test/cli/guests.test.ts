@@ -209,3 +209,49 @@ describe('metrics', () => {
     );
   });
 });
+
+describe('top', () => {
+  const sample = (at_ms: number, of: { cpu_seconds: number; written: number; sent: number | null }) => ({
+    at: new Date(at_ms).toISOString(),
+    cpu_seconds: of.cpu_seconds,
+    memory: { host_bytes: 300 * 2 ** 20, used_bytes: 100 * 2 ** 20, total_bytes: 512 * 2 ** 20 },
+    disk: { read_bytes: 0, written_bytes: of.written, read_operations: 0, write_operations: 0 },
+    network: { received_bytes: null, sent_bytes: of.sent },
+  });
+  const answerMetrics = async (now: ReturnType<typeof sample>) => {
+    const { id } = await agent.nextCall('metrics');
+    const result = { now, interval_seconds: 10, samples: [] };
+    await agent.client.answerCall({ id, answer: { result } });
+  };
+
+  test('shows rates between two samples, once without a terminal', async () => {
+    for (const options of [[], ['--json']]) {
+      const running = cli.start(['top', ...options], null);
+      await answerMetrics(sample(1_000_000, { cpu_seconds: 10, written: 0, sent: 5000 }));
+      await answerMetrics(sample(1_004_000, { cpu_seconds: 13, written: 8192, sent: 1000 }));
+      const { code, out } = await running.ended;
+      assert.equal(code, 0);
+      if (options.length > 0) {
+        const [use] = JSON.parse(out);
+        assert.deepEqual([use.name, use.cpu, use.written_bytes], [name, 0.75, 2048]);
+        continue;
+      }
+      assert.deepEqual(
+        out
+          .trimEnd()
+          .split('\n')
+          .map((line) => line.split(/ {2,}/)),
+        [
+          ['NAME', 'CPU', 'MEMORY', 'READ', 'WRITTEN', 'RECEIVED', 'SENT'],
+          [name, '75 %', '100 MiB', '0 B/s', '2 KiB/s', '-', '0 B/s'],
+        ],
+      );
+    }
+  });
+
+  test('says so when no VM runs', async () => {
+    const nobody = await api.person();
+    const idle = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: (await makeKey(api.db, nobody, '*')).key });
+    assert.equal(await idle.done('top'), 'No VM is running. Start one: berth start NAME\n');
+  });
+});
