@@ -75,7 +75,9 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     assert.equal(await chart(page, 'CPU').locator('.chart-line').count(), 2, 'a gap between two lines');
     const of_cpu = await ticks(page, 'CPU');
     assert.deepEqual(of_cpu.slice(0, 5), ['0 %', '25 %', '50 %', '75 %', '100 %']);
-    assert.ok(of_cpu.slice(5).length >= 2 && of_cpu.slice(5).every((label) => /^\d\d:\d\d$/.test(label)));
+    // Midnight is told as its date.
+    const is_time = (label: string) => /^\d\d:\d\d$|^\d+ [A-Z][a-z]{2}$/.test(label);
+    assert.ok(of_cpu.slice(5).length >= 2 && of_cpu.slice(5).every(is_time), of_cpu.join(' '));
     for (const title of ['Network received', 'Network sent', 'Disk written'])
       assert.match((await ticks(page, title)).join(' '), /KiB\/s|MiB\/s/, title);
     assert.equal(await page.getByText('Host memory', { exact: true }).count(), 1);
@@ -86,6 +88,21 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
         title,
       );
     await picture(page, 'hour-light');
+    await leave();
+  });
+
+  test('show a lone value as a dot', async () => {
+    const { who, page, leave } = await visit();
+    const { id, name } = await api.instance(who);
+    await api.as(who).post(`/v1/instances/${id}/vm`);
+    await api.agent.assigned(id);
+    const one = { mean: 1, min: 1, max: 1 };
+    const spreads = Object.fromEntries(METRICS.map((metric) => [metric, one])) as unknown as Spreads;
+    const at_ms = Math.floor(Date.now() / MINUTE_MS - 30) * MINUTE_MS;
+    await insertSamples(api.db, 60, [{ instance_id: id, at_ms, minutes: 1, spreads }]);
+    await page.goto(`/instances/${name}`);
+    const dot = await chart(page, 'Network sent').locator('svg circle').boundingBox();
+    assert.ok(dot && dot.width >= 5 && dot.height >= 5, JSON.stringify(dot));
     await leave();
   });
 

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, PASSWORD } from '../support/console-visit.ts';
+import { dialogFindings } from '../support/dialogs.ts';
 import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, makeNotification, type Person } from '../support/people.ts';
 
@@ -28,6 +29,49 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.evaluate("localStorage.setItem('berth.org', 'org_00000000000000000000000000')");
     await page.reload();
     await heading('No instances yet').waitFor();
+    await leave();
+  });
+
+  test('changes the role of a second person and removes them; the only owner learns why they stay', async () => {
+    const { who, page, button, dialog, place, leave } = await visit();
+    const other = await api.person({ org_id: who.org_id, role: 'member' });
+    await place('Organisation').click();
+    const own = page.getByRole('row').filter({ hasText: who.email });
+    await own.getByText('make another member owner before you leave or change this role').waitFor();
+    assert.ok(await own.getByRole('combobox').isDisabled());
+    assert.equal(await own.getByRole('button', { name: 'Leave Org' }).getAttribute('aria-disabled'), 'true');
+    const role = page.getByRole('combobox', { name: `Role of ${other.email}` });
+    await role.selectOption('owner');
+    await own.getByText('make another member owner').waitFor({ state: 'detached' });
+    assert.ok(await own.getByRole('combobox').isEnabled());
+    await role.selectOption('billing');
+    await own.getByText('make another member owner').waitFor();
+    const remove = button(`Remove ${other.email}`);
+    await remove.click();
+    await dialog().getByText('stop working at once').waitFor();
+    assert.deepEqual(await dialogFindings(page, remove), []);
+    await remove.click();
+    await dialog().getByRole('button', { name: 'Remove' }).click();
+    await page.getByRole('row').filter({ hasText: other.email }).waitFor({ state: 'detached' });
+    await own.getByText('The only owner keeps this role.').waitFor();
+    await own.getByRole('button', { name: 'Leave Org' }).click();
+    await dialog().getByText('the organisation is deleted').waitFor();
+    await leave();
+  });
+
+  test('tells an admin that only owners change owners', async () => {
+    const { who, page, place, leave } = await visit();
+    const owner = await api.person({ org_id: who.org_id });
+    await api.db
+      .updateTable('memberships')
+      .set({ role: 'admin' })
+      .where('user_id', '=', who.user_id)
+      .execute();
+    await page.reload();
+    await place('Organisation').click();
+    const row = page.getByRole('row').filter({ hasText: owner.email });
+    await row.getByText('Only owners can change or remove an owner.').waitFor();
+    assert.ok(await row.getByRole('combobox').isDisabled());
     await leave();
   });
 

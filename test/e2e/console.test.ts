@@ -247,6 +247,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     const first = await dialog().locator('.copyable code').innerText();
     assert.match(first, /^berth_live_[0-9A-Za-z]{49}$/);
     await button('I have kept it').click();
+    await berth.client.expect(201, 'POST', '/v1/service-accounts', { name: 'ci', scope: '*' });
     await page.reload();
     await page.getByRole('cell', { name: 'deploys', exact: true }).waitFor();
     assert.ok(!(await page.content()).includes(first));
