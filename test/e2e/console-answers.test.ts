@@ -276,7 +276,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await button('Confirm').click();
     const code = dialog().getByLabel('Code', { exact: true });
     await dialog()
-      .getByText(/^Is wrong/)
+      .getByText(/^Code is wrong/)
       .waitFor();
     assert.equal(await code.getAttribute('aria-invalid'), 'true');
     await leave();

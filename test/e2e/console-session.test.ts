@@ -87,6 +87,17 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('shows the next user nothing that was told before a logout', async () => {
+    const { page, button, heading, leave } = await visit('/account');
+    await page.getByLabel('Name', { exact: true }).fill('Grace');
+    await button('Save').click();
+    await page.getByText('Saved.').waitFor();
+    await button('Log out').first().click();
+    await heading('Log in').waitFor();
+    assert.equal(await page.getByText('Saved.').count(), 0);
+    await leave();
+  });
+
   test('ends the session at a logout also where its token has expired', async () => {
     const { who, page, button, heading, listenAt, leave } = await visit();
     await listenAt('/');
