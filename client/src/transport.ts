@@ -15,6 +15,8 @@ export interface CallOptions {
   readonly idempotency_key?: string | undefined;
   /** An ETag: the call fails with PRECONDITION_FAILED if the resource has changed. */
   readonly if_match?: string | undefined;
+  /** Gets the ETag of the answer, for `if_match` of a change that depends on it. */
+  readonly onEtag?: ((etag: string) => void) | undefined;
 }
 
 export interface TransportOptions {
@@ -97,6 +99,8 @@ export class Transport {
       try {
         const response = await this.send(operation, input, { ...options, idempotency_key });
         this.#rememberSudo(response);
+        const etag = response.headers.get('etag');
+        if (etag !== null) options.onEtag?.(etag);
         return (await bodyOf(response, answers_text)) as Answer<K>;
       } catch (error) {
         options.signal?.throwIfAborted();

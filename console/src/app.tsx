@@ -32,7 +32,7 @@ import { Button } from './ui/button.tsx';
 import { Gate } from './ui/gate.tsx';
 import { Loaded } from './ui/page.tsx';
 import { SudoDialog } from './ui/sudo-dialog.tsx';
-import { Toasts } from './ui/toasts.tsx';
+import { dismissAll, Toasts } from './ui/toasts.tsx';
 
 const RETRY_MS = 3_000;
 
@@ -97,6 +97,7 @@ function Inside() {
       if (session.value !== 'in') {
         leaveMembership();
         unread.value = 0;
+        dismissAll();
       }
       org.value = null;
       instances.value = undefined;

@@ -91,6 +91,21 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('show a lone value as a dot', async () => {
+    const { who, page, leave } = await visit();
+    const { id, name } = await api.instance(who);
+    await api.as(who).post(`/v1/instances/${id}/vm`);
+    await api.agent.assigned(id);
+    const one = { mean: 1, min: 1, max: 1 };
+    const spreads = Object.fromEntries(METRICS.map((metric) => [metric, one])) as unknown as Spreads;
+    const at_ms = Math.floor(Date.now() / MINUTE_MS - 30) * MINUTE_MS;
+    await insertSamples(api.db, 60, [{ instance_id: id, at_ms, minutes: 1, spreads }]);
+    await page.goto(`/instances/${name}`);
+    const dot = await chart(page, 'Network sent').locator('svg circle').boundingBox();
+    assert.ok(dot && dot.width >= 5 && dot.height >= 5, JSON.stringify(dot));
+    await leave();
+  });
+
   test('tell the values under the pointer and by the keyboard, with their time', async () => {
     const visited = await visit();
     const { page, leave } = visited;

@@ -266,7 +266,9 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await picture(page, 'suspended');
     await api.as(who).patch(`/v1/instances/${id}`, { wake_on_connect: true });
     await raiseNotificationsOfEvents(api.db);
-    await page.getByText('A connection starts it, and waits until it runs.').waitFor();
+    await page
+      .getByText('A connection, or a request to an HTTP port, starts it and waits until it runs.')
+      .waitFor();
     assert.deepEqual(await accessibilityFindings(page), []);
     await leave();
   });

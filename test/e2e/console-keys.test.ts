@@ -34,6 +34,18 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('names the service account that owns a key', async () => {
+    const { who, page, leave } = await visit();
+    const account = await api
+      .as(who)
+      .post<{ id: string }>('/v1/service-accounts', { name: 'ci', scope: '*' });
+    const body = { name: 'builds', scope: '*', service_account_id: account.body.id };
+    assert.equal((await api.as(who).post('/v1/api-keys', body)).status, 201);
+    await page.goto('/api-keys');
+    await page.getByRole('row', { name: /builds service account ci/ }).waitFor();
+    await leave();
+  });
+
   test('names the permissions of a key, also on a phone, and warns of a name in use', async () => {
     const { who, page, button, dialog, leave } = await visit();
     await api.as(who).post('/v1/api-keys', { name: 'deploys', scope: '*' });

@@ -1,12 +1,12 @@
-/** HTTP ports in the console: publish, access, hostnames, and the way to a private port. No guests. */
+/** HTTP ports and egress in the console, also where several people change the same. No guests. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
-import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';
+import { type ConsoleForFile, consoleForFile, holdNext } from '../support/console-visit.ts';
 import { dialogFindings } from '../support/dialogs.ts';
 import { pageFindings } from '../support/page-findings.ts';
 
-describe('HTTP ports in the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
+describe('HTTP ports and egress in the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   if (NO_BROWSER) return;
   const { api, browser, visit }: ConsoleForFile = await consoleForFile();
   after(() => browser.assertQuiet());
@@ -52,6 +52,68 @@ describe('HTTP ports in the console', { skip: NO_BROWSER, timeout: 600_000 }, as
     await dialog().getByText('never assigned again').waitFor();
     await dialog().getByRole('button', { name: 'Delete' }).click();
     await page.getByRole('heading', { name: 'No ports yet' }).waitFor();
+    await leave();
+  });
+
+  test('an egress policy is kept as it was chosen, and a denied destination is allowed beside what others allow', async () => {
+    const { who, page, button, listenAt, leave } = await visit();
+    const { id, name } = await api.instance(who);
+    const path = `/instances/${name}/egress`;
+    const allowed = async () =>
+      (await api.as(who).get<{ egress: object }>(`/v1/instances/${id}`)).body.egress;
+    await api.as(who).post(`/v1/instances/${id}/vm`);
+    await api.agent.assigned(id);
+    const denial = { instance_id: id, at: new Date().toISOString(), count: 1 };
+    await api.agent.client.reportDenied({
+      denials: [{ ...denial, name: 'api.example.net', address: null, port: null }],
+    });
+    await listenAt(path);
+    const mode = page.getByLabel('What the VM may reach');
+    const hosts = page.getByLabel('Allowed hosts');
+    await mode.selectOption('allow');
+    await hosts.fill('not a host!');
+    await button('Save').click();
+    await page.locator('.field.wrong').filter({ hasText: 'Allowed hosts' }).waitFor();
+    await hosts.fill('example.com');
+    await button('Save').click();
+    await page.getByText('Nothing is changed yet.').waitFor();
+    await hosts.fill('example.com\nexample.org');
+    await button('Save').click();
+    await page.getByText('Nothing is changed yet.').waitFor();
+    assert.equal(await mode.inputValue(), 'allow');
+    // Another person's entry that this page has not seen yet stays.
+    const held = await holdNext(
+      page,
+      (url, method) => method === 'GET' && url.pathname === `/v1/instances/${id}`,
+    );
+    await button('Allow api.example.net').click();
+    await held.asked;
+    const theirs = { egress: { allow: ['example.com', 'theirs.example'] } };
+    assert.equal((await api.as(who).patch(`/v1/instances/${id}`, theirs)).status, 200);
+    await held.release();
+    await page.getByText('in the list').waitFor();
+    assert.deepEqual(await allowed(), {
+      mode: 'allow',
+      allow: ['example.com', 'theirs.example', 'api.example.net'],
+    });
+    assert.deepEqual(await pageFindings(page, new URL(page.url()).origin, path), []);
+    await leave();
+  });
+
+  test('an edit replaces nothing that somebody else has changed meanwhile, until its user has read it', async () => {
+    const { who, page, button, leave } = await visit();
+    const { id, name } = await api.instance(who, { labels: { team: 'web' } });
+    const read = async () => (await api.as(who).get<Record<string, unknown>>(`/v1/instances/${id}`)).body;
+    await page.goto(`/instances/${name}/settings`);
+    await page.getByLabel('Labels').fill('team=mine');
+    await api.as(who).patch(`/v1/instances/${id}`, { labels: { team: 'theirs' }, auto_flush_seconds: 300 });
+    await button('Save').click();
+    await page.getByText(/somebody else has changed the same meanwhile.*team=theirs/).waitFor();
+    assert.deepEqual((await read())['labels'], { team: 'theirs' });
+    await button('Save').click();
+    await page.getByText('Saved.').waitFor();
+    const { labels, auto_flush_seconds } = await read();
+    assert.deepEqual({ labels, auto_flush_seconds }, { labels: { team: 'mine' }, auto_flush_seconds: 300 });
     await leave();
   });
 

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, PASSWORD } from '../support/console-visit.ts';
+import { dialogFindings } from '../support/dialogs.ts';
 import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey, makeNotification, type Person } from '../support/people.ts';
 
@@ -31,6 +32,49 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('changes the role of a second person and removes them; the only owner learns why they stay', async () => {
+    const { who, page, button, dialog, place, leave } = await visit();
+    const other = await api.person({ org_id: who.org_id, role: 'member' });
+    await place('Organisation').click();
+    const own = page.getByRole('row').filter({ hasText: who.email });
+    await own.getByText('make another member owner before you leave or change this role').waitFor();
+    assert.ok(await own.getByRole('combobox').isDisabled());
+    assert.equal(await own.getByRole('button', { name: 'Leave Org' }).getAttribute('aria-disabled'), 'true');
+    const role = page.getByRole('combobox', { name: `Role of ${other.email}` });
+    await role.selectOption('owner');
+    await own.getByText('make another member owner').waitFor({ state: 'detached' });
+    assert.ok(await own.getByRole('combobox').isEnabled());
+    await role.selectOption('billing');
+    await own.getByText('make another member owner').waitFor();
+    const remove = button(`Remove ${other.email}`);
+    await remove.click();
+    await dialog().getByText('stop working at once').waitFor();
+    assert.deepEqual(await dialogFindings(page, remove), []);
+    await remove.click();
+    await dialog().getByRole('button', { name: 'Remove' }).click();
+    await page.getByRole('row').filter({ hasText: other.email }).waitFor({ state: 'detached' });
+    await own.getByText('The only owner keeps this role.').waitFor();
+    await own.getByRole('button', { name: 'Leave Org' }).click();
+    await dialog().getByText('the organisation is deleted').waitFor();
+    await leave();
+  });
+
+  test('tells an admin that only owners change owners', async () => {
+    const { who, page, place, leave } = await visit();
+    const owner = await api.person({ org_id: who.org_id });
+    await api.db
+      .updateTable('memberships')
+      .set({ role: 'admin' })
+      .where('user_id', '=', who.user_id)
+      .execute();
+    await page.reload();
+    await place('Organisation').click();
+    const row = page.getByRole('row').filter({ hasText: owner.email });
+    await row.getByText('Only owners can change or remove an owner.').waitFor();
+    assert.ok(await row.getByRole('combobox').isDisabled());
+    await leave();
+  });
+
   test('stays logged in where logging out fails, and says so', async () => {
     const { page, button, heading, leave } = await visit();
     await page.route('**/v1/auth/logout', (route) => route.abort());
@@ -40,6 +84,17 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.unroute('**/v1/auth/logout');
     await button('Log out').click();
     await heading('Log in').waitFor();
+    await leave();
+  });
+
+  test('shows the next user nothing that was told before a logout', async () => {
+    const { page, button, heading, leave } = await visit('/account');
+    await page.getByLabel('Name', { exact: true }).fill('Grace');
+    await button('Save').click();
+    await page.getByText('Saved.').waitFor();
+    await button('Log out').first().click();
+    await heading('Log in').waitFor();
+    assert.equal(await page.getByText('Saved.').count(), 0);
     await leave();
   });
 

@@ -80,6 +80,11 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByLabel('CPUs').fill('4');
     await dialog().getByLabel('Start it now').uncheck();
     await page.getByText('berth create web --cpus 4', { exact: true }).waitFor();
+    await page.getByText(/^More: /).click();
+    await dialog().getByLabel('What the VM may reach').selectOption('allow');
+    await dialog().getByLabel('Allowed hosts').fill('example.com *.debian.org');
+    const egress = "--egress allow --allow example.com --allow '*.debian.org'";
+    await page.getByText(`berth create web --cpus 4 ${egress}`, { exact: true }).waitFor();
     await button('Copy the curl command').click();
     await page.getByText('Copied').waitFor();
     const copied = String(await page.evaluate('navigator.clipboard.readText()'));
@@ -89,7 +94,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
         `curl -sS -X POST "${origin}/v1/instances"`,
         '-H "Authorization: Bearer $BERTH_API_KEY"',
         "-H 'Content-Type: application/json'",
-        `-d '{"name":"web","cpus":4}'`,
+        `-d '{"name":"web","cpus":4,"egress":{"mode":"allow","allow":["example.com","*.debian.org"]}}'`,
       ].join(' \\\n  '),
     );
     for (const colorScheme of ['light', 'dark'] as const) {
@@ -102,13 +107,19 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('shows the command of what was changed in the settings, and none before', async () => {
-    const { who, page, leave } = await visit();
+    const { who, page, button, leave } = await visit();
     const { name } = await api.instance(who);
     await page.goto(`/instances/${name}/settings`);
     await page.getByText('Copy as command line or curl').click();
-    await page.getByText('Nothing is changed yet.').waitFor();
+    await page.locator('details').getByText('Nothing is changed yet.').waitFor();
+    const save = button('Save').and(page.locator('[aria-disabled="true"]'));
+    await save.waitFor();
     await page.getByLabel('CPUs').fill('3');
     await page.getByText(`berth set ${name} --cpus 3`, { exact: true }).waitFor();
+    await save.waitFor({ state: 'detached' });
+    await page.getByLabel('CPUs').fill('1');
+    await save.waitFor();
+    await page.locator('.form-end').getByText('Nothing is changed yet.').waitFor();
     await leave();
   });
 });

@@ -48,6 +48,7 @@ describe('webhooks in the console', { skip: NO_BROWSER, timeout: 600_000 }, asyn
     const path = `/webhooks/${webhook.id}`;
     await page.goto(path);
     await button('Replay').click();
+    assert.equal(await dialog().getByLabel('Events of').inputValue(), '24');
     await dialog().getByRole('button', { name: 'Replay' }).click();
     await page.getByText('Sending 1 event again.').waitFor();
     await receiver.has(2);

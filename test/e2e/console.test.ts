@@ -130,8 +130,8 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await use(dialog().locator('summary').first());
     await tabTo(page, dialog().getByLabel('Automatic flush every'));
     await page.keyboard.press('Delete');
-    await type('Labels', 'team=console');
     await picture('create');
+    await type('Labels', 'team=console');
     await page.keyboard.press('Enter');
     await heading('web').waitFor();
     await state('starting').waitFor();
@@ -198,7 +198,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await page.goto(`${origin}/instances/web`);
   });
 
-  test('lists generations as a line through time; pins, restores, forks and deletes by the keyboard alone', async () => {
+  test('lists generations as a line through time; pins, restores, forks, starts and deletes by the keyboard alone', async () => {
     await use(tab('Generations'));
     const head = (await instance()).disk.generation;
     await use(button('Pin generation 1'));
@@ -216,6 +216,8 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await page.keyboard.type('web-2\n');
     await heading('web-2').waitFor();
     await state('stopped').waitFor();
+    await use(button('Start'));
+    await state('starting').waitFor();
     await use(tab('Settings'));
     await use(button('Delete web-2'));
     await dialog().waitFor();
@@ -247,6 +249,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     const first = await dialog().locator('.copyable code').innerText();
     assert.match(first, /^berth_live_[0-9A-Za-z]{49}$/);
     await button('I have kept it').click();
+    await berth.client.expect(201, 'POST', '/v1/service-accounts', { name: 'ci', scope: '*' });
     await page.reload();
     await page.getByRole('cell', { name: 'deploys', exact: true }).waitFor();
     assert.ok(!(await page.content()).includes(first));

@@ -27,9 +27,16 @@ export function dialogOpeners(head: number): Readonly<Record<string, readonly st
     '/instances/web/ports': ['Publish a port'],
     '/instances/web/settings': ['Delete web'],
     '/ssh-keys': ['Add a key', 'Revoke admin-key'],
-    '/api-keys': ['New API key', 'New service account', 'Rotate deploys', 'Revoke deploys'],
+    '/api-keys': [
+      'New API key',
+      'New service account',
+      'Rotate deploys',
+      'Revoke deploys',
+      'New key of ci',
+      'Delete ci',
+    ],
     '/webhooks': ['New webhook'],
-    '/organisation': ['New organisation', 'Leave Administrator'],
+    '/organisation': ['New organisation', 'New link: invitation of ada@example.org'],
     '/account': ['Add an app', 'Remove phone', 'Delete my account'],
   };
 }

@@ -1,7 +1,7 @@
 /**
- * Checks for every dialog of the console, with one line for each failure: axe finds nothing serious in both themes; the dialog
- * is no wider than a phone; the keyboard focus stays inside; late content moves nothing above it; Escape closes it, and the
- * focus returns to its opener.
+ * Checks for every dialog of the console, with one line for each failure: axe finds nothing serious in both themes, at a desk and
+ * on a phone; the dialog is no wider than a phone; the keyboard focus stays inside; late content moves nothing above it; Escape
+ * closes it, and the focus returns to its opener.
  */
 import type { Locator, Page } from 'playwright-core';
 import { accessibilityFindings, overhangPx } from './browser.ts';
@@ -22,14 +22,18 @@ export async function dialogFindings(
   const dialog = page.locator('dialog[open]').last();
   const title = await dialog.getByRole('heading').first().innerText();
   const found: string[] = [];
-  for (const colorScheme of ['light', 'dark'] as const) {
-    await page.emulateMedia({ colorScheme });
-    const colours_alone = colorScheme === 'dark';
-    for (const each of await accessibilityFindings(page, { colours_alone }))
-      found.push(`${title} ${colorScheme}: ${each}`);
-  }
-  await page.emulateMedia({ colorScheme: 'light' });
+  const check = async (where: string) => {
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await page.emulateMedia({ colorScheme });
+      const colours_alone = colorScheme === 'dark';
+      for (const each of await accessibilityFindings(page, { colours_alone }))
+        found.push(`${title} ${where}, ${colorScheme}: ${each}`);
+    }
+    await page.emulateMedia({ colorScheme: 'light' });
+  };
+  await check('at a desk');
   await page.setViewportSize({ width: 390, height: 800 });
+  await check('on a phone');
   if ((await overhangPx(page)) > 0) found.push(`${title}: wider than a phone`);
   const box = await dialog.boundingBox();
   if (box && (box.x < 0 || box.x + box.width > 390)) found.push(`${title}: itself wider than a phone`);

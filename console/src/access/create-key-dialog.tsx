@@ -55,9 +55,14 @@ export function CreateKeyDialog({ holder, taken, onClose, onMade }: Props) {
           <NameField what="API key" taken={taken} placeholder="deploys" issue={issues['name']} />
           <ScopeChoice issue={issues['scope']} />
           <div class="columns">
-            <Select label="Expires after" name="expires_in_seconds" issue={issues['expires_in_seconds']}>
+            <Select
+              label="Expires after"
+              name="expires_in_seconds"
+              defaultValue="90"
+              issue={issues['expires_in_seconds']}
+            >
               {LASTING.map(([days, name]) => (
-                <option key={days} value={days} selected={days === 90}>
+                <option key={days} value={days}>
                   {name}
                 </option>
               ))}

@@ -9,22 +9,22 @@ import { NameField } from '../ui/name-field.tsx';
 import { Section } from '../ui/page.tsx';
 import { SecretDialog } from '../ui/secret-dialog.tsx';
 import { Time } from '../ui/time.tsx';
-import { useList } from '../use-list.ts';
+import type { List } from '../use-list.ts';
 import { CreateKeyDialog, type MadeKey } from './create-key-dialog.tsx';
 import { ScopeChoice } from './scope-choice.tsx';
 import { ScopeText } from './scope-text.tsx';
 import { scopeOf } from './scopes.ts';
 
 interface Props {
+  readonly list: List<ServiceAccount>;
   /** The names of the organisation's keys. */
   readonly key_names: readonly string[];
 }
 
-export function ServiceAccounts({ key_names }: Props) {
+export function ServiceAccounts({ list, key_names }: Props) {
   const [creating, setCreating] = useState(false);
   const [holder, setHolder] = useState<ServiceAccount | null>(null);
   const [made, setMade] = useState<MadeKey | null>(null);
-  const list = useList('service-accounts', (query) => call('listServiceAccounts', { query }));
   const names = list.data?.map(({ name }) => name) ?? [];
   return (
     <Section

@@ -62,7 +62,7 @@ export function Factors() {
         }
         columns={[
           { head: 'Name', cell: ({ name }) => name },
-          { head: 'Kind', cell: ({ type }) => KINDS[type] },
+          { head: 'Kind', below: true, cell: ({ type }) => KINDS[type] },
           {
             head: 'Last used',
             class: 'nowrap',

@@ -1,5 +1,6 @@
 import type { NotificationKind, NotificationPreferences } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
+import { readThenChange } from '../read-then-change.ts';
 import { sendsMail } from '../settings.ts';
 import { Failure } from '../ui/failure.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
@@ -55,9 +56,15 @@ function Form({ preferences, onSaved }: FormProps) {
   const { mail, always, descriptions } = preferences;
   const isFixed = (kind: string) => (always as readonly string[]).includes(kind);
   const action = useAction(async (kind: NotificationKind, mailed: boolean) => {
-    const kept = Object.entries(mail).filter(([each]) => !isFixed(each));
-    const wanted = { ...Object.fromEntries(kept), [kind]: mailed };
-    onSaved(await call('setNotificationPreferences', { body: { mail: wanted } }));
+    const saved = await readThenChange(
+      (options) => call('getNotificationPreferences', {}, options),
+      (now, options) => {
+        const kept = Object.entries(now.mail).filter(([each]) => !isFixed(each));
+        const wanted = { ...Object.fromEntries(kept), [kind]: mailed };
+        return call('setNotificationPreferences', { body: { mail: wanted } }, options);
+      },
+    );
+    onSaved(saved);
   });
   const kinds = Object.entries(mail) as [NotificationKind, boolean][];
   // First those that can be changed.

@@ -31,7 +31,7 @@ export function ProfileForm() {
   return (
     <Section title="Name and address">
       <div class="panel columns">
-        <Form verb="Save" work={rename}>
+        <Form verb="Save" edits work={rename}>
           {(issues) => (
             <Field
               label="Name"

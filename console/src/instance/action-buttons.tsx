@@ -58,7 +58,7 @@ export function ActionButtons({ instance, small = false, only = SHOWN, children,
           onClick={() => (action === 'halt' ? setAsked(true) : void run(action))}
         >
           <Icon name={factsOf(action, instance).icon} />
-          {factsOf(action, instance).name}
+          <span class="action-name">{factsOf(action, instance).name}</span>
         </Button>
       ))}
       {children}

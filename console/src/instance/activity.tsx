@@ -13,7 +13,9 @@ import { useList } from '../use-list.ts';
 import { EVENT_GROUPS } from '../webhooks/event-types.ts';
 
 /** The groups whose events are an instance's. */
-const GROUPS = EVENT_GROUPS.filter(({ name }) => ['Instances', 'VMs', 'Disks'].includes(name));
+const GROUPS = EVENT_GROUPS.filter(({ name }) =>
+  ['Instances', 'VMs', 'Egress', 'Disks', 'HTTP ports'].includes(name),
+);
 
 const nameOf = (id: string) => instances.value?.find((each) => each.id === id)?.name;
 

@@ -24,6 +24,7 @@ export const NEW_DEFAULTS = {
   idle_timeout_seconds: null,
   wake_on_connect: false,
   auto_flush_seconds: 60,
+  egress: { mode: 'open', allow: [] as string[] },
 } as const;
 
 /** One word of a shell. */
@@ -53,6 +54,7 @@ type Settings = Pick<
   | 'auto_flush_seconds'
   | 'idle_timeout_seconds'
   | 'wake_on_connect'
+  | 'egress'
 >;
 
 /** The options of `berth create` and `berth set` for the fields that are there. */
@@ -65,6 +67,7 @@ function optionsOf(settings: Settings): string[] {
     auto_flush_seconds,
     idle_timeout_seconds,
     wake_on_connect,
+    egress = {},
   } = settings;
   const option = (name: string, value: string | number | undefined) =>
     value === undefined ? [] : [`--${name}`, String(value)];
@@ -78,6 +81,8 @@ function optionsOf(settings: Settings): string[] {
     ...time('auto-flush', auto_flush_seconds),
     ...time('idle-timeout', idle_timeout_seconds),
     ...(wake_on_connect === undefined ? [] : [wake_on_connect ? '--wake' : '--no-wake']),
+    ...option('egress', egress.mode),
+    ...(egress.allow ?? []).flatMap((host) => option('allow', host)),
   ];
 }
 

@@ -36,7 +36,7 @@ function whatAConnectionDoes({ vm: { state }, wake_on_connect }: Instance): stri
     return 'The VM is being stopped. Start it afterwards to log in.';
   if (state === 'failed') return 'The VM has failed. Start it to log in.';
   return wake_on_connect
-    ? `The VM is ${state}. A connection starts it, and waits until it runs.`
+    ? `The VM is ${state}. A connection, or a request to an HTTP port, starts it and waits until it runs.`
     : `The VM is ${state}. ${state === 'suspended' ? 'Resume' : 'Start'} it to log in, or turn on “Wake on connect” in the settings.`;
 }
 

@@ -11,6 +11,7 @@ import { tell } from '../ui/toasts.tsx';
 import { useQuery } from '../use-query.ts';
 import { createCommands } from './as-commands.ts';
 import { CommandView, newName } from './command-view.tsx';
+import { EgressFields, readEgress } from './egress-fields.tsx';
 import {
   LabelsField,
   NewNameField,
@@ -32,6 +33,7 @@ function readForm(form: FormData): CreateInstanceRequest {
     image: String(form.get('image')),
     ...readSize(form),
     ...readSettings(form),
+    egress: readEgress(form),
     labels: readLabels(String(form.get('labels'))),
     ...(user_data.trim() === '' ? {} : { user_data }),
   };
@@ -83,10 +85,11 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
             </p>
           )}
           <details>
-            <summary>More: keys, flush, idle stop, wake, labels, user data</summary>
+            <summary>More: keys, flush, idle stop, wake, egress, labels, user data</summary>
             <div class="dialog-part">
               <KeyChoice explicit={explicit} onChange={setExplicit} />
               <SettingsFields issues={issues} />
+              <EgressFields />
               <LabelsField issue={issues['labels']} />
               <TextArea
                 label="User data"

@@ -1,10 +1,9 @@
 /** What an instance may reach, and what its VM was denied. A change takes effect within seconds, also for open connections. */
 import { useEffect } from 'preact/hooks';
-import type { DeniedDestination, EgressMode, Instance } from '../../../client/src/berth.ts';
+import type { DeniedDestination, Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { putInstance } from '../live/instances.ts';
 import { listen } from '../live/streams.ts';
-import { Select, TextArea } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
 import { Table } from '../ui/table.tsx';
@@ -12,6 +11,8 @@ import { Time } from '../ui/time.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { useQuery } from '../use-query.ts';
 import { whyFixed } from './actions.ts';
+import { changeNow, useInstanceForm } from './change-instance.ts';
+import { EgressFields, readEgress } from './egress-fields.tsx';
 
 interface Props {
   readonly instance: Instance;
@@ -31,45 +32,25 @@ export function EgressPanel({ instance }: Props) {
   );
 }
 
-const MODES: readonly (readonly [EgressMode, string])[] = [
-  ['open', 'open: the public internet'],
-  ['deny', 'deny: nothing'],
-  ['allow', 'allow: only what the list allows'],
-];
-
 function Policy({ instance }: Props) {
-  const { id, egress } = instance;
+  const { shown, onEdited, change } = useInstanceForm(instance);
   const save = async (form: FormData, element: HTMLFormElement) => {
-    const allow = String(form.get('egress.allow'))
-      .split(/[\s,]+/)
-      .filter((each) => each !== '');
-    const mode = String(form.get('egress.mode')) as EgressMode;
-    putInstance(await call('changeInstance', { path: { id }, body: { egress: { mode, allow } } }));
+    putInstance(await change({ egress: readEgress(form) }));
     // Saved values are no longer edits: from now on the fields follow the live state.
     element.reset();
     tell('good', 'Saved.');
   };
   return (
-    <Form class="panel stack" verb="Save" primary reason={whyFixed(instance)} work={save}>
-      {() => (
-        <>
-          <Select label="Mode" name="egress.mode">
-            {MODES.map(([mode, words]) => (
-              <option key={mode} value={mode} selected={mode === egress.mode}>
-                {words}
-              </option>
-            ))}
-          </Select>
-          <TextArea
-            label="Allowed hosts"
-            name="egress.allow"
-            rows={Math.min(12, Math.max(3, egress.allow.length + 1))}
-            spellcheck={false}
-            defaultValue={egress.allow.join('\n')}
-            hint="One a line: example.com, *.example.com, 203.0.113.0/24, each with an optional :port. A name without a port means 80 and 443. The list applies in mode allow."
-          />
-        </>
-      )}
+    <Form
+      class="panel stack"
+      verb="Save"
+      primary
+      reason={whyFixed(instance)}
+      edits
+      onEdited={onEdited}
+      work={save}
+    >
+      {() => <EgressFields of={shown.egress} />}
     </Form>
   );
 }
@@ -79,7 +60,7 @@ interface Row extends DeniedDestination {
 }
 
 function Denied({ instance }: Props) {
-  const { id, egress } = instance;
+  const { id } = instance;
   const query = useQuery(`denied ${id}`, () => call('listDeniedEgress', { path: { id } }));
   const { reload } = query;
   useEffect(
@@ -89,14 +70,16 @@ function Denied({ instance }: Props) {
       ),
     [reload],
   );
+  const isListed = (row: Row) => instance.egress.allow.includes(hostOf(row));
   const allow = async (row: Row) => {
     const host = hostOf(row);
-    putInstance(
-      await call('changeInstance', { path: { id }, body: { egress: { allow: [...egress.allow, host] } } }),
-    );
+    const changed = await changeNow(id, ({ egress: { allow } }) => ({
+      egress: { allow: allow.includes(host) ? allow : [...allow, host] },
+    }));
+    putInstance(changed);
     tell(
       'good',
-      egress.mode === 'allow'
+      changed.egress.mode === 'allow'
         ? `Allowed ${host}.`
         : `Added ${host} to the list, which applies in mode allow.`,
     );
@@ -109,17 +92,37 @@ function Denied({ instance }: Props) {
             <p class="notice">Nothing was denied.</p>
           ) : (
             <Table
-              rows={data.map((each) => ({ ...each, id: `${each.name} ${each.address} ${each.port}` }))}
+              rows={data.map((each) => ({ ...each, id: `${each.name}-${each.address}-${each.port}` }))}
               columns={[
-                { head: 'Destination', class: 'wrap', cell: (row) => <code>{destinationOf(row)}</code> },
-                { head: 'Address', class: 'wide-only', cell: ({ address }) => address ?? 'look-up' },
-                { head: 'Attempts', class: 'number', cell: ({ count }) => count },
-                { head: 'Last', class: 'wide-only', cell: ({ at }) => <Time at={at} /> },
+                {
+                  head: 'Destination',
+                  class: 'wrap',
+                  cell: (row) => (
+                    <>
+                      <code>{destinationOf(row)}</code>{' '}
+                      {isListed(row) && (
+                        <span class="tag" id={`listed-${row.id}`}>
+                          in the list
+                        </span>
+                      )}
+                    </>
+                  ),
+                },
+                { head: 'Address', below: true, cell: ({ address }) => address ?? 'The look-up was denied' },
+                { head: 'Attempts', class: 'number', below: true, cell: ({ count }) => count },
+                { head: 'Last', class: 'nowrap', below: true, cell: ({ at }) => <Time at={at} /> },
               ]}
               actions={
                 whyFixed(instance)
                   ? []
-                  : [{ name: 'Allow', about: (row) => `Allow ${hostOf(row)}`, work: allow }]
+                  : [
+                      {
+                        name: 'Allow',
+                        about: (row) => `Allow ${hostOf(row)}`,
+                        reasonId: (row) => (isListed(row) ? `listed-${row.id}` : undefined),
+                        work: allow,
+                      },
+                    ]
               }
               onDone={reload}
             />

@@ -62,7 +62,7 @@ export function SettingsFields({
         label="Wake on connect"
         name="wake_on_connect"
         defaultChecked={of.wake_on_connect}
-        hint="An SSH connection starts the stopped VM, and waits until it runs"
+        hint="An SSH connection, or a request to an HTTP port, starts or resumes the VM, and waits until it runs"
       />
     </>
   );

@@ -12,6 +12,7 @@ import { Section } from '../ui/page.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { whyFixed } from './actions.ts';
 import { changeCommands, changedFields } from './as-commands.ts';
+import { useInstanceForm } from './change-instance.ts';
 import { CommandView } from './command-view.tsx';
 import {
   isSize,
@@ -55,16 +56,16 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
   const [deleting, setDeleting] = useState(false);
   /** The change that waits for the consent to stop the VM, and the form that holds it. */
   const [resize, setResize] = useState<Resize | null>(null);
-  const { id, name, vm, generations_keep: keep } = instance;
+  const { shown, onEdited, change } = useInstanceForm(instance);
+  const { name, vm } = instance;
   const work = async (form: FormData, element: HTMLFormElement) => {
-    const body = readChanges(form, instance);
+    const body = readChanges(form, shown);
     const size = readSize(form);
-    if (isFixed(instance) && !isSize(instance, size)) {
+    if (isFixed(shown) && !isSize(shown, size)) {
       setResize({ settings: body, size, form: element });
       return;
     }
-    const changed =
-      Object.keys(body).length === 0 ? instance : await call('changeInstance', { path: { id }, body });
+    const changed = Object.keys(body).length === 0 ? instance : await change(body);
     putInstance(changed);
     // Saved values are no longer edits: from now on the fields follow the live state.
     element.reset();
@@ -74,34 +75,38 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
   return (
     <>
       <Section title="Settings">
-        <Form class="panel stack" verb="Save" primary reason={whyFixed(instance)} work={work}>
+        <Form
+          class="panel stack"
+          verb="Save"
+          primary
+          reason={whyFixed(instance)}
+          edits
+          onEdited={onEdited}
+          work={work}
+        >
           {(issues) => (
             <>
               <Field
                 label="Name"
                 name="name"
                 required
-                defaultValue={name}
+                defaultValue={shown.name}
                 spellcheck={false}
                 autocomplete="off"
                 issue={issues['name']}
               />
-              <SizeFields of={instance} issues={issues} />
+              <SizeFields of={shown} issues={issues} />
               <p class="hint">
                 {vm.state === 'stopped'
                   ? 'The next start has the new size. A disk only grows.'
                   : 'A new size needs a stopped VM: you are asked before it is stopped. A disk only grows.'}
               </p>
-              <SettingsFields of={instance} issues={issues} />
-              <LabelsField of={instance.labels} issue={issues['labels']} />
-              <KeptFields keep={keep} issues={issues} />
+              <SettingsFields of={shown} issues={issues} />
+              <LabelsField of={shown.labels} issue={issues['labels']} />
+              <KeptFields keep={shown.generations_keep} issues={issues} />
               <CommandView
                 of={(form) =>
-                  changeCommands(
-                    instance,
-                    { ...readForm(form, instance), ...readSize(form) },
-                    location.origin,
-                  )
+                  changeCommands(shown, { ...readForm(form, shown), ...readSize(form) }, location.origin)
                 }
               />
             </>
@@ -121,6 +126,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
           instance={instance}
           settings={resize.settings}
           size={resize.size}
+          change={change}
           onDone={() => resize.form.reset()}
           onClose={() => setResize(null)}
         />

@@ -3,6 +3,7 @@ import { useEffect, useState } from 'preact/hooks';
 import type { Instance, KeySet } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { type LiveMessage, listen } from '../live/streams.ts';
+import { readThenChange } from '../read-then-change.ts';
 import { Form } from '../ui/form.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
 import { Table } from '../ui/table.tsx';
@@ -33,6 +34,8 @@ function changesKeys(message: LiveMessage, id: string): boolean {
   return type === 'ssh_key.added' || type === 'ssh_key.revoked' || type === 'member.removed';
 }
 
+const idsOf = ({ mode, data }: KeySet) => [mode, ...data.map(({ id }) => id).toSorted()].join(' ');
+
 interface EditProps {
   readonly instance: Instance;
   readonly keys: KeySet;
@@ -51,7 +54,20 @@ function Edit({ instance, keys, onSaved }: EditProps) {
     (!explicit || wanted.toSorted().join() === accepted.toSorted().join());
   const replace = async (form: FormData, element: HTMLFormElement) => {
     const body = explicit ? { ssh_key_ids: chosenKeys(form) } : ({ mode: 'account' } as const);
-    onSaved(await call('replaceKeySet', { path: { id: instance.id }, body }));
+    const path = { id: instance.id };
+    const saved = await readThenChange(
+      (options) => call('getKeySet', { path }, options),
+      (now, options) => {
+        if (idsOf(now) !== idsOf(keys)) {
+          onSaved(now);
+          throw new Error(
+            'Not replaced: somebody else has just changed the key set. Check it, then replace it again.',
+          );
+        }
+        return call('replaceKeySet', { path, body }, options);
+      },
+    );
+    onSaved(saved);
     // Saved values are no longer edits: from now on the boxes follow the live state.
     element.reset();
     setChosen(null);

@@ -12,7 +12,9 @@ export function MetricTable({ history }: { readonly history: MetricHistory }) {
       <summary>Values as a table</summary>
       {open && (
         <>
-          <p class="hint">The mean of each period, and its maximum in brackets.</p>
+          <p class="hint">
+            The mean of each period, and its maximum in brackets. The table scrolls sideways.
+          </p>
           <Rows history={history} />
         </>
       )}

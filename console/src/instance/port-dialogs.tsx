@@ -39,9 +39,14 @@ export function PublishDialog({ instance: { id, name }, onClose, onPublished }: 
             hint="The program in the guest must listen on all addresses (0.0.0.0), not on 127.0.0.1 alone."
             issue={issues['port']}
           />
-          <Select label="Access" name="access" issue={issues['access']}>
-            <option value="private">Private: members and API keys that may read the VM</option>
-            <option value="public">Public: anybody</option>
+          <Select
+            label="Access"
+            name="access"
+            hint="Private: members, and API keys that may read the VM. Public: anybody who knows the URL."
+            issue={issues['access']}
+          >
+            <option value="private">private</option>
+            <option value="public">public</option>
           </Select>
         </>
       )}

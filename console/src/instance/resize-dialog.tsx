@@ -1,6 +1,5 @@
 /** Saves the settings of an instance whose VM is on, with a new size: asks once, stops it, resizes, starts it again if it ran. */
 import type { ChangeInstanceRequest, Instance } from '../../../client/src/generated.ts';
-import { call } from '../api.ts';
 import { mebibytes, plural } from '../format.ts';
 import { putInstance, refreshSoon } from '../live/instances.ts';
 import { navigate } from '../router.ts';
@@ -14,19 +13,17 @@ interface Props {
   /** The other settings, saved before the VM stops. */
   readonly settings: ChangeInstanceRequest;
   readonly size: Size;
+  readonly change: (body: ChangeInstanceRequest) => Promise<Instance>;
   readonly onDone: () => void;
   readonly onClose: () => void;
 }
 
-export function ResizeDialog({ instance, settings, size, onDone, onClose }: Props) {
-  const { id } = instance;
+export function ResizeDialog({ instance, settings, size, change, onDone, onClose }: Props) {
   const others = Object.keys(settings).length > 0;
   const words = `${plural(size.cpus, 'CPU')}, ${mebibytes(size.memory_mib)} memory, ${size.disk_gib} GiB disk`;
   const work = async () => {
-    const { name } = others ? await call('changeInstance', { path: { id }, body: settings }) : instance;
-    await whileStopped(instance, async () =>
-      putInstance(await call('changeInstance', { path: { id }, body: { ...size } })),
-    );
+    const { name } = others ? await change(settings) : instance;
+    await whileStopped(instance, async () => putInstance(await change({ ...size })));
     refreshSoon();
     onDone();
     if (name !== instance.name) navigate(`/instances/${name}/settings`, { replace: true });

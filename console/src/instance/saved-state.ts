@@ -21,6 +21,8 @@ export function savedHint({
   auto_flush_seconds,
 }: Pick<Instance, 'disk' | 'vm' | 'auto_flush_seconds'>): string | null {
   if (vm.state !== 'running' && vm.state !== 'restarting') return null;
+  if (disk.dirty_bytes === 0 && disk.generation === 0)
+    return 'Nothing is saved yet. What the guest writes is counted within 5 s; a flush also saves what it still holds in memory.';
   if (disk.dirty_bytes === BLOCK_BYTES && auto_flush_seconds !== null)
     return `64 KiB is one block: usually the file system's own note of the last flush. The automatic flush waits up to ${duration(LONE_BLOCK_INTERVALS * auto_flush_seconds)} for more. “Flush” saves it now.`;
   return 'The unsaved amount is at most 5 s old. It does not count what the guest still holds in memory; a flush saves that too.';

@@ -34,8 +34,8 @@ export function Hosts() {
         empty={<p class="panel dim">No host has reported yet.</p>}
         columns={[
           { head: 'Host', cell: (host) => <HostName host={host} /> },
-          { head: 'VMs', class: 'number', cell: ({ vms }) => vms },
-          { head: 'Memory', cell: (host) => <Memory host={host} /> },
+          { head: 'VMs', class: 'number', below: true, cell: ({ vms }) => vms },
+          { head: 'Memory', below: true, cell: (host) => <Memory host={host} /> },
           { head: 'CPUs', class: 'number', below: true, cell: ({ cpus }) => cpus ?? '–' },
           {
             head: 'Accelerator',

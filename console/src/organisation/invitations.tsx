@@ -31,8 +31,6 @@ export function Invitations() {
     const body = { email: String(form.get('email')).trim(), role: form.get('role') as Role };
     show(await call('createInvitation', { path, body }));
     element.reset();
-    // The browser would reset it to the first option, which is owner.
-    (element.elements.namedItem('role') as HTMLSelectElement).value = DEFAULT_ROLE;
     await list.reload();
   };
   const withdraw = ({ id: invitation_id }: ListedInvitation) =>
@@ -48,8 +46,8 @@ export function Invitations() {
         {(issues) => (
           <>
             <Field label="E-mail" name="email" type="email" required issue={issues['email']} />
-            <Select label="Role" name="role">
-              <RoleOptions selected={DEFAULT_ROLE} />
+            <Select label="Role" name="role" defaultValue={DEFAULT_ROLE}>
+              <RoleOptions />
             </Select>
           </>
         )}

@@ -2,7 +2,8 @@
 import type { Member } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
-import { chooseOrganisation, loadMembership, org } from '../live/membership.ts';
+import { instances } from '../live/instances.ts';
+import { chooseOrganisation, loadMembership, org, role } from '../live/membership.ts';
 import { user } from '../session.ts';
 import { ListTable } from '../ui/loaded-list.tsx';
 import { Section } from '../ui/page.tsx';
@@ -14,14 +15,16 @@ import type { Role } from './roles.ts';
 export function Members() {
   const id = org.value?.id ?? '';
   const list = useList(`members ${id}`, (query) => call('listMembers', { path: { id }, query }));
-  const change = async (member: Member, role: Role) => {
+  const change = async (member: Member, next: Role) => {
     await attempt(async () => {
-      await call('changeMember', { path: { id, user_id: member.id }, body: { role } });
+      await call('changeMember', { path: { id, user_id: member.id }, body: { role: next } });
       if (member.id === user.value?.id) await loadMembership();
     });
     await list.reload();
   };
   const isMe = (member: Member) => member.id === user.value?.id;
+  const fixedOf = (member: Member) =>
+    fixed(member, { members: list.data ?? [], are_all: list.more === undefined });
   return (
     <Section title="Members">
       <ListTable
@@ -35,14 +38,18 @@ export function Members() {
                 <span class="wrap">{member.email}</span>
                 {member.name !== '' && <span class="dim"> {member.name}</span>}{' '}
                 {isMe(member) && <span class="tag">you</span>}
+                <Reason id={reasonId(member)} of={fixedOf(member)} />
               </>
             ),
           },
           {
             head: 'Role',
+            below: true,
             cell: (member) => (
               <select
                 aria-label={`Role of ${member.email}`}
+                aria-describedby={fixedOf(member).role && reasonId(member)}
+                disabled={fixedOf(member).role !== undefined}
                 value={member.role}
                 onChange={(event) => void change(member, event.currentTarget.value as Role)}
               >
@@ -61,9 +68,12 @@ export function Members() {
           {
             name: (member) => (isMe(member) ? 'Leave' : 'Remove'),
             about: (member) => (isMe(member) ? `Leave ${org.value?.name ?? ''}` : `Remove ${member.email}`),
+            reasonId: (member) => fixedOf(member).leave && reasonId(member),
             warning: (member) =>
               isMe(member)
-                ? 'Your API keys of this organisation stop working at once, and your SSH keys can no longer log in to its instances.'
+                ? list.data?.length === 1
+                  ? 'You are the only member, so the organisation is deleted.'
+                  : 'Your API keys of this organisation stop working at once, and your SSH keys can no longer log in to its instances.'
                 : 'Their API keys of this organisation stop working at once, and their SSH keys can no longer log in to its instances.',
             work: async (member) => {
               await call('removeMember', { path: { id, user_id: member.id } });
@@ -73,5 +83,45 @@ export function Members() {
         ]}
       />
     </Section>
+  );
+}
+
+/** Why a member's role cannot be changed, and why the member cannot leave or be removed. */
+interface Fixed {
+  readonly role?: string;
+  readonly leave?: string;
+}
+
+/** The server's rules are in src/orgs/owners.ts. */
+function fixed(
+  { role: of }: Member,
+  { members, are_all }: { readonly members: readonly Member[]; readonly are_all: boolean },
+): Fixed {
+  if (of !== 'owner') return {};
+  if (role.value !== 'owner') {
+    const reason = 'Only owners can change or remove an owner.';
+    return { role: reason, leave: reason };
+  }
+  if (!are_all || members.filter((each) => each.role === 'owner').length > 1) return {};
+  if (members.length > 1) {
+    const reason = 'The only owner: make another member owner before you leave or change this role.';
+    return { role: reason, leave: reason };
+  }
+  const has_instances = (instances.value ?? []).length > 0;
+  return {
+    role: 'The only owner keeps this role.',
+    ...(has_instances ? { leave: 'Delete all instances before you leave: you are the only member.' } : {}),
+  };
+}
+
+const reasonId = ({ id }: Member) => `why-${id}`;
+
+function Reason({ id, of }: { readonly id: string; readonly of: Fixed }) {
+  const reasons = [...new Set([of.role, of.leave])].filter((each) => each !== undefined);
+  if (reasons.length === 0) return null;
+  return (
+    <p class="hint" id={id}>
+      {reasons.join(' ')}
+    </p>
   );
 }

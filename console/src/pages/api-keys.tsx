@@ -1,5 +1,6 @@
 /** The API keys of the user and of service accounts. */
 import { useState } from 'preact/hooks';
+import type { ApiKey } from '../../../client/src/generated.ts';
 import { CreateKeyDialog, type MadeKey } from '../access/create-key-dialog.tsx';
 import { ScopeText } from '../access/scope-text.tsx';
 import { ServiceAccounts } from '../access/service-accounts.tsx';
@@ -10,8 +11,30 @@ import { Icon } from '../ui/icon.tsx';
 import { ListTable } from '../ui/loaded-list.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
 import { SecretDialog } from '../ui/secret-dialog.tsx';
+import type { Column } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
+
+const FACTS: readonly Column<ApiKey>[] = [
+  {
+    head: 'Key',
+    class: 'nowrap',
+    below: true,
+    cell: ({ prefix, last4 }) => (
+      <code>
+        {prefix}…{last4}
+      </code>
+    ),
+  },
+  { head: 'Permissions', below: true, cell: ({ scope }) => <ScopeText scope={scope} /> },
+  {
+    head: 'Last used',
+    class: 'nowrap',
+    below: true,
+    cell: (key) => <Time at={key.last_used_at} />,
+  },
+  { head: 'Expires', class: 'nowrap', below: true, cell: (key) => <Time at={key.expires_at} /> },
+];
 
 export function ApiKeysPage() {
   const [creating, setCreating] = useState(false);
@@ -21,7 +44,12 @@ export function ApiKeysPage() {
     (query) => call('listApiKeys', { query }),
     (told) => told.kind === 'event' && told.event.type.startsWith('api_key.'),
   );
-  const keyNamed = (id: string) => list.data?.find((key) => key.id === id)?.name ?? 'another key';
+  // Others do not see the keys of service accounts.
+  const accounts = useList('service-accounts', async (query) =>
+    leads() ? call('listServiceAccounts', { query }) : { data: [], next_cursor: null },
+  );
+  const accountOf = (id: string | null) => accounts.data?.find((account) => account.id === id)?.name;
+  const keyNamed = (id: string | null) => list.data?.find((key) => key.id === id)?.name;
   const names = list.data?.map(({ name }) => name) ?? [];
   const create = (
     <Button kind="primary" onClick={() => setCreating(true)}>
@@ -49,32 +77,15 @@ export function ApiKeysPage() {
         columns={[
           {
             head: 'Name',
-            cell: ({ name, service_account_id, created_by_key }) => (
-              <>
-                <span class="wrap">{name}</span>{' '}
-                {service_account_id !== null && <span class="tag">service account</span>}{' '}
-                {created_by_key !== null && <span class="tag">created by {keyNamed(created_by_key)}</span>}
-              </>
+            cell: (key) => (
+              <KeyName
+                of={key}
+                account={accountOf(key.service_account_id)}
+                creator={keyNamed(key.created_by_key)}
+              />
             ),
           },
-          {
-            head: 'Key',
-            class: 'nowrap',
-            below: true,
-            cell: ({ prefix, last4 }) => (
-              <code>
-                {prefix}…{last4}
-              </code>
-            ),
-          },
-          { head: 'Permissions', below: true, cell: ({ scope }) => <ScopeText scope={scope} /> },
-          {
-            head: 'Last used',
-            class: 'nowrap',
-            below: true,
-            cell: (key) => <Time at={key.last_used_at} />,
-          },
-          { head: 'Expires', class: 'nowrap', below: true, cell: (key) => <Time at={key.expires_at} /> },
+          ...FACTS,
         ]}
         actions={[
           {
@@ -99,7 +110,7 @@ export function ApiKeysPage() {
           },
         ]}
       />
-      {leads() && <ServiceAccounts key_names={names} />}
+      {leads() && <ServiceAccounts list={accounts} key_names={names} />}
       {creating && (
         <CreateKeyDialog
           taken={names}
@@ -123,6 +134,24 @@ export function ApiKeysPage() {
           </p>
         </SecretDialog>
       )}
+    </>
+  );
+}
+
+interface KeyNameProps {
+  readonly of: ApiKey;
+  /** The name of its service account, if known. */
+  readonly account: string | undefined;
+  /** The name of the key that created it, if it still exists. */
+  readonly creator: string | undefined;
+}
+
+function KeyName({ of, account = '', creator = 'another key' }: KeyNameProps) {
+  return (
+    <>
+      <span class="wrap">{of.name}</span>{' '}
+      {of.service_account_id !== null && <span class="tag">service account {account}</span>}{' '}
+      {of.created_by_key !== null && <span class="tag">created by {creator}</span>}
     </>
   );
 }

@@ -106,7 +106,14 @@ function Action({ entry: { action, data, target_name } }: { readonly entry: Audi
   );
 }
 
-/** The name of the target and its id. An instance that exists is a link. */
+/** What a target without a name is, by the prefix of its id. */
+const KINDS: Readonly<Record<string, string>> = {
+  ...{ sess: 'session', port: 'HTTP port', inv: 'invitation', usr: 'account', mfa: 'second factor' },
+  ...{ inst: 'instance', vm: 'VM', ak: 'API key', sa: 'service account', key: 'SSH key', wh: 'webhook' },
+  ...{ org: 'organisation', host: 'host', evt: 'event' },
+};
+
+/** The name of the target, or what it is, and its id. An instance that exists is a link. */
 function Target({ entry: { target, target_name } }: { readonly entry: AuditEntry }) {
   if (target === null) return null;
   const present = instances.value?.find(({ id }) => id === target)?.name;
@@ -117,8 +124,8 @@ function Target({ entry: { target, target_name } }: { readonly entry: AuditEntry
           <a href={`/instances/${present}`}>{present}</a>
         </div>
       )}
-      {present === undefined && target_name !== null && <div class="wrap">{target_name}</div>}
-      <code class={target_name === null ? 'wrap' : 'wrap dim wide-only'}>{target}</code>
+      {present === undefined && <div class="wrap">{target_name ?? KINDS[target.split('_')[0] ?? '']}</div>}
+      <code class={target_name === null ? 'wrap dim' : 'wrap dim wide-only'}>{target}</code>
     </>
   );
 }

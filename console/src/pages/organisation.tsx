@@ -45,7 +45,7 @@ function Settings() {
   return (
     <Section title="Settings">
       <div class="panel columns">
-        <Form verb="Rename" work={rename} reason={whyNoLead()}>
+        <Form verb="Rename" edits work={rename} reason={whyNoLead()}>
           {(issues) => (
             <Field
               label="Name"
@@ -58,7 +58,7 @@ function Settings() {
             />
           )}
         </Form>
-        <Form verb="Change" work={bill} reason={bills ? undefined : whyNoLead()}>
+        <Form verb="Change" edits work={bill} reason={bills ? undefined : whyNoLead()}>
           {(issues) => (
             <Field
               label="Billing address"

@@ -45,7 +45,14 @@ export function RegisterPage() {
               autofocus
               issue={issues['email']}
             />
-            <Field label="Name" name="name" autocomplete="name" maxLength={100} issue={issues['name']} />
+            <Field
+              label="Name"
+              name="name"
+              autocomplete="name"
+              maxLength={100}
+              hint="Optional: what others see beside your address"
+              issue={issues['name']}
+            />
             <NewPasswordField label="Password" name="password" issue={issues['password']} />
             {invited && <input type="hidden" name="invitation_token" value={token} />}
             {needs_invitation && (

@@ -4,6 +4,7 @@ import type { Webhook } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
 import { leads } from '../live/membership.ts';
+import { readThenChange, requireSeen } from '../read-then-change.ts';
 import { navigate } from '../router.ts';
 import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
@@ -100,7 +101,16 @@ function Found({ webhook, onChanged }: Props) {
         <WebhookDialog
           of={webhook}
           onClose={close}
-          work={async (body) => onChanged(await call('changeWebhook', { path: { id }, body }))}
+          work={async (body) => {
+            const changed = await readThenChange(
+              (options) => call('getWebhook', { path: { id } }, options),
+              (now, options) => {
+                requireSeen(now, webhook, body, onChanged);
+                return call('changeWebhook', { path: { id }, body }, options);
+              },
+            );
+            onChanged(changed);
+          }}
         />
       )}
       {asked === 'replay' && (

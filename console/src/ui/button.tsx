@@ -8,6 +8,8 @@ interface Props extends Omit<JSX.IntrinsicElements['button'], 'type'> {
   readonly small?: boolean;
   /** Why it cannot be used now: shown beside it. It stays focusable, so that everybody can learn the reason. */
   readonly reason?: string | undefined;
+  /** The id of a visible text that says why, in place of `reason`. */
+  readonly reason_id?: string | undefined;
   readonly children: ComponentChildren;
 }
 
@@ -18,17 +20,19 @@ export function Button({
   submit,
   small,
   reason,
+  reason_id,
   children,
   class: more,
   ...rest
 }: Props) {
   const size = small === true ? ' small' : '';
-  const reason_id = useId();
-  const is_off = busy || reason !== undefined;
+  const own_id = useId();
+  const told_by = reason === undefined ? reason_id : own_id;
+  const is_off = busy || told_by !== undefined;
   const button = (
     <button
       {...rest}
-      {...(reason === undefined ? {} : { 'aria-describedby': reason_id })}
+      {...(told_by === undefined ? {} : { 'aria-describedby': told_by })}
       type={submit === true ? 'submit' : 'button'}
       class={`button ${kind}${size} ${more ?? ''}`}
       aria-busy={busy}
@@ -43,7 +47,7 @@ export function Button({
   return (
     <span class="with-reason">
       {button}
-      <span class="hint" id={reason_id}>
+      <span class="hint" id={own_id}>
         {reason}
       </span>
     </span>

@@ -176,11 +176,14 @@ function Run({ run, x, y, bottom }: Places & { readonly run: readonly KnownPoint
     .join(' L');
   const [first, last] = [run[0], run.at(-1)];
   if (!first || !last) return null;
+  // A line from a point to itself would be one pixel.
+  if (first === last)
+    return <circle class="chart-dot" cx={x(first.at_ms)} cy={y(first.spread.mean)} r={2.5} />;
   return (
     <>
       <path class="chart-area" d={`M${x(first.at_ms)},${bottom} L${line} L${x(last.at_ms)},${bottom} Z`} />
       <path class="chart-band" d={`M${upper} L${lower} Z`} />
-      <path class="chart-line" d={`M${line}${run.length === 1 ? 'h0' : ''}`} />
+      <path class="chart-line" d={`M${line}`} />
     </>
   );
 }

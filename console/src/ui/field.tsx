@@ -1,6 +1,6 @@
 /** An input with label, hint and error, connected for screen readers. */
 import { type ComponentChildren, createContext, type JSX } from 'preact';
-import { useContext, useEffect, useId, useRef } from 'preact/hooks';
+import { useContext, useEffect, useId, useLayoutEffect, useRef } from 'preact/hooks';
 import { type Issues, NO_ISSUES } from './validity.ts';
 
 /** The issues of the form around, by the names of its fields. */
@@ -84,12 +84,29 @@ export function TextArea({ label, hint, issue, ...rest }: Common & JSX.Intrinsic
   );
 }
 
-export function Select({ label, hint, issue, children, ...rest }: Common & JSX.IntrinsicElements['select']) {
+/** `defaultValue` is chosen at first, and after a reset. As for other fields, a new one is chosen until the user has chosen. */
+export function Select({
+  label,
+  hint,
+  issue,
+  children,
+  defaultValue,
+  ...rest
+}: Common & JSX.IntrinsicElements['select'] & { readonly defaultValue?: string }) {
   const id = useId();
+  const element = useRef<HTMLSelectElement>(null);
   const common = useTexts({ label, hint, issue, name: rest.name });
+  // Preact has no `defaultValue` of a select. After each rendering, because options may come later.
+  useLayoutEffect(() => {
+    if (defaultValue === undefined) return;
+    for (const option of element.current?.options ?? []) {
+      const is_default = option.value === defaultValue;
+      if (option.defaultSelected !== is_default) option.defaultSelected = is_default;
+    }
+  });
   return (
     <Around id={id} {...common}>
-      <select {...rest} id={id} {...described(id, common)}>
+      <select {...rest} ref={element} id={id} {...described(id, common)}>
         {children}
       </select>
     </Around>

@@ -1,9 +1,10 @@
 /** A form on a page or in a dialog. `work` gets its values. Errors of fields stand at the fields, others above the button. */
-import type { ComponentChildren } from 'preact';
+import type { ComponentChildren, RefObject } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { useAction } from '../use-action.ts';
 import { Button } from './button.tsx';
 import { Dialog, DialogActions } from './dialog.tsx';
+import { isEdited } from './edited.ts';
 import { Failure } from './failure.tsx';
 import { FieldIssues } from './field.tsx';
 import { failureOf, focusFirstIssue, type Issues, issuesOf, NO_ISSUES } from './validity.ts';
@@ -62,24 +63,73 @@ interface FormProps extends Props {
   readonly primary?: boolean;
   /** Why the form cannot be sent; shown beside its button. */
   readonly reason?: string | undefined;
+  /** Its fields show what is saved, so it can be sent only once one of them is edited. */
+  readonly edits?: boolean;
+  /** Whether a field differs from what is saved; called when that changes. */
+  readonly onEdited?: (is_edited: boolean) => void;
   /** Shown after the button. */
   readonly aside?: ComponentChildren;
 }
 
-export function Form({ work, verb, children, primary = false, reason, aside, ...rest }: FormProps) {
+export function Form({
+  work,
+  verb,
+  children,
+  primary = false,
+  reason,
+  aside,
+  edits = false,
+  onEdited,
+  ...rest
+}: FormProps) {
   const { form, busy, error, issues } = useForm(work);
+  const is_edited = useEdited(form.ref, onEdited);
+  const is_same = edits && !is_edited;
   return (
     <form {...form} class={rest.class ?? 'stack'}>
       <FieldIssues.Provider value={issues}>{children(issues)}</FieldIssues.Provider>
       <div class="form-end">
         <Failure text={error} />
-        <Button submit kind={primary ? 'primary' : 'plain'} busy={busy} reason={reason}>
+        <Button
+          submit
+          kind={primary ? 'primary' : 'plain'}
+          busy={busy}
+          reason={reason ?? (is_same && !busy ? 'Nothing is changed yet.' : undefined)}
+        >
           {verb}
         </Button>
         {aside}
       </div>
     </form>
   );
+}
+
+function useEdited(
+  form: RefObject<HTMLFormElement | null>,
+  onEdited?: (is_edited: boolean) => void,
+): boolean {
+  const [is_edited, setEdited] = useState(false);
+  const look = () => {
+    const now = form.current !== null && isEdited(form.current);
+    if (now === is_edited) return;
+    setEdited(now);
+    onEdited?.(now);
+  };
+  const latest = useRef(look);
+  latest.current = look;
+  // After each rendering, because it may change what is saved.
+  useEffect(() => latest.current());
+  useEffect(() => {
+    const element = form.current;
+    const events = ['input', 'change', 'reset'] as const;
+    // A reset changes the fields after its event.
+    const listener = () => setTimeout(() => latest.current());
+    for (const event of events) element?.addEventListener(event, listener);
+    return () => {
+      for (const event of events) element?.removeEventListener(event, listener);
+    };
+  }, [form]);
+  return is_edited;
 }
 
 interface DialogProps extends Props {

@@ -28,6 +28,8 @@ export interface RowAction<T> {
   /** A checkbox below the question. */
   readonly option?: { readonly label: string; readonly hint: string };
   readonly kind?: 'plain' | 'quiet';
+  /** The id of the text in the row that says why it cannot be used; undefined: it can. */
+  readonly reasonId?: (row: T) => string | undefined;
   readonly work: (row: T, is_chosen: boolean) => unknown;
 }
 
@@ -146,6 +148,7 @@ function Buttons<T>({ row, actions, onChosen }: ButtonsProps<T>) {
           key={nameOf(action, row)}
           small
           kind={action.kind ?? 'quiet'}
+          reason_id={action.reasonId?.(row)}
           aria-label={action.about(row)}
           onClick={() => void onChosen(action, row)}
         >

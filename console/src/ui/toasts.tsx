@@ -20,6 +20,11 @@ function dismiss(id: number): void {
   toasts.value = toasts.value.filter((each) => each.id !== id);
 }
 
+/** The next user must not see what was told to this one. */
+export function dismissAll(): void {
+  toasts.value = [];
+}
+
 export function tell(tone: Tone, text: string, href?: string): void {
   last_id += 1;
   const id = last_id;

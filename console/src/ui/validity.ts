@@ -47,6 +47,11 @@ function sentence(text: string): string {
   return ended.charAt(0).toUpperCase() + ended.slice(1);
 }
 
+/** The API's texts go on from the name of the field: "is wrong", "must be a name". */
+function aboutField(control: Control, issue: string): string {
+  return /^(is|are|has|may|must|contains?) /.test(issue) ? `${labelOf(control) ?? 'It'} ${issue}` : issue;
+}
+
 /** A value that the form cannot send, thrown by its `work`. */
 export class FieldError extends Error {
   override readonly name = 'FieldError';
@@ -74,7 +79,7 @@ export function failureOf(error: unknown, form: HTMLFormElement | null): Failed 
   for (const { field, issue } of error.details) {
     issues[field] = sentence(issue);
     const control = form && controlOf(field, form);
-    if (control) issues[control.name] = sentence(issue);
+    if (control) issues[control.name] = sentence(aboutField(control, issue));
     else elsewhere.push(`${field}: ${issue}`);
   }
   return { issues, text: elsewhere.length === 0 ? '' : sentence(elsewhere.join('. ')) };

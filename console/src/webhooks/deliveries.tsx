@@ -53,7 +53,7 @@ export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; reado
         }
         columns={[
           { head: 'Event', cell: (delivery) => <DeliveryEvent delivery={delivery} /> },
-          { head: 'Status', cell: ({ status: each }) => <DeliveryStatus status={each} /> },
+          { head: 'Status', below: true, cell: ({ status: each }) => <DeliveryStatus status={each} /> },
           { head: 'Last attempt', below: true, cell: lastAttempt },
           { head: 'When', class: 'nowrap', below: true, cell: ({ created_at }) => <Time at={created_at} /> },
         ]}

@@ -1,0 +1,46 @@
+/**
+ * A change that depends on what is there, made with If-Match: it never replaces what its user has not seen. Others may change the
+ * same at any time, also while a form shows it.
+ */
+import { auditDetails } from '../../client/src/audit-words.ts';
+import { BerthError, type CallOptions } from '../../client/src/berth.ts';
+import { changedFields } from './instance/as-commands.ts';
+
+/** Each attempt fails only if somebody else's change was made. */
+const ATTEMPTS = 5;
+
+/** Reads, and writes if nobody has written since; else again. @param write may throw to refuse what it got */
+export async function readThenChange<T, R>(
+  read: (options: CallOptions) => Promise<T>,
+  write: (now: T, options: CallOptions) => Promise<R>,
+): Promise<R> {
+  for (let attempt = 1; ; attempt++) {
+    let if_match: string | undefined;
+    const onEtag = (etag: string) => {
+      if_match = etag;
+    };
+    const now = await read({ onEtag });
+    try {
+      return await write(now, { if_match });
+    } catch (error) {
+      const is_stale = error instanceof BerthError && error.code === 'PRECONDITION_FAILED';
+      if (!is_stale || attempt === ATTEMPTS) throw error;
+    }
+  }
+}
+
+/** What a change replaces must be as it was seen. @param onLost gets the present state before the error @throws Error */
+export function requireSeen<T extends object>(
+  now: T,
+  seen: T,
+  change: object,
+  onLost: (now: T) => void,
+): void {
+  const replaced = Object.fromEntries(Object.entries(now).filter(([name]) => name in change));
+  const lost = changedFields(replaced, seen);
+  if (Object.keys(lost).length === 0) return;
+  onLost(now);
+  throw new Error(
+    `Not saved: somebody else has changed the same meanwhile. Now: ${auditDetails({ change: lost }, null)}. Save again to replace that.`,
+  );
+}
