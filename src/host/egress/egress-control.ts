@@ -33,10 +33,12 @@ const GATE_UID = PROBE_UID - 1;
 /** In the guests' network, where nothing else listens. */
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
-/** How long a change waits for a gate that is being started. The rules are closed without it. */
+/** How long a change waits for the gate. The rules are closed without it. */
 const GATE_MS = 1_500;
-/** Denied destinations that wait for the control plane. */
+/** Denied destinations that wait for the control plane, and those of one instance once many wait. */
 const WAITING_MAX = 10_000;
+const WAITING_OF_ONE_MAX = 100;
+const MANY_WAIT = 1_000;
 
 type Policed = Pick<Assignment, 'instance_id' | 'egress'> & { readonly spec: { readonly ssh_port: number } };
 
@@ -127,7 +129,8 @@ export class EgressControl {
     if (!again && sameEntries(wanted, this.#applied)) return;
     const state = { resolvers: hostResolvers(), host_networks: hostAddresses(), guests };
     const late = new AbortController();
-    await Promise.race([this.#gate.apply(state), pause(GATE_MS, late.signal)]);
+    const is_late = pause(GATE_MS, late.signal).then(() => true);
+    if (await Promise.race([this.#gate.apply(state).then(() => false), is_late])) this.#gate.endStalled();
     late.abort();
     await inNetwork(network, ['sh', '-c', ROUTES_SCRIPT]);
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
@@ -139,7 +142,7 @@ export class EgressControl {
   #take(denials: readonly CountedDenial[]): void {
     for (const { guest, name, address, port, count, at_ms } of denials) {
       const instance_id = this.#instances.get(guest);
-      if (!instance_id || this.#waiting.length >= WAITING_MAX) continue;
+      if (!instance_id || !this.#mayWait(instance_id)) continue;
       this.#waiting.push({
         instance_id,
         at: rfc3339(new Date(at_ms)),
@@ -150,6 +153,12 @@ export class EgressControl {
       });
     }
     this.#waits.notify();
+  }
+
+  #mayWait(instance_id: InstanceId): boolean {
+    if (this.#waiting.length < MANY_WAIT) return true;
+    const of_one = this.#waiting.filter((each) => each.instance_id === instance_id).length;
+    return this.#waiting.length < WAITING_MAX && of_one < WAITING_OF_ONE_MAX;
   }
 
   async #reports(signal: AbortSignal): Promise<void> {

@@ -9,6 +9,7 @@
  *   everything else, and look-ups or connections without a gate         logged and refused
  *
  * Invariants:
+ * - every VM is restricted but those that are known to be open: one whose assignment is gone may run on for a moment;
  * - each packet is decided by the present rules, so a change holds for open connections;
  * - applying the text replaces the table in one transaction; the kernel keeps it while the agent is down.
  */
@@ -16,7 +17,7 @@ import { isIPv4 } from 'node:net';
 import { assert } from '../../lib/assert.ts';
 import { activeEntries, type NetworkEntry, portsOf } from '../../lib/egress-policy.ts';
 import { networkWithin } from '../../lib/networks.ts';
-import { GATE_MARK, LOG_DENIED } from '../network/addresses.ts';
+import { DENIED_SET, GATE_MARK, LOG_DENIED, perGuest } from '../network/addresses.ts';
 import type { GuestPolicy } from './gate-messages.ts';
 
 export interface GuestRulesOptions {
@@ -27,23 +28,32 @@ export interface GuestRulesOptions {
   readonly names_port: number;
 }
 
+/** Of one VM at the gate: packets with look-ups, and new connections. More are dropped, and sent again by the guest's kernel. */
+const LOOK_UPS = '300/second burst 1000 packets';
+const CONNECTIONS = '300/second burst 1000 packets';
+
 export const EGRESS_TABLE = 'berth_egress';
 /** The routing table of marked packets. */
 export const GATE_ROUTES = 6265;
 
 export function guestRules(options: GuestRulesOptions): string {
-  const restricted = options.guests.filter(({ policy }) => policy.mode !== 'open');
-  for (const { address } of restricted) assert(isIPv4(address), 'a VM has an IPv4 address');
+  const [open, restricted] = [true, false].map((is_open) =>
+    options.guests.filter(({ policy }) => (policy.mode === 'open') === is_open),
+  ) as [GuestPolicy[], GuestPolicy[]];
+  for (const { address } of options.guests) assert(isIPv4(address), 'a VM has an IPv4 address');
   const { interfaces, relay_port, names_port } = options;
-  const from = `iifname "${interfaces}" ip saddr @restricted`;
+  const from = `iifname "${interfaces}" ip saddr != @open`;
   return [
     `table inet ${EGRESS_TABLE} {}`,
     `delete table inet ${EGRESS_TABLE}`,
     `table inet ${EGRESS_TABLE} {`,
-    `  set restricted { type ipv4_addr; ${elements(restricted.map(({ address }) => address))} }`,
+    `  set open { type ipv4_addr; ${elements(open.map(({ address }) => address))} }`,
     `  set networks { type ipv4_addr . ipv4_addr; flags interval; ${elements(networks(restricted, false))} }`,
     `  set ports { type ipv4_addr . ipv4_addr . inet_service; flags interval; ${elements(networks(restricted, true))} }`,
     `  set relayed { type ipv4_addr . inet_service; ${elements(relayed(restricted))} }`,
+    perGuest('look_ups'),
+    perGuest('opened'),
+    DENIED_SET,
     '  chain allowed {',
     '    ct direction reply accept',
     '    ip saddr . ip daddr @networks accept',
@@ -55,6 +65,9 @@ export function guestRules(options: GuestRulesOptions): string {
     '  }',
     '  chain lead {',
     '    jump allowed',
+    // All guests share the gate.
+    `    meta l4proto udp th dport 53 update @look_ups { ip saddr limit rate over ${LOOK_UPS} } drop`,
+    `    meta l4proto tcp ct state new update @opened { ip saddr limit rate over ${CONNECTIONS} } drop`,
     `    meta l4proto { tcp, udp } th dport 53 meta mark set ${GATE_MARK} accept`,
     `    meta l4proto tcp ip saddr . th dport @relayed tproxy ip to :${relay_port} meta mark set ${GATE_MARK} accept`,
     '  }',
@@ -71,7 +84,7 @@ export function guestRules(options: GuestRulesOptions): string {
     '    type filter hook forward priority filter - 5; policy accept;',
     `    ${from} jump decide`,
     // What belongs to a connection of the VM that was allowed before.
-    `    oifname "${interfaces}" ip daddr @restricted ct direction reply jump answers`,
+    `    oifname "${interfaces}" ip daddr != @open ct direction reply jump answers`,
     '  }',
     '  chain answers {',
     '    ip daddr . ip saddr @networks accept',
