@@ -4,10 +4,13 @@
  *   guest 198.18.7.2 ── vm0 ─ router (the installation's namespace: packet rules, gate) ─ 198.51.100.2 internet
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import type { SecretsAuthority } from '../../src/agent-api/secret-types.ts';
+import { CertificateSource } from '../../src/host/egress/certificate-source.ts';
 import { GateChild } from '../../src/host/egress/gate-child.ts';
 import type { CountedDenial, Denial } from '../../src/host/egress/gate-messages.ts';
 import { GATE_ROUTES, guestRules } from '../../src/host/egress/guest-rules.ts';
 import { runPacketLog } from '../../src/host/egress/packet-log.ts';
+import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
 import { DENIED_LOG_GROUP, GATE_MARK, LOG_DENIED } from '../../src/host/network/addresses.ts';
 import { CLOSED_IPV4 } from '../../src/lib/closed-networks.ts';
 import type { EgressPolicy } from '../../src/lib/egress-policy.ts';
@@ -36,10 +39,18 @@ export class EgressLab {
   readonly #children: ChildProcess[] = [];
   readonly #ending = new AbortController();
   #outside: EgressOutside | null = null;
+  readonly troubles: string[] = [];
+  readonly #certificates = new CertificateSource();
+  readonly #roots_file: string;
   #gate: GateChild | null = null;
 
-  static async open(): Promise<EgressLab> {
-    const lab = new EgressLab();
+  private constructor(roots_file: string) {
+    this.#roots_file = roots_file;
+  }
+
+  /** `roots_file`: whom the gate trusts beside the usual authorities. */
+  static async open(roots_file = '/etc/ssl/certs/ca-certificates.crt'): Promise<EgressLab> {
+    const lab = new EgressLab(roots_file);
     try {
       for (const name of [lab.#guest, lab.#router]) ip('netns', 'add', name);
       lab.#outside = await EgressOutside.open(lab.#router, 'out');
@@ -104,8 +115,11 @@ export class EgressLab {
       relay_port: RELAY_PORT,
       names_port: NAMES_PORT,
       uid: GATE_UID,
+      roots_file: this.#roots_file,
       log: createLog('test', 'warn'),
       takeDenials: (denials) => this.denials.push(...denials),
+      certify: (name, public_key) => this.#certificates.make(name, public_key),
+      takeTrouble: (_guest, name, reason) => this.troubles.push(`${name}: ${reason}`),
     });
     void this.#gate.run();
   }
@@ -121,9 +135,20 @@ export class EgressLab {
   }
 
   /** As the agent does it: the gate first, then the rules. */
-  async allow(policy: EgressPolicy): Promise<void> {
-    const guests = [{ address: GUEST, policy }];
-    await this.#gate?.apply({ resolvers: [NAME_SERVER], host_networks: [NEAR], guests });
+  async allow(
+    policy: EgressPolicy,
+    secrets: readonly GuestSecret[] = [],
+    authority: SecretsAuthority | null = null,
+  ): Promise<void> {
+    const guests = [{ address: GUEST, policy, secrets }];
+    this.#certificates.replace(authority, secrets);
+    const { fingerprint } = this.#certificates;
+    await this.#gate?.apply({
+      resolvers: [NAME_SERVER],
+      host_networks: [NEAR],
+      guests,
+      authority: fingerprint,
+    });
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT, log_group: DENIED_LOG_GROUP };
     inNamespace(this.path('router'), 'nft', ['-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
   }

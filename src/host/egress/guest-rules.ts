@@ -1,6 +1,10 @@
 /**
- * The packet rules of VMs with a restricted egress, as nftables rules (nft(8)): a pure function that returns the input of `nft -f -`.
- * They stand in a table of their own beside the rules that hold for all guests, and only close: what they let pass, those may close.
+ * The packet rules of VMs with a restricted egress or secrets, as nftables rules (nft(8)): a pure function that returns the input of
+ * `nft -f -`. They stand in a table of their own beside the rules that hold for all guests, and only close: what they let pass, those
+ * may close.
+ *
+ * A new TCP connection of a VM with secrets to port 443 goes to the gate, whatever the VM's mode, and remains there. Connections that
+ * were made before its first secret pass as they did.
  *
  * A restricted VM's packets pass in this order:
  *   to an allowed network, and answers to connections from outside      pass
@@ -28,6 +32,7 @@ export interface GuestRulesOptions {
 }
 
 export const EGRESS_TABLE = 'berth_egress';
+const HTTPS_PORT = 443;
 /** The routing table of marked packets. */
 export const GATE_ROUTES = 6265;
 
@@ -35,6 +40,8 @@ export function guestRules(options: GuestRulesOptions): string {
   const restricted = options.guests.filter(({ policy }) => policy.mode !== 'open');
   for (const { address } of restricted) assert(isIPv4(address), 'a VM has an IPv4 address');
   const { interfaces, relay_port, names_port } = options;
+  const with_secrets = options.guests.filter(({ secrets }) => secrets.length > 0);
+  for (const { address } of with_secrets) assert(isIPv4(address), 'a VM has an IPv4 address');
   const from = `iifname "${interfaces}" ip saddr @restricted`;
   return [
     `table inet ${EGRESS_TABLE} {}`,
@@ -44,6 +51,7 @@ export function guestRules(options: GuestRulesOptions): string {
     `  set networks { type ipv4_addr . ipv4_addr; flags interval; ${elements(networks(restricted, false))} }`,
     `  set ports { type ipv4_addr . ipv4_addr . inet_service; flags interval; ${elements(networks(restricted, true))} }`,
     `  set relayed { type ipv4_addr . inet_service; ${elements(relayed(restricted))} }`,
+    `  set with_secrets { type ipv4_addr; ${elements(with_secrets.map(({ address }) => address))} }`,
     '  chain allowed {',
     '    ct direction reply accept',
     '    ip saddr . ip daddr @networks accept',
@@ -51,7 +59,13 @@ export function guestRules(options: GuestRulesOptions): string {
     '  }',
     '  chain mangle {',
     '    type filter hook prerouting priority mangle; policy accept;',
+    `    iifname "${interfaces}" meta l4proto tcp jump intercept`,
     `    ${from} jump lead`,
+    '  }',
+    '  chain intercept {',
+    `    ip saddr @with_secrets tcp dport ${HTTPS_PORT} ct direction original ct state new ct mark set ${GATE_MARK}`,
+    // Until they end, also when the last secret is removed.
+    `    meta l4proto tcp ct direction original ct mark ${GATE_MARK} tproxy ip to :${relay_port} meta mark set ${GATE_MARK} accept`,
     '  }',
     '  chain lead {',
     '    jump allowed',
