@@ -270,6 +270,7 @@ const HOST_ROOMS: Record<string, readonly string[]> = {
   lease: ['vm'],
   keys: ['guest'],
   template: ['boot-slots', 'guest', 'image', 'network', 'qmp', 'vm'],
+  secrets: ['guest', 'keys'],
   'own-image': ['guest', 'image', 'keys', 'vm'],
   'host-context': ['block', 'boot-slots', 'egress', 'image', 'lease', 'network', 'template', 'vm'],
   overlay: ['block', 'host-context', 'qmp', 'vm'],
@@ -278,10 +279,11 @@ const HOST_ROOMS: Record<string, readonly string[]> = {
   suspend: ['flush', 'host-context', 'machine', 'overlay', 'qmp', 'vm'],
   start: [
     ...['flush', 'guest', 'host-context', 'image', 'keys', 'lease', 'machine', 'overlay', 'qmp'],
-    ...['network', 'suspend', 'template', 'vm'],
+    ...['network', 'secrets', 'suspend', 'template', 'vm'],
   ],
   runner: [
-    ...['flush', 'guest', 'host-context', 'keys', 'lease', 'machine', 'overlay', 'start', 'suspend', 'vm'],
+    ...['flush', 'guest', 'host-context', 'keys', 'lease', 'machine', 'overlay', 'secrets', 'start'],
+    ...['suspend', 'vm'],
   ],
   calls: ['guest', 'host-context', 'machine', 'network', 'runner'],
   'evict-stale-disks': ['host-context', 'machine', 'vm'],

@@ -227,7 +227,7 @@ function registerFork(app: App, context: AppContext): void {
         const row = await forkInstance(tx, principal, context, from, { name, generation });
         setEtag(reply, row.version);
         await inheritSecrets(tx, context.secrets, { from, to: row.id, with_values: secrets });
-        const data = { name, from, generation: row.generation, secrets };
+        const data = { name, from, generation: row.generation, ...(secrets ? { secrets } : {}) };
         return { status: 201, body: instanceView(row), target: row.id, data };
       });
       return reply.status(201).send(body);
