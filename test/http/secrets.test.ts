@@ -239,7 +239,7 @@ describe('the certificate authority', () => {
   test('an authority for ten years that signs no other authority', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await set(id, 'A');
-    const { secrets_authority } = await agent.client.poll({ seen: null });
+    const { secrets_authority } = await agent.client.poll({ seen: null }, new AbortController().signal);
     const certificate = new X509Certificate(secrets_authority?.certificate ?? assert.fail('none'));
     assert.equal(certificate.ca, true);
     assert.match(certificate.subject, /^CN=Berth \S+ secrets$/);
