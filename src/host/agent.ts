@@ -151,7 +151,7 @@ export class Agent {
     const assigned = new Set<InstanceId>();
     for (const assignment of assignments) {
       assigned.add(assignment.instance_id);
-      this.#keep(assignment.instance_id).assign(assignment);
+      this.#keep(assignment.instance_id).assign(assignment, secrets_authority?.certificate ?? '');
     }
     for (const [instance_id, { runner }] of this.#runners) {
       if (!assigned.has(instance_id)) runner.assign(null);

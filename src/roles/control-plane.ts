@@ -43,6 +43,7 @@ import { ownStore } from '../object-store/claim-store.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { type MarkedStore, WrongStoreError } from '../object-store/store-mark.ts';
+import { secretSealer } from '../secrets/seal-value.ts';
 import { runTasks } from '../tasks/run-tasks.ts';
 import { schedule } from '../tasks/schedule.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
@@ -164,6 +165,7 @@ async function appContext(
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    secrets: secretSealer(secret_key),
     disk_keys: diskKeys(secret_key, config.encryption),
     mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),
     webhooks: {
