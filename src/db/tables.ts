@@ -23,6 +23,7 @@ import type { AuditTables } from './audit-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
 import type { HttpTables } from './http-tables.ts';
+import type { SecretTables } from './secret-tables.ts';
 import type { WebhookTables } from './webhook-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
@@ -55,7 +56,13 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends AuditTables, DeliveryTables, EgressTables, HttpTables, WebhookTables {
+export interface Database
+  extends AuditTables,
+    DeliveryTables,
+    EgressTables,
+    HttpTables,
+    SecretTables,
+    WebhookTables {
   users: {
     id: UserId;
     email: string;

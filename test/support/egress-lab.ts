@@ -4,10 +4,13 @@
  *   guest 10.0.2.15 ── vm1794, 198.18.7.2 ─ router (the installation's namespace: packet rules, gate) ─ 198.51.100.2 internet
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import type { SecretsAuthority } from '../../src/agent-api/secret-types.ts';
+import { CertificateSource } from '../../src/host/egress/certificate-source.ts';
 import { GateChild } from '../../src/host/egress/gate-child.ts';
 import type { CountedDenial, Denial, GuestPolicy } from '../../src/host/egress/gate-messages.ts';
 import { GATE_ROUTES, guestRules } from '../../src/host/egress/guest-rules.ts';
 import { runPacketLog } from '../../src/host/egress/packet-log.ts';
+import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
 import {
   DENIED_LOG_GROUP,
   GATE_MARK,
@@ -47,10 +50,18 @@ export class EgressLab {
   readonly #children: ChildProcess[] = [];
   readonly #ending = new AbortController();
   #outside: EgressOutside | null = null;
+  readonly troubles: string[] = [];
+  readonly #certificates = new CertificateSource();
+  readonly #roots_file: string;
   #gate: GateChild | null = null;
 
-  static async open(): Promise<EgressLab> {
-    const lab = new EgressLab();
+  private constructor(roots_file: string) {
+    this.#roots_file = roots_file;
+  }
+
+  /** `roots_file`: whom the gate trusts beside the usual authorities. */
+  static async open(roots_file = '/etc/ssl/certs/ca-certificates.crt'): Promise<EgressLab> {
+    const lab = new EgressLab(roots_file);
     try {
       for (const name of [lab.#guest, lab.#router]) ip('netns', 'add', name);
       lab.#outside = await EgressOutside.open(lab.#router, LINK);
@@ -117,8 +128,11 @@ export class EgressLab {
       relay_port: RELAY_PORT,
       names_port: NAMES_PORT,
       uid: GATE_UID,
+      roots_file: this.#roots_file,
       log: createLog('test', 'warn'),
       takeDenials: (denials) => this.denials.push(...denials),
+      certify: (name, public_key) => this.#certificates.make(name, public_key),
+      takeTrouble: (_guest, name, reason) => this.troubles.push(`${name}: ${reason}`),
     });
     void this.#gate.run();
   }
@@ -134,17 +148,31 @@ export class EgressLab {
   }
 
   /** As the agent does it: the gate first, then the rules. */
-  allow(policy: EgressPolicy): Promise<void> {
-    return this.#enforce([{ address: GUEST, policy }]);
+  allow(
+    policy: EgressPolicy,
+    secrets: readonly GuestSecret[] = [],
+    authority: SecretsAuthority | null = null,
+  ): Promise<void> {
+    return this.#enforce([{ address: GUEST, policy, secrets }], authority);
   }
 
   /** As for a VM that is no longer assigned. */
   forget(): Promise<void> {
-    return this.#enforce([]);
+    return this.#enforce([], null);
   }
 
-  async #enforce(guests: readonly GuestPolicy[]): Promise<void> {
-    await this.#gate?.apply({ resolvers: [NAME_SERVER], host_networks: [NEAR], guests });
+  async #enforce(guests: readonly GuestPolicy[], authority: SecretsAuthority | null): Promise<void> {
+    this.#certificates.replace(
+      authority,
+      guests.flatMap(({ secrets }) => secrets),
+    );
+    const { fingerprint } = this.#certificates;
+    await this.#gate?.apply({
+      resolvers: [NAME_SERVER],
+      host_networks: [NEAR],
+      guests,
+      authority: fingerprint,
+    });
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
     inNamespace(this.path('router'), 'nft', ['-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
   }
