@@ -24,7 +24,6 @@ import { Signal } from '../../lib/signal.ts';
 import { DENIED_LOG_GROUP, GATE_MARK, guestAddress } from '../network/addresses.ts';
 import { type GuestNetwork, hostAddresses, inNetwork } from '../network/guest-network.ts';
 import { hostResolvers } from '../network/resolvers.ts';
-import { PROBE_UID } from '../vm/uid.ts';
 import { CertificateSource } from './certificate-source.ts';
 import { Denials } from './denials.ts';
 import { GateChild } from './gate-child.ts';
@@ -32,8 +31,6 @@ import type { CountedDenial, GuestPolicy } from './gate-messages.ts';
 import { GATE_ROUTES, guestRules } from './guest-rules.ts';
 import { runPacketLog } from './packet-log.ts';
 
-/** The gate's user: one of the VMs' users, so that the host's own rules close private networks to it, too. */
-const GATE_UID = PROBE_UID - 1;
 /** In the guests' network, where nothing else listens. */
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
@@ -82,7 +79,7 @@ export class EgressControl {
         own_namespace: `/proc/${process.pid}/ns/net`,
         relay_port: RELAY_PORT,
         names_port: NAMES_PORT,
-        uid: GATE_UID,
+        uid: options.network.gate_uid,
         roots_file: ROOTS_FILE,
         log: options.log,
         takeDenials: take,
