@@ -1,4 +1,5 @@
 /** The program's entry: runs one role. `start` runs all roles of this machine. */
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { readEnv } from './config/env.ts';
 import { pathsIn } from './config/paths.ts';
@@ -62,7 +63,20 @@ async function run(role: Role): Promise<number> {
   }
 }
 
+/**
+ * A process that crashes, or one that it has started, leaves no memory behind: it may hold keys and values of secrets. core(5); also
+ * where the system passes core dumps to a program.
+ */
+function leaveMemoryOutOfCoreDumps(): void {
+  try {
+    writeFileSync('/proc/self/coredump_filter', '0');
+  } catch {
+    // A kernel without core dumps has no such file.
+  }
+}
+
 async function main(): Promise<void> {
+  leaveMemoryOutOfCoreDumps();
   // If the reader of the pipe has ended or the terminal was closed, output is lost and the work continues.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
   const role = ROLES.find((each) => each === process.argv[2]);

@@ -19,6 +19,8 @@ export const AUDIT_ACTIONS: readonly string[] = [
   ...['org.create', 'port.add_hostname', 'port.change', 'port.create', 'port.delete', 'port.open'],
   ...[
     'port.remove_hostname',
+    'secret.delete',
+    'secret.set',
     'service_account.create',
     'service_account.delete',
     'ssh_key.add',

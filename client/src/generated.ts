@@ -414,6 +414,8 @@ export type ForkRequest = {
   /** A DNS label */
   name: string;
   generation?: number | undefined;
+  /** Whether the fork gets the values of the secrets too, which needs `vm:write`; without them it has names and hosts only */
+  secrets?: boolean | undefined;
 };
 
 export type ForkedFrom = {
@@ -606,6 +608,11 @@ export type ListOrgsResponse = {
 
 export type ListPortsResponse = {
   data: Array<Port>;
+  next_cursor: string | null;
+};
+
+export type ListSecretsResponse = {
+  data: Array<Secret>;
   next_cursor: string | null;
 };
 
@@ -1082,6 +1089,16 @@ export type RotateWebhookSecretRequest = {
   grace_seconds?: number | undefined;
 };
 
+export type Secret = {
+  name: string;
+  /** Host names, exact or `*.` and a domain: the value is sent to no other host. A host must also be allowed by the egress policy */
+  hosts: Array<string>;
+  /** False after a fork without values: the VM has no variable of this secret until it is set */
+  has_value: boolean;
+  /** RFC 3339, UTC, milliseconds */
+  updated_at: string;
+};
+
 export type ServiceAccount = {
   id: string;
   name: string;
@@ -1131,6 +1148,13 @@ export type SetNotificationPreferencesRequest = {
     'org.invited'?: boolean | undefined;
     'org.role_changed'?: boolean | undefined;
   };
+};
+
+export type SetSecretRequest = {
+  /** Without control characters. No response, log or audit entry contains it */
+  value: string;
+  /** Host names, exact or `*.` and a domain: the value is sent to no other host. A host must also be allowed by the egress policy */
+  hosts: Array<string>;
 };
 
 export type SshAddress = {
@@ -1764,6 +1788,21 @@ export interface Operations {
     input: { path: { id: string; port_id: string; hostname: string } };
     answer: undefined;
   };
+  /** Create a secret, or replace its value and hosts */
+  setSecret: {
+    input: { path: { id: string; name: string }; body: SetSecretRequest };
+    answer: undefined;
+  };
+  /** Delete a secret; new sessions do not have its variable */
+  deleteSecret: {
+    input: { path: { id: string; name: string } };
+    answer: undefined;
+  };
+  /** List an instance's secrets, without values */
+  listSecrets: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListSecretsResponse;
+  };
   /** Create a webhook; this sends nothing */
   createWebhook: {
     input: { body: CreateWebhookRequest };
@@ -1958,6 +1997,9 @@ export const OPERATIONS = {
   openPort: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/open', takes_idempotency_key: false, answers_text: false },
   addPortHostname: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/hostnames', takes_idempotency_key: true, answers_text: false },
   deletePortHostname: { method: 'DELETE', path: '/v1/instances/{id}/ports/{port_id}/hostnames/{hostname}', takes_idempotency_key: false, answers_text: false },
+  setSecret: { method: 'PUT', path: '/v1/instances/{id}/secrets/{name}', takes_idempotency_key: false, answers_text: false },
+  deleteSecret: { method: 'DELETE', path: '/v1/instances/{id}/secrets/{name}', takes_idempotency_key: false, answers_text: false },
+  listSecrets: { method: 'GET', path: '/v1/instances/{id}/secrets', takes_idempotency_key: false, answers_text: false },
   createWebhook: { method: 'POST', path: '/v1/webhooks', takes_idempotency_key: true, answers_text: false },
   listWebhooks: { method: 'GET', path: '/v1/webhooks', takes_idempotency_key: false, answers_text: false },
   getWebhook: { method: 'GET', path: '/v1/webhooks/{id}', takes_idempotency_key: false, answers_text: false },

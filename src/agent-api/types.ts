@@ -156,8 +156,14 @@ export const MachineTraits = named('MachineTraits', {
 });
 export type MachineTraits = Of<typeof MachineTraits>;
 
+const KEY_LINE = '[a-z0-9@.-]+ [A-Za-z0-9+/=]+';
 /** Lines of authorized_keys. */
-const KeyLines = listOf(matching('^[a-z0-9@.-]+ [A-Za-z0-9+/=]+$', 16_384), KEYS_MAX);
+const KeyLines = listOf(matching(`^${KEY_LINE}$`, 16_384), KEYS_MAX);
+/** As a guest has them: with the environment of their sessions, which names placeholders of secrets. */
+const GivenKeyLines = listOf(
+  matching(`^(environment="[A-Z0-9_]+=[A-Za-z0-9/._-]+"[, ])*${KEY_LINE}$`, 32_768),
+  KEYS_MAX,
+);
 
 /** A suspended VM's memory, durable in the object store (`disk-format/memory-format.ts`). */
 export const MemoryRef = named('MemoryRef', {
@@ -176,7 +182,7 @@ export const MemoryRef = named('MemoryRef', {
   /** Whether the guest's file systems may be frozen in it. */
   frozen: Type.Boolean(),
   /** The authorized_keys in force in it, with the connections of other keys ended; null when unknown. */
-  authorized_keys: nullable(KeyLines),
+  authorized_keys: nullable(GivenKeyLines),
   traits: MachineTraits,
 });
 export type MemoryRef = Of<typeof MemoryRef>;

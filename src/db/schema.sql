@@ -541,6 +541,28 @@ create table schema_migrations (
   constraint schema_migrations_pkey PRIMARY KEY (name)
 );
 
+create table secrets (
+  serial bigint not null generated always as identity,
+  instance_id text not null,
+  name text not null,
+  hosts text[] not null,
+  placeholder text not null,
+  value bytea,
+  updated_at timestamp with time zone not null default now(),
+  constraint secrets_pkey PRIMARY KEY (serial),
+  constraint secrets_instance_id_name_key UNIQUE (instance_id, name),
+  constraint secrets_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
+);
+
+create table secrets_authority (
+  only_one boolean not null default true,
+  certificate text not null,
+  private_key bytea not null,
+  created_at timestamp with time zone not null default now(),
+  constraint secrets_authority_pkey PRIMARY KEY (only_one),
+  constraint secrets_authority_only_one_check CHECK (only_one)
+);
+
 create table segment_holders (
   key text not null,
   instance_id text not null,

@@ -24,6 +24,7 @@ import type { AuditTables } from './audit-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
 import type { HttpTables } from './http-tables.ts';
+import type { SecretTables } from './secret-tables.ts';
 import type { UsageTables } from './usage-tables.ts';
 import type { WebhookTables } from './webhook-tables.ts';
 
@@ -62,6 +63,7 @@ export interface Database
     DeliveryTables,
     EgressTables,
     HttpTables,
+    SecretTables,
     UsageTables,
     WebhookTables {
   users: {

@@ -5,7 +5,7 @@
 import { cpus, totalmem } from 'node:os';
 import { fits } from '../agent-api/check.ts';
 import { DiskReport, type HostFacts, IMAGES_MAX } from '../agent-api/host-types.ts';
-import type { Assignment } from '../agent-api/types.ts';
+import type { PollResponse } from '../agent-api/types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
 import { type InstanceId, isId } from '../lib/ids.ts';
@@ -117,7 +117,7 @@ export class Agent {
       try {
         const answer = await this.#context.client.poll({ seen }, signal);
         failures = 0;
-        if (answer.etag !== seen) seen = (await this.#apply(answer.assignments)) ? answer.etag : null;
+        if (answer.etag !== seen) seen = (await this.#apply(answer)) ? answer.etag : null;
         this.#evictStale();
       } catch (error) {
         if (signal.aborted) return;
@@ -139,9 +139,9 @@ export class Agent {
   }
 
   /** False: it must be repeated. */
-  async #apply(assignments: readonly Assignment[]): Promise<boolean> {
+  async #apply({ assignments, secrets_authority }: PollResponse): Promise<boolean> {
     const { egress, log } = this.#context;
-    const enforced = await egress.apply(assignments).then(
+    const enforced = await egress.apply(assignments, secrets_authority ?? null).then(
       () => true,
       (error: unknown) => {
         log.error({ err: error }, 'the egress policies could not be applied');
@@ -151,7 +151,7 @@ export class Agent {
     const assigned = new Set<InstanceId>();
     for (const assignment of assignments) {
       assigned.add(assignment.instance_id);
-      this.#keep(assignment.instance_id).assign(assignment);
+      this.#keep(assignment.instance_id).assign(assignment, secrets_authority?.certificate ?? '');
     }
     for (const [instance_id, { runner }] of this.#runners) {
       if (!assigned.has(instance_id)) runner.assign(null);

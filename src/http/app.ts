@@ -41,6 +41,7 @@ import { registerOperator } from './v1/operator.ts';
 import { registerOrgs } from './v1/orgs.ts';
 import { registerPortAccess } from './v1/port-access.ts';
 import { registerPorts } from './v1/ports.ts';
+import { registerSecrets } from './v1/secrets.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
 import { registerUsage } from './v1/usage.ts';
@@ -154,6 +155,7 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerInstanceSsh(app, context, cursors);
   registerPorts(app, context, cursors);
   registerPortAccess(app, context);
+  registerSecrets(app, context, cursors);
   registerWebhooks(app, context, cursors);
   registerWebhookDeliveries(app, context, cursors);
   registerNotifications(app, context, cursors, streams);

@@ -28,6 +28,8 @@ export interface AppContext {
   readonly idempotency: Sealer;
   /** Seals second factors' secrets. */
   readonly factors: Sealer;
+  /** Seals the values of VMs' secrets. */
+  readonly secrets: Sealer;
   /** Encryption keys of disks. */
   readonly disk_keys: DiskKeys;
   /** Queues mails. */

@@ -27,6 +27,7 @@ import { readSecrets } from '../launch/data-folder.ts';
 import { readJoinToken } from '../launch/join.ts';
 import { makeReachable } from '../launch/reachable.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
+import { withoutMemoryInDumps } from '../lib/core-dumps.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { VM_GID } from '../lib/system-ids.ts';
@@ -44,6 +45,7 @@ export interface AgentOptions {
 
 /** Runs until `signal` aborts; the VMs keep running. @throws StartError for what the operator must fix */
 export async function runAgent({ config, log, say, signal }: AgentOptions): Promise<void> {
+  withoutMemoryInDumps();
   const paths = pathsIn(config.data_dir);
   const separate_users = process.getuid?.() === 0;
   const image = await findHostImage(paths.images, 'debian-12', null);
@@ -55,6 +57,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const { network, problem: network_problem } = separate_users
     ? await openGuestNetwork(config.data_dir, config.guest_network)
     : NO_NETWORK;
+  if (network && network_problem !== null) say(network_problem);
   const choice = await requireAccelerator({
     setting: config.accel,
     qemu_binary: QEMU,
@@ -178,7 +181,11 @@ async function isolate(
       log.warn({ reason: messageOf(error) }, "the guests' resolvers could not be refreshed"),
     );
   const host = network ? await mendForwarding(network) : { chains: [], problem: network_problem };
-  const egress = await applyEgressRules({ data_folder_id: dataFolderId(data_dir), chains: host.chains });
+  const egress = await applyEgressRules({
+    data_folder_id: dataFolderId(data_dir),
+    ...(network ? { gate_uid: network.gate_uid } : {}),
+    chains: host.chains,
+  });
   const found = [egress.closed ? null : egress.reason, jail_problem, host.problem];
   const problems = found.filter((each) => each !== null);
   return problems.length === 0 ? null : problems.join('; ');

@@ -33,6 +33,7 @@ import { keepFirstLogin } from '../launch/first-login.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { weakFiles } from '../launch/weak-files.ts';
 import { refuseWrongKey } from '../launch/wrong-key.ts';
+import { withoutMemoryInDumps } from '../lib/core-dumps.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
@@ -42,6 +43,7 @@ import { ownStore } from '../object-store/claim-store.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { type MarkedStore, WrongStoreError } from '../object-store/store-mark.ts';
+import { secretSealer } from '../secrets/seal-value.ts';
 import { runTasks } from '../tasks/run-tasks.ts';
 import { schedule } from '../tasks/schedule.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
@@ -60,6 +62,7 @@ export interface ControlPlaneOptions {
 
 /** Runs until `signal` aborts. @throws StartError for what the operator must fix */
 export async function runControlPlane({ config, log, say, signal }: ControlPlaneOptions): Promise<void> {
+  withoutMemoryInDumps();
   const paths = pathsIn(config.data_dir);
   const secrets = await readSecrets(paths, config.secret_key);
   const { database_url } = config;
@@ -162,6 +165,7 @@ async function appContext(
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    secrets: secretSealer(secret_key),
     disk_keys: diskKeys(secret_key, config.encryption),
     mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),
     webhooks: {

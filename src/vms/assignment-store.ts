@@ -1,7 +1,10 @@
 import { sql } from 'kysely';
+import type { SecretForHost } from '../agent-api/secret-types.ts';
 import type { Assignment } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
+import type { Sealer } from '../lib/seal.ts';
+import { secretsOf } from '../secrets/secrets-of-host.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
 
 /** Failures of boots that never reached `running` but may have written to the disk. */
@@ -14,18 +17,27 @@ const FAILED_AFTER_GUEST_RAN = [
 ] as const;
 
 /** All assignments of a host, ordered by instance. */
-export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignment[]> {
+export async function listAssignments(tx: Tx, sealer: Sealer, host_id: HostId): Promise<Assignment[]> {
   const rows = await assignedRows(tx, host_id);
-  const keys = await keyLines(
-    tx,
-    rows.map((row) => row.instance_id),
-  );
-  return rows.map((row) => assignmentOf(row, keys.get(row.instance_id) ?? []));
+  const ids = rows.map((row) => row.instance_id);
+  const keys = await keyLines(tx, ids);
+  const secrets = await secretsOf(tx, sealer, ids);
+  return rows.map((row) => {
+    const { instance_id, deleting } = row;
+    // A host that only removes the instance needs neither keys nor secrets.
+    if (deleting) return assignmentOf(row, { keys: [], secrets: [] });
+    return assignmentOf(row, { keys: keys.get(instance_id) ?? [], secrets: secrets.get(instance_id) ?? [] });
+  });
 }
 
 type AssignedRow = Awaited<ReturnType<typeof assignedRows>>[number];
 
-function assignmentOf(row: AssignedRow, keys: string[]): Assignment {
+interface OfGuest {
+  readonly keys: string[];
+  readonly secrets: SecretForHost[];
+}
+
+function assignmentOf(row: AssignedRow, { keys, secrets }: OfGuest): Assignment {
   return {
     instance_id: row.instance_id,
     vm_id: row.vm_id,
@@ -51,8 +63,8 @@ function assignmentOf(row: AssignedRow, keys: string[]): Assignment {
       auto_flush_seconds: row.auto_flush_seconds,
     },
     egress: { mode: row.egress_mode, allow: row.egress_allow },
-    // A host that only removes the instance needs no keys.
-    authorized_keys: row.deleting ? [] : keys,
+    ...(secrets.length > 0 ? { secrets } : {}),
+    authorized_keys: keys,
   };
 }
 

@@ -25,16 +25,16 @@ const nameOf = (answer: Hello) => (typeof answer === 'string' ? answer : answer.
 
 test('the name of a real client is read, and at no earlier byte', async () => {
   const bytes = await helloOf('www.Example.com');
-  assert.deepEqual(readClientHello(bytes), { name: 'www.example.com' });
+  assert.deepEqual(readClientHello(bytes), { name: 'www.example.com', protocols: [] });
   for (let cut = 0; cut < bytes.length; cut++) assert.equal(readClientHello(bytes.subarray(0, cut)), 'more');
 });
 
 test('the name is read from a message that is cut into records of any size', async () => {
   const whole = await helloOf('a.example.com');
   const message = whole.subarray(5);
-  for (const size of [1, 2, 3, 5, 64, 300]) {
+  for (const size of [Math.ceil(message.length / 64), 100, 300, 1_000]) {
     const bytes = inRecords(message, size);
-    assert.deepEqual(readClientHello(bytes), { name: 'a.example.com' }, String(size));
+    assert.deepEqual(readClientHello(bytes), { name: 'a.example.com', protocols: [] }, String(size));
     assert.equal(readClientHello(bytes.subarray(0, bytes.length - 1)), 'more');
   }
 });
@@ -71,9 +71,13 @@ test('a hello without a host name has no name', () => {
     'évil.com',
   ];
   for (const name of none) {
-    assert.deepEqual(readClientHello(inRecords(hello([serverName(name)]))), { name: null }, name);
+    assert.deepEqual(
+      readClientHello(inRecords(hello([serverName(name)]))),
+      { name: null, protocols: [] },
+      name,
+    );
   }
-  assert.deepEqual(readClientHello(inRecords(hello([]))), { name: null });
+  assert.deepEqual(readClientHello(inRecords(hello([]))), { name: null, protocols: [] });
 });
 
 test('other protocols are recognised by their first bytes', () => {
@@ -112,4 +116,9 @@ test('any bytes have an answer', () => {
     }),
     { numRuns: 2_000 },
   );
+});
+
+test('many small records are refused: each segment would cost the reading of all', async () => {
+  const message = (await helloOf('a.example.com')).subarray(5);
+  assert.equal(readClientHello(inRecords(message, 1)), 'not tls');
 });

@@ -12,6 +12,7 @@ import { Machine } from '../../src/host/machine/machine.ts';
 import { readRecord, type VmRecord } from '../../src/host/machine/record.ts';
 import { LocalVm } from '../../src/host/runner/local-vm.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
+import type { SecretPusher } from '../../src/host/secrets/secret-pusher.ts';
 import { awaitGuest } from '../../src/host/start/await-guest.ts';
 import { cancelSuspend } from '../../src/host/suspend/suspend-machine.ts';
 import { overlayPaths, removeOverlay } from '../../src/host/vm/overlay.ts';
@@ -369,7 +370,8 @@ test('a guest that was reset during a freeze is thawed when it comes up', async 
   assert(machine.agent.maybe_frozen);
   const given_up = new AbortController();
   const keys = { apply: async () => assert.fail('not here') } as unknown as KeyPusher;
-  const awaited = awaitGuest(machine, keys, given_up.signal);
+  const secrets = { apply: async () => undefined } as unknown as SecretPusher;
+  const awaited = awaitGuest(machine, { keys, secrets }, given_up.signal);
   await until('it is thawed', () => !machine.agent.maybe_frozen);
   given_up.abort(new Error('enough'));
   await assert.rejects(awaited);

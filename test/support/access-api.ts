@@ -26,6 +26,7 @@ import {
 import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
+import { secretSealer } from '../../src/secrets/seal-value.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { LOOPBACK } from './api.ts';
 import { Client } from './client.ts';
@@ -93,6 +94,7 @@ export async function accessApiForFile(
     audit,
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    secrets: secretSealer(secret_key),
     disk_keys: diskKeys(secret_key, true),
     webhooks: {
       outbound,

@@ -24,6 +24,7 @@ import type { HostId, InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
+import { secretSealer } from '../../src/secrets/seal-value.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { Client } from './client.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
@@ -158,6 +159,7 @@ function contextOf(
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    secrets: secretSealer(secret_key),
     disk_keys: diskKeys(secret_key, true),
     webhooks: {
       outbound: new Outbound({ allow_cidrs: LOOPBACK }),

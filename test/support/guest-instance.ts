@@ -21,6 +21,11 @@ export class GuestInstance {
     this.id = id;
   }
 
+  /** One that exists. */
+  static of(installation: Installation, id: string): GuestInstance {
+    return new GuestInstance(installation, id);
+  }
+
   /** Creates a small instance, without the automatic flush by default. */
   static async create(installation: Installation, name: string, more: object = {}): Promise<GuestInstance> {
     const body = { ...SMALL, name, ...more };

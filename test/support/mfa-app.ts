@@ -85,6 +85,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'test idempotency'),
     factors: new Sealer(secret_key, 'test factors'),
+    secrets: new Sealer(secret_key, 'test secrets'),
     disk_keys: diskKeys(secret_key, true),
     webhooks: { outbound, secrets: new Sealer(secret_key, 'test webhooks') },
     mailbox,

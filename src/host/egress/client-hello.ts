@@ -1,13 +1,15 @@
 /**
- * Reads the server name (SNI) of a TLS ClientHello (RFC 8446, RFC 6066). Pure. The message may be cut into any segments and records.
+ * Reads the server name (SNI) and the protocols (ALPN) of a TLS ClientHello (RFC 8446, 6066, 7301). Pure. The message may be cut into any segments and records.
  *
  * Anything that two readers could understand differently is refused: two names, two such extensions, lengths that do not add up, an
- * empty record. With Encrypted ClientHello the name is the outer one: the real one is the guest's and the server's secret.
+ * empty record, many small records. With Encrypted ClientHello the name is the outer one: the real one is the guest's and the server's secret.
  */
 import { sentName } from '../../lib/egress-policy.ts';
 
-/** The longest message that is read. Real ones have up to some 2 KiB. */
-export const HELLO_MAX_BYTES = 32 * 1024;
+/** The longest message that is read. Real ones have up to some 4 KiB. */
+export const HELLO_MAX_BYTES = 16 * 1024;
+/** It is read again with each segment, so that records of one byte would cost much time. */
+const RECORDS_MAX = 64;
 
 const RECORD_HEADER_BYTES = 5;
 const RECORD_MAX_BYTES = 16_384;
@@ -15,9 +17,17 @@ const HANDSHAKE = 22;
 const CLIENT_HELLO = 1;
 const SERVER_NAME = 0;
 const HOST_NAME = 0;
+const ALPN = 16;
 
-/** `more`: not complete yet. `not tls`: no ClientHello that can be understood. `name` null: it has none that is a host name. */
-export type Hello = 'more' | 'not tls' | { readonly name: string | null };
+export interface ReadHello {
+  /** null: it has none that is a host name. */
+  readonly name: string | null;
+  /** What the client offers to speak; empty: it does not say. */
+  readonly protocols: readonly string[];
+}
+
+/** `more`: not complete yet. `not tls`: no ClientHello that can be understood. */
+export type Hello = 'more' | 'not tls' | ReadHello;
 
 /** `received`: everything of the connection so far. */
 export function readClientHello(received: Buffer): Hello {
@@ -30,7 +40,7 @@ export function readClientHello(received: Buffer): Hello {
   if (length > HELLO_MAX_BYTES) return 'not tls';
   if (bytes.length < 4 + length) return moreOf(received);
   try {
-    return { name: nameIn(new Reader(bytes.subarray(4, 4 + length))) };
+    return readExtensions(new Reader(bytes.subarray(4, 4 + length)));
   } catch (error) {
     if (error instanceof RangeError) return 'not tls';
     throw error;
@@ -50,6 +60,7 @@ function joinRecords(received: Buffer): { readonly bytes: Buffer } | 'not tls' {
     if (at + RECORD_HEADER_BYTES > received.length) break;
     const length = received.readUInt16BE(at + 3);
     if (length === 0 || length > RECORD_MAX_BYTES) return 'not tls';
+    if (parts.length === RECORDS_MAX) return 'not tls';
     parts.push(received.subarray(at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + length));
     at += RECORD_HEADER_BYTES + length;
   }
@@ -67,30 +78,43 @@ function isWhole(parts: readonly Buffer[]): boolean {
 }
 
 /** @throws RangeError when the message is malformed */
-function nameIn(hello: Reader): string | null {
+function readExtensions(hello: Reader): ReadHello {
   hello.take(2 + 32);
   hello.take(hello.number(1));
   hello.take(hello.number(2));
   hello.take(hello.number(1));
-  if (hello.done) return null;
+  if (hello.done) return { name: null, protocols: [] };
   const extensions = hello.part(2);
   hello.end();
-  let found: Reader | null = null;
+  const found = new Map<number, Reader>();
   while (!extensions.done) {
     const type = extensions.number(2);
     const content = extensions.part(2);
-    if (type !== SERVER_NAME) continue;
-    if (found) throw new RangeError('two server_name extensions');
-    found = content;
+    if (type !== SERVER_NAME && type !== ALPN) continue;
+    if (found.has(type)) throw new RangeError('two extensions of one type');
+    found.set(type, content);
   }
-  if (!found) return null;
-  const list = found.part(2);
-  found.end();
+  return { name: nameIn(found.get(SERVER_NAME)), protocols: protocolsIn(found.get(ALPN)) };
+}
+
+function nameIn(extension: Reader | undefined): string | null {
+  if (!extension) return null;
+  const list = extension.part(2);
+  extension.end();
   if (list.number(1) !== HOST_NAME) return null;
   const name = list.take(list.number(2)).toString('latin1');
   list.end();
   // The name has no final dot (RFC 6066), and servers differ in how they read one.
   return name.endsWith('.') ? null : sentName(name);
+}
+
+function protocolsIn(extension: Reader | undefined): string[] {
+  if (!extension) return [];
+  const list = extension.part(2);
+  extension.end();
+  const protocols: string[] = [];
+  while (!list.done) protocols.push(list.take(list.number(1)).toString('latin1'));
+  return protocols;
 }
 
 class Reader {

@@ -1,16 +1,19 @@
 /**
- * The egress policies of this host's VMs: takes them from the assignments, and has them enforced by the packet rules in the guests'
- * network and by the gate.
+ * The egress policies and the secrets of this host's VMs: takes them from the assignments, and has them enforced by the packet rules in
+ * the guests' network and by the gate.
  *
- *   assignments ──► gate (names) ──► packet rules (everything else) ──► "applied"
+ *   assignments ──► gate (names, secrets) ──► packet rules (everything else) ──► "applied"
  *   refused look-ups and connections of the gate, refused packets of the kernel's log ──► reports to the control plane
  *
  * Invariants:
- * - a VM with a restricted egress starts only after its policy is applied;
+ * - a VM with a restricted egress or secrets starts only after they are applied;
+ * - the key of the installation's authority stays in this process, and values in its memory and the gate's;
  * - until the first assignments the kernel keeps the last agent's rules, which allow no name while there is no gate.
  */
+import { createHash } from 'node:crypto';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import { DENIALS_MAX, type DeniedDestination } from '../../agent-api/egress-types.ts';
+import type { SecretsAuthority } from '../../agent-api/secret-types.ts';
 import type { Assignment } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { rfc3339 } from '../../lib/clock.ts';
@@ -21,24 +24,28 @@ import { Signal } from '../../lib/signal.ts';
 import { DENIED_LOG_GROUP, GATE_MARK, guestAddress } from '../network/addresses.ts';
 import { type GuestNetwork, hostAddresses, inNetwork } from '../network/guest-network.ts';
 import { hostResolvers } from '../network/resolvers.ts';
-import { PROBE_UID } from '../vm/uid.ts';
+import { CertificateSource } from './certificate-source.ts';
 import { Denials } from './denials.ts';
 import { GateChild } from './gate-child.ts';
 import type { CountedDenial, GuestPolicy } from './gate-messages.ts';
 import { GATE_ROUTES, guestRules } from './guest-rules.ts';
 import { runPacketLog } from './packet-log.ts';
 
-/** The gate's user: one of the VMs' users, so that the host's own rules close private networks to it, too. */
-const GATE_UID = PROBE_UID - 1;
 /** In the guests' network, where nothing else listens. */
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
-/** How long a change waits for a gate that is being started. The rules are closed without it. */
+/** Debian's authorities, and those that its operator adds (update-ca-certificates). */
+const ROOTS_FILE = '/etc/ssl/certs/ca-certificates.crt';
+/** How long a change waits for the gate. The rules are closed without it. */
 const GATE_MS = 1_500;
-/** Denied destinations that wait for the control plane. */
+/** Denied destinations that wait for the control plane, and those of one instance once many wait. */
 const WAITING_MAX = 10_000;
+const WAITING_OF_ONE_MAX = 100;
+const MANY_WAIT = 1_000;
 
-type Policed = Pick<Assignment, 'instance_id' | 'egress'> & { readonly spec: { readonly ssh_port: number } };
+type Policed = Pick<Assignment, 'instance_id' | 'egress' | 'secrets'> & {
+  readonly spec: { readonly ssh_port: number };
+};
 
 export interface EgressControlOptions {
   /** null: VMs have QEMU's user network, where no policy can be enforced. */
@@ -51,6 +58,7 @@ export class EgressControl {
   readonly #options: EgressControlOptions;
   readonly #gate: GateChild | null;
   readonly #denials: Denials;
+  readonly #certificates = new CertificateSource();
   readonly #instances = new Map<string, InstanceId>();
   readonly #waiting: DeniedDestination[] = [];
   readonly #waits = new Signal();
@@ -58,7 +66,7 @@ export class EgressControl {
   #last: Promise<void> = Promise.resolve();
   #applied: ReadonlyMap<InstanceId, string> = new Map();
   /** null: the control plane has not answered yet. */
-  #newest: readonly Policed[] | null = null;
+  #newest: Parameters<EgressControl['apply']> | null = null;
 
   constructor(options: EgressControlOptions) {
     this.#options = options;
@@ -71,9 +79,16 @@ export class EgressControl {
         own_namespace: `/proc/${process.pid}/ns/net`,
         relay_port: RELAY_PORT,
         names_port: NAMES_PORT,
-        uid: GATE_UID,
+        uid: options.network.gate_uid,
+        roots_file: ROOTS_FILE,
         log: options.log,
         takeDenials: take,
+        certify: (name, public_key) => this.#certificates.make(name, public_key),
+        takeTrouble: (guest, name, reason) =>
+          options.log.warn(
+            { instance_id: this.#instances.get(guest), name, reason },
+            'a server got no request, because it could not be trusted or reached',
+          ),
       });
   }
 
@@ -89,45 +104,69 @@ export class EgressControl {
     ]);
   }
 
-  /** Has the policies of all assignments enforced. @throws why the rules cannot be applied */
-  apply(assignments: readonly Policed[], again = false): Promise<void> {
-    this.#newest = assignments;
-    const applying = this.#last.then(() => this.#apply(assignments, again));
+  /** Has the policies and secrets of all assignments enforced. @throws why the rules cannot be applied */
+  apply(
+    assignments: readonly Policed[],
+    authority: SecretsAuthority | null = null,
+    again = false,
+  ): Promise<void> {
+    this.#newest = [assignments, authority];
+    const applying = this.#last.then(() => this.#apply(assignments, authority, again));
     this.#last = applying.catch(() => undefined);
     return applying;
   }
 
   /** Called about once a minute: the host's resolvers and networks change, and others may remove rules. */
   async mend(): Promise<void> {
-    if (this.#newest !== null) await this.apply(this.#newest, true);
+    if (this.#newest !== null) await this.apply(this.#newest[0], this.#newest[1], true);
   }
 
-  /** @throws when the VM of an assignment must not run, because its policy is not enforced here */
-  requireEnforced({ instance_id, egress }: Policed): void {
-    if (egress.mode === 'open' || this.#applied.get(instance_id) === JSON.stringify(egress)) return;
-    throw new Error(
-      this.#options.network === null
-        ? `this host cannot enforce the egress mode "${egress.mode}": its VMs have QEMU's user network. Run Berth as root on a host with /dev/net/tun, or set the mode to open`
-        : 'the egress policy is not enforced yet; start the VM again',
-    );
+  /** @throws when the VM of an assignment must not run, because its policy or its secrets have no effect here */
+  requireEnforced(policed: Policed): void {
+    const { instance_id, egress, secrets = [] } = policed;
+    if (this.#applied.get(instance_id) === digestOf(policed)) return;
+    if (this.#options.network === null) {
+      const why = "its VMs have QEMU's user network. Run Berth as root on a host with /dev/net/tun, or";
+      if (egress.mode !== 'open')
+        throw new Error(
+          `this host cannot enforce the egress mode "${egress.mode}": ${why} set the mode to open`,
+        );
+      if (secrets.length > 0) throw new Error(`this host cannot use secrets: ${why} remove the secrets`);
+      return;
+    }
+    if (egress.mode === 'open' && secrets.length === 0) return;
+    throw new Error('the egress policy is not enforced yet; start the VM again');
   }
 
-  async #apply(assignments: readonly Policed[], again: boolean): Promise<void> {
+  async #apply(
+    assignments: readonly Policed[],
+    authority: SecretsAuthority | null,
+    again: boolean,
+  ): Promise<void> {
     const { network, log } = this.#options;
     if (!network || !this.#gate) return;
-    const guests: GuestPolicy[] = assignments.map(({ spec, egress }) => ({
+    const guests: GuestPolicy[] = assignments.map(({ spec, egress, secrets = [] }) => ({
       address: guestAddress(spec.ssh_port),
       policy: egress,
+      secrets: secrets.map(({ placeholder, hosts, value }) => ({ placeholder, hosts, value })),
     }));
     for (const { instance_id, spec } of assignments)
       this.#instances.set(guestAddress(spec.ssh_port), instance_id);
-    const wanted = new Map(
-      assignments.map(({ instance_id, egress }) => [instance_id, JSON.stringify(egress)]),
+    const wanted = new Map(assignments.map((each) => [each.instance_id, digestOf(each)]));
+    const same_authority = this.#certificates.replace(
+      authority,
+      guests.flatMap(({ secrets }) => secrets),
     );
-    if (!again && sameEntries(wanted, this.#applied)) return;
-    const state = { resolvers: hostResolvers(), host_networks: hostAddresses(), guests };
+    if (!again && same_authority && sameEntries(wanted, this.#applied)) return;
+    const state = {
+      resolvers: hostResolvers(),
+      host_networks: hostAddresses(),
+      guests,
+      authority: this.#certificates.fingerprint,
+    };
     const late = new AbortController();
-    await Promise.race([this.#gate.apply(state), pause(GATE_MS, late.signal)]);
+    const is_late = pause(GATE_MS, late.signal).then(() => true);
+    if (await Promise.race([this.#gate.apply(state).then(() => false), is_late])) this.#gate.endStalled();
     late.abort();
     await inNetwork(network, ['sh', '-c', ROUTES_SCRIPT]);
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
@@ -139,7 +178,7 @@ export class EgressControl {
   #take(denials: readonly CountedDenial[]): void {
     for (const { guest, name, address, port, count, at_ms } of denials) {
       const instance_id = this.#instances.get(guest);
-      if (!instance_id || this.#waiting.length >= WAITING_MAX) continue;
+      if (!instance_id || !this.#mayWait(instance_id)) continue;
       this.#waiting.push({
         instance_id,
         at: rfc3339(new Date(at_ms)),
@@ -150,6 +189,12 @@ export class EgressControl {
       });
     }
     this.#waits.notify();
+  }
+
+  #mayWait(instance_id: InstanceId): boolean {
+    if (this.#waiting.length < MANY_WAIT) return true;
+    const of_one = this.#waiting.filter((each) => each.instance_id === instance_id).length;
+    return this.#waiting.length < WAITING_MAX && of_one < WAITING_OF_ONE_MAX;
   }
 
   async #reports(signal: AbortSignal): Promise<void> {
@@ -170,6 +215,13 @@ export class EgressControl {
       }
     }
   }
+}
+
+/** Tells one state of a VM's policy and secrets from another. */
+function digestOf({ egress, secrets = [] }: Policed): string {
+  return createHash('sha256')
+    .update(JSON.stringify([egress, secrets]))
+    .digest('base64');
 }
 
 function sameEntries(a: ReadonlyMap<string, string>, b: ReadonlyMap<string, string>): boolean {

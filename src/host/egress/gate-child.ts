@@ -10,7 +10,7 @@ import { extname, join } from 'node:path';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { Log } from '../../lib/log.ts';
 import { Signal } from '../../lib/signal.ts';
-import type { CountedDenial, FromGate, GateState } from './gate-messages.ts';
+import type { CountedDenial, FromGate, GateState, ToGate } from './gate-messages.ts';
 
 export interface GateOptions {
   /** Where guests' packets arrive: a path to enter by nsenter(1); null: this namespace. */
@@ -21,9 +21,17 @@ export interface GateOptions {
   readonly names_port: number;
   /** The gate's unprivileged user and group. */
   readonly uid: number;
+  /** A file with the certificates of the authorities that servers of secrets may have. */
+  readonly roots_file: string;
   readonly log: Log;
   readonly takeDenials: (denials: readonly CountedDenial[]) => void;
+  /** A certificate for a name, in PEM; null: no secret has it. */
+  readonly certify: (name: string, public_key: string) => Promise<string | null>;
+  /** A server that a secret of `guest` names could not be trusted or reached. */
+  readonly takeTrouble: (guest: string, name: string, reason: string) => void;
 }
+
+type State = Omit<GateState, 'sequence'>;
 
 /** `perl -e … RELAY_PORT NAMES_PORT PROGRAM…`: appends the descriptors of relay, UDP and TCP to PROGRAM's arguments. */
 const OPEN_SOCKETS = `
@@ -39,8 +47,8 @@ sub opened { my ($type, $port, $transparent) = @_;
   return $s;
 }
 my @sockets = (opened(SOCK_STREAM, $relay_port, 1), opened(SOCK_DGRAM, $names_port, 0), opened(SOCK_STREAM, $names_port, 0));
-my $user = pop @program;
-exec @program, (map { fileno $_ } @sockets), $user or die "exec: $!";
+my @last = splice @program, -2;
+exec @program, (map { fileno $_ } @sockets), @last or die "exec: $!";
 `;
 
 const RESTART_MAX_MS = 5_000;
@@ -49,7 +57,7 @@ export class GateChild {
   readonly #options: GateOptions;
   readonly #ending = new AbortController();
   #child: ChildProcess | null = null;
-  #state: Omit<GateState, 'sequence'> | null = null;
+  #state: State | null = null;
   #sequence = 0;
   #confirmed = 0;
   readonly #confirmations = new Signal();
@@ -73,12 +81,17 @@ export class GateChild {
   }
 
   /** Resolves when the gate has applied it, which may take until the gate is started again. */
-  async apply(state: Omit<GateState, 'sequence'>): Promise<void> {
+  async apply(state: State): Promise<void> {
     this.#state = state;
     const sequence = ++this.#sequence;
     this.#send();
     const { signal } = this.#ending;
     while (this.#confirmed < sequence && !signal.aborted) await this.#confirmations.wait({ signal });
+  }
+
+  /** Ends one that serves and does not take the state: it may still permit what is no longer allowed. One that starts has no state yet. */
+  endStalled(): void {
+    if (this.#confirmed > 0) this.kill();
   }
 
   /** It is started again. */
@@ -113,28 +126,41 @@ export class GateChild {
   }
 
   #command(): readonly string[] {
-    const { guest_namespace, own_namespace, relay_port, names_port, uid } = this.#options;
+    const { guest_namespace, own_namespace, relay_port, names_port, roots_file, uid } = this.#options;
     const enter = (path: string) => ['nsenter', `--net=${path}`, '--'];
     const gate = join(import.meta.dirname, `gate-process${extname(import.meta.filename)}`);
     return [
       ...(guest_namespace === null ? [] : enter(guest_namespace)),
       ...['perl', '-e', OPEN_SOCKETS, String(relay_port), String(names_port)],
       ...(guest_namespace === null ? [] : enter(own_namespace)),
-      ...[process.execPath, gate, String(uid)],
+      ...[process.execPath, gate, roots_file, String(uid)],
     ];
   }
 
   #send(): void {
-    if (this.#state === null || !this.#child?.connected) return;
-    this.#child.send({ ...this.#state, sequence: this.#sequence }, () => undefined);
+    if (this.#state !== null) this.#tell({ type: 'state', ...this.#state, sequence: this.#sequence });
+  }
+
+  #tell(message: ToGate): void {
+    if (this.#child?.connected) this.#child.send(message, () => undefined);
   }
 
   #take(message: FromGate): void {
-    if (message.type === 'denied') {
-      this.#options.takeDenials(message.denials);
-      return;
+    switch (message.type) {
+      case 'denied':
+        return void this.#options.takeDenials(message.denials);
+      case 'trouble':
+        return void this.#options.takeTrouble(message.guest, message.name, message.reason);
+      case 'certificate':
+        return void this.#certify(message.name, message.public_key);
+      case 'applied':
+        this.#confirmed = Math.max(this.#confirmed, message.sequence);
+        this.#confirmations.notify();
     }
-    this.#confirmed = Math.max(this.#confirmed, message.sequence);
-    this.#confirmations.notify();
+  }
+
+  async #certify(name: string, public_key: string): Promise<void> {
+    const certificate = await this.#options.certify(name, public_key).catch(() => null);
+    this.#tell({ type: 'certificate', name, certificate });
   }
 }

@@ -1,10 +1,16 @@
 /** What the agent and the gate's process say to each other, over Node's channel between parent and child. */
 import type { EgressPolicy } from '../../lib/egress-policy.ts';
+import type { GuestSecret } from './placeholders.ts';
+
+/** A certificate for a guest is valid from and until then, because its clock may differ. */
+export const LEAF_BACKDATED_MS = 86_400_000;
+export const LEAF_AHEAD_MS = 2 * 86_400_000;
 
 export interface GuestPolicy {
   /** The VM's own address, as the gate sees it. The packet rules make it unforgeable. */
   readonly address: string;
   readonly policy: EgressPolicy;
+  readonly secrets: readonly GuestSecret[];
 }
 
 /** The whole state; it replaces the last one. */
@@ -15,7 +21,14 @@ export interface GateState {
   /** Networks and addresses of this host, closed beside those that always are. */
   readonly host_networks: readonly string[];
   readonly guests: readonly GuestPolicy[];
+  /** Tells the authority of certificates from others; null: there is none. */
+  readonly authority: string | null;
 }
+
+export type ToGate =
+  | ({ readonly type: 'state' } & GateState)
+  /** null: it cannot be made. */
+  | { readonly type: 'certificate'; readonly name: string; readonly certificate: string | null };
 
 /** A destination that a VM was denied. Without an address: a look-up. Without a port: another protocol than TCP and UDP. */
 export interface Denial {
@@ -32,4 +45,8 @@ export interface CountedDenial extends Denial {
 
 export type FromGate =
   | { readonly type: 'applied'; readonly sequence: number }
-  | { readonly type: 'denied'; readonly denials: readonly CountedDenial[] };
+  | { readonly type: 'denied'; readonly denials: readonly CountedDenial[] }
+  /** The gate asks for one. `public_key`: SubjectPublicKeyInfo, base64. */
+  | { readonly type: 'certificate'; readonly name: string; readonly public_key: string }
+  /** A server that a secret names could not be trusted or reached, so that it got nothing. */
+  | { readonly type: 'trouble'; readonly guest: string; readonly name: string; readonly reason: string };

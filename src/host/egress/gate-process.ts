@@ -1,19 +1,29 @@
 /**
- * The gate's process: `gate-process.ts`, started by `start-gate.ts` with its listening sockets open. It reads bytes of hostile guests,
- * so it gives up root before the first one, and ends with the agent.
+ * The gate's process: `gate-process.ts RELAY UDP TCP ROOTS_FILE USER`, started by gate-child.ts with its listening sockets open. It reads
+ * bytes of hostile guests, so it gives up root before the first one, and ends with the agent. It holds values of secrets, so neither a
+ * core dump nor what it says at a crash has anything of its memory.
  */
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
+import { withoutMemoryInDumps } from '../../lib/core-dumps.ts';
 import { serveTcp, serveUdp } from './dns-server.ts';
 import { Gate } from './gate.ts';
-import type { FromGate, GateState } from './gate-messages.ts';
+import type { FromGate, ToGate } from './gate-messages.ts';
 
-const [, , relay_fd, udp_fd, tcp_fd, user] = process.argv;
+const [, , relay_fd, udp_fd, tcp_fd, roots_file = '', user] = process.argv;
+withoutMemoryInDumps();
+process.on('uncaughtException', (error) => {
+  // Not the message: it could quote what was being read.
+  const frames = String(error.stack)
+    .split('\n')
+    .filter((line) => /^ +at /.test(line));
+  process.stderr.write(`${error.name}\n${frames.join('\n')}\n`, () => process.exit(1));
+});
 
 const tell = (message: FromGate) => {
   if (process.connected) process.send?.(message);
 };
-const gate = new Gate((denials) => tell({ type: 'denied', denials }));
+const gate = new Gate({ roots_file, tell });
 const relay = createServer({ allowHalfOpen: true, noDelay: true });
 relay.on('connection', gate.accept);
 relay.listen({ fd: Number(relay_fd) });
@@ -31,8 +41,9 @@ if (process.getuid?.() === 0) {
   process.setgid?.(id);
   process.setuid?.(id);
 }
-process.on('message', (state: GateState) => {
-  gate.apply(state);
-  tell({ type: 'applied', sequence: state.sequence });
+process.on('message', (message: ToGate) => {
+  if (message.type === 'certificate') return void gate.takeCertificate(message.name, message.certificate);
+  gate.apply(message);
+  tell({ type: 'applied', sequence: message.sequence });
 });
 process.once('disconnect', () => process.exit(0));

@@ -1,55 +1,78 @@
 /**
- * The gate: resolver and relay of the VMs whose egress is restricted. The packet rules lead their look-ups and their TCP
- * connections here, with the original destination; everything else of theirs is decided by the rules alone.
+ * The gate: resolver and relay of the VMs whose egress is restricted, and relay of what VMs with secrets send to port 443. The packet
+ * rules lead look-ups and TCP connections here, with the original destination; everything else is decided by the rules alone.
  *
  *   look-up ──► dns-server ──► guest: is the name permitted? ──► name-resolver ──► the host's resolvers
- *   port 443 ──► tls-way ──┐
+ *   port 443 ──► tls-way ──┬──► secret-way, where a secret names the server
  *   port 80 ──► http-way ──┼──► guest: is the name permitted, and did it have this address? ──► the destination
  *   other ──► address-way ─┘
  *
- * Invariants: a VM that is not in the state gets nothing; a connection is made only to an address that the resolver gave for a name
- * that the policy permits; a new state takes effect for open connections before it is confirmed.
+ * Invariants: a VM that is not in the state gets nothing; a restricted one gets a connection only to an address that it is allowed, or
+ * that the resolver gave for an allowed name; a new state takes effect for open connections before it is confirmed.
  */
 import type { Socket } from 'node:net';
 import { closedBy } from '../../lib/closed-networks.ts';
 import { passByAddress } from './address-way.ts';
 import { Denials } from './denials.ts';
-import type { CountedDenial, GateState } from './gate-messages.ts';
+import type { FromGate, GateState } from './gate-messages.ts';
 import { Guest } from './guest.ts';
 import { HttpWay } from './http-way.ts';
+import { LeafContexts } from './leaf-contexts.ts';
 import { NameResolver, type Upstream } from './name-resolver.ts';
-import { passTls } from './tls-way.ts';
+import { HTTPS_PORT } from './secret-request.ts';
+import { TrustedRoots } from './secret-server.ts';
+import { SecretWay } from './secret-way.ts';
+import { type Destination, passTls } from './tls-way.ts';
+import { Troubles } from './troubles.ts';
 
 const HTTP_PORT = 80;
-const TLS_PORT = 443;
+
+export interface GateOptions {
+  /** A file with the certificates of the authorities that the host trusts. */
+  readonly roots_file: string;
+  readonly tell: (message: FromGate) => void;
+}
 
 export class Gate {
   readonly #resolver: NameResolver;
   readonly #denials: Denials;
   readonly #http = new HttpWay();
+  readonly #certificates: LeafContexts;
+  readonly #secrets: SecretWay;
   readonly #guests = new Map<string, Guest>();
 
-  constructor(pass: (denials: readonly CountedDenial[]) => void) {
+  constructor({ roots_file, tell }: GateOptions) {
     this.#resolver = new NameResolver({ servers: [], isClosed: closedBy([]) });
-    this.#denials = new Denials(pass);
+    this.#denials = new Denials((denials) => tell({ type: 'denied', denials }));
+    this.#certificates = new LeafContexts((name, public_key) =>
+      tell({ type: 'certificate', name, public_key }),
+    );
+    const troubles = new Troubles(tell);
+    this.#secrets = new SecretWay({
+      contexts: this.#certificates,
+      roots: new TrustedRoots(roots_file),
+      tellTrouble: (guest, name, reason) => troubles.add(guest, name, reason),
+    });
+  }
+
+  takeCertificate(name: string, certificate: string | null): void {
+    this.#certificates.take(name, certificate);
   }
 
   apply(state: GateState): void {
     this.#resolver.replaceUpstream(upstreamOf(state));
+    this.#certificates.setAuthority(state.authority);
     const wanted = new Set(state.guests.map(({ address }) => address));
     for (const [address, guest] of this.#guests) {
       if (wanted.has(address)) continue;
       this.#guests.delete(address);
       guest.cutAll();
     }
-    for (const { address, policy } of state.guests) {
-      const guest = this.#guests.get(address);
-      if (guest) guest.change(policy);
+    for (const each of state.guests) {
+      const guest = this.#guests.get(each.address);
+      if (guest) guest.change(each);
       else
-        this.#guests.set(
-          address,
-          new Guest(address, policy, { resolver: this.#resolver, denials: this.#denials }),
-        );
+        this.#guests.set(each.address, new Guest(each, { resolver: this.#resolver, denials: this.#denials }));
     }
   }
 
@@ -62,9 +85,13 @@ export class Gate {
     const to = { address: plain(socket.localAddress), port: socket.localPort ?? 0 };
     if (!guest) return void socket.resetAndDestroy();
     if (to.port === HTTP_PORT) this.#http.pass(socket, guest, to);
-    else
-      void (to.port === TLS_PORT ? passTls : passByAddress)(socket, guest, to).catch(() => socket.destroy());
+    else void this.#pass(socket, guest, to).catch(() => socket.destroy());
   };
+
+  #pass(socket: Socket, guest: Guest, to: Destination): Promise<void> {
+    if (to.port === HTTPS_PORT) return passTls(socket, guest, to, this.#secrets);
+    return passByAddress(socket, guest, to);
+  }
 }
 
 function upstreamOf({ resolvers, host_networks }: GateState): Upstream {

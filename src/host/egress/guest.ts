@@ -1,6 +1,6 @@
 /**
- * One VM at the gate: its policy, the names it looked up, its open connections.
- * Invariant: after a change of the policy, only connections that it permits are open.
+ * One VM at the gate: its policy, its secrets, the names it looked up, its open connections.
+ * Invariant: after a change of them, only connections that they permit are open.
  */
 import {
   activeEntries,
@@ -10,9 +10,10 @@ import {
   type EgressPolicy,
 } from '../../lib/egress-policy.ts';
 import type { Denials } from './denials.ts';
-import type { Denial } from './gate-messages.ts';
+import type { Denial, GuestPolicy } from './gate-messages.ts';
 import { KnownNames } from './known-names.ts';
 import type { Family, LookUp, NameResolver } from './name-resolver.ts';
+import { coversHost, type GuestSecret } from './placeholders.ts';
 
 /** Connections of one VM at a time. */
 export const CONNECTIONS_MAX = 1_024;
@@ -40,18 +41,21 @@ export class Guest {
   readonly #connections = new Set<HeldConnection>();
   #policy: EgressPolicy;
   #entries: readonly EgressEntry[];
+  #secrets: readonly GuestSecret[];
   #look_ups = 0;
 
-  constructor(address: string, policy: EgressPolicy, parts: GateParts) {
+  constructor({ address, policy, secrets }: GuestPolicy, parts: GateParts) {
     this.address = address;
     this.#parts = parts;
     this.#policy = policy;
     this.#entries = activeEntries(policy);
+    this.#secrets = secrets;
   }
 
-  change(policy: EgressPolicy): void {
+  change({ policy, secrets }: Omit<GuestPolicy, 'address'>): void {
     this.#policy = policy;
     this.#entries = activeEntries(policy);
+    this.#secrets = secrets;
     for (const connection of this.#connections) if (!connection.isPermitted()) connection.cut();
   }
 
@@ -64,8 +68,18 @@ export class Guest {
     return this.#policy.mode === 'open' || allowsName(this.#entries, name, port);
   }
 
+  /** Whatever its name is. */
   permitsAddress(address: string, port: number): boolean {
     return this.#policy.mode === 'open' || allowsAddress(this.#entries, address, port);
+  }
+
+  /** Those that the server of this name gets. */
+  secretsFor(name: string): readonly GuestSecret[] {
+    return this.#secrets.filter(({ hosts }) => coversHost(hosts, name));
+  }
+
+  isClosed(address: string): boolean {
+    return this.#parts.resolver.isClosed(address);
   }
 
   /** Holds a connection until it is released; null: the VM has too many. */
@@ -100,6 +114,18 @@ export class Guest {
     if (this.#known.has(name, address, performance.now())) return true;
     const found = await this.lookUp(name, address.includes(':') ? 6 : 4);
     return found.outcome === 'found' && found.addresses.includes(address);
+  }
+
+  /**
+   * Where a connection that carries secrets goes: an address that the resolver gives for the name, so that the guest cannot choose
+   * another server with a certificate for it. In mode open the guest may have asked another resolver; null: there is none.
+   */
+  async serverAddress(name: string, wanted: string): Promise<string | null> {
+    if (this.#known.has(name, wanted, performance.now())) return wanted;
+    const found = await this.lookUp(name, 4);
+    if (found.outcome !== 'found') return null;
+    if (found.addresses.includes(wanted)) return wanted;
+    return this.#policy.mode === 'open' ? (found.addresses[0] ?? null) : null;
   }
 
   /** A permitted name with this port and address; null: there is none. For protocols that do not tell the name. */

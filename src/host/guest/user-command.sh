@@ -27,4 +27,6 @@ echo begun
 )
 # Variables of this shell.
 unset PWD OLDPWD SHLVL
+# Placeholders of secrets; absent without any.
+[ ! -r /run/berth/environment ] || . /run/berth/environment
 exec /usr/bin/setsid "$@" > "$name.out" 2> "$name.err"

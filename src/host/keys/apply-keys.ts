@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { guestExec } from '../guest/guest-command.ts';
 import { fillGuestFile } from '../guest/guest-files.ts';
+import { fingerprintOfLine } from './authorized-line.ts';
 
 const SCRIPT = readFileSync(join(import.meta.dirname, 'apply-keys.sh'), 'utf8');
 
@@ -44,7 +44,15 @@ export async function applyKeys(
   const result = await guestExec(agent, {
     // The shell that init has run already: under emulation, starting another one is slow.
     path: '/usr/lib/berth/busybox',
-    args: ['sh', '-c', SCRIPT, 'apply-keys', what, String(nextSequence(agent)), ...lines.map(fingerprintOf)],
+    args: [
+      'sh',
+      '-c',
+      SCRIPT,
+      'apply-keys',
+      what,
+      String(nextSequence(agent)),
+      ...lines.map(fingerprintOfLine),
+    ],
     input: textOf(lines),
     timeout_ms,
   });

@@ -11,9 +11,9 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { VmId } from '../../lib/ids.ts';
 import type { Log } from '../../lib/log.ts';
-import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { applyFirstKeys, applyKeys } from './apply-keys.ts';
+import { fingerprintOfLine, keysAreAmong } from './authorized-line.ts';
 
 /** Long, because starting again costs a slow guest more. The ingress does not wait this long. */
 const APPLY_MS = 30_000;
@@ -117,7 +117,7 @@ export class KeyPusher {
       if (!machine) return;
       try {
         // If no key was removed, no connection has to end.
-        const end = this.#applied?.every((line) => this.#wanted.includes(line)) !== true;
+        const end = this.#applied === null || !keysAreAmong(this.#applied, this.#wanted);
         const fingerprints = await this.#apply(machine, end ? 'end' : 'replace');
         this.#log.info({ keys: fingerprints.length }, 'keys applied');
         await this.#send(machine, fingerprints);
@@ -147,7 +147,7 @@ export class KeyPusher {
   #confirm(lines: readonly string[]): readonly string[] {
     this.#applied = lines;
     this.#maybe_applied = lines;
-    return lines.map(fingerprintOf);
+    return lines.map(fingerprintOfLine);
   }
 
   /** Reports, in the order of the calls. */
@@ -160,8 +160,8 @@ export class KeyPusher {
   /** Without this, the control plane would trust the set that was confirmed before the revoked key was sent. */
   #reportRevoked(): void {
     const maybe = this.#maybe_applied;
-    if (!this.#machine || this.#applied || maybe.every((line) => this.#wanted.includes(line))) return;
-    this.#send(this.#machine, maybe.map(fingerprintOf)).catch((error: unknown) =>
+    if (!this.#machine || this.#applied || keysAreAmong(maybe, this.#wanted)) return;
+    this.#send(this.#machine, maybe.map(fingerprintOfLine)).catch((error: unknown) =>
       this.#log.warn({ reason: messageOf(error) }, 'a pending revocation could not be reported'),
     );
   }

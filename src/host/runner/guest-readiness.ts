@@ -9,6 +9,7 @@ import { consoleTail } from '../machine/console-log.ts';
 import { deathReason, reasonFor } from '../machine/failure-reasons.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { VmFolder } from '../machine/record.ts';
+import type { SecretPusher } from '../secrets/secret-pusher.ts';
 import { awaitGuest, type GuestUp } from '../start/await-guest.ts';
 import { giveUserData } from '../start/give-user-data.ts';
 import { sizeOf } from '../start/launch-qemu.ts';
@@ -19,6 +20,7 @@ export interface GuestReadinessParts {
   readonly folder: VmFolder;
   readonly local: LocalVm;
   readonly keys: KeyPusher;
+  readonly secrets: SecretPusher;
   readonly endMachine: () => Promise<void>;
   readonly reportFailed: (reason: Reason) => Promise<void>;
 }
@@ -39,10 +41,10 @@ export class GuestReadiness {
     machine: Machine,
     signal: AbortSignal,
   ): Promise<GuestUp | null> {
-    const { context, folder, keys, endMachine } = this.#parts;
+    const { context, folder, keys, secrets, endMachine } = this.#parts;
     const { template, resuming, reboots_done, image, image_version } = machine.record;
     try {
-      const up = await awaitGuest(machine, keys, signal, async (still) => {
+      const up = await awaitGuest(machine, { keys, secrets }, signal, async (still) => {
         if (user_data) await giveUserData(context.client, machine.agent, vm_id, still);
       });
       const booted = !template && !resuming && reboots_done === 0;

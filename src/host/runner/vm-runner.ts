@@ -20,10 +20,13 @@ import { retryWithBackoff } from '../../lib/retry.ts';
 import { Signal } from '../../lib/signal.ts';
 import { AutoFlush } from '../flush/auto-flush.ts';
 import type { HostContext } from '../host-context.ts';
+import { linesWithEnvironment } from '../keys/authorized-line.ts';
 import { KeyPusher } from '../keys/key-pusher.ts';
 import { reportLogins } from '../keys/login-watch.ts';
 import type { Machine } from '../machine/machine.ts';
 import { vmFolder } from '../machine/record.ts';
+import { SecretPusher } from '../secrets/secret-pusher.ts';
+import { sessionEnvironment } from '../secrets/session-environment.ts';
 import { decide, hasEnded, interrupts, isFinished, type Situation, type Step } from './decide.ts';
 import { LocalVm } from './local-vm.ts';
 import { Reporter } from './reporter.ts';
@@ -39,6 +42,7 @@ export class VmRunner {
   readonly #context: HostContext;
   readonly #local: LocalVm;
   readonly #keys: KeyPusher;
+  readonly #secrets: SecretPusher;
   readonly #auto: AutoFlush;
   readonly #steps: VmSteps;
   readonly #changed = new Signal();
@@ -57,16 +61,26 @@ export class VmRunner {
     this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
       reporter.keys({ vm_id, epoch, applied_keys }),
     );
+    this.#secrets = new SecretPusher(this.#context.log, () => (closing.aborted ? null : this.#local.machine));
     this.#auto = new AutoFlush(this.#changed.notify);
     this.#steps = new VmSteps({
       ...{ context: this.#context, folder, local: this.#local, reporter, keys: this.#keys, auto: this.#auto },
+      secrets: this.#secrets,
       closing,
       setDesired: (assignment, desired) => this.#setDesired(assignment, desired),
     });
   }
 
-  /** Takes the newest assignment; null: the instance is no longer assigned to this host. */
-  assign(assignment: Assignment | null): void {
+  /**
+   * Takes the newest assignment; null: the instance is no longer assigned to this host. `certificate`: of the authority for hosts
+   * that secrets name.
+   */
+  assign(assigned: Assignment | null, certificate = ''): void {
+    const environment = sessionEnvironment(assigned?.secrets);
+    const assignment = assigned && {
+      ...assigned,
+      authorized_keys: linesWithEnvironment(assigned.authorized_keys, environment),
+    };
     const before = this.#assignment ?? null;
     this.#assignment = assignment;
     if (assignment?.vm_id !== before?.vm_id) {
@@ -76,7 +90,10 @@ export class VmRunner {
     if (this.#step && interrupts(this.#step.name, before, assignment)) {
       this.#step.abort.abort(new Error('something else is wanted now'));
     }
-    if (assignment) this.#keys.want(assignment.authorized_keys);
+    if (assignment) {
+      this.#secrets.want({ environment, certificate });
+      this.#keys.want(assignment.authorized_keys);
+    }
     this.#auto.configure(assignment?.desired === 'running' ? assignment.spec.auto_flush_seconds : null);
     this.#changed.notify();
   }

@@ -12,6 +12,7 @@ import { LeaseOverError } from '../lease/host-lease.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { VmFolder } from '../machine/record.ts';
+import type { SecretPusher } from '../secrets/secret-pusher.ts';
 import type { Ending, Step } from './decide.ts';
 import { DiskSaver } from './disk-saver.ts';
 import { powerOffGuest, rebootGuest } from './guest-power.ts';
@@ -32,6 +33,7 @@ export interface VmStepsParts {
   readonly local: LocalVm;
   readonly reporter: Reporter;
   readonly keys: KeyPusher;
+  readonly secrets: SecretPusher;
   readonly auto: AutoFlush;
   /** The agent closes. */
   readonly closing: AbortSignal;
@@ -53,7 +55,7 @@ export class VmSteps {
 
   constructor(parts: VmStepsParts) {
     this.#parts = parts;
-    const { context, folder, local, reporter, keys } = parts;
+    const { context, folder, local, reporter, keys, secrets } = parts;
     const actions = {
       endMachine: () => this.#endMachine(),
       report: (observed: Observation) => this.#report(observed),
@@ -61,7 +63,7 @@ export class VmSteps {
     };
     this.#saver = new DiskSaver({ ...actions, local, reporter, log: context.log });
     this.#suspension = new Suspension({ ...actions, local, reporter, context, keys });
-    this.#readiness = new GuestReadiness({ ...actions, local, context, keys, folder });
+    this.#readiness = new GuestReadiness({ ...actions, local, context, keys, secrets, folder });
   }
 
   /** An adopted guest that may serve users, and has not answered for a while. */
@@ -142,7 +144,7 @@ export class VmSteps {
   }
 
   async #awaitGuest(signal: AbortSignal): Promise<void> {
-    const { local, keys, auto } = this.#parts;
+    const { local, keys, secrets, auto } = this.#parts;
     const machine = local.running;
     await this.#guest_reports.reportResets(machine);
     const { host_key_new } = this.#current;
@@ -155,6 +157,7 @@ export class VmSteps {
     await this.#report({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
     this.#guest_reports.noteRunning();
     if (!machine.gone) keys.follow(machine);
+    secrets.look();
     machine.lazy?.booted();
     // The guest has just made its host key, or may have (a fork): make it durable soon, so that it outlives this host.
     if (disk.hasNoGeneration || host_key_new) auto.hurry(FIRST_FLUSH_MS);

@@ -7,6 +7,7 @@ import { readHostKeys, waitForSshd } from '../guest/sshd.ts';
 import type { KeyPusher } from '../keys/key-pusher.ts';
 import type { Machine } from '../machine/machine.ts';
 import { sshEndpoint } from '../network/addresses.ts';
+import type { SecretPusher } from '../secrets/secret-pusher.ts';
 
 const GUEST_UP_MS = 300_000;
 /** A guest from saved memory or a template need not boot. */
@@ -25,10 +26,10 @@ export interface GuestUp {
   readonly resumed: boolean;
 }
 
-/** Waits for the guest and applies its keys. null: it was reset, powered off or died meanwhile. */
+/** Waits for the guest and applies its keys and secrets. null: it was reset, powered off or died meanwhile. */
 export async function awaitGuest(
   machine: Machine,
-  keys: KeyPusher,
+  { keys, secrets }: { readonly keys: KeyPusher; readonly secrets: SecretPusher },
   signal: AbortSignal,
   /** What else the guest gets before it is reported as running. */
   give: (signal: AbortSignal) => Promise<void> = async () => undefined,
@@ -50,6 +51,7 @@ export async function awaitGuest(
       applyUntilClear(keys, machine, undisturbed),
       readHostKeys(machine.agent).catch(() => null),
       waitForSshd(machine.agent, sshd, SSHD_UP_MS, undisturbed),
+      secrets.apply(machine),
     ]);
     const host_keys = early ?? (await untilAnswered(() => readHostKeys(machine.agent), undisturbed));
     await give(AbortSignal.any([signal, machine.bootEnded(resets)]));

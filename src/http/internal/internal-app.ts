@@ -26,6 +26,7 @@ import { commitGeneration } from '../../instances/commit-generation.ts';
 import { recordDisks } from '../../instances/record-disks.ts';
 import { AppError } from '../../lib/errors.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
+import { secretsAuthority } from '../../secrets/authority.ts';
 import { recordActivity } from '../../vms/activity-store.ts';
 import { applyKeys, applyReport } from '../../vms/apply-report.ts';
 import { listAssignments } from '../../vms/assignment-store.ts';
@@ -110,7 +111,8 @@ async function admitHost(
   return { host: { id, remote }, refusal: refusalOf(protocol) };
 }
 
-function registerReports(app: FastifyInstance, { db, hub, host_lease_ms }: InternalContext): void {
+function registerReports(app: FastifyInstance, context: InternalContext): void {
+  const { db, hub, host_lease_ms, secrets, public_url } = context;
   serve(app, ROUTES.lease, async ({ host, body }) => ({
     lease_ms: await renewLease(db, host.id, body.kept_ms, host_lease_ms),
   }));
@@ -121,8 +123,10 @@ function registerReports(app: FastifyInstance, { db, hub, host_lease_ms }: Inter
   });
   serve(app, ROUTES.poll, async ({ host, body, reply }) => {
     const read = async () => {
-      const assignments = await listAssignments(db, host.id);
-      return { etag: etagOf(assignments), assignments };
+      const assignments = await listAssignments(db, secrets, host.id);
+      if (!assignments.some((each) => each.secrets)) return { etag: etagOf(assignments), assignments };
+      const secrets_authority = await secretsAuthority(db, secrets, public_url);
+      return { etag: etagOf([assignments, secrets_authority]), assignments, secrets_authority };
     };
     return held(read, body.seen, reply, (look, signal) =>
       hub.waitFor('host', host.id, POLL_HOLD_MS, look, signal),

@@ -9,6 +9,8 @@ type Shared =
   | 'quotas'
   | 'installation'
   | 'http'
+  | 'public_url'
+  | 'secrets'
   | 'metrics';
 
 export interface InternalContext extends Pick<AppContext, Shared> {

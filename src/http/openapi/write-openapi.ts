@@ -14,6 +14,7 @@ import { createLog } from '../../lib/log.ts';
 import { QUOTA_DEFAULTS } from '../../lib/quotas.ts';
 import { Sealer } from '../../lib/seal.ts';
 import { Mailbox } from '../../mail/mailbox.ts';
+import { secretSealer } from '../../secrets/seal-value.ts';
 import { Outbound } from '../../webhooks/outbound/outbound.ts';
 import { createApp } from '../app.ts';
 
@@ -35,6 +36,7 @@ export async function openApiText(): Promise<string> {
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    secrets: secretSealer(secret_key),
     disk_keys: diskKeys(secret_key, true),
     webhooks: { outbound, secrets: new Sealer(secret_key, 'berth webhooks v1') },
     mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),

@@ -1,3 +1,4 @@
+import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { GENERATION_TRIGGERS } from '../../db/tables.ts';
 import { listGenerations } from '../../disks/generation-store.ts';
@@ -7,11 +8,13 @@ import { restoreInstance } from '../../instances/restore-instance.ts';
 import { findInstance } from '../../instances/store.ts';
 import { generationView, instanceView } from '../../instances/view.ts';
 import { AppError } from '../../lib/errors.ts';
+import { inheritSecrets, requireSecretsWrite } from '../../secrets/change-secrets.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
+import { peek } from '../path-organisation.ts';
 import {
   Consistency,
   GenerationNumber,
@@ -72,6 +75,14 @@ const RestoreRequest = named('RestoreRequest', { generation: GenerationNumber })
 const ForkRequest = named('ForkRequest', {
   name: DnsLabel,
   generation: Type.Optional(GenerationNumber),
+  secrets: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description:
+        'Whether the fork gets the values of the secrets too, which needs `vm:write`; without them it has names and hosts only',
+      examples: [false],
+    }),
+  ),
 });
 const GenerationParams = Type.Object({
   ...InstanceParams.properties,
@@ -182,6 +193,11 @@ function registerRestore(app: App, context: AppContext): void {
   });
 }
 
+/** 403 comes before 400, so this precedes the validation of the body. @throws AppError FORBIDDEN */
+async function refuseSecretsWithoutRight(request: FastifyRequest): Promise<void> {
+  if (peek(request.body, 'secrets') === true) requireSecretsWrite(principalOf(request));
+}
+
 function registerFork(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
@@ -192,11 +208,12 @@ function registerFork(app: App, context: AppContext): void {
       etag: true,
       errors: ['CONFLICT', 'QUOTA_EXCEEDED'],
     },
+    preValidation: refuseSecretsWithoutRight,
     schema: {
       operationId: 'forkInstance',
       summary: 'Fork an instance: create one whose disk begins as a generation of this one',
       description:
-        'The fork shares the data and copies none. Without `generation` it begins with the newest durable one, and `forked_from.dirty_bytes` tells at least how much a running parent had not flushed by then: flush first to include everything. It inherits size, image and settings, but not labels, keys, the host key or `wake_on_connect`.',
+        'The fork shares the data and copies none. Without `generation` it begins with the newest durable one, and `forked_from.dirty_bytes` tells at least how much a running parent had not flushed by then: flush first to include everything. It inherits size, image and settings, but not labels, keys, the host key or `wake_on_connect`. Secrets are inherited without values unless `secrets` is true.',
       tags: ['Generations'],
       params: InstanceParams,
       body: ForkRequest,
@@ -204,12 +221,13 @@ function registerFork(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const from = instanceId(request.params);
-      const { name, generation = null } = request.body;
+      const { name, generation = null, secrets = false } = request.body;
       const mutation = { action: 'instance.fork' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const row = await forkInstance(tx, principal, context, from, { name, generation });
         setEtag(reply, row.version);
-        const data = { name, from, generation: row.generation };
+        await inheritSecrets(tx, context.secrets, { from, to: row.id, with_values: secrets });
+        const data = { name, from, generation: row.generation, ...(secrets ? { secrets } : {}) };
         return { status: 201, body: instanceView(row), target: row.id, data };
       });
       return reply.status(201).send(body);

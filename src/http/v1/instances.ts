@@ -6,6 +6,7 @@ import { instanceView } from '../../instances/view.ts';
 import { checkedEntries } from '../../lib/egress-policy.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { type InstanceId, isId } from '../../lib/ids.ts';
+import { deleteSecrets } from '../../secrets/store.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
@@ -305,6 +306,7 @@ function registerDelete(app: App, context: AppContext): void {
       const mutation = { action: 'instance.delete' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const row = await deleteInstance(tx, principal, id, (version) => requireMatch(request, version));
+        await deleteSecrets(tx, id);
         return { status: 202, body: instanceView(row), target: id, data: { name: row.name } };
       });
       return reply.status(202).send(body);

@@ -3,15 +3,13 @@
  * directions with backpressure; nothing of a body is read before the guest's connection is there.
  */
 import { type ClientRequest, type IncomingMessage, request as sendRequest } from 'node:http';
-import { asRecord, fieldsForClient, fieldsForGuest, trailersOf } from './fields.ts';
+import { asRecord, framingOf } from '../../lib/http-request.ts';
+import { fieldsForClient, fieldsForGuest, passedTrailers } from './fields.ts';
 import { DialError, type GuestPort, type Way } from './guest-port.ts';
 import type { Answering, Incoming } from './incoming.ts';
 import type { HttpLimits } from './limits.ts';
 import type { Asking } from './permission.ts';
 import { badGateway, type Refusal } from './refusal.ts';
-
-/** Requests that Node would send in chunks if they said nothing of their length. */
-const WITHOUT_BODY: readonly string[] = ['GET', 'HEAD', 'DELETE', 'OPTIONS', 'TRACE', 'CONNECT'];
 
 export class Exchange {
   readonly asking: Asking;
@@ -52,7 +50,7 @@ export function forward(
   const over = Promise.withResolvers<void>();
   const guest_request = sendRequest({
     ...{ agent: way.agent, method, path: target, setHost: false, timeout: limits.idle_ms },
-    headers: fieldsForGuest(incoming.raw, incoming.client, framingOf(incoming)),
+    headers: fieldsForGuest(incoming.raw, incoming.client, framingOf(method, incoming.raw, incoming.checked)),
     maxHeaderSize: 2 * limits.header_bytes,
   });
   /** Or never sent. */
@@ -101,14 +99,6 @@ export function forward(
   return over.promise;
 }
 
-/** The fields that say where the request's body ends. */
-function framingOf({ raw, method, checked: { body } }: Incoming): string[] {
-  if (body === 'chunks') return ['Transfer-Encoding', 'chunked'];
-  if (body === 'none') return WITHOUT_BODY.includes(method) ? [] : ['Content-Length', '0'];
-  const at = raw.findIndex((name, index) => index % 2 === 0 && name.toLowerCase() === 'content-length');
-  return ['Content-Length', raw[at + 1] ?? '0'];
-}
-
 function sendBody({ request, checked: { body } }: Incoming, guest_request: ClientRequest, port: GuestPort) {
   if (body === 'none') return void guest_request.end();
   request.on('data', (part: Buffer) => {
@@ -116,7 +106,7 @@ function sendBody({ request, checked: { body } }: Incoming, guest_request: Clien
   });
   request.once('end', () => {
     if (body === 'chunks') {
-      const trailers = trailersOf(request.rawTrailers);
+      const trailers = passedTrailers(request.rawTrailers);
       if (trailers.length > 0) guest_request.addTrailers(trailers);
     }
     guest_request.end();
@@ -135,7 +125,7 @@ function sendAnswer({ request, response }: Answering, answer: IncomingMessage, p
     port.use.sent_bytes += part.length;
   });
   answer.once('end', () => {
-    const trailers = trailersOf(answer.rawTrailers);
+    const trailers = passedTrailers(answer.rawTrailers);
     if (trailers.length > 0) response.addTrailers(asRecord(trailers.flat()) as Record<string, string>);
     response.end();
   });

@@ -4,13 +4,8 @@
  * Invariants: a guest gets no credential and no cookie of Berth; only Berth sets `Forwarded` and `X-Forwarded-*`; fields of one
  * connection (RFC 9110, 7.6.1) end here; a guest sets cookies for its own hostname alone, and none of Berth's.
  */
-import { tokensOf } from './check-request.ts';
+import { HOP_BY_HOP, tokensOf, trailersOf } from '../../lib/http-request.ts';
 
-/** Fields of one connection, beside those that `Connection` names. */
-const HOP_BY_HOP: ReadonlySet<string> = new Set([
-  ...['connection', 'keep-alive', 'proxy-connection', 'transfer-encoding', 'upgrade', 'te', 'http2-settings'],
-  ...['proxy-authenticate', 'proxy-authorization', 'proxy-authentication-info'],
-]);
 const BERTHS_COOKIE = /^(?:__Host-|__Secure-)?berth[-_]/i;
 const BERTHS_BEARER = /^bearer\s+(berth_\S+)\s*$/i;
 
@@ -85,34 +80,10 @@ function ownCookie(value: string): string | null {
   return kept.length === attributes.length ? value : [pair, ...kept].join(';');
 }
 
-/** For HTTP/2, and for Node's `addTrailers`: names in lower case, the values of one name together. */
-export function asRecord(fields: readonly string[]): Record<string, string | string[]> {
-  const record: Record<string, string | string[]> = {};
-  for (let at = 0; at < fields.length; at += 2) {
-    const name = (fields[at] ?? '').toLowerCase();
-    const value = fields[at + 1] ?? '';
-    const before = record[name];
-    record[name] = before === undefined ? value : [before, value].flat();
-  }
-  return record;
+/** Those that may pass, without what only Berth tells. */
+export function passedTrailers(raw: readonly string[]): [string, string][] {
+  return trailersOf(raw).filter(([name]) => !isForwarding(name.toLowerCase()));
 }
-
-/** Trailers carry no field that says how to read, whom to trust or whom to let in. */
-export function trailersOf(raw: readonly string[]): [string, string][] {
-  const fields: [string, string][] = [];
-  for (let at = 0; at < raw.length; at += 2) {
-    const [name = '', value = ''] = [raw[at], raw[at + 1]];
-    const lower = name.toLowerCase();
-    const kept = !HOP_BY_HOP.has(lower) && !isForwarding(lower) && !NEVER_TRAILERS.has(lower);
-    if (kept) fields.push([name, value]);
-  }
-  return fields;
-}
-
-const NEVER_TRAILERS: ReadonlySet<string> = new Set([
-  ...['host', 'content-length', 'trailer', 'authorization', 'cookie', 'set-cookie', 'content-encoding'],
-  ...['content-type', 'content-range'],
-]);
 
 export interface Credential {
   /** A bearer token that is Berth's. */

@@ -3,8 +3,15 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Http2ServerRequest } from 'node:http2';
 import { BlockList, isIP } from 'node:net';
 import type { TLSSocket } from 'node:tls';
-import { type CheckedRequest, checkRequest, valuesOf } from './check-request.ts';
+import {
+  AmbiguousRequest,
+  type CheckedRequest,
+  checkRequest,
+  type RequestHead,
+  valuesOf,
+} from '../../lib/http-request.ts';
 import { type Client, type Credential, credentialOf } from './fields.ts';
+import { ambiguous } from './refusal.ts';
 
 export interface Incoming {
   readonly request: IncomingMessage;
@@ -37,7 +44,7 @@ export function readIncoming(
   const method = as.method ?? request.method ?? '';
   const target = request.url ?? '';
   const { raw, authority } = splitFields(request.rawHeaders);
-  const checked = checkRequest({ method, target, version: request.httpVersion, raw, authority });
+  const checked = checkedOrRefused({ method, target, version: request.httpVersion, raw, authority });
   const stream = (request as unknown as Http2ServerRequest).stream;
   // In HTTP/2 a body needs no field.
   const body =
@@ -53,6 +60,16 @@ export function readIncoming(
       secure,
     ),
   };
+}
+
+/** @throws Refusal 400 */
+function checkedOrRefused(head: RequestHead): CheckedRequest {
+  try {
+    return checkRequest(head);
+  } catch (error) {
+    if (error instanceof AmbiguousRequest) throw ambiguous(error.message);
+    throw error;
+  }
 }
 
 function splitFields(raw_headers: readonly string[]): { raw: string[]; authority: string | null } {

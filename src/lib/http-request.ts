@@ -1,8 +1,17 @@
 /**
- * Refuses requests that two programs could read in two ways, before anything of them reaches a guest. Node's parsers refuse most
- * by themselves (several lengths, folded lines, bare line feeds, fields that HTTP/2 forbids); test/ingress has a table of both. Pure.
+ * What every relay of HTTP requests here has in common: it refuses those that two programs could read in two ways, and passes no
+ * field on that concerns one connection. Node's parsers refuse most ambiguous requests by themselves (several lengths, folded lines,
+ * bare line feeds, fields that HTTP/2 forbids); test/ingress has a table of both. Pure.
  */
-import { ambiguous } from './refusal.ts';
+
+/** The sentence's subject is the request. */
+export class AmbiguousRequest extends Error {
+  override name = 'AmbiguousRequest';
+}
+
+function ambiguous(problem: string): AmbiguousRequest {
+  return new AmbiguousRequest(problem);
+}
 
 export interface RequestHead {
   readonly method: string;
@@ -31,7 +40,7 @@ const ONLY_HTTP1: ReadonlySet<string> = new Set([
   ...['connection', 'keep-alive', 'proxy-connection', 'transfer-encoding', 'upgrade'],
 ]);
 
-/** @throws Refusal 400 */
+/** @throws AmbiguousRequest */
 export function checkRequest(head: RequestHead): CheckedRequest {
   const { version, method, raw } = head;
   if (!['1.0', '1.1', '2.0'].includes(version)) throw ambiguous(`its version is HTTP/${version}`);
@@ -104,4 +113,52 @@ export function tokensOf(raw: readonly string[], name: string): string[] {
     .flatMap((value) => value.split(','))
     .map((each) => each.trim().toLowerCase())
     .filter((each) => each !== '');
+}
+
+/** Fields of one connection (RFC 9110, 7.6.1), beside those that `Connection` names. */
+export const HOP_BY_HOP: ReadonlySet<string> = new Set([
+  ...['connection', 'keep-alive', 'proxy-connection', 'transfer-encoding', 'upgrade', 'te', 'http2-settings'],
+  ...['proxy-authenticate', 'proxy-authorization', 'proxy-authentication-info'],
+]);
+
+/** Requests that Node would send in chunks if they said nothing of their length. */
+const WITHOUT_BODY: readonly string[] = ['GET', 'HEAD', 'DELETE', 'OPTIONS', 'TRACE', 'CONNECT'];
+
+/** The fields that say where the body of a request by HTTP/1.1 ends. */
+export function framingOf(
+  method: string,
+  raw: readonly string[],
+  { body }: Pick<CheckedRequest, 'body'>,
+): string[] {
+  if (body === 'chunks') return ['Transfer-Encoding', 'chunked'];
+  if (body === 'none') return WITHOUT_BODY.includes(method) ? [] : ['Content-Length', '0'];
+  return ['Content-Length', valuesOf(raw, 'content-length')[0] ?? '0'];
+}
+
+/** Trailers carry no field that says how to read, whom to trust or whom to let in. Names and values in pairs. */
+export function trailersOf(raw: readonly string[]): [string, string][] {
+  const fields: [string, string][] = [];
+  for (let at = 0; at < raw.length; at += 2) {
+    const [name = '', value = ''] = [raw[at], raw[at + 1]];
+    const lower = name.toLowerCase();
+    if (!HOP_BY_HOP.has(lower) && !NEVER_TRAILERS.has(lower)) fields.push([name, value]);
+  }
+  return fields;
+}
+
+const NEVER_TRAILERS: ReadonlySet<string> = new Set([
+  ...['host', 'content-length', 'trailer', 'authorization', 'cookie', 'set-cookie', 'content-encoding'],
+  ...['content-type', 'content-range'],
+]);
+
+/** For HTTP/2, and for Node's `addTrailers`: names in lower case, the values of one name together. */
+export function asRecord(fields: readonly string[]): Record<string, string | string[]> {
+  const record: Record<string, string | string[]> = {};
+  for (let at = 0; at < fields.length; at += 2) {
+    const name = (fields[at] ?? '').toLowerCase();
+    const value = fields[at + 1] ?? '';
+    const before = record[name];
+    record[name] = before === undefined ? value : [before, value].flat();
+  }
+  return record;
 }

@@ -1,0 +1,82 @@
+/** Puts the values of secrets into the header fields of a request, where the guest has their placeholders. Pure. */
+
+/** A secret as the gate uses it. */
+export interface GuestSecret {
+  readonly placeholder: string;
+  /** Exact names, or `*.` and a domain: every name below it. In lower case. */
+  readonly hosts: readonly string[];
+  readonly value: string;
+}
+
+export function coversHost(hosts: readonly string[], name: string): boolean {
+  return hosts.some((host) => (host.startsWith('*.') ? name.endsWith(host.slice(1)) : name === host));
+}
+
+/** `git` and `curl --user` send name and password so. */
+const BASIC = /^(basic +)([A-Za-z0-9+/]+={0,2})( *)$/i;
+/** A request's fields are bounded; with values in the place of placeholders they could become large. */
+export const FIELDS_MAX_BYTES = 256 * 1024;
+
+export class TooLarge extends Error {
+  override name = 'TooLarge';
+}
+
+export interface Replaced {
+  /** Names and values in turn. */
+  readonly fields: string[];
+  /** Names, in lower case, of those that have a value now. */
+  readonly secret: ReadonlySet<string>;
+}
+
+/** `fields`: names and values in turn; bytes as Node has them, one character each. @throws TooLarge */
+export function replacePlaceholders(
+  fields: readonly string[],
+  secrets: readonly Pick<GuestSecret, 'placeholder' | 'value'>[],
+): Replaced {
+  const values = secrets.map(({ placeholder, value }) => ({ placeholder, value: bytesOf(value) }));
+  const secret = new Set<string>();
+  const replaced: string[] = [];
+  let bytes = 0;
+  for (let at = 0; at < fields.length; at += 2) {
+    const [name = '', before = ''] = [fields[at], fields[at + 1]];
+    const after = replaceIn(before, values);
+    if (after !== before) secret.add(name.toLowerCase());
+    bytes += name.length + after.length;
+    if (bytes > FIELDS_MAX_BYTES) throw new TooLarge('the header fields are too large');
+    replaced.push(name, after);
+  }
+  return { fields: replaced, secret };
+}
+
+type Values = readonly { readonly placeholder: string; readonly value: string }[];
+
+function replaceIn(text: string, values: Values): string {
+  const basic = BASIC.exec(text);
+  if (!basic) return replaceAll(text, values);
+  const [, scheme = '', encoded = '', after = ''] = basic;
+  const decoded = Buffer.from(encoded, 'base64').toString('latin1');
+  const replaced = replaceAll(decoded, values);
+  // Unchanged as it was sent, also where its base64 is unusual.
+  return replaced === decoded
+    ? text
+    : `${scheme}${Buffer.from(replaced, 'latin1').toString('base64')}${after}`;
+}
+
+/** What a value brings in is not looked at again. */
+function replaceAll(text: string, values: Values): string {
+  const found = values.filter(({ placeholder }) => text.includes(placeholder));
+  if (found.length === 0) return text;
+  const by_placeholder = new Map(found.map(({ placeholder, value }) => [placeholder, value]));
+  let size = text.length;
+  return text.replace(new RegExp([...by_placeholder.keys()].join('|'), 'g'), (placeholder) => {
+    const value = by_placeholder.get(placeholder) ?? '';
+    size += value.length;
+    if (size > FIELDS_MAX_BYTES) throw new TooLarge('the header fields are too large');
+    return value;
+  });
+}
+
+/** UTF-8, a character for each byte: Node writes header fields so. */
+function bytesOf(value: string): string {
+  return Buffer.from(value, 'utf8').toString('latin1');
+}

@@ -1,0 +1,47 @@
+/** Makes a certificate authority. Loaded when it is needed: its library takes a while. */
+import 'reflect-metadata';
+import { webcrypto } from 'node:crypto';
+import {
+  BasicConstraintsExtension,
+  KeyUsageFlags,
+  KeyUsagesExtension,
+  PemConverter,
+  SubjectKeyIdentifierExtension,
+  X509CertificateGenerator,
+} from '@peculiar/x509';
+import type { SecretsAuthority } from '../agent-api/secret-types.ts';
+
+const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
+const YEARS = 10;
+/** A guest's clock may be a little behind. */
+const BACKDATED_MS = 86_400_000;
+/** X.520: a common name has at most 64 characters. */
+const INSTALLATION_MAX = 48;
+
+/** `installation`: what tells this installation from others, for people. */
+export async function makeAuthority(installation: string): Promise<SecretsAuthority> {
+  const keys = await webcrypto.subtle.generateKey(ALGORITHM, true, ['sign', 'verify']);
+  const now = Date.now();
+  const not_after = new Date(now);
+  not_after.setUTCFullYear(not_after.getUTCFullYear() + YEARS);
+  const certificate = await X509CertificateGenerator.createSelfSigned(
+    {
+      name: [{ CN: [`Berth ${installation.slice(0, INSTALLATION_MAX)} secrets`] }],
+      notBefore: new Date(now - BACKDATED_MS),
+      notAfter: not_after,
+      signingAlgorithm: ALGORITHM,
+      keys,
+      extensions: [
+        new BasicConstraintsExtension(true, 0, true),
+        new KeyUsagesExtension(KeyUsageFlags.keyCertSign | KeyUsageFlags.cRLSign, true),
+        await SubjectKeyIdentifierExtension.create(keys.publicKey, false, webcrypto),
+      ],
+    },
+    webcrypto,
+  );
+  const pkcs8 = await webcrypto.subtle.exportKey('pkcs8', keys.privateKey);
+  return {
+    certificate: `${certificate.toString('pem')}\n`,
+    private_key: `${PemConverter.encode(pkcs8, 'PRIVATE KEY')}\n`,
+  };
+}
