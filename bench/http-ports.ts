@@ -1,7 +1,8 @@
 /**
  * The proxy of HTTP ports beside nginx as reverse proxy, in front of the same port: requests a second and their times at 1, 64 and
- * 1,024 connections (h2load), and 1 GiB down and up (curl). The program at the port is another nginx, because a guest under
- * emulation would be slower than either proxy, and would hide the difference. Each side has one process.
+ * 1,024 connections (h2load), and 1 GiB down and up (curl); then the proxy's memory over further rounds. The program at the port is
+ * another nginx, because a guest under emulation would be slower than either proxy, and would hide the difference. Each side has one
+ * process.
  */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -22,11 +23,18 @@ const SINK = `process.stdin.resume().once('end', () => process.exit());
   sink.listen(0, '127.0.0.1', () => console.log(sink.address().port));`;
 const CONNECTIONS = [1, 64, 1_024] as const;
 
+/** In MiB. */
+interface Memory {
+  readonly resident: number;
+  /** Of the JavaScript heap after a collection. */
+  readonly live: number;
+}
+
 interface Sides {
   readonly berth: string;
   readonly nginx: string;
-  /** The resident memory of our proxy, in MiB. */
-  readonly memory: () => Promise<number>;
+  /** Of our proxy. */
+  readonly memory: () => Promise<Memory>;
 }
 
 export const httpPortsBench: Bench = {
@@ -48,7 +56,7 @@ async function measure(context: BenchContext): Promise<readonly Measured[]> {
     const all: Measured[] = [];
     for (const connections of CONNECTIONS) {
       const [ours, theirs] = await inTurn(runs, sides, (origin) => requests(origin, connections, folder));
-      say(`${connections} connections: our proxy has ${await sides.memory()} MiB`);
+      say(`${connections} connections: our proxy has ${(await sides.memory()).resident} MiB`);
       const values = (key: keyof Requests) =>
         [ours.map((each) => each[key]), theirs.map((each) => each[key])] as const;
       for (const [key, unit] of [
@@ -69,11 +77,32 @@ async function measure(context: BenchContext): Promise<readonly Measured[]> {
       const [ours, theirs] = await inTurn(Math.min(runs, 3), sides, (origin) => transfer(origin, folder));
       all.push(figure(`${way}_1_gib`, 'MiB/s', ours, theirs));
     }
-    say(`at the end our proxy has ${await sides.memory()} MiB`);
-    return all;
+    return [...all, ...(await memoryOverRounds(context, sides, folder))];
   } finally {
     for (const each of stop.reverse()) each();
   }
+}
+
+/** Whether memory is flat: the same number of rounds twice. */
+async function memoryOverRounds(
+  { runs, say }: BenchContext,
+  { berth, memory }: Sides,
+  folder: string,
+): Promise<readonly Measured[]> {
+  const found: Memory[] = [];
+  for (let at = 0; at < 2 * runs; at++) {
+    await requests(berth, 64, folder);
+    const now = await memory();
+    found.push(now);
+    say(`round ${at + 1} of ${2 * runs}: our proxy has ${now.resident} MiB, ${now.live} of them live heap`);
+  }
+  return (['resident', 'live'] as const).map((key) => {
+    const values = found.map((each) => each[key]);
+    return measured({
+      ...{ bench: 'http-ports', figure: `memory_${key}`, unit: 'MiB', remark: '' },
+      ...{ values: values.slice(runs), beside: 'the rounds before', beside_values: values.slice(0, runs) },
+    });
+  });
 }
 
 function figure(
@@ -111,7 +140,7 @@ async function inTurn<T>(
 
 async function startSides(folder: string, stop: (() => void)[]): Promise<Sides> {
   const [guest, front] = [await freeLoopbackPort(), await freeLoopbackPort()];
-  const { port: sink } = await startProgram(['-e', SINK], stop);
+  const { first: sink } = await startProgram(['-e', SINK], stop);
   await startNginx(
     folder,
     'guest',
@@ -132,26 +161,32 @@ async function startSides(folder: string, stop: (() => void)[]): Promise<Sides> 
       location / { proxy_pass http://guest; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host; } }`,
   );
   const program = join(import.meta.dirname, 'http-proxy-program.ts');
-  const { port, pid } = await startProgram([program, `127.0.0.1:${guest}`], stop);
+  const { first: port, ask } = await startProgram(['--expose-gc', program, `127.0.0.1:${guest}`], stop);
   return {
     berth: `http://${NAME}:${port}`,
     nginx: `http://${NAME}:${front}`,
     memory: async () => {
-      const status = await readFile(`/proc/${pid}/status`, 'utf8');
-      return Math.round(Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]) / 1_024);
+      const [resident = Number.NaN, live = Number.NaN] = (await ask()).split(' ').map(Number);
+      return { resident, live };
     },
   };
 }
 
-/** A program of Node that prints its port. */
+/** A program of Node that prints its port first, and a line for each line that it gets. */
 async function startProgram(
   args: readonly string[],
   stop: (() => void)[],
-): Promise<{ port: number; pid: number }> {
+): Promise<{ first: string; ask: () => Promise<string> }> {
   const program = spawn(process.execPath, [...args], { stdio: ['pipe', 'pipe', 'inherit'] });
   stop.push(() => program.stdin.end());
-  const [port] = (await once(program.stdout, 'data')) as [Buffer];
-  return { port: Number(String(port)), pid: program.pid ?? 0 };
+  const line = async () => String((await once(program.stdout, 'data'))[0]).trim();
+  return {
+    first: await line(),
+    ask: () => {
+      program.stdin.write('\n');
+      return line();
+    },
+  };
 }
 
 async function startNginx(

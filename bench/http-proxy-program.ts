@@ -1,6 +1,7 @@
 /**
  * The proxy of HTTP ports as a separate process, without a control plane: http-proxy-program.ts HOST:PORT serves the hostname
- * `bench.localhost` from that address. It prints its own port on stdout, and exits when its parent closes the pipe.
+ * `bench.localhost` from that address. It prints its own port on stdout, its memory (resident, and live on the heap, in MiB) for
+ * each line on stdin, and exits when its parent closes the pipe. Needs node --expose-gc.
  */
 import type { ControlPlaneClient } from '../src/agent-api/client.ts';
 import { HttpProxy } from '../src/ingress/http/http-proxy.ts';
@@ -27,4 +28,10 @@ proxy.apply([
 const listener = new HttpListener(null, proxy, HTTP_LIMITS);
 await listener.listen('127.0.0.1', 0);
 process.stdout.write(`${listener.port}\n`);
-process.stdin.resume().once('end', () => process.exit());
+process.stdin.on('data', () => {
+  const { rss } = process.memoryUsage();
+  globalThis.gc?.();
+  const mib = [rss, process.memoryUsage().heapUsed].map((bytes) => (bytes / 2 ** 20).toFixed(1));
+  process.stdout.write(`${mib.join(' ')}\n`);
+});
+process.stdin.once('end', () => process.exit());

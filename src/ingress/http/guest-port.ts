@@ -279,7 +279,7 @@ class GuestAgentPool extends Agent {
     super({
       keepAlive: true,
       maxSockets: limits.guest_connections,
-      maxFreeSockets: 64,
+      maxFreeSockets: limits.guest_connections,
       timeout: limits.guest_idle_ms,
       scheduling: 'lifo',
     });
