@@ -5,12 +5,12 @@
  * process.
  */
 import { execFile, spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { mkdir, readFile, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { present } from '../src/lib/assert.ts';
+import { type ProxyMemory, startLineProgram, startProxy } from '../test/support/line-program.ts';
 import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 
 const run = promisify(execFile);
@@ -23,18 +23,11 @@ const SINK = `process.stdin.resume().once('end', () => process.exit());
   sink.listen(0, '127.0.0.1', () => console.log(sink.address().port));`;
 const CONNECTIONS = [1, 64, 1_024] as const;
 
-/** In MiB. */
-interface Memory {
-  readonly resident: number;
-  /** Of the JavaScript heap after a collection. */
-  readonly live: number;
-}
-
 interface Sides {
   readonly berth: string;
   readonly nginx: string;
   /** Of our proxy. */
-  readonly memory: () => Promise<Memory>;
+  readonly memory: () => Promise<ProxyMemory>;
 }
 
 export const httpPortsBench: Bench = {
@@ -89,7 +82,7 @@ async function memoryOverRounds(
   { berth, memory }: Sides,
   folder: string,
 ): Promise<readonly Measured[]> {
-  const found: Memory[] = [];
+  const found: ProxyMemory[] = [];
   for (let at = 0; at < 2 * runs; at++) {
     await requests(berth, 64, folder);
     const now = await memory();
@@ -140,7 +133,8 @@ async function inTurn<T>(
 
 async function startSides(folder: string, stop: (() => void)[]): Promise<Sides> {
   const [guest, front] = [await freeLoopbackPort(), await freeLoopbackPort()];
-  const { first: sink } = await startProgram(['-e', SINK], stop);
+  const { first: sink, end } = await startLineProgram(['-e', SINK]);
+  stop.push(end);
   await startNginx(
     folder,
     'guest',
@@ -160,32 +154,12 @@ async function startSides(folder: string, stop: (() => void)[]): Promise<Sides> 
       proxy_buffering off; proxy_request_buffering off;
       location / { proxy_pass http://guest; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host; } }`,
   );
-  const program = join(import.meta.dirname, 'http-proxy-program.ts');
-  const { first: port, ask } = await startProgram(['--expose-gc', program, `127.0.0.1:${guest}`], stop);
+  const proxy = await startProxy(`127.0.0.1:${guest}`);
+  stop.push(proxy.end);
   return {
-    berth: `http://${NAME}:${port}`,
+    berth: `http://${NAME}:${proxy.port}`,
     nginx: `http://${NAME}:${front}`,
-    memory: async () => {
-      const [resident = Number.NaN, live = Number.NaN] = (await ask()).split(' ').map(Number);
-      return { resident, live };
-    },
-  };
-}
-
-/** A program of Node that prints its port first, and a line for each line that it gets. */
-async function startProgram(
-  args: readonly string[],
-  stop: (() => void)[],
-): Promise<{ first: string; ask: () => Promise<string> }> {
-  const program = spawn(process.execPath, [...args], { stdio: ['pipe', 'pipe', 'inherit'] });
-  stop.push(() => program.stdin.end());
-  const line = async () => String((await once(program.stdout, 'data'))[0]).trim();
-  return {
-    first: await line(),
-    ask: () => {
-      program.stdin.write('\n');
-      return line();
-    },
+    memory: proxy.memory,
   };
 }
 

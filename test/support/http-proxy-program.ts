@@ -1,15 +1,16 @@
 /**
- * The proxy of HTTP ports as a separate process, without a control plane: http-proxy-program.ts HOST:PORT serves the hostname
- * `bench.localhost` from that address. It prints its own port on stdout, its memory (resident, and live on the heap, in MiB) for
- * each line on stdin, and exits when its parent closes the pipe. Needs node --expose-gc.
+ * The proxy of HTTP ports as a separate process, without a control plane: http-proxy-program.ts HOST:PORT serves the hostnames
+ * `bench.localhost`, `bench-2.localhost` and `bench-3.localhost`, of three instances, from that address. It prints its own port on
+ * stdout, its memory (resident, and live on the heap, in MiB) for each line on stdin, and exits when its parent closes the pipe.
+ * Needs node --expose-gc.
  */
-import type { ControlPlaneClient } from '../src/agent-api/client.ts';
-import { HttpProxy } from '../src/ingress/http/http-proxy.ts';
-import { TrustedProxies } from '../src/ingress/http/incoming.ts';
-import { HTTP_LIMITS } from '../src/ingress/http/limits.ts';
-import { HttpListener } from '../src/ingress/http/listener.ts';
-import { newId } from '../src/lib/ids.ts';
-import { createLog } from '../src/lib/log.ts';
+import type { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
+import { TrustedProxies } from '../../src/ingress/http/incoming.ts';
+import { HTTP_LIMITS } from '../../src/ingress/http/limits.ts';
+import { HttpListener } from '../../src/ingress/http/listener.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { httpRoute } from './http-ingress.ts';
 
 const [address = ''] = process.argv.slice(2);
 const client = {
@@ -19,12 +20,7 @@ const proxy = new HttpProxy({
   ...{ client, limits: HTTP_LIMITS, log: createLog('bench', 'warn'), active: () => undefined },
   ...{ secure: false, trusted: new TrustedProxies([]) },
 });
-proxy.apply([
-  {
-    ...{ port_id: newId('port'), instance_id: newId('inst'), hostnames: ['bench.localhost'], port: 8080 },
-    ...{ access: 'public', target: 'local', resets: 0, wake: false },
-  },
-]);
+proxy.apply(['bench', 'bench-2', 'bench-3'].map((name) => httpRoute({ hostnames: [`${name}.localhost`] })));
 const listener = new HttpListener(null, proxy, HTTP_LIMITS);
 await listener.listen('127.0.0.1', 0);
 process.stdout.write(`${listener.port}\n`);
