@@ -224,7 +224,7 @@ test('unknown hostnames get 404 with one body, a port without a listener 502, a 
   assert.match(gone.answer.headers['content-type'] ?? '', /text\/html/);
   const silent = await ask(port, {});
   assert.deepEqual([silent.answer.statusCode, JSON.parse(silent.body).error.code], [502, 'BAD_GATEWAY']);
-  assert.match(silent.body, /Nothing listens at port 8080/);
+  assert.match(silent.body, /Nothing listens on port 8080 .* 127\.0\.0\.1 only is not reachable/);
   apply({ target: null });
   const stopped = await ask(port, {});
   assert.deepEqual([stopped.answer.statusCode, stopped.answer.headers['retry-after']], [503, '5']);

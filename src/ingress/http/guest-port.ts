@@ -10,6 +10,7 @@
 import { Agent } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import { notListeningMessage } from '../../agent-api/host-calls.ts';
 import type { HttpRoute } from '../../agent-api/http-port-types.ts';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -137,9 +138,7 @@ export class GuestPort {
       const way = await this.#open();
       if (way.outcome === 'open') return way;
       if (way.outcome === 'not_listening' && !this.#isSettling(waited)) {
-        throw badGateway(
-          `Nothing listens at port ${this.#route.port} in the VM. Start your program there, and let it listen at 0.0.0.0:${this.#route.port}.`,
-        );
+        throw badGateway(notListeningMessage(this.#route.port));
       }
       await pause(AGAIN_MS, signal);
     }
