@@ -228,13 +228,13 @@ export class GuestPort {
   async #openNow(): Promise<OpenedWay | NoWay> {
     const { client, limits, closing } = this.#context;
     const { target, instance_id, port } = this.#route;
-    let dial: () => Promise<Duplex>;
-    if (target === 'tunnel') dial = () => client.openTunnel(instance_id, port);
-    else {
-      const found = await client.openPort({ instance_id, port }, closing);
-      if (found.outcome !== 'open') return found;
-      dial = () => dialPort(found.address, limits.dial_ms);
-    }
+    // Also for a VM on another host, whose address leads nowhere from here: does its program listen?
+    const found = await client.openPort({ instance_id, port }, closing);
+    if (found.outcome !== 'open') return found;
+    const dial =
+      target === 'tunnel'
+        ? () => client.openTunnel(instance_id, port)
+        : () => dialPort(found.address, limits.dial_ms);
     return new OpenedWay(dial, limits);
   }
 
