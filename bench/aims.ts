@@ -41,6 +41,8 @@ export const AIMS: Readonly<Record<string, Aim>> = {
   'http-ports/requests_1024': atLeast(0.5),
   'http-ports/down_1_gib': atLeast(0.8),
   'http-ports/up_1_gib': atLeast(0.8),
+  'http-ports/memory_resident': atMost(1.05),
+  'http-ports/memory_live': atMost(1.05),
   'webhooks/deliveries_1': atLeast(3_000, 'value'),
   'webhooks/idle_delay_p50': atMost(25, 'value'),
   'webhooks/backlog_rss': atMost(1.2),

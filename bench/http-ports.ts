@@ -1,15 +1,16 @@
 /**
  * The proxy of HTTP ports beside nginx as reverse proxy, in front of the same port: requests a second and their times at 1, 64 and
- * 1,024 connections (h2load), and 1 GiB down and up (curl). The program at the port is another nginx, because a guest under
- * emulation would be slower than either proxy, and would hide the difference. Each side has one process.
+ * 1,024 connections (h2load), and 1 GiB down and up (curl); then the proxy's memory over further rounds. The program at the port is
+ * another nginx, because a guest under emulation would be slower than either proxy, and would hide the difference. Each side has one
+ * process.
  */
 import { execFile, spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { mkdir, readFile, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { present } from '../src/lib/assert.ts';
+import { type ProxyMemory, startLineProgram, startProxy } from '../test/support/line-program.ts';
 import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 
 const run = promisify(execFile);
@@ -25,8 +26,8 @@ const CONNECTIONS = [1, 64, 1_024] as const;
 interface Sides {
   readonly berth: string;
   readonly nginx: string;
-  /** The resident memory of our proxy, in MiB. */
-  readonly memory: () => Promise<number>;
+  /** Of our proxy. */
+  readonly memory: () => Promise<ProxyMemory>;
 }
 
 export const httpPortsBench: Bench = {
@@ -48,7 +49,7 @@ async function measure(context: BenchContext): Promise<readonly Measured[]> {
     const all: Measured[] = [];
     for (const connections of CONNECTIONS) {
       const [ours, theirs] = await inTurn(runs, sides, (origin) => requests(origin, connections, folder));
-      say(`${connections} connections: our proxy has ${await sides.memory()} MiB`);
+      say(`${connections} connections: our proxy has ${(await sides.memory()).resident} MiB`);
       const values = (key: keyof Requests) =>
         [ours.map((each) => each[key]), theirs.map((each) => each[key])] as const;
       for (const [key, unit] of [
@@ -69,11 +70,32 @@ async function measure(context: BenchContext): Promise<readonly Measured[]> {
       const [ours, theirs] = await inTurn(Math.min(runs, 3), sides, (origin) => transfer(origin, folder));
       all.push(figure(`${way}_1_gib`, 'MiB/s', ours, theirs));
     }
-    say(`at the end our proxy has ${await sides.memory()} MiB`);
-    return all;
+    return [...all, ...(await memoryOverRounds(context, sides, folder))];
   } finally {
     for (const each of stop.reverse()) each();
   }
+}
+
+/** Whether memory is flat: the same number of rounds twice. */
+async function memoryOverRounds(
+  { runs, say }: BenchContext,
+  { berth, memory }: Sides,
+  folder: string,
+): Promise<readonly Measured[]> {
+  const found: ProxyMemory[] = [];
+  for (let at = 0; at < 2 * runs; at++) {
+    await requests(berth, 64, folder);
+    const now = await memory();
+    found.push(now);
+    say(`round ${at + 1} of ${2 * runs}: our proxy has ${now.resident} MiB, ${now.live} of them live heap`);
+  }
+  return (['resident', 'live'] as const).map((key) => {
+    const values = found.map((each) => each[key]);
+    return measured({
+      ...{ bench: 'http-ports', figure: `memory_${key}`, unit: 'MiB', remark: '' },
+      ...{ values: values.slice(runs), beside: 'the rounds before', beside_values: values.slice(0, runs) },
+    });
+  });
 }
 
 function figure(
@@ -111,7 +133,8 @@ async function inTurn<T>(
 
 async function startSides(folder: string, stop: (() => void)[]): Promise<Sides> {
   const [guest, front] = [await freeLoopbackPort(), await freeLoopbackPort()];
-  const { port: sink } = await startProgram(['-e', SINK], stop);
+  const { first: sink, end } = await startLineProgram(['-e', SINK]);
+  stop.push(end);
   await startNginx(
     folder,
     'guest',
@@ -131,27 +154,13 @@ async function startSides(folder: string, stop: (() => void)[]): Promise<Sides> 
       proxy_buffering off; proxy_request_buffering off;
       location / { proxy_pass http://guest; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host; } }`,
   );
-  const program = join(import.meta.dirname, 'http-proxy-program.ts');
-  const { port, pid } = await startProgram([program, `127.0.0.1:${guest}`], stop);
+  const proxy = await startProxy(`127.0.0.1:${guest}`);
+  stop.push(proxy.end);
   return {
-    berth: `http://${NAME}:${port}`,
+    berth: `http://${NAME}:${proxy.port}`,
     nginx: `http://${NAME}:${front}`,
-    memory: async () => {
-      const status = await readFile(`/proc/${pid}/status`, 'utf8');
-      return Math.round(Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]) / 1_024);
-    },
+    memory: proxy.memory,
   };
-}
-
-/** A program of Node that prints its port. */
-async function startProgram(
-  args: readonly string[],
-  stop: (() => void)[],
-): Promise<{ port: number; pid: number }> {
-  const program = spawn(process.execPath, [...args], { stdio: ['pipe', 'pipe', 'inherit'] });
-  stop.push(() => program.stdin.end());
-  const [port] = (await once(program.stdout, 'data')) as [Buffer];
-  return { port: Number(String(port)), pid: program.pid ?? 0 };
 }
 
 async function startNginx(

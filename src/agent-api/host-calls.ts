@@ -174,3 +174,8 @@ export function consoleStreamPath(call_id: string): string {
 export function tunnelPath(instance_id: IdOfInstance, port?: number): string {
   return `/internal/v1/tunnels/${instance_id}${port === undefined ? '' : `/${port}`}`;
 }
+
+/** For the caller of a port where the guest accepts no connection. */
+export function notListeningMessage(port: number): string {
+  return `Nothing listens on port ${port} at the VM's address. Start your program in the VM, and let it listen on 0.0.0.0:${port}: one that listens on 127.0.0.1 only is not reachable.`;
+}

@@ -1,11 +1,14 @@
 /** Two hosts with real guests: one is lost while it runs a VM, the VM continues on the other, and the first comes back. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
+import { createHash, randomBytes } from 'node:crypto';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { promisify } from 'node:util';
 import { isAlive, isStopped, killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
+import { Cli } from '../support/cli.ts';
+import { installServer, startServer } from '../support/guest-http-server.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';
@@ -19,6 +22,12 @@ const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
 /** Short, and long enough for a busy machine. */
 const LEASE_SECONDS = '12';
 const PATIENCE = { timeout_ms: 120_000, every_ms: 100 };
+
+/** The body and the status. */
+async function curl(port: number, hostname: string, more: readonly string[]): Promise<string> {
+  const words = ['-sS', '-m', '60', '-w', ' %{http_code}', ...more, `http://${hostname}:${port}/`];
+  return (await promisify(execFile)('curl', words)).stdout;
+}
 
 describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600_000 }, () => {
   let server: S3Server;
@@ -70,6 +79,42 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     receipt = await guest.flush();
     await guest.sh('echo later > /srv/after; sync');
     await until('the far lease is kept', () => existsSync(far.paths.lease));
+  });
+
+  test('its HTTP ports answer through the tunnel, whole and private, and a port where nothing listens is 502', async () => {
+    await installServer(guest);
+    const publish = async (access: string) => {
+      const body = { port: 8080, access };
+      const made = await berth.client.expect<{ hostname: string }>(201, 'POST', `${guest.path}/ports`, body);
+      return (...more: string[]) => curl(berth.http_port, made.hostname, more);
+    };
+    const [open, closed] = [await publish('public'), await publish('private')];
+    assert.match(await open(), /Nothing listens on port 8080 .* 502$/s);
+    await startServer(guest);
+    await until('it listens', async () => (await open()) === ' 0\n 200');
+    const body = join(far.paths.data, 'body');
+    writeFileSync(body, randomBytes(3_000_000));
+    await Promise.all(
+      [1, 2, 3, 4].map(async (at) => {
+        const got = `${body}-${at}`;
+        assert.equal(await open('-T', body, '-o', got), ' 200');
+        assert.ok(readFileSync(got).equals(readFileSync(body)));
+      }),
+    );
+    assert.match(await closed(), / 401$/);
+  });
+
+  test('berth forward reaches its ports', async () => {
+    const made = { name: 'forward', scope: 'vm' };
+    const { key } = await berth.client.expect<{ key: string }>(201, 'POST', '/v1/api-keys', made);
+    const cli = new Cli();
+    Object.assign(cli.env, { BERTH_URL: berth.origin, BERTH_API_KEY: key });
+    const forwarding = cli.start(['forward', 'wanderer', '8080:0', '-q']);
+    await until('it listens here', () => /^127\.0\.0\.1:\d+\n/.test(forwarding.out()));
+    const port = Number(forwarding.out().trim().split(':')[1]);
+    assert.equal(await curl(port, 'any.localhost', ['-d', 'forwarded']), ' 9\n 200');
+    forwarding.child.kill('SIGINT');
+    await forwarding.ended;
   });
 
   test('the VM of a silent agent is paused before it fails', async () => {

@@ -1,8 +1,11 @@
 /** A VM that starts when somebody connects and stops when it is idle, with real ssh. */
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { after, before, describe, test } from 'node:test';
+import { promisify } from 'node:util';
+import { installServer, startServerAtBoot } from '../support/guest-http-server.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import type { SshBody } from '../support/rest-client.ts';
@@ -10,6 +13,7 @@ import { borrowInstallation, returnInstallation } from '../support/shared-instal
 import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
+const run = promisify(execFile);
 const IDLE_S = 60;
 
 describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
@@ -90,5 +94,30 @@ describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, (
     const options = ['ConnectTimeout=110'];
     const back = await berth.ssh.run(guest.target, 'cat /srv/kept', { options });
     assert.equal(back.stdout, 'kept\n', back.stderr);
+  });
+
+  test('HTTP requests keep the VM running; once the last is long ago, it stops', THOROUGH, async () => {
+    await installServer(guest);
+    await startServerAtBoot(guest);
+    const body = { port: 8080, access: 'public' };
+    const { hostname } = await berth.client.expect<{ hostname: string }>(
+      201,
+      'POST',
+      `${guest.path}/ports`,
+      body,
+    );
+    // Ends the connections by ssh, which are a use too.
+    await guest.stop();
+    const url = `http://${hostname}:${berth.http_port}/used`;
+    const used = async () => (await run('curl', ['-sS', '-m', '120', url])).stdout;
+    assert.equal(await used(), 'used 0\n');
+    const { boot } = await guest.reached('running');
+    const until_ms = performance.now() + 1_000 * (IDLE_S + 20);
+    const longer = async () => (await used()) === 'used 0\n' && performance.now() > until_ms;
+    await until('it was used for longer than the timeout', longer, { every_ms: 10_000 });
+    const vm = await guest.vm();
+    assert.deepEqual([vm.state, vm.boot], ['running', boot]);
+    const idle = await guest.becomes('stopped by itself', ({ state }) => state === 'stopped', 240_000);
+    assert.deepEqual([idle.reason?.code, idle.boot], ['idle', boot]);
   });
 });

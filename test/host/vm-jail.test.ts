@@ -1,6 +1,7 @@
 /** What a VM's QEMU, and the tools that read its overlay, can see and do on this host. Real namespaces: takes root. */
 import assert from 'node:assert/strict';
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import {
   chmodSync,
   chownSync,
@@ -17,7 +18,7 @@ import { type FileHandle, open } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, test } from 'node:test';
-import { type Jail, openJail, refreshResolvers } from '../../src/host/vm/jail.ts';
+import { CLEAN_ENV, inJail, type Jail, openJail, refreshResolvers } from '../../src/host/vm/jail.ts';
 import { createOverlay, growOverlay, inspectOverlay } from '../../src/host/vm/overlay.ts';
 import {
   allPids,
@@ -183,6 +184,27 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     assert.equal((await qmp.execute('query-name')).name, instance_id);
     assert.ok(isAlive(identity));
     qmp.close();
+  });
+
+  test('whose agent ended while it was launched is found and ended', async () => {
+    prepareRuntimeDir(runtime_dir, USER.uid, USER.gid);
+    const qemu = ['qemu-system-x86_64', '-name', `guest=${instance_id}`, '-M', 'none', '-display', 'none'];
+    const monitor = ['-chardev', `socket,id=qmp,path=${runtime_dir}/qmp.sock,server=on,wait=off`];
+    const files = { reads: [], writes: [runtime_dir] };
+    const [file = '', ...words] = inJail({ jail, user: USER, files, info_fd: 4 }, [...qemu, ...monitor]);
+    const child = spawn(file, words, {
+      ...{ detached: true, cwd: '/', env: CLEAN_ENV },
+      stdio: ['ignore', 'ignore', 'ignore', 'ignore', 'pipe'],
+    });
+    // As the kernel does for an agent that is killed.
+    child.stdio[4]?.destroy();
+    await once(child, 'exit');
+    const [left, ...more] = findOrphans(root);
+    assert.ok(left && more.length === 0, 'else this proves nothing');
+    assert.equal(commandLineOf(left.identity.pid)[0], 'bwrap');
+    killProcess(left.identity, 'SIGKILL');
+    assert.ok(await waitForExit(left.identity, EXIT_MS));
+    assert.deepEqual(findOrphans(root), []);
   });
 
   test('has the given memory file, and no other file of the agent', async () => {

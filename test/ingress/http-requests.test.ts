@@ -224,10 +224,30 @@ test('unknown hostnames get 404 with one body, a port without a listener 502, a 
   assert.match(gone.answer.headers['content-type'] ?? '', /text\/html/);
   const silent = await ask(port, {});
   assert.deepEqual([silent.answer.statusCode, JSON.parse(silent.body).error.code], [502, 'BAD_GATEWAY']);
-  assert.match(silent.body, /Nothing listens at port 8080/);
+  assert.match(silent.body, /Nothing listens on port 8080 .* 127\.0\.0\.1 only is not reachable/);
   apply({ target: null });
   const stopped = await ask(port, {});
   assert.deepEqual([stopped.answer.statusCode, stopped.answer.headers['retry-after']], [503, '5']);
+});
+
+test('on another host: the guest’s answer comes through the tunnel, a port without a listener is 502, and a woken program is awaited', async (t) => {
+  const address = await telling(t);
+  let listening = false;
+  const { port, apply } = await proxyTo(
+    t,
+    { address: () => (listening ? address : null) },
+    { route: { target: 'tunnel' } },
+  );
+  const silent = await ask(port, {});
+  assert.deepEqual([silent.answer.statusCode, JSON.parse(silent.body).error.code], [502, 'BAD_GATEWAY']);
+  apply({ target: null, wake: true });
+  const woken = ask(port, { method: 'POST' }, 'x'.repeat(1_000_000));
+  apply({ target: 'tunnel', resets: 1 });
+  const began_ms = performance.now();
+  await until('it would have failed', () => performance.now() - began_ms > 1_500);
+  listening = true;
+  const { answer, body } = await woken;
+  assert.deepEqual([answer.statusCode, (JSON.parse(body) as Told).body.length], [200, 1_000_000]);
 });
 
 test('a guest that does not speak HTTP, or says nothing, is a bad gateway', async (t) => {

@@ -1,16 +1,19 @@
 /** A small HTTP server inside a guest, which has Perl and nothing else for it. */
 import type { GuestInstance } from './guest-instance.ts';
 
-/** Answers with the path and the length of the body, and keeps the path in /srv/log. */
+/**
+ * Answers a PUT with its body, and any other request with the path and the length of the body. Keeps the path in /srv/log as soon
+ * as it has the headers, so a request that arrives twice is seen even if its body does not. Keeps connections.
+ */
 const SERVER = `#!/usr/bin/perl
 use IO::Socket::INET; $SIG{CHLD} = 'IGNORE';
 my $s = IO::Socket::INET->new(LocalPort => 8080, Listen => 64, ReuseAddr => 1) or die;
-while (my $c = $s->accept) { next if fork; my ($len, $line) = (0, scalar <$c>);
+while (my $c = $s->accept) { next if fork; while (my $line = <$c>) { my $len = 0;
   while (my $h = <$c>) { $len = $1 if $h =~ /^content-length: (\\d+)/i; last if $h =~ /^\\r?$/ }
-  my $got = 0; while ($got < $len) { my $n = read($c, my $b, $len - $got) or last; $got += $n }
   my ($id) = $line =~ m{/(\\S*)}; open(my $log, '>>', '/srv/log'); print $log "$id\\n"; close $log;
-  my $body = "$id $got\\n";
-  print $c "HTTP/1.1 200 OK\\r\\nContent-Length: " . length($body) . "\\r\\nConnection: close\\r\\n\\r\\n$body"; exit }
+  my $got = ''; while (length($got) < $len) { read($c, $got, $len - length($got), length($got)) or last }
+  my $body = $line =~ /^PUT/ ? $got : "$id " . length($got) . "\\n";
+  print $c "HTTP/1.1 200 OK\\r\\nContent-Length: " . length($body) . "\\r\\n\\r\\n$body"; $c->flush } exit }
 `;
 
 const RC_LOCAL = '#!/bin/sh\nsetsid /usr/local/bin/serve > /dev/null 2>&1 < /dev/null &\n';

@@ -1,5 +1,6 @@
 /** The ways into a guest's TCP ports, for the ingress and for API callers. */
 import type { Duplex } from 'node:stream';
+import { notListeningMessage } from '../../agent-api/host-calls.ts';
 import { joinStreams } from '../../agent-api/join-streams.ts';
 import { DrainedError, NotListeningError } from '../machine/guest-ports.ts';
 import type { Machine } from '../machine/machine.ts';
@@ -32,8 +33,7 @@ export async function joinPort(
 }
 
 function asCallError(error: unknown, port: number): unknown {
-  if (error instanceof NotListeningError)
-    return new CallError('not_listening', `Nothing listens at port ${port} in the VM.`);
+  if (error instanceof NotListeningError) return new CallError('not_listening', notListeningMessage(port));
   if (error instanceof DrainedError)
     return new CallError('not_running', 'The VM stops, restarts or suspends.');
   return error;

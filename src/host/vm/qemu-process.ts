@@ -124,7 +124,7 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
   if (identity) {
     killProcess(identity, 'SIGKILL');
     await waitForExit(identity, EXIT_GRACE_MS);
-  } else child.kill('SIGKILL');
+  } else endGroup(child);
   const reason = failure ?? (qmp instanceof QmpClient ? 'QEMU ended at once' : qmp);
   throw new QemuLaunchError(`QEMU did not start: ${reason}`, logTail(options.log_path));
 }
@@ -153,6 +153,15 @@ function spawnQemu(
 /** Node has not reaped the child yet, so its pid is not reused. */
 function childIdentity({ pid }: ChildProcess): ProcessIdentity | null {
   return pid === undefined ? null : identityOf(pid);
+}
+
+/** Also what the child has started: bubblewrap's own child would wait for it for ever. */
+function endGroup({ pid }: ChildProcess): void {
+  try {
+    if (pid !== undefined) process.kill(-pid, 'SIGKILL');
+  } catch (error) {
+    if (errnoOf(error) !== 'ESRCH') throw error;
+  }
 }
 
 /** The identity of bubblewrap's process; null: none, or it has ended. */
@@ -262,25 +271,30 @@ export interface FoundVm {
   readonly runtime_dir: string;
 }
 
-/** Every running QEMU (by its arguments) with a runtime folder below `runtime_root`. */
+/**
+ * Every running QEMU (by its arguments) with a runtime folder below `runtime_root`; without a QEMU, what was to become one. A
+ * bubblewrap whose agent ends before it has read the pid waits for ever, and holds the TAP device.
+ */
 export function findOrphans(runtime_root: string): FoundVm[] {
   assert(runtime_root.startsWith('/'), 'runtime_root must be absolute');
   const root = runtime_root.endsWith('/') ? runtime_root : `${runtime_root}/`;
-  const found: FoundVm[] = [];
+  const [running, launching]: [FoundVm[], FoundVm[]] = [[], []];
   for (const pid of allPids()) {
     const identity = identityOf(pid);
-    const vm = identity && describeCommandLine(commandLineOf(pid));
-    if (identity && vm?.runtime_dir.startsWith(root) && isAlive(identity)) found.push({ identity, ...vm });
+    const argv = commandLineOf(pid);
+    const vm = identity && describeCommandLine(argv);
+    if (!identity || !vm?.runtime_dir.startsWith(root) || !isAlive(identity)) continue;
+    (LAUNCHERS.includes(basename(argv[0] ?? '')) ? launching : running).push({ identity, ...vm });
   }
-  return found;
+  const ran = new Set(running.map(({ runtime_dir }) => runtime_dir));
+  return [...running, ...launching.filter(({ runtime_dir }) => !ran.has(runtime_dir))];
 }
 
 /** Programs that start QEMU, with QEMU's arguments after their own. */
 const LAUNCHERS: readonly string[] = ['nsenter', 'perl', 'unshare', 'bwrap', 'setpriv'];
 
-/** Parses the arguments of {@link qemuArguments}; null: another program's, or a launcher's. */
+/** Parses the arguments of {@link qemuArguments}, also behind a launcher's; null: another program's. */
 export function describeCommandLine(argv: readonly string[]): Omit<FoundVm, 'identity'> | null {
-  if (LAUNCHERS.includes(basename(argv[0] ?? ''))) return null;
   const instance_id = valueAfter(argv, '-name', 'guest=');
   const chardev = valueAfter(argv, '-chardev', 'socket,id=qmp,path=');
   if (instance_id === null || !isId('inst', instance_id) || chardev === null) return null;

@@ -13,11 +13,10 @@ import { badGateway, type Refusal } from './refusal.ts';
 
 export class Exchange {
   readonly asking: Asking;
-  readonly began_ms = performance.now();
   /** When its permission was last confirmed. */
   confirmed_ms = performance.now();
   readonly #cut: () => void;
-  #guest = new AbortController();
+  #on_reset: (() => void) | null = null;
 
   /** `cut` ends it on both sides at once. */
   constructor(asking: Asking, cut: () => void) {
@@ -29,14 +28,13 @@ export class Exchange {
     this.#cut();
   }
 
-  /** For a connection that is made now: aborts when the guest has lost it. */
-  guestGone(): AbortSignal {
-    this.#guest = new AbortController();
-    return this.#guest.signal;
+  /** For a connection that is made now: `then` runs when the guest has lost it. */
+  onGuestReset(then: () => void): void {
+    this.#on_reset = then;
   }
 
   guestReset(): void {
-    this.#guest.abort();
+    this.#on_reset?.();
   }
 }
 
@@ -64,7 +62,7 @@ export function forward(
     if (response.headersSent) response.destroy();
     over.reject(refusal);
   };
-  exchange.guestGone().addEventListener('abort', () => fail(badGateway('The VM was restarted meanwhile.')));
+  exchange.onGuestReset(() => fail(badGateway('The VM was restarted meanwhile.')));
   response.once('close', () => {
     if (!response.writableFinished) guest_request.destroy();
     over.resolve();
@@ -119,7 +117,13 @@ function sendAnswer({ request, response }: Answering, answer: IncomingMessage, p
   const fields = fieldsForClient(answer.rawHeaders);
   response.sendDate = false;
   if (request.httpVersion === '2.0') response.writeHead(status, asRecord(fields));
-  else response.writeHead(status, answer.statusMessage, fields);
+  else {
+    // What of the body has come with the fields goes into the same write.
+    const { socket } = response;
+    socket?.cork();
+    setImmediate(() => socket?.uncork());
+    response.writeHead(status, answer.statusMessage, fields);
+  }
   response.flushHeaders();
   answer.on('data', (part: Buffer) => {
     port.use.sent_bytes += part.length;

@@ -10,6 +10,7 @@
 import { Agent } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import { notListeningMessage } from '../../agent-api/host-calls.ts';
 import type { HttpRoute } from '../../agent-api/http-port-types.ts';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -137,9 +138,7 @@ export class GuestPort {
       const way = await this.#open();
       if (way.outcome === 'open') return way;
       if (way.outcome === 'not_listening' && !this.#isSettling(waited)) {
-        throw badGateway(
-          `Nothing listens at port ${this.#route.port} in the VM. Start your program there, and let it listen at 0.0.0.0:${this.#route.port}.`,
-        );
+        throw badGateway(notListeningMessage(this.#route.port));
       }
       await pause(AGAIN_MS, signal);
     }
@@ -229,13 +228,13 @@ export class GuestPort {
   async #openNow(): Promise<OpenedWay | NoWay> {
     const { client, limits, closing } = this.#context;
     const { target, instance_id, port } = this.#route;
-    let dial: () => Promise<Duplex>;
-    if (target === 'tunnel') dial = () => client.openTunnel(instance_id, port);
-    else {
-      const found = await client.openPort({ instance_id, port }, closing);
-      if (found.outcome !== 'open') return found;
-      dial = () => dialPort(found.address, limits.dial_ms);
-    }
+    // Also for a VM on another host, whose address leads nowhere from here: does its program listen?
+    const found = await client.openPort({ instance_id, port }, closing);
+    if (found.outcome !== 'open') return found;
+    const dial =
+      target === 'tunnel'
+        ? () => client.openTunnel(instance_id, port)
+        : () => dialPort(found.address, limits.dial_ms);
     return new OpenedWay(dial, limits);
   }
 
@@ -279,7 +278,7 @@ class GuestAgentPool extends Agent {
     super({
       keepAlive: true,
       maxSockets: limits.guest_connections,
-      maxFreeSockets: 64,
+      maxFreeSockets: limits.guest_connections,
       timeout: limits.guest_idle_ms,
       scheduling: 'lifo',
     });

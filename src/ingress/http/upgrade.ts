@@ -64,7 +64,7 @@ export async function forwardUpgrade(
   // Nothing of ours may follow the guest's answer.
   const fail = (message: string) => (joined ? over.resolve() : over.reject(badGateway(message)));
   gone.addEventListener('abort', stop);
-  exchange.guestGone().addEventListener('abort', () => {
+  exchange.onGuestReset(() => {
     dialled.destroy();
     fail('The VM was restarted meanwhile.');
   });

@@ -1,0 +1,33 @@
+/**
+ * The proxy of HTTP ports as a separate process, without a control plane: http-proxy-program.ts HOST:PORT serves the hostnames
+ * `bench.localhost`, `bench-2.localhost` and `bench-3.localhost`, of three instances, from that address. It prints its own port on
+ * stdout, its memory (resident, and live on the heap, in MiB) for each line on stdin, and exits when its parent closes the pipe.
+ * Needs node --expose-gc.
+ */
+import type { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
+import { TrustedProxies } from '../../src/ingress/http/incoming.ts';
+import { HTTP_LIMITS } from '../../src/ingress/http/limits.ts';
+import { HttpListener } from '../../src/ingress/http/listener.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { httpRoute } from './http-ingress.ts';
+
+const [address = ''] = process.argv.slice(2);
+const client = {
+  openPort: async () => ({ outcome: 'open', address }),
+} as unknown as ControlPlaneClient;
+const proxy = new HttpProxy({
+  ...{ client, limits: HTTP_LIMITS, log: createLog('bench', 'warn'), active: () => undefined },
+  ...{ secure: false, trusted: new TrustedProxies([]) },
+});
+proxy.apply(['bench', 'bench-2', 'bench-3'].map((name) => httpRoute({ hostnames: [`${name}.localhost`] })));
+const listener = new HttpListener(null, proxy, HTTP_LIMITS);
+await listener.listen('127.0.0.1', 0);
+process.stdout.write(`${listener.port}\n`);
+process.stdin.on('data', () => {
+  const { rss } = process.memoryUsage();
+  globalThis.gc?.();
+  const mib = [rss, process.memoryUsage().heapUsed].map((bytes) => (bytes / 2 ** 20).toFixed(1));
+  process.stdout.write(`${mib.join(' ')}\n`);
+});
+process.stdin.once('end', () => process.exit());
