@@ -111,6 +111,11 @@ export class Berth {
     return this.#transport.call(operation, input, options);
   }
 
+  /** With the ETag of the answer, for `if_match` of a change; undefined where there is none. */
+  callWithEtag<K extends OperationId>(operation: K, input: Input<K>, options?: CallOptions) {
+    return this.#transport.callWithEtag(operation, input, options);
+  }
+
   /** All items of a list. Fetches each page when it is needed. `limit` in the query is the page size. */
   async *list<K extends ListOperation>(
     operation: K,

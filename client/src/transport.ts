@@ -87,6 +87,15 @@ export class Transport {
     input: Input<K>,
     options: CallOptions = {},
   ): Promise<Answer<K>> {
+    return (await this.callWithEtag(operation, input, options)).answer;
+  }
+
+  /** With the ETag of the answer, for `if_match` of a change; undefined where there is none. */
+  async callWithEtag<K extends OperationId>(
+    operation: K,
+    input: Input<K>,
+    options: CallOptions = {},
+  ): Promise<{ readonly answer: Answer<K>; readonly etag: string | undefined }> {
     const { method, takes_idempotency_key, answers_text } = OPERATIONS[operation];
     const idempotency_key = takes_idempotency_key
       ? (options.idempotency_key ?? crypto.randomUUID())
@@ -97,7 +106,8 @@ export class Transport {
       try {
         const response = await this.send(operation, input, { ...options, idempotency_key });
         this.#rememberSudo(response);
-        return (await bodyOf(response, answers_text)) as Answer<K>;
+        const etag = response.headers.get('etag') ?? undefined;
+        return { answer: (await bodyOf(response, answers_text)) as Answer<K>, etag };
       } catch (error) {
         options.signal?.throwIfAborted();
         const wait_ms = attempt < retries ? waitBeforeRepeating(error, attempt) : null;

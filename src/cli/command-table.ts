@@ -21,6 +21,7 @@ import { MFA_COMMANDS } from './commands/mfa-commands.ts';
 import { NOTIFICATION_COMMANDS } from './commands/notification-commands.ts';
 import { ORGANISATION_COMMANDS } from './commands/organisation-commands.ts';
 import { PORT_COMMANDS } from './commands/port-commands.ts';
+import { REGISTER } from './commands/register-command.ts';
 import { RENAME } from './commands/rename-command.ts';
 import { SERVER_COMMANDS } from './commands/server-commands.ts';
 import { SERVICE_ACCOUNT_COMMANDS } from './commands/service-account-commands.ts';
@@ -44,7 +45,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
   { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, CONSOLE] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
-  { title: 'Login', commands: LOGIN_COMMANDS },
+  { title: 'Login', commands: [REGISTER, ...LOGIN_COMMANDS] },
   { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },
   {
     title: 'Organisation',

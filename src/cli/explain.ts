@@ -85,7 +85,11 @@ function reasons(error: unknown, command: Command): readonly string[] {
   if (!(error instanceof BerthError)) return [withTypedNames(message, names)];
   const [first = { field: '', issue: '' }] = error.details;
   // The message is the first detail, in one of two forms, or a sentence that may contain it.
-  const [colon] = [':', ''].filter((each) => message === `${first.field}${each} ${first.issue}`);
+  const [colon] = [':', ''].filter((each) => {
+    const field = message.slice(0, -`${each} ${first.issue}`.length);
+    const is_named = field === first.field || first.field.startsWith(`${field}.`);
+    return field !== '' && is_named && message === `${field}${each} ${first.issue}`;
+  });
   const details = error.details.map(({ field, issue }) => {
     return `${typedName(field, names) ?? field}${colon ?? ''} ${withUnit(field, issue)}`;
   });
@@ -121,9 +125,15 @@ function nextAfter(
   if (!(error instanceof BerthError)) return null;
   if (error.code === 'UNAUTHENTICATED' && env['BERTH_API_KEY'])
     return 'BERTH_API_KEY is set to an invalid or revoked key: set another one, or unset it';
+  if (error.status === 400 && command.name === 'account reset-password' && /token|link/i.test(error.message))
+    return 'berth account reset-password --email ADDRESS, for a new link: each works once, for an hour';
+  if (error.code === 'FORBIDDEN' && command.name === 'register')
+    return 'the address that was invited, with --email; or a new link of the inviter: each works once, for 7 days';
   if (error.code === 'FORBIDDEN' && !error.message.includes('scope'))
     return 'ask an owner or admin of the organisation';
   const name = args[0] ?? 'NAME';
+  if (error.code === 'CONFLICT' && command.name === 'register')
+    return name === 'NAME' ? 'berth login' : 'berth login, then berth invitation accept LINK';
   if (error.code === 'NOT_FOUND' && command.name === 'invitation accept')
     return 'log in with the address that was invited; or ask the inviter for a new link: each works once, for 7 days';
   if (error.code === 'CONFLICT' && error.message.includes(' is invited already '))

@@ -85,9 +85,19 @@ export class Session {
     return profiles[current ?? 'default']?.url;
   }
 
+  /** At the server of a mail's link, unless --url names another. */
+  at(url: string): Session {
+    return new Session(this.env, { ...this.#place, url: this.#place.url ?? url }, this.#terminal);
+  }
+
   /** Without a credential. */
   stranger(): Berth {
     return new Berth({ url: this.url, user_agent: USER_AGENT });
+  }
+
+  /** With a session that was just opened. */
+  opened({ session_token }: { readonly session_token: string }): Berth {
+    return new Berth({ url: this.url, token: session_token, user_agent: USER_AGENT });
   }
 
   /** With the user's key. @throws CommandError without a login */
@@ -184,7 +194,7 @@ export class Session {
       return await this.open(email, password, code);
     } catch (error) {
       if (!(error instanceof BerthError) || error.code !== 'UNAUTHENTICATED') throw error;
-      const next = `the same again; if it is forgotten, on the server: berth user reset-password ${email}`;
+      const next = 'the same again; if it is forgotten: berth account reset-password';
       throw new CommandError(error.message, { next, exit_code: EXIT.not_authorised });
     }
   }

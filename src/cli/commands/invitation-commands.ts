@@ -104,7 +104,7 @@ export const INVITATION_COMMANDS: readonly Command[] = [
     args: ['LINK'],
     fields: { token: 'LINK' },
     summary: 'join an organisation by the link, or the token, of an invitation',
-    details: 'For the account with the invited address. Without an account, open the link in a browser.',
+    details: 'For the account with the invited address. Without an account: berth register LINK.',
     example: 'berth invitation accept https://berth.example.org/invitation#token=…',
     options: PROOF,
     run: accept,
