@@ -43,11 +43,13 @@ export class Session {
   readonly env: Env;
   readonly #terminal: Terminal;
   readonly #place: Place;
+  readonly #fetch: Pick<BerthOptions, 'fetch'>;
 
-  constructor(env: Env, place: Place, terminal: Terminal) {
+  constructor(env: Env, place: Place, terminal: Terminal, fetch?: BerthOptions['fetch']) {
     this.env = env;
     this.#place = place;
     this.#terminal = terminal;
+    this.#fetch = fetch === undefined ? {} : { fetch };
   }
 
   /** An empty variable counts as unset. */
@@ -90,6 +92,22 @@ export class Session {
     return new Session(this.env, { ...this.#place, url: this.#place.url ?? url }, this.#terminal);
   }
 
+  /** The same, for calls that change nothing: any other fails. */
+  forReading(): Session {
+    return new Session(this.env, this.#place, this.#terminal, async (input, init = {}) => {
+      if (init.method !== 'GET') throw new Error('this session may only read');
+      return fetch(input, init);
+    });
+  }
+
+  /** With the grant of `berth sudo`, if it lasts. */
+  granted(): Berth | undefined {
+    const { profile } = this;
+    const sudo = profile && grantOf(profile);
+    if (profile === undefined || sudo === undefined || profile.url !== this.url) return undefined;
+    return this.#granted(profile, sudo.session_token);
+  }
+
   /** Without a credential. */
   stranger(): Berth {
     return new Berth({ url: this.url, user_agent: USER_AGENT });
@@ -105,11 +123,11 @@ export class Session {
     const { url, profile } = this;
     const token = this.env['BERTH_API_KEY'];
     if (token !== undefined && token !== '') {
-      return new Berth({ ...options, url, token, user_agent: USER_AGENT });
+      return new Berth({ ...options, ...this.#fetch, url, token, user_agent: USER_AGENT });
     }
     if (profile === undefined) throw this.noLogin();
     this.requireServerOf(profile);
-    return new Berth({ ...options, url, token: profile.api_key, user_agent: USER_AGENT });
+    return new Berth({ ...options, ...this.#fetch, url, token: profile.api_key, user_agent: USER_AGENT });
   }
 
   /** Credentials go only to their own server. @throws CommandError */
@@ -221,7 +239,8 @@ export class Session {
   }
 
   #granted({ org_id }: Profile, session_token: string): Berth {
-    return new Berth({ url: this.url, token: session_token, org: org_id, user_agent: USER_AGENT });
+    const token = session_token;
+    return new Berth({ ...this.#fetch, url: this.url, token, org: org_id, user_agent: USER_AGENT });
   }
 
   /**

@@ -32,8 +32,8 @@ test('a table has words and names; csv and json have the record', async () => {
 test('a change of the account or the organisation says what changed', async () => {
   const who = await api.person();
   const as = api.as(who);
-  await as.call('PATCH', '/v1/me', { body: { name: 'Grace' } });
-  await as.call('PATCH', `/v1/orgs/${who.org_id}`, { body: { name: 'Navy' } });
+  await as.patch('/v1/me', { name: 'Grace' });
+  await as.patch(`/v1/orgs/${who.org_id}`, { name: 'Navy' });
   const { key } = await makeKey(api.db, who, '*');
   const cli = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key });
   const listed = await cli.done('audit');
