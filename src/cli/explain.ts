@@ -5,6 +5,7 @@ import type { Env } from '../config/env.ts';
 import { messageOf } from '../lib/errors.ts';
 import { type Command, optionsOf } from './command.ts';
 import { CommandError } from './command-error.ts';
+import { localTime } from './format.ts';
 import { type Again, typedAgain } from './typed-command.ts';
 
 const NEXT: Readonly<Record<string, string>> = {
@@ -25,6 +26,7 @@ const NEXT: Readonly<Record<string, string>> = {
 const NOBODY_LISTENS = /\/\/(127\.|localhost|\[::1\]).*ECONNREFUSED/;
 /** Hints for users of HTTP in messages: `(POST …/vm)`, `(PATCH with status "enabled")`. */
 const CALLS = / \((?:GET|POST|PUT|PATCH|DELETE) [^)]*\)/g;
+const TIMES = /\b\d{4}-\d\d-\d\dT[\d:.]+Z/g;
 /** The request's field. */
 const PLACES = /^(?:body|query|params): /;
 
@@ -75,11 +77,13 @@ function withTypedNames(text: string, names: ReadonlyMap<string, string>): strin
 }
 
 /** The message and its details, in the words that were typed. */
-function reasons(error: unknown, command: Command): readonly string[] {
+function reasons(error: unknown, command: Command, instance: string | undefined): readonly string[] {
   const names = typedNames(command);
   const message = messageOf(error)
     .replaceAll(CALLS, '')
     .replace(PLACES, '')
+    .replaceAll(TIMES, (time) => localTime(time).slice(0, -3))
+    .replace(/^The VM (?=is |has )/, instance === undefined ? '$&' : `${instance} `)
     .replace(/^No such resource\.$/, 'not found, or no access')
     .replace(/^A valid credential is required\.$/, 'the API key was revoked or has expired');
   if (!(error instanceof BerthError)) return [withTypedNames(message, names)];
@@ -132,6 +136,8 @@ function nextAfter(
   if (error.code === 'FORBIDDEN' && !error.message.includes('scope'))
     return 'ask an owner or admin of the organisation';
   const name = args[0] ?? 'NAME';
+  if (error.code === 'CONFLICT' && error.message.startsWith('The last owner of '))
+    return 'berth member role MEMBER owner, with another member';
   if (error.code === 'CONFLICT' && command.name === 'register')
     return name === 'NAME' ? 'berth login' : 'berth login, then berth invitation accept LINK';
   if (error.code === 'NOT_FOUND' && command.name === 'invitation accept')
@@ -157,7 +163,9 @@ function nextAfter(
 
 /** @param meant the existing instance that was probably meant */
 export function explain(error: unknown, command: Command, typed: Typed, meant?: string): string {
-  const [first = '', ...more] = reasons(error, command);
+  const is_certain = command.args?.[0] === 'NAME' || typed.args.length === 1;
+  const [instance] = command.names_instances === true && is_certain ? typed.args : [];
+  const [first = '', ...more] = reasons(error, command, instance);
   const lines = [`berth: ${first}`, ...more.map((each) => `  ${each}`)];
   // The id helps to find the failure in the server's log.
   if (error instanceof BerthError && error.status >= 500 && error.request_id !== null)

@@ -24,7 +24,7 @@ const SCRIPTS: Readonly<Record<string, string>> = {
   [[ $last == [@:=] ]] && last=
   word=\${words[-1]}
   for i in "\${!COMPREPLY[@]}"; do
-    [[ $word == [\\"\\']* ]] || printf -v 'COMPREPLY[i]' %q "\${COMPREPLY[i]}"
+    [[ $word == [\\"\\']* || \${COMPREPLY[i]} != *' '* ]] || printf -v 'COMPREPLY[i]' %q "\${COMPREPLY[i]}"
     COMPREPLY[i]=\${COMPREPLY[i]#"\${word%"$last"}"}
   done
 }
