@@ -19,6 +19,7 @@ import { MEMBER_COMMANDS } from './commands/member-commands.ts';
 import { METRICS } from './commands/metrics-command.ts';
 import { MFA_COMMANDS } from './commands/mfa-commands.ts';
 import { NOTIFICATION_COMMANDS } from './commands/notification-commands.ts';
+import { OPERATOR_COMMANDS } from './commands/operator-commands.ts';
 import { ORGANISATION_COMMANDS } from './commands/organisation-commands.ts';
 import { PORT_COMMANDS } from './commands/port-commands.ts';
 import { REGISTER } from './commands/register-command.ts';
@@ -54,7 +55,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Notifications', commands: NOTIFICATION_COMMANDS },
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },
   { title: 'Events and audit', commands: WATCH_COMMANDS },
-  { title: 'Diagnostics', commands: [DOCTOR, COMPLETION] },
+  { title: 'Diagnostics', commands: [DOCTOR, ...OPERATOR_COMMANDS, COMPLETION] },
   {
     title: 'On the server',
     commands: [...SERVER_COMMANDS, ...DATA_COMMANDS, ...IMAGE_SERVER_COMMANDS],

@@ -32,6 +32,8 @@ const PLACES = /^(?:body|query|params): /;
 
 /** `must be >= 60`, as the validation says it. */
 const LIMIT = /^must be (>=|<=|>|<) (\d+)$/;
+/** `must NOT have fewer than 12 characters`, as the validation says it. */
+const LENGTH = /^must NOT have (fewer|more) than (\d+) characters$/;
 const BOUNDS: Readonly<Record<string, string>> = {
   '>=': 'at least',
   '<=': 'at most',
@@ -41,6 +43,9 @@ const BOUNDS: Readonly<Record<string, string>> = {
 
 /** `must be >= 60` of `idle_timeout_seconds` as `must be at least 1m`. */
 function withUnit(field: string, issue: string): string {
+  const [, compared, length] = LENGTH.exec(issue) ?? [];
+  if (length !== undefined)
+    return `must have ${compared === 'fewer' ? 'at least' : 'at most'} ${length} characters`;
   const [, bound = '', digits] = LIMIT.exec(issue) ?? [];
   if (digits === undefined) return issue;
   const unit = /_(mib|gib)$/.exec(field)?.[1];
@@ -95,7 +100,10 @@ function reasons(error: unknown, command: Command, instance: string | undefined)
     return field !== '' && is_named && message === `${field}${each} ${first.issue}`;
   });
   const details = error.details.map(({ field, issue }) => {
-    return `${typedName(field, names) ?? field}${colon ?? ''} ${withUnit(field, issue)}`;
+    const told = withUnit(field, issue);
+    // A sentence needs no colon: `--from must be a network`.
+    const sign = /^(is|must) /.test(told) ? '' : (colon ?? '');
+    return `${typedName(field, names) ?? field}${sign} ${told}`;
   });
   if (colon !== undefined) return details;
   const more = details.filter((_, at) => !error.message.includes(error.details[at]?.issue ?? ''));

@@ -174,7 +174,8 @@ export class Session {
   forget(name: string): void {
     const { current, profiles, logged_out = {} } = readProfiles(this.env);
     const { [name]: gone, ...rest } = profiles;
-    const left = gone === undefined ? {} : { [name]: { url: gone.url, email: gone.email } };
+    const left =
+      gone === undefined ? {} : { [name]: { url: gone.url, email: gone.email, org_id: gone.org_id } };
     writeProfiles(this.env, {
       current: current === name ? (Object.keys(rest)[0] ?? name) : current,
       profiles: rest,

@@ -22,6 +22,8 @@ export async function login(call: Call): Promise<undefined> {
     (await terminal.ask(`E-mail address at ${url}`, null, '--email ADDRESS'));
   const { first, ...opened } = await openLogin(call, email, local);
   const wanted = options.text('org');
+  // The organisation of the last login; else the oldest membership, the last of the list.
+  const is_same = last?.url === url && last.email === email;
   return keepLogin(call, opened, {
     lead: 'You are logged in',
     notes:
@@ -30,8 +32,10 @@ export async function login(call: Call): Promise<undefined> {
         : [`The first password is in ${first.path}; once you have it elsewhere, delete that file.`],
     // `berth up` registers a key itself.
     key_follows: call.args.length > 0,
-    // The list starts with the newest membership; choose the oldest.
-    choose: (orgs) => (wanted ? orgs.find(({ id, name }) => id === wanted || name === wanted) : orgs.at(-1)),
+    choose: (orgs) =>
+      wanted === undefined
+        ? (orgs.find(({ id }) => is_same && id === last.org_id) ?? orgs.at(-1))
+        : orgs.find(({ id, name }) => id === wanted || name === wanted),
   });
 }
 
@@ -133,7 +137,11 @@ export const LOGIN_COMMANDS: readonly Command[] = [
         value: 'ADDRESS',
         help: "default: the last one; on the server's own machine, the administrator's",
       },
-      org: { type: 'string', value: 'ORG', help: 'the organisation, by name or id; default: the first' },
+      org: {
+        type: 'string',
+        value: 'ORG',
+        help: 'the organisation, by name or id; default: that of the last login, else the first',
+      },
       ...CONFIRM,
       ...PROOF,
     },
