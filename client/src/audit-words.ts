@@ -1,5 +1,6 @@
 /** The audit log for people: the actions to filter by, and what an entry says beside its action and target. */
 
+import { durationText } from './durations.ts';
 import { programName } from './user-agents.ts';
 
 /** A test compares them with what the server writes. */
@@ -32,35 +33,135 @@ export const AUDIT_ACTIONS: readonly string[] = [
 ];
 
 /** Facts that the entry shows elsewhere, or that tell people nothing. */
-const LEFT_OUT: readonly string[] = ['credential', 'vm_id', 'flush_id', 'user_id'];
-const MAX_VALUE = 80;
+const LEFT_OUT: readonly string[] = [
+  ...['credential', 'vm_id', 'flush_id', 'user_id', 'id', 'instance_id', 'created_at', 'updated_at'],
+];
 
-/** What changed: `cpus: 4, memory_mib: 2048`; empty if the entry has no such facts. @param target_name is not repeated */
-export function auditDetails(data: Readonly<Record<string, unknown>>, target_name: string | null): string {
-  return factsOf(data)
-    .filter(([name, value]) => !LEFT_OUT.includes(name) && (target_name === null || value !== target_name))
+/** The part of an entry that its details come from. */
+export interface AuditFacts {
+  readonly action: string;
+  readonly data: Readonly<Record<string, unknown>>;
+  readonly target_name: string | null;
+}
+
+type NameOf = (id: string) => string | undefined;
+
+/** What changed, in the words of options: `cpus: 4, memory: 2 GiB`; empty if the entry has no such facts. */
+export function auditDetails(
+  { action, data, target_name }: AuditFacts,
+  nameOf: NameOf = () => undefined,
+): string {
+  const is_change = action.includes('.change');
+  return factsOf(data, is_change)
+    .filter(([name, value]) => !LEFT_OUT.includes(name) && (is_change || value !== target_name))
     .map(([name, value]) =>
-      name === 'user_agent' ? programName(String(value)) : `${name}: ${short(textOf(value))}`,
+      // A quota without a number has no limit.
+      factText(name, action === 'org.change_quota' ? (value ?? 'unlimited') : value, nameOf),
     )
+    .filter((text) => text !== '')
     .join(', ');
 }
 
+/** The ids in the details of an entry that stand for a name. */
+export function auditIds({ data }: Pick<AuditFacts, 'data'>): readonly string[] {
+  return Object.values(data)
+    .flat()
+    .filter((value) => typeof value === 'string' && ID.test(value)) as string[];
+}
+
 /** The fields of a change are facts of the entry itself. Outside of one, what is not set tells nothing. */
-function factsOf(data: Readonly<Record<string, unknown>>): readonly (readonly [string, unknown])[] {
-  return Object.entries(data).flatMap(([name, value]): readonly (readonly [string, unknown])[] => {
-    if (name === 'change' && isRecord(value)) return Object.entries(value);
-    const is_unset = value === null || (name === 'allowed_cidrs' && textOf(value) === 'none');
-    return is_unset ? [] : [[name, value]];
+function factsOf(
+  data: Readonly<Record<string, unknown>>,
+  is_change: boolean,
+): readonly (readonly [string, unknown])[] {
+  const { change, hostname, url, ...rest } = data;
+  // The URL of a port contains its hostname.
+  const places = url === undefined ? { hostname } : { url };
+  const all = Object.entries({ ...rest, ...places, ...(isRecord(change) ? change : {}) });
+  return all.filter(([name, value]) => {
+    if (value === undefined || (name === 'ssh_keys' && data['mode'] === 'account')) return false;
+    const is_unset = value === null || value === false || textOf(value) === 'none';
+    return !is_unset || is_change || SAYS_NONE.includes(name);
   });
+}
+
+/** Facts that are told also when they are empty. */
+const SAYS_NONE: readonly string[] = ['ssh_keys', 'mail'];
+
+/** Names and values of the API as people type and read them. Others: the name with spaces. */
+const WORDS: Readonly<Record<string, (value: unknown, nameOf: NameOf) => string>> = {
+  memory_mib: (value) => `memory: ${sizeText(value)}`,
+  disk_gib: (value) => `disk: ${typeof value === 'number' ? `${value} GiB` : textOf(value)}`,
+  auto_flush_seconds: (value) => `auto-flush: ${secondsText(value)}`,
+  idle_timeout_seconds: (value) => `idle-timeout: ${secondsText(value)}`,
+  grace_seconds: (value) => (value === 0 ? '' : `grace: ${secondsText(value)}`),
+  wake_on_connect: (value) => `wake: ${value === true ? 'on' : 'off'}`,
+  egress_mode: (value) => `egress: ${textOf(value)}`,
+  egress_allow: (value) => `allow: ${textOf(value)}`,
+  keep_last: (value) => `keep: ${textOf(value)}`,
+  keep_daily_days: (value) => `keep daily: ${value} days`,
+  scope: (value) => `scope: ${value === '*' ? 'all permissions' : textOf(value)}`,
+  allowed_cidrs: (value) => `from: ${textOf(value)}`,
+  expires_at: (value) => `expires: ${timeText(value)}`,
+  since: (value) => `since: ${timeText(value)}`,
+  service_account_id: (value, nameOf) => `service account: ${nameText(value, nameOf)}`,
+  from: (value, nameOf) => `of: ${nameText(value, nameOf)}`,
+  user_agent: (value) => programName(String(value)),
+  previous_role: (value) => `before: ${textOf(value)}`,
+  previous: (value) => `before: ${textOf(value)}`,
+  url: (value) => `URL: ${textOf(value)}`,
+  email: (value) => `e-mail: ${textOf(value)}`,
+  billing_email: (value) => `billing e-mail: ${textOf(value)}`,
+  mail: mailText,
+  mode: (value) => (value === 'account' ? "keys: all of the creator's account" : ''),
+  ssh_keys: (value, nameOf) =>
+    `keys: ${Array.isArray(value) && value.length > 0 ? value.map((id) => nameText(id, nameOf)).join(', ') : 'none'}`,
+  type: (value) =>
+    value === 'totp' ? 'authenticator app' : value === 'webauthn' ? 'passkey' : textOf(value),
+  hostnames: (value) => (Array.isArray(value) && value.length > 0 ? `hostnames: ${value.length}` : ''),
+  api_keys: (value) => `API keys: ${textOf(value)}`,
+};
+
+function factText(name: string, value: unknown, nameOf: NameOf): string {
+  return short(WORDS[name]?.(value, nameOf) ?? `${name.replaceAll('_', ' ')}: ${textOf(value)}`);
+}
+
+/** `key_…` and its like. */
+const ID = /^[a-z]+_[0-9a-hjkmnp-tv-z]{26}$/;
+
+const nameText = (id: unknown, nameOf: NameOf) => nameOf(String(id)) ?? textOf(id);
+
+function secondsText(value: unknown): string {
+  return typeof value === 'number' ? durationText(value) : 'off';
+}
+
+function sizeText(value: unknown): string {
+  if (typeof value !== 'number') return textOf(value);
+  return value % 1_024 === 0 ? `${value / 1_024} GiB` : `${value} MiB`;
+}
+
+/** In the time zone of the reader. */
+function timeText(value: unknown): string {
+  const time = new Date(String(value));
+  return Number.isNaN(time.getTime()) ? textOf(value) : time.toLocaleString('sv-SE').slice(0, -3);
+}
+
+/** Which kinds of mail are off. */
+function mailText(value: unknown): string {
+  const off = Object.entries(isRecord(value) ? value : {}).flatMap(([kind, on]) =>
+    on === false ? [kind] : [],
+  );
+  return `not mailed: ${off.join(' ') || 'none'}`;
 }
 
 function textOf(value: unknown): string {
   if (value === null || value === '') return 'none';
+  if (typeof value === 'boolean') return value ? 'yes' : 'no';
   if (Array.isArray(value)) return value.length === 0 ? 'none' : value.map(textOf).join(' ');
   if (isRecord(value))
     return (
       Object.entries(value)
-        .map(([name, each]) => `${name}=${textOf(each)}`)
+        .map(([name, each]) => `${name.replaceAll('_', ' ')}=${textOf(each)}`)
         .join(' ') || 'none'
     );
   return String(value);
@@ -70,6 +171,8 @@ function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
+const MAX_FACT = 100;
+
 function short(text: string): string {
-  return text.length > MAX_VALUE ? `${text.slice(0, MAX_VALUE - 1).toWellFormed()}…` : text;
+  return text.length > MAX_FACT ? `${text.slice(0, MAX_FACT - 1).toWellFormed()}…` : text;
 }

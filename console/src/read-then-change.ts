@@ -40,7 +40,8 @@ export function requireSeen<T extends object>(
   const lost = changedFields(replaced, seen);
   if (Object.keys(lost).length === 0) return;
   onLost(now);
+  const words = auditDetails({ action: 'instance.change', data: { change: lost }, target_name: null });
   throw new Error(
-    `Not saved: somebody else has changed the same meanwhile. Now: ${auditDetails({ change: lost }, null)}. Save again to replace that.`,
+    `Not saved: somebody else has changed the same meanwhile. Now: ${words}. Save again to replace that.`,
   );
 }

@@ -20,6 +20,19 @@ export class CommandError extends Error {
   }
 }
 
+/** Another failure, of one of several instances that a command names. */
+export class InstanceError extends Error {
+  override name = 'InstanceError';
+  readonly instance: string;
+  override readonly cause: unknown;
+
+  constructor(instance: string, cause: unknown) {
+    super(`${instance}: failed`);
+    this.instance = instance;
+    this.cause = cause;
+  }
+}
+
 /** Unknown words or options. */
 export class UsageError extends Error {
   override name = 'UsageError';

@@ -19,8 +19,10 @@ import { MEMBER_COMMANDS } from './commands/member-commands.ts';
 import { METRICS } from './commands/metrics-command.ts';
 import { MFA_COMMANDS } from './commands/mfa-commands.ts';
 import { NOTIFICATION_COMMANDS } from './commands/notification-commands.ts';
+import { OPERATOR_COMMANDS } from './commands/operator-commands.ts';
 import { ORGANISATION_COMMANDS } from './commands/organisation-commands.ts';
 import { PORT_COMMANDS } from './commands/port-commands.ts';
+import { REGISTER } from './commands/register-command.ts';
 import { RENAME } from './commands/rename-command.ts';
 import { SERVER_COMMANDS } from './commands/server-commands.ts';
 import { SERVICE_ACCOUNT_COMMANDS } from './commands/service-account-commands.ts';
@@ -46,7 +48,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
   { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, TOP, USAGE, CONSOLE] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
-  { title: 'Login', commands: LOGIN_COMMANDS },
+  { title: 'Login', commands: [REGISTER, ...LOGIN_COMMANDS] },
   { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },
   {
     title: 'Organisation',
@@ -55,7 +57,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Notifications', commands: NOTIFICATION_COMMANDS },
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },
   { title: 'Events and audit', commands: WATCH_COMMANDS },
-  { title: 'Diagnostics', commands: [DOCTOR, COMPLETION] },
+  { title: 'Diagnostics', commands: [DOCTOR, ...OPERATOR_COMMANDS, COMPLETION] },
   {
     title: 'On the server',
     commands: [...SERVER_COMMANDS, ...DATA_COMMANDS, ...IMAGE_SERVER_COMMANDS],

@@ -78,9 +78,9 @@ interface Named {
 }
 
 /** A shell must not interpret what the server sends, names or ids. */
-const PLAIN = /^[A-Za-z0-9][A-Za-z0-9@._:+-]*$/;
+const PLAIN = /^[A-Za-z0-9][A-Za-z0-9@._:+-]*( [A-Za-z0-9@._:+-]+)*$/;
 
-/** Names, or ids where a shell would split or expand the name, or where several have it. */
+/** Names, or ids where a shell might expand the name, or where several have it. */
 function plainly(found: readonly Named[]): readonly string[] {
   const stands = (name: string) => found.filter((each) => each.name === name).length === 1;
   return found.map(({ id, name }) => (PLAIN.test(name) && stands(name) ? name : id));
@@ -168,6 +168,41 @@ const SOURCES: Readonly<Record<string, Source>> = {
     return (await collect(session().berth().list('listNotifications', input, ask()), 100)).map(
       ({ id }) => id,
     );
+  },
+  KIND: async ({ session }) =>
+    Object.keys((await session().berth().call('getNotificationPreferences', {}, ask())).mail),
+  // Whoever has acted lately.
+  ACTOR: async ({ session }) => {
+    const { data } = await session()
+      .berth()
+      .call('listEvents', { query: { limit: MOST } }, ask());
+    const names = data.flatMap(({ actor_name }) => actor_name ?? []);
+    return [...new Set([...names, 'operator', 'system'])];
+  },
+  HOST: async ({ args: [name = '', action], session }) => {
+    const berth = session().berth();
+    const { id, egress } = await berth.instances.find(name, ask());
+    if (action === 'remove') return egress.allow;
+    const denied = await collect(berth.list('listDeniedEgress', { path: { id } }, ask()), MOST);
+    return [...new Set(denied.flatMap((each) => each.name ?? []))];
+  },
+  // Members and what else only a session may read: while `berth sudo` lasts.
+  MEMBER: async ({ session }) => {
+    const { profile } = session();
+    const input = { path: { id: profile?.org_id ?? '' }, query: { limit: MOST } };
+    const found = await session().granted()?.call('listMembers', input, ask());
+    return found?.data.map(({ email }) => email) ?? (profile ? [profile.email] : []);
+  },
+  INVITATION: async ({ session }) => {
+    const input = { path: { id: session().profile?.org_id ?? '' }, query: { limit: MOST } };
+    const found = await session().granted()?.call('listInvitations', input, ask());
+    return found?.data.map(({ email }) => email) ?? [];
+  },
+  FACTOR: async ({ session }) => {
+    const found = await session()
+      .granted()
+      ?.call('listMfaFactors', { query: { limit: MOST } }, ask());
+    return plainly(found?.data ?? []);
   },
   ROLE: () => ROLES,
   STATE: () => STATES,

@@ -1,20 +1,32 @@
 /** Completes the last word. Never fails, and waits for the server only briefly. */
 import { arityOf, type Command, type Option, optionsOf } from './command.ts';
 import { COMMANDS, findCommand } from './command-table.ts';
+import { columnsFor } from './complete-columns.ts';
 import { type Asked, valuesFor } from './complete-values.ts';
 import { leadingOptions } from './parse.ts';
 import type { Session } from './session.ts';
 
 export async function complete(words: readonly string[], session: () => Session): Promise<readonly string[]> {
-  const typed = words.at(-1) ?? '';
-  const [, all] = leadingOptions(words.slice(0, -1));
+  const { typed, before_typed, prefix } = unquoted(words);
+  const [, all] = leadingOptions(before_typed);
   const before = all[0] === 'help' ? all.slice(1) : all;
   const found = findCommand(before);
   // `audit` is a command, and begins `audit verify`.
   const words_of_names = found === undefined || found.taken === before.length ? nextWords(all, before) : [];
   const values =
     found === undefined ? [] : await nextValues(found.command, before.slice(found.taken), typed, session);
-  return [...new Set([...words_of_names, ...values])].filter((each) => isAnswer(each, typed));
+  return [...new Set([...words_of_names, ...values])]
+    .filter((each) => isAnswer(each, typed))
+    .map((each) => (each.startsWith(':') ? each : prefix + each));
+}
+
+/** The words as the shell would pass them; of `--state=run` the value is what is typed. */
+function unquoted(words: readonly string[]) {
+  const before_typed = words.slice(0, -1);
+  const typed = (words.at(-1) ?? '').replace(/^["']/, '').replaceAll(/\\(.)/g, '$1');
+  const [, option, value = ''] = /^(--[a-z-]+)=(.*)$/s.exec(typed) ?? [];
+  if (option === undefined) return { typed, before_typed, prefix: '' };
+  return { typed: value, before_typed: [...before_typed, option], prefix: `${option}=` };
 }
 
 /** `:files` is for the shell, which completes paths itself. */
@@ -39,6 +51,7 @@ async function nextValues(
   const { args, option, is_over } = placeOf(command, before, known);
   if (is_over) return [];
   const asked: Asked = { command, args, session };
+  if (option !== undefined && option === known['columns']) return columnsFor(asked, before, typed);
   if (option !== undefined) return option.choices ?? valuesFor(option.value ?? '', asked);
   if (typed.startsWith('-')) return Object.keys(known).map((name) => `--${name}`);
   const { most } = arityOf(command);
@@ -66,8 +79,6 @@ function placeOf(
   const args: string[] = [];
   let option: Option | undefined;
   for (const word of before) {
-    // Bash splits `--state=running` at the sign.
-    if (word === '=' && option !== undefined) continue;
     if (option !== undefined) {
       option = undefined;
       continue;

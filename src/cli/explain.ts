@@ -5,6 +5,7 @@ import type { Env } from '../config/env.ts';
 import { messageOf } from '../lib/errors.ts';
 import { type Command, optionsOf } from './command.ts';
 import { CommandError } from './command-error.ts';
+import { localTime } from './format.ts';
 import { type Again, typedAgain } from './typed-command.ts';
 
 const NEXT: Readonly<Record<string, string>> = {
@@ -25,11 +26,14 @@ const NEXT: Readonly<Record<string, string>> = {
 const NOBODY_LISTENS = /\/\/(127\.|localhost|\[::1\]).*ECONNREFUSED/;
 /** Hints for users of HTTP in messages: `(POST …/vm)`, `(PATCH with status "enabled")`. */
 const CALLS = / \((?:GET|POST|PUT|PATCH|DELETE) [^)]*\)/g;
+const TIMES = /\b\d{4}-\d\d-\d\dT[\d:.]+Z/g;
 /** The request's field. */
 const PLACES = /^(?:body|query|params): /;
 
 /** `must be >= 60`, as the validation says it. */
 const LIMIT = /^must be (>=|<=|>|<) (\d+)$/;
+/** `must NOT have fewer than 12 characters`, as the validation says it. */
+const LENGTH = /^must NOT have (fewer|more) than (\d+) characters$/;
 const BOUNDS: Readonly<Record<string, string>> = {
   '>=': 'at least',
   '<=': 'at most',
@@ -39,6 +43,9 @@ const BOUNDS: Readonly<Record<string, string>> = {
 
 /** `must be >= 60` of `idle_timeout_seconds` as `must be at least 1m`. */
 function withUnit(field: string, issue: string): string {
+  const [, compared, length] = LENGTH.exec(issue) ?? [];
+  if (length !== undefined)
+    return `must have ${compared === 'fewer' ? 'at least' : 'at most'} ${length} characters`;
   const [, bound = '', digits] = LIMIT.exec(issue) ?? [];
   if (digits === undefined) return issue;
   const unit = /_(mib|gib)$/.exec(field)?.[1];
@@ -75,19 +82,28 @@ function withTypedNames(text: string, names: ReadonlyMap<string, string>): strin
 }
 
 /** The message and its details, in the words that were typed. */
-function reasons(error: unknown, command: Command): readonly string[] {
+function reasons(error: unknown, command: Command, instance: string | undefined): readonly string[] {
   const names = typedNames(command);
   const message = messageOf(error)
     .replaceAll(CALLS, '')
     .replace(PLACES, '')
+    .replaceAll(TIMES, (time) => localTime(time).slice(0, -3))
+    .replace(/^The VM (?=is |has )/, instance === undefined ? '$&' : `${instance} `)
     .replace(/^No such resource\.$/, 'not found, or no access')
     .replace(/^A valid credential is required\.$/, 'the API key was revoked or has expired');
   if (!(error instanceof BerthError)) return [withTypedNames(message, names)];
   const [first = { field: '', issue: '' }] = error.details;
   // The message is the first detail, in one of two forms, or a sentence that may contain it.
-  const [colon] = [':', ''].filter((each) => message === `${first.field}${each} ${first.issue}`);
+  const [colon] = [':', ''].filter((each) => {
+    const field = message.slice(0, -`${each} ${first.issue}`.length);
+    const is_named = field === first.field || first.field.startsWith(`${field}.`);
+    return field !== '' && is_named && message === `${field}${each} ${first.issue}`;
+  });
   const details = error.details.map(({ field, issue }) => {
-    return `${typedName(field, names) ?? field}${colon ?? ''} ${withUnit(field, issue)}`;
+    const told = withUnit(field, issue);
+    // A sentence needs no colon: `--from must be a network`.
+    const sign = /^(is|must) /.test(told) ? '' : (colon ?? '');
+    return `${typedName(field, names) ?? field}${sign} ${told}`;
   });
   if (colon !== undefined) return details;
   const more = details.filter((_, at) => !error.message.includes(error.details[at]?.issue ?? ''));
@@ -121,9 +137,17 @@ function nextAfter(
   if (!(error instanceof BerthError)) return null;
   if (error.code === 'UNAUTHENTICATED' && env['BERTH_API_KEY'])
     return 'BERTH_API_KEY is set to an invalid or revoked key: set another one, or unset it';
+  if (error.status === 400 && command.name === 'account reset-password' && /token|link/i.test(error.message))
+    return 'berth account reset-password --email ADDRESS, for a new link: each works once, for an hour';
+  if (error.code === 'FORBIDDEN' && command.name === 'register')
+    return 'the address that was invited, with --email; or a new link of the inviter: each works once, for 7 days';
   if (error.code === 'FORBIDDEN' && !error.message.includes('scope'))
     return 'ask an owner or admin of the organisation';
   const name = args[0] ?? 'NAME';
+  if (error.code === 'CONFLICT' && error.message.startsWith('The last owner of '))
+    return 'berth member role MEMBER owner, with another member';
+  if (error.code === 'CONFLICT' && command.name === 'register')
+    return name === 'NAME' ? 'berth login' : 'berth login, then berth invitation accept LINK';
   if (error.code === 'NOT_FOUND' && command.name === 'invitation accept')
     return 'log in with the address that was invited; or ask the inviter for a new link: each works once, for 7 days';
   if (error.code === 'CONFLICT' && error.message.includes(' is invited already '))
@@ -147,7 +171,9 @@ function nextAfter(
 
 /** @param meant the existing instance that was probably meant */
 export function explain(error: unknown, command: Command, typed: Typed, meant?: string): string {
-  const [first = '', ...more] = reasons(error, command);
+  const is_certain = command.args?.[0] === 'NAME' || typed.args.length === 1;
+  const [instance] = command.names_instances === true && is_certain ? typed.args : [];
+  const [first = '', ...more] = reasons(error, command, instance);
   const lines = [`berth: ${first}`, ...more.map((each) => `  ${each}`)];
   // The id helps to find the failure in the server's log.
   if (error instanceof BerthError && error.status >= 500 && error.request_id !== null)

@@ -7,7 +7,6 @@ import { wrapped } from './format.ts';
 
 /** Aligns all sections of the help. */
 const HELP_WIDTH = 26;
-const TITLE_WIDTH = 18;
 const SCREEN_WIDTH = 80;
 const NAMES = COMMANDS.flatMap(({ name, short = [] }) => [...short, name]);
 /** With the synonyms: `list`. */
@@ -99,9 +98,10 @@ function rowOf(command: Command) {
 /** One screen: the most used commands, then the names of all by section. */
 export function helpOfAll(): string {
   const most_used = MOST_USED.flatMap((name) => COMMANDS.filter((each) => shortest(each) === name));
+  const width = Math.max(...SECTIONS.map(({ title }) => title.length)) + 2;
   const sections = SECTIONS.map(({ title, commands }) => {
-    const lines = wrapped(namesIn(commands), SCREEN_WIDTH - TITLE_WIDTH - 2);
-    const text = lines.map((line, at) => `  ${(at === 0 ? title : '').padEnd(TITLE_WIDTH)}${line}\n`);
+    const lines = wrapped(namesIn(commands), SCREEN_WIDTH - width - 2);
+    const text = lines.map((line, at) => `  ${(at === 0 ? title : '').padEnd(width)}${line}\n`);
     return text.join('').replaceAll(NO_BREAK, ' ');
   });
   return [
@@ -110,6 +110,17 @@ export function helpOfAll(): string {
     `All commands\n${sections.join('')}`,
     'berth help COMMAND shows a command with its options; berth help all, one line for each.\n',
   ].join('\n');
+}
+
+/** The verbs of a noun that has many stand on several lines. */
+const MOST_VERBS = 4;
+
+function linesOf(verbs: readonly string[]): string {
+  const joined = verbs.map((verb) => verb.replaceAll(' ', NO_BREAK));
+  const rows = Array.from({ length: Math.ceil(verbs.length / MOST_VERBS) }, (_, at) =>
+    joined.slice(at * MOST_VERBS, (at + 1) * MOST_VERBS).join('|'),
+  );
+  return rows.join('| ');
 }
 
 /** `ls create webhook create|ls`: the verbs of a noun are listed together. */
@@ -121,7 +132,7 @@ function namesIn(commands: readonly Command[]): string {
     groups.set(first, verb.length === 0 ? verbs : [...verbs, verb.join(' ')]);
   }
   const named = ([noun, verbs]: readonly [string, readonly string[]]) =>
-    verbs.length === 0 ? noun : `${noun}${NO_BREAK}${verbs.join('|')}`;
+    verbs.length === 0 ? noun : `${noun}${NO_BREAK}${linesOf(verbs)}`;
   return [...groups].map(named).join(', ');
 }
 

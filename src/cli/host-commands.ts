@@ -21,7 +21,7 @@ import { capacityOf, lockPlacement } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { cell, numberCell, sizeCell, timeCell } from './format.ts';
+import { bytes, cell, numberCell, sizeCell, timeCell } from './format.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
 import { Terminal } from './terminal.ts';
 
@@ -115,7 +115,7 @@ export async function listHosts({ db }: ServerContext, terminal = new Terminal('
 function memoryOf({ remote, facts, cpus, memory_mib, used_memory_mib }: FleetHost): string {
   if (!facts) return '-';
   const capacity = capacityOf({ remote, facts, cpus, memory_mib });
-  return `${used_memory_mib}/${capacity ? capacity.memory_mib : 'not set'}${capacity ? ' MiB' : ''}`;
+  return `${bytes(used_memory_mib * MIB)} of ${capacity ? bytes(capacity.memory_mib * MIB) : 'not set'}`;
 }
 
 /** Why a host gets no VM, and what to do. */

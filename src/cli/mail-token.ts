@@ -8,3 +8,8 @@ export function mailTokenOf(text: string): string {
   if (/^berth_mail_\w+$/.test(token)) return token;
   throw new UsageError('that is neither the link nor the token of a mail');
 }
+
+/** The server of a link; undefined for a token. */
+export function serverOfLink(text: string): string | undefined {
+  return URL.canParse(text) ? new URL(text).origin : undefined;
+}

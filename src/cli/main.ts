@@ -1,7 +1,7 @@
 /** The command line: finds the command, parses its options, runs it, and exits with its code. */
 import { readEnv } from '../config/env.ts';
 import type { Command, Options } from './command.ts';
-import { CommandError, UsageError } from './command-error.ts';
+import { CommandError, InstanceError, UsageError } from './command-error.ts';
 import { findCommand } from './command-table.ts';
 import { complete } from './complete.ts';
 import { EXIT, exitCodeOf } from './exit-codes.ts';
@@ -77,7 +77,9 @@ async function run(command: Command, named: readonly string[], words: readonly s
     return (
       (await command.run({ args, rest, options, terminal, session, signal: interrupted.signal })) ?? EXIT.done
     );
-  } catch (error) {
+  } catch (thrown) {
+    const [error, named_args] =
+      thrown instanceof InstanceError ? [thrown.cause, [thrown.instance]] : [thrown, args];
     if (error instanceof UsageError) return refuse(error, command);
     const reason: unknown = interrupted.signal.reason;
     if (error === reason) return EXIT.interrupted;
@@ -88,7 +90,7 @@ async function run(command: Command, named: readonly string[], words: readonly s
     const meant = await suggestInstance(error, command, session);
     const typed = command.rest === undefined ? [...named, ...words] : named;
     const again = typedAgain(typed, command.rest === undefined ? [] : words);
-    terminal.warn(explain(error, command, { args, env: session.env, again }, meant));
+    terminal.warn(explain(error, command, { args: named_args, env: session.env, again }, meant));
     return exitCodeOf(error);
   }
 }

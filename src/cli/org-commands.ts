@@ -6,7 +6,8 @@ import { ORGANISATION_QUOTAS, type OrganisationQuota, parseLimit, UNLIMITED } fr
 import { type QuotaChange, readQuota, setQuota } from '../orgs/quotas.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { numberCell } from './format.ts';
+import { numberCell, plural } from './format.ts';
+import { quotaText } from './quota-text.ts';
 import type { ServerContext } from './server-context.ts';
 import { table } from './table.ts';
 import type { Terminal } from './terminal.ts';
@@ -44,8 +45,8 @@ export async function listOrgs({ db }: ServerContext, terminal: Terminal): Promi
     .orderBy('o.id', 'desc')
     .execute();
   return terminal.listText(rows, {
-    headings: ['ID', 'NAME', 'MEMBERS'],
-    row: ({ id, name, members }) => [id, name, numberCell(members ?? 0)],
+    headings: ['NAME', 'MEMBERS', 'ID'],
+    row: ({ id, name, members }) => [name, numberCell(members ?? 0), id],
     quiet: ({ id }) => id,
     empty: 'No organisations.',
   });
@@ -79,7 +80,10 @@ export async function orgQuota(
   const states = await readQuota(db, config.quotas, id, null);
   const rows = ORGANISATION_QUOTAS.map((quota) => {
     const { used, limit, source } = states[quota];
-    return [quota, String(used ?? '-'), String(limit ?? UNLIMITED), source];
+    const text = (value: number) => quotaText(quota, value);
+    // The name of the option that sets it.
+    const option = quota.replaceAll('_', '-');
+    return [option, used === null ? '-' : text(used), limit === null ? UNLIMITED : text(limit), source];
   });
   return `${name} (${id})\n${table(['QUOTA', 'USED', 'LIMIT', 'FROM'], rows)}`;
 }
@@ -113,7 +117,7 @@ export async function verifyAudit({ db, audit }: ServerContext, org: string | un
     if (altered !== null)
       broken.push(`${org_name}: entry ${altered}, not sealed yet, was changed or inserted`);
     if (broken_at !== null || altered !== null) continue;
-    text += `${org_name}: ${entries} entries, intact${unsealed > 0 ? `; ${unsealed} more not yet sealed` : ''}\n`;
+    text += `${org_name}: ${plural(entries, 'entry', 'entries')}, intact${unsealed > 0 ? `; ${unsealed} more not yet sealed` : ''}\n`;
   }
   if (broken.length > 0) throw new CommandError(broken.join('\n'));
   return text;

@@ -31,7 +31,7 @@ export interface Profile {
 }
 
 /** What remains of a login after `berth logout`, for the next one. */
-export type LoggedOut = Pick<Profile, 'url' | 'email'>;
+export type LoggedOut = Pick<Profile, 'url' | 'email'> & Partial<Pick<Profile, 'org_id'>>;
 
 export interface Profiles {
   /** Of the last login. */

@@ -43,11 +43,13 @@ export class Session {
   readonly env: Env;
   readonly #terminal: Terminal;
   readonly #place: Place;
+  readonly #fetch: Pick<BerthOptions, 'fetch'>;
 
-  constructor(env: Env, place: Place, terminal: Terminal) {
+  constructor(env: Env, place: Place, terminal: Terminal, fetch?: BerthOptions['fetch']) {
     this.env = env;
     this.#place = place;
     this.#terminal = terminal;
+    this.#fetch = fetch === undefined ? {} : { fetch };
   }
 
   /** An empty variable counts as unset. */
@@ -85,9 +87,35 @@ export class Session {
     return profiles[current ?? 'default']?.url;
   }
 
+  /** At the server of a mail's link, unless --url names another. */
+  at(url: string): Session {
+    return new Session(this.env, { ...this.#place, url: this.#place.url ?? url }, this.#terminal);
+  }
+
+  /** The same, for calls that change nothing: any other fails. */
+  forReading(): Session {
+    return new Session(this.env, this.#place, this.#terminal, async (input, init = {}) => {
+      if (init.method !== 'GET') throw new Error('this session may only read');
+      return fetch(input, init);
+    });
+  }
+
+  /** With the grant of `berth sudo`, if it lasts. */
+  granted(): Berth | undefined {
+    const { profile } = this;
+    const sudo = profile && grantOf(profile);
+    if (profile === undefined || sudo === undefined || profile.url !== this.url) return undefined;
+    return this.#granted(profile, sudo.session_token);
+  }
+
   /** Without a credential. */
   stranger(): Berth {
     return new Berth({ url: this.url, user_agent: USER_AGENT });
+  }
+
+  /** With a session that was just opened. */
+  opened({ session_token }: { readonly session_token: string }): Berth {
+    return new Berth({ url: this.url, token: session_token, user_agent: USER_AGENT });
   }
 
   /** With the user's key. @throws CommandError without a login */
@@ -95,11 +123,11 @@ export class Session {
     const { url, profile } = this;
     const token = this.env['BERTH_API_KEY'];
     if (token !== undefined && token !== '') {
-      return new Berth({ ...options, url, token, user_agent: USER_AGENT });
+      return new Berth({ ...options, ...this.#fetch, url, token, user_agent: USER_AGENT });
     }
     if (profile === undefined) throw this.noLogin();
     this.requireServerOf(profile);
-    return new Berth({ ...options, url, token: profile.api_key, user_agent: USER_AGENT });
+    return new Berth({ ...options, ...this.#fetch, url, token: profile.api_key, user_agent: USER_AGENT });
   }
 
   /** Credentials go only to their own server. @throws CommandError */
@@ -146,7 +174,8 @@ export class Session {
   forget(name: string): void {
     const { current, profiles, logged_out = {} } = readProfiles(this.env);
     const { [name]: gone, ...rest } = profiles;
-    const left = gone === undefined ? {} : { [name]: { url: gone.url, email: gone.email } };
+    const left =
+      gone === undefined ? {} : { [name]: { url: gone.url, email: gone.email, org_id: gone.org_id } };
     writeProfiles(this.env, {
       current: current === name ? (Object.keys(rest)[0] ?? name) : current,
       profiles: rest,
@@ -184,7 +213,7 @@ export class Session {
       return await this.open(email, password, code);
     } catch (error) {
       if (!(error instanceof BerthError) || error.code !== 'UNAUTHENTICATED') throw error;
-      const next = `the same again; if it is forgotten, on the server: berth user reset-password ${email}`;
+      const next = 'the same again; if it is forgotten: berth account reset-password';
       throw new CommandError(error.message, { next, exit_code: EXIT.not_authorised });
     }
   }
@@ -211,7 +240,8 @@ export class Session {
   }
 
   #granted({ org_id }: Profile, session_token: string): Berth {
-    return new Berth({ url: this.url, token: session_token, org: org_id, user_agent: USER_AGENT });
+    const token = session_token;
+    return new Berth({ ...this.#fetch, url: this.url, token, org: org_id, user_agent: USER_AGENT });
   }
 
   /**

@@ -45,6 +45,10 @@ const textOf = (cell: Cell) => (typeof cell === 'string' ? cell : cell.text);
 /** A dash stands for no value. */
 const dataOf = (cell: Cell) => (typeof cell !== 'string' ? cell.value : cell === '-' ? null : cell);
 
+/** The names of all columns, for --columns. */
+export const columnNames = <T>({ headings, more }: Listing<T>): readonly string[] =>
+  [...headings, ...(more?.headings ?? [])].map((each) => nameOf(titleOf(each)));
+
 /** @throws UsageError for an unknown column */
 function positions(headings: readonly string[], columns: readonly string[]): readonly number[] {
   const names = headings.map(nameOf);

@@ -148,11 +148,12 @@ export class Terminal {
     return progress;
   }
 
-  /** @throws CommandError without a terminal */
-  async ask(question: string, otherwise: string | null): Promise<string> {
+  /** @param again the option that answers it. @throws CommandError without a terminal */
+  async ask(question: string, otherwise: string | null, again: string | null = null): Promise<string> {
     if (!this.interactive) {
       if (otherwise !== null) return otherwise;
       throw new CommandError(`this asks “${question}”, and there is no terminal to ask on`, {
+        again,
         exit_code: EXIT.usage,
       });
     }

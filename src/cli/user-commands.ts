@@ -31,15 +31,15 @@ export async function listUsers({ db }: ServerContext, terminal: Terminal): Prom
     .orderBy('u.id', 'desc')
     .execute();
   return terminal.listText(rows, {
-    headings: ['ID', 'EMAIL', 'NAME', 'CREATED', 'LOCKED UNTIL'],
+    headings: ['E-MAIL', 'NAME', 'CREATED', 'LOCKED UNTIL', 'ID'],
     row: ({ id, email, name, created_at, locked_until }) => {
       const is_locked = locked_until !== null && locked_until.getTime() > Date.now();
       return [
-        id,
         email,
         name,
         timeCell(rfc3339(created_at)),
         timeCell(is_locked ? rfc3339(locked_until) : null, '-'),
+        id,
       ];
     },
     quiet: ({ email }) => email,

@@ -16,7 +16,11 @@ export function weakFiles(secrets: string): WeakSetting[] {
   const first_login = join(secrets, 'first-login');
   if (existsSync(first_login)) {
     const found = `the first administrator's generated password is still in ${first_login}`;
-    weak.push({ check: 'first login', found, next: `berth login, another password, then rm ${first_login}` });
+    weak.push({
+      check: 'first login',
+      found,
+      next: `berth login, berth account password, then rm ${first_login}`,
+    });
   }
   return weak;
 }

@@ -15,7 +15,7 @@ const DAY_MS = 86_400_000;
  */
 export async function replaySince(tx: Tx, principal: Principal, id: WebhookId, since: Date): Promise<number> {
   if (since.getTime() < Date.now() - REPLAY_DAYS * DAY_MS) {
-    throw invalid('since', `is at most ${REPLAY_DAYS} days ago`);
+    throw invalid('since', `must be at most ${REPLAY_DAYS} days ago`);
   }
   const webhook = await enabledWebhook(tx, principal, id);
   const types = wantedTypes(webhook.events);

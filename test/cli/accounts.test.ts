@@ -280,7 +280,10 @@ describe('notifications', () => {
     assert.match(await cli.done('notification', 'mail'), /^vm\.failed +off/m);
     assert.match(await cli.done('notification', 'mail'), /^account\.locked +always/m);
     await cli.fails(2, 'notification', 'mail', 'account.locked', 'off');
-    assert.match(await cli.fails(2, 'notification', 'mail', 'vm.lost', 'off'), /there is no kind vm\.lost/);
+    assert.match(
+      await cli.fails(2, 'notification', 'mail', 'vm.lost', 'off'),
+      /there is no kind of notification vm\.lost/,
+    );
   });
 
   test('read marks one by its id, and takes it back', async () => {

@@ -350,7 +350,7 @@ describe('API keys', () => {
     );
     assert.match(await cli.done('api-key', 'create', 'deploy', '-q'), /^berth_live_\w{49}\n$/);
     const list = await cli.done('api-key', 'ls');
-    assert.match(list, /^ci +berth_live_\w+…\w{4} +instances:read +never +20\S+ \d\d:\d\d \(in 90 d\)/m);
+    assert.match(list, /^ci +berth_live_\w+…\w{4} +you +instances:read +never +20\S+ \d\d:\d\d \(in 90 d\)/m);
     assert.ok(!/berth_live_\w{49}/.test(list));
     assert.equal(await cli.done('api-key', 'rm', 'ci'), 'Revoked ci.\n');
   });

@@ -33,13 +33,14 @@ test('egress allows and removes a host, and says when the list does not apply', 
   await cli.done('set', name, '--egress', 'open');
   assert.match(await cli.done('egress', name, 'allow', 'b.example.com'), /does not apply yet/);
   assert.match(
-    await cli.fails(2, 'egress', name, 'remove', 'c.example.com'),
-    /does not allow c\.example\.com/,
+    await cli.fails(3, 'egress', name, 'remove', 'c.example.com'),
+    new RegExp(`c\\.example\\.com is not on the list of ${name}\n {2}next: berth egress ${name}\n$`),
   );
   assert.match(
     await cli.fails(2, 'egress', name, 'forbid', 'x'),
     /after NAME comes allow or remove, not forbid/,
   );
+  assert.match(await cli.fails(2, 'egress', name, 'deny'), new RegExp(`berth set ${name} --egress deny\n`));
 });
 
 test('a bad entry is named, and nothing changes', async () => {
@@ -47,7 +48,7 @@ test('a bad entry is named, and nothing changes', async () => {
   await cli.done('create', name);
   assert.match(
     await cli.fails(2, 'egress', name, 'allow', '10.0.0.1'),
-    /"10\.0\.0\.1" is or contains a private or special address/,
+    /^berth: HOST: "10\.0\.0\.1" is or contains a private or special address/,
   );
   assert.deepEqual(await policy(name), { mode: 'open', allow: [] });
 });

@@ -193,13 +193,27 @@ describe('completion', () => {
     assert.equal(await next('restore', name, ''), '2\n1\n');
     assert.equal(await next('fork', name, 'x', '--generation', ''), '2\n1\n');
     assert.equal(await next('api-key', 'rm', 'dep'), 'deploy\n');
+    await cli.done('api-key', 'create', 'hostile $(touch x)');
     assert.match(
       await next('api-key', 'rm', ''),
-      /^[a-z]+_\w+\ndeploy\n/,
-      'an id where a shell would split the name',
+      /^ak_\w+\nname with spaces\ndeploy\n/,
+      'an id where a shell would run the name',
     );
+    assert.equal(await next('api-key', 'rm', 'name\\ wi'), 'name with spaces\n');
     assert.equal(await next('ls', '--state', 'run'), 'running\n');
-    assert.equal(await next('ls', '--state', '=', 'run'), 'running\n', 'as bash splits --state=run');
+    assert.equal(await next('ls', '--state=run'), '--state=running\n');
+    assert.equal(await next('ls', '--columns', 's'), 'state\nsaved\nssh\n');
+    assert.equal(await next('generations', name, '--columns', 'name,cr'), 'name,created\n');
+    assert.equal(
+      await next('instance', 'ssh-keys', name, '--none', '--columns', 'na'),
+      '',
+      'nothing changes',
+    );
+    assert.equal((await cli.json<{ mode: string }>('instance', 'ssh-keys', name)).mode, 'account');
+    assert.equal(await next('notification', 'mail', 'vm.f'), 'vm.failed\n');
+    assert.equal(await next('events', '--actor', 'op'), 'operator\n');
+    await cli.done('egress', name, 'allow', 'a.example.com');
+    assert.equal(await next('egress', name, 'remove', ''), 'a.example.com\n');
     assert.equal(await next('ls', '--format', ''), 'table\ncsv\njson\n');
     assert.equal(await next('create', 'x', '--user-data', ''), ':files\n');
     assert.equal(await next('ssh-key', 'add', './'), ':files\n');
@@ -213,23 +227,36 @@ describe('completion', () => {
     assert.equal(await next('audit', 'v'), 'verify\n', 'a command that begins the name of another');
   });
 
-  test('the script for bash completes files where a file is meant', async () => {
+  test('the script for bash completes in a bash: files, addresses, values after =, and names with spaces', async () => {
     const { cli } = await somebody();
+    await cli.done('api-key', 'create', 'name with spaces');
     const script = join(cli.home, 'completion.bash');
     writeFileSync(script, await cli.done('completion', 'bash'));
-    const program = `berth() { '${join(BIN, 'berth')}' "$@"; }; compopt() { echo "compopt $*"; }
-      source '${script}'; COMP_WORDS=(berth ssh-key add ''); COMP_CWORD=3; _berth; echo "\${#COMPREPLY[@]}"`;
-    const shown = execFileSync('bash', ['-c', program], { env: cli.env, encoding: 'utf8' });
-    assert.equal(shown, 'compopt -o default\n0\n');
-  });
-
-  test('the script for bash completes in a bash', async () => {
-    const { cli } = await somebody();
-    const script = join(cli.home, 'completion.bash');
-    writeFileSync(script, await cli.done('completion', 'bash'));
-    const program = `berth() { '${join(import.meta.dirname, '..', '..', 'bin', 'berth')}' "$@"; }
-      source '${script}'; COMP_WORDS=(berth webhook li); COMP_CWORD=2; _berth; echo "\${COMPREPLY[@]}"`;
-    assert.equal(execFileSync('bash', ['-c', program], { env: cli.env, encoding: 'utf8' }), 'listen\n');
+    /** As readline calls it at the end of `line`, which it has split into words. */
+    const completed = async (line: string, words: readonly string[]) => {
+      const quoted = words.map((word) => `'${word}'`).join(' ');
+      const program = `source '${script}'; compopt() { echo "compopt $*"; }
+        COMP_LINE='${line}'; COMP_POINT=\${#COMP_LINE}; COMP_WORDS=(${quoted}); COMP_CWORD=${words.length - 1}
+        _berth; printf '%s\\n' "\${COMPREPLY[@]}"`;
+      const env = { ...cli.env, PATH: `${BIN}:${cli.env['PATH']}` };
+      // Not synchronously: the server that it asks is in this process.
+      return (await promisify(execFile)('bash', ['-c', program], { env })).stdout;
+    };
+    assert.equal(await completed('berth webhook li', ['berth', 'webhook', 'li']), 'listen\n');
+    assert.equal(
+      await completed('berth ssh-key add ', ['berth', 'ssh-key', 'add', '']),
+      'compopt -o default\n\n',
+    );
+    assert.equal(await completed('berth ls --state=ru', ['berth', 'ls', '--state', '=', 'ru']), 'running\n');
+    assert.equal(
+      await completed('berth api-key rm name', ['berth', 'api-key', 'rm', 'name']),
+      'name\\ with\\ spaces\n',
+    );
+    await cli.done('api-key', 'create', 'ada@laptop');
+    assert.equal(
+      await completed('berth api-key rm ada@l', ['berth', 'api-key', 'rm', 'ada', '@', 'l']),
+      'laptop\n',
+    );
     assert.match(await cli.fails(2, 'completion', 'tcsh'), /SHELL is bash, zsh or fish, not tcsh/);
   });
 

@@ -50,7 +50,7 @@ describe('HTTP ports', () => {
     );
     assert.match(
       await cli.fails(3, 'port', 'rm', 'web', '8080'),
-      /no HTTP port of web 8080\n {2}next: berth port ls web\n/,
+      /no HTTP port 8080\n {2}next: berth port ls web\n/,
     );
   });
 
@@ -81,10 +81,10 @@ describe('HTTP ports', () => {
     );
     assert.match(
       await cli.fails(2, 'port', 'hostname', 'add', 'web', '80', '10.0.0.1'),
-      /HOSTNAME: must be a name, not an IP address/,
+      /HOSTNAME must be a name, not an IP address/,
     );
     const removed = await cli.done('port', 'hostname', 'rm', 'web', '80', 'app.example.com');
-    assert.equal(removed, 'Deleted app.example.com.\n');
+    assert.equal(removed, 'Removed app.example.com from port 80 of web.\n');
   });
 
   test('bad words are named before the server is asked', async () => {

@@ -29,7 +29,7 @@ describe('berth org', () => {
     const quota = (...change: string[]) => done('org', 'quota', who.org_id, ...change);
     const shown = await quota();
     assert.match(shown, /^instances +1 +20 +default$/m);
-    assert.match(shown, /^service_accounts +0 +50 +default$/m);
+    assert.match(shown, /^service-accounts +0 +50 +default$/m);
     assert.match(shown, /^streams +- +100 +default$/m);
     assert.match(await quota('--instances', '1', '--api-keys=3'), /^instances +1 +1 +set$/m);
     assertError(await api.as(who).post('/v1/instances', { name: 'second' }), 'QUOTA_EXCEEDED');
@@ -40,12 +40,12 @@ describe('berth org', () => {
     const changes = (await actions(who.org_id)).filter((each) => each.startsWith('org.change_quota'));
     assert.deepEqual(changes, Array(2).fill('org.change_quota by operator'));
     assert.match(await quota('--instances', 'default'), /^instances +2 +20 +default$/m);
-    assert.match(await quota(), /^api_keys +0 +3 +set$/m);
+    assert.match(await quota(), /^api-keys +0 +3 +set$/m);
   });
 
   test('quota without an organisation lists them all', async () => {
     const { org_id } = await person();
-    assert.match(await done('org', 'quota'), new RegExp(`^${org_id} +Org +1$`, 'm'));
+    assert.match(await done('org', 'quota'), new RegExp(`^Org +1 +${org_id}$`, 'm'));
   });
 });
 
@@ -57,7 +57,7 @@ describe('berth audit verify', () => {
     await seal();
     await api.as(who).patch('/v1/me', { name: 'b' });
     await api.db.deleteFrom('organisations').where('id', '=', org_id).execute();
-    const whole = `${org_id}, deleted: 1 entries, intact; 1 more not yet sealed\n`;
+    const whole = `${org_id}, deleted: 1 entry, intact; 1 more not yet sealed\n`;
     assert.equal(await done('audit', 'verify', org_id), whole);
     assert.ok((await done('audit', 'verify')).includes(whole));
     const log = () => api.db.deleteFrom('audit_log').where('org_id', '=', org_id);

@@ -40,7 +40,8 @@ describe('what happens', () => {
     assert.equal((await following.ended).code, 130);
     const first = (await following.ended).out.split('\n')[0] ?? '';
     assert.equal((JSON.parse(first) as { kind: string }).kind, 'ssh_key.added');
-    assert.match(await cli.done('notifications', '--read'), /^\d+ marked as read\.\n$/);
+    assert.match(await cli.done('notification', 'read', '--all'), /^\d+ marked as read\.\n$/);
+    assert.match(await cli.fails(2, 'notifications', '--unread'), /there is no option --unread\n/);
     assert.equal(await cli.done('notifications'), 'Nothing unread.\n');
     assert.notEqual(await cli.done('notifications', '--all', '-q'), '');
   });

@@ -96,8 +96,9 @@ function ActionField() {
 }
 
 /** The details distinguish entries of the same action and target. */
-function Action({ entry: { action, data, target_name } }: { readonly entry: AuditEntry }) {
-  const details = auditDetails(data, target_name);
+function Action({ entry }: { readonly entry: AuditEntry }) {
+  const { action } = entry;
+  const details = auditDetails(entry, (id) => instances.value?.find((each) => each.id === id)?.name);
   return (
     <>
       <code>{action}</code>

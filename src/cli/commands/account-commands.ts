@@ -6,7 +6,9 @@ import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { when } from '../format.ts';
 import { mailTokenOf } from '../mail-token.ts';
+import { typedTwice } from '../new-password.ts';
 import { readSettings } from '../settings.ts';
+import { RESET_PASSWORD } from './reset-password-command.ts';
 
 const rowsOf = (user: User) =>
   [
@@ -58,7 +60,7 @@ async function setPassword(call: Call): Promise<undefined> {
   const profile = session.requireProfile();
   const [current_password, new_password] = proof.password_stdin
     ? await twoLines(call)
-    : [await session.password(profile, proof), await newPassword(call)];
+    : [await session.password(profile, proof), await typedTwice(call, 'New password')];
   const { berth, session: opened } = await session.openAsked(profile.email, current_password, proof.totp);
   try {
     await berth.call('changePassword', { body: { current_password, new_password } });
@@ -73,13 +75,6 @@ async function twoLines({ terminal }: Call): Promise<readonly [string, string]> 
   const [current = '', next = ''] = (await terminal.stdin()).split('\n');
   if (next === '') throw new UsageError('stdin needs two lines: the current password and the new one');
   return [current, next];
-}
-
-async function newPassword({ terminal }: Call): Promise<string> {
-  const first = await terminal.askSecret('New password, 12 characters or more');
-  const second = await terminal.askSecret('The new password again');
-  if (first !== second) throw new CommandError('the two are not the same; nothing was changed');
-  return first;
 }
 
 async function remove(call: Call): Promise<undefined> {
@@ -157,6 +152,7 @@ export const ACCOUNT_COMMANDS: readonly Command[] = [
     },
     run: setPassword,
   },
+  RESET_PASSWORD,
   {
     name: 'account rm',
     password: 'unless_sudo',

@@ -4,11 +4,29 @@ import { UsageError } from '../command-error.ts';
 
 const SCRIPTS: Readonly<Record<string, string>> = {
   bash: `_berth() {
-  mapfile -t COMPREPLY < <(berth __complete "\${COMP_WORDS[@]:1:COMP_CWORD}" 2> /dev/null)
+  # Bash splits words at @, : and = too: what no blank separates is one word.
+  local rest=\${COMP_LINE:0:COMP_POINT} last=\${COMP_WORDS[COMP_CWORD]} words=() word i
+  for ((i = 0; i <= COMP_CWORD; i++)); do
+    word=\${COMP_WORDS[i]}
+    if [[ $i -gt 0 && -n $word && $rest == "$word"* ]]; then words[-1]+=$word
+    else
+      rest=\${rest#"\${rest%%[![:space:]]*}"}
+      words+=("$word")
+    fi
+    rest=\${rest#"$word"}
+  done
+  mapfile -t COMPREPLY < <(berth __complete "\${words[@]:1}" 2> /dev/null)
   case "\${COMPREPLY[0]-}" in
-    :files) COMPREPLY=(); compopt -o default ;;
-    :folders) COMPREPLY=(); compopt -o dirnames ;;
+    :files) COMPREPLY=(); compopt -o default; return ;;
+    :folders) COMPREPLY=(); compopt -o dirnames; return ;;
   esac
+  # It replaces only what follows the last split, and quotes nothing itself.
+  [[ $last == [@:=] ]] && last=
+  word=\${words[-1]}
+  for i in "\${!COMPREPLY[@]}"; do
+    [[ $word == [\\"\\']* || \${COMPREPLY[i]} != *' '* ]] || printf -v 'COMPREPLY[i]' %q "\${COMPREPLY[i]}"
+    COMPREPLY[i]=\${COMPREPLY[i]#"\${word%"$last"}"}
+  done
 }
 complete -F _berth berth
 `,

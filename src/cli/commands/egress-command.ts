@@ -1,11 +1,15 @@
 /** berth egress: what an instance may reach, and what its VM was denied. */
-import type { Berth, DeniedDestination, Instance } from '../../../client/src/berth.ts';
+import type { Berth, DeniedDestination, EgressMode, Instance } from '../../../client/src/berth.ts';
+import { changeCurrent } from '../change-current.ts';
 import type { Call, Command } from '../command.ts';
-import { UsageError } from '../command-error.ts';
+import { CommandError, UsageError } from '../command-error.ts';
+import { EXIT } from '../exit-codes.ts';
 import { timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
 
 type Egress = Instance['egress'];
+
+const MODES: readonly EgressMode[] = ['open', 'deny', 'allow'];
 
 /** For people: what a mode means. */
 export function egressWords({ mode, allow }: Egress): string {
@@ -46,37 +50,48 @@ async function egress(call: Call): Promise<undefined> {
   const found = await berth.instances.find(text);
   if (action === undefined) return show(call, berth, found);
   if (action !== 'allow' && action !== 'remove') {
-    throw new UsageError(`after NAME comes allow or remove, not ${action}`);
+    const mode = MODES.find((each) => each === action);
+    const hint = mode === undefined ? '' : `. To change the mode: berth set ${found.name} --egress ${mode}`;
+    throw new UsageError(`after NAME comes allow or remove, not ${action}${hint}`);
   }
-  if (hosts.length === 0) throw new UsageError(`berth egress ${found.name} ${action} needs a HOST`);
+  if (hosts.length === 0) throw new UsageError(`HOST is missing: what to ${action}`);
+  const now = await changeCurrent(
+    berth,
+    'getInstance',
+    { path: { id: found.id } },
+    ({ name, egress: { allow } }, if_match) => {
+      const next = action === 'allow' ? [...allow, ...hosts] : without(name, allow, hosts);
+      return berth.instances.change(found.id, { egress: { allow: next } }, { if_match });
+    },
+  );
   const said = hosts.join(', ');
-  const { name } = found;
-  if (action === 'allow') {
-    const now = await berth.instances.change(found.id, {
-      egress: { allow: [...found.egress.allow, ...hosts] },
-    });
-    const later = `the egress mode is ${now.egress.mode}, so the list does not apply yet. To apply it: berth set ${name} --egress allow`;
-    call.terminal.done(
-      `Allowed ${said} for ${name}${now.egress.mode === 'allow' ? '.' : `; ${later}`}`,
-      now,
-      now.id,
-    );
-    return undefined;
-  }
-  const wanted = new Set(hosts.map((host) => host.toLowerCase()));
-  const absent = hosts.filter((host) => !found.egress.allow.includes(host.toLowerCase()));
-  if (absent.length > 0)
-    throw new UsageError(`${name} does not allow ${absent.join(', ')}. Its list: berth egress ${name}`);
-  const allow = found.egress.allow.filter((each) => !wanted.has(each));
-  const now = await berth.instances.change(found.id, { egress: { allow } });
-  call.terminal.done(`Removed ${said} from what ${name} may reach.`, now, now.id);
+  const sentence =
+    action === 'allow' ? allowed(now, said) : `Removed ${said} from what ${now.name} may reach.`;
+  call.terminal.done(sentence, now, now.id);
   return undefined;
+}
+
+function allowed({ name, egress: { mode } }: Instance, said: string): string {
+  if (mode === 'allow') return `Allowed ${said} for ${name}.`;
+  return `Allowed ${said} for ${name}; the egress mode is ${mode}, so the list does not apply yet. To apply it: berth set ${name} --egress allow`;
+}
+
+/** @throws CommandError for a host that is not on the list */
+function without(name: string, allow: readonly string[], hosts: readonly string[]): string[] {
+  const absent = hosts.filter((host) => !allow.includes(host.toLowerCase()));
+  if (absent.length > 0) {
+    const text = `${absent.join(', ')} is not on the list of ${name}`;
+    throw new CommandError(text, { next: `berth egress ${name}`, exit_code: EXIT.not_found });
+  }
+  const gone = new Set(hosts.map((host) => host.toLowerCase()));
+  return allow.filter((each) => !gone.has(each));
 }
 
 export const EGRESS: Command = {
   name: 'instance egress',
   short: ['egress'],
   args: ['NAME', '[allow|remove]', '[HOST…]'],
+  fields: { 'egress.allow': 'HOST' },
   names_instances: true,
   summary: 'show what an instance may reach and what it was denied; allow or remove a host',
   details:

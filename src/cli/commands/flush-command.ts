@@ -74,8 +74,8 @@ export const FLUSH: Command = {
   short: ['flush'],
   args: ['NAME'],
   names_instances: true,
-  summary:
-    'save what the guest has written as a new generation, and print the receipt; after Ctrl-C the server continues',
+  summary: 'save what the guest has written as a new generation, and print the receipt',
+  details: 'After Ctrl-C the server continues.',
   example: 'berth flush web --name before-upgrade --pin',
   options: {
     name: { type: 'string', value: 'TEXT', help: 'a name for the generation' },

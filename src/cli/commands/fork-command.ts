@@ -76,8 +76,8 @@ export const FORK: Command = {
   args: ['NAME', 'NEW-NAME'],
   fields: { name: 'NEW-NAME' },
   names_instances: true,
-  summary:
-    'create an instance with the disk of another; at once, because nothing is copied. A running one is flushed first',
+  summary: 'create an instance with the disk of another, at once',
+  details: 'Nothing is copied. A running one is flushed first.',
   example: 'berth fork web web-2',
   options: {
     generation: {

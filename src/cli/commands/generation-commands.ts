@@ -153,8 +153,8 @@ export const GENERATION_COMMANDS: readonly Command[] = [
     short: ['restore'],
     args: ['NAME', 'GENERATION'],
     names_instances: true,
-    summary:
-      'set the disk back to an older generation, at once; later ones are kept. A running VM is stopped for it, and started again',
+    summary: 'set the disk back to an older generation, at once; later ones are kept',
+    details: 'A running VM is stopped for it, and started again.',
     example: 'berth restore web 42',
     options: YES,
     run: restore,

@@ -1,6 +1,6 @@
 /** Commands on instances. */
 import type { Instance } from '../../../client/src/berth.ts';
-import { type Call, type Command, NO_WAIT } from '../command.ts';
+import { type Call, type Command, NO_WAIT, type Option } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { STATES } from '../complete-values.ts';
 import { confirm, YES } from '../confirm.ts';
@@ -134,14 +134,24 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     short: ['set'],
     args: ['NAME'],
     names_instances: true,
-    summary: 'change an instance. For a new size a running VM is stopped, and started again',
+    summary: 'change an instance',
+    details: 'For a new size a running VM is stopped, and started again.',
     example: 'berth set web --memory 2g --auto-flush 30s',
-    options: { ...SETTINGS, name: { type: 'string', value: 'NAME', help: 'a new name' }, ...YES },
+    options: {
+      ...SETTINGS,
+      label: { ...SETTINGS['label'], help: 'a label; replaces all labels; repeatable' } as Option,
+      'no-labels': { type: 'boolean', help: 'remove all labels' },
+      name: { type: 'string', value: 'NAME', help: 'a new name' },
+      ...YES,
+    },
     run: async (call) => {
       const berth = call.session.berth();
       const named = call.options.text('name');
       const name = named === undefined ? undefined : instanceName(named);
-      const body = { ...settingsOf(call), name };
+      if (call.options.flag('no-labels') && call.options.list('label') !== undefined)
+        throw new UsageError('--label and --no-labels exclude each other');
+      const unlabelled = call.options.flag('no-labels') ? { labels: {} } : {};
+      const body = { ...settingsOf(call), name, ...unlabelled };
       const instance = await berth.instances.find(call.args[0] ?? '');
       const change = () => berth.instances.change(instance.id, body);
       const resizes = Object.values(sizesOf(call)).some((size) => size !== undefined);

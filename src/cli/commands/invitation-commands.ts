@@ -3,6 +3,8 @@ import type { ListedInvitation } from '../../../client/src/generated.ts';
 import { localLinkWarning } from '../../../client/src/local-links.ts';
 import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
+import { CommandError } from '../command-error.ts';
+import { EXIT } from '../exit-codes.ts';
 import { timeCell } from '../format.ts';
 import { mailTokenOf } from '../mail-token.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
@@ -62,6 +64,13 @@ async function remove(call: Call): Promise<undefined> {
 
 async function accept(call: Call): Promise<undefined> {
   const token = mailTokenOf(call.args[0] ?? '');
+  const { session } = call;
+  if (session.profile === undefined && !session.env['BERTH_API_KEY']) {
+    throw new CommandError(`you are not logged in at ${session.url}`, {
+      next: 'berth login, with an account of the invited address; without one: berth register LINK',
+      exit_code: EXIT.not_authorised,
+    });
+  }
   const org = await asUser(call, (berth) => berth.call('acceptInvitation', { body: { token } }));
   const next = `berth login --org ${org.id} --profile NAME`;
   call.terminal.done(`You are now a member of ${org.name}. To work in it: ${next}`, org, org.id);
@@ -104,7 +113,7 @@ export const INVITATION_COMMANDS: readonly Command[] = [
     args: ['LINK'],
     fields: { token: 'LINK' },
     summary: 'join an organisation by the link, or the token, of an invitation',
-    details: 'For the account with the invited address. Without an account, open the link in a browser.',
+    details: 'For the account with the invited address. Without an account: berth register LINK.',
     example: 'berth invitation accept https://berth.example.org/invitation#token=…',
     options: PROOF,
     run: accept,

@@ -39,6 +39,8 @@ async function publicKey({ args, terminal, session }: Call): Promise<string> {
     try {
       return readFileSync(path, 'utf8');
     } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT')
+        throw new UsageError(`FILE: there is no file ${path}`);
       throw new CommandError(`${path} cannot be read: ${(error as Error).message}`);
     }
   }
@@ -210,6 +212,19 @@ async function wholeScope({ session }: Call, id: string | undefined): Promise<st
   return (await session.berth().call('getApiKey', { path: { id: profile.api_key_id } })).scope;
 }
 
+/** The names of the service accounts that own some of the keys. */
+async function serviceAccountNames(berth: Berth, keys: readonly ApiKey[]) {
+  const found = keys.some((key) => key.service_account_id !== null)
+    ? await collect(berth.list('listServiceAccounts', { query: { limit: 200 } })).catch(() => [])
+    : [];
+  const names = new Map(found.map(({ id, name }) => [id, name]));
+  return (id: string) => names.get(id) ?? id;
+}
+
+function ownerCell({ service_account_id: id }: ApiKey, nameOf: (id: string) => string) {
+  return id === null ? cell('you', null) : cell(`${nameOf(id)} (service account)`, id);
+}
+
 export const KEY_COMMANDS: readonly Command[] = [
   {
     name: 'ssh-key add',
@@ -305,11 +320,15 @@ export const KEY_COMMANDS: readonly Command[] = [
     summary: 'list API keys',
     example: 'berth api-key ls',
     run: async ({ session, terminal }) => {
-      terminal.list(await collect(session.berth().list('listApiKeys', {})), {
-        headings: ['NAME', 'KEY', 'SCOPE', 'USED', 'EXPIRES', 'ID'],
+      const berth = session.berth();
+      const keys = await collect(berth.list('listApiKeys', {}));
+      const nameOf = await serviceAccountNames(berth, keys);
+      terminal.list(keys, {
+        headings: ['NAME', 'KEY', 'OWNER', 'SCOPE', 'USED', 'EXPIRES', 'ID'],
         row: (key) => [
           key.name,
           shown(key),
+          ownerCell(key, nameOf),
           scopeCell(key.scope),
           timeCell(key.last_used_at),
           timeCell(key.expires_at),

@@ -1,10 +1,34 @@
-/** Explains an empty list of events or audit entries: nobody of that name, or no such action. */
+/** The filters of events and audit entries, and why a list of them is empty: nobody of that name, or no such action. */
 
 import { AUDIT_ACTIONS } from '../../../client/src/audit-words.ts';
 import { nearest } from '../../lib/nearest.ts';
 import type { Call } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
+import { timeOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
+import { limitOf } from '../numbers.ts';
+
+export const LIMIT = {
+  limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
+} as const;
+
+export const mostOf = ({ options }: Call) => limitOf(options.text('limit'));
+
+export const FILTERS = {
+  since: { type: 'string', value: 'TIME', help: 'only since then: a duration such as 24h, or a time' },
+  until: { type: 'string', value: 'TIME', help: 'only before then: a duration such as 1h, or a time' },
+  actor: {
+    type: 'string',
+    value: 'ACTOR',
+    help: "only of this actor: an e-mail address, a service account's name or an id",
+  },
+} as const;
+
+export const filterOf = ({ options }: Call) => ({
+  since: timeOption('since', options.text('since')),
+  until: timeOption('until', options.text('until')),
+  actor: options.text('actor'),
+});
 
 /** How many of the newest entries are searched for actors. */
 export const SEARCHED = 1_000;

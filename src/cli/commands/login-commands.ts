@@ -1,81 +1,42 @@
 /** login, logout, whoami, sudo. A login saves an API key for this machine in a private file. */
-import { hostname } from 'node:os';
 import { Berth, BerthError } from '../../../client/src/berth.ts';
-import { scopeOfRole } from '../../../client/src/role-scopes.ts';
 import { proofOf } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
 import { clock } from '../format.ts';
-import { type Profile, readProfiles } from '../profiles.ts';
+import { CONFIRM, keepLogin, revoke } from '../keep-login.ts';
 import { USER_AGENT } from '../session.ts';
-
-/** Logout must work when the server is gone. */
-const REVOKE_MS = 5_000;
 
 export async function login(call: Call): Promise<undefined> {
   const { session, terminal, options } = call;
   const { url } = session;
-  const profile_name = session.profile_name;
-  const before = session.profile;
-  const last = before ?? session.logged_out;
+  const last = session.profile ?? session.logged_out;
   // On the server's machine, offer the first administrator's address.
   const local = isLocal(url);
   const email =
     options.text('email') ??
     (last?.url === url ? last.email : undefined) ??
     (local ? (session.env['BERTH_ADMIN_EMAIL'] ?? 'admin@localhost') : undefined) ??
-    (await terminal.ask(`E-mail address at ${url}`, null));
-  const { berth, session: opened, first } = await openLogin(call, email, local);
-  try {
-    const orgs = await berth.call('listOrgs', { query: { limit: 200 } });
-    const wanted = options.text('org');
-    // The list starts with the newest membership; choose the oldest.
-    const org = wanted
-      ? orgs.data.find(({ id, name }) => id === wanted || name === wanted)
-      : orgs.data.at(-1);
-    if (!org) {
-      throw new CommandError(`${email} belongs to no organisation ${wanted ?? ''}`.trim(), {
-        exit_code: EXIT.not_found,
-      });
-    }
-    const acting = new Berth({ url, token: opened.session_token, org: org.id, user_agent: USER_AGENT });
-    const { role } = await acting.call('getMember', { path: { id: org.id, user_id: opened.user.id } });
-    const name = `cli on ${hostname()}`.slice(0, 100);
-    const made = await acting.createApiKey({ name, scope: scopeOfRole(role) });
-    session.keepAsCurrent(profile_name, {
-      url,
-      email: opened.user.email,
-      user_id: opened.user.id,
-      org_id: org.id,
-      api_key_id: made.id,
-      api_key: made.key,
-    });
-    if (before !== undefined) await endBefore(before, acting);
-    const keys = await acting.call('listSshKeys', { query: { limit: 1 } });
-    const uses = Object.keys(readProfiles(session.env).profiles).length > 1;
-    terminal.done(
-      `You are logged in at ${url} as ${opened.user.email}, in ${org.name}.${uses ? ` This is now the login that commands use (--profile ${profile_name}).` : ''}` +
-        (first === undefined
-          ? ''
-          : `\nThe first password is in ${first.path}; once you have it elsewhere, delete that file.`) +
-        (keys.data.length === 0 && call.args.length === 0
-          ? '\nRegister your SSH key: berth ssh-key add'
-          : '') +
-        othersOf(orgs.data.filter(({ id }) => id !== org.id)),
-      { url, email: opened.user.email, org_id: org.id, profile: profile_name },
-    );
-  } finally {
-    await berth.call('logout', {}).catch(() => undefined);
-  }
-}
-
-/** The user's other organisations: a login acts in one. */
-function othersOf(others: readonly { readonly name: string }[]): string {
-  if (others.length === 0) return '';
-  const names = others.map(({ name }) => name).join(', ');
-  return `\nYou also belong to ${names}. To work there: berth login --org ORG --profile NAME`;
+    (await terminal.ask(`E-mail address at ${url}`, null, '--email ADDRESS'));
+  const { first, ...opened } = await openLogin(call, email, local);
+  const wanted = options.text('org');
+  // The organisation of the last login; else the oldest membership, the last of the list.
+  const is_same = last?.url === url && last.email === email;
+  return keepLogin(call, opened, {
+    lead: 'You are logged in',
+    notes:
+      first === undefined
+        ? []
+        : [`The first password is in ${first.path}; once you have it elsewhere, delete that file.`],
+    // `berth up` registers a key itself.
+    key_follows: call.args.length > 0,
+    choose: (orgs) =>
+      wanted === undefined
+        ? (orgs.find(({ id }) => is_same && id === last.org_id) ?? orgs.at(-1))
+        : orgs.find(({ id, name }) => id === wanted || name === wanted),
+  });
 }
 
 /** With the generated password on this machine while it works; else asks. */
@@ -97,21 +58,6 @@ async function openLogin({ session, terminal, options }: Call, email: string, lo
     ? ((await terminal.stdin()).split('\n')[0] ?? '')
     : await terminal.askSecret(`Password of ${email} at ${url} (another account: --email)`);
   return { ...(await session.openAsked(email, password, totp)), first: undefined };
-}
-
-/** Revokes the old key before its only record is overwritten. */
-async function endBefore({ url, api_key, api_key_id }: Profile, acting: Berth): Promise<void> {
-  if (acting.url === url && (await revoke(acting, api_key_id))) return;
-  const signal = AbortSignal.timeout(REVOKE_MS);
-  await revoke(new Berth({ url, token: api_key, user_agent: USER_AGENT, retries: 0 }), api_key_id, signal);
-}
-
-/** A key that is revoked already is no failure. */
-async function revoke(berth: Berth, id: string, signal?: AbortSignal): Promise<boolean> {
-  return berth.call('revokeApiKey', { path: { id } }, { signal }).then(
-    () => true,
-    () => false,
-  );
 }
 
 async function logout({ session, terminal }: Call): Promise<undefined> {
@@ -191,7 +137,12 @@ export const LOGIN_COMMANDS: readonly Command[] = [
         value: 'ADDRESS',
         help: "default: the last one; on the server's own machine, the administrator's",
       },
-      org: { type: 'string', value: 'ORG', help: 'the organisation, by name or id; default: the first' },
+      org: {
+        type: 'string',
+        value: 'ORG',
+        help: 'the organisation, by name or id; default: that of the last login, else the first',
+      },
+      ...CONFIRM,
       ...PROOF,
     },
     run: login,

@@ -80,11 +80,8 @@ function printConfirmed({ terminal }: Call, name: string, confirmed: Confirmed):
     recovery_codes === null
       ? 'Your recovery codes stay valid.'
       : `Recovery codes, shown only once. Each is good for one login without the app; keep them apart from your password:\n${recovery_codes.join('\n')}`;
-  terminal.done(
-    `${name} is confirmed: a login needs it from now on.\n${codes}`,
-    confirmed,
-    recovery_codes?.join('\n'),
-  );
+  const use = recovery_codes === null ? 'a login accepts it too' : 'a login needs it';
+  terminal.done(`${name} is confirmed: ${use} from now on.\n${codes}`, confirmed, recovery_codes?.join('\n'));
 }
 
 async function verify(call: Call): Promise<undefined> {

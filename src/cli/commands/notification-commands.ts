@@ -1,6 +1,8 @@
 /** `berth notification …`: the user's notifications, and which of them are mailed. */
 import { type Answer, BerthError, type Notification } from '../../../client/src/berth.ts';
 import type { NotificationKind } from '../../../client/src/generated.ts';
+import { nearest } from '../../lib/nearest.ts';
+import { changeCurrent } from '../change-current.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
@@ -60,7 +62,6 @@ async function markAll({ session, terminal }: Call): Promise<undefined> {
 async function list(call: Call): Promise<undefined> {
   const { session, options, terminal, signal } = call;
   const berth = session.berth();
-  if (options.flag('read')) return markAll(call);
   if (options.flag('follow')) {
     for await (const { event, data } of berth.notifications({ signal })) {
       if (event === 'notification') print(call, data as Notification);
@@ -136,19 +137,30 @@ const STATES = { on: true, off: false } as const;
 async function mail(call: Call): Promise<undefined> {
   const { args, session } = call;
   const berth = session.berth();
-  const preferences = await berth.call('getNotificationPreferences', {});
   const [said, state] = args;
+  const preferences = await berth.call('getNotificationPreferences', {});
   if (said === undefined) return listMail(call, preferences);
-  const kind = (Object.keys(preferences.mail) as NotificationKind[]).find((each) => each === said);
-  if (kind === undefined)
-    throw new UsageError(`there is no kind ${said}: berth notification mail lists them`);
-  if (state !== 'on' && state !== 'off')
-    throw new UsageError(`berth notification mail ${kind} takes on or off`);
-  const free = Object.entries(preferences.mail).filter(
-    ([each]) => !(preferences.always as readonly string[]).includes(each),
-  );
-  const wanted = { ...Object.fromEntries(free), [kind]: STATES[state] };
-  const set = await berth.call('setNotificationPreferences', { body: { mail: wanted } });
+  const kinds = Object.keys(preferences.mail) as NotificationKind[];
+  const kind = kinds.find((each) => each === said);
+  if (kind === undefined) {
+    const meant = nearest(said, kinds);
+    const hint = meant === undefined ? '' : `. Did you mean ${meant}?`;
+    throw new CommandError(`there is no kind of notification ${said}${hint}`, {
+      next: 'berth notification mail',
+      exit_code: EXIT.usage,
+    });
+  }
+  if (state !== 'on' && state !== 'off') {
+    const found = state === undefined ? 'on or off is missing' : `the state is on or off, not ${state}`;
+    throw new UsageError(found);
+  }
+  const set = await changeCurrent(berth, 'getNotificationPreferences', {}, (now, if_match) => {
+    const free = Object.entries(now.mail).filter(
+      ([each]) => !(now.always as readonly string[]).includes(each),
+    );
+    const wanted = { ...Object.fromEntries(free), [kind]: STATES[state] };
+    return berth.call('setNotificationPreferences', { body: { mail: wanted } }, { if_match });
+  });
   call.terminal.done(`${kind} ${STATES[state] ? 'is' : 'is no longer'} mailed.`, set, kind);
 }
 
@@ -177,12 +189,11 @@ export const NOTIFICATION_COMMANDS: readonly Command[] = [
   {
     name: 'notification ls',
     short: ['notifications'],
-    summary: 'list your notifications, newest first',
+    summary: 'list your unread notifications, newest first',
     example: 'berth notifications -f',
     options: {
       follow: { type: 'boolean', short: 'f', help: 'print new ones as they come, until Ctrl-C' },
       all: { type: 'boolean', help: 'read ones too' },
-      read: { type: 'boolean', help: 'mark all as read, and list none' },
       limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
     },
     run: list,

@@ -3,21 +3,21 @@ import type { Answer, Berth, Org } from '../../../client/src/berth.ts';
 import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { bytes, cell, flagCell, timeCell, when } from '../format.ts';
+import { cell, flagCell, timeCell, when } from '../format.ts';
+import { quotaText } from '../quota-text.ts';
 import { collect } from '../reading.ts';
 
 type Quota = Answer<'getOrgQuota'>;
 
-const MIB = 2 ** 20;
-const QUOTAS: readonly (readonly [keyof Quota, string, (value: number) => string])[] = [
-  ['instances', 'instances', String],
-  ['cpus', 'cpus', String],
-  ['memory_mib', 'memory', (value) => bytes(value * MIB)],
-  ['disk_gib', 'disk', (value) => `${value} GiB`],
-  ['api_keys', 'API keys', String],
-  ['service_accounts', 'service accounts', String],
-  ['webhooks', 'webhooks', String],
-  ['streams', 'streams', String],
+const QUOTAS: readonly (readonly [keyof Quota, string])[] = [
+  ['instances', 'instances'],
+  ['cpus', 'cpus'],
+  ['memory_mib', 'memory'],
+  ['disk_gib', 'disk'],
+  ['api_keys', 'API keys'],
+  ['service_accounts', 'service accounts'],
+  ['webhooks', 'webhooks'],
+  ['streams', 'streams'],
 ];
 
 /** The organisation that the login acts in. @throws CommandError with a key from the environment */
@@ -42,9 +42,10 @@ async function show(call: Call): Promise<undefined> {
         ['id', org.id],
         ['billing e-mail', org.billing_email],
         ['created', when(org.created_at)],
-        ...QUOTAS.map(([key, name, format]) => {
+        ...QUOTAS.map(([key, name]) => {
           const { used, limit } = quota[key];
-          return [name, `${format(used)} of ${limit === null ? 'unlimited' : format(limit)}`] as const;
+          const most = limit === null ? 'unlimited' : quotaText(key, limit);
+          return [name, `${quotaText(key, used)} of ${most}`] as const;
         }),
       ],
       quiet: () => org.id,

@@ -2,7 +2,8 @@
 import type { Berth, Instance, Port } from '../../../client/src/berth.ts';
 import { openBrowser } from '../browser.ts';
 import type { Call, Command } from '../command.ts';
-import { UsageError } from '../command-error.ts';
+import { CommandError, UsageError } from '../command-error.ts';
+import { EXIT } from '../exit-codes.ts';
 import { timeCell, when } from '../format.ts';
 import { tcpPort } from '../numbers.ts';
 import { collect, findNamed } from '../reading.ts';
@@ -21,7 +22,7 @@ async function findPort({ session, args }: Call): Promise<Found> {
   const instance = await berth.instances.find(args[0] ?? '');
   const { id, name } = instance;
   const port = await findNamed(berth.list('listPorts', { path: { id } }), args[1] ?? '', {
-    what: `HTTP port of ${name}`,
+    what: 'HTTP port',
     list: `berth port ls ${name}`,
     also: (each) => [String(each.port), each.hostname, each.url],
     detail: (each) => `${each.url} (${each.access})`,
@@ -132,15 +133,25 @@ async function addHostname(call: Call): Promise<undefined> {
   const sentence =
     `Added ${made.hostname}. It is active once this TXT record is found:\n${txt.name}  TXT  ${txt.value}\n` +
     `Let ${made.hostname} lead to this installation, such as by a CNAME record for ${port.hostname}. ` +
-    `To see when it is active: berth port show ${instance.name} ${port.id}`;
+    `To see when it is active: berth port show ${instance.name} ${call.args[1]}`;
   call.terminal.done(sentence, made, made.hostname);
 }
 
 async function removeHostname(call: Call): Promise<undefined> {
-  const { berth, port } = await findPort(call);
+  const { berth, instance, port } = await findPort(call);
   const hostname = (call.args[2] ?? '').toLowerCase();
+  if (!port.hostnames.some((each) => each.hostname === hostname)) {
+    throw new CommandError(`port ${port.port} has no hostname ${hostname}`, {
+      next: `berth port show ${instance.name} ${call.args[1]}`,
+      exit_code: EXIT.not_found,
+    });
+  }
   await berth.call('deletePortHostname', { path: { ...pathOf(port), hostname } });
-  call.terminal.done(`Deleted ${hostname}.`, { deleted: hostname }, hostname);
+  call.terminal.done(
+    `Removed ${hostname} from port ${port.port} of ${instance.name}.`,
+    { deleted: hostname },
+    hostname,
+  );
 }
 
 const PORT = { args: ['NAME', 'HTTP-PORT'], names_instances: true } as const;

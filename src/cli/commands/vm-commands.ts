@@ -1,6 +1,7 @@
 /** Commands on VMs. */
 import { type Berth, BerthError, type Instance, type Vm } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT } from '../command.ts';
+import { InstanceError } from '../command-error.ts';
 import { duration } from '../format.ts';
 import { waitFor } from '../waiting.ts';
 import { FLUSH } from './flush-command.ts';
@@ -18,7 +19,13 @@ async function move(call: Call, { doing, done, to, begin }: Move): Promise<undef
   const berth = session.berth();
   const found: Instance[] = await Promise.all(args.map((each) => berth.instances.find(each)));
   const vms: Vm[] = [];
-  for (const { id } of found) vms.push(await begin(berth, id, call));
+  for (const { id, name } of found) {
+    vms.push(
+      await begin(berth, id, call).catch((cause: unknown) => {
+        throw new InstanceError(name, cause);
+      }),
+    );
+  }
   const began = performance.now();
   for (const [at, instance] of found.entries()) {
     if (!options.flag('no-wait')) {

@@ -1,37 +1,13 @@
-/** Commands on events and the audit log. */
+/** `berth events`. */
 
-import { AUDIT_ACTIONS, auditDetails } from '../../../client/src/audit-words.ts';
-import { type AuditEntry, type Berth, BerthError, type Event } from '../../../client/src/berth.ts';
-import { actorWords, eventSentence } from '../../../client/src/event-words.ts';
+import { type Berth, BerthError, type Event } from '../../../client/src/berth.ts';
+import { eventSentence } from '../../../client/src/event-words.ts';
 import type { Call, Command } from '../command.ts';
 import { EVENT_TYPES } from '../complete-values.ts';
-import { timeOption } from '../duration.ts';
-import { cell, localTime, numberCell, timeCell } from '../format.ts';
-import { limitOf } from '../numbers.ts';
+import { localTime, timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
-import { requireAction, requireActor, SEARCHED } from './log-filters.ts';
-
-const LIMIT = {
-  limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
-} as const;
-
-const mostOf = ({ options }: Call) => limitOf(options.text('limit'));
-
-const FILTERS = {
-  since: { type: 'string', value: 'TIME', help: 'only since then: a duration such as 24h, or a time' },
-  until: { type: 'string', value: 'TIME', help: 'only before then: a duration such as 1h, or a time' },
-  actor: {
-    type: 'string',
-    value: 'ACTOR',
-    help: "only of this actor: an e-mail address, a service account's name or an id",
-  },
-} as const;
-
-const filterOf = ({ options }: Call) => ({
-  since: timeOption('since', options.text('since')),
-  until: timeOption('until', options.text('until')),
-  actor: options.text('actor'),
-});
+import { AUDIT } from './audit-command.ts';
+import { FILTERS, filterOf, LIMIT, mostOf, requireActor, SEARCHED } from './log-filters.ts';
 
 /** One event as it comes: a line for people, a line of JSON, or its id. */
 function printEvent({ terminal }: Call, event: Event): void {
@@ -107,48 +83,6 @@ async function events(call: Call): Promise<undefined> {
   });
 }
 
-/** `web (inst_…)`, or the id alone. */
-const named = (id: string, name: string | null) => (name === null ? id : `${name} (${id})`);
-
-async function audit(call: Call): Promise<undefined> {
-  const { session, options, terminal } = call;
-  const most = mostOf(call);
-  const action = options.text('type');
-  const query = { action, ...filterOf(call), limit: Math.max(1, Math.min(200, most)) };
-  const berth = session.berth();
-  const found = await collect(berth.list('listAudit', { query }), most);
-  if (found.length === 0) {
-    requireAction(action);
-    await requireActor(call, query.actor, () =>
-      collect(berth.list('listAudit', { query: { limit: 200 } }), SEARCHED),
-    );
-  }
-  terminal.list(found, {
-    headings: ['SEQ', 'WHEN', 'ACTOR', 'ACTION', 'TARGET', 'DETAILS', 'FROM'],
-    row: (each: AuditEntry) => [
-      // Null until the entry is sealed, shortly after the request.
-      numberCell(each.seq),
-      timeCell(each.at),
-      cell(actorWords(each.actor, each.actor_name), each.actor),
-      each.action,
-      cell(each.target === null ? '-' : named(each.target, each.target_name), each.target),
-      auditDetails(each.data, each.target_name) || '-',
-      each.ip ?? '-',
-    ],
-    more: {
-      headings: ['ACTOR NAME', 'TARGET NAME', 'REQUEST', 'ID'],
-      row: ({ actor_name, target_name, request_id, id }) => [
-        actor_name ?? '-',
-        target_name ?? '-',
-        request_id ?? '-',
-        id,
-      ],
-    },
-    quiet: ({ id }) => id,
-    empty: 'No entries.',
-  });
-}
-
 export const WATCH_COMMANDS: readonly Command[] = [
   {
     name: 'events',
@@ -174,22 +108,5 @@ export const WATCH_COMMANDS: readonly Command[] = [
     },
     run: events,
   },
-  {
-    name: 'audit ls',
-    short: ['audit'],
-    details: `The actions: ${AUDIT_ACTIONS.join(', ')}.`,
-    summary: 'show the audit log: who did what, when and from where',
-    example: 'berth audit --since 7d --actor ada@example.org',
-    options: {
-      type: {
-        type: 'string',
-        value: 'ACTION',
-        field: 'action',
-        help: 'only of this action: vm.start, api_key.create, …',
-      },
-      ...FILTERS,
-      ...LIMIT,
-    },
-    run: audit,
-  },
+  AUDIT,
 ];

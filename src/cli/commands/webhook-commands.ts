@@ -46,7 +46,7 @@ async function show(call: Call): Promise<undefined> {
     rows: (each) => [
       ['name', each.name],
       ['id', each.id],
-      ['url', each.url],
+      ['URL', each.url],
       ['events', each.events.join(' ')],
       ['status', statusOf(each)],
       ...(each.disabled_at === null ? [] : [['disabled', when(each.disabled_at)] as const]),

@@ -151,7 +151,8 @@ function registerChange(app: App, context: AppContext): void {
         if (name !== undefined) await updateUser(tx, id, { name });
         const user = present(await findUser(tx, id), 'user just changed');
         setEtag(reply, etagValue(user));
-        return { status: 200, body: userView(context, user), target: id, unchanged: name === undefined };
+        const body = userView(context, user);
+        return { status: 200, body, target: id, data: { name }, unchanged: name === undefined };
       });
       return body;
     },
