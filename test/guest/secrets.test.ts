@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
-import { until } from '../support/waiting.ts';
+import { until, untilWorks } from '../support/waiting.ts';
 
 /** Promised: after this a new session has a change. */
 const VISIBLE = { timeout_ms: 10_000, every_ms: 50 };
@@ -53,8 +53,9 @@ describe('secrets in a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, (
   };
   const exec = async (of = guest, words: readonly string[] = ['env']) => {
     const body = { command: words };
-    const { stdout } = await berth.client.expect<{ stdout: string }>(200, 'POST', `${of.path}/vm/exec`, body);
-    return environmentOf(stdout);
+    const run = () => berth.client.expect<{ stdout: string }>(200, 'POST', `${of.path}/vm/exec`, body);
+    // For a moment after its agent was killed a host runs no commands.
+    return environmentOf((await untilWorks('a command runs', run)).stdout);
   };
   /** A shell as on the console: without anything that sshd or the guest agent may have set. */
   const consoleLogin = (of = guest) =>
