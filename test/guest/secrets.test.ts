@@ -105,7 +105,7 @@ describe('secrets in a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, (
     );
     assert.match(await guest.sh('openssl verify /etc/berth-secrets-ca.pem'), /OK$/);
     assert.match(
-      await guest.sh('openssl x509 -noout -subject -in $NODE_EXTRA_CA_CERTS'),
+      await guest.sh('openssl x509 -noout -subject -in /run/berth/secrets-ca.pem'),
       /Berth \S+ secrets/,
     );
   });
@@ -124,6 +124,8 @@ describe('secrets in a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, (
     await berth.kill('agent');
     await set('LATER');
     await berth.recovered('agent');
+    // It has adopted the guest.
+    await exec();
     const later = await visible(['API_KEY', 'LATER', 'OTHER']);
     assert.equal(later['BERTH_SECRET_API_KEY'], environment['BERTH_SECRET_API_KEY']);
     await remove('LATER');
