@@ -63,6 +63,7 @@ export type {
   Operations,
   Org,
   Port,
+  Secret,
   SshKey,
   User,
   Vm,

@@ -22,6 +22,7 @@ import { NOTIFICATION_COMMANDS } from './commands/notification-commands.ts';
 import { ORGANISATION_COMMANDS } from './commands/organisation-commands.ts';
 import { PORT_COMMANDS } from './commands/port-commands.ts';
 import { RENAME } from './commands/rename-command.ts';
+import { SECRET_COMMANDS } from './commands/secret-commands.ts';
 import { SERVER_COMMANDS } from './commands/server-commands.ts';
 import { SERVICE_ACCOUNT_COMMANDS } from './commands/service-account-commands.ts';
 import { SESSION_COMMANDS } from './commands/session-commands.ts';
@@ -42,6 +43,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
   { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
+  { title: 'Secrets', commands: SECRET_COMMANDS },
   { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, CONSOLE] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: LOGIN_COMMANDS },

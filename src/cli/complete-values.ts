@@ -114,6 +114,12 @@ const SOURCES: Readonly<Record<string, Source>> = {
       numbers.filter((each) => each === String(port)).length === 1 ? String(port) : hostname,
     );
   },
+  SECRET: async ({ args: [name = ''], session }) => {
+    const berth = session().berth();
+    const { id } = await berth.instances.find(name, ask());
+    const input = { path: { id }, query: { limit: MOST } };
+    return (await collect(berth.list('listSecrets', input, ask()), MOST)).map((each) => each.name);
+  },
   'SSH-KEY': async ({ session }) =>
     plainly(
       await collect(

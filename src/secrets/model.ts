@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { SECRET_HOSTS_MAX, SECRET_VALUE_MAX_BYTES } from '../agent-api/secret-types.ts';
 import { parseEntry } from '../lib/egress-policy.ts';
-import { AppError, invalid } from '../lib/errors.ts';
+import { type AppError, invalid } from '../lib/errors.ts';
 
 export const SECRET_NAME_PATTERN = '^[A-Z][A-Z0-9_]{0,63}$';
 export const SECRET_HOST_LENGTH_MAX = 255;
@@ -41,11 +41,7 @@ function checkedHost(text: string, index: number): string {
 }
 
 function refusedHost(text: string, index: number, problem: string): AppError {
-  const shown = JSON.stringify(text.slice(0, 80));
-  return new AppError('INVALID_REQUEST', {
-    message: `hosts: ${shown} ${problem}`,
-    details: [{ field: `hosts.${index}`, issue: `${shown} ${problem}` }],
-  });
+  return invalid(`hosts.${index}`, `${JSON.stringify(text.slice(0, 80))} ${problem}`);
 }
 
 /** What the guest gets in place of a value. */

@@ -107,7 +107,9 @@ for (const tool of ['cli', 'curl'] as const) {
       await makeGenerations(api.db, parent.id as InstanceId, 2);
       for (const generation of [1, undefined]) {
         const name = newName();
-        await shell(forkCommands(parent, { name, generation, flush: null }, api.origin)[tool]);
+        await shell(
+          forkCommands(parent, { name, generation, flush: null, secrets: false }, api.origin)[tool],
+        );
         assert.equal((await instanceNamed(name)).disk.generation, generation ?? 2);
       }
     });

@@ -62,6 +62,7 @@ const CALLS: Readonly<Record<string, readonly string[]>> = {
   events: ['listEvents'],
   'audit ls': ['listAudit'],
   'port add': ['createPort'],
+  'secret set': ['setSecret', '=name'],
 };
 
 /** What the command line sets itself, or proves with the password. */

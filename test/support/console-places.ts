@@ -4,6 +4,7 @@ export const PAGES = [
   ...['/', '/instances/web', '/instances/web/generations', '/instances/web/terminal', '/instances/web/keys'],
   ...[
     '/instances/web/egress',
+    '/instances/web/secrets',
     '/instances/web/ports',
     '/instances/web/activity',
     '/instances/web/settings',
@@ -25,6 +26,7 @@ export function dialogOpeners(head: number): Readonly<Record<string, readonly st
       `Name generation ${head}`,
     ],
     '/instances/web/ports': ['Publish a port'],
+    '/instances/web/secrets': ['Set a secret'],
     '/instances/web/settings': ['Delete web'],
     '/ssh-keys': ['Add a key', 'Revoke admin-key'],
     '/api-keys': ['New API key', 'New service account', 'Rotate deploys', 'Revoke deploys'],

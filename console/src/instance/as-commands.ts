@@ -161,17 +161,24 @@ export interface Forking {
   readonly generation?: number | undefined;
   /** Whether a running parent is flushed first; null: it does not run. */
   readonly flush: boolean | null;
+  /** Whether the fork gets the values of the secrets. */
+  readonly secrets: boolean;
 }
 
 export function forkCommands({ id, name: parent }: Instance, forking: Forking, origin: string): Commands {
-  const { name, generation, flush } = forking;
+  const { name, generation, flush, secrets } = forking;
   const url = `${origin}/v1/instances/${id}`;
-  const fork = curl('POST', `${url}/fork`, generation === undefined ? { name } : { name, generation });
+  const fork = curl('POST', `${url}/fork`, {
+    name,
+    ...(generation === undefined ? {} : { generation }),
+    ...(secrets ? { secrets } : {}),
+  });
   return {
     cli: line([
       ...['berth', 'fork', parent, name],
       ...(generation === undefined ? [] : ['--generation', String(generation)]),
       ...(flush === false ? ['--no-flush'] : []),
+      ...(secrets ? ['--secrets'] : []),
     ]),
     curl: flush === true ? `${curl('POST', `${url}/vm/flush`)} &&\n${fork}` : fork,
   };

@@ -27,7 +27,11 @@ export function ForkDialog({ instance, generation, onClose }: Props) {
   const work = async (form: FormData) => {
     const name = String(form.get('name')).trim();
     if (may_flush && form.get('flush') !== null) await call('flushVm', { path: { id } });
-    const body = { name, ...(generation === undefined ? {} : { generation: generation.generation }) };
+    const body = {
+      name,
+      ...(generation === undefined ? {} : { generation: generation.generation }),
+      ...(form.get('secrets') === null ? {} : { secrets: true }),
+    };
     const forked = await call('forkInstance', { path: { id }, body });
     putInstance(forked);
     navigate(`/instances/${forked.name}`);
@@ -35,7 +39,9 @@ export function ForkDialog({ instance, generation, onClose }: Props) {
   const commandsOf = (form: FormData) => {
     const name = newName(form);
     const flush = may_flush ? form.get('flush') !== null : null;
-    return forkCommands(instance, { name, generation: generation?.generation, flush }, location.origin);
+    const secrets = form.get('secrets') !== null;
+    const forking = { name, generation: generation?.generation, flush, secrets };
+    return forkCommands(instance, forking, location.origin);
   };
   return (
     <FormDialog title={`Fork ${parent}`} verb="Fork" onClose={onClose} work={work}>
@@ -54,6 +60,11 @@ export function ForkDialog({ instance, generation, onClose }: Props) {
               Generation {generation.generation} was saved <Time at={generation.created_at} />.
             </p>
           )}
+          <Checkbox
+            label="With the values of the secrets"
+            name="secrets"
+            hint="Without, it has their names and hosts only"
+          />
           <CommandView of={commandsOf} />
         </>
       )}

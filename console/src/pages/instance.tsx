@@ -14,6 +14,7 @@ import { OpenPort } from '../instance/open-port.tsx';
 import { Overview } from '../instance/overview.tsx';
 import { PortsPanel } from '../instance/ports.tsx';
 import { Receipt } from '../instance/receipt.tsx';
+import { SecretsPanel } from '../instance/secrets.tsx';
 import { StateBadge } from '../instance/state-badge.tsx';
 import { TerminalPanel } from '../instance/terminal.tsx';
 import { instances, instances_error, refreshSoon } from '../live/instances.ts';
@@ -30,6 +31,7 @@ const TABS = {
   terminal: { name: 'Terminal', Panel: TerminalPanel },
   keys: { name: 'Keys', Panel: KeySetPanel },
   egress: { name: 'Egress', Panel: EgressPanel },
+  secrets: { name: 'Secrets', Panel: SecretsPanel },
   activity: { name: 'Activity', Panel: Activity },
   settings: { name: 'Settings', Panel: InstanceSettings },
 } as const;

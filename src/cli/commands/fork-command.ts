@@ -36,6 +36,7 @@ async function fork(call: Call): Promise<undefined> {
   const { session, args, options, terminal, signal } = call;
   const asked = options.text('generation');
   const no_flush = options.flag('no-flush');
+  const secrets = options.flag('secrets');
   if (asked !== undefined && no_flush)
     throw new UsageError('--generation names a saved state, so nothing is flushed: omit --no-flush');
   const new_name = instanceName(args[1] ?? '');
@@ -48,7 +49,7 @@ async function fork(call: Call): Promise<undefined> {
     try {
       return await berth.call(
         'forkInstance',
-        { path: { id }, body: { name: new_name, generation } },
+        { path: { id }, body: { name: new_name, generation, ...(secrets ? { secrets } : {}) } },
         { signal },
       );
     } catch (error) {
@@ -88,6 +89,11 @@ export const FORK: Command = {
     'no-flush': {
       type: 'boolean',
       help: 'the disk as of the last flush: leave out what a running instance has not saved',
+    },
+    secrets: {
+      type: 'boolean',
+      field: 'secrets',
+      help: 'with the values of the secrets, which needs the right to write them; default: names and hosts only',
     },
   },
   run: fork,

@@ -13,47 +13,78 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 
 # Where distributions look for certificates of the machine's owner, and the file that they make of all.
-anchors='/usr/local/share/ca-certificates /etc/pki/ca-trust/source/anchors /etc/ca-certificates/trust-source/anchors /etc/pki/trust/anchors'
+debian=/usr/local/share/ca-certificates
+others='/etc/pki/ca-trust/source/anchors /etc/ca-certificates/trust-source/anchors /etc/pki/trust/anchors'
 bundles='/etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem /etc/ssl/cert.pem'
-begin='# Berth secrets: begin' end='# Berth secrets: end'
 
 bundle() {
 	local file
 	for file in $bundles; do
-		[ ! -e "$file" ] || { echo "$file"; return; }
+		[ ! -e "$file" ] || { $bb readlink -f "$file"; return; }
 	done
 }
 
-# The distribution's own program, if it has one.
+# without CERTIFICATE FILE: all of FILE but that certificate.
+without() {
+	$bb awk '
+		FNR == NR { ours = ours $0 "\n"; next }
+		/^-----BEGIN/ { block = ""; inside = 1 }
+		!inside { print; next }
+		{ block = block $0 "\n" }
+		/^-----END/ { inside = 0; if (block != ours) printf "%s", block }
+	' "$1" "$2"
+}
+
+# Not for Debian: its program reads every certificate anew, which takes half a minute under emulation.
 update_store() {
-	if command -v update-ca-certificates > /dev/null; then
-		update-ca-certificates > /dev/null 9>&-
-	elif command -v update-ca-trust > /dev/null; then
+	if command -v update-ca-trust > /dev/null; then
 		update-ca-trust > /dev/null 9>&-
-	else
-		return 1
+	elif command -v update-ca-certificates > /dev/null; then
+		update-ca-certificates > /dev/null 9>&-
 	fi
 }
 
-distrust() {
-	local folder file removed=
-	for folder in $anchors; do
-		[ ! -e "$folder/berth-secrets.crt" ] || { $bb rm -f "$folder/berth-secrets.crt"; removed=yes; }
-	done
-	[ -z "$removed" ] || update_store || true
-	file=$(bundle)
-	if [ -n "$file" ] && $bb grep -qF "$begin" "$file"; then $bb sed -i "/^$begin\$/,/^$end\$/d" "$file"; fi
+# As Debian's program does, which finds it done: a link to ours, and one by the hash of its name for OpenSSL.
+link_for_debian() {
+	local hash
+	$bb ln -sf $debian/berth-secrets.crt /etc/ssl/certs/berth-secrets.pem
+	hash=$(openssl x509 -noout -subject_hash -in $debian/berth-secrets.crt 2> /dev/null) || return 0
+	$bb ln -sf berth-secrets.pem "/etc/ssl/certs/$hash.0"
 }
 
 trust() {
 	local folder file
-	for folder in $anchors; do
+	if [ -d $debian ] && [ -d /etc/ssl/certs ]; then
+		$bb cp "$run/secrets-ca.pem" $debian/berth-secrets.crt
+		link_for_debian
+	fi
+	for folder in $others; do
 		[ -d "$folder" ] || continue
 		$bb cp "$run/secrets-ca.pem" "$folder/berth-secrets.crt"
-		! update_store || return 0
+		update_store || true
 	done
 	file=$(bundle)
-	[ -z "$file" ] || { echo "$begin"; $bb cat "$run/secrets-ca.pem"; echo "$end"; } >> "$file"
+	[ -n "$file" ] || return 0
+	{ without "$run/secrets-ca.pem" "$file"; $bb cat "$run/secrets-ca.pem"; } > "$file.new"
+	$bb mv -f "$file.new" "$file"
+}
+
+distrust() {
+	local folder file link
+	if [ -e $debian/berth-secrets.crt ]; then
+		link=/etc/ssl/certs/$(openssl x509 -noout -subject_hash -in "$kept" 2> /dev/null).0
+		[ "$($bb readlink "$link")" != berth-secrets.pem ] || $bb rm -f "$link"
+		$bb rm -f $debian/berth-secrets.crt /etc/ssl/certs/berth-secrets.pem
+	fi
+	for folder in $others; do
+		[ -e "$folder/berth-secrets.crt" ] || continue
+		$bb rm -f "$folder/berth-secrets.crt"
+		update_store || true
+	done
+	file=$(bundle)
+	[ -n "$file" ] || return 0
+	without "$kept" "$file" > "$file.new"
+	$bb mv -f "$file.new" "$file"
 }
 
 umask 022
