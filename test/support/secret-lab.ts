@@ -45,12 +45,54 @@ export interface GotRequest {
   readonly trailers: readonly string[];
 }
 
-export class SecretLab {
+/** The servers, in a namespace that plays the internet. */
+export class SecretServers {
   readonly folder = mkdtempSync(join(tmpdir(), 'berth-secrets-'));
+  /** Whom a client of them trusts. */
+  readonly roots = join(this.folder, 'roots.pem');
   readonly got: GotRequest[] = [];
+  readonly #children: ChildProcess[] = [];
+
+  async prepare(): Promise<void> {
+    const { folder } = this;
+    // The gate is another user.
+    chmodSync(folder, 0o755);
+    const internet = await makeAuthority('internet');
+    writeFileSync(this.roots, internet.certificate);
+    const of = {
+      'api.test': serverCertificate('api.test', internet),
+      'other.test': serverCertificate('other.test', internet),
+      'expired.test': serverCertificate('expired.test', internet, Date.now() - 60_000),
+      'selfsigned.test': serverCertificate('selfsigned.test', null),
+      'wrongname.test': serverCertificate('another.test', internet),
+    };
+    for (const [name, made] of Object.entries(of))
+      writeFileSync(join(folder, `${name}.json`), JSON.stringify(await made));
+  }
+
+  /** `path`: of the namespace. */
+  async serve(path: string, environment: Record<string, string> = {}): Promise<void> {
+    inNamespace(path, 'nft', ['-f', '-'], REDIRECTS);
+    const server = spawn('nsenter', [`--net=${path}`, '--', process.execPath, SERVER, this.folder], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+      env: { ...process.env, ...environment },
+    });
+    this.#children.push(server);
+    createInterface(server.stdout).on('line', (line) => this.got.push(JSON.parse(line) as GotRequest));
+    await until('the servers listen', () => this.got.some(({ method }) => method === 'READY'));
+    this.got.length = 0;
+  }
+
+  async close(): Promise<void> {
+    await endAll(this.#children);
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+export class SecretLab {
+  readonly #servers = new SecretServers();
   /** What the guest trusts. */
   readonly trusted = join(this.folder, 'berth.pem');
-  readonly #children: ChildProcess[] = [];
   #authority: SecretsAuthority | null = null;
   #lab: EgressLab | null = null;
 
@@ -65,6 +107,12 @@ export class SecretLab {
     }
   }
 
+  get folder(): string {
+    return this.#servers.folder;
+  }
+  get got(): GotRequest[] {
+    return this.#servers.got;
+  }
   get egress(): EgressLab {
     if (!this.#lab) throw new Error('the lab is not open');
     return this.#lab;
@@ -72,35 +120,13 @@ export class SecretLab {
 
   async #build(environment: Record<string, string>): Promise<void> {
     const { folder } = this;
-    // The gate is another user.
-    chmodSync(folder, 0o755);
-    const internet = await makeAuthority('internet');
+    await this.#servers.prepare();
     this.#authority = await makeAuthority('lab');
     writeFileSync(this.trusted, this.#authority.certificate);
-    const roots = join(folder, 'roots.pem');
-    writeFileSync(roots, internet.certificate);
-    const of = {
-      'api.test': serverCertificate('api.test', internet),
-      'other.test': serverCertificate('other.test', internet),
-      'expired.test': serverCertificate('expired.test', internet, Date.now() - 60_000),
-      'selfsigned.test': serverCertificate('selfsigned.test', null),
-      'wrongname.test': serverCertificate('another.test', internet),
-    };
-    for (const [name, made] of Object.entries(of))
-      writeFileSync(join(folder, `${name}.json`), JSON.stringify(await made));
     const hosts = Object.entries(PLACES).map(([name, address]) => `${address} ${name}\n`);
     writeFileSync(join(folder, 'hosts'), `127.0.0.1 localhost\n203.0.113.66 evil.test\n${hosts.join('')}`);
-    this.#lab = await EgressLab.open(roots);
-    inNamespace(this.#lab.path('internet'), 'nft', ['-f', '-'], REDIRECTS);
-    const enter = [`--net=${this.#lab.path('internet')}`, '--'];
-    const server = spawn('nsenter', [...enter, process.execPath, SERVER, folder], {
-      stdio: ['ignore', 'pipe', 'inherit'],
-      env: { ...process.env, ...environment },
-    });
-    this.#children.push(server);
-    createInterface(server.stdout).on('line', (line) => this.got.push(JSON.parse(line) as GotRequest));
-    await until('the servers listen', () => this.got.some(({ method }) => method === 'READY'));
-    this.got.length = 0;
+    this.#lab = await EgressLab.open(this.#servers.roots);
+    await this.#servers.serve(this.#lab.path('internet'), environment);
   }
 
   async allow(policy: EgressPolicy, secrets: readonly GuestSecret[]): Promise<void> {
@@ -154,9 +180,8 @@ export class SecretLab {
   }
 
   async close(): Promise<void> {
-    await endAll(this.#children);
     await this.#lab?.close();
-    rmSync(this.folder, { recursive: true, force: true });
+    await this.#servers.close();
   }
 }
 
