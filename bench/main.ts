@@ -15,6 +15,7 @@ import { messageOf } from '../src/lib/errors.ts';
 import { asAgent } from './as-agent.ts';
 import { backupBench } from './backup.ts';
 import { coldStartBench } from './cold-start.ts';
+import { egressBench } from './egress.ts';
 import { encryptionBench } from './encryption.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
@@ -44,6 +45,7 @@ const BENCHES: readonly Bench[] = [
   guestIoBench,
   memoryBench,
   networkBench,
+  egressBench,
   asAgent(encryptionBench),
   requestsBench,
   webhooksBench,

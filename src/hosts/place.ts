@@ -1,4 +1,5 @@
 import type { Tx } from '../db/pool.ts';
+import type { EgressMode } from '../lib/egress-policy.ts';
 import { AppError } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
 import { isDisconnected, type LiveHost, listLiveHosts, lockPlacement } from './store.ts';
@@ -11,7 +12,7 @@ import { isDisconnected, type LiveHost, listLiveHosts, lockPlacement } from './s
 export async function placeVm(
   tx: Tx,
   /** `image`: set when it is not in the object store, so that the host must have it. */
-  need: { image: string | null; cpus: number; memory_mib: number },
+  need: { image: string | null; cpus: number; memory_mib: number; egress_mode: EgressMode },
   /** `unsaved`: it may have the only copy of some writes. No other host is chosen until it is back or lost. */
   last: { id: HostId | null; unsaved: boolean },
 ): Promise<LiveHost> {
@@ -30,7 +31,15 @@ export async function placeVm(
     (host) => need.image === null || host.facts.images.some((image) => image.id === need.image),
   );
   if (with_image.length === 0) throw unavailable(`No connected host has the image "${need.image}".`);
-  const fitting = with_image.filter(({ capacity, used_memory_mib }) => {
+  const enforcing = with_image.filter(
+    // An agent that knows no policies does not say that it enforces them.
+    ({ facts }) => need.egress_mode === 'open' || facts.enforces_egress === true,
+  );
+  if (enforcing.length === 0)
+    throw unavailable(
+      `No connected host can enforce the egress mode "${need.egress_mode}". It takes a host where Berth runs as root with /dev/net/tun. Otherwise set the mode to open.`,
+    );
+  const fitting = enforcing.filter(({ capacity, used_memory_mib }) => {
     if (capacity === null || (capacity.cpus !== null && capacity.cpus < need.cpus)) return false;
     return capacity.memory_mib - used_memory_mib >= need.memory_mib;
   });

@@ -55,6 +55,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const { network, problem: network_problem } = separate_users
     ? await openGuestNetwork(config.data_dir, config.guest_network)
     : NO_NETWORK;
+  if (network && network_problem !== null) say(network_problem);
   const choice = await requireAccelerator({
     setting: config.accel,
     qemu_binary: QEMU,
@@ -178,7 +179,11 @@ async function isolate(
       log.warn({ reason: messageOf(error) }, "the guests' resolvers could not be refreshed"),
     );
   const host = network ? await mendForwarding(network) : { chains: [], problem: network_problem };
-  const egress = await applyEgressRules({ data_folder_id: dataFolderId(data_dir), chains: host.chains });
+  const egress = await applyEgressRules({
+    data_folder_id: dataFolderId(data_dir),
+    ...(network ? { gate_uid: network.gate_uid } : {}),
+    chains: host.chains,
+  });
   const found = [egress.closed ? null : egress.reason, jail_problem, host.problem];
   const problems = found.filter((each) => each !== null);
   return problems.length === 0 ? null : problems.join('; ');

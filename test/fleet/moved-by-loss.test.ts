@@ -47,7 +47,9 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
       store,
     );
     await onServer('host', 'drain', 'local');
-    guest = await GuestInstance.create(berth, 'wanderer');
+    guest = await GuestInstance.create(berth, 'wanderer', {
+      egress: { mode: 'allow', allow: ['allowed.example'] },
+    });
     await untilWorks('the far host takes it', () => guest.start(), PATIENCE);
   });
   after(async () => {
@@ -92,6 +94,15 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     assert.equal(await guest.sh('cat /srv/after 2> /dev/null || echo lost'), 'lost');
     const { port, host_keys } = await guest.sshDetails();
     assert.deepEqual([port, host_keys], [before.port, before.host_keys]);
+    await until('the new host enforces the egress policy', async () => {
+      await guest.sh('getent hosts denied.example || true');
+      const { data } = await berth.client.expect<{ data: { name?: string }[] }>(
+        200,
+        'GET',
+        `${guest.path}/vm/egress/denied`,
+      );
+      return data.some(({ name }) => name === 'denied.example');
+    });
     await guest.sh('echo here > /srv/here; sync');
     assert((await guest.flush()).generation > receipt.generation);
   });

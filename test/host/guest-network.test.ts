@@ -368,6 +368,21 @@ describe('the guests’ network', { skip: NO_TAP, timeout: 300_000 }, () => {
     assert.match(problem, /^VMs have QEMU's user network, .*: BERTH_GUEST_NETWORK is user$/);
   });
 
+  test('a VM that runs keeps its network, also where the next agent cannot open it', async (context) => {
+    const kept = await openGuestNetwork(data_dir, 'user');
+    assert.match(kept.problem ?? '', /keep their TAP devices .*: BERTH_GUEST_NETWORK is user$/);
+    assert.deepEqual(kept.network, network);
+    // The name of the device on trial is taken.
+    await inNetwork(network, ['ip', 'link', 'add', 'vm1', 'type', 'veth', 'peer', 'name', 'taken']);
+    context.after(() => inNetwork(network, ['ip', 'link', 'delete', 'vm1']).catch(() => ''));
+    const failed = await openGuestNetwork(data_dir, 'auto');
+    assert.match(failed.problem ?? '', /keep their TAP devices .*vm1/);
+    assert.ok(failed.network);
+    const { chains, problem } = await mendForwarding(failed.network);
+    assert.equal(problem, null);
+    assert.ok(chains.some((line) => line.includes('masquerade')));
+  });
+
   test('a device vanishes with its holder, its table with the next look, and the rules come back when they are gone', async () => {
     neighbour.end();
     const names = () => inNetwork(network, ['ip', '-br', 'link']);

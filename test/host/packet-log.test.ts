@@ -23,12 +23,22 @@ const readers = () =>
     }
   });
 
-test('the reader of the log runs without root, and ends with a killed agent', {
+/** What the packaged service may have, as setpriv(1) takes it. */
+function serviceCapabilities(): string {
+  const unit = readFileSync(join(import.meta.dirname, '../../packaging/debian/berth.service'), 'utf8');
+  const named = [...unit.matchAll(/^CapabilityBoundingSet=(.*)$/gm)].flatMap(([, line = '']) =>
+    line.split(' '),
+  );
+  return ['-all', ...named.map((name) => `+${name.replace('CAP_', '').toLowerCase()}`)].join(',');
+}
+
+test('the reader of the log runs without root, within the service’s capabilities, and ends with a killed agent', {
   skip: NO_TAP,
 }, async () => {
   const script = `import(${JSON.stringify(PACKET_LOG)}).then(({ runPacketLog }) => runPacketLog(
     { namespace: null, group: ${GROUP}, log: console, takeDenial: () => undefined }, new AbortController().signal))`;
-  const agent = spawn(process.execPath, ['-e', script], { stdio: 'ignore' });
+  const confined = [`--bounding-set=${serviceCapabilities()}`, '--no-new-privs', '--', process.execPath];
+  const agent = spawn('setpriv', [...confined, '-e', script], { stdio: 'ignore' });
   try {
     await until('the log is read', () => readers().length === 1);
     const status = readFileSync(`/proc/${readers()[0]}/status`, 'latin1');

@@ -265,7 +265,7 @@ const HOST_ROOMS: Record<string, readonly string[]> = {
   'host-store': [],
   vm: ['qmp'],
   network: ['vm'],
-  egress: ['network', 'vm'],
+  egress: ['network'],
   guest: ['qmp'],
   lease: ['vm'],
   keys: ['guest'],

@@ -3,6 +3,9 @@
  * a network namespace or in a guest. The policy is {@link ATTEMPTED_POLICY}; the names and servers are those of `egress-lab.ts`.
  */
 import type { EgressPolicy } from '../../src/lib/egress-policy.ts';
+import { type Attempt, EVIL, GOOD, tcp, text, udp } from './egress-attempt.ts';
+import { get, HTTP_ATTEMPTS } from './egress-http-attempts.ts';
+import { PACKET_ATTEMPTS } from './egress-packets.ts';
 import { extension, hello, helloFor, inRecords, number, serverName } from './tls-hello.ts';
 
 export const ATTEMPTED_POLICY: EgressPolicy = {
@@ -13,21 +16,6 @@ export const ATTEMPTED_POLICY: EgressPolicy = {
   ],
 };
 
-export interface Attempt {
-  readonly name: string;
-  readonly kind: 'tcp' | 'udp' | 'icmp' | 'raw';
-  readonly address: string;
-  /** Of raw: the protocol. */
-  readonly port: number;
-  readonly send: readonly Buffer[];
-  /** In mode open a server sees it, or it is answered: else its failure proves nothing. */
-  readonly reaches_in_open: boolean;
-  /** No answer may contain this. */
-  readonly forbidden?: Buffer;
-}
-
-const GOOD = '203.0.113.10';
-const EVIL = '203.0.113.66';
 const LITERAL = '203.0.113.20';
 const FOREIGN = '203.0.113.53';
 const GATEWAY = '10.0.2.2';
@@ -35,18 +23,14 @@ const RESOLVER = '10.0.2.3';
 
 const EVIL_BYTES = Buffer.from([203, 0, 113, 66]);
 
-function text(...parts: string[]): Buffer[] {
-  return parts.map((part) => Buffer.from(part, 'latin1'));
-}
-
-export function dnsQuery(name: string, type = 1): Buffer {
+export function dnsQuery(name: string, type = 1, dns_class = 1): Buffer {
   const labels = name.split('.').filter((label) => label !== '');
   return Buffer.concat([
     Buffer.from([0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0]),
     ...labels.map((label) => Buffer.concat([number(1, label.length), Buffer.from(label, 'latin1')])),
     Buffer.from([0]),
     number(2, type),
-    number(2, 1),
+    number(2, dns_class),
   ]);
 }
 
@@ -54,29 +38,29 @@ function framed(message: Buffer): Buffer {
   return Buffer.concat([number(2, message.length), message]);
 }
 
-const tcp = (
-  name: string,
-  address: string,
-  port: number,
-  send: readonly Buffer[] = [],
-  open = true,
-): Attempt => ({
-  name,
-  kind: 'tcp',
-  address,
-  port,
-  send,
-  reaches_in_open: open,
-});
-const udp = (name: string, address: string, port: number, send: readonly Buffer[], open = true): Attempt => ({
-  ...tcp(name, address, port, send, open),
-  kind: 'udp',
-});
 /** A look-up at the guest's resolver. In mode open the host's resolver answers, which this lab does not have. */
 const lookUp = (name: string, asked: string, forbidden: Buffer, type = 1): Attempt => ({
   ...udp(name, RESOLVER, 53, [dnsQuery(asked, type)], false),
   forbidden,
 });
+
+const ask = (name: string, send: readonly Buffer[]): Attempt => ({
+  ...udp(name, RESOLVER, 53, send, false),
+  forbidden: EVIL_BYTES,
+});
+
+function changed(message: Buffer, at: number, byte: number): Buffer {
+  const copy = Buffer.from(message);
+  copy[at] = byte;
+  return copy;
+}
+
+function twoQuestions(first: string, second: string): Buffer {
+  return changed(Buffer.concat([dnsQuery(first), dnsQuery(second).subarray(12)]), 5, 2);
+}
+
+/** A name that is a pointer to itself, and a type and class. */
+const POINTER = Buffer.from([0xc0, 0x0c, 0, 1, 0, 1]);
 
 const LOOK_UPS: readonly Attempt[] = [
   lookUp('look-up of a name that is not allowed', 'evil.test', EVIL_BYTES),
@@ -95,6 +79,26 @@ const LOOK_UPS: readonly Attempt[] = [
   lookUp('a private address beside a public one', 'mixed.test', Buffer.from([192, 168, 7, 7])),
   lookUp('a CNAME to a private address', 'inward.test', Buffer.from([10, 0, 0, 9])),
   lookUp('the target of an allowed CNAME, by itself', 'end.evilchain.test', Buffer.from([203, 0, 113, 40])),
+  lookUp('look-up of a name with an underscore', '_evil._tcp.evil.test', EVIL_BYTES),
+  lookUp('look-up of an A-label', 'xn--evil-9cd.evil.test', EVIL_BYTES),
+  lookUp('look-up of a name with other bytes', 'allowed.test\u00ad.evil.test', EVIL_BYTES),
+  lookUp('look-up of a zone', 'evil.test', EVIL_BYTES, 252),
+  ask('look-up in another class', [dnsQuery('evil.test', 1, 3)]),
+  ask('two questions in one message', [twoQuestions('allowed.test', 'evil.test')]),
+  ask('an answer instead of a question', [changed(dnsQuery('evil.test'), 2, 0x81)]),
+  ask('an update instead of a question', [changed(dnsQuery('evil.test'), 2, 0x28)]),
+  ask('a pointer in the question', [Buffer.concat([dnsQuery('').subarray(0, 12), POINTER])]),
+  {
+    ...tcp(
+      'a look-up by TCP, behind one that is allowed',
+      RESOLVER,
+      53,
+      [Buffer.concat([framed(dnsQuery('allowed.test')), framed(dnsQuery('evil.test'))])],
+      false,
+    ),
+    forbidden: EVIL_BYTES,
+  },
+  tcp('data to port 53 that is no look-up, by TCP', EVIL, 53, text('evil data')),
   { ...udp('a foreign resolver', FOREIGN, 53, [dnsQuery('evil.test')]), forbidden: Buffer.from('REACHED') },
   {
     ...tcp('a foreign resolver by TCP', FOREIGN, 53, [framed(dnsQuery('evil.test'))]),
@@ -133,6 +137,17 @@ const TLS: readonly Attempt[] = [
   tcp('an address as name', EVIL, 443, [helloFor(EVIL)]),
   tcp('a name with a NUL', GOOD, 443, [helloFor('allowed.test\u0000.evil.test')]),
   tcp('a name with a final dot', GOOD, 443, [helloFor('evil.test.')]),
+  tcp('another name with a final dot at its address', EVIL, 443, [helloFor('allowed.test.')]),
+  tcp('a name in mixed case', GOOD, 443, [helloFor('eViL.TeSt')]),
+  tcp('a name with an underscore', GOOD, 443, [helloFor('_evil.allowed.test')]),
+  tcp('an A-label that looks like the allowed name', GOOD, 443, [helloFor('xn--evil-llowed-2ve.test')]),
+  tcp('a name with other bytes', GOOD, 443, [helloFor('allowed.test\u00ad.evil.test')]),
+  tcp('a name with a port', GOOD, 443, [helloFor('evil.test:443')]),
+  tcp('the target of an allowed CNAME', '203.0.113.40', 443, [helloFor('end.evilchain.test')]),
+  tcp('a hello in many records', GOOD, 443, [inRecords(hello([serverName('evil.test')]), 7)]),
+  tcp('a record without bytes in front', GOOD, 443, [Buffer.from([22, 3, 1, 0, 0]), evilHello]),
+  tcp('an alert in front', GOOD, 443, [Buffer.from([21, 3, 1, 0, 2, 1, 0]), evilHello]),
+  tcp('a longer length than the hello has', GOOD, 443, [changed(evilHello, 8, 255), ...text('evil')]),
   tcp('two names', GOOD, 443, [inRecords(hello([serverName('allowed.test', 'evil.test')]))]),
   tcp('two names, the other first', GOOD, 443, [inRecords(hello([serverName('evil.test', 'allowed.test')]))]),
   tcp('two extensions', GOOD, 443, [inRecords(hello([serverName('allowed.test'), serverName('evil.test')]))]),
@@ -164,81 +179,13 @@ const TLS: readonly Attempt[] = [
   udp('QUIC to an allowed address', GOOD, 443, text('evil')),
 ];
 
-const http = (name: string, address: string, ...parts: string[]) => tcp(name, address, 80, text(...parts));
-const get = (host: string, target = '/') => `GET ${target} HTTP/1.1\r\nHost: ${host}\r\n\r\n`;
-
-const HTTP: readonly Attempt[] = [
-  http('a host that is not allowed', EVIL, get('evil.test')),
-  http('a host that is not allowed, at an allowed address', GOOD, get('evil.test')),
-  http('an allowed host at another address', EVIL, get('allowed.test')),
-  http('no host', EVIL, 'GET /evil HTTP/1.0\r\n\r\n'),
-  http('no host, at an allowed address', GOOD, 'GET /evil HTTP/1.0\r\n\r\n'),
-  http('another host in the second request', GOOD, get('allowed.test'), get('evil.test')),
-  http('another host in a request behind the first', GOOD, get('allowed.test') + get('evil.test')),
-  http(
-    'another host behind a chunked body',
-    GOOD,
-    `POST / HTTP/1.1\r\nHost: allowed.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n${get('evil.test')}`,
-  ),
-  http(
-    'smuggling by length and chunks',
-    GOOD,
-    `POST / HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n${get('evil.test')}`,
-  ),
-  http(
-    'smuggling by a hidden chunked',
-    GOOD,
-    `POST / HTTP/1.1\r\nHost: allowed.test\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n${get('evil.test')}`,
-  ),
-  http(
-    'another host in a body whose length Connection names',
-    GOOD,
-    `GET / HTTP/1.1\r\nHost: allowed.test\r\nConnection: content-length\r\nContent-Length: ${get('evil.test').length}\r\n\r\n${get('evil.test')}`,
-  ),
-  http('two hosts', GOOD, 'GET / HTTP/1.1\r\nHost: allowed.test\r\nHost: evil.test\r\n\r\n'),
-  http('two hosts, the other first', GOOD, 'GET / HTTP/1.1\r\nHost: evil.test\r\nHost: allowed.test\r\n\r\n'),
-  http('a folded host', GOOD, 'GET / HTTP/1.1\r\nHost: allowed.test\r\n evil.test\r\n\r\n'),
-  http('a space before the colon', GOOD, 'GET / HTTP/1.1\r\nHost : evil.test\r\nHost: allowed.test\r\n\r\n'),
-  http('a host with a user', GOOD, get('allowed.test@evil.test')),
-  http('a host with another port', GOOD, get('allowed.test:8080', '/evil')),
-  http('a list of hosts', GOOD, get('allowed.test, evil.test')),
-  http('a host with a NUL', GOOD, get('allowed.test\u0000.evil.test')),
-  http('an address as host', EVIL, get(EVIL, '/evil')),
-  http('another host in the URL', GOOD, get('allowed.test', 'http://evil.test/')),
-  http('another host than in the URL', GOOD, get('evil.test', 'http://allowed.test/')),
-  http('a URL with a user', GOOD, get('allowed.test', 'http://allowed.test@evil.test/')),
-  http('another host in front of a path', GOOD, get('allowed.test', 'evil.test:80')),
-  http('CONNECT', GOOD, 'CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\n'),
-  http('CONNECT with an allowed host', GOOD, 'CONNECT evil.test:443 HTTP/1.1\r\nHost: allowed.test\r\n\r\n'),
-  http(
-    'CONNECT to an allowed host for evil',
-    GOOD,
-    'CONNECT allowed.test:22 HTTP/1.1\r\nHost: allowed.test:22\r\nevil: 1\r\n\r\n',
-  ),
-  http(
-    'an upgrade to HTTP/2',
-    GOOD,
-    'GET /evil HTTP/1.1\r\nHost: evil.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n',
-  ),
-  http(
-    'a WebSocket to another host',
-    GOOD,
-    'GET / HTTP/1.1\r\nHost: evil.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n',
-  ),
-  http('HTTP/2 without upgrade', GOOD, 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nevil'),
-  http('bare line feeds', GOOD, 'GET / HTTP/1.1\nHost: evil.test\n\n'),
-  http('another protocol on port 80', EVIL, 'evil\r\n'),
-  http('another protocol on port 80 of an allowed address', GOOD, 'SSH-2.0-evil\r\n'),
-  tcp('an HTTP proxy', EVIL, 3128, text(get('allowed.test', 'http://allowed.test/'))),
-  tcp(
-    'an HTTP proxy at an allowed name',
-    GOOD,
-    3128,
-    text('CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test\r\n\r\n'),
-  ),
-];
-
 const PLACES: readonly Attempt[] = [
+  tcp('another port of the name server', '203.0.113.2', 443, [helloFor('allowed.test')], false),
+  tcp('the next hop', '198.51.100.2', 443, [helloFor('allowed.test')]),
+  udp('another protocol to an address that is allowed with a port', LITERAL, 5000, text('evil')),
+  tcp('a Teredo address', '2001:0:cb00:7142::1', 443, [helloFor('allowed.test')], false),
+  tcp('an IPv4-compatible address', '::203.0.113.66', 443, [helloFor('allowed.test')], false),
+
   ...[22, 25, 5432, 8080].map((port) => tcp(`port ${port} of an address`, EVIL, port, text('evil'))),
   ...[22, 5432, 8080].map((port) => tcp(`port ${port} of an allowed name`, GOOD, port, text('evil'))),
   ...[22, 443, 80].map((port) =>
@@ -291,7 +238,14 @@ const PACKETS: readonly Attempt[] = [
   ),
 ];
 
-export const ATTEMPTS: readonly Attempt[] = [...LOOK_UPS, ...TLS, ...HTTP, ...PLACES, ...PACKETS];
+export const ATTEMPTS: readonly Attempt[] = [
+  ...LOOK_UPS,
+  ...TLS,
+  ...HTTP_ATTEMPTS,
+  ...PLACES,
+  ...PACKETS,
+  ...PACKET_ATTEMPTS,
+];
 
 /** Lines for `egress-probe.pl`. */
 export function probeLines(attempts: readonly Attempt[], wait_ms: number): string {

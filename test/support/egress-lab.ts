@@ -1,18 +1,26 @@
 /**
  * A guest, its host and an internet, each a network namespace: the host's side as the agent sets it up, the guest's as a VM would be.
  *
- *   guest 198.18.7.2 ── vm0 ─ router (the installation's namespace: packet rules, gate) ─ 198.51.100.2 internet
+ *   guest 10.0.2.15 ── vm1794, 198.18.7.2 ─ router (the installation's namespace: packet rules, gate) ─ 198.51.100.2 internet
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { SecretsAuthority } from '../../src/agent-api/secret-types.ts';
 import { CertificateSource } from '../../src/host/egress/certificate-source.ts';
 import { GateChild } from '../../src/host/egress/gate-child.ts';
-import type { CountedDenial, Denial } from '../../src/host/egress/gate-messages.ts';
+import type { CountedDenial, Denial, GuestPolicy } from '../../src/host/egress/gate-messages.ts';
 import { GATE_ROUTES, guestRules } from '../../src/host/egress/guest-rules.ts';
 import { runPacketLog } from '../../src/host/egress/packet-log.ts';
 import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
-import { DENIED_LOG_GROUP, GATE_MARK, LOG_DENIED } from '../../src/host/network/addresses.ts';
-import { CLOSED_IPV4 } from '../../src/lib/closed-networks.ts';
+import {
+  DENIED_LOG_GROUP,
+  GATE_MARK,
+  GATEWAY,
+  GATEWAY_MAC,
+  guestAddress,
+  tapName,
+} from '../../src/host/network/addresses.ts';
+import { guestsRules, LINK } from '../../src/host/network/guests-rules.ts';
+import { tapAddresses, tapRules } from '../../src/host/network/tap-rules.ts';
 import type { EgressPolicy } from '../../src/lib/egress-policy.ts';
 import { createLog } from '../../src/lib/log.ts';
 import {
@@ -27,7 +35,10 @@ import {
   NEAR,
 } from './egress-outside.ts';
 
-export const GUEST = '198.18.7.2';
+const TAP = { ssh_port: 7 * 256 + 2, mac: '52:54:00:00:07:02' };
+const DEVICE = tapName(TAP.ssh_port);
+/** The guest's address outside of its device. */
+export const GUEST = guestAddress(TAP.ssh_port);
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
 const GATE_UID = 2_999_998;
@@ -53,7 +64,7 @@ export class EgressLab {
     const lab = new EgressLab(roots_file);
     try {
       for (const name of [lab.#guest, lab.#router]) ip('netns', 'add', name);
-      lab.#outside = await EgressOutside.open(lab.#router, 'out');
+      lab.#outside = await EgressOutside.open(lab.#router, LINK);
       lab.#build();
       lab.startGate();
       void runPacketLog(
@@ -89,23 +100,25 @@ export class EgressLab {
   #build(): void {
     const [guest, router] = [this.#guest, this.#router];
     for (const name of [guest, router]) ip('-n', name, 'link', 'set', 'lo', 'up');
-    ip('link', 'add', 'vm0', 'netns', router, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', guest);
-    for (const address of ['10.0.2.2/32', '10.0.2.3/32'])
-      ip('-n', router, 'address', 'add', address, 'dev', 'vm0');
-    ip('-n', router, 'address', 'add', 'fd00:7::1/64', 'dev', 'vm0', 'nodad');
-    ip('-n', router, 'link', 'set', 'vm0', 'up');
-    ip('-n', guest, 'address', 'add', `${GUEST}/32`, 'dev', 'eth0');
+    ip('link', 'add', DEVICE, 'netns', router, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', guest);
+    const in_router = (command: string, args: readonly string[], input: string) =>
+      inNamespace(this.path('router'), command, args, input);
+    in_router('nft', ['-f', '-'], tapRules(TAP));
+    in_router('ip', ['-batch', '-'], tapAddresses(TAP));
+    ip('-n', router, 'address', 'add', 'fd00:7::1/64', 'dev', DEVICE, 'nodad');
+    ip('-n', guest, 'link', 'set', 'eth0', 'address', TAP.mac, 'up');
+    ip('-n', guest, 'address', 'add', '10.0.2.15/32', 'dev', 'eth0');
     ip('-n', guest, 'address', 'add', 'fd00:7::2/64', 'dev', 'eth0', 'nodad');
-    ip('-n', guest, 'link', 'set', 'eth0', 'up');
-    ip('-n', router, 'route', 'add', `${GUEST}/32`, 'dev', 'vm0');
-    ip('-n', guest, 'route', 'add', 'default', 'via', '10.0.2.2', 'dev', 'eth0', 'onlink');
+    ip('-n', guest, 'neighbour', 'add', 'fd00:7::1', 'lladdr', GATEWAY_MAC, 'dev', 'eth0');
+    ip('-n', guest, 'route', 'add', 'default', 'via', GATEWAY, 'dev', 'eth0', 'onlink');
     ip('-n', guest, 'route', 'add', 'default', 'via', 'fd00:7::1');
     ip('-n', router, 'route', 'add', 'default', 'via', FAR);
     ip('-n', router, 'rule', 'add', 'fwmark', String(GATE_MARK), 'lookup', String(GATE_ROUTES));
     ip('-n', router, 'route', 'add', 'local', 'default', 'dev', 'lo', 'table', String(GATE_ROUTES));
     const settings = ['net.ipv4.ip_forward=1', 'net.ipv6.conf.all.forwarding=1'];
-    inNamespace(this.path('router'), 'sysctl', ['-qw', ...settings]);
-    inNamespace(this.path('router'), 'nft', ['-f', '-'], STATIC_RULES);
+    in_router('sysctl', ['-qw', ...settings], '');
+    const host_networks = [`${NEAR}/32`];
+    in_router('nft', ['-f', '-'], guestsRules({ resolvers: [NAME_SERVER], host_networks }));
   }
 
   startGate(): void {
@@ -135,13 +148,24 @@ export class EgressLab {
   }
 
   /** As the agent does it: the gate first, then the rules. */
-  async allow(
+  allow(
     policy: EgressPolicy,
     secrets: readonly GuestSecret[] = [],
     authority: SecretsAuthority | null = null,
   ): Promise<void> {
-    const guests = [{ address: GUEST, policy, secrets }];
-    this.#certificates.replace(authority, secrets);
+    return this.#enforce([{ address: GUEST, policy, secrets }], authority);
+  }
+
+  /** As for a VM that is no longer assigned. */
+  forget(): Promise<void> {
+    return this.#enforce([], null);
+  }
+
+  async #enforce(guests: readonly GuestPolicy[], authority: SecretsAuthority | null): Promise<void> {
+    this.#certificates.replace(
+      authority,
+      guests.flatMap(({ secrets }) => secrets),
+    );
     const { fingerprint } = this.#certificates;
     await this.#gate?.apply({
       resolvers: [NAME_SERVER],
@@ -149,7 +173,7 @@ export class EgressLab {
       guests,
       authority: fingerprint,
     });
-    const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT, log_group: DENIED_LOG_GROUP };
+    const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
     inNamespace(this.path('router'), 'nft', ['-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
   }
 
@@ -170,27 +194,3 @@ export class EgressLab {
     for (const name of [this.#guest, this.#router]) deleteNamespace(name);
   }
 }
-
-/** What holds for every guest, whatever its policy. */
-const STATIC_RULES = `
-table inet guests {
-  chain forward {
-    type filter hook forward priority filter; policy accept;
-    iifname "vm*" jump guest
-  }
-  chain guest {
-    ct direction reply accept
-    ip daddr { ${CLOSED_IPV4.join(', ')} } goto refuse
-    meta nfproto ipv6 drop
-  }
-  chain input {
-    type filter hook input priority filter; policy accept;
-    iifname "vm*" ct direction original meta mark != ${GATE_MARK} goto refuse
-  }
-  chain refuse {
-    ${LOG_DENIED}
-    meta l4proto tcp reject with tcp reset
-    reject with icmpx admin-prohibited
-  }
-}
-`;

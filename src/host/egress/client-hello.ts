@@ -2,12 +2,14 @@
  * Reads the server name (SNI) and the protocols (ALPN) of a TLS ClientHello (RFC 8446, 6066, 7301). Pure. The message may be cut into any segments and records.
  *
  * Anything that two readers could understand differently is refused: two names, two such extensions, lengths that do not add up, an
- * empty record. With Encrypted ClientHello the name is the outer one: the real one is the guest's and the server's secret.
+ * empty record, many small records. With Encrypted ClientHello the name is the outer one: the real one is the guest's and the server's secret.
  */
 import { sentName } from '../../lib/egress-policy.ts';
 
-/** The longest message that is read. Real ones have up to some 2 KiB. */
-export const HELLO_MAX_BYTES = 32 * 1024;
+/** The longest message that is read. Real ones have up to some 4 KiB. */
+export const HELLO_MAX_BYTES = 16 * 1024;
+/** It is read again with each segment, so that records of one byte would cost much time. */
+const RECORDS_MAX = 64;
 
 const RECORD_HEADER_BYTES = 5;
 const RECORD_MAX_BYTES = 16_384;
@@ -58,6 +60,7 @@ function joinRecords(received: Buffer): { readonly bytes: Buffer } | 'not tls' {
     if (at + RECORD_HEADER_BYTES > received.length) break;
     const length = received.readUInt16BE(at + 3);
     if (length === 0 || length > RECORD_MAX_BYTES) return 'not tls';
+    if (parts.length === RECORDS_MAX) return 'not tls';
     parts.push(received.subarray(at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + length));
     at += RECORD_HEADER_BYTES + length;
   }

@@ -2,13 +2,20 @@
 import type { CountedDenial, Denial } from './gate-messages.ts';
 
 const GATHER_MS = 200;
-/** Different destinations in that time; more are not passed on. */
-const GATHERED_MAX = 2_000;
+/**
+ * Destinations of one VM that are passed on in that time: of each instance the last 100 are kept. A VM that scans addresses must
+ * hide no other's attempts, and not keep the database busy.
+ */
+const TOLD_MAX = 100;
+const TOLD_MS = 5_000;
 
 export class Denials {
   readonly #pass: (denials: readonly CountedDenial[]) => void;
   readonly #gathered = new Map<string, CountedDenial>();
   #timer: NodeJS.Timeout | null = null;
+  /** By VM. */
+  readonly #told = new Map<string, number>();
+  #told_since_ms = 0;
 
   constructor(pass: (denials: readonly CountedDenial[]) => void) {
     this.#pass = pass;
@@ -17,9 +24,20 @@ export class Denials {
   add(denial: Denial): void {
     const key = JSON.stringify([denial.guest, denial.name, denial.address, denial.port]);
     const count = (this.#gathered.get(key)?.count ?? 0) + 1;
-    if (count === 1 && this.#gathered.size >= GATHERED_MAX) return;
+    if (count === 1 && !this.#mayTell(denial.guest)) return;
     this.#gathered.set(key, { ...denial, at_ms: Date.now(), count });
     this.#timer ??= setTimeout(() => this.#passOn(), GATHER_MS);
+  }
+
+  #mayTell(guest: string): boolean {
+    const now_ms = performance.now();
+    if (now_ms - this.#told_since_ms >= TOLD_MS) {
+      this.#told_since_ms = now_ms;
+      this.#told.clear();
+    }
+    const told = (this.#told.get(guest) ?? 0) + 1;
+    this.#told.set(guest, told);
+    return told <= TOLD_MAX;
   }
 
   #passOn(): void {

@@ -24,7 +24,6 @@ import { Signal } from '../../lib/signal.ts';
 import { DENIED_LOG_GROUP, GATE_MARK, guestAddress } from '../network/addresses.ts';
 import { type GuestNetwork, hostAddresses, inNetwork } from '../network/guest-network.ts';
 import { hostResolvers } from '../network/resolvers.ts';
-import { PROBE_UID } from '../vm/uid.ts';
 import { CertificateSource } from './certificate-source.ts';
 import { Denials } from './denials.ts';
 import { GateChild } from './gate-child.ts';
@@ -32,17 +31,17 @@ import type { CountedDenial, GuestPolicy } from './gate-messages.ts';
 import { GATE_ROUTES, guestRules } from './guest-rules.ts';
 import { runPacketLog } from './packet-log.ts';
 
-/** The gate's user: one of the VMs' users, so that the host's own rules close private networks to it, too. */
-const GATE_UID = PROBE_UID - 1;
 /** In the guests' network, where nothing else listens. */
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
 /** Debian's authorities, and those that its operator adds (update-ca-certificates). */
 const ROOTS_FILE = '/etc/ssl/certs/ca-certificates.crt';
-/** How long a change waits for a gate that is being started. The rules are closed without it. */
+/** How long a change waits for the gate. The rules are closed without it. */
 const GATE_MS = 1_500;
-/** Denied destinations that wait for the control plane. */
+/** Denied destinations that wait for the control plane, and those of one instance once many wait. */
 const WAITING_MAX = 10_000;
+const WAITING_OF_ONE_MAX = 100;
+const MANY_WAIT = 1_000;
 
 type Policed = Pick<Assignment, 'instance_id' | 'egress' | 'secrets'> & {
   readonly spec: { readonly ssh_port: number };
@@ -80,7 +79,7 @@ export class EgressControl {
         own_namespace: `/proc/${process.pid}/ns/net`,
         relay_port: RELAY_PORT,
         names_port: NAMES_PORT,
-        uid: GATE_UID,
+        uid: options.network.gate_uid,
         roots_file: ROOTS_FILE,
         log: options.log,
         takeDenials: take,
@@ -166,7 +165,8 @@ export class EgressControl {
       authority: this.#certificates.fingerprint,
     };
     const late = new AbortController();
-    await Promise.race([this.#gate.apply(state), pause(GATE_MS, late.signal)]);
+    const is_late = pause(GATE_MS, late.signal).then(() => true);
+    if (await Promise.race([this.#gate.apply(state).then(() => false), is_late])) this.#gate.endStalled();
     late.abort();
     await inNetwork(network, ['sh', '-c', ROUTES_SCRIPT]);
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
@@ -178,7 +178,7 @@ export class EgressControl {
   #take(denials: readonly CountedDenial[]): void {
     for (const { guest, name, address, port, count, at_ms } of denials) {
       const instance_id = this.#instances.get(guest);
-      if (!instance_id || this.#waiting.length >= WAITING_MAX) continue;
+      if (!instance_id || !this.#mayWait(instance_id)) continue;
       this.#waiting.push({
         instance_id,
         at: rfc3339(new Date(at_ms)),
@@ -189,6 +189,12 @@ export class EgressControl {
       });
     }
     this.#waits.notify();
+  }
+
+  #mayWait(instance_id: InstanceId): boolean {
+    if (this.#waiting.length < MANY_WAIT) return true;
+    const of_one = this.#waiting.filter((each) => each.instance_id === instance_id).length;
+    return this.#waiting.length < WAITING_MAX && of_one < WAITING_OF_ONE_MAX;
   }
 
   async #reports(signal: AbortSignal): Promise<void> {

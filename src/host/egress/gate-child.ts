@@ -89,6 +89,11 @@ export class GateChild {
     while (this.#confirmed < sequence && !signal.aborted) await this.#confirmations.wait({ signal });
   }
 
+  /** Ends one that serves and does not take the state: it may still permit what is no longer allowed. One that starts has no state yet. */
+  endStalled(): void {
+    if (this.#confirmed > 0) this.kill();
+  }
+
   /** It is started again. */
   kill(): void {
     this.#child?.kill('SIGKILL');

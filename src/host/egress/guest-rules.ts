@@ -13,6 +13,7 @@
  *   everything else, and look-ups or connections without a gate         logged and refused
  *
  * Invariants:
+ * - every VM is restricted but those that are known to be open: one whose assignment is gone may run on for a moment;
  * - each packet is decided by the present rules, so a change holds for open connections;
  * - applying the text replaces the table in one transaction; the kernel keeps it while the agent is down.
  */
@@ -20,7 +21,7 @@ import { isIPv4 } from 'node:net';
 import { assert } from '../../lib/assert.ts';
 import { activeEntries, type NetworkEntry, portsOf } from '../../lib/egress-policy.ts';
 import { networkWithin } from '../../lib/networks.ts';
-import { GATE_MARK, LOG_DENIED } from '../network/addresses.ts';
+import { DENIED_SET, GATE_MARK, LOG_DENIED, perGuest } from '../network/addresses.ts';
 import type { GuestPolicy } from './gate-messages.ts';
 
 export interface GuestRulesOptions {
@@ -31,27 +32,23 @@ export interface GuestRulesOptions {
   readonly names_port: number;
 }
 
+/** Of one VM at the gate: packets with look-ups, and new connections. More are dropped, and sent again by the guest's kernel. */
+const BOUND_LOOK_UPS = 'update @look_ups { ip saddr limit rate over 300/second burst 1000 packets } drop';
+const BOUND_CONNECTIONS = 'update @opened { ip saddr limit rate over 300/second burst 1000 packets } drop';
+
 export const EGRESS_TABLE = 'berth_egress';
 const HTTPS_PORT = 443;
 /** The routing table of marked packets. */
 export const GATE_ROUTES = 6265;
 
 export function guestRules(options: GuestRulesOptions): string {
-  const restricted = options.guests.filter(({ policy }) => policy.mode !== 'open');
-  for (const { address } of restricted) assert(isIPv4(address), 'a VM has an IPv4 address');
   const { interfaces, relay_port, names_port } = options;
-  const with_secrets = options.guests.filter(({ secrets }) => secrets.length > 0);
-  for (const { address } of with_secrets) assert(isIPv4(address), 'a VM has an IPv4 address');
-  const from = `iifname "${interfaces}" ip saddr @restricted`;
+  const from = `iifname "${interfaces}" ip saddr != @open`;
   return [
     `table inet ${EGRESS_TABLE} {}`,
     `delete table inet ${EGRESS_TABLE}`,
     `table inet ${EGRESS_TABLE} {`,
-    `  set restricted { type ipv4_addr; ${elements(restricted.map(({ address }) => address))} }`,
-    `  set networks { type ipv4_addr . ipv4_addr; flags interval; ${elements(networks(restricted, false))} }`,
-    `  set ports { type ipv4_addr . ipv4_addr . inet_service; flags interval; ${elements(networks(restricted, true))} }`,
-    `  set relayed { type ipv4_addr . inet_service; ${elements(relayed(restricted))} }`,
-    `  set with_secrets { type ipv4_addr; ${elements(with_secrets.map(({ address }) => address))} }`,
+    ...sets(options.guests),
     '  chain allowed {',
     '    ct direction reply accept',
     '    ip saddr . ip daddr @networks accept',
@@ -63,12 +60,16 @@ export function guestRules(options: GuestRulesOptions): string {
     `    ${from} jump lead`,
     '  }',
     '  chain intercept {',
+    `    ip saddr @with_secrets tcp dport ${HTTPS_PORT} ct state new ${BOUND_CONNECTIONS}`,
     `    ip saddr @with_secrets tcp dport ${HTTPS_PORT} ct direction original ct state new ct mark set ${GATE_MARK}`,
     // Until they end, also when the last secret is removed.
     `    meta l4proto tcp ct direction original ct mark ${GATE_MARK} tproxy ip to :${relay_port} meta mark set ${GATE_MARK} accept`,
     '  }',
     '  chain lead {',
     '    jump allowed',
+    // All guests share the gate.
+    `    meta l4proto udp th dport 53 ${BOUND_LOOK_UPS}`,
+    `    meta l4proto tcp ct state new ${BOUND_CONNECTIONS}`,
     `    meta l4proto { tcp, udp } th dport 53 meta mark set ${GATE_MARK} accept`,
     `    meta l4proto tcp ip saddr . th dport @relayed tproxy ip to :${relay_port} meta mark set ${GATE_MARK} accept`,
     '  }',
@@ -85,7 +86,7 @@ export function guestRules(options: GuestRulesOptions): string {
     '    type filter hook forward priority filter - 5; policy accept;',
     `    ${from} jump decide`,
     // What belongs to a connection of the VM that was allowed before.
-    `    oifname "${interfaces}" ip daddr @restricted ct direction reply jump answers`,
+    `    oifname "${interfaces}" ip daddr != @open ct direction reply jump answers`,
     '  }',
     '  chain answers {',
     '    ip daddr . ip saddr @networks accept',
@@ -105,6 +106,24 @@ export function guestRules(options: GuestRulesOptions): string {
     '}',
     '',
   ].join('\n');
+}
+
+function sets(guests: readonly GuestPolicy[]): string[] {
+  for (const { address } of guests) assert(isIPv4(address), 'a VM has an IPv4 address');
+  const open = guests.filter(({ policy }) => policy.mode === 'open');
+  const restricted = guests.filter(({ policy }) => policy.mode !== 'open');
+  const with_secrets = guests.filter(({ secrets }) => secrets.length > 0);
+  const addresses = (all: readonly GuestPolicy[]) => elements(all.map(({ address }) => address));
+  return [
+    `  set open { type ipv4_addr; ${addresses(open)} }`,
+    `  set networks { type ipv4_addr . ipv4_addr; flags interval; ${elements(networks(restricted, false))} }`,
+    `  set ports { type ipv4_addr . ipv4_addr . inet_service; flags interval; ${elements(networks(restricted, true))} }`,
+    `  set relayed { type ipv4_addr . inet_service; ${elements(relayed(restricted))} }`,
+    `  set with_secrets { type ipv4_addr; ${addresses(with_secrets)} }`,
+    perGuest('look_ups'),
+    perGuest('opened'),
+    DENIED_SET,
+  ];
 }
 
 function elements(all: readonly string[]): string {

@@ -10,6 +10,7 @@ import {
   request,
   type Server,
   type ServerResponse,
+  STATUS_CODES,
 } from 'node:http';
 import type { Socket } from 'node:net';
 import {
@@ -147,7 +148,7 @@ export function passRequest(incoming: IncomingMessage, response: ServerResponse,
   });
   outgoing.on('continue', () => response.writeContinue());
   outgoing.on('information', ({ statusCode, headers }) => {
-    if (statusCode === 103) response.writeEarlyHints(headers as Record<string, string>);
+    if (statusCode === 103) passHints(response, headers as Record<string, string>);
   });
   outgoing.once('response', (answer) => {
     answered = true;
@@ -171,6 +172,15 @@ export function passRequest(incoming: IncomingMessage, response: ServerResponse,
   });
   incoming.once('error', () => outgoing.destroy());
   incoming.pipe(outgoing, { end: false });
+}
+
+/** Clients do not depend on them, and Node throws for fields that it cannot read. */
+function passHints(response: ServerResponse, headers: Record<string, string>): void {
+  try {
+    response.writeEarlyHints(headers);
+  } catch {
+    // They are left out.
+  }
 }
 
 function asked(incoming: IncomingMessage, { agent, to, target, fields }: Passing, more: readonly string[]) {
@@ -252,7 +262,11 @@ function headText(answer: IncomingMessage, passes: Passing['passes'], more: read
 
 /** An answer of the gate itself; the connection ends with it. */
 export function sendText(response: ServerResponse, status: number, said: string): void {
-  response.writeHead(status, { 'Content-Type': 'text/plain; charset=utf-8', Connection: 'close' });
+  // Without it Node would take that of an answer that could not be passed on.
+  response.writeHead(status, STATUS_CODES[status], {
+    'Content-Type': 'text/plain; charset=utf-8',
+    Connection: 'close',
+  });
   response.end(`${said}\n`);
 }
 

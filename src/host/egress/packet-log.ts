@@ -20,8 +20,8 @@ const NFLOG_PAYLOAD = 9;
  */
 const UNPRIVILEGED: readonly string[] = [
   ...['setpriv', '--reuid=65534', '--regid=65534', '--clear-groups', '--no-new-privs'],
-  ...['--inh-caps=-all,+net_admin,+net_raw', '--ambient-caps=+net_admin,+net_raw'],
-  ...['--bounding-set=-all,+net_admin,+net_raw', '--pdeathsig=KILL', '--'],
+  // The packaged service lacks the other capabilities, and may not change its bounding set.
+  ...['--inh-caps=-all,+net_admin', '--ambient-caps=+net_admin', '--pdeathsig=KILL', '--'],
 ];
 
 /** Splits tcpdump's output into destinations. Pure. */

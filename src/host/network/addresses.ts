@@ -29,8 +29,13 @@ export function guestAddress(ssh_port: number): string {
 export const GATE_MARK = 0x6265;
 /** The group of the kernel's log (NFLOG) for packets that guests were refused. */
 export const DENIED_LOG_GROUP = 6265;
-/** The statement that logs such a packet, before it is refused. A scan must not flood the log. */
-export const LOG_DENIED = `limit rate 200/second burst 400 packets log group ${DENIED_LOG_GROUP} queue-threshold 1`;
+/** A set by guest with a rule about it, for the table that uses them. */
+export function perGuest(name: string): string {
+  return `  set ${name} { type ipv4_addr; size 65535; flags dynamic, timeout; timeout 1m; }`;
+}
+export const DENIED_SET = perGuest('denied');
+/** The statement that logs such a packet, before it is refused; with {@link DENIED_SET}. A scan must not flood the log, nor hide another's packets. */
+export const LOG_DENIED = `update @denied { ip saddr limit rate 50/second burst 200 packets } log group ${DENIED_LOG_GROUP} queue-threshold 1`;
 
 /** The name of its TAP device. */
 export function tapName(ssh_port: number): string {

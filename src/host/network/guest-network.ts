@@ -15,6 +15,7 @@ import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { messageOf } from '../../lib/errors.ts';
 import { dataFolderId, egressTable } from '../vm/egress-rules.ts';
+import { gateUid } from '../vm/uid.ts';
 import { GUESTS_END, guestAddress, HOST_END, tapName } from './addresses.ts';
 import { guestsRules, LINK } from './guests-rules.ts';
 import { removeHeld } from './hold-connections.ts';
@@ -44,6 +45,8 @@ export interface GuestNetwork {
   readonly link: string;
   /** The table of rules in the host's own namespace. */
   readonly table: string;
+  /** The egress gate's user. */
+  readonly gate_uid: number;
 }
 
 export function guestNetworkOf(data_dir: string): GuestNetwork {
@@ -54,14 +57,20 @@ export function guestNetworkOf(data_dir: string): GuestNetwork {
     path: `/run/netns/berth-${id}`,
     link: `${LINK_PREFIX}${id.slice(0, 8)}`,
     table: egressTable(id),
+    gate_uid: gateUid(id),
   };
 }
 
-/** Makes the network, and a TAP device on trial. Needs root. Returns the problem where it cannot be: see QEMU's user network. */
+/**
+ * Makes the network, and a TAP device on trial. Needs root. Returns the problem where it cannot be: see QEMU's user network. VMs that
+ * run with TAP devices keep their network: its rules must be mended, and it is returned beside the problem.
+ */
 export async function openGuestNetwork(
   data_dir: string,
   setting: 'auto' | 'user',
-): Promise<{ readonly network: GuestNetwork; readonly problem: null } | { network: null; problem: string }> {
+): Promise<
+  { readonly network: GuestNetwork; readonly problem: string | null } | { network: null; problem: string }
+> {
   const network = guestNetworkOf(data_dir);
   try {
     if (setting === 'user') throw new Error('BERTH_GUEST_NETWORK is user');
@@ -71,6 +80,11 @@ export async function openGuestNetwork(
     await runTool(file, args);
     return { network, problem: null };
   } catch (error) {
+    if (await hasDevices(network))
+      return {
+        network,
+        problem: `VMs keep their TAP devices while one of them runs: ${messageOf(error)}`,
+      };
     return {
       network: null,
       problem: `VMs have QEMU's user network, which is slower and less isolated: ${messageOf(error)}`,
@@ -199,6 +213,11 @@ export function hostAddresses(): string[] {
       ),
     ),
   ];
+}
+
+async function hasDevices(network: GuestNetwork): Promise<boolean> {
+  const links = await inNetwork(network, ['ip', '-br', 'link', 'show', 'type', 'tun']).catch(() => '');
+  return /^vm[0-9]/m.test(links);
 }
 
 function hasRules({ path }: GuestNetwork): Promise<boolean> {

@@ -5,11 +5,12 @@
 import { isIP } from 'node:net';
 import { CLOSED_IPV4 } from '../../lib/closed-networks.ts';
 import { networkRule, resolverRules } from '../vm/egress-rules.ts';
-import { GATE_MARK, GATEWAY, GUEST_RESOLVER, GUESTS, HOST_END, LOG_DENIED } from './addresses.ts';
+import { DENIED_SET, GATE_MARK, GATEWAY, GUEST_RESOLVER, GUESTS, HOST_END, LOG_DENIED } from './addresses.ts';
 
-/** Open connections of one guest to the outside: tracking them takes memory of the host. */
+/** Open connections of one guest to the outside and to the gate: tracking them takes memory of the host. */
 export const CONNECTIONS_MAX = 8_192;
 export const LINK = 'host';
+const COUNT_CONNECTIONS = `ct state new add @connections { ip saddr ct count over ${CONNECTIONS_MAX} } goto refuse`;
 
 export interface GuestsRules {
   /** IPv4 addresses of the host's resolvers. The first answers the guests. */
@@ -28,6 +29,7 @@ export function guestsRules({ resolvers, host_networks }: GuestsRules): string {
     'delete table inet guests',
     'table inet guests {',
     '  set connections { type ipv4_addr; size 65535; flags dynamic; }',
+    DENIED_SET,
     '  chain prerouting {',
     '    type nat hook prerouting priority dstnat; policy accept;',
     '    iifname "vm*" jump guest_dstnat',
@@ -52,8 +54,9 @@ export function guestsRules({ resolvers, host_networks }: GuestsRules): string {
     '  chain guest_input {',
     '    icmp type echo-request accept',
     // Only the rules of restricted guests set it.
-    `    meta mark ${GATE_MARK} accept`,
-    '    goto refuse',
+    `    meta mark != ${GATE_MARK} goto refuse`,
+    `    ${COUNT_CONNECTIONS}`,
+    '    accept',
     '  }',
     '  chain forward {',
     '    type filter hook forward priority filter; policy drop;',
@@ -66,7 +69,7 @@ export function guestsRules({ resolvers, host_networks }: GuestsRules): string {
     ...resolverRules('ip', resolvers),
     ...ipv4_networks.flatMap(networkRule),
     `    ip daddr { ${CLOSED_IPV4.join(', ')} } goto refuse`,
-    `    ct state new add @connections { ip saddr ct count over ${CONNECTIONS_MAX} } goto refuse`,
+    `    ${COUNT_CONNECTIONS}`,
     `    oifname "${LINK}" accept`,
     '  }',
     '  chain to_guest {',

@@ -30,6 +30,8 @@ export interface EgressOptions {
   /** First and last user of the VMs. */
   readonly first_uid?: number;
   readonly last_uid?: number;
+  /** The egress gate's user, to which the same is closed. */
+  readonly gate_uid?: number;
   /** For guests with TAP devices. */
   readonly chains?: readonly string[];
 }
@@ -62,6 +64,7 @@ export function egressRules(options: EgressOptions): string {
     '  chain output {',
     '    type filter hook output priority filter; policy accept;',
     `    meta skuid ${first_uid}-${last_uid} jump guest`,
+    ...(options.gate_uid === undefined ? [] : [`    meta skuid ${options.gate_uid} jump guest`]),
     // The ways into guests (machine/user-network-ports.ts) are for Berth, which checks who may use them.
     `    ip daddr ${GUEST_PORTS} meta skuid != 0 ct state new goto refuse`,
     '  }',

@@ -29,6 +29,7 @@ export async function applyEgressRules(options: {
   /** First and last user of the VMs; by default the range of uid.ts. */
   readonly first_uid?: number;
   readonly last_uid?: number;
+  readonly gate_uid?: number;
   /** More chains of the table. */
   readonly chains?: readonly string[];
 }): Promise<EgressResult> {

@@ -12,6 +12,14 @@ export const VM_UID_COUNT = 1_000_000;
 /** The last of the range, for test guests. No slot reaches it. */
 export const PROBE_UID = VM_UID_BASE + VM_UID_COUNT - 1;
 
+/**
+ * The user of an installation's egress gate, beyond those of VMs. Each has its own: the rules of an installation that was removed
+ * stay in the kernel, with the resolvers and networks of that time, and must not bind another's gate.
+ */
+export function gateUid(data_folder_id: string): number {
+  return VM_UID_BASE + VM_UID_COUNT + (Number.parseInt(data_folder_id.slice(0, 8), 16) % VM_UID_COUNT);
+}
+
 export interface VmUser {
   readonly uid: number;
   readonly gid: number;
