@@ -31,10 +31,11 @@ export async function setSecret(
   { instance_id, name }: SecretPlace,
   { value, hosts: given }: { readonly value: string; readonly hosts: readonly string[] },
 ): Promise<SecretRecord> {
-  checkName(name);
   checkValue(value);
   const hosts = checkedHosts(given);
   const instance = await lockInstanceOf(tx, principal, instance_id);
+  // The name is part of the path: an instance that the caller may not know about is 404, whatever the name.
+  checkName(name);
   refuseDeleting(instance);
   const names = await secretNames(tx, instance_id);
   if (!names.has(name) && names.size >= SECRETS_MAX) {

@@ -24,6 +24,7 @@ describe('secrets in the console', { skip: NO_BROWSER, timeout: 600_000 }, async
     await page.goto(path);
     await page.getByRole('heading', { name: 'No secrets yet' }).waitFor();
     await page.getByText("sends a request's headers back").waitFor();
+    await button('Set a secret').click();
     assert.deepEqual(await dialogFindings(page, button('Set a secret')), []);
     await button('Set a secret').click();
     await dialog().getByLabel('Name').fill('API_KEY');
@@ -37,7 +38,7 @@ describe('secrets in the console', { skip: NO_BROWSER, timeout: 600_000 }, async
     await dialog().getByLabel('Hosts').fill('api.example.com\n*.example.org');
     await dialog().getByRole('button', { name: 'Set', exact: true }).click();
     await page.getByText('BERTH_SECRET_API_KEY').waitFor();
-    await page.getByText('api.example.com, *.example.org').first().waitFor();
+    await page.getByRole('cell', { name: 'api.example.com, *.example.org' }).waitFor();
     assert.deepEqual(await kept(), [['API_KEY', 'api.example.com *.example.org', 'first-value']]);
     assert.deepEqual(await pageFindings(page, new URL(page.url()).origin, path), []);
     await page.getByRole('button', { name: 'Replace the value of API_KEY' }).click();

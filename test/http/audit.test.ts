@@ -50,6 +50,8 @@ const httpPort = async () => {
   const { id } = await api.instance(owner);
   return `/v1/instances/${id}/ports/${await makePort(api.db, id)}`;
 };
+const secret = async () => `/v1/instances/${(await api.instance(owner)).id}/secrets/TOKEN`;
+const setSecret = (path: string) => api.as(owner).put(path, { value: 'v', hosts: ['api.example.com'] });
 const vm = async (state: 'stopped' | 'running') =>
   `/v1/instances/${(await instanceIn(api, owner, state)).id}/vm`;
 
@@ -181,6 +183,12 @@ const INSTANCES: Record<string, Call> = {
     return api.as(owner).delete(`${path}/app.example.com`);
   },
   deletePort: async () => api.as(owner).delete(await httpPort()),
+  setSecret: async () => setSecret(await secret()),
+  deleteSecret: async () => {
+    const path = await secret();
+    await setSecret(path);
+    return api.as(owner).delete(path);
+  },
   createConsoleTicket: async () => api.as(owner).post(`${await vm('running')}/console/ticket`),
 };
 const webhook = async () => `/v1/webhooks/${(await makeWebhook(api, owner, 'http://127.0.0.1:9/')).id}`;

@@ -3,6 +3,8 @@ import type { Scope } from '../../src/auth/permissions.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { insertHostname } from '../../src/ports/hostname-store.ts';
+import { newPlaceholder } from '../../src/secrets/model.ts';
+import { upsertSecret } from '../../src/secrets/store.ts';
 import { newSecret } from '../../src/webhooks/sign.ts';
 import { newName, type TestApi } from './api.ts';
 import { makeGenerations } from './generations.ts';
@@ -61,6 +63,7 @@ export function endpointCases(api: TestApi): Record<string, EndpointCase> {
     ...keys(api),
     ...machines(api),
     ...ports(api),
+    ...secrets(api),
     ...webhooks(api),
     ...told(api),
     ...OPERATOR,
@@ -289,6 +292,27 @@ function ports(api: TestApi): Record<string, EndpointCase> {
       body: () => ({ hostname: `${newName()}.example.com` }),
     },
     [`DELETE ${one}/hostnames/{hostname}`]: { need: 'vm:write', resource: hostname },
+  };
+}
+
+function secrets(api: TestApi): Record<string, EndpointCase> {
+  const body = { value: 'v', hosts: ['api.example.com'] };
+  const instance = async (who: Person) => ({ id: (await api.instance(who)).id });
+  const secret = async (who: Person) => {
+    const { id } = await api.instance(who);
+    const [name, value] = ['TOKEN', Buffer.from('sealed')];
+    await upsertSecret(api.db, {
+      ...{ instance_id: id, name, value },
+      placeholder: newPlaceholder(),
+      hosts: body.hosts,
+    });
+    return { id, name };
+  };
+  const one = '/v1/instances/{id}/secrets/{name}';
+  return {
+    'GET /v1/instances/{id}/secrets': { need: 'vm:read', resource: instance },
+    [`PUT ${one}`]: { need: 'vm:write', resource: secret, body: () => body },
+    [`DELETE ${one}`]: { need: 'vm:write', resource: secret },
   };
 }
 
