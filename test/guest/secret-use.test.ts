@@ -37,7 +37,7 @@ describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_
     berth = await Installation.start({ program: [...shell, process.execPath, MAIN, 'start'] });
     guest = await GuestInstance.running(berth, 'web');
     await set('sk-one');
-    const seen = async () => PLACEHOLDER.test(await guest.sh('echo "$BERTH_SECRET_KEY"'));
+    const seen = async () => PLACEHOLDER.test(await session('echo "$BERTH_SECRET_KEY"'));
     await until('a session has the placeholder', seen);
   });
   after(async () => {
@@ -49,17 +49,20 @@ describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_
 
   const set = (value: string, hosts = ['api.test']) =>
     berth.client.expect(204, 'PUT', `${guest.path}/secrets/KEY`, { value, hosts });
+  /** A new one, which has the variables of that moment. */
+  const session = async (command: string, of = guest) =>
+    (await berth.ssh.run(of.target, command)).stdout.trim();
   /** What the server got; null: nothing arrived. */
   async function ask(of = guest): Promise<string | null> {
     const path = `/${Math.random()}`;
-    await of.sh(`curl -s -m 10 -H "X-Key: $BERTH_SECRET_KEY" https://api.test${path} || true`);
+    await session(`curl -s -m 10 -H "X-Key: $BERTH_SECRET_KEY" https://api.test${path} || true`, of);
     const got = servers.got.find(({ url }) => url === path);
     return got ? (fieldOf(got, 'x-key')[0] ?? null) : null;
   }
 
   test('arrives at its host, and at no other', async () => {
     assert.equal(await ask(), 'sk-one');
-    await guest.sh('curl -sk -m 10 -H "X-Key: $BERTH_SECRET_KEY" https://other.test/other');
+    await session('curl -sk -m 10 -H "X-Key: $BERTH_SECRET_KEY" https://other.test/other');
     const got = servers.got.find(({ url }) => url === '/other') ?? assert.fail('nothing arrived');
     assert.match(fieldOf(got, 'x-key')[0] ?? '', PLACEHOLDER);
   });
@@ -91,7 +94,7 @@ describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_
       const fork = GuestInstance.of(berth, id);
       await fork.start();
       await fork.learnHost();
-      const placeholder = await guest.sh('echo "$BERTH_SECRET_KEY"');
+      const placeholder = await session('echo "$BERTH_SECRET_KEY"');
       const path = `/fork-${secrets}`;
       await fork.sh(`curl -sk -m 10 -H 'X-Key: ${placeholder}' https://api.test${path} || true`);
       const got = servers.got.find(({ url }) => url === path) ?? assert.fail('nothing arrived');
