@@ -27,7 +27,6 @@ import { readSecrets } from '../launch/data-folder.ts';
 import { readJoinToken } from '../launch/join.ts';
 import { makeReachable } from '../launch/reachable.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
-import { withoutMemoryInDumps } from '../lib/core-dumps.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { VM_GID } from '../lib/system-ids.ts';
@@ -45,7 +44,6 @@ export interface AgentOptions {
 
 /** Runs until `signal` aborts; the VMs keep running. @throws StartError for what the operator must fix */
 export async function runAgent({ config, log, say, signal }: AgentOptions): Promise<void> {
-  withoutMemoryInDumps();
   const paths = pathsIn(config.data_dir);
   const separate_users = process.getuid?.() === 0;
   const image = await findHostImage(paths.images, 'debian-12', null);

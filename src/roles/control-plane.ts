@@ -33,7 +33,6 @@ import { keepFirstLogin } from '../launch/first-login.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { weakFiles } from '../launch/weak-files.ts';
 import { refuseWrongKey } from '../launch/wrong-key.ts';
-import { withoutMemoryInDumps } from '../lib/core-dumps.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
@@ -62,7 +61,6 @@ export interface ControlPlaneOptions {
 
 /** Runs until `signal` aborts. @throws StartError for what the operator must fix */
 export async function runControlPlane({ config, log, say, signal }: ControlPlaneOptions): Promise<void> {
-  withoutMemoryInDumps();
   const paths = pathsIn(config.data_dir);
   const secrets = await readSecrets(paths, config.secret_key);
   const { database_url } = config;

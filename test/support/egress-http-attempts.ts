@@ -27,6 +27,11 @@ export const HTTP_ATTEMPTS: readonly Attempt[] = [
     GOOD,
     `POST / HTTP/1.1\r\nHost: allowed.test\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n${get('evil.test')}`,
   ),
+  http(
+    'another host in a body whose length Connection names',
+    GOOD,
+    `GET / HTTP/1.1\r\nHost: allowed.test\r\nConnection: content-length\r\nContent-Length: ${get('evil.test').length}\r\n\r\n${get('evil.test')}`,
+  ),
   http('two hosts', GOOD, 'GET / HTTP/1.1\r\nHost: allowed.test\r\nHost: evil.test\r\n\r\n'),
   http('two hosts, the other first', GOOD, 'GET / HTTP/1.1\r\nHost: evil.test\r\nHost: allowed.test\r\n\r\n'),
   http('a host with a final dot', GOOD, get('evil.test.')),

@@ -53,6 +53,10 @@ const ZONE = [
     'cname=inward.test,secret.test',
     'host-record=secret.test,10.0.0.9',
   ],
+  // Those of secret-lab.ts.
+  ...['api', 'other', 'expired', 'selfsigned', 'wrongname'].map(
+    (name, at) => `address=/${name}.test/203.0.113.${71 + at}`,
+  ),
   ...[`host-record=self.test,${NEAR}`, 'local-ttl=0'],
 ];
 

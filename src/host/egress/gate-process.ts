@@ -1,17 +1,15 @@
 /**
  * The gate's process: `gate-process.ts RELAY UDP TCP ROOTS_FILE USER`, started by gate-child.ts with its listening sockets open. It reads
- * bytes of hostile guests, so it gives up root before the first one, and ends with the agent. It holds values of secrets, so neither a
- * core dump nor what it says at a crash has anything of its memory.
+ * bytes of hostile guests, so it gives up root before the first one, and ends with the agent. It holds values of secrets: what it says at a
+ * crash has none, and its core dumps have no memory, as those of the agent.
  */
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
-import { withoutMemoryInDumps } from '../../lib/core-dumps.ts';
 import { serveTcp, serveUdp } from './dns-server.ts';
 import { Gate } from './gate.ts';
 import type { FromGate, ToGate } from './gate-messages.ts';
 
 const [, , relay_fd, udp_fd, tcp_fd, roots_file = '', user] = process.argv;
-withoutMemoryInDumps();
 process.on('uncaughtException', (error) => {
   // Not the message: it could quote what was being read.
   const frames = String(error.stack)

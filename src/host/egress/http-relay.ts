@@ -6,6 +6,7 @@ import {
   type Agent,
   createServer,
   type IncomingMessage,
+  type OutgoingMessage,
   request,
   type Server,
   type ServerResponse,
@@ -161,9 +162,9 @@ export function passRequest(incoming: IncomingMessage, response: ServerResponse,
   response.once('close', () => {
     if (!response.writableFinished) outgoing.destroy();
   });
-  // With 100-continue the body waits for the server's word.
-  outgoing.flushHeaders();
   if (checked.body === 'none') return void outgoing.end();
+  // With 100-continue the body waits for the server's word.
+  sendHead(outgoing);
   incoming.once('end', () => {
     const trailers = checked.body === 'chunks' ? trailersOf(incoming.rawTrailers) : [];
     if (trailers.length > 0) outgoing.addTrailers(trailers);
@@ -203,7 +204,7 @@ function asked(incoming: IncomingMessage, { agent, to, target, fields }: Passing
 function sendAnswer(answer: IncomingMessage, response: ServerResponse, { passes }: Passing): void {
   response.sendDate = false;
   response.writeHead(answer.statusCode ?? 502, answer.statusMessage, answerFields(answer, passes));
-  response.flushHeaders();
+  sendHead(response);
   answer.once('end', () => {
     const trailers = trailersOf(answer.rawTrailers);
     if (trailers.length > 0) response.addTrailers(asRecord(trailers.flat()) as Record<string, string>);
@@ -215,6 +216,11 @@ function sendAnswer(answer: IncomingMessage, response: ServerResponse, { passes 
     if (!answer.complete) response.destroy();
   });
   answer.pipe(response, { end: false });
+}
+
+/** Sends what is known. Node's flushHeaders() would write the fields as UTF-8, and so change their other bytes. */
+function sendHead(message: OutgoingMessage): void {
+  message.write(Buffer.alloc(0));
 }
 
 function answerFields({ rawHeaders }: IncomingMessage, passes: Passing['passes']): string[] {

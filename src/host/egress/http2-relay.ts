@@ -24,7 +24,13 @@ const STREAMS_MAX = 256;
 const WINDOW_BYTES = 512 * 1024;
 const IDLE_MS = 5 * 60_000;
 
-const { NGHTTP2_CANCEL, NGHTTP2_FLAG_END_STREAM, NGHTTP2_NO_ERROR, NGHTTP2_REFUSED_STREAM } = constants;
+const {
+  NGHTTP2_CANCEL,
+  NGHTTP2_FLAG_END_STREAM,
+  NGHTTP2_INTERNAL_ERROR,
+  NGHTTP2_NO_ERROR,
+  NGHTTP2_REFUSED_STREAM,
+} = constants;
 
 export const SESSION_OPTIONS = {
   allowHTTP1: false,
@@ -138,7 +144,7 @@ function join(stream: ServerHttp2Stream, server: ClientHttp2Stream): void {
     try {
       stream.respond(kept(headers), { endStream, waitForTrailers: !endStream, sendDate: false } as object);
     } catch {
-      stream.close(constants.NGHTTP2_INTERNAL_ERROR);
+      stream.close(NGHTTP2_INTERNAL_ERROR);
     }
   });
   stream.once('trailers', (headers) => {
@@ -154,7 +160,9 @@ function join(stream: ServerHttp2Stream, server: ClientHttp2Stream): void {
   });
   server.once('close', () => {
     stream.unpipe(server).resume();
-    if (!stream.closed) stream.close(server.rstCode);
+    // A whole answer may still be on its way to the guest, with trailers.
+    if (server.rstCode === NGHTTP2_NO_ERROR && server.readableEnded) return;
+    if (!stream.closed) stream.close(server.rstCode || NGHTTP2_INTERNAL_ERROR);
   });
   stream.pipe(server);
   server.pipe(stream);

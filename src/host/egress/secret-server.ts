@@ -40,17 +40,18 @@ export interface ServerPlace {
 }
 
 /** `protocols`: what is offered (ALPN). @throws ServerTrouble */
-export function connectVerified(
+export async function connectVerified(
   { name, address, port }: ServerPlace,
   protocols: readonly string[],
   roots: TrustedRoots,
 ): Promise<TLSSocket> {
   const { promise, resolve, reject } = Promise.withResolvers<TLSSocket>();
+  const secureContext = readable(roots);
   const socket = connect({
     host: address,
     port,
     servername: name,
-    secureContext: roots.context(),
+    secureContext,
     rejectUnauthorized: true,
     ...(protocols.length === 0 ? {} : { ALPNProtocols: [...protocols] }),
   });
@@ -69,4 +70,13 @@ export function connectVerified(
     resolve(socket);
   });
   return promise;
+}
+
+/** @throws ServerTrouble */
+function readable(roots: TrustedRoots): SecureContext {
+  try {
+    return roots.context();
+  } catch (error) {
+    throw new ServerTrouble(`the host's authorities cannot be read: ${messageOf(error)}`);
+  }
 }

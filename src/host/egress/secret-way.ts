@@ -137,6 +137,8 @@ export class SecretWay {
     socket.once('close', () => this.#arriving.delete(key));
     const by_http2 =
       server instanceof ServerTrouble ? !offered.includes('http/1.1') && offered.length > 0 : isHttp2(server);
+    // A client that has gone must not leave its requests behind.
+    socket.allowHalfOpen = false;
     socket.unshift(received);
     (by_http2 ? this.#http2 : this.#http1).emit('connection', socket);
   }

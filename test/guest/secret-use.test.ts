@@ -1,0 +1,118 @@
+/** A secret from the API to a server on the internet: usual clients in a real guest, changes, and everything that a VM may go through. */
+import assert from 'node:assert/strict';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { EgressOutside, NAME_SERVER } from '../support/egress-outside.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { fieldOf, SecretServers } from '../support/secret-lab.ts';
+import { until } from '../support/waiting.ts';
+
+const IN_EFFECT_MS = 2_000;
+const MAIN = join(import.meta.dirname, '../../src/main.ts');
+const ROOTS = '/etc/ssl/certs/ca-certificates.crt';
+const PLACEHOLDER = /^berth-secret-[0-9a-f]{32}$/;
+
+describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
+  const folder = mkdtempSync(join(tmpdir(), 'berth-names-'));
+  const servers = new SecretServers();
+  let outside: EgressOutside;
+  let berth: Installation;
+  let guest: GuestInstance;
+
+  before(async () => {
+    outside = await EgressOutside.open(null, `eg${process.pid}`);
+    // Berth lets only the default route's interface forward.
+    writeFileSync(`/proc/sys/net/ipv4/conf/eg${process.pid}/forwarding`, '1');
+    await servers.prepare();
+    await servers.serve(outside.path);
+    writeFileSync(join(folder, 'resolv.conf'), `nameserver ${NAME_SERVER}\n`);
+    writeFileSync(join(folder, 'roots'), readFileSync(ROOTS, 'utf8') + readFileSync(servers.roots, 'utf8'));
+    // A copy of another test's mount would keep its device busy.
+    const alone = `awk '$2 ~ "^/tmp/" { print $2 }' /proc/mounts | sort -r | xargs -r umount -l`;
+    const mounts = `mount --bind ${folder}/resolv.conf /etc/resolv.conf && mount --bind ${folder}/roots ${ROOTS}`;
+    const shell = ['unshare', '--mount', 'sh', '-c', `${alone}; ${mounts} && exec "$@"`, 'sh'] as const;
+    berth = await Installation.start({ program: [...shell, process.execPath, MAIN, 'start'] });
+    guest = await GuestInstance.running(berth, 'web');
+    await set('sk-one');
+    const seen = async () => PLACEHOLDER.test(await session('echo "$BERTH_SECRET_KEY"'));
+    await until('a session has the placeholder', seen);
+  });
+  after(async () => {
+    await berth?.dispose();
+    await servers.close();
+    await outside?.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  const set = (value: string, hosts = ['api.test']) =>
+    berth.client.expect(204, 'PUT', `${guest.path}/secrets/KEY`, { value, hosts });
+  /** A new one, which has the variables of that moment. */
+  const session = async (command: string, of = guest) =>
+    (await berth.ssh.run(of.target, command)).stdout.trim();
+  /** What the server got; null: nothing arrived. */
+  async function ask(of = guest): Promise<string | null> {
+    const path = `/${Math.random()}`;
+    await session(`curl -s -m 10 -H "X-Key: $BERTH_SECRET_KEY" https://api.test${path} || true`, of);
+    const got = servers.got.find(({ url }) => url === path);
+    return got ? (fieldOf(got, 'x-key')[0] ?? null) : null;
+  }
+
+  test('arrives at its host, and at no other', async () => {
+    assert.equal(await ask(), 'sk-one');
+    await session('curl -sk -m 10 -H "X-Key: $BERTH_SECRET_KEY" https://other.test/other');
+    const got = servers.got.find(({ url }) => url === '/other') ?? assert.fail('nothing arrived');
+    assert.match(fieldOf(got, 'x-key')[0] ?? '', PLACEHOLDER);
+  });
+
+  test('changes within 2 s, and ends so', async () => {
+    await set('sk-two');
+    const changed_at = performance.now();
+    await until('the new value', async () => (await ask()) === 'sk-two');
+    const took_ms = performance.now() - changed_at;
+    assert.ok(took_ms < IN_EFFECT_MS, `${took_ms} ms`);
+  });
+
+  test('works on after a killed agent, a suspend and a restart', async () => {
+    await berth.kill('agent', 'SIGKILL');
+    await berth.recovered('agent');
+    await until('it arrives again', async () => (await ask()) === 'sk-two');
+    await guest.suspend();
+    await guest.start();
+    assert.equal(await ask(), 'sk-two');
+    await guest.stop();
+    await guest.start();
+    await until('a new session has it', async () => (await ask()) === 'sk-two');
+  });
+
+  test('is a placeholder in a fork, unless the fork gets it', async () => {
+    for (const secrets of [false, true]) {
+      const body = { name: `fork-${secrets}`, secrets };
+      const { id } = await berth.client.expect<{ id: string }>(201, 'POST', `${guest.path}/fork`, body);
+      const fork = GuestInstance.of(berth, id);
+      await fork.start();
+      await fork.learnHost();
+      const placeholder = await session('echo "$BERTH_SECRET_KEY"');
+      const path = `/fork-${secrets}`;
+      await fork.sh(`curl -sk -m 10 -H 'X-Key: ${placeholder}' https://api.test${path} || true`);
+      const got = servers.got.find(({ url }) => url === path) ?? assert.fail('nothing arrived');
+      assert.deepEqual(fieldOf(got, 'x-key'), [secrets ? 'sk-two' : placeholder]);
+      await fork.stop();
+    }
+  });
+
+  test('keeps memory out of core dumps of the process that puts it in', () => {
+    const children = readFileSync(
+      `/proc/${berth.role('agent').pid}/task/${berth.role('agent').pid}/children`,
+      'utf8',
+    );
+    const gates = children
+      .trim()
+      .split(/\s+/)
+      .filter((pid) => readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes('gate-process'));
+    assert.equal(gates.length, 1);
+    assert.match(readFileSync(`/proc/${gates[0]}/coredump_filter`, 'latin1'), /^0+\n$/);
+  });
+});
