@@ -351,3 +351,23 @@ test('use, errors and statuses are reported', async (t) => {
   await until('all is reported', () => JSON.stringify(total()) === '[2,10,3,1,1]');
   assert.equal((reports[0] as { ports: { port_id: string }[] }).ports[0]?.port_id, route.port_id);
 });
+
+test('bytes beyond ASCII in fields pass unchanged in both directions', async (t) => {
+  const value = Buffer.from('café').toString('latin1');
+  let heard = '';
+  const address = await rawGuest(t, (socket, said) => {
+    heard += said;
+    socket.end(Buffer.from(`HTTP/1.1 200 OK\r\nX-Name: ${value}\r\nContent-Length: 0\r\n\r\n`, 'latin1'));
+  });
+  const { port } = await proxyTo(t, { address: () => address });
+  const request = `GET / HTTP/1.1\r\nHost: ${NAME}\r\nX-Name: ${value}\r\nConnection: close\r\n\r\n`;
+  const answer = await sendRaw(port, request);
+  assert.match(heard, /x-name: café\r\n/i);
+  assert.ok(answer.includes(`X-Name: ${value}\r\n`), answer);
+
+  const session = connectHttp2(`http://${HOST}:${port}`);
+  t.after(() => session.destroy());
+  const stream = session.request({ ':path': '/', ':authority': NAME, 'x-name': value });
+  const [fields] = await once(stream, 'response');
+  assert.equal(fields['x-name'], value);
+});

@@ -6,7 +6,6 @@ import {
   type Agent,
   createServer,
   type IncomingMessage,
-  type OutgoingMessage,
   request,
   type Server,
   type ServerResponse,
@@ -23,6 +22,7 @@ import {
   tokensOf,
   trailersOf,
 } from '../../lib/http-request.ts';
+import { sendHead } from '../../lib/send-head.ts';
 import type { Destination } from './tls-way.ts';
 
 const HEADERS_MS = 15_000;
@@ -216,11 +216,6 @@ function sendAnswer(answer: IncomingMessage, response: ServerResponse, { passes 
     if (!answer.complete) response.destroy();
   });
   answer.pipe(response, { end: false });
-}
-
-/** Sends what is known. Node's flushHeaders() would write the fields as UTF-8, and so change their other bytes. */
-function sendHead(message: OutgoingMessage): void {
-  message.write(Buffer.alloc(0));
 }
 
 function answerFields({ rawHeaders }: IncomingMessage, passes: Passing['passes']): string[] {

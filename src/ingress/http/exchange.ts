@@ -4,6 +4,7 @@
  */
 import { type ClientRequest, type IncomingMessage, request as sendRequest } from 'node:http';
 import { asRecord, framingOf } from '../../lib/http-request.ts';
+import { sendHead } from '../../lib/send-head.ts';
 import { fieldsForClient, fieldsForGuest, passedTrailers } from './fields.ts';
 import { DialError, type GuestPort, type Way } from './guest-port.ts';
 import type { Answering, Incoming } from './incoming.ts';
@@ -116,15 +117,17 @@ function sendAnswer({ request, response }: Answering, answer: IncomingMessage, p
   const status = answer.statusCode ?? 502;
   const fields = fieldsForClient(answer.rawHeaders);
   response.sendDate = false;
-  if (request.httpVersion === '2.0') response.writeHead(status, asRecord(fields));
-  else {
+  if (request.httpVersion === '2.0') {
+    response.writeHead(status, asRecord(fields));
+    response.flushHeaders();
+  } else {
     // What of the body has come with the fields goes into the same write.
     const { socket } = response;
     socket?.cork();
     setImmediate(() => socket?.uncork());
     response.writeHead(status, answer.statusMessage, fields);
+    sendHead(response);
   }
-  response.flushHeaders();
   answer.on('data', (part: Buffer) => {
     port.use.sent_bytes += part.length;
   });
