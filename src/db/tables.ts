@@ -6,6 +6,7 @@ import type { HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.
 import type { EgressMode } from '../lib/egress-policy.ts';
 import type {
   ApiKeyId,
+  ExecId,
   FlushId,
   HostId,
   InstanceId,
@@ -22,6 +23,7 @@ import type { OwnQuotas } from '../lib/quotas.ts';
 import type { AuditTables } from './audit-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
+import type { ExecTables } from './exec-tables.ts';
 import type { HttpTables } from './http-tables.ts';
 import type { WebhookTables } from './webhook-tables.ts';
 
@@ -55,7 +57,7 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends AuditTables, DeliveryTables, EgressTables, HttpTables, WebhookTables {
+export interface Database extends AuditTables, DeliveryTables, EgressTables, ExecTables, HttpTables, WebhookTables {
   users: {
     id: UserId;
     email: string;
@@ -380,5 +382,7 @@ export interface Database extends AuditTables, DeliveryTables, EgressTables, Htt
     /** SHA-256 of the key's secret that asked; null of a session. */
     secret_hash: Buffer | null;
     expires_at: Date;
+    /** Null: for the console. */
+    exec_id: ExecId | null;
   };
 }

@@ -20,6 +20,7 @@ import { findStoreMark } from '../../disks/mark-store.ts';
 import { readDataKeys, readHead } from '../../disks/read-head.ts';
 import { findLineage, recordBootOrder } from '../../disks/store.ts';
 import { recordDenied } from '../../egress/record-denied.ts';
+import { recordExec } from '../../execs/use-exec.ts';
 import { renewLease } from '../../hosts/lease-store.ts';
 import { findHostByToken, recordHeartbeat, setProtocol } from '../../hosts/store.ts';
 import { commitGeneration } from '../../instances/commit-generation.ts';
@@ -149,6 +150,10 @@ function registerReports(app: FastifyInstance, { db, hub, host_lease_ms }: Inter
 
 function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext): void {
   const large = { bodyLimit: COMMIT_LIMIT_BYTES };
+  serve(app, ROUTES.execs, async ({ host, body }) => {
+    for (const each of body.execs) await recordExec(db, host.id, each);
+    return accepted(true);
+  });
   serve(app, ROUTES.commit, ({ host, body }) => commitGeneration(db, host.id, body), large);
   serve(app, ROUTES.lineage, ({ host, body }) => findLineage(db, host.id, body));
   serve(app, ROUTES.bootOrder, async ({ host, body }) => ({
