@@ -4,8 +4,8 @@ import {
   anyText,
   Bytes,
   closed,
-  idOf,
   InstanceId,
+  idOf,
   listOf,
   Milliseconds,
   named,
@@ -99,9 +99,7 @@ export type ReportedExec = Of<typeof ReportedExec>;
 export const ExecsReport = named('ExecsReport', { execs: listOf(ReportedExec, REPORTED_MAX) });
 export type ExecsReport = Of<typeof ExecsReport>;
 
-export const EXEC_RESULTS: Readonly<
-  Record<'exec_start' | 'exec_control' | 'exec_stream', TSchema>
-> = {
+export const EXEC_RESULTS: Readonly<Record<'exec_start' | 'exec_control' | 'exec_stream', TSchema>> = {
   exec_start: ExecStartResult,
   exec_control: ExecControlResult,
   exec_stream: Type.Null(),

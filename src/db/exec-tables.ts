@@ -12,6 +12,7 @@ export interface ExecTables {
     host_id: HostId;
     command: readonly string[];
     tty: boolean;
+    stdin: boolean;
     state: Generated<'starting' | ExecState>;
     exit_code: number | null;
     signal: number | null;

@@ -57,7 +57,13 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends AuditTables, DeliveryTables, EgressTables, ExecTables, HttpTables, WebhookTables {
+export interface Database
+  extends AuditTables,
+    DeliveryTables,
+    EgressTables,
+    ExecTables,
+    HttpTables,
+    WebhookTables {
   users: {
     id: UserId;
     email: string;

@@ -12,7 +12,15 @@ import { type ExecId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
 import { placeOf } from '../vms/exec-command.ts';
 import { ruleOrThrow } from '../vms/request-change.ts';
 import { markUsed } from '../vms/store.ts';
-import { countRunning, deleteOld, deleteStarting, type ExecRow, findExec, insertExec, markStarted } from './store.ts';
+import {
+  countRunning,
+  deleteOld,
+  deleteStarting,
+  type ExecRow,
+  findExec,
+  insertExec,
+  markStarted,
+} from './store.ts';
 
 const START_WITHIN_MS = 60_000;
 
@@ -31,7 +39,7 @@ export async function beginExec(
   tx: Tx,
   principal: Principal,
   instance_id: InstanceId,
-  { command, tty }: Pick<ExecRequest, 'command' | 'tty'>,
+  { command, tty, stdin }: Pick<ExecRequest, 'command' | 'tty' | 'stdin'>,
 ): Promise<BegunExec> {
   const instance = await lockInstanceOf(tx, principal, instance_id);
   ruleOrThrow(instance, 'exec');
@@ -46,7 +54,7 @@ export async function beginExec(
   await markUsed(tx, instance_id);
   const id = newId('exec');
   const { host_id, vm_id } = placeOf(instance);
-  await insertExec(tx, { id, instance_id, host_id, command: [...command], tty: tty !== null });
+  await insertExec(tx, { id, instance_id, host_id, command: [...command], tty: tty !== null, stdin });
   return { id, instance_id, vm_id };
 }
 

@@ -34,6 +34,7 @@ export interface NewExec {
   readonly host_id: HostId;
   readonly command: readonly string[];
   readonly tty: boolean;
+  readonly stdin: boolean;
 }
 
 export async function insertExec(tx: Tx, exec: NewExec): Promise<void> {
@@ -88,7 +89,10 @@ export interface SeenExec {
 }
 
 /** Records what the host of the instance's VM reports. An end is final. False: there is no such exec of that host. */
-export async function recordSeen(tx: Tx, { id, instance_id, host_id, output_bytes, end }: SeenExec): Promise<boolean> {
+export async function recordSeen(
+  tx: Tx,
+  { id, instance_id, host_id, output_bytes, end }: SeenExec,
+): Promise<boolean> {
   const ended = end && { ...end, ended_at: new Date(end.ended_at) };
   const { numUpdatedRows } = await tx
     .updateTable('execs')
@@ -122,4 +126,3 @@ export async function countAllRunning(tx: Tx): Promise<number> {
     .executeTakeFirstOrThrow();
   return Number(count);
 }
-

@@ -56,8 +56,12 @@ export async function controlExec(
   const within_ms = action.kind === 'input' ? INPUT_WITHIN_MS : CONTROL_WITHIN_MS;
   const { outcome } = await host_calls.ask<ExecControlResult>(host_id, call, within_ms, signal);
   if (outcome === 'ended') throw hasEnded();
-  if (outcome === 'no_input')
-    throw new AppError('CONFLICT', { message: 'Its input is closed. An exec with input is created with "stdin": true.' });
+  if (outcome === 'no_input') throw noInput();
+}
+
+export function noInput(): AppError {
+  const message = 'Its input is closed. An exec with input is created with "stdin": true.';
+  return new AppError('CONFLICT', { message });
 }
 
 function hasEnded(): AppError {
@@ -82,14 +86,15 @@ export function openOutput(
   return host_calls.open(host_id, call, OPEN_WITHIN_MS, signal);
 }
 
-/** What the exec's host says of it, in a report or at the end of a stream. */
-export async function recordExec(db: Db, host_id: HostId, report: ReportedExec): Promise<void> {
+/** What the exec's host says of it, in a report or at the end of a stream. False: it has no such running exec. */
+export async function recordExec(db: Db, host_id: HostId, report: ReportedExec): Promise<boolean> {
   const { exec_id: id, instance_id, output_bytes, end } = report;
-  await transaction(db, async (tx) => {
+  return transaction(db, async (tx) => {
     const known = await recordSeen(tx, { id, instance_id, host_id, output_bytes, end });
-    if (!known || end === null) return;
+    if (!known || end === null) return known;
     await markUsed(tx, instance_id);
     await notify(tx, 'exec', id);
+    return true;
   });
 }
 

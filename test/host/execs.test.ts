@@ -206,11 +206,12 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
   });
 
   test('32 run at once', async () => {
-    const all = await Promise.all(
-      Array.from({ length: 32 }, (_, index) => sh(`sleep 0.5; exit ${index}`)),
-    );
+    const all = await Promise.all(Array.from({ length: 32 }, (_, index) => sh(`sleep 0.5; exit ${index}`)));
     const codes = await Promise.all(all.map(async (each) => (await ended(each)).exit_code));
-    assert.deepEqual(codes, Array.from({ length: 32 }, (_, index) => index));
+    assert.deepEqual(
+      codes,
+      Array.from({ length: 32 }, (_, index) => index),
+    );
   });
 
   test('while no agent is there an exec runs on; the next agent has its output and its end', async () => {
@@ -256,7 +257,10 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
     const [stream, far] = await line();
     const reading = { instance_id, exec, send: send(exec), offset: 0, follow: true, attached: true };
     const served = serveReader(stream, reading);
-    await until('it waits', async () => exec.output.end > 2 * 1024 * 1024, { timeout_ms: 30_000, every_ms: 5 });
+    await until('it waits', async () => exec.output.end > 2 * 1024 * 1024, {
+      timeout_ms: 30_000,
+      every_ms: 5,
+    });
     assert.ok(exec.output.end < 20_000_000, 'the exec waits for its reader');
     const frames = new StreamFrames();
     let [next, text, exit] = [0, '', ''];

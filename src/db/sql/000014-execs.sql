@@ -6,6 +6,7 @@ create table execs (
   host_id      text not null,
   command      text[] not null,
   tty          boolean not null,
+  stdin        boolean not null,
   -- starting: its host has not answered yet; callers do not see it.
   state        text not null default 'starting' check (state in ('starting', 'running', 'exited', 'lost')),
   exit_code    integer,

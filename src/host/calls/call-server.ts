@@ -14,12 +14,12 @@ import { joinStreams } from '../../agent-api/join-streams.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
+import type { HostExecs } from '../execs/host-execs.ts';
 import {
   GuestAgentClosedError,
   GuestAgentProtocolError,
   GuestAgentTimeoutError,
 } from '../guest/agent-errors.ts';
-import type { HostExecs } from '../execs/host-execs.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
 import { vmFolder } from '../machine/record.ts';

@@ -31,7 +31,8 @@ export async function startExec(
   if (refusal === null) return { refused: null };
   const issue = untrustedText(refusal.issue);
   const { field } = refusal;
-  if (field !== 'cwd' && field !== 'user') throw new CallError('busy', `The guest could not start it: ${issue}`);
+  if (field !== 'cwd' && field !== 'user')
+    throw new CallError('busy', `The guest could not start it: ${issue}`);
   return { refused: { field, issue } };
 }
 

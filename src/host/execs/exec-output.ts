@@ -68,7 +68,8 @@ export class ExecOutput {
       file = this.#end;
       this.#files.push(file);
       if (this.#tail) this.#tail = [];
-      while (this.#files.length > 1 && this.#end - (this.#files[1] ?? 0) >= OUTPUT_KEPT_BYTES) this.dropFirst();
+      while (this.#files.length > 1 && this.#end - (this.#files[1] ?? 0) >= OUTPUT_KEPT_BYTES)
+        this.dropFirst();
     }
     const header = Buffer.alloc(HEADER_BYTES);
     header.writeUInt32BE(data.length);

@@ -102,7 +102,8 @@ export class GuestFrames {
     const found: GuestFrame[] = [];
     for (this.#wanted_bytes = 4; this.#in_step && rest.length >= 4; this.#wanted_bytes = 4) {
       const length = rest.readUInt32BE();
-      if (length < HEADER_BYTES || length > FRAME_MAX) throw new BrokenFrameError(`a frame of ${length} bytes`);
+      if (length < HEADER_BYTES || length > FRAME_MAX)
+        throw new BrokenFrameError(`a frame of ${length} bytes`);
       if (rest.length < 4 + length) {
         this.#wanted_bytes = 4 + length;
         break;

@@ -48,6 +48,7 @@ export class VmExecs {
   #machine: ExecMachine | null = null;
   #resets = 0;
   #channel: ExecChannel | null = null;
+  #closed = false;
   #opened_at_ms = 0;
   #launched_at_ms = Number.NEGATIVE_INFINITY;
   /** Frames of an exec that the supervisor has listed since the last hello. */
@@ -59,7 +60,8 @@ export class VmExecs {
     this.#folder = join(vm_folder, 'execs');
     this.#changed = changed;
     mkdirSync(this.#folder, { recursive: true, mode: 0o700 });
-    for (const record of readExecRecords(this.#folder)) this.#execs.set(record.id, new Exec(this.#folder, record));
+    for (const record of readExecRecords(this.#folder))
+      this.#execs.set(record.id, new Exec(this.#folder, record));
   }
 
   get all(): IterableIterator<Exec> {
@@ -121,7 +123,9 @@ export class VmExecs {
     }
   }
 
+  /** Disconnects. What runs goes on, and waits for the next agent. */
   close(): void {
+    this.#closed = true;
     this.#channel?.close();
   }
 
@@ -161,7 +165,7 @@ export class VmExecs {
 
   #connect(): void {
     const machine = this.#machine;
-    if (!machine || (this.#channel && !this.#channel.closed)) return;
+    if (this.#closed || !machine || (this.#channel && !this.#channel.closed)) return;
     if (performance.now() - this.#opened_at_ms < RECONNECT_MS) return;
     this.#opened_at_ms = performance.now();
     const { execs } = vmSockets(machine.folder.runtime);

@@ -47,7 +47,9 @@ export class ReadBudget {
     try {
       return work();
     } finally {
-      this.spend(((this.#worked() - before_ms) * (this.#pace.times ?? TIMES) * this.#pace.bytes_per_second) / 1_000);
+      this.spend(
+        ((this.#worked() - before_ms) * (this.#pace.times ?? TIMES) * this.#pace.bytes_per_second) / 1_000,
+      );
     }
   }
 

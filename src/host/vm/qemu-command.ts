@@ -35,7 +35,13 @@ export const NODES = {
   base_file: 'base-file',
   lazy: 'lazy',
 } as const;
-export const DEVICES = { disk: 'disk0', net: 'net0', agent_port: 'qga0', execs_port: 'execs0', panic: 'panic0' } as const;
+export const DEVICES = {
+  disk: 'disk0',
+  net: 'net0',
+  agent_port: 'qga0',
+  execs_port: 'execs0',
+  panic: 'panic0',
+} as const;
 
 /**
  * QEMU's cache of translated code, which counts towards the VM's memory limit. Without a limit it grows to a gigabyte, and

@@ -151,8 +151,9 @@ function registerReports(app: FastifyInstance, { db, hub, host_lease_ms }: Inter
 function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext): void {
   const large = { bodyLimit: COMMIT_LIMIT_BYTES };
   serve(app, ROUTES.execs, async ({ host, body }) => {
-    for (const each of body.execs) await recordExec(db, host.id, each);
-    return accepted(true);
+    let known = body.execs.length === 0;
+    for (const each of body.execs) known = (await recordExec(db, host.id, each)) || known;
+    return accepted(known);
   });
   serve(app, ROUTES.commit, ({ host, body }) => commitGeneration(db, host.id, body), large);
   serve(app, ROUTES.lineage, ({ host, body }) => findLineage(db, host.id, body));

@@ -66,7 +66,10 @@ export const Exec = named('Exec', {
     examples: ['exited'],
   }),
   exit_code: nullable(
-    Type.Integer({ description: 'null: it runs, is lost, or was ended by a signal; 127: no such program', examples: [0] }),
+    Type.Integer({
+      description: 'null: it runs, is lost, or was ended by a signal; 127: no such program',
+      examples: [0],
+    }),
   ),
   signal: nullable(Type.String({ description: 'The signal that ended it' }), { examples: [null] }),
   timed_out: Type.Boolean({ description: 'It was killed at its timeout', examples: [false] }),
@@ -101,7 +104,11 @@ const CreateExecRequest = named('CreateExecRequest', {
   ),
   tty: Type.Optional(closed(TerminalSize)),
   stdin: Type.Optional(
-    Type.Boolean({ default: false, description: 'Its input stays open; a terminal always has input', examples: [false] }),
+    Type.Boolean({
+      default: false,
+      description: 'Its input stays open; a terminal always has input',
+      examples: [false],
+    }),
   ),
   timeout_seconds: Type.Optional(
     nullable(Type.Integer({ minimum: 1, maximum: MAX_TIMEOUT_S }), {
@@ -160,6 +167,7 @@ function registerCreate(app: App, context: AppContext): void {
       const instance_id = instanceId(request.params);
       const { command, env = {}, cwd = '/', user = 'root', stdin = false } = request.body;
       const { tty = null, timeout_seconds = null } = request.body;
+      const has_input = stdin || tty !== null;
       if (command[0] === '') throw invalid('command', 'the program must have a name');
       const mutation = {
         action: 'exec.create',
@@ -167,12 +175,12 @@ function registerCreate(app: App, context: AppContext): void {
           (await findExec(context.db, instance_id, (kept as { id: ExecId }).id)) !== undefined,
       };
       const { body: begun } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const body = await beginExec(tx, principal, instance_id, { command, tty });
+        const body = await beginExec(tx, principal, instance_id, { command, tty, stdin: has_input });
         // Arguments often hold secrets. Half a character, given or cut, is not valid JSON.
         const program = (command[0] ?? '').slice(0, AUDITED_CHARACTERS).toWellFormed();
         return { status: 201, body, target: body.id, data: { instance_id, vm_id: body.vm_id, program } };
       });
-      const wanted = { command, env, cwd, user, tty, stdin: stdin || tty !== null, timeout_seconds };
+      const wanted = { command, env, cwd, user, tty, stdin: has_input, timeout_seconds };
       const row = await startExec(context, begun, wanted, disconnectSignal(reply));
       return reply.status(201).send(execView(row));
     },
@@ -239,7 +247,12 @@ function registerSignal(app: App, context: AppContext): void {
       const mutation = { action: 'exec.signal' };
       const { body: row } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const found = await runningExec(tx, principal, place);
-        return { status: 204, body: found, target: place.id, data: { instance_id: place.instance_id, signal } };
+        return {
+          status: 204,
+          body: found,
+          target: place.id,
+          data: { instance_id: place.instance_id, signal },
+        };
       });
       const action = { kind: 'signal', signal: signalNumber(signal) ?? 0 } as const;
       await controlExec(context, row as ExecRow, action, disconnectSignal(reply));
