@@ -283,9 +283,10 @@ const HOST_ROOMS: Record<string, readonly string[]> = {
   runner: [
     ...['flush', 'guest', 'host-context', 'keys', 'lease', 'machine', 'overlay', 'start', 'suspend', 'vm'],
   ],
-  calls: ['guest', 'host-context', 'machine', 'network', 'runner'],
+  execs: ['guest', 'host-context', 'machine', 'qmp', 'vm'],
+  calls: ['execs', 'guest', 'host-context', 'machine', 'network', 'runner'],
   'evict-stale-disks': ['host-context', 'machine', 'vm'],
-  agent: ['calls', 'evict-stale-disks', 'host-context', 'image', 'machine', 'runner', 'vm'],
+  agent: ['calls', 'evict-stale-disks', 'execs', 'host-context', 'image', 'machine', 'runner', 'vm'],
 };
 
 test('inside host/, a room imports only the rooms of its line, which are above it', () => {

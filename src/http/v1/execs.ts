@@ -84,6 +84,7 @@ const CreateExecRequest = named('CreateExecRequest', {
   command: Command,
   env: Type.Optional(
     Type.Record(Type.String({ pattern: ENV_NAME }), Type.String(ARGUMENT), {
+      additionalProperties: false,
       maxProperties: 256,
       description: 'Added to PATH, HOME, USER, LOGNAME and SHELL, and to TERM with a terminal',
       examples: [{ CI: 'true' }],
