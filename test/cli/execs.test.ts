@@ -51,7 +51,9 @@ test('streams output and input, and exits with the exit code of the command', as
   await until('the input', async () => got.some(({ type }) => type === FRAME.eof));
   const sent = Buffer.concat(got.filter(({ type }) => type === FRAME.input).map(({ payload }) => payload));
   assert.equal(sent.toString(), 'in\0put');
-  line.write(Buffer.concat([output(FRAME.stdout, 0, 'out'), output(FRAME.stderr, 3, 'err'), exitOf(exec_id, 7)]));
+  line.write(
+    Buffer.concat([output(FRAME.stdout, 0, 'out'), output(FRAME.stderr, 3, 'err'), exitOf(exec_id, 7)]),
+  );
   assert.deepEqual(await running.ended, { code: 7, out: 'out', err: 'err' });
 });
 

@@ -286,6 +286,7 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
   test('when its supervisor is killed an exec is lost, and the next one runs', async () => {
     const exec = await sh('sleep 1000');
     await guestExec(agent, { path: '/bin/sh', args: ['-c', 'pkill -KILL -f exec-supervisor'] });
+    execs.close();
     takeOver();
     assert.deepEqual(await ended(await sh('exit 3')), exited(3));
     assert.equal((await ended(found(exec.id))).state, 'lost');

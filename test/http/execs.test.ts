@@ -50,7 +50,11 @@ const reported = (exec_id: ExecId, end: ExecEnd | null, output_bytes = 0) =>
 describe('create', () => {
   test('a start reaches the host with all of its words, and the exec runs', async () => {
     const body = { command: ['sh', '-c', 'x'], env: { A: 'b=c' }, cwd: '/srv', user: 'www-data' };
-    const asked = client.post<ExecOut>(execs, { ...body, tty: { columns: 80, rows: 24 }, timeout_seconds: 5 });
+    const asked = client.post<ExecOut>(execs, {
+      ...body,
+      tty: { columns: 80, rows: 24 },
+      timeout_seconds: 5,
+    });
     const { id, call } = await agent.nextCall('exec_start');
     await agent.client.answerCall({ id, answer: STARTED });
     const made = await asked;
@@ -74,7 +78,10 @@ describe('create', () => {
     const headers = { headers: { 'idempotency-key': newId('exec') } };
     const first = client.post(execs, { command: ['once'] }, headers);
     const lost = await agent.nextCall('exec_start');
-    await agent.client.answerCall({ id: lost.id, answer: { error: { code: 'guest_silent', message: 'Silent.' } } });
+    await agent.client.answerCall({
+      id: lost.id,
+      answer: { error: { code: 'guest_silent', message: 'Silent.' } },
+    });
     assertError(await first, 'UNAVAILABLE');
     const second = client.post<ExecOut>(execs, { command: ['once'] }, headers);
     const again = await agent.nextCall('exec_start');
@@ -115,7 +122,10 @@ describe('create', () => {
     const stranger = await api.person();
     const theirs = await api.as(stranger).get(`${execs}/${made.id}`);
     assertError(theirs, 'NOT_FOUND');
-    assert.deepEqual(withoutRequestId(await client.get(`${execs}/${newId('exec')}`)), withoutRequestId(theirs));
+    assert.deepEqual(
+      withoutRequestId(await client.get(`${execs}/${newId('exec')}`)),
+      withoutRequestId(theirs),
+    );
     await reported(made.id, endOf(0));
   });
   test('409 where the VM does not run', async () => {
@@ -129,11 +139,19 @@ describe('its end', () => {
   test('an end that the host reports is final, and names a signal', async () => {
     const { id } = await started();
     await reported(id, null, 5);
-    assert.partialDeepStrictEqual((await client.get<ExecOut>(`${execs}/${id}`)).body, { state: 'running', output_bytes: 5 });
+    assert.partialDeepStrictEqual((await client.get<ExecOut>(`${execs}/${id}`)).body, {
+      state: 'running',
+      output_bytes: 5,
+    });
     await reported(id, endOf(null, 15), 7);
     await reported(id, { ...endOf(3), state: 'lost' }, 9);
     const { body } = await client.get<ExecOut>(`${execs}/${id}`);
-    assert.partialDeepStrictEqual(body, { state: 'exited', exit_code: null, signal: 'SIGTERM', output_bytes: 7 });
+    assert.partialDeepStrictEqual(body, {
+      state: 'exited',
+      exit_code: null,
+      signal: 'SIGTERM',
+      output_bytes: 7,
+    });
     assertError(await client.post(`${execs}/${id}/signal`, { signal: 'SIGTERM' }), 'CONFLICT', /ended/);
     assert.equal((await client.delete(`${execs}/${id}`)).status, 204);
   });
@@ -145,7 +163,10 @@ describe('its end', () => {
       assert.equal((await asked).status, 204);
       return call.action;
     };
-    assert.deepEqual(await done(client.post(`${execs}/${id}/signal`, { signal: 'SIGINT' })), { kind: 'signal', signal: 2 });
+    assert.deepEqual(await done(client.post(`${execs}/${id}/signal`, { signal: 'SIGINT' })), {
+      kind: 'signal',
+      signal: 2,
+    });
     const size = { columns: 100, rows: 30 };
     assert.deepEqual(await done(client.post(`${execs}/${id}/resize`, size)), { kind: 'resize', ...size });
     assert.deepEqual(await done(client.delete(`${execs}/${id}`)), { kind: 'signal', signal: 9 });
@@ -171,7 +192,10 @@ async function streamed(): Promise<{ call: object; line: import('node:stream').D
 const output = (type: number, offset: number, text: string) =>
   streamFrame(type, offsetBytes(offset), Buffer.from(text));
 const exitOf = (exec_id: ExecId, end: ExecEnd, output_bytes: number) =>
-  streamFrame(FRAME.exit, Buffer.from(JSON.stringify({ instance_id: running.id, exec_id, output_bytes, end })));
+  streamFrame(
+    FRAME.exit,
+    Buffer.from(JSON.stringify({ instance_id: running.id, exec_id, output_bytes, end })),
+  );
 
 describe('output', () => {
   test('the kept bytes, of one stream or both, with the offset of the first', async () => {
@@ -191,7 +215,10 @@ describe('output', () => {
     assert.deepEqual([err.text, err.offset], ['err', '7']);
     const gone = client.get(`${execs}/${id}/output`);
     const { id: call_id } = await agent.nextCall('exec_stream');
-    await agent.client.answerCall({ id: call_id, answer: { error: { code: 'gone', message: 'No longer kept.' } } });
+    await agent.client.answerCall({
+      id: call_id,
+      answer: { error: { code: 'gone', message: 'No longer kept.' } },
+    });
     assertError(await gone, 'CONFLICT', /kept/);
     await reported(id, endOf(0));
   });
@@ -234,20 +261,30 @@ describe('stream', () => {
     const frames = new StreamFrames();
     line.on('data', (chunk: Buffer) => got.push(...frames.push(chunk)));
     socket.send(Buffer.from('\0in'), { binary: true });
-    for (const each of [{ type: 'eof' }, { type: 'resize', columns: 3, rows: 4 }, { type: 'signal', signal: 'SIGHUP' }])
+    for (const each of [
+      { type: 'eof' },
+      { type: 'resize', columns: 3, rows: 4 },
+      { type: 'signal', signal: 'SIGHUP' },
+    ])
       socket.send(JSON.stringify(each));
     await until('all has arrived', async () => got.length === 4);
-    assert.deepEqual(got.map(({ type, payload }) => [type, payload.toString('hex')]), [
-      [FRAME.input, Buffer.from('in').toString('hex')],
-      [FRAME.eof, ''],
-      [FRAME.resize, '00030004'],
-      [FRAME.signal, '01'],
-    ]);
+    assert.deepEqual(
+      got.map(({ type, payload }) => [type, payload.toString('hex')]),
+      [
+        [FRAME.input, Buffer.from('in').toString('hex')],
+        [FRAME.eof, ''],
+        [FRAME.resize, '00030004'],
+        [FRAME.signal, '01'],
+      ],
+    );
     line.write(exitOf(id, endOf(0), 6));
     const [code] = await once(socket, 'close');
     assert.equal(code, 1000);
     assert.deepEqual(seen.slice(0, 2), ['{"type":"attached","offset":3}', '2:err']);
-    assert.partialDeepStrictEqual(JSON.parse(seen[2] ?? ''), { type: 'exit', exec: { id, state: 'exited', exit_code: 0 } });
+    assert.partialDeepStrictEqual(JSON.parse(seen[2] ?? ''), {
+      type: 'exit',
+      exec: { id, state: 'exited', exit_code: 0 },
+    });
   });
   test('cut off by its host it ends with 1001; lost, with the exit', async () => {
     const { id } = await started();

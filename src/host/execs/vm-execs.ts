@@ -111,7 +111,9 @@ export class VmExecs {
       this.#channel?.send(TO_GUEST.start, key, startWords(call));
     }
     const late = new AbortController();
-    const timeout = pause(ANSWER_MS, late.signal).then((passed) => {
+    const timeout = pause(ANSWER_MS, late.signal).then(async (passed) => {
+      // It may have ended: the next start finds another one.
+      if (passed) await this.#launch(machine);
       if (passed) throw new ExecsUnavailableError('the supervisor does not answer');
       return null;
     });

@@ -112,6 +112,11 @@ function isWanted({ type }: StreamFrame, stream: number | null): boolean {
 }
 
 async function answerKept(context: AppContext, reply: FastifyReply, { row, offset, stream }: Wanted) {
+  // Nothing to ask the host for.
+  if (row.ended_at !== null && row.output_bytes === 0) {
+    reply.header(OFFSET_HEADER, String(offset)).type('application/octet-stream');
+    return reply.send(Buffer.alloc(0) as never);
+  }
   const reading = { offset, follow: false, attached: false };
   const gone = disconnectSignal(reply);
   const line = await openOutput(context, row, reading, gone);
