@@ -95,7 +95,7 @@ function securityOf({ kind, sudo }: RouteAccess): Record<string, string[]>[] {
 function bodyOf(route: RouteDeclaration, { schemas }: Components): OperationObject['requestBody'] {
   const { method, schema, config } = route;
   if (config.raw_body === true) {
-    const bytes = { type: 'string', contentMediaType: BYTES_TYPE } as const;
+    const bytes = { type: 'string', maxLength: 2 ** 20, contentMediaType: BYTES_TYPE } as const;
     return { required: false, content: { [BYTES_TYPE]: { schema: bytes } } };
   }
   // A DELETE without a body and one with an empty object are the same.

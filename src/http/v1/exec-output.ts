@@ -50,7 +50,7 @@ export function registerExecOutput(app: App, context: AppContext, slots: StreamS
             pattern: OFFSET_PATTERN,
             maxLength: 15,
             description: 'The first byte that is wanted',
-            contentSchema: { type: 'integer', minimum: 0, default: 0 },
+            contentSchema: { type: 'integer', minimum: 0, maximum: 999_999_999_999_999, default: 0 },
           }),
         ),
         stream: Type.Optional(oneOf(['stdout', 'stderr'], { description: 'Only this stream' })),
