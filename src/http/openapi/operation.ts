@@ -179,8 +179,7 @@ function impliedErrors({ config, path, method }: RouteDeclaration): ErrorCode[] 
     ...(path.includes('{') ? (['NOT_FOUND'] as const) : []),
     ...(config.idempotent === true ? (['IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'] as const) : []),
     // A DELETE takes no body; one that is sent is checked all the same.
-    ...(method === 'get' ? [] : (['PAYLOAD_TOO_LARGE'] as const)),
-    ...(method === 'get' || config.raw_body === true ? [] : (['UNSUPPORTED_MEDIA_TYPE'] as const)),
+    ...(method === 'get' ? [] : (['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const)),
     'MISDIRECTED_REQUEST',
     'RATE_LIMITED',
     'INTERNAL',
