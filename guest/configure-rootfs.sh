@@ -16,6 +16,14 @@ configure_rootfs() {
   done
 
   install -m 0755 "$(command -v busybox)" "$root/usr/lib/berth/busybox"
+  # The perl of the execs' supervisor, which images of other systems get too: the program, its libraries, and their loader.
+  mkdir -p "$root/usr/lib/berth/perl"
+  {
+    echo /usr/bin/perl
+    chroot "$root" ldd /usr/bin/perl | grep -o '/[^ ]*'
+  } | while read -r file; do
+    cp -L "$root$file" "$root/usr/lib/berth/perl/"
+  done
   # Of the packages' own start scripts none is wanted: init runs sshd and the guest agent, the rest has nothing to do.
   if [ "$image" = debian-12 ]; then
     for file in "$root"/etc/init.d/*; do

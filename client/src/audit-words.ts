@@ -11,6 +11,7 @@ export const AUDIT_ACTIONS: readonly string[] = [
   ...['auth.reset_mfa_on_server', 'auth.reset_password', 'auth.reset_password_on_server'],
   ...['auth.revoke_other_sessions', 'auth.revoke_session', 'auth.sudo', 'auth.unlock'],
   ...['disk.export', 'disk.import', 'generation.change'],
+  ...['exec.attach', 'exec.create', 'exec.kill', 'exec.signal'],
   ...['host.add', 'host.drain', 'host.remove', 'host.set', 'host.undrain'],
   ...['image.add', 'image.build', 'image.remove'],
   ...['instance.change', 'instance.create', 'instance.delete', 'instance.fork', 'instance.replace_ssh_keys'],

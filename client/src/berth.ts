@@ -51,6 +51,7 @@ export type {
   EgressMode,
   Event,
   EventType,
+  Exec,
   FlushReceipt,
   Generation,
   Instance,
@@ -255,6 +256,15 @@ export class Instances {
    */
   forward(id: string, port: number) {
     return this.#transport.webSocket(`/v1/instances/${encodeURIComponent(id)}/vm/forward?port=${port}`);
+  }
+
+  /**
+   * The WebSocket of a stream to an exec, from `offset` on. Binary messages begin with a byte for the channel (0 stdin, 1 stdout,
+   * 2 stderr); text messages are JSON.
+   */
+  attach(id: string, exec_id: string, offset: number) {
+    const path = `/v1/instances/${encodeURIComponent(id)}/execs/${encodeURIComponent(exec_id)}/stream`;
+    return this.#transport.webSocket(`${path}?offset=${offset}`);
   }
 
   ssh(id: string, options?: CallOptions) {

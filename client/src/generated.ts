@@ -235,6 +235,24 @@ export type CreateApiKeyResponse = {
   key: string;
 };
 
+export type CreateExecRequest = {
+  /** The program, by path or by name, and its arguments; no shell interprets them */
+  command: Array<string>;
+  /** Added to PATH, HOME, USER, LOGNAME and SHELL, and to TERM with a terminal */
+  env?: Record<string, string> | undefined;
+  cwd?: string | undefined;
+  /** A user of the guest, by name or number */
+  user?: string | undefined;
+  tty?: {
+    columns: number;
+    rows: number;
+  } | undefined;
+  /** Its input stays open; a terminal always has input */
+  stdin?: boolean | undefined;
+  /** Then its process group gets SIGKILL; null: no timeout */
+  timeout_seconds?: number | null | undefined;
+};
+
 export type CreateInstanceRequest = {
   /** A DNS label */
   name: string;
@@ -382,6 +400,23 @@ export type EventResource = {
 
 export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'egress.denied' | 'port.created' | 'port.changed' | 'port.deleted' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
 
+export type Exec = {
+  id: string;
+  instance_id: string;
+  /** The program, by path or by name, and its arguments; no shell interprets them */
+  command: Array<string>;
+  state: ExecState;
+  exit_code: number | null;
+  signal: string | null;
+  /** It was killed at its timeout */
+  timed_out: boolean;
+  /** RFC 3339, UTC, milliseconds */
+  started_at: string;
+  ended_at: string | null;
+  /** Of stdout and stderr together; of a running exec about a second old */
+  output_bytes: number;
+};
+
 export type ExecRequest = {
   /** The program, by path or by name, and its arguments; no shell interprets them */
   command: Array<string>;
@@ -398,6 +433,16 @@ export type ExecResult = {
   stderr: string;
   /** stdout or stderr was longer */
   truncated: boolean;
+};
+
+/** `lost`: its boot ended (restart, stop, crash) before it did */
+export type ExecState = 'running' | 'exited' | 'lost';
+
+export type ExecTicket = {
+  /** Shown only once; valid for one connection */
+  ticket: string;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
 };
 
 export type FlushReceipt = {
@@ -543,6 +588,11 @@ export type ListDeniedEgressResponse = {
 
 export type ListEventsResponse = {
   data: Array<Event>;
+  next_cursor: string | null;
+};
+
+export type ListExecsResponse = {
+  data: Array<Exec>;
   next_cursor: string | null;
 };
 
@@ -1071,6 +1121,11 @@ export type RequestPasswordResetRequest = {
   email: string;
 };
 
+export type ResizeExecRequest = {
+  columns: number;
+  rows: number;
+};
+
 export type RestoreRequest = {
   generation: number;
 };
@@ -1155,6 +1210,10 @@ export type SetSecretRequest = {
   value: string;
   /** Host names, exact or `*.` and a domain: the value is sent to no other host. A host must also be allowed by the egress policy */
   hosts: Array<string>;
+};
+
+export type SignalExecRequest = {
+  signal: 'SIGABRT' | 'SIGALRM' | 'SIGBUS' | 'SIGCHLD' | 'SIGCONT' | 'SIGFPE' | 'SIGHUP' | 'SIGILL' | 'SIGINT' | 'SIGIO' | 'SIGKILL' | 'SIGPIPE' | 'SIGPROF' | 'SIGPWR' | 'SIGQUIT' | 'SIGSEGV' | 'SIGSTKFLT' | 'SIGSTOP' | 'SIGSYS' | 'SIGTERM' | 'SIGTRAP' | 'SIGTSTP' | 'SIGTTIN' | 'SIGTTOU' | 'SIGURG' | 'SIGUSR1' | 'SIGUSR2' | 'SIGVTALRM' | 'SIGWINCH' | 'SIGXCPU' | 'SIGXFSZ';
 };
 
 export type SshAddress = {
@@ -1718,6 +1777,51 @@ export interface Operations {
     input: { path: { id: string }; body: ExecRequest };
     answer: ExecResult;
   };
+  /** Run a command in the guest, which goes on without its caller */
+  createExec: {
+    input: { path: { id: string }; body: CreateExecRequest };
+    answer: Exec;
+  };
+  /** List an instance's execs: all that run, and the last 100 that have ended */
+  listExecs: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListExecsResponse;
+  };
+  /** Get an exec */
+  getExec: {
+    input: { path: { id: string; exec_id: string } };
+    answer: Exec;
+  };
+  /** End an exec: SIGKILL to its process group; its record stays */
+  killExec: {
+    input: { path: { id: string; exec_id: string } };
+    answer: undefined;
+  };
+  /** Send a signal to the process group of an exec */
+  signalExec: {
+    input: { path: { id: string; exec_id: string }; body: SignalExecRequest };
+    answer: undefined;
+  };
+  /** Set the size of the terminal of an exec */
+  resizeExec: {
+    input: { path: { id: string; exec_id: string }; body: ResizeExecRequest };
+    answer: undefined;
+  };
+  /** Create a ticket for a stream to an exec */
+  createExecTicket: {
+    input: { path: { id: string; exec_id: string }; body?: EmptyRequest | undefined };
+    answer: ExecTicket;
+  };
+  /** Get the output of an exec; with `follow`, as it comes */
+  getExecOutput: {
+    input: { path: { id: string; exec_id: string }; query?: { offset?: number | undefined; stream?: 'stdout' | 'stderr' | undefined; follow?: 'true' | 'false' | undefined } | undefined };
+    answer: string;
+  };
+  /** Send bytes to the input of an exec, and with `eof=true` its end */
+  writeExecInput: {
+    input: { path: { id: string; exec_id: string }; query?: { eof?: 'true' | 'false' | undefined } | undefined };
+    answer: undefined;
+  };
   /** Get the resource usage of the VM, now and over the last hour */
   getVmMetrics: {
     input: { path: { id: string } };
@@ -1983,6 +2087,15 @@ export const OPERATIONS = {
   createConsoleTicket: { method: 'POST', path: '/v1/instances/{id}/vm/console/ticket', takes_idempotency_key: false, answers_text: false },
   listDeniedEgress: { method: 'GET', path: '/v1/instances/{id}/vm/egress/denied', takes_idempotency_key: false, answers_text: false },
   execInVm: { method: 'POST', path: '/v1/instances/{id}/vm/exec', takes_idempotency_key: false, answers_text: false },
+  createExec: { method: 'POST', path: '/v1/instances/{id}/execs', takes_idempotency_key: true, answers_text: false },
+  listExecs: { method: 'GET', path: '/v1/instances/{id}/execs', takes_idempotency_key: false, answers_text: false },
+  getExec: { method: 'GET', path: '/v1/instances/{id}/execs/{exec_id}', takes_idempotency_key: false, answers_text: false },
+  killExec: { method: 'DELETE', path: '/v1/instances/{id}/execs/{exec_id}', takes_idempotency_key: false, answers_text: false },
+  signalExec: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/signal', takes_idempotency_key: false, answers_text: false },
+  resizeExec: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/resize', takes_idempotency_key: false, answers_text: false },
+  createExecTicket: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/ticket', takes_idempotency_key: false, answers_text: false },
+  getExecOutput: { method: 'GET', path: '/v1/instances/{id}/execs/{exec_id}/output', takes_idempotency_key: false, answers_text: true },
+  writeExecInput: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/stdin', takes_idempotency_key: false, answers_text: false },
   getVmMetrics: { method: 'GET', path: '/v1/instances/{id}/vm/metrics', takes_idempotency_key: false, answers_text: false },
   getMetricHistory: { method: 'GET', path: '/v1/instances/{id}/metrics', takes_idempotency_key: false, answers_text: false },
   getSsh: { method: 'GET', path: '/v1/instances/{id}/ssh', takes_idempotency_key: false, answers_text: false },

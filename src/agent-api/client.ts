@@ -137,6 +137,10 @@ export class ControlPlaneClient {
     return this.#post(ROUTES.denied, body);
   }
 
+  reportExecs(body: Body<'execs'>, signal: AbortSignal): Answer<'execs'> {
+    return this.#post(ROUTES.execs, body, 15_000, signal);
+  }
+
   commit(body: Body<'commit'>): Answer<'commit'> {
     // A large disk's commit has 30 MiB, and as many rows as segments.
     return this.#post(ROUTES.commit, body, 15_000 + body.segments.length);

@@ -1,9 +1,17 @@
 /**
  * Calls to an agent that an API caller waits for: commands, consoles, metrics. The agent dials: it polls for calls and answers
- * each once. The answer to a console or SSH call is a stream.
+ * each once. The answer to a call for a console, SSH or an exec's output is a stream.
  */
 import { type TSchema, Type } from 'typebox';
 import type { InstanceId as IdOfInstance } from '../lib/ids.ts';
+import {
+  EXEC_RESULTS,
+  ExecControlCall,
+  ExecControlResult,
+  ExecStartCall,
+  ExecStartResult,
+  ExecStreamCall,
+} from './exec-types.ts';
 import {
   anyText,
   Bytes,
@@ -60,12 +68,15 @@ export const HostCall = Type.Union([
   closed({ kind: Type.Literal('metrics'), ...OfVm }),
   /** The newest sample of every VM of the host. */
   closed({ kind: Type.Literal('usage') }),
+  ExecStartCall,
+  ExecControlCall,
+  ExecStreamCall,
 ]);
 export type HostCall = Of<typeof HostCall>;
 
-/** Why there is no result: the VM does not run, its guest is silent or busy, nothing listens at the port, or another failure. */
+/** Why there is no result: the VM does not run, its guest is silent or busy, nothing listens at the port, it is no longer kept, or another failure. */
 export const CallFailure = named('CallFailure', {
-  code: oneOf(['not_running', 'guest_silent', 'busy', 'not_listening', 'failed']),
+  code: oneOf(['not_running', 'guest_silent', 'busy', 'not_listening', 'gone', 'failed']),
   message: Text,
 });
 export type CallFailure = Of<typeof CallFailure>;
@@ -133,12 +144,14 @@ export const RESULTS: Readonly<Record<HostCall['kind'], TSchema>> = {
   open_port: OpenPortResult,
   metrics: MetricsResult,
   usage: UsageResult,
+  ...EXEC_RESULTS,
 };
 
 export const CallAnswer = Type.Union([
   closed({
     result: Type.Union([
       ...[ExecResult, ConsoleLogResult, MetricsResult, UsageResult, OpenPortResult],
+      ...[ExecStartResult, ExecControlResult],
       Type.Null(),
     ]),
   }),

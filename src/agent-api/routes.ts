@@ -8,6 +8,7 @@
  */
 import type { TSchema } from 'typebox';
 import { DeniedReport } from './egress-types.ts';
+import { ExecsReport } from './exec-types.ts';
 import { AnswerRequest, CallsRequest, CallsResponse } from './host-calls.ts';
 import {
   FindImageRequest,
@@ -101,6 +102,7 @@ export const ROUTES = {
   logins: route('logins', 'Reports the SSH keys that logged in.', LoginsReport, ReportResponse),
   minutes: route('minutes', 'Reports what VMs used in past minutes.', MinutesReport, ReportResponse),
   denied: route('denied', 'Reports what VMs were denied to reach.', DeniedReport, ReportResponse),
+  execs: route('execs', 'Reports the output and the ends of execs.', ExecsReport, ReportResponse),
   commit: route('commit', 'Commits a generation whose objects are durable.', CommitRequest, CommitResponse),
   lineage: route('lineage', 'What the database knows of an overlay’s head.', LineageRequest, LineageResponse),
   bootOrder: route('boot-order', 'Reports which blocks a boot read first.', BootOrderReport, ReportResponse),

@@ -21,12 +21,14 @@ export const MAIL_PREFIX = 'berth_mail_';
 export const HOST_PREFIX = 'berth_host_';
 /** Opens a console once. */
 export const CONSOLE_PREFIX = 'berth_cons_';
+/** Opens a stream to an exec once. */
+export const EXEC_TICKET_PREFIX = 'berth_xtix_';
 /** Opens a private HTTP port in a browser once, and the cookie that the browser then has. */
 export const PORT_TICKET_PREFIX = 'berth_ptix_';
 export const PORT_COOKIE_PREFIX = 'berth_pcky_';
 const PREFIXES = [
   ...([SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX] as const),
-  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, HOST_PREFIX] as const),
+  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, EXEC_TICKET_PREFIX, HOST_PREFIX] as const),
   ...([PORT_TICKET_PREFIX, PORT_COOKIE_PREFIX] as const),
 ] as const;
 export type TokenPrefix = (typeof PREFIXES)[number];

@@ -6,9 +6,9 @@ import { CONSOLE } from './commands/console-command.ts';
 import { DATA_COMMANDS } from './commands/data-commands.ts';
 import { DOCTOR } from './commands/doctor.ts';
 import { EGRESS } from './commands/egress-command.ts';
+import { EXEC_COMMANDS } from './commands/exec-commands.ts';
 import { FORWARD } from './commands/forward-command.ts';
 import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
-import { GUEST_COMMANDS } from './commands/guest-commands.ts';
 import { IMAGE_COMMANDS, IMAGE_SERVER_COMMANDS } from './commands/image-commands.ts';
 import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
 import { INVITATION_COMMANDS } from './commands/invitation-commands.ts';
@@ -48,7 +48,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
   { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
   { title: 'Secrets', commands: SECRET_COMMANDS },
-  { title: 'Guests', commands: [...GUEST_COMMANDS, LOGS, METRICS, TOP, USAGE, CONSOLE] },
+  { title: 'Guests', commands: [...EXEC_COMMANDS, LOGS, METRICS, TOP, USAGE, CONSOLE] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: [REGISTER, ...LOGIN_COMMANDS] },
   { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },

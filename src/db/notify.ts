@@ -18,6 +18,7 @@ export type Topic =
   | 'host'
   | 'instance'
   | 'flush'
+  | 'exec'
   | 'routes'
   | 'deleting'
   | 'events'

@@ -58,7 +58,9 @@ create table console_tickets (
   credential_id text not null,
   expires_at timestamp with time zone not null,
   secret_hash bytea,
+  exec_id text,
   constraint console_tickets_pkey PRIMARY KEY (ticket_hash),
+  constraint console_tickets_exec_id_fkey FOREIGN KEY (exec_id) REFERENCES execs(id) ON DELETE CASCADE,
   constraint console_tickets_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
   constraint console_tickets_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
   constraint console_tickets_check CHECK (((credential_kind = 'key'::text) = (secret_hash IS NOT NULL))),
@@ -131,6 +133,27 @@ create table events (
   user_id text,
   constraint events_pkey PRIMARY KEY (id),
   constraint events_owner CHECK (((org_id IS NOT NULL) OR (user_id IS NOT NULL)))
+);
+
+create table execs (
+  id text not null,
+  instance_id text not null,
+  host_id text not null,
+  command text[] not null,
+  tty boolean not null,
+  stdin boolean not null,
+  state text not null default 'starting'::text,
+  exit_code integer,
+  signal integer,
+  timed_out boolean not null default false,
+  output_bytes bigint not null default 0,
+  started_at timestamp with time zone not null default now(),
+  ended_at timestamp with time zone,
+  constraint execs_pkey PRIMARY KEY (id),
+  constraint execs_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint execs_check CHECK (((ended_at IS NULL) = (state = ANY (ARRAY['starting'::text, 'running'::text])))),
+  constraint execs_check1 CHECK (((exit_code IS NULL) OR (signal IS NULL))),
+  constraint execs_state_check CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'exited'::text, 'lost'::text])))
 );
 
 create table flushes (
@@ -813,6 +836,8 @@ CREATE INDEX events_instance ON public.events USING btree (instance_id, "positio
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
 CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, sequence) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
+CREATE INDEX execs_instance ON public.execs USING btree (instance_id, id);
+CREATE INDEX execs_running ON public.execs USING btree (instance_id) WHERE (state = ANY (ARRAY['starting'::text, 'running'::text]));
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);

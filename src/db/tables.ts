@@ -6,6 +6,7 @@ import type { HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.
 import type { EgressMode } from '../lib/egress-policy.ts';
 import type {
   ApiKeyId,
+  ExecId,
   FlushId,
   HostId,
   InstanceId,
@@ -23,6 +24,7 @@ import type { RestartPolicy } from '../lib/restart-policy.ts';
 import type { AuditTables } from './audit-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
+import type { ExecTables } from './exec-tables.ts';
 import type { HttpTables } from './http-tables.ts';
 import type { SecretTables } from './secret-tables.ts';
 import type { UsageTables } from './usage-tables.ts';
@@ -62,6 +64,7 @@ export interface Database
   extends AuditTables,
     DeliveryTables,
     EgressTables,
+    ExecTables,
     HttpTables,
     SecretTables,
     UsageTables,
@@ -392,5 +395,7 @@ export interface Database
     /** SHA-256 of the key's secret that asked; null of a session. */
     secret_hash: Buffer | null;
     expires_at: Date;
+    /** Null: for the console. */
+    exec_id: ExecId | null;
   };
 }

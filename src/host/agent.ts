@@ -14,6 +14,7 @@ import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { CallServer } from './calls/call-server.ts';
 import { VmMeters } from './calls/vm-meters.ts';
 import { evictStaleDisks } from './evict-stale-disks.ts';
+import { HostExecs } from './execs/host-execs.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './image/host-images.ts';
 import { listVmFolders, readRecord, vmFolder } from './machine/record.ts';
@@ -70,11 +71,14 @@ export class Agent {
     if (!signal.aborted) await this.#adoptAll();
     const runners = () => [...this.#runners.values()].map(({ runner }) => runner);
     const meters = new VmMeters(runners, this.#context.client);
-    const calls = new CallServer(this.#context, (id) => this.#runners.get(id)?.runner, meters);
+    const execs = new HostExecs(this.#context, () =>
+      runners().map((runner) => ({ instance_id: runner.instance_id, machine: runner.machineOf() })),
+    );
+    const calls = new CallServer(this.#context, (id) => this.#runners.get(id)?.runner, { meters, execs });
     await Promise.all([
       ...[renewing, this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
       ...[calls.run(signal), meters.run(signal), this.#context.images.run(signal)],
-      ...[this.#context.templates.run(signal), this.#context.egress.run(signal)],
+      ...[this.#context.templates.run(signal), this.#context.egress.run(signal), execs.run(signal)],
     ]);
     for (const { runner } of this.#runners.values()) runner.close();
     await Promise.all([...this.#runners.values()].map(({ done }) => done));

@@ -30,6 +30,7 @@ const CODES: Record<string, ErrorCode> = {
   not_running: 'VM_NOT_RUNNING',
   busy: 'RATE_LIMITED',
   not_listening: 'BAD_GATEWAY',
+  gone: 'CONFLICT',
 };
 
 export class HostCalls {
@@ -156,8 +157,10 @@ export class HostCalls {
 }
 
 function sizeOf(call: HostCall): number {
-  if (call.kind !== 'exec') return 0;
-  return call.command.reduce((bytes, each) => bytes + each.length, call.stdin.length);
+  const sum = (words: readonly string[]) => words.reduce((bytes, each) => bytes + each.length, 0);
+  if (call.kind === 'exec') return sum(call.command) + call.stdin.length;
+  if (call.kind === 'exec_start') return sum(call.command) + sum(call.environment);
+  return call.kind === 'exec_control' && call.action.kind === 'input' ? call.action.data.length : 0;
 }
 
 function failure({ code, message }: { code: string; message: string }): AppError {

@@ -27,6 +27,8 @@ import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAudit } from './v1/audit.ts';
 import { answerWithSession, registerAuth } from './v1/auth.ts';
 import { registerEvents } from './v1/events.ts';
+import { registerExecOutput } from './v1/exec-output.ts';
+import { registerExecs } from './v1/execs.ts';
 import { registerGenerations } from './v1/generations.ts';
 import { registerImages } from './v1/images.ts';
 import { registerInstanceMetrics } from './v1/instance-metrics.ts';
@@ -150,6 +152,8 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerVmConsole(app, context);
   registerVmEgress(app, context);
   registerVmExec(app, context);
+  registerExecs(app, context, cursors);
+  registerExecOutput(app, context, slots);
   registerVmMetrics(app, context);
   registerInstanceMetrics(app, context);
   registerInstanceSsh(app, context, cursors);

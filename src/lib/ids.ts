@@ -22,6 +22,7 @@ export const ID_PREFIXES = [
   'mfa',
   'inv',
   'port',
+  'exec',
   'flush',
   'mail',
 ] as const;
@@ -41,6 +42,7 @@ export type AuditId = Id<'aud'>;
 export type MfaFactorId = Id<'mfa'>;
 export type InvitationId = Id<'inv'>;
 export type HttpPortId = Id<'port'>;
+export type ExecId = Id<'exec'>;
 export type EventId = Id<'evt'>;
 export type NotificationId = Id<'ntf'>;
 export type FlushId = Id<'flush'>;

@@ -30,7 +30,7 @@ function seconds(ms: number) {
 }
 
 /**
- * Running VMs that no connection and no call has used for their timeout. The timeout starts no earlier than the ingress
+ * Running VMs that no connection, no exec and no call has used for their timeout. The timeout starts no earlier than the ingress
  * began to watch: it cannot report earlier use.
  */
 export async function listIdle(tx: Tx): Promise<InstanceId[]> {
@@ -40,6 +40,7 @@ export async function listIdle(tx: Tx): Promise<InstanceId[]> {
     cross join ingress_watch w
     where v.state = 'running' and not i.deleting and i.idle_timeout_seconds is not null
       and w.reported_at > now() - make_interval(secs => ${REPORT_VALID_S})
+      and not exists (select from execs e where e.instance_id = i.id and e.state = 'running')
       and greatest(v.started_at, v.active_at, w.since) < now() - make_interval(secs => i.idle_timeout_seconds)
     order by i.id limit 100`.execute(tx);
   return rows.map((row) => row.id);

@@ -16,6 +16,7 @@ import type { HostId } from '../lib/ids.ts';
 import { announce } from './announce.ts';
 import { changeFor } from './change-for.ts';
 import { announceFlushFailure, answerFlushes, failFlushes } from './flushes.ts';
+import { loseExecs } from './lose-execs-store.ts';
 import { isMemoryKey, orphanMemory, recordMemory } from './memory-store.ts';
 import { observe, TROUBLE_CODES, type VmState } from './model.ts';
 import {
@@ -122,6 +123,9 @@ async function transition(
   else if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
   if (next === 'stopped' || next === 'suspended') await clearDirtyBytes(tx, vm.instance_id);
   if (next === 'failed') await failFlushes(tx, vm.id, 'The VM has failed.');
+  // A boot without the memory of the suspended one.
+  const cold = seen.kind === 'running' && vm.state === 'starting' && !seen.resumed;
+  if (next === 'stopped' || next === 'failed' || cold) await loseExecs(tx, instance.id);
   await announce(tx, vm, next, seen, host_id);
   // Each attempt reports it; one event is enough.
   if (seen.kind === 'flush_pending' && vm.reason_code !== 'flush_pending') {

@@ -1,15 +1,15 @@
-/** Single-use tickets for consoles. */
+/** Single-use tickets for consoles and execs. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
-import type { InstanceId } from '../lib/ids.ts';
+import type { ExecId, InstanceId } from '../lib/ids.ts';
 
 export const TICKET_SECONDS = 60;
 
 type Ticket = Database['console_tickets'];
 export type NewTicket = Pick<
   Ticket,
-  'ticket_hash' | 'instance_id' | 'org_id' | 'credential_kind' | 'credential_id' | 'secret_hash'
+  'ticket_hash' | 'instance_id' | 'org_id' | 'credential_kind' | 'credential_id' | 'secret_hash' | 'exec_id'
 >;
 
 export async function insertTicket(tx: Tx, ticket: NewTicket): Promise<{ expires_at: Date }> {
@@ -21,12 +21,18 @@ export async function insertTicket(tx: Tx, ticket: NewTicket): Promise<{ expires
     .executeTakeFirstOrThrow();
 }
 
-/** Consumes the ticket. Undefined when the instance has no such unexpired ticket. */
-export async function takeTicket(tx: Tx, instance_id: InstanceId, ticket_hash: Buffer) {
+/** Consumes the ticket. Undefined when the console, or the exec, has no such unexpired ticket. */
+export async function takeTicket(
+  tx: Tx,
+  instance_id: InstanceId,
+  exec_id: ExecId | null,
+  ticket_hash: Buffer,
+) {
   return tx
     .deleteFrom('console_tickets')
     .where('ticket_hash', '=', ticket_hash)
     .where('instance_id', '=', instance_id)
+    .where('exec_id', exec_id === null ? 'is' : '=', exec_id)
     .where('expires_at', '>', sql<Date>`now()`)
     .returningAll()
     .executeTakeFirst();

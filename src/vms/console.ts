@@ -5,13 +5,13 @@
 import type { ConsoleLogResult } from '../agent-api/host-calls.ts';
 import { type KnownCredential, reauthenticate } from '../auth/authenticate.ts';
 import type { Principal } from '../auth/principal.ts';
-import { CONSOLE_PREFIX, hashToken, newToken, tokenPrefix } from '../auth/tokens.ts';
+import { CONSOLE_PREFIX, hashToken, newToken, type TokenPrefix, tokenPrefix } from '../auth/tokens.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import type { HostCalls } from '../hosts/host-calls.ts';
 import { lockInstanceOf, refuseDeleting } from '../instances/lock-instance.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { AppError } from '../lib/errors.ts';
-import type { ApiKeyId, HostId, InstanceId, OrgId, SessionId } from '../lib/ids.ts';
+import type { ApiKeyId, ExecId, HostId, InstanceId, OrgId, SessionId } from '../lib/ids.ts';
 import { insertTicket, takeTicket } from './console-ticket-store.ts';
 import { type CommandPlace, placeOf } from './exec-command.ts';
 import { remedy, type VmState } from './model.ts';
@@ -45,11 +45,27 @@ export async function issueConsoleTicket(
 ): Promise<{ ticket: string; expires_at: Date }> {
   requireMachine(await lockInstanceOf(tx, principal, id));
   await markUsed(tx, id);
-  const ticket = newToken(CONSOLE_PREFIX);
-  const { credential, org_id } = principal;
+  return issueTicket(tx, principal, { prefix: CONSOLE_PREFIX, instance_id: id, exec_id: null });
+}
+
+/** What a ticket is for; no exec: the console. */
+export interface TicketPlace {
+  readonly prefix: TokenPrefix;
+  readonly instance_id: InstanceId;
+  readonly exec_id: ExecId | null;
+}
+
+/** A ticket for a stream to the instance's guest. */
+export async function issueTicket(
+  tx: Tx,
+  { credential, org_id }: Principal,
+  { prefix, instance_id, exec_id }: TicketPlace,
+): Promise<{ ticket: string; expires_at: Date }> {
+  const ticket = newToken(prefix);
   const { expires_at } = await insertTicket(tx, {
     ticket_hash: hashToken(ticket),
-    instance_id: id,
+    instance_id,
+    exec_id,
     org_id,
     credential_kind: credential.kind === 'session' ? 'session' : 'key',
     credential_id: credential.id,
@@ -66,11 +82,22 @@ export interface ConsoleHolder {
 }
 
 /** Consumes a ticket of this instance. @throws AppError UNAUTHENTICATED */
-export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): Promise<ConsoleHolder> {
+export function consumeConsoleTicket(tx: Tx, id: string, ticket: string): Promise<ConsoleHolder> {
+  return consumeTicket(tx, ticket, {
+    prefix: CONSOLE_PREFIX,
+    instance_id: id as InstanceId,
+    exec_id: null,
+  });
+}
+
+/** Consumes a ticket of {@link issueTicket}. @throws AppError UNAUTHENTICATED */
+export async function consumeTicket(
+  tx: Tx,
+  ticket: string,
+  { prefix, instance_id: id, exec_id }: TicketPlace,
+): Promise<ConsoleHolder> {
   const found =
-    tokenPrefix(ticket) === CONSOLE_PREFIX
-      ? await takeTicket(tx, id as InstanceId, hashToken(ticket))
-      : undefined;
+    tokenPrefix(ticket) === prefix ? await takeTicket(tx, id, exec_id, hashToken(ticket)) : undefined;
   if (!found) {
     throw new AppError('UNAUTHENTICATED', {
       message: 'The ticket is unknown, used or expired. Request another.',

@@ -6,6 +6,7 @@ import { lockInstance } from '../instances/store.ts';
 import { announce } from './announce.ts';
 import { changeFor } from './change-for.ts';
 import { failFlushes } from './flushes.ts';
+import { loseExecs } from './lose-execs-store.ts';
 import { observe } from './model.ts';
 import { findVm, listActive, updateVm, type VmRow } from './store.ts';
 
@@ -31,6 +32,7 @@ export async function endWithoutHost(tx: Tx, vm: VmRow, reason: Reason, actor = 
   if (vm.suspended_at === null) return failVm(tx, vm, reason, actor);
   const stopped = { kind: 'stopped' } as const;
   await updateVm(tx, vm, changeFor(vm, 'stopped', stopped, vm.host_id));
+  await loseExecs(tx, vm.instance_id);
   await announce(tx, vm, 'stopped', stopped, actor);
   await notify(tx, 'instance', vm.instance_id);
 }
@@ -40,6 +42,7 @@ export async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason, actor
   const reason = { code, message, actor };
   await updateVm(tx, vm, { state: 'failed', reason, ssh_address: null, stopped_at: new Date() });
   await failFlushes(tx, vm.id, message);
+  await loseExecs(tx, vm.instance_id);
   await announce(tx, vm, 'failed', { kind: 'failed', reason }, actor);
   await notify(tx, 'instance', vm.instance_id);
   await notify(tx, 'routes');

@@ -21,26 +21,28 @@ const off = await api.instance(who);
 const RESULT: ExecResult = { exit_code: 0, stdout: '', stderr: '', truncated: false };
 
 async function exec(words: readonly string[], input: string | null, result: Partial<ExecResult>) {
-  const running = cli.start(['exec', ...words], input);
+  const running = cli.start(['exec', '--json', ...words], input);
   const { id, call } = await agent.nextCall('exec');
   await agent.client.answerCall({ id, answer: { result: { ...RESULT, ...result } } });
-  return { call, ran: await running.ended };
+  const ran = await running.ended;
+  const told = JSON.parse(ran.out) as ExecResult;
+  return { call, ran: { ...ran, out: told.stdout }, told };
 }
 
-describe('exec', () => {
+describe('exec --json', () => {
   test('passes on arguments and stdin, and what the command printed and ended with, unchanged', async () => {
     const printed = { stdout: '\u001b[1mout ä\r\n', stderr: 'err\u0007', exit_code: 7 };
-    const { call, ran } = await exec([name, '--', 'sh', '-c', 'cat; exit 7'], 'in ä\0', printed);
+    const { call, ran, told } = await exec([name, '--', 'sh', '-c', 'cat; exit 7'], 'in ä\0', printed);
     assert.partialDeepStrictEqual(call, {
       ...{ command: ['sh', '-c', 'cat; exit 7'], stdin: 'in ä\0', timeout_ms: 60_000 },
     });
-    assert.deepEqual(ran, { code: 7, out: printed.stdout, err: printed.stderr });
+    assert.deepEqual([ran.code, told], [7, { ...RESULT, ...printed }]);
   });
 
   test('-n reads nothing, though stdin stays open; --json is what the API says', async () => {
-    const { call, ran } = await exec(['-n', '--json', name, '--', 'true'], null, { stdout: 'x' });
+    const { call, ran, told } = await exec(['-n', name, '--', 'true'], null, { stdout: 'x' });
     assert.equal(call.stdin, '');
-    assert.deepEqual([ran.code, JSON.parse(ran.out)], [0, { ...RESULT, stdout: 'x' }]);
+    assert.deepEqual([ran.code, told], [0, { ...RESULT, stdout: 'x' }]);
   });
 
   test('the first word after NAME begins the command, whose options are its own', async () => {
@@ -61,7 +63,7 @@ describe('exec', () => {
     );
     const failed = await exec([name, 'cat', 'large'], '', { exit_code: 3, truncated: true });
     assert.equal(failed.ran.code, 3);
-    const json = await exec(['--json', name, 'cat', 'large'], '', { truncated: true });
+    const json = await exec([name, 'cat', 'large'], '', { truncated: true });
     assert.equal(json.ran.code, 125);
   });
 
@@ -79,12 +81,12 @@ describe('exec', () => {
       ...cli.env,
       NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(without_fetch)}`,
     };
-    const running = new Cli(env).start(['exec', name, '--', 'sleep', '310']);
+    const running = new Cli(env).start(['exec', '--json', name, '--', 'sleep', '310']);
     const gave_up = running.ended.then(({ err }) => assert.fail(err));
     const { id } = await Promise.race([agent.nextCall('exec'), gave_up]);
     await agent.client.answerCall({ id, answer: { result: { ...RESULT, stdout: 'late\n' } } });
     const ran = await running.ended;
-    assert.deepEqual([ran.code, ran.out, ran.err], [0, 'late\n', '']);
+    assert.deepEqual([ran.code, JSON.parse(ran.out).stdout, ran.err], [0, 'late\n', '']);
   });
 
   test('what cannot be run is told with what to type', async () => {
@@ -94,10 +96,10 @@ describe('exec', () => {
     );
     assert.match(await cli.fails(2, 'exec', name), /COMMAND is missing/);
     assert.match(
-      await cli.fails(2, 'exec', name, '--timeout', '601s', '--', 'x'),
+      await cli.fails(2, 'exec', '--json', name, '--timeout', '601s', '--', 'x'),
       /--timeout takes 1s to 10m, not 601s/,
     );
-    const much = await cli.run(['exec', name, '--', 'cat'], 'x'.repeat(1024 * 1024 + 1));
+    const much = await cli.run(['exec', '--json', name, '--', 'cat'], 'x'.repeat(1024 * 1024 + 1));
     assert.deepEqual([much.code, much.err], [1, 'berth: there is more than 1 MiB on stdin\n']);
   });
 });

@@ -24,6 +24,7 @@ const DOMAINS = [
     'hosts',
     'images',
     'egress',
+    'execs',
     'ports',
     'secrets',
     'webhooks',
@@ -83,6 +84,7 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   hosts: [],
   images: ['hosts'],
   egress: ['instances'],
+  execs: ['auth', 'hosts', 'instances', 'vms'],
   ports: ['auth', 'instances'],
   secrets: ['auth', 'instances'],
   webhooks: ['auth', 'orgs'],
@@ -286,9 +288,10 @@ const HOST_ROOMS: Record<string, readonly string[]> = {
     ...['flush', 'guest', 'host-context', 'keys', 'lease', 'machine', 'overlay', 'secrets', 'start'],
     ...['suspend', 'vm'],
   ],
-  calls: ['guest', 'host-context', 'machine', 'network', 'runner'],
+  execs: ['guest', 'host-context', 'machine', 'qmp', 'vm'],
+  calls: ['execs', 'guest', 'host-context', 'machine', 'network', 'runner'],
   'evict-stale-disks': ['host-context', 'machine', 'vm'],
-  agent: ['calls', 'evict-stale-disks', 'host-context', 'image', 'machine', 'runner', 'vm'],
+  agent: ['calls', 'evict-stale-disks', 'execs', 'host-context', 'image', 'machine', 'runner', 'vm'],
 };
 
 test('inside host/, a room imports only the rooms of its line, which are above it', () => {

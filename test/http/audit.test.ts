@@ -8,6 +8,7 @@ import type { OrgId, WebhookId } from '../../src/lib/ids.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Answer, Page } from '../support/client.ts';
+import { makeExec } from '../support/execs.ts';
 import { assertError } from '../support/expect.ts';
 import { makeGenerations } from '../support/generations.ts';
 import { type Document, endpointsOf } from '../support/openapi.ts';
@@ -54,6 +55,17 @@ const secret = async () => `/v1/instances/${(await api.instance(owner)).id}/secr
 const setSecret = (path: string) => api.as(owner).put(path, { value: 'v', hosts: ['api.example.com'] });
 const vm = async (state: 'stopped' | 'running') =>
   `/v1/instances/${(await instanceIn(api, owner, state)).id}/vm`;
+
+const exec = async () => {
+  const { id } = await instanceIn(api, owner, 'running');
+  const { host_id } = api;
+  return `/v1/instances/${id}/execs/${await makeExec(api.db, { instance_id: id, host_id }, 'running')}`;
+};
+async function toldHost<T>(asked: Promise<T>): Promise<T> {
+  const { id } = await api.agent.nextCall('exec_control');
+  await api.agent.client.answerCall({ id, answer: { result: { outcome: 'done' } } });
+  return asked;
+}
 
 const ACCOUNTS: Record<string, Call> = {
   register: () =>
@@ -189,6 +201,16 @@ const INSTANCES: Record<string, Call> = {
     await setSecret(path);
     return api.as(owner).delete(path);
   },
+  createExec: async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const asked = api.as(owner).post(`/v1/instances/${id}/execs`, { command: ['true'] });
+    const call = await api.agent.nextCall('exec_start');
+    await api.agent.client.answerCall({ id: call.id, answer: { result: { refused: null } } });
+    return asked;
+  },
+  signalExec: async () => toldHost(api.as(owner).post(`${await exec()}/signal`, { signal: 'SIGTERM' })),
+  killExec: async () => toldHost(api.as(owner).delete(await exec())),
+  createExecTicket: async () => api.as(owner).post(`${await exec()}/ticket`),
   createConsoleTicket: async () => api.as(owner).post(`${await vm('running')}/console/ticket`),
 };
 const webhook = async () => `/v1/webhooks/${(await makeWebhook(api, owner, 'http://127.0.0.1:9/')).id}`;
@@ -219,6 +241,8 @@ const WITHOUT: Record<string, string> = {
   markNotification: 'what one has read concerns nobody else',
   markAllNotifications: 'what one has read concerns nobody else',
   passkeyOptions: 'makes a challenge and nothing else',
+  resizeExec: 'changes what is shown, and nothing else',
+  writeExecInput: 'is part of an exec, whose start is noted',
   loginByPasskey: 'opens its session by the same function as login (test/http/passkeys.test.ts)',
 };
 

@@ -164,6 +164,12 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
     const denials = [{ instance_id: instance.id, at: new Date().toISOString(), ...tried }];
     return { body: { denials }, answer: FENCED };
   },
+  execs: () => {
+    const end = { state: 'exited', exit_code: 0, signal: null, timed_out: false };
+    const ended = { ...end, ended_at: new Date().toISOString() };
+    const execs = [{ instance_id: instance.id, exec_id: newId('exec'), output_bytes: 1, end: ended }];
+    return { body: { execs }, answer: FENCED };
+  },
   logins: (vm) => ({ body: { ...vm, fingerprints: [HOST_KEY.fingerprint] }, answer: FENCED }),
   commit: (vm) => {
     const about = { instance_id: instance.id, ...vm, generation: 1, image_version: VERSION, dirty_bytes: 1 };

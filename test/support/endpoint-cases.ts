@@ -7,6 +7,7 @@ import { newPlaceholder } from '../../src/secrets/model.ts';
 import { upsertSecret } from '../../src/secrets/store.ts';
 import { newSecret } from '../../src/webhooks/sign.ts';
 import { newName, type TestApi } from './api.ts';
+import { makeExec } from './execs.ts';
 import { makeGenerations } from './generations.ts';
 import {
   makeKey,
@@ -64,6 +65,7 @@ export function endpointCases(api: TestApi): Record<string, EndpointCase> {
     ...machines(api),
     ...ports(api),
     ...secrets(api),
+    ...execs(api),
     ...webhooks(api),
     ...told(api),
     ...OPERATOR,
@@ -313,6 +315,30 @@ function secrets(api: TestApi): Record<string, EndpointCase> {
     'GET /v1/instances/{id}/secrets': { need: 'vm:read', resource: instance },
     [`PUT ${one}`]: { need: 'vm:write', resource: secret, body: () => body },
     [`DELETE ${one}`]: { need: 'vm:write', resource: secret },
+  };
+}
+
+function execs(api: TestApi): Record<string, EndpointCase> {
+  const { db, host_id } = api;
+  const instance = async (who: Person) => ({ id: (await api.instance(who)).id });
+  const exec = async (who: Person) => {
+    const { id } = await api.instance(who);
+    return { id, exec_id: await makeExec(db, { instance_id: id, host_id }) };
+  };
+  const all = '/v1/instances/{id}/execs';
+  const one = `${all}/{exec_id}`;
+  const read: EndpointCase = { need: 'vm:read', resource: exec };
+  const write: EndpointCase = { need: 'vm:write', resource: exec };
+  return {
+    [`POST ${all}`]: { need: 'vm:write', resource: instance, body: () => ({ command: ['true'] }) },
+    [`GET ${all}`]: { need: 'vm:read', resource: instance },
+    [`GET ${one}`]: read,
+    [`GET ${one}/output`]: read,
+    [`POST ${one}/stdin`]: write,
+    [`POST ${one}/signal`]: { ...write, body: () => ({ signal: 'SIGTERM' }) },
+    [`POST ${one}/resize`]: { ...write, body: () => ({ columns: 80, rows: 24 }) },
+    [`POST ${one}/ticket`]: write,
+    [`DELETE ${one}`]: write,
   };
 }
 

@@ -1,7 +1,7 @@
-/** Commands inside guests. */
+/** `berth exec --json`: a command whose whole result is printed at its end, by `POST …/vm/exec`. */
 import type { Answer } from '../../../client/src/berth.ts';
 import { durationText } from '../../../client/src/durations.ts';
-import type { Call, Command } from '../command.ts';
+import type { Call } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
@@ -11,8 +11,6 @@ import { fetchWithoutTimeout } from '../fetch-without-timeout.ts';
 const MAX_TIMEOUT_SECONDS = 600;
 const TIMEOUT_SECONDS = 60;
 const OUTPUT = '1 MiB';
-/** As in a shell. */
-const NO_SUCH_PROGRAM = 127;
 
 function timeoutOf({ options }: Call): number {
   const seconds = durationOption('timeout', options.text('timeout')) ?? TIMEOUT_SECONDS;
@@ -22,9 +20,8 @@ function timeoutOf({ options }: Call): number {
   );
 }
 
-async function exec(call: Call): Promise<number> {
+export async function execAsJson(call: Call): Promise<number> {
   const { args, rest, options, session, terminal, signal } = call;
-  if (rest.length === 0) throw new UsageError('COMMAND is missing');
   const timeout_seconds = timeoutOf(call);
   const berth = session.berth({ fetch: await fetchWithoutTimeout() });
   const { id, name } = await berth.instances.find(args[0] ?? '');
@@ -35,13 +32,7 @@ async function exec(call: Call): Promise<number> {
   const result = await berth
     .call('execInVm', { path: { id }, body }, { signal })
     .finally(() => progress.end());
-  if (terminal.format === 'json') terminal.json(result);
-  else {
-    terminal.guest(result.stdout);
-    terminal.guest(result.stderr, 'stderr');
-  }
-  if (result.exit_code === NO_SUCH_PROGRAM && rest.length === 1 && /\s/.test(rest[0] ?? ''))
-    terminal.warn(`berth: that names one program; for a line of the shell: berth exec ${name} sh -c '…'`);
+  terminal.json(result);
   return endOf(call, result, name, timeout_seconds);
 }
 
@@ -65,30 +56,3 @@ function endOf(
   if (exit_code === null) return EXIT.timed_out;
   return truncated && exit_code === 0 ? EXIT.cut : exit_code;
 }
-
-export const GUEST_COMMANDS: readonly Command[] = [
-  {
-    name: 'exec',
-    args: ['NAME'],
-    names_instances: true,
-    rest: 'COMMAND…',
-    fields: { command: 'COMMAND', stdin: 'the input' },
-    summary: 'run a command as root, without SSH, and exit with its exit code',
-    details: `Options of Berth stand before COMMAND: the first word after NAME begins it, and all that follows is its own. Its output appears at the end, ${OUTPUT} at most: if more is cut from a command that succeeds, the exit code is ${EXIT.cut}.`,
-    example: 'berth exec web systemctl is-active ssh',
-    options: {
-      timeout: {
-        type: 'string',
-        value: 'DURATION',
-        field: 'timeout_seconds',
-        help: `kill the command after this time; at most ${durationText(MAX_TIMEOUT_SECONDS)}; default: ${durationText(TIMEOUT_SECONDS)}`,
-      },
-      'no-stdin': {
-        type: 'boolean',
-        short: 'n',
-        help: 'no input; default: stdin, unless that is a terminal',
-      },
-    },
-    run: exec,
-  },
-];

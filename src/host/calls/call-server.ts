@@ -1,5 +1,5 @@
 /**
- * Executes calls that API callers wait for (commands, consoles, metrics): polls the control plane for calls, executes them in
+ * Executes calls that API callers wait for (commands, execs, consoles, metrics): polls the control plane for calls, executes them in
  * parallel, and answers each once. An answer that cannot be delivered is dropped: the caller's request has ended too.
  */
 import { fits } from '../../agent-api/check.ts';
@@ -14,6 +14,7 @@ import { joinStreams } from '../../agent-api/join-streams.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
+import type { HostExecs } from '../execs/host-execs.ts';
 import {
   GuestAgentClosedError,
   GuestAgentProtocolError,
@@ -24,6 +25,7 @@ import type { Machine } from '../machine/machine.ts';
 import { vmFolder } from '../machine/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
+import { controlExec, readExec, startExec } from './exec-calls.ts';
 import { joinPort, openPort } from './open-port.ts';
 import { dialSshd } from './open-ssh.ts';
 import { readConsole, readTimedConsole } from './read-console.ts';
@@ -39,11 +41,17 @@ export class CallServer {
   readonly #runnerOf: (id: InstanceId) => VmRunner | undefined;
 
   readonly #meters: VmMeters;
+  readonly #execs: HostExecs;
 
-  constructor(context: HostContext, runnerOf: (id: InstanceId) => VmRunner | undefined, meters: VmMeters) {
+  constructor(
+    context: HostContext,
+    runnerOf: (id: InstanceId) => VmRunner | undefined,
+    { meters, execs }: { readonly meters: VmMeters; readonly execs: HostExecs },
+  ) {
     this.#context = context;
     this.#runnerOf = runnerOf;
     this.#meters = meters;
+    this.#execs = execs;
   }
 
   /** Until `signal` aborts, which fails the calls under way. */
@@ -118,6 +126,13 @@ export class CallServer {
         return { address: await openPort(this.#machine(call), call.port) };
       case 'exec':
         return runCommand(this.#machine(call), call, signal);
+      case 'exec_start':
+        return startExec(this.#execs, this.#machine(call), call);
+      case 'exec_control':
+        return controlExec(this.#execs, call, signal);
+      case 'exec_stream':
+        await readExec(this.#execs, call, () => this.#context.client.openConsole(id));
+        return null;
       case 'usage':
         return this.#meters.newest(USAGE_VMS);
       case 'metrics': {

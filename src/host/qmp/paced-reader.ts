@@ -8,13 +8,15 @@
 import { connect, type Socket } from 'node:net';
 
 const READ_BYTES = 8 * 1024;
-/** A sender may use one fiftieth of this thread's time. */
+/** A sender may use one fiftieth of this thread's time, unless its pace says otherwise. */
 const TIMES = 50;
 
 export interface Pace {
   readonly bytes_per_second: number;
   /** Bytes that may be read at once after silence. */
   readonly burst_bytes: number;
+  /** A sender may use one such part of this thread's time. */
+  readonly times?: number;
 }
 
 /** A token bucket. One read may overdraw it; the next read then waits. */
@@ -45,7 +47,9 @@ export class ReadBudget {
     try {
       return work();
     } finally {
-      this.spend(((this.#worked() - before_ms) * TIMES * this.#pace.bytes_per_second) / 1_000);
+      this.spend(
+        ((this.#worked() - before_ms) * (this.#pace.times ?? TIMES) * this.#pace.bytes_per_second) / 1_000,
+      );
     }
   }
 

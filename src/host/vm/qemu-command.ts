@@ -35,7 +35,13 @@ export const NODES = {
   base_file: 'base-file',
   lazy: 'lazy',
 } as const;
-export const DEVICES = { disk: 'disk0', net: 'net0', agent_port: 'qga0', panic: 'panic0' } as const;
+export const DEVICES = {
+  disk: 'disk0',
+  net: 'net0',
+  agent_port: 'qga0',
+  execs_port: 'execs0',
+  panic: 'panic0',
+} as const;
 
 /**
  * QEMU's cache of translated code, which counts towards the VM's memory limit. Without a limit it grows to a gigabyte, and
@@ -160,13 +166,21 @@ function channelArguments(spec: VmSpec, machine: Machine): string[] {
     '-serial',
     'chardev:console',
     ...listen('agent', sockets.agent),
-    ...device({ driver: onBus('virtio-serial', machine), id: 'serial0', max_ports: 2 }),
+    ...device({ driver: onBus('virtio-serial', machine), id: 'serial0', max_ports: 3 }),
     ...device({
       driver: 'virtserialport',
       id: DEVICES.agent_port,
       bus: 'serial0.0',
       chardev: 'agent',
       name: 'org.qemu.guest_agent.0',
+    }),
+    ...listen('execs', sockets.execs),
+    ...device({
+      driver: 'virtserialport',
+      id: DEVICES.execs_port,
+      bus: 'serial0.0',
+      chardev: 'execs',
+      name: 'berth.execs',
     }),
     '-object',
     'rng-random,id=rng0,filename=/dev/urandom',

@@ -64,6 +64,8 @@ export interface VmSockets {
   readonly qmp: string;
   readonly agent: string;
   readonly console: string;
+  /** The port of the execs' supervisor. */
+  readonly execs: string;
   /** For `-incoming` with a stream. */
   readonly incoming: string;
 }
@@ -74,6 +76,7 @@ export function vmSockets(runtime_dir: string): VmSockets {
     qmp: join(runtime_dir, 'qmp.sock'),
     agent: join(runtime_dir, 'agent.sock'),
     console: join(runtime_dir, 'console.sock'),
+    execs: join(runtime_dir, 'execs.sock'),
     incoming: join(runtime_dir, 'resume.sock'),
   };
 }

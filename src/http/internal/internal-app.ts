@@ -20,6 +20,7 @@ import { findStoreMark } from '../../disks/mark-store.ts';
 import { readDataKeys, readHead } from '../../disks/read-head.ts';
 import { findLineage, recordBootOrder } from '../../disks/store.ts';
 import { recordDenied } from '../../egress/record-denied.ts';
+import { recordExec } from '../../execs/use-exec.ts';
 import { renewLease } from '../../hosts/lease-store.ts';
 import { findHostByToken, recordHeartbeat, setProtocol } from '../../hosts/store.ts';
 import { commitGeneration } from '../../instances/commit-generation.ts';
@@ -153,6 +154,11 @@ function registerReports(app: FastifyInstance, context: InternalContext): void {
 
 function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext): void {
   const large = { bodyLimit: COMMIT_LIMIT_BYTES };
+  serve(app, ROUTES.execs, async ({ host, body }) => {
+    let known = body.execs.length === 0;
+    for (const each of body.execs) known = (await recordExec(db, host.id, each)) || known;
+    return accepted(known);
+  });
   serve(app, ROUTES.commit, ({ host, body }) => commitGeneration(db, host.id, body), large);
   serve(app, ROUTES.lineage, ({ host, body }) => findLineage(db, host.id, body));
   serve(app, ROUTES.bootOrder, async ({ host, body }) => ({

@@ -7,6 +7,7 @@ import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { collectDefaultMetrics, Gauge, type Registry } from 'prom-client';
 import type { UsageResult, VmSample } from '../../agent-api/host-calls.ts';
 import { poolState } from '../../db/pool.ts';
+import { countAllRunning } from '../../execs/store.ts';
 import { listLiveHosts } from '../../hosts/store.ts';
 import { countMails } from '../../mail/store.ts';
 import { countDigests } from '../../notifications/mail-store.ts';
@@ -66,6 +67,7 @@ const VM_GAUGES = {
 class Gauges {
   readonly #context: Context;
   readonly #vms: Gauge<'state'>;
+  readonly #execs: Gauge;
   readonly #flushes: Gauge;
   readonly #deliveries: Gauge;
   readonly #mails: Gauge;
@@ -81,6 +83,7 @@ class Gauges {
       labelNames: ['state'] as const,
       registers,
     });
+    this.#execs = new Gauge({ name: 'berth_execs_running', help: 'Execs that run', registers });
     this.#flushes = new Gauge({
       name: 'berth_flushes_open',
       help: 'Flushes that callers wait for',
@@ -120,6 +123,7 @@ class Gauges {
       this.#readVms(),
     ]);
     for (const [state, count] of states) this.#vms.set({ state }, count);
+    this.#execs.set(await countAllRunning(db));
     this.#flushes.set(flushes);
     this.#deliveries.set(deliveries);
     this.#mails.set(mails + digests);

@@ -65,6 +65,7 @@ export interface Components {
 }
 
 const MAX_PARAM_LENGTH = 256;
+const BYTES_TYPE = 'application/octet-stream';
 const DESCRIPTIONS: Readonly<Record<string, string>> = { 200: 'Done.', 201: 'Created.', 202: 'Accepted.' };
 
 export function operationOf(route: RouteDeclaration, components: Components): OperationObject {
@@ -92,7 +93,11 @@ function securityOf({ kind, sudo }: RouteAccess): Record<string, string[]>[] {
 }
 
 function bodyOf(route: RouteDeclaration, { schemas }: Components): OperationObject['requestBody'] {
-  const { method, schema } = route;
+  const { method, schema, config } = route;
+  if (config.raw_body === true) {
+    const bytes = { type: 'string', maxLength: 2 ** 20, contentMediaType: BYTES_TYPE } as const;
+    return { required: false, content: { [BYTES_TYPE]: { schema: bytes } } };
+  }
   // A DELETE without a body and one with an empty object are the same.
   if (!schema.body || method === 'get' || method === 'delete') return undefined;
   const body = { title: nameOf(route, 'Request'), ...schema.body };

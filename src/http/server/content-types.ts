@@ -1,11 +1,19 @@
-/** How the body of a request is read: JSON only, and an empty body is no body, with or without Content-Type. */
+/** How the body of a request is read: JSON, or bytes where a route takes them, and an empty body is no body, with or without Content-Type. */
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** The body is bytes, of any type. */
+    raw_body?: boolean;
+  }
+}
+
 import { isUtf8 } from 'node:buffer';
 import type { FastifyInstance } from 'fastify';
 import { AppError } from '../../lib/errors.ts';
 
 export function registerContentTypes(app: FastifyInstance): void {
   app.removeContentTypeParser(['application/json', 'text/plain']);
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, bytes, done) => {
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, bytes, done) => {
+    if (request.routeOptions.config.raw_body === true) return done(null, bytes);
     if (bytes.length === 0) return done(null, undefined);
     try {
       done(null, parseJson(bytes as Buffer));
@@ -15,8 +23,9 @@ export function registerContentTypes(app: FastifyInstance): void {
   });
   // Clients that send an empty body name various types for it, which we accept. Not on public routes: there a page of
   // another site could send these types, which it cannot do with JSON.
-  app.addContentTypeParser('*', { parseAs: 'string' }, (request, text, done) => {
-    const harmless = text.length === 0 && request.routeOptions.config.access !== 'public';
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, bytes, done) => {
+    if (request.routeOptions.config.raw_body === true) return done(null, bytes);
+    const harmless = bytes.length === 0 && request.routeOptions.config.access !== 'public';
     done(harmless || request.is404 ? null : new AppError('UNSUPPORTED_MEDIA_TYPE'), undefined);
   });
   app.addHook('preValidation', (request, _reply, done) => {

@@ -7,7 +7,7 @@ export const consoleStream: StreamKind = {
   path: /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/,
   reauthorise_ms: 15_000,
   half_open: false,
-  admit: async (db, request, id) => {
+  admit: async ({ db }, request, id) => {
     const query = new URL(request.url ?? '', 'http://console').searchParams;
     const holder = await consumeConsoleTicket(db, id, query.get('ticket') ?? '');
     return { holder, call: ({ instance_id, vm_id }) => ({ kind: 'console', instance_id, vm_id }) };

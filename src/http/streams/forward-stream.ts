@@ -1,7 +1,8 @@
 /** A connection to a TCP port of a guest, for `berth forward`: one WebSocket each, with a credential that has `vm:write`. */
-import type { IncomingMessage } from 'node:http';
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { authenticate, type KnownCredential } from '../../auth/authenticate.ts';
 import type { Principal } from '../../auth/principal.ts';
+import type { Db } from '../../db/pool.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { forwardPlace } from '../../vms/forward.ts';
 import type { StreamKind } from './guest-streams.ts';
@@ -11,13 +12,8 @@ export const forwardStream: StreamKind = {
   path: /^\/v1\/instances\/([^/?]{1,64})\/vm\/forward(?:\?|$)/,
   reauthorise_ms: 4_000,
   half_open: true,
-  admit: async (db, { url, headers }, instance_id, ip) => {
-    const org = headers['berth-org'];
-    const principal = await authenticate(db, {
-      authorization: headers.authorization,
-      org: Array.isArray(org) ? org[0] : org,
-      ip,
-    });
+  admit: async ({ db }, { url, headers }, instance_id, ip) => {
+    const principal = await principalOfUpgrade(db, headers, ip);
     if (!principal.scopes.has('vm:write')) {
       throw new AppError('FORBIDDEN', { message: 'This needs the scope vm:write, and a role that has it.' });
     }
@@ -27,6 +23,13 @@ export const forwardStream: StreamKind = {
   },
   place: forwardPlace,
 };
+
+/** @throws AppError UNAUTHENTICATED */
+export function principalOfUpgrade(db: Db, headers: IncomingHttpHeaders, ip: string): Promise<Principal> {
+  const org = headers['berth-org'];
+  const { authorization } = headers;
+  return authenticate(db, { authorization, org: Array.isArray(org) ? org[0] : org, ip });
+}
 
 /** @throws AppError INVALID_REQUEST */
 function portOf(url: IncomingMessage['url']): number {
@@ -39,7 +42,7 @@ function portOf(url: IncomingMessage['url']): number {
   return port;
 }
 
-function knownCredential({ credential }: Principal): KnownCredential {
+export function knownCredential({ credential }: Principal): KnownCredential {
   return credential.kind === 'session'
     ? { kind: 'session', id: credential.id }
     : { kind: 'key', id: credential.id, secret_hash: credential.secret_hash };

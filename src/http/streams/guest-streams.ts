@@ -1,6 +1,6 @@
 /**
- * WebSockets to guests: the caller's is spliced with the stream that the agent of the VM's host opens. The bytes pass
- * through unread. `console-stream.ts` and `forward-stream.ts` say who may open one, and to what.
+ * WebSockets to guests: the caller's is joined with the stream that the agent of the VM's host opens. The bytes of consoles and
+ * ports pass through unread. `console-stream.ts`, `forward-stream.ts` and `exec-stream.ts` say who may open one, and to what.
  * - Host and Origin are checked as for any request.
  * - Neither side reads faster than the other takes; a peer that does not answer pings is disconnected.
  * - The credential is reauthorised every few seconds; if that fails, the stream closes.
@@ -15,7 +15,7 @@ import type { HostCall } from '../../agent-api/host-calls.ts';
 import type { KnownCredential } from '../../auth/authenticate.ts';
 import type { Db } from '../../db/pool.ts';
 import { AppError, messageOf } from '../../lib/errors.ts';
-import { type InstanceId, isId, type OrgId } from '../../lib/ids.ts';
+import { type ExecId, type InstanceId, isId, type OrgId } from '../../lib/ids.ts';
 import { streamLimit } from '../../orgs/quotas.ts';
 import type { CommandPlace } from '../../vms/exec-command.ts';
 import type { AppContext } from '../context.ts';
@@ -23,6 +23,7 @@ import { refuseUpgrade } from '../errors.ts';
 import type { KnownHosts } from '../server/known-hosts.ts';
 import { newRequestId } from '../server/request-id.ts';
 import { consoleStream } from './console-stream.ts';
+import { execStream } from './exec-stream.ts';
 import { forwardStream } from './forward-stream.ts';
 import { CLOSE, splice } from './splice.ts';
 import type { StreamSlots } from './stream-slots.ts';
@@ -37,12 +38,18 @@ export interface StreamHolder {
   readonly credential: KnownCredential;
   readonly org_id: OrgId;
   readonly instance_id: InstanceId;
+  /** Of a stream to an exec. */
+  readonly exec?: { readonly id: ExecId; readonly may_write: boolean };
 }
 
 export interface OpenedStream {
   readonly holder: StreamHolder;
   readonly call: (place: CommandPlace) => HostCall;
+  /** Joins both sides; absent: the bytes pass through. */
+  readonly join?: (client: WebSocket, line: Duplex) => void;
 }
+
+export type AdmitContext = Pick<AppContext, 'db' | 'hub' | 'log'>;
 
 /** A kind of stream, by the path of its upgrade. */
 export interface StreamKind {
@@ -53,12 +60,17 @@ export interface StreamKind {
   /** The peers of TCP end one direction before the other. */
   readonly half_open: boolean;
   /** Authenticates the request. @throws AppError */
-  readonly admit: (db: Db, request: IncomingMessage, id: InstanceId, ip: string) => Promise<OpenedStream>;
+  readonly admit: (
+    context: AdmitContext,
+    request: IncomingMessage,
+    id: InstanceId,
+    ip: string,
+  ) => Promise<OpenedStream>;
   /** Where the VM runs, if the holder may still use it, which also marks it as used. @throws AppError */
   readonly place: (db: Db, holder: StreamHolder, ip: string) => Promise<CommandPlace>;
 }
 
-const KINDS: readonly StreamKind[] = [consoleStream, forwardStream];
+const KINDS: readonly StreamKind[] = [consoleStream, forwardStream, execStream];
 
 /** Whether a request for an upgrade is one for a guest. Any other is served as an ordinary request. */
 export function isGuestStream(request: Pick<IncomingMessage, 'url' | 'headers'>): boolean {
@@ -69,7 +81,7 @@ function kindOf({ url = '' }: Pick<IncomingMessage, 'url'>): StreamKind | undefi
   return KINDS.find(({ path }) => path.test(url));
 }
 
-type Context = Pick<AppContext, 'db' | 'host_calls' | 'log' | 'quotas' | 'heartbeat_ms'> & {
+type Context = Pick<AppContext, 'db' | 'hub' | 'host_calls' | 'log' | 'quotas' | 'heartbeat_ms'> & {
   readonly known_hosts: KnownHosts;
 };
 
@@ -126,7 +138,7 @@ export class GuestStreams {
     const kind = kindOf(request);
     const id = kind?.path.exec(request.url ?? '')?.[1] ?? '';
     if (!kind || !isId('inst', id)) throw new AppError('NOT_FOUND');
-    const { holder, call } = await kind.admit(db, request, id, ip);
+    const { holder, call, join } = await kind.admit(this.#context, request, id, ip);
     const place = await kind.place(db, holder, ip);
     const limit = await streamLimit(db, quotas, holder.org_id);
     // The caller has disconnected.
@@ -141,7 +153,8 @@ export class GuestStreams {
       const { instance_id } = holder;
       const request_id = this.#ids.get(request);
       log.info({ instance_id, credential: holder.credential.id, request_id }, `a ${kind.name} was opened`);
-      splice(client, line, kind);
+      if (join) join(client, line);
+      else splice(client, line, kind);
       this.#watch(client, kind, holder, ip);
     });
     // The caller has disconnected, or its handshake is invalid.

@@ -1,0 +1,106 @@
+/** Execs: what a control plane asks of them, and what a host reports. */
+import { type TSchema, Type } from 'typebox';
+import {
+  anyText,
+  Bytes,
+  closed,
+  InstanceId,
+  idOf,
+  listOf,
+  Milliseconds,
+  named,
+  nullable,
+  type Of,
+  oneOf,
+  Text,
+  Time,
+  VmId,
+  whole,
+} from './schemas.ts';
+
+/** The end of the output that is kept: of each exec, and of all execs of an instance. */
+export const OUTPUT_KEPT_BYTES = 8 * 1024 * 1024;
+export const OUTPUTS_KEPT_BYTES = 64 * 1024 * 1024;
+/** Execs that run at once in a VM. */
+export const RUNNING_MAX = 32;
+/** Ended execs of an instance that are kept. */
+export const ENDED_KEPT = 100;
+/** Of one request of input. */
+export const INPUT_BYTES = 1024 * 1024;
+/** Of all words of an exec: Linux accepts no more. */
+const WORDS_BYTES = 2 * 1024 * 1024;
+const REPORTED_MAX = 500;
+
+export const ExecId = idOf('exec');
+const OfExec = { instance_id: InstanceId, exec_id: ExecId };
+const TerminalSize = { columns: whole(1, 65_535), rows: whole(1, 65_535) };
+
+/** Each is one of the calls in `host-calls.ts`. */
+export const ExecStartCall = closed({
+  kind: Type.Literal('exec_start'),
+  ...OfExec,
+  vm_id: VmId,
+  command: listOf(anyText(WORDS_BYTES), 4_096),
+  /** `NAME=value`. */
+  environment: listOf(anyText(WORDS_BYTES), 4_096),
+  cwd: anyText(4_096),
+  user: anyText(256),
+  tty: nullable(closed(TerminalSize)),
+  stdin: Type.Boolean(),
+  timeout_ms: nullable(Milliseconds),
+});
+export const ExecControlCall = closed({
+  kind: Type.Literal('exec_control'),
+  ...OfExec,
+  action: Type.Union([
+    closed({ kind: Type.Literal('signal'), signal: whole(1, 64) }),
+    closed({ kind: Type.Literal('resize'), ...TerminalSize }),
+    /** In base64. */
+    closed({ kind: Type.Literal('input'), data: anyText(2 * INPUT_BYTES), eof: Type.Boolean() }),
+  ]),
+});
+/** A stream of the frames in `exec-stream.ts`. */
+export const ExecStreamCall = closed({
+  kind: Type.Literal('exec_stream'),
+  ...OfExec,
+  offset: Bytes,
+  /** Continue until the exec has ended. */
+  follow: Type.Boolean(),
+  /** The reader may send input. The exec waits for it when it reads too slowly. */
+  attached: Type.Boolean(),
+});
+
+/** Null: it runs. */
+export const ExecStartResult = named('ExecStartResult', {
+  refused: nullable(closed({ field: oneOf(['cwd', 'user']), issue: Text })),
+});
+export type ExecStartResult = Of<typeof ExecStartResult>;
+export const ExecControlResult = named('ExecControlResult', {
+  outcome: oneOf(['done', 'ended', 'no_terminal', 'no_input']),
+});
+export type ExecControlResult = Of<typeof ExecControlResult>;
+
+export const ExecEnd = named('ExecEnd', {
+  state: oneOf(['exited', 'lost']),
+  exit_code: nullable(whole(0, 255)),
+  signal: nullable(whole(1, 127)),
+  timed_out: Type.Boolean(),
+  ended_at: Time,
+});
+export type ExecEnd = Of<typeof ExecEnd>;
+
+export const ReportedExec = named('ReportedExec', {
+  ...OfExec,
+  output_bytes: Bytes,
+  /** Null: it runs. */
+  end: nullable(ExecEnd),
+});
+export type ReportedExec = Of<typeof ReportedExec>;
+export const ExecsReport = named('ExecsReport', { execs: listOf(ReportedExec, REPORTED_MAX) });
+export type ExecsReport = Of<typeof ExecsReport>;
+
+export const EXEC_RESULTS: Readonly<Record<'exec_start' | 'exec_control' | 'exec_stream', TSchema>> = {
+  exec_start: ExecStartResult,
+  exec_control: ExecControlResult,
+  exec_stream: Type.Null(),
+};

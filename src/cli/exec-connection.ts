@@ -1,0 +1,186 @@
+/**
+ * A connection to an exec: its output to this process's, and input to it. It attaches again, at the byte that it has reached, when the
+ * server was restarted. It gives up where input may have been lost on the way.
+ */
+import { WebSocket } from 'ws';
+import type { Berth, Exec } from '../../client/src/berth.ts';
+import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
+import type { Terminal } from './terminal.ts';
+
+const BUFFER_BYTES = 256 * 1024;
+/** Larger messages are refused by the server. */
+const MESSAGE_BYTES = 32 * 1024;
+const OVER = 1000;
+/** Closed for good: the credential ended. */
+const REVOKED = 1008;
+const HANDSHAKE_MS = 15_000;
+const RETRY_MS = 500;
+const TRIES = 120;
+/** Ctrl-], as for the console. */
+const DETACH_BYTE = 0x1d;
+
+export interface Attachment {
+  readonly berth: Berth;
+  readonly instance: { readonly id: string; readonly name: string };
+  readonly exec_id: string;
+  readonly offset: number;
+  /** `terminal`: every key goes to the exec, until Ctrl-]. */
+  readonly input: 'none' | 'stdin' | 'terminal';
+  readonly terminal: Terminal;
+  /** Ctrl-C: passed on to the exec. */
+  readonly signal: AbortSignal;
+}
+
+/** The ended exec; null: detached. @throws CommandError */
+export async function attach(attachment: Attachment): Promise<Exec | null> {
+  const connection = new Connection(attachment);
+  try {
+    return await connection.run();
+  } finally {
+    connection.close();
+  }
+}
+
+class Connection {
+  readonly #to: Attachment;
+  readonly #decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
+  #offset: number;
+  #socket: WebSocket | null = null;
+  #sent = false;
+  #input_ended = false;
+  #detached: () => void = () => undefined;
+
+  constructor(attachment: Attachment) {
+    this.#to = attachment;
+    this.#offset = attachment.offset;
+  }
+
+  async run(): Promise<Exec | null> {
+    const { instance, exec_id } = this.#to;
+    this.#to.signal.addEventListener('abort', () => this.#say({ type: 'signal', signal: 'SIGINT' }));
+    const detached = new Promise<null>((resolve) => {
+      this.#detached = () => resolve(null);
+    });
+    for (let tries = 0; tries < TRIES; tries++) {
+      const before = this.#offset;
+      const exec = await Promise.race([this.#connect(), detached]);
+      if (exec !== 'again') return exec;
+      if (this.#sent && this.#to.input === 'stdin')
+        throw new CommandError(
+          'the connection was lost while input was on its way; some of it may be missing',
+          {
+            next: `berth exec attach ${instance.name} ${exec_id}`,
+            exit_code: EXIT.unavailable,
+          },
+        );
+      if (this.#offset > before) tries = 0;
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
+    throw new CommandError('the connection to the command was lost; it may still run', {
+      next: `berth exec attach ${instance.name} ${exec_id}`,
+      exit_code: EXIT.unavailable,
+    });
+  }
+
+  close(): void {
+    this.#socket?.close(OVER);
+    const { stdin, stdout } = process;
+    stdin.off('data', this.#onInput).off('end', this.#onInputEnd).pause();
+    stdout.off('resize', this.#onResize);
+    if (this.#to.input === 'terminal') stdin.setRawMode(false);
+  }
+
+  #connect(): Promise<Exec | 'again'> {
+    const { berth, instance, exec_id } = this.#to;
+    const { url, headers } = berth.instances.attach(instance.id, exec_id, this.#offset);
+    const socket = new WebSocket(url, { headers, perMessageDeflate: false, handshakeTimeout: HANDSHAKE_MS });
+    this.#socket = socket;
+    return new Promise((resolve, reject) => {
+      socket.on('error', () => undefined);
+      socket.on('unexpected-response', (_request, response) => {
+        response.resume();
+        socket.terminate();
+        const { statusCode = 0 } = response;
+        if (statusCode >= 500 || statusCode === 429) return resolve('again');
+        // The API says why.
+        berth
+          .call('getExecOutput', { path: { id: instance.id, exec_id } })
+          .then(() => reject(new CommandError(`the server answers ${statusCode}`)), reject);
+      });
+      socket.on('message', (data: Buffer, is_binary) => {
+        if (is_binary) return this.#output(data);
+        const message = JSON.parse(String(data)) as { type: string; offset: number; exec: Exec };
+        if (message.type === 'attached') this.#attached(message.offset);
+        if (message.type === 'exit') resolve(message.exec);
+      });
+      socket.on('close', (code, reason) => {
+        if (code === REVOKED) reject(new CommandError(String(reason), { exit_code: EXIT.not_authorised }));
+        else resolve('again');
+      });
+    });
+  }
+
+  #attached(offset: number): void {
+    const { terminal, input } = this.#to;
+    if (offset > this.#offset)
+      terminal.warn(`berth: ${offset - this.#offset} bytes of the output are no longer kept`);
+    this.#offset = offset;
+    if (input === 'none') return;
+    const { stdin, stdout } = process;
+    if (this.#input_ended) this.#say({ type: 'eof' });
+    if (input === 'terminal') {
+      stdin.setRawMode(true);
+      stdout.off('resize', this.#onResize).on('resize', this.#onResize);
+      this.#onResize();
+    }
+    stdin.off('data', this.#onInput).off('end', this.#onInputEnd);
+    stdin.on('data', this.#onInput).on('end', this.#onInputEnd).resume();
+  }
+
+  #output(message: Buffer): void {
+    const [channel] = message;
+    const bytes = message.subarray(1);
+    const name = channel === 2 ? 'stderr' : 'stdout';
+    this.#offset += bytes.length;
+    const stream = process[name];
+    // A terminal gets no control sequences, unless it is the exec's own.
+    if (stream.isTTY && this.#to.input !== 'terminal') {
+      this.#to.terminal.guest(this.#decoders[name].decode(bytes, { stream: true }), name);
+      return;
+    }
+    if (stream.write(bytes)) return;
+    this.#socket?.pause();
+    stream.once('drain', () => this.#socket?.resume());
+  }
+
+  readonly #onInput = (typed: Buffer): void => {
+    const socket = this.#socket;
+    if (socket?.readyState !== WebSocket.OPEN) return;
+    const end = this.#to.input === 'terminal' ? typed.indexOf(DETACH_BYTE) : -1;
+    const bytes = end === -1 ? typed : typed.subarray(0, end);
+    for (let at = 0; at < bytes.length; at += MESSAGE_BYTES) {
+      this.#sent = true;
+      const piece = Buffer.concat([Buffer.of(0), bytes.subarray(at, at + MESSAGE_BYTES)]);
+      socket.send(piece, { binary: true }, () => {
+        if (socket.bufferedAmount < BUFFER_BYTES && !this.#input_ended) process.stdin.resume();
+      });
+    }
+    if (socket.bufferedAmount >= BUFFER_BYTES) process.stdin.pause();
+    if (end !== -1) this.#detached();
+  };
+
+  readonly #onInputEnd = (): void => {
+    this.#input_ended = true;
+    this.#say({ type: 'eof' });
+  };
+
+  readonly #onResize = (): void => {
+    const { columns = 80, rows = 24 } = process.stdout;
+    this.#say({ type: 'resize', columns, rows });
+  };
+
+  #say(message: object): void {
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(message));
+  }
+}

@@ -1,0 +1,24 @@
+/** The table of execs. */
+import type { Generated } from 'kysely';
+import type { ExecId, HostId, InstanceId } from '../lib/ids.ts';
+
+export const EXEC_STATES = ['running', 'exited', 'lost'] as const;
+export type ExecState = (typeof EXEC_STATES)[number];
+
+export interface ExecTables {
+  execs: {
+    id: ExecId;
+    instance_id: InstanceId;
+    host_id: HostId;
+    command: readonly string[];
+    tty: boolean;
+    stdin: boolean;
+    state: Generated<'starting' | ExecState>;
+    exit_code: number | null;
+    signal: number | null;
+    timed_out: Generated<boolean>;
+    output_bytes: Generated<number>;
+    started_at: Generated<Date>;
+    ended_at: Date | null;
+  };
+}

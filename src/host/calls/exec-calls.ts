@@ -1,0 +1,90 @@
+/** Calls about execs: start, signal, resize, input, and streams to their readers. */
+import type { Duplex } from 'node:stream';
+import type { ExecControlResult, ExecStartResult } from '../../agent-api/exec-types.ts';
+import type { HostCall } from '../../agent-api/host-calls.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
+import type { Exec } from '../execs/exec.ts';
+import { serveReader } from '../execs/exec-reader.ts';
+import { TO_GUEST } from '../execs/frames.ts';
+import type { HostExecs } from '../execs/host-execs.ts';
+import { ExecsUnavailableError, type VmExecs } from '../execs/vm-execs.ts';
+import type { Machine } from '../machine/machine.ts';
+import { CallError } from './call-error.ts';
+
+type CallOf<K extends HostCall['kind']> = Extract<HostCall, { kind: K }>;
+
+/** @throws CallError not_running, guest_silent, busy; the guest agent's errors */
+export async function startExec(
+  execs: HostExecs,
+  machine: Machine,
+  call: CallOf<'exec_start'>,
+): Promise<ExecStartResult> {
+  if (machine.view === 'off') throw new CallError('not_running', 'The VM is no longer running.');
+  if (machine.view === 'booting')
+    throw new CallError('guest_silent', 'The guest has just rebooted, or its host was started again.');
+  const vm = execs.of(call.instance_id);
+  if (!vm) throw new CallError('not_running', 'The VM is no longer running.');
+  const refusal = await vm.start(machine, call).catch((error: unknown) => {
+    if (!(error instanceof ExecsUnavailableError)) throw error;
+    throw new CallError('guest_silent', "The guest's exec supervisor does not answer. Try again shortly.");
+  });
+  if (refusal === null) return { refused: null };
+  const issue = untrustedText(refusal.issue);
+  const { field } = refusal;
+  if (field !== 'cwd' && field !== 'user')
+    throw new CallError('busy', `The guest could not start it: ${issue}`);
+  return { refused: { field, issue } };
+}
+
+/** @throws CallError gone, guest_silent */
+export async function controlExec(
+  execs: HostExecs,
+  { instance_id, exec_id, action }: CallOf<'exec_control'>,
+  signal: AbortSignal,
+): Promise<ExecControlResult> {
+  const { vm, exec } = find(execs, { instance_id, exec_id });
+  if (exec.end !== null) return { outcome: 'ended' };
+  if (!vm.connected)
+    throw new CallError('guest_silent', "The guest's exec supervisor does not answer. Try again shortly.");
+  const send = vm.sendTo(exec);
+  switch (action.kind) {
+    case 'signal':
+      send(TO_GUEST.signal, Buffer.of(action.signal));
+      return { outcome: 'done' };
+    case 'resize': {
+      const size = Buffer.alloc(4);
+      size.writeUInt16BE(action.columns);
+      size.writeUInt16BE(action.rows, 2);
+      send(TO_GUEST.resize, size);
+      return { outcome: 'done' };
+    }
+    case 'input': {
+      const data = Buffer.from(action.data, 'base64');
+      if (await exec.write(send, data, action.eof, signal)) return { outcome: 'done' };
+      return { outcome: exec.end === null ? 'no_input' : 'ended' };
+    }
+  }
+}
+
+/** Serves the reader in the background once its stream is open. @throws CallError gone */
+export async function readExec(
+  execs: HostExecs,
+  { instance_id, exec_id, offset, follow, attached }: CallOf<'exec_stream'>,
+  openStream: () => Promise<Duplex>,
+): Promise<void> {
+  const { vm, exec } = find(execs, { instance_id, exec_id });
+  if (exec.record.dropped)
+    throw new CallError('gone', 'The output is no longer kept: newer execs needed the room.');
+  const stream = await openStream();
+  void serveReader(stream, { instance_id, exec, send: vm.sendTo(exec), offset, follow, attached });
+}
+
+function find(
+  execs: HostExecs,
+  { instance_id, exec_id }: Pick<CallOf<'exec_control'>, 'instance_id' | 'exec_id'>,
+): { vm: VmExecs; exec: Exec } {
+  const vm = execs.of(instance_id);
+  const exec = vm?.find(exec_id);
+  if (vm && exec) return { vm, exec };
+  throw new CallError('gone', 'This host does not have the exec, or its output, any more.');
+}

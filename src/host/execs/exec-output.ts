@@ -1,0 +1,152 @@
+/**
+ * The end of an exec's output, in files of this host: `<exec id>.<offset of the first byte>`, each about a mebibyte of pieces: stream
+ * (1 byte), length (3 bytes), bytes. It outlives agent and boot.
+ *
+ * Invariants: the kept output has no gap; at least OUTPUT_KEPT_BYTES of it are kept, and at most a file more. A full disk loses
+ * output, and says so by a later first offset; it never holds up the exec.
+ */
+import { appendFileSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { OUTPUT_KEPT_BYTES } from '../../agent-api/exec-types.ts';
+import { errnoOf } from '../../lib/errors.ts';
+
+const FILE_BYTES = 1024 * 1024;
+const HEADER_BYTES = 4;
+
+export interface OutputPiece {
+  readonly offset: number;
+  /** 1: stdout, 2: stderr. */
+  readonly stream: number;
+  readonly data: Buffer;
+}
+
+export class ExecOutput {
+  readonly #folder: string;
+  readonly #id: string;
+  /** Offsets of the files' first bytes, ascending. */
+  #files: number[] = [];
+  #end = 0;
+  /** The pieces of the last file, while somebody reads them. */
+  #tail: OutputPiece[] | null = null;
+
+  /** `reached`: the end, as far as it was noted; a file may have more, or may be gone. */
+  constructor(folder: string, id: string, reached: number) {
+    this.#folder = folder;
+    this.#id = id;
+    this.#files = readdirSync(folder)
+      .filter((name) => name.startsWith(`${id}.`) && /\.[0-9]+$/.test(name))
+      .map((name) => Number(name.slice(id.length + 1)))
+      .sort((one, other) => one - other);
+    const last = this.#readFile(this.#files.at(-1)).at(-1);
+    this.#end = last ? last.offset + last.data.length : reached;
+    if (this.#files.length > 0 && this.#end < reached) this.drop(reached);
+  }
+
+  /** The offset of the first kept byte. */
+  get start(): number {
+    return this.#files[0] ?? this.#end;
+  }
+  get end(): number {
+    return this.#end;
+  }
+  get kept_bytes(): number {
+    return this.#end - this.start;
+  }
+
+  /** Keeps the pieces that are read most in memory. */
+  set followed(is_so: boolean) {
+    this.#tail = is_so ? (this.#tail ?? this.#readFile(this.#files.at(-1))) : null;
+  }
+
+  /** Bytes that it has already are skipped. A piece beyond the end means that the guest has dropped what was between. */
+  append(offset: number, stream: number, bytes: Buffer): void {
+    const data = offset < this.#end ? bytes.subarray(this.#end - offset) : bytes;
+    if (data.length === 0) return;
+    if (offset > this.#end) this.drop(offset);
+    let file = this.#files.at(-1);
+    if (file === undefined || this.#end - file >= FILE_BYTES) {
+      file = this.#end;
+      this.#files.push(file);
+      if (this.#tail) this.#tail = [];
+      while (this.#files.length > 1 && this.#end - (this.#files[1] ?? 0) >= OUTPUT_KEPT_BYTES)
+        this.dropFirst();
+    }
+    const header = Buffer.alloc(HEADER_BYTES);
+    header.writeUInt32BE(data.length);
+    header.writeUInt8(stream);
+    try {
+      appendFileSync(this.#path(file), Buffer.concat([header, data]), { mode: 0o600 });
+    } catch {
+      this.drop(this.#end + data.length);
+      return;
+    }
+    this.#tail?.push({ offset: this.#end, stream, data });
+    this.#end += data.length;
+  }
+
+  /** The pieces from `offset`, or from the first kept byte, to the end of one file. None: there are no more. */
+  read(offset: number): readonly OutputPiece[] {
+    const from = Math.max(offset, this.start);
+    if (from >= this.#end) return [];
+    const file = this.#files.findLast((each) => each <= from);
+    const is_last = file === this.#files.at(-1);
+    const pieces = is_last && this.#tail ? this.#tail : this.#readFile(file);
+    const wanted = pieces.slice(indexAt(pieces, from));
+    const [first] = wanted;
+    if (first && first.offset < from)
+      wanted[0] = { ...first, offset: from, data: first.data.subarray(from - first.offset) };
+    return wanted;
+  }
+
+  /** Drops the first file. */
+  dropFirst(): void {
+    const file = this.#files.shift();
+    if (file !== undefined) rmSync(this.#path(file), { force: true });
+    if (this.#files.length === 0 && this.#tail) this.#tail = [];
+  }
+
+  /** Drops everything before `end`, which becomes the end. */
+  drop(end = this.#end): void {
+    while (this.#files.length > 0) this.dropFirst();
+    this.#end = end;
+  }
+
+  #path(file: number): string {
+    return join(this.#folder, `${this.#id}.${file}`);
+  }
+
+  /** Its whole pieces: the last one may be cut off by a crash of the host. */
+  #readFile(file: number | undefined): OutputPiece[] {
+    if (file === undefined) return [];
+    const pieces: OutputPiece[] = [];
+    let bytes: Buffer;
+    try {
+      bytes = readFileSync(this.#path(file));
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return [];
+      throw error;
+    }
+    let offset = file;
+    for (let at = 0; at + HEADER_BYTES <= bytes.length; ) {
+      const stream = bytes.readUInt8(at);
+      const length = bytes.readUIntBE(at + 1, 3);
+      const data = bytes.subarray(at + HEADER_BYTES, at + HEADER_BYTES + length);
+      if (data.length < length) break;
+      pieces.push({ offset, stream, data });
+      offset += length;
+      at += HEADER_BYTES + length;
+    }
+    return pieces;
+  }
+}
+
+/** The index of the piece with the byte at `offset`. */
+function indexAt(pieces: readonly OutputPiece[], offset: number): number {
+  let [low, high] = [0, pieces.length - 1];
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    if ((pieces[middle]?.offset ?? 0) <= offset) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}

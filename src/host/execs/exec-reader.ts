@@ -1,0 +1,98 @@
+/**
+ * A stream to a reader of an exec's output, which may also send input. It carries the frames of `agent-api/exec-stream.ts`. An
+ * attached reader holds up the exec when it is slow, as a terminal does; one that takes nothing for long no longer does.
+ */
+import { once } from 'node:events';
+import type { Duplex } from 'node:stream';
+import {
+  FRAME,
+  offsetBytes,
+  type StreamFrame,
+  StreamFrames,
+  streamFrame,
+} from '../../agent-api/exec-stream.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import type { Exec, Send } from './exec.ts';
+import { TO_GUEST } from './frames.ts';
+import { reportOf } from './host-execs.ts';
+
+/** How long the exec waits for an attached reader. */
+const HOLD_MS = 30_000;
+
+export interface Reading {
+  readonly instance_id: InstanceId;
+  readonly exec: Exec;
+  /** To the exec in the guest. */
+  readonly send: Send;
+  readonly offset: number;
+  readonly follow: boolean;
+  readonly attached: boolean;
+}
+
+/** Until the end of the output, or of the stream. */
+export async function serveReader(stream: Duplex, reading: Reading): Promise<void> {
+  const { instance_id, exec, send, follow, attached } = reading;
+  const gone = new AbortController();
+  const reader = { offset: Math.max(reading.offset, exec.output.start) };
+  const leave = exec.addReader();
+  const endHold = () => void exec.holding.delete(reader);
+  if (attached) exec.holding.add(reader);
+  stream.on('error', () => stream.destroy());
+  stream.on('close', () => gone.abort());
+  stream.on('end', () => stream.destroy());
+  takeInput(stream, reading, gone.signal);
+  const write = async (frame: Buffer): Promise<void> => {
+    if (stream.write(frame)) return;
+    const too_slow = setTimeout(() => {
+      endHold();
+      exec.acknowledge(send);
+    }, HOLD_MS);
+    await once(stream, 'drain', { signal: gone.signal }).finally(() => clearTimeout(too_slow));
+  };
+  try {
+    await write(streamFrame(FRAME.attached, offsetBytes(reader.offset)));
+    while (!gone.signal.aborted) {
+      const since = exec.changed.count;
+      const ended = exec.end !== null;
+      const pieces = exec.output.read(reader.offset);
+      for (const { offset, stream: number, data } of pieces) {
+        await write(streamFrame(number === 2 ? FRAME.stderr : FRAME.stdout, offsetBytes(offset), data));
+        reader.offset = offset + data.length;
+      }
+      exec.acknowledge(send);
+      if (pieces.length > 0) continue;
+      if (ended || !follow) break;
+      await exec.changed.wait({ since, signal: gone.signal });
+    }
+    if (exec.end !== null)
+      await write(streamFrame(FRAME.exit, Buffer.from(JSON.stringify(reportOf(instance_id, exec)))));
+    stream.end();
+  } catch {
+    stream.destroy();
+  } finally {
+    leave();
+    endHold();
+    exec.acknowledge(send);
+  }
+}
+
+function takeInput(stream: Duplex, { exec, send, attached }: Reading, signal: AbortSignal): void {
+  const frames = new StreamFrames();
+  const take = async ({ type, payload }: StreamFrame): Promise<void> => {
+    if (exec.end !== null) return;
+    if (type === FRAME.input) await exec.write(send, payload, false, signal);
+    else if (type === FRAME.eof) await exec.write(send, Buffer.alloc(0), true, signal);
+    else if (type === FRAME.resize && payload.length === 4) send(TO_GUEST.resize, payload);
+    else if (type === FRAME.signal && payload.length === 1) send(TO_GUEST.signal, payload);
+  };
+  stream.on('data', (chunk: Buffer) => {
+    if (!attached) return;
+    stream.pause();
+    void (async () => {
+      for (const frame of frames.push(chunk)) await take(frame);
+    })().then(
+      () => stream.resume(),
+      () => stream.destroy(),
+    );
+  });
+}

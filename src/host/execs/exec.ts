@@ -1,0 +1,157 @@
+/**
+ * One exec as this host knows it: its record, the end of its output, its readers, and the input on its way to the guest.
+ *
+ *   running ──exit of the guest──▶ exited      running ──its boot has ended──▶ lost
+ */
+import type { ExecEnd } from '../../agent-api/exec-types.ts';
+import type { ExecId } from '../../lib/ids.ts';
+import { Signal } from '../../lib/signal.ts';
+import { ExecOutput } from './exec-output.ts';
+import { type ExecRecord, writeExecRecord } from './exec-record.ts';
+import { TO_GUEST } from './frames.ts';
+
+/** Input that the guest has not read, at most. */
+const INPUT_AHEAD_BYTES = 256 * 1024;
+const INPUT_PIECE_BYTES = 32 * 1024;
+/** How far an attached reader may be behind before the exec waits for it. */
+const BEHIND_BYTES = 1024 * 1024;
+/** The guest frees its memory a piece at a time. */
+const ACKNOWLEDGE_BYTES = 256 * 1024;
+
+export type Send = (type: string, payload?: Uint8Array) => void;
+
+/** A reader for which the exec waits. */
+export interface HoldingReader {
+  readonly offset: number;
+}
+
+export class Exec {
+  readonly output: ExecOutput;
+  /** More output, or its end. */
+  readonly changed = new Signal();
+  /** Input was taken, or cannot be any more. */
+  readonly input_taken = new Signal();
+  readonly holding = new Set<HoldingReader>();
+  readonly #folder: string;
+  #record: ExecRecord;
+  #readers = 0;
+  #acknowledged = 0;
+  /** Of the input: taken by the exec, and sent to the guest. The bytes in between are kept, to be sent again. */
+  #taken = 0;
+  #pending: Buffer = Buffer.alloc(0);
+  #input_ended = false;
+  #inputs: Promise<unknown> = Promise.resolve();
+  /** The output of a running exec, as it was last reported. */
+  reported_bytes = -1;
+
+  constructor(folder: string, record: ExecRecord) {
+    this.#folder = folder;
+    this.#record = record;
+    this.output = new ExecOutput(folder, record.id, record.output_bytes);
+    this.#acknowledged = this.output.end;
+  }
+
+  get id(): ExecId {
+    return this.#record.id;
+  }
+  /** As frames name it. */
+  get key(): string {
+    return this.id.slice('exec_'.length);
+  }
+  get record(): ExecRecord {
+    return this.#record;
+  }
+  get end(): ExecEnd | null {
+    return this.#record.end;
+  }
+
+  update(change: Partial<ExecRecord>): void {
+    this.#record = { ...this.#record, ...change };
+    writeExecRecord(this.#folder, this.#record);
+  }
+
+  /** Call the returned function once, when the reader leaves. */
+  addReader(): () => void {
+    this.#readers += 1;
+    this.output.followed = true;
+    return () => {
+      this.#readers -= 1;
+      this.output.followed = this.#readers > 0;
+    };
+  }
+
+  receive(offset: number, stream: number, data: Buffer): void {
+    this.output.append(offset, stream, data);
+    this.changed.notify();
+  }
+
+  /** Tells the guest what it need not keep. A slow attached reader delays this, and so the exec. */
+  acknowledge(send: Send, at_once = false): void {
+    const readers = [...this.holding].map(({ offset }) => offset + BEHIND_BYTES);
+    const upto = Math.min(this.output.end, ...readers);
+    if (upto <= this.#acknowledged || (!at_once && upto - this.#acknowledged < ACKNOWLEDGE_BYTES)) return;
+    this.#acknowledged = upto;
+    const payload = Buffer.alloc(8);
+    payload.writeBigUInt64BE(BigInt(upto));
+    send(TO_GUEST.acknowledge, payload);
+  }
+
+  /** A supervisor has it, and has received this much input. */
+  resume(send: Send, session: string, received: number, input_ended: boolean): void {
+    if (this.#record.session !== session) this.update({ session });
+    this.#acknowledged = 0;
+    this.acknowledge(send, true);
+    const missing = this.#pending.subarray(Math.max(0, received - this.#taken));
+    if (missing.length > 0) this.#send(send, received, missing);
+    else if (received > this.#taken + this.#pending.length) this.#taken = received - this.#pending.length;
+    if (this.#input_ended && !input_ended) send(TO_GUEST.eof);
+  }
+
+  finish(end: ExecEnd): void {
+    if (this.end !== null) return;
+    this.update({ end, output_bytes: this.output.end });
+    this.#pending = Buffer.alloc(0);
+    this.changed.notify();
+    this.input_taken.notify();
+  }
+
+  noteTaken(taken: number): void {
+    if (taken <= this.#taken || taken > this.#taken + this.#pending.length) return;
+    this.#pending = this.#pending.subarray(taken - this.#taken);
+    this.#taken = taken;
+    this.input_taken.notify();
+  }
+
+  /** Sends input in the order of the calls; resolves once the guest has room for more. False: the exec takes no more. */
+  write(send: Send, data: Buffer, eof: boolean, signal: AbortSignal): Promise<boolean> {
+    const written = this.#inputs.then(() => this.#write(send, data, eof, signal));
+    this.#inputs = written.catch(() => undefined);
+    return written;
+  }
+
+  async #write(send: Send, data: Buffer, eof: boolean, signal: AbortSignal): Promise<boolean> {
+    for (let at = 0; at < data.length; at += INPUT_PIECE_BYTES) {
+      while (this.#pending.length >= INPUT_AHEAD_BYTES && this.end === null && !signal.aborted)
+        await this.input_taken.wait({ signal });
+      signal.throwIfAborted();
+      if (this.end !== null || this.#input_ended) return false;
+      const piece = data.subarray(at, at + INPUT_PIECE_BYTES);
+      const offset = this.#taken + this.#pending.length;
+      this.#pending = Buffer.concat([this.#pending, piece]);
+      this.#send(send, offset, piece);
+    }
+    if (this.end !== null || (this.#input_ended && data.length > 0)) return false;
+    if (eof && !this.#input_ended) {
+      this.#input_ended = true;
+      send(TO_GUEST.eof);
+    }
+    return true;
+  }
+
+  #send(send: Send, offset: number, bytes: Buffer): void {
+    const payload = Buffer.alloc(8 + bytes.length);
+    payload.writeBigUInt64BE(BigInt(offset));
+    bytes.copy(payload, 8);
+    send(TO_GUEST.input, payload);
+  }
+}

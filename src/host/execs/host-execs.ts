@@ -1,0 +1,108 @@
+/** The execs of all instances on this host: looks after each VM's, and reports their output and ends until the control plane has them. */
+import { existsSync } from 'node:fs';
+import type { ReportedExec } from '../../agent-api/exec-types.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import { messageOf } from '../../lib/errors.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import { Signal } from '../../lib/signal.ts';
+import type { HostContext } from '../host-context.ts';
+import type { Machine } from '../machine/machine.ts';
+import { listVmFolders, vmFolder } from '../machine/record.ts';
+import type { Exec } from './exec.ts';
+import { VmExecs } from './vm-execs.ts';
+
+const LOOK_MS = 1_000;
+const REPORT_EXECS = 200;
+
+interface Machines {
+  readonly instance_id: InstanceId;
+  readonly machine: Machine | null;
+}
+
+export class HostExecs {
+  readonly #context: Pick<HostContext, 'paths' | 'client' | 'log'>;
+  readonly #machines: () => readonly Machines[];
+  readonly #vms = new Map<InstanceId, VmExecs>();
+  readonly #changed = new Signal();
+
+  constructor(context: Pick<HostContext, 'paths' | 'client' | 'log'>, machines: () => readonly Machines[]) {
+    this.#context = context;
+    this.#machines = machines;
+  }
+
+  /** Null: this host has, or had, no VM of the instance. */
+  of(instance_id: InstanceId): VmExecs | null {
+    const known = this.#vms.get(instance_id);
+    if (known) return known;
+    const { folder } = vmFolder(this.#context.paths.vms, instance_id);
+    if (!existsSync(folder)) return null;
+    const execs = new VmExecs(folder, this.#changed.notify);
+    this.#vms.set(instance_id, execs);
+    return execs;
+  }
+
+  /** Until `signal` aborts. Then execs run on, and wait for the next agent. */
+  async run(signal: AbortSignal): Promise<void> {
+    // Ends that an earlier agent could not report.
+    for (const instance_id of await listVmFolders(this.#context.paths.vms)) this.#look(instance_id, null);
+    await Promise.all([this.#looks(signal), this.#reports(signal)]);
+    for (const execs of this.#vms.values()) execs.close();
+  }
+
+  async #looks(signal: AbortSignal): Promise<void> {
+    do {
+      for (const { instance_id, machine } of this.#machines()) this.#look(instance_id, machine);
+      for (const [instance_id, execs] of this.#vms) {
+        execs.tidy();
+        if (existsSync(vmFolder(this.#context.paths.vms, instance_id).folder)) continue;
+        execs.close();
+        this.#vms.delete(instance_id);
+      }
+      if ([...this.#vms.values()].some((execs) => unreported(execs).length > 0)) this.#changed.notify();
+    } while (await pause(LOOK_MS, signal));
+  }
+
+  #look(instance_id: InstanceId, machine: Machine | null): void {
+    try {
+      this.of(instance_id)?.look(machine);
+    } catch (error) {
+      // A full disk, for example. The others still get theirs.
+      this.#context.log.warn({ instance_id, reason: messageOf(error) }, 'execs could not be looked after');
+    }
+  }
+
+  async #reports(signal: AbortSignal): Promise<void> {
+    for (let failures = 0; !signal.aborted; ) {
+      const since = this.#changed.count;
+      const found = [...this.#vms]
+        .flatMap(([instance_id, execs]) => unreported(execs).map((exec) => ({ instance_id, exec })))
+        .slice(0, REPORT_EXECS);
+      if (found.length === 0) {
+        await this.#changed.wait({ since, signal });
+        continue;
+      }
+      const told = found.map(({ instance_id, exec }) => ({ exec, ...reportOf(instance_id, exec) }));
+      try {
+        await this.#context.client.reportExecs({ execs: told.map(({ exec, ...report }) => report) }, signal);
+        failures = 0;
+        for (const { exec, end, output_bytes } of told) {
+          exec.reported_bytes = output_bytes;
+          if (end !== null) exec.update({ reported: true });
+        }
+      } catch (error) {
+        if (failures === 3) this.#context.log.warn({ reason: messageOf(error) }, 'reports of execs wait');
+        await pause(backoffMs(failures++, 100, 2_000), signal);
+      }
+    }
+  }
+}
+
+function unreported(execs: VmExecs): Exec[] {
+  return [...execs.all].filter(({ end, record, output, reported_bytes }) =>
+    end === null ? output.end !== reported_bytes : !record.reported,
+  );
+}
+
+export function reportOf(instance_id: InstanceId, exec: Exec): ReportedExec {
+  return { instance_id, exec_id: exec.id, output_bytes: exec.output.end, end: exec.end };
+}

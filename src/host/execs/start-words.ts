@@ -1,0 +1,13 @@
+/** The words of a start, as the supervisor reads them. */
+import type { HostCall } from '../../agent-api/host-calls.ts';
+
+export type StartCall = Extract<HostCall, { kind: 'exec_start' }>;
+
+export function startWords(call: StartCall): Buffer {
+  const { user, cwd, tty, stdin, timeout_ms, command, environment } = call;
+  const words = [
+    ...[user, cwd, String(tty?.columns ?? 0), String(tty?.rows ?? 0), stdin ? '1' : ''],
+    ...[String(timeout_ms ?? 0), String(command.length), ...command, ...environment],
+  ];
+  return Buffer.from(words.join('\0'));
+}

@@ -1,0 +1,284 @@
+/**
+ * The execs of one instance on this host: those that run, in its machine, and what is kept of those that have ended. Files in
+ * `vms/<instance id>/execs` outlive this process; the guest's supervisor outlives it too, and lists its execs to the next one.
+ *
+ * Invariants: an exec's end is written down before the guest forgets it. `lost` needs proof that its boot is over: the machine was
+ * reset, or another supervisor answers.
+ */
+import { mkdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { ENDED_KEPT, type ExecEnd, OUTPUTS_KEPT_BYTES } from '../../agent-api/exec-types.ts';
+import { pause } from '../../lib/backoff.ts';
+import { rfc3339 } from '../../lib/clock.ts';
+import { type ExecId, isId } from '../../lib/ids.ts';
+import { guestExec } from '../guest/guest-command.ts';
+import type { Machine } from '../machine/machine.ts';
+import { vmSockets } from '../vm/vm-spec.ts';
+import { Exec, type Send } from './exec.ts';
+import { ExecChannel } from './exec-channel.ts';
+import { readExecRecords, removeExecRecord } from './exec-record.ts';
+import { FROM_GUEST, type GuestFrame, TO_GUEST } from './frames.ts';
+import { type StartCall, startWords } from './start-words.ts';
+
+const SUPERVISOR = readFileSync(join(import.meta.dirname, 'exec-supervisor.pl'), 'utf8');
+const LAUNCH = readFileSync(join(import.meta.dirname, 'launch-supervisor.sh'), 'utf8');
+/** How long a supervisor may take to answer: a guest that is busy, or was just started. */
+const ANSWER_MS = 15_000;
+/** A supervisor that has been silent for this long may have ended: another one is launched. */
+const SILENT_MS = 15_000;
+const RECONNECT_MS = 1_000;
+
+/** What an exec needs of its machine. */
+export type ExecMachine = Pick<Machine, 'view' | 'resets' | 'agent'> & {
+  readonly folder: Pick<Machine['folder'], 'runtime'>;
+};
+
+export type Refusal = { readonly field: string; readonly issue: string };
+
+export class ExecsUnavailableError extends Error {
+  override name = 'ExecsUnavailableError';
+}
+
+export class VmExecs {
+  readonly #folder: string;
+  readonly #changed: () => void;
+  readonly #execs = new Map<ExecId, Exec>();
+  /** By the key of the exec. */
+  readonly #starts = new Map<string, PromiseWithResolvers<Refusal | null>>();
+  #machine: ExecMachine | null = null;
+  #resets = 0;
+  #channel: ExecChannel | null = null;
+  #closed = false;
+  #opened_at_ms = 0;
+  #launched_at_ms = Number.NEGATIVE_INFINITY;
+  /** Frames of an exec that the supervisor has listed since the last hello. */
+  #listed = new Set<string>();
+  #answered: ((session: string) => void)[] = [];
+
+  /** `changed`: something is to be reported. */
+  constructor(vm_folder: string, changed: () => void) {
+    this.#folder = join(vm_folder, 'execs');
+    this.#changed = changed;
+    mkdirSync(this.#folder, { recursive: true, mode: 0o700 });
+    for (const record of readExecRecords(this.#folder))
+      this.#execs.set(record.id, new Exec(this.#folder, record));
+  }
+
+  get all(): IterableIterator<Exec> {
+    return this.#execs.values();
+  }
+  find(id: ExecId): Exec | undefined {
+    return this.#execs.get(id);
+  }
+  /** A supervisor answers. */
+  get connected(): boolean {
+    return this.#channel?.closed === false && this.#channel.session !== null;
+  }
+  /** To the supervisor; dropped while there is none, because a hello sends it again. */
+  sendTo({ key }: Exec): Send {
+    return (type, payload) => this.#channel?.send(type, key, payload);
+  }
+
+  /** Called about once a second, with the machine that runs now. */
+  look(machine: ExecMachine | null): void {
+    if (this.#machine && (machine !== this.#machine || machine.resets !== this.#resets)) {
+      if (machine === this.#machine) this.#lose(() => true);
+      this.#channel?.close();
+      this.#channel = null;
+    }
+    this.#machine = machine;
+    this.#resets = machine?.resets ?? 0;
+    if (machine?.view !== 'up') return;
+    this.#connect();
+    const silent = (this.#channel?.silent_ms ?? 0) > SILENT_MS;
+    const waits = [...this.all].some(({ end }) => end === null);
+    if (silent && waits && performance.now() - this.#launched_at_ms > SILENT_MS)
+      void this.#launch(machine).catch(() => undefined);
+  }
+
+  /** Starts it, unless it was started before. Null: it runs. @throws ExecsUnavailableError, the guest agent's errors */
+  async start(machine: ExecMachine, call: StartCall): Promise<Refusal | null> {
+    if (this.#execs.has(call.exec_id)) return null;
+    this.look(machine);
+    this.#connect();
+    if (this.#channel?.session === null) await this.#launch(machine);
+    await this.#session();
+    const key = call.exec_id.slice('exec_'.length);
+    const known = this.#starts.get(key);
+    const asked = known ?? Promise.withResolvers<Refusal | null>();
+    if (!known) {
+      this.#starts.set(key, asked);
+      this.#channel?.send(TO_GUEST.start, key, startWords(call));
+    }
+    const late = new AbortController();
+    const timeout = pause(ANSWER_MS, late.signal).then(async (passed) => {
+      // It may have ended: the next start finds another one.
+      if (passed) await this.#launch(machine);
+      if (passed) throw new ExecsUnavailableError('the supervisor does not answer');
+      return null;
+    });
+    try {
+      return await Promise.race([asked.promise, timeout]);
+    } finally {
+      late.abort();
+      this.#starts.delete(key);
+    }
+  }
+
+  /** Disconnects. What runs goes on, and waits for the next agent. */
+  close(): void {
+    this.#closed = true;
+    this.#channel?.close();
+  }
+
+  /** Removes what is too old or too much: the output of the oldest ended exec goes first. */
+  tidy(): void {
+    const ended = [...this.all].filter(({ end, record }) => end !== null && record.reported);
+    for (const exec of ended.slice(0, Math.max(0, ended.length - ENDED_KEPT))) {
+      exec.output.drop();
+      removeExecRecord(this.#folder, exec.id);
+      this.#execs.delete(exec.id);
+    }
+    let kept = [...this.all].reduce((bytes, { output }) => bytes + output.kept_bytes, 0);
+    for (const exec of [...this.all].filter(({ end }) => end !== null)) {
+      if (kept <= OUTPUTS_KEPT_BYTES) return;
+      if (exec.output.kept_bytes === 0) continue;
+      kept -= exec.output.kept_bytes;
+      exec.output.drop();
+      exec.update({ dropped: true });
+    }
+    while (kept > OUTPUTS_KEPT_BYTES) {
+      const [most] = [...this.all].sort((one, other) => other.output.kept_bytes - one.output.kept_bytes);
+      const before = most?.output.kept_bytes ?? 0;
+      most?.output.dropFirst();
+      if (before === 0) return;
+      kept -= before - (most?.output.kept_bytes ?? 0);
+    }
+  }
+
+  #add(id: ExecId, session: string | null): Exec {
+    const record = { id, session, end: null, output_bytes: 0, dropped: false, reported: false };
+    const exec = new Exec(this.#folder, record);
+    exec.update({});
+    this.#execs.set(id, exec);
+    this.#changed();
+    return exec;
+  }
+
+  #connect(): void {
+    const machine = this.#machine;
+    if (this.#closed || !machine || (this.#channel && !this.#channel.closed)) return;
+    if (performance.now() - this.#opened_at_ms < RECONNECT_MS) return;
+    this.#opened_at_ms = performance.now();
+    const { execs } = vmSockets(machine.folder.runtime);
+    const channel = new ExecChannel(
+      execs,
+      (frame) => this.#channel === channel && this.#receive(frame),
+      () => undefined,
+    );
+    this.#channel = channel;
+  }
+
+  /** Where one runs already, this does nothing in the guest. */
+  async #launch(machine: ExecMachine): Promise<void> {
+    this.#launched_at_ms = performance.now();
+    // A new hello: the one before may have gone to a supervisor that has ended.
+    if (this.#channel?.session !== null) {
+      this.#channel?.close();
+      this.#channel = null;
+      this.#opened_at_ms = 0;
+      this.#connect();
+    }
+    await guestExec(machine.agent, { path: '/bin/sh', args: ['-c', LAUNCH], input: SUPERVISOR });
+  }
+
+  #session(): Promise<string> {
+    const known = this.#channel?.session;
+    if (known) return Promise.resolve(known);
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(
+        () => reject(new ExecsUnavailableError('the supervisor does not answer')),
+        ANSWER_MS,
+      );
+      this.#answered.push((session) => {
+        clearTimeout(timer);
+        resolve(session);
+      });
+    });
+  }
+
+  #receive({ type, exec: key, payload }: GuestFrame): void {
+    const session = this.#channel?.session ?? null;
+    if (session === null) return;
+    if (type === FROM_GUEST.hello) {
+      this.#listed = new Set();
+      // A supervisor has its execs until it ends: those of another one are over.
+      this.#lose((exec) => exec.record.session !== null && exec.record.session !== session);
+      return;
+    }
+    if (type === FROM_GUEST.all_listed) {
+      this.#lose((exec) => exec.record.session === session && !this.#listed.has(exec.key));
+      for (const each of this.#answered.splice(0)) each(session);
+      return;
+    }
+    const id = `exec_${key}` as ExecId;
+    if (!isId('exec', id)) return;
+    if (type === FROM_GUEST.started || type === FROM_GUEST.refused) {
+      const [field = '', issue = ''] = payload.toString('utf8').split('\0');
+      if (type === FROM_GUEST.started && !this.#execs.has(id)) this.#add(id, session);
+      this.#starts.get(key)?.resolve(type === FROM_GUEST.started ? null : { field, issue });
+      return;
+    }
+    if (type === FROM_GUEST.listed && payload.length >= 17) {
+      this.#listed.add(key);
+      this.#resume(id, session, payload);
+    }
+    const exec = this.#execs.get(id);
+    if (!exec) return;
+    if (exec.end !== null) {
+      // It was written down before; the agent ended before the guest knew.
+      if (type === FROM_GUEST.exited) this.#channel?.send(TO_GUEST.forget, key);
+      return;
+    }
+    if (type === FROM_GUEST.output && payload.length > 9) {
+      exec.receive(numberAt(payload, 0), payload.readUInt8(8) === 2 ? 2 : 1, payload.subarray(9));
+      exec.acknowledge(this.sendTo(exec));
+    } else if (type === FROM_GUEST.taken && payload.length >= 8) exec.noteTaken(numberAt(payload, 0));
+    else if (type === FROM_GUEST.exited && payload.length >= 19) this.#finish(exec, payload);
+  }
+
+  #resume(id: ExecId, session: string, payload: Buffer): void {
+    // One that was started at another host, or whose start this agent's predecessor did not see answered.
+    const exec = this.#execs.get(id) ?? (this.#execs.size < 2 * ENDED_KEPT ? this.#add(id, session) : null);
+    if (exec?.end === null)
+      exec.resume(this.sendTo(exec), session, numberAt(payload, 8), payload.readUInt8(16) === 1);
+  }
+
+  #finish(exec: Exec, payload: Buffer): void {
+    const [by_signal = 0, code = 0, timed_out = 0] = payload;
+    const ago_ms = Math.min(numberAt(payload, 11), Date.now());
+    const ended_at = rfc3339(new Date(Date.now() - ago_ms));
+    const killed = by_signal === 1 && code >= 1 && code <= 127;
+    exec.finish({
+      state: 'exited',
+      exit_code: killed ? null : code,
+      signal: killed ? code : null,
+      timed_out: timed_out === 1,
+      ended_at,
+    });
+    this.#channel?.send(TO_GUEST.forget, exec.key);
+    this.tidy();
+    this.#changed();
+  }
+
+  #lose(isOver: (exec: Exec) => boolean): void {
+    const ended_at = rfc3339(new Date());
+    const end: ExecEnd = { state: 'lost', exit_code: null, signal: null, timed_out: false, ended_at };
+    for (const exec of this.all) if (exec.end === null && isOver(exec)) exec.finish(end);
+    this.#changed();
+  }
+}
+
+function numberAt(payload: Buffer, at: number): number {
+  return Number(payload.readBigUInt64BE(at) & 0x1f_ffff_ffff_ffffn);
+}

@@ -1,0 +1,256 @@
+/** The output of execs: kept bytes, and a stream of events that follows them; and their input. */
+import { type Duplex, Readable } from 'node:stream';
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { type TSchema, Type } from 'typebox';
+import { fits } from '../../agent-api/check.ts';
+import { FRAME, readOffset, type StreamFrame, StreamFrames } from '../../agent-api/exec-stream.ts';
+import {
+  INPUT_BYTES,
+  OUTPUT_KEPT_BYTES,
+  OUTPUTS_KEPT_BYTES,
+  ReportedExec,
+} from '../../agent-api/exec-types.ts';
+import type { ExecRow } from '../../execs/store.ts';
+import { controlExec, execOf, noInput, openOutput, recordExec, runningExec } from '../../execs/use-exec.ts';
+import { execView } from '../../execs/view.ts';
+import { AppError, invalid } from '../../lib/errors.ts';
+import { streamLimit } from '../../orgs/quotas.ts';
+import { principalOf, reauthorise } from '../access.ts';
+import type { AppContext } from '../context.ts';
+import { closed, NoContent, oneOf } from '../schemas.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
+import type { StreamSlots } from '../streams/stream-slots.ts';
+import type { App } from '../typed-app.ts';
+import { ExecParams, execPlace } from './execs.ts';
+
+const HEARTBEAT_MS = 15_000;
+const OFFSET_PATTERN = '^[0-9]{1,15}$';
+const OFFSET_HEADER = 'berth-output-offset';
+const MIB = 1024 * 1024;
+const BUFFER_BYTES = 256 * 1024;
+/** Once the exec is lost, its host need not say so. */
+const LOST_MS = 2_000;
+
+export function registerExecOutput(app: App, context: AppContext, slots: StreamSlots): void {
+  const closing = new AbortController();
+  app.addHook('preClose', async () => closing.abort());
+  app.route({
+    method: 'GET',
+    url: '/v1/instances/:id/execs/:exec_id/output',
+    config: { access: 'vm:read', errors: ['CONFLICT', 'QUOTA_EXCEEDED'] },
+    schema: {
+      operationId: 'getExecOutput',
+      summary: 'Get the output of an exec; with `follow`, as it comes',
+      description: `\`offset\` counts bytes of stdout and stderr together, in the order of their arrival. The last ${OUTPUT_KEPT_BYTES / MIB} MiB of each exec are kept, ${OUTPUTS_KEPT_BYTES / MIB} MiB of an instance: the output of the exec that ended first goes first, and reading it then is a 409. It stays after the boot has ended, on the host where the exec ran. The header \`Berth-Output-Offset\` is the offset of the first byte, which may be later than the one asked for. Past the end, the answer is empty.\n\nWith \`follow=true\` the answer is a stream of server-sent events: \`stdout\` and \`stderr\`, whose data is base64 and whose id is the next offset, and at last \`exit\` with the exec. Without \`exit\` the stream was cut off: ask again with the last id as the offset.`,
+      tags: ['Execs'],
+      params: ExecParams,
+      querystring: closed({
+        offset: Type.Optional(
+          Type.String({
+            pattern: OFFSET_PATTERN,
+            maxLength: 15,
+            description: 'The first byte that is wanted',
+            contentSchema: { type: 'integer', minimum: 0, maximum: 999_999_999_999_999, default: 0 },
+          }),
+        ),
+        stream: Type.Optional(oneOf(['stdout', 'stderr'], { description: 'Only this stream' })),
+        follow: Type.Optional(
+          oneOf(['true', 'false'], { default: 'false', description: 'Stay until the exec ends' }),
+        ),
+      }),
+      response: { 200: outputSchema() },
+    },
+    handler: async (request, reply) => {
+      const { db, quotas } = context;
+      const { org_id } = principalOf(request);
+      const row = await execOf(db, org_id, execPlace(request.params));
+      const { offset = '0', stream, follow } = request.query;
+      const wanted = { row, offset: Number(offset), stream: streamOf(stream) };
+      if (follow !== 'true') return answerKept(context, reply, wanted);
+      const release = slots.take(org_id, await streamLimit(db, quotas, org_id));
+      const gone = disconnectSignal(reply);
+      gone.addEventListener('abort', release, { once: true });
+      if (gone.aborted) release();
+      return answerFollowing(context, request, reply, wanted, AbortSignal.any([gone, closing.signal]));
+    },
+  });
+  registerInput(app, context);
+}
+
+interface Wanted {
+  readonly row: ExecRow;
+  readonly offset: number;
+  /** The type of its frames; null: both. */
+  readonly stream: number | null;
+}
+
+function streamOf(name: 'stdout' | 'stderr' | undefined): number | null {
+  if (name === undefined) return null;
+  return name === 'stdout' ? FRAME.stdout : FRAME.stderr;
+}
+
+function outputSchema(): TSchema {
+  const text = { type: 'string', maxLength: Number.MAX_SAFE_INTEGER };
+  return {
+    description: 'The bytes, or the stream of events.',
+    content: { 'application/octet-stream': { schema: text }, 'text/event-stream': { schema: text } },
+  } as never;
+}
+
+/** The frames of a stream. @throws MalformedStreamError */
+async function* framesOf(line: Duplex): AsyncGenerator<StreamFrame> {
+  const frames = new StreamFrames();
+  try {
+    for await (const chunk of line) yield* frames.push(chunk as Buffer);
+  } finally {
+    line.destroy();
+  }
+}
+
+function isWanted({ type }: StreamFrame, stream: number | null): boolean {
+  return stream === null ? type === FRAME.stdout || type === FRAME.stderr : type === stream;
+}
+
+async function answerKept(context: AppContext, reply: FastifyReply, { row, offset, stream }: Wanted) {
+  // Nothing to ask the host for.
+  if (row.ended_at !== null && row.output_bytes === 0) {
+    reply.header(OFFSET_HEADER, String(offset)).type('application/octet-stream');
+    return reply.send(Buffer.alloc(0) as never);
+  }
+  const reading = { offset, follow: false, attached: false };
+  const gone = disconnectSignal(reply);
+  const line = await openOutput(context, row, reading, gone);
+  gone.addEventListener('abort', () => line.destroy(), { once: true });
+  const frames = framesOf(line);
+  const next = async (): Promise<{ readonly at: number; readonly bytes: Buffer } | null> => {
+    for (;;) {
+      const { value, done } = await frames.next();
+      if (done === true) return null;
+      if (!isWanted(value, stream)) continue;
+      const { offset: at, rest: bytes } = readOffset(value.payload);
+      return { at, bytes };
+    }
+  };
+  const first = await next();
+  async function* all(): AsyncGenerator<Buffer> {
+    for (let each = first; each !== null; each = await next()) yield each.bytes;
+  }
+  reply.header(OFFSET_HEADER, String(first?.at ?? offset)).type('application/octet-stream');
+  return reply.send((first === null ? Buffer.alloc(0) : Readable.from(all())) as never);
+}
+
+async function answerFollowing(
+  context: AppContext,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  { row, offset, stream }: Wanted,
+  signal: AbortSignal,
+) {
+  const { db, hub, heartbeat_ms = HEARTBEAT_MS } = context;
+  const line = await openOutput(context, row, { offset, follow: true, attached: false }, signal);
+  const body = new Readable({ highWaterMark: BUFFER_BYTES, read: () => line.resume() });
+  const say = (text: string) => {
+    if (!body.destroyed && !body.readableEnded && !body.push(text)) line.pause();
+  };
+  let over = false;
+  const finish = () => {
+    if (over) return;
+    over = true;
+    line.destroy();
+    if (!body.destroyed) body.push(null);
+  };
+  const end = async (report: ReportedExec | null): Promise<void> => {
+    if (report) await recordExec(db, row.host_id, report);
+    const now = await execOf(db, row.org_id, { instance_id: row.instance_id, id: row.id });
+    if (now.ended_at !== null && !over) say(`event: exit\ndata: ${JSON.stringify(execView(now))}\n\n`);
+    finish();
+  };
+  const frames = new StreamFrames();
+  line.on('data', (chunk: Buffer) => {
+    try {
+      for (const frame of frames.push(chunk)) {
+        if (isWanted(frame, stream)) say(eventOf(frame));
+        if (frame.type === FRAME.exit) void end(reportIn(frame.payload, row)).catch(finish);
+      }
+    } catch {
+      finish();
+    }
+  });
+  line.on('error', finish);
+  line.on('close', () => setTimeout(finish, LOST_MS).unref());
+  const lost = async (): Promise<void> => {
+    const now = await execOf(db, row.org_id, { instance_id: row.instance_id, id: row.id });
+    if (now.state === 'lost') setTimeout(() => void end(null).catch(finish), LOST_MS).unref();
+  };
+  const unsubscribe = hub.subscribe('exec', row.id, () => void lost().catch(finish));
+  void lost().catch(finish);
+  const beat = async (): Promise<void> => {
+    say(': heartbeat\n\n');
+    await reauthorise(db, request).catch((error: unknown) => {
+      if (!(error instanceof AppError)) return;
+      const { code, message } = error;
+      say(`event: end\ndata: ${JSON.stringify({ code, message })}\n\n`);
+      finish();
+    });
+  };
+  const beats = setInterval(() => void beat(), heartbeat_ms);
+  body.on('error', () => undefined);
+  body.on('close', () => {
+    clearInterval(beats);
+    unsubscribe();
+    line.destroy();
+  });
+  signal.addEventListener('abort', finish, { once: true });
+  reply
+    .header('content-type', 'text/event-stream')
+    .header('cache-control', 'no-store')
+    .header('x-accel-buffering', 'no')
+    .header('connection', 'close');
+  return reply.send(body as never);
+}
+
+function eventOf({ type, payload }: StreamFrame): string {
+  const { offset, rest } = readOffset(payload);
+  const name = type === FRAME.stdout ? 'stdout' : 'stderr';
+  return `id: ${offset + rest.length}\nevent: ${name}\ndata: ${rest.toString('base64')}\n\n`;
+}
+
+/** A host can send anything. */
+function reportIn(payload: Buffer, { id, instance_id }: ExecRow): ReportedExec | null {
+  const report: unknown = JSON.parse(payload.toString('utf8'));
+  if (!fits(ReportedExec, report)) return null;
+  const known = report as ReportedExec;
+  return known.exec_id === id && known.instance_id === instance_id ? known : null;
+}
+
+function registerInput(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/instances/:id/execs/:exec_id/stdin',
+    config: { access: 'vm:write', raw_body: true, errors: ['CONFLICT', 'VM_NOT_RUNNING'] },
+    bodyLimit: INPUT_BYTES,
+    schema: {
+      operationId: 'writeExecInput',
+      summary: 'Send bytes to the input of an exec, and with `eof=true` its end',
+      description: `At most ${INPUT_BYTES / MIB} MiB in a request, of any type. The answer comes once the guest has room for more. The bytes of concurrent requests do not mix.`,
+      tags: ['Execs'],
+      params: ExecParams,
+      querystring: closed({
+        eof: Type.Optional(
+          oneOf(['true', 'false'], { default: 'false', description: 'Then close the input' }),
+        ),
+      }),
+      response: { 204: NoContent },
+    },
+    handler: async (request, reply) => {
+      const row = await runningExec(context.db, principalOf(request), execPlace(request.params));
+      const bytes = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0);
+      const eof = request.query.eof === 'true';
+      if (!row.stdin) throw noInput();
+      if (bytes.length === 0 && !eof) throw invalid('body', 'is empty; send bytes, or eof=true');
+      const action = { kind: 'input', data: bytes.toString('base64'), eof } as const;
+      await controlExec(context, row, action, disconnectSignal(reply));
+      return reply.status(204).send(null);
+    },
+  });
+}
