@@ -115,7 +115,8 @@ export async function listHosts({ db }: ServerContext, terminal = new Terminal('
 function memoryOf({ remote, facts, cpus, memory_mib, used_memory_mib }: FleetHost): string {
   if (!facts) return '-';
   const capacity = capacityOf({ remote, facts, cpus, memory_mib });
-  return `${bytes(used_memory_mib * MIB)} of ${capacity ? bytes(capacity.memory_mib * MIB) : 'not set'}`;
+  const used = bytes(used_memory_mib * MIB);
+  return capacity ? `${used} of ${bytes(capacity.memory_mib * MIB)}` : `${used}, capacity not set`;
 }
 
 /** Why a host gets no VM, and what to do. */

@@ -44,6 +44,7 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'POST /v1/instances',
   'GET /v1/instances',
   'GET /v1/instances/{id}',
+  'GET /v1/usage',
   'PATCH /v1/instances/{id}',
   'DELETE /v1/instances/{id}',
   'GET /v1/instances/{id}/generations',

@@ -24,7 +24,7 @@ test('a host without a capacity gets no VM, whatever it reports, and berth host 
   const { agent } = await far.join('rack-2');
   await agent.connect({ ...FACTS, memory_mib: 64 * GIB * GIB, cpus: 4_096 });
   assert.equal(await hostOf(await api.instance(owner)), api.host_id);
-  assert.match(await listHosts(far.server), /^rack-2 +up +0 +0\/not set/m);
+  assert.match(await listHosts(far.server), /^rack-2 +up +0 +0 B, capacity not set/m);
   assert.match(
     await listHosts(far.server),
     /^rack-2 gets no VM, because its capacity is not set\. Set it: berth host set rack-2 --cpus N --memory GIB$/m,
@@ -43,7 +43,7 @@ test('a host gets VMs up to its capacity, or up to what it has if that is less',
   const rack_2 = await idOf('rack-2');
   const asked = { memory_mib: GIB, cpus: 2 };
   assert.equal(await hostOf(await api.instance(owner, asked)), rack_2);
-  assert.match(await listHosts(far.server), /^rack-2 +up +1 +1024\/2048 MiB/m);
+  assert.match(await listHosts(far.server), /^rack-2 +up +1 +1 GiB of 2 GiB/m);
   assert.doesNotMatch(await listHosts(far.server), /gets no VM/);
   assert.match(
     String(await hostOf(await api.instance(owner, { memory_mib: GIB, cpus: 3 }))),

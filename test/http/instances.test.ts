@@ -56,6 +56,7 @@ describe('201', () => {
       labels: {},
       idle_timeout_seconds: null,
       wake_on_connect: false,
+      restart: 'never',
       auto_flush_seconds: 60,
       generations_keep: { last: 24, daily_days: 14 },
       egress: { mode: 'open', allow: [] },

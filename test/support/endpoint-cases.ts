@@ -402,6 +402,7 @@ function told({ db }: TestApi): Record<string, EndpointCase> {
       },
       body: () => ({ read: true }),
     },
+    'GET /v1/usage': { need: 'instances:read' },
     'GET /v1/events': events,
     'GET /v1/events/stream': events,
   };
