@@ -103,7 +103,7 @@ describe('instances', () => {
       /^web +stopped +2 +1 GiB +9 GiB +nothing yet +\d{4}-\d\d-\d\d \d\d:\d\d \((?:just now|\d+ s ago)\)$/m,
     );
     assert.deepEqual((await cli.done('ls', '-q')).split('\n').sort(), ['', 'db', 'web']);
-    assert.equal(await cli.done('ls', '-q', '--label', 'a=b'), 'web\n');
+    assert.equal(await cli.done('ls', '-q', '-l', 'a=b'), 'web\n');
     const shown = await cli.done('show', made.id);
     assert.match(shown, /^name +web$/m);
     assert.match(shown, /^cpus +2\nmemory +1 GiB\ndisk +9 GiB,/m);

@@ -66,7 +66,7 @@ test('the value of a file; only one line break at its end is left out', async ()
   assert.deepEqual(await kept(), [{ name: 'A', hosts: ['a.example.com'], value: 'of a file' }]);
   writeFileSync(path, 'two\nlines\n');
   const told = await cli.fails(2, 'secret', 'set', 'web', 'A', '--from-file', path);
-  assert.match(told, /VALUE: must not contain control characters/);
+  assert.match(told, /VALUE must not contain control characters/);
   assert.match(
     await cli.fails(2, 'secret', 'set', 'web', 'A', '--from-file', `${path}x`),
     /--from-file: there is no file/,
@@ -87,7 +87,7 @@ test('what the server refuses is named as it was typed', async () => {
   const { cli } = await somebody();
   const set = (...words: string[]) =>
     cli.fails(2, 'secret', 'set', 'web', ...words, '--from-file', '/etc/hostname');
-  assert.match(await set('lower', '--host', 'a.example.com'), /SECRET: must be 1 to 64 of A to Z/);
+  assert.match(await set('lower', '--host', 'a.example.com'), /SECRET must be 1 to 64 of A to Z/);
   assert.match(await set('A', '--host', '10.0.0.1'), /--host: "10\.0\.0\.1" is/);
 });
 

@@ -2,13 +2,10 @@
 import type { Scope } from '../../src/auth/permissions.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { newId } from '../../src/lib/ids.ts';
-import { insertHostname } from '../../src/ports/hostname-store.ts';
-import { newPlaceholder } from '../../src/secrets/model.ts';
-import { upsertSecret } from '../../src/secrets/store.ts';
 import { newSecret } from '../../src/webhooks/sign.ts';
 import { newName, type TestApi } from './api.ts';
-import { makeExec } from './execs.ts';
 import { makeGenerations } from './generations.ts';
+import { execs, ports, secrets } from './guest-endpoint-cases.ts';
 import {
   makeKey,
   makeNotification,
@@ -18,7 +15,6 @@ import {
   type Person,
   randomPublicKey,
 } from './people.ts';
-import { makePort } from './ports.ts';
 import { makeDelivery } from './webhooks.ts';
 
 export type PathIds = Readonly<Record<string, string>>;
@@ -264,81 +260,6 @@ function machines(api: TestApi): Record<string, EndpointCase> {
       resource: instance,
       body: () => ({ mode: 'account' }),
     },
-  };
-}
-
-function ports(api: TestApi): Record<string, EndpointCase> {
-  const { db } = api;
-  const instance = async (who: Person) => ({ id: (await api.instance(who)).id });
-  const port = async (who: Person) => {
-    const { id } = await api.instance(who);
-    return { id, port_id: await makePort(db, id) };
-  };
-  const hostname = async (who: Person) => {
-    const ids = await port(who);
-    const name = `${newName()}.example.com`;
-    await insertHostname(db, ids.port_id, name, 'proof');
-    return { ...ids, hostname: name };
-  };
-  const one = '/v1/instances/{id}/ports/{port_id}';
-  return {
-    'POST /v1/instances/{id}/ports': { need: 'vm:write', resource: instance, body: () => ({ port: 8080 }) },
-    'GET /v1/instances/{id}/ports': { need: 'vm:read', resource: instance },
-    [`GET ${one}`]: { need: 'vm:read', resource: port },
-    [`PATCH ${one}`]: { need: 'vm:write', resource: port, body: () => ({ access: 'public' }) },
-    [`DELETE ${one}`]: { need: 'vm:write', resource: port },
-    [`POST ${one}/open`]: { need: 'session', resource: port },
-    [`POST ${one}/hostnames`]: {
-      need: 'vm:write',
-      resource: port,
-      body: () => ({ hostname: `${newName()}.example.com` }),
-    },
-    [`DELETE ${one}/hostnames/{hostname}`]: { need: 'vm:write', resource: hostname },
-  };
-}
-
-function secrets(api: TestApi): Record<string, EndpointCase> {
-  const body = { value: 'v', hosts: ['api.example.com'] };
-  const instance = async (who: Person) => ({ id: (await api.instance(who)).id });
-  const secret = async (who: Person) => {
-    const { id } = await api.instance(who);
-    const [name, value] = ['TOKEN', Buffer.from('sealed')];
-    await upsertSecret(api.db, {
-      ...{ instance_id: id, name, value },
-      placeholder: newPlaceholder(),
-      hosts: body.hosts,
-    });
-    return { id, name };
-  };
-  const one = '/v1/instances/{id}/secrets/{name}';
-  return {
-    'GET /v1/instances/{id}/secrets': { need: 'vm:read', resource: instance },
-    [`PUT ${one}`]: { need: 'vm:write', resource: secret, body: () => body },
-    [`DELETE ${one}`]: { need: 'vm:write', resource: secret },
-  };
-}
-
-function execs(api: TestApi): Record<string, EndpointCase> {
-  const { db, host_id } = api;
-  const instance = async (who: Person) => ({ id: (await api.instance(who)).id });
-  const exec = async (who: Person) => {
-    const { id } = await api.instance(who);
-    return { id, exec_id: await makeExec(db, { instance_id: id, host_id }) };
-  };
-  const all = '/v1/instances/{id}/execs';
-  const one = `${all}/{exec_id}`;
-  const read: EndpointCase = { need: 'vm:read', resource: exec };
-  const write: EndpointCase = { need: 'vm:write', resource: exec };
-  return {
-    [`POST ${all}`]: { need: 'vm:write', resource: instance, body: () => ({ command: ['true'] }) },
-    [`GET ${all}`]: { need: 'vm:read', resource: instance },
-    [`GET ${one}`]: read,
-    [`GET ${one}/output`]: read,
-    [`POST ${one}/stdin`]: write,
-    [`POST ${one}/signal`]: { ...write, body: () => ({ signal: 'SIGTERM' }) },
-    [`POST ${one}/resize`]: { ...write, body: () => ({ columns: 80, rows: 24 }) },
-    [`POST ${one}/ticket`]: write,
-    [`DELETE ${one}`]: write,
   };
 }
 

@@ -70,7 +70,12 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
         choices: STATES,
         help: 'only instances in this state: running, stopped, failed, …',
       },
-      label: { type: 'string', value: 'KEY=VALUE', help: 'only instances with this label' },
+      label: {
+        type: 'string',
+        short: 'l',
+        value: 'KEY=VALUE',
+        help: 'only instances with this label; or KEY alone',
+      },
     },
     run: async ({ session, options, terminal }) => {
       const [state, label] = [options.text('state') as Instance['vm']['state'], options.text('label')];

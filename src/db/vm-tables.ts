@@ -1,0 +1,92 @@
+/** The tables of VMs: their boots, memory, metrics, flushes and consoles. */
+import type { ColumnType, Generated } from 'kysely';
+import type { VmReasonCode } from '../agent-api/reasons.ts';
+import type { MemoryRef } from '../agent-api/types.ts';
+import type { ApiKeyId, ExecId, FlushId, HostId, InstanceId, OrgId, SessionId, VmId } from '../lib/ids.ts';
+
+type Json<T> = ColumnType<T, string, string>;
+type NullableJson<T> = ColumnType<T | null, string | null, string | null>;
+
+export interface VmTables {
+  vms: {
+    id: VmId;
+    instance_id: InstanceId;
+    boot: number;
+    epoch: number;
+    host_id: HostId;
+    desired: 'running' | 'suspended' | 'stopped';
+    /** `vms/model.ts` explains them. */
+    state:
+      | 'starting'
+      | 'running'
+      | 'restarting'
+      | 'suspending'
+      | 'suspended'
+      | 'stopping'
+      | 'stopped'
+      | 'failed';
+    force: Generated<boolean>;
+    reboots: Generated<number>;
+    /** Of its guest, since this boot began. */
+    resets: Generated<number>;
+    released: Generated<boolean>;
+    reason_code: VmReasonCode | null;
+    reason_message: string | null;
+    reason_actor: string | null;
+    ssh_address: string | null;
+    /** Fingerprints; null until the guest's keys were first in force. */
+    applied_keys: NullableJson<readonly string[]>;
+    active_at: Date | null;
+    started_at: Date | null;
+    stopped_at: Date | null;
+    deadline_at: Date | null;
+    version: Generated<number>;
+    suspended_at: Date | null;
+    /** The head that it began from, or has committed last. */
+    generation: Generated<number>;
+    commit_id: string | null;
+    restarted_at: Date | null;
+  };
+  memory_images: {
+    key: string;
+    instance_id: InstanceId;
+    /** null: spent. */
+    vm_id: VmId | null;
+    ref: Json<MemoryRef>;
+    created_at: Generated<Date>;
+  };
+  metric_samples: {
+    instance_id: InstanceId;
+    at: Date;
+    seconds: number;
+    minutes: number;
+    means: readonly (number | null)[];
+    mins: readonly (number | null)[];
+    maxs: readonly (number | null)[];
+  };
+  ingress_watch: { one: Generated<boolean>; since: Date; reported_at: Date };
+  flushes: {
+    id: FlushId;
+    instance_id: InstanceId;
+    vm_id: VmId;
+    requested_by: string;
+    state: 'queued' | 'running' | 'done' | 'failed';
+    requested_at: Generated<Date>;
+    finished_at: Date | null;
+    receipt: NullableJson<unknown>;
+    error: NullableJson<unknown>;
+  };
+  user_data: { instance_id: InstanceId; script: string; given: Generated<boolean> };
+  console_tickets: {
+    ticket_hash: Buffer;
+    instance_id: InstanceId;
+    org_id: OrgId;
+    credential_kind: 'session' | 'key';
+    credential_id: SessionId | ApiKeyId;
+    /** SHA-256 of the key's secret that asked; null of a session. */
+    secret_hash: Buffer | null;
+    expires_at: Date;
+    /** Null: for the console. */
+    exec_id: ExecId | null;
+  };
+}
