@@ -20,6 +20,12 @@ const TRIES = 120;
 /** Ctrl-], as for the console. */
 const DETACH_BYTE = 0x1d;
 
+/** Of this terminal; some say 0 while they do not know it. */
+export function terminalSize(): { readonly columns: number; readonly rows: number } {
+  const { columns, rows } = process.stdout;
+  return { columns: columns || 80, rows: rows || 24 };
+}
+
 export interface Attachment {
   readonly berth: Berth;
   readonly instance: { readonly id: string; readonly name: string };
@@ -176,8 +182,7 @@ class Connection {
   };
 
   readonly #onResize = (): void => {
-    const { columns = 80, rows = 24 } = process.stdout;
-    this.#say({ type: 'resize', columns, rows });
+    this.#say({ type: 'resize', ...terminalSize() });
   };
 
   #say(message: object): void {

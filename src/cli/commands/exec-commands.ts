@@ -4,7 +4,7 @@ import { durationText } from '../../../client/src/durations.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';
-import { type Attachment, attach } from '../exec-connection.ts';
+import { type Attachment, attach, terminalSize } from '../exec-connection.ts';
 import { EXIT } from '../exit-codes.ts';
 import { timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
@@ -55,13 +55,12 @@ async function exec(call: Call): Promise<number> {
   const input = inputOf(call);
   const berth = session.berth();
   const { id, name } = await berth.instances.find(args[0] ?? '');
-  const { columns = 80, rows = 24 } = process.stdout;
   const [cwd, user] = [options.text('cwd'), options.text('user')];
   const body = {
     ...{ command: [...rest], env: environmentOf(call), stdin: input !== 'none', timeout_seconds },
     ...(cwd === undefined ? {} : { cwd }),
     ...(user === undefined ? {} : { user }),
-    ...(input === 'terminal' ? { tty: { columns, rows } } : {}),
+    ...(input === 'terminal' ? { tty: terminalSize() } : {}),
   };
   const started = await berth.call('createExec', { path: { id }, body }, { signal });
   if (options.flag('detach')) {

@@ -8,8 +8,18 @@ import type { Cell } from '../table.ts';
 
 const PERIODS = ['total', 'day', 'hour'] as const;
 
-const gibHours = (value: number): Cell => ({ text: `${value.toFixed(value < 10 ? 2 : 0)} GiB h`, value });
-const time = (seconds: number): Cell => ({ text: duration(seconds * 1_000), value: seconds });
+/** Two digits are enough, of little as well. */
+const gibHours = (value: number): Cell => ({
+  text:
+    value === 0
+      ? '-'
+      : `${value < 0.1 ? Number(value.toPrecision(2)) : value.toFixed(value < 10 ? 2 : 0)} GiB h`,
+  value,
+});
+const time = (seconds: number): Cell => ({
+  text: seconds === 0 ? '-' : duration(seconds * 1_000),
+  value: seconds,
+});
 
 async function usage({ args, options, session, terminal }: Call): Promise<undefined> {
   const by = PERIODS.find((each) => each === options.text('by')) ?? 'total';
