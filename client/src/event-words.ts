@@ -146,10 +146,15 @@ function flushFailed({ who, it, data, cause }: Facts): string {
   return `An automatic flush of ${it} failed: ${why}`;
 }
 
-function portChanged({ who, is_asked, it, data }: Facts): string {
-  const { access } = fields(data['port']);
-  if (!is_asked) return `A check of its TXT record changed a hostname of port ${portOf(data)} of ${it}`;
-  return `${who} changed port ${portOf(data)} of ${it}, which is ${text(access, 'published')}`;
+function portChanged({ who, it, data }: Facts): string {
+  const { access, hostname, is } = fields(data['change']);
+  const port = `port ${portOf(data)} of ${it}`;
+  const name = text(hostname, 'a hostname');
+  if (is === 'added') return `${who} added the hostname ${name} to ${port}`;
+  if (is === 'removed') return `${who} removed the hostname ${name} from ${port}`;
+  if (is === 'active') return `The TXT record of ${name} was found: ${port} answers to it`;
+  if (is === 'pending') return `The TXT record of ${name} is missing: ${port} no longer answers to it`;
+  return `${who} made ${port} ${text(access, 'different')}`;
 }
 
 function disabled({ who, data }: Facts): string {

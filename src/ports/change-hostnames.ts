@@ -33,7 +33,7 @@ export async function addHostname(
     });
   }
   await insertHostname(tx, place.id, hostname, randomBytes(20).toString('hex'));
-  const row = await changed(tx, endpoint, principal, place);
+  const row = await changed(tx, endpoint, principal, place, { hostname, is: 'added' });
   return present(
     row.hostnames.find((each) => each.hostname === hostname),
     'hostname just added',
@@ -50,7 +50,7 @@ export async function removeHostname(
 ): Promise<void> {
   await lockedPort(tx, principal, place);
   if (!(await deleteHostname(tx, place.id, hostname))) throw new AppError('NOT_FOUND');
-  await changed(tx, endpoint, principal, place);
+  await changed(tx, endpoint, principal, place, { hostname, is: 'removed' });
 }
 
 async function changed(
@@ -58,11 +58,13 @@ async function changed(
   endpoint: HttpEndpoint,
   principal: Principal,
   { instance_id, id }: PortPlace,
+  change: { readonly hostname: string; readonly is: 'added' | 'removed' },
 ): Promise<PortRow> {
   await markChanged(tx, id);
   const row = present(await findPort(tx, instance_id, id), 'port after its change');
   await announcePort(tx, endpoint, row, {
     type: 'port.changed',
+    change,
     org_id: principal.org_id,
     actor: actorOf(principal),
   });

@@ -73,6 +73,7 @@ export async function changeAccess(
   const row = present(await findPort(tx, instance_id, id), 'port after its change');
   await announcePort(tx, endpoint, row, {
     type: 'port.changed',
+    change: { access },
     org_id: principal.org_id,
     actor: actorOf(principal),
   });
@@ -116,8 +117,14 @@ export async function lockedPort(
   return row;
 }
 
+type PortChange =
+  | { readonly access: Access }
+  | { readonly hostname: string; readonly is: 'added' | 'removed' | 'active' | 'pending' };
+
 interface PortEvent {
   readonly type: 'port.created' | 'port.changed' | 'port.deleted';
+  /** Of `port.changed`. */
+  readonly change?: PortChange;
   readonly org_id: OrgId;
   readonly actor: string;
 }
@@ -127,11 +134,12 @@ export async function announcePort(
   tx: Tx,
   endpoint: HttpEndpoint,
   row: PortRow,
-  { type, org_id, actor }: PortEvent,
+  { type, change, org_id, actor }: PortEvent,
 ): Promise<void> {
   const { instance_id } = row;
   const instance = present(await findInstance(tx, org_id, instance_id), 'instance of a port');
-  const data = { instance: instanceView(instance), port: portRecord(endpoint, row) };
+  const port = portRecord(endpoint, row);
+  const data = { instance: instanceView(instance), port, ...(change === undefined ? {} : { change }) };
   await append(tx, { org_id, instance_id, type, data, actor });
   await notify(tx, 'routes');
 }

@@ -97,5 +97,7 @@ async function becomes(
   if (!(await setActive(tx, due, active))) return;
   await markChanged(tx, due.port_id);
   const row = await findPort(tx, instance_id, due.port_id);
-  if (row) await announcePort(tx, endpoint, row, { type: 'port.changed', org_id, actor: 'system' });
+  if (!row) return;
+  const change = { hostname: due.hostname, is: active ? 'active' : 'pending' } as const;
+  await announcePort(tx, endpoint, row, { type: 'port.changed', change, org_id, actor: 'system' });
 }

@@ -43,8 +43,16 @@ test('an event says who did what, and the generation', () => {
       'ada@example.org published port 8080 of web',
     ],
     [
-      event('port.changed', { port: { port: 8080, access: 'public' } }),
-      'ada@example.org changed port 8080 of web, which is public',
+      event('port.changed', { port: { port: 8080 }, change: { access: 'public' } }),
+      'ada@example.org made port 8080 of web public',
+    ],
+    [
+      event('port.changed', { port: { port: 8080 }, change: { hostname: 'a.example.com', is: 'added' } }),
+      'ada@example.org added the hostname a.example.com to port 8080 of web',
+    ],
+    [
+      event('port.changed', { port: { port: 8080 }, change: { hostname: 'a.example.com', is: 'pending' } }),
+      'The TXT record of a.example.com is missing: port 8080 of web no longer answers to it',
     ],
     [event('member.removed', { member: { id: 'usr_1', email: 'ada@example.org' } }), 'ada@example.org left'],
   ];

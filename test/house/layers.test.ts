@@ -88,7 +88,7 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   ports: ['auth', 'instances'],
   secrets: ['auth', 'instances'],
   webhooks: ['auth', 'orgs'],
-  notifications: [],
+  notifications: ['client'],
 };
 
 /** Single imports that go against the tables. Only ever fewer. */
