@@ -57,6 +57,15 @@ describe('secrets in a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, (
     // For a moment after its agent was killed a host runs no commands.
     return environmentOf((await untilWorks('a command runs', run)).stdout);
   };
+  const streamed = async () => {
+    const path = `${guest.path}/execs`;
+    const { id } = await berth.client.expect<{ id: string }>(201, 'POST', path, { command: ['env'] });
+    await until('it has ended', async () => {
+      const { state } = await berth.client.expect<{ state: string }>(200, 'GET', `${path}/${id}`);
+      return state === 'exited';
+    });
+    return environmentOf(await berth.client.expect<string>(200, 'GET', `${path}/${id}/output`));
+  };
   /** A shell as on the console: without anything that sshd or the guest agent may have set. */
   const consoleLogin = (of = guest) =>
     exec(of, ['env', '-i', 'HOME=/root', 'TERM=dumb', '/bin/bash', '-l', '-c', 'env']);
@@ -103,6 +112,7 @@ describe('secrets in a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, (
       assert.equal(await guest.sh(`test -s ${environment[name]} && echo yes`), 'yes');
     assert.deepEqual(await login(), environment);
     assert.deepEqual(await exec(), environment);
+    assert.deepEqual(await streamed(), environment);
     assert.deepEqual(await consoleLogin(), environment);
     await guest.sh('id app > /dev/null 2>&1 || useradd -m -s /bin/sh app');
     assert.deepEqual(await exec(guest, ['su', '-', 'app', '-c', 'env']), environment);

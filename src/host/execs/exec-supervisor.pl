@@ -201,13 +201,19 @@ sub become {
 	chdir $cwd or $fail->('cwd', "$!");
 	my %given = map { /^([^=]+)=(.*)\z/s ? ($1, $2) : () } @$environment;
 	%ENV = (PATH => $PATH, HOME => $home, USER => $name, LOGNAME => $name, SHELL => $shell eq '' ? '/bin/sh' : $shell,
-		(defined $terminal ? (TERM => 'xterm-256color') : ()), %given);
+		(defined $terminal ? (TERM => 'xterm-256color') : ()), session_environment(), %given);
 	syswrite $says, 'ok';
 	close $says;
 	exec { $command->[0] } @$command;
 	my $status = $! == $ENOENT ? 127 : 126;
 	syswrite STDERR, "berth: $command->[0]: $!\n";
 	exit $status;
+}
+
+# What every new session gets, such as the placeholders of secrets (host/secrets/apply-secrets.sh).
+sub session_environment {
+	open(my $file, '<', '/run/berth/environment') or return ();
+	return map { /^export ([^=]+)=(.*)$/ ? ($1, $2) : () } <$file>;
 }
 
 sub hold {
