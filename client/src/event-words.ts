@@ -147,9 +147,12 @@ function flushFailed({ who, it, data, cause }: Facts): string {
 }
 
 function portChanged({ who, is_asked, it, data }: Facts): string {
-  const { access } = fields(data['port']);
   if (!is_asked) return `A check of its TXT record changed a hostname of port ${portOf(data)} of ${it}`;
-  return `${who} changed port ${portOf(data)} of ${it}, which is ${text(access, 'published')}`;
+  // The event has the port after its change, and does not say what was changed.
+  const { access, hostnames } = fields(data['port']);
+  const names = Array.isArray(hostnames) ? hostnames.map((each) => text(fields(each)['hostname'])) : [];
+  const also = names.length === 0 ? 'no hostname' : names.join(', ');
+  return `${who} changed port ${portOf(data)} of ${it}, now with access ${text(access)} and ${also}`;
 }
 
 function disabled({ who, data }: Facts): string {

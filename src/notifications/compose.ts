@@ -2,6 +2,7 @@
  * Makes a notification's content and audience from an event. Pure. Most events raise none. The texts contain names that
  * people chose, and never a secret.
  */
+import { programName } from '../../client/src/user-agents.ts';
 import type { EventType, PrivateEventType } from '../events/model.ts';
 import type { NumberedEvent } from '../events/store.ts';
 import type { OrgId } from '../lib/ids.ts';
@@ -146,7 +147,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
       'login.new_place',
       [
         'A login from a new place',
-        `Somebody logged in${from(data)}, with "${text(data['user_agent'])}". If that was not you, end that session and change your password now.`,
+        `Somebody logged in${from(data)}, with ${programName(text(data['user_agent']))}. If that was not you, end that session and change your password now.`,
       ],
       { type: 'session', id: text(data['session_id']) },
     ),

@@ -43,8 +43,14 @@ test('an event says who did what, and the generation', () => {
       'ada@example.org published port 8080 of web',
     ],
     [
-      event('port.changed', { port: { port: 8080, access: 'public' } }),
-      'ada@example.org changed port 8080 of web, which is public',
+      event('port.changed', { port: { port: 8080, access: 'public', hostnames: [] } }),
+      'ada@example.org changed port 8080 of web, now with access public and no hostname',
+    ],
+    [
+      event('port.changed', {
+        port: { port: 8080, access: 'private', hostnames: [{ hostname: 'app.example.org' }] },
+      }),
+      'ada@example.org changed port 8080 of web, now with access private and app.example.org',
     ],
     [event('member.removed', { member: { id: 'usr_1', email: 'ada@example.org' } }), 'ada@example.org left'],
   ];
