@@ -22,6 +22,7 @@ import { OrganisationPage } from './pages/organisation.tsx';
 import { PasswordResetPage } from './pages/password-reset.tsx';
 import { RegisterPage } from './pages/register.tsx';
 import { SshKeysPage } from './pages/ssh-keys.tsx';
+import { UsagePage } from './pages/usage.tsx';
 import { WebhookPage } from './pages/webhook.tsx';
 import { WebhooksPage } from './pages/webhooks.tsx';
 import { partsOf, path } from './router.ts';
@@ -129,6 +130,8 @@ function Page() {
       ) : (
         <InstancePage key={second} name={second} tab={third ?? 'overview'} part={fourth} />
       );
+    case 'usage':
+      return <UsagePage />;
     case 'ssh-keys':
       return <SshKeysPage />;
     case 'api-keys':

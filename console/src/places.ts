@@ -12,6 +12,7 @@ export interface Place {
 export const PLACES: readonly (readonly Place[])[] = [
   [
     { at: 'instances', name: 'Instances', icon: 'instances' },
+    { at: 'usage', name: 'Usage', icon: 'chart' },
     { at: 'ssh-keys', name: 'SSH keys', icon: 'key' },
   ],
   [

@@ -63,6 +63,7 @@ const WANTED: Readonly<Record<string, Omit<CreateInstanceRequest, 'name'>>> = {
     idle_timeout_seconds: 600,
     wake_on_connect: true,
     auto_flush_seconds: 30,
+    restart: 'on_failure',
     user_data: `#!/bin/sh\n${HOSTILE}\n`,
   },
   'no automatic flush, and a script without a line end': { auto_flush_seconds: null, user_data: HOSTILE },

@@ -190,6 +190,66 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('of all instances show what was used, and a table by instance names the deleted ones', async () => {
+    const { who, page, button, heading, leave } = await visit();
+    const [{ id, name }, gone] = [await api.instance(who), await api.instance(who)];
+    const now_ms = Math.floor(Date.now() / HOUR_MS) * HOUR_MS;
+    const used = (instance_id: InstanceId, days: number, running_seconds: number) => ({
+      ...{ instance_id, org_id: who.org_id, hour: new Date(now_ms - days * 24 * HOUR_MS), running_seconds },
+      ...{
+        cpu_seconds: running_seconds / 10,
+        memory_mib_seconds: running_seconds * 512,
+        http_bytes: 2 ** 21,
+      },
+      ...{ stored_byte_seconds: running_seconds * 2 ** 30, flushed_bytes: 3 * 2 ** 20 },
+    });
+    const month = Array.from({ length: 30 }, (_, nth) => used(id, nth, nth === 0 ? 1800 : 3600));
+    await api.db
+      .insertInto('usage_hours')
+      .values([...month, used(gone.id, 0, 3600), used(gone.id, 300, 7200)])
+      .execute();
+    await api.db.deleteFrom('instances').where('id', '=', gone.id).execute();
+    await page.goto('/usage');
+    await chart(page, 'Running time').getByText('1.5 h in all').waitFor();
+    await chart(page, 'Flushed').getByText('6.0 MiB in all').waitFor();
+    const rows = page.getByRole('row');
+    await rows.nth(1).getByText('(deleted)').waitFor();
+    assert.match(
+      await rows.nth(1).innerText(),
+      new RegExp(`^${gone.id} \\(deleted\\)\\s+1 h\\s+6 min\\s+0.5 GiB h`),
+    );
+    await page.getByRole('slider', { name: 'Running time' }).press('End');
+    assert.match(
+      await chart(page, 'Running time').locator('figcaption').innerText(),
+      /\d\d:00–\d\d:00 1\.5 h$/,
+    );
+    await picture(page, 'usage-day');
+    await button('12 months').click();
+    await chart(page, 'Running time').getByText('32.5 h in all').waitFor();
+    await page.getByText('Values as a table').click();
+    await page
+      .getByRole('region', { name: /^Values/ })
+      .getByRole('row')
+      .nth(31)
+      .waitFor();
+    await picture(page, 'usage-year');
+    await page.setViewportSize({ width: 390, height: 800 });
+    assert.equal(await overhangPx(page), 0);
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await page.emulateMedia({ colorScheme });
+      const colours_alone = colorScheme === 'dark';
+      assert.deepEqual(await accessibilityFindings(page, { colours_alone }), [], colorScheme);
+      await picture(page, `usage-phone-${colorScheme}`);
+    }
+    await page.setViewportSize({ width: 1280, height: 800 });
+    await button('30 days').click();
+    await chart(page, 'Running time').getByText('30.5 h in all').waitFor();
+    await picture(page, 'usage-month-dark');
+    await page.getByRole('link', { name, exact: true }).click();
+    await heading(name).waitFor();
+    await leave();
+  });
+
   test('fit a phone, and neither theme fails a check of accessibility', async () => {
     const visited = await visit();
     const { page, button, leave } = visited;

@@ -85,6 +85,10 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByLabel('Allowed hosts').fill('example.com *.debian.org');
     const egress = "--egress allow --allow example.com --allow '*.debian.org'";
     await page.getByText(`berth create web --cpus 4 ${egress}`, { exact: true }).waitFor();
+    await dialog().getByLabel('Restart', { exact: true }).selectOption('on_failure');
+    await page
+      .getByText(`berth create web --cpus 4 --restart on_failure ${egress}`, { exact: true })
+      .waitFor();
     await button('Copy the curl command').click();
     await page.getByText('Copied').waitFor();
     const copied = String(await page.evaluate('navigator.clipboard.readText()'));

@@ -7,6 +7,7 @@
  *   disk-format → lib, object-store: what a disk is in the object store, for the host, tasks and the CLI
  *   audit, mail, idempotency → lib, db                            cli → client: what people type; domains, launch: on the server itself
  *   backup → what saves and brings back a whole machine: db, disks, vms, object-store, launch, the host's images
+ *   notifications → client: how the client names programs to people
  *   console → client: the page that browsers load, and nothing of the server
  *
  * The tables are the narrowest that is true. They only shrink: a line that nothing needs any more fails.

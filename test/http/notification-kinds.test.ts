@@ -249,8 +249,11 @@ describe('of an account', () => {
     const item = await only(session_token, 'login.new_place');
     assert.equal(item.resource?.type, 'session');
     assert.match(item.body, /127\.0\.0\.1.*curl/);
-    await login(who, PASSWORD, 'wget');
-    assert.equal((await told(session_token, 'login.new_place')).length, 2);
+    const agent = 'Mozilla/5.0 (X11; Linux x86_64; rv:145.0) Gecko/20100101 Firefox/145.0';
+    await login(who, PASSWORD, agent);
+    const [newest, ...others] = await told(session_token, 'login.new_place');
+    assert.equal(others.length, 1);
+    assert.match(newest?.body ?? '', /^Somebody logged in, .* with Firefox on Linux\. If/);
   });
 
   test('login.new_place: as many places as are kept, and no more', async () => {

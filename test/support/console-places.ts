@@ -8,6 +8,7 @@ export const PAGES = [
     '/instances/web/ports',
     '/instances/web/activity',
     '/instances/web/settings',
+    '/usage',
     '/ssh-keys',
     '/api-keys',
     '/webhooks',

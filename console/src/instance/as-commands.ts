@@ -24,6 +24,7 @@ export const NEW_DEFAULTS = {
   idle_timeout_seconds: null,
   wake_on_connect: false,
   auto_flush_seconds: 60,
+  restart: 'never',
   egress: { mode: 'open', allow: [] as string[] },
 } as const;
 
@@ -54,6 +55,7 @@ type Settings = Pick<
   | 'auto_flush_seconds'
   | 'idle_timeout_seconds'
   | 'wake_on_connect'
+  | 'restart'
   | 'egress'
 >;
 
@@ -67,6 +69,7 @@ function optionsOf(settings: Settings): string[] {
     auto_flush_seconds,
     idle_timeout_seconds,
     wake_on_connect,
+    restart,
     egress = {},
   } = settings;
   const option = (name: string, value: string | number | undefined) =>
@@ -81,6 +84,7 @@ function optionsOf(settings: Settings): string[] {
     ...time('auto-flush', auto_flush_seconds),
     ...time('idle-timeout', idle_timeout_seconds),
     ...(wake_on_connect === undefined ? [] : [wake_on_connect ? '--wake' : '--no-wake']),
+    ...option('restart', restart),
     ...option('egress', egress.mode),
     ...(egress.allow ?? []).flatMap((host) => option('allow', host)),
   ];

@@ -8,6 +8,7 @@ import { Chart } from '../ui/chart.tsx';
 import type { Point } from '../ui/chart-scale.ts';
 import { Choice } from '../ui/choice.tsx';
 import { Section } from '../ui/page.tsx';
+import { useForgetting } from '../ui/use-forgetting.ts';
 import { useQuery } from '../use-query.ts';
 import { pointsOf, QUANTITIES } from './metric-points.ts';
 import { MetricTable } from './metric-table.tsx';
@@ -53,7 +54,7 @@ export function Charts({ instance }: { readonly instance: Instance }) {
   const to_ms = Date.parse(samples.at(-1)?.at ?? history.data?.to ?? new Date().toISOString());
   const shared = {
     ...{ from_ms: to_ms - RANGES[range].ms, to_ms, gap_ms: step_ms * 1.5 },
-    ...{ chosen_ms, onChoose: setChosen, is_live, ended: whyEnded(instance) },
+    ...{ chosen_ms, onChoose: setChosen, is_live, otherwise: whyEnded(instance) },
     sayTime: ({ at_ms }: Point) =>
       samples.length > 0 && at_ms >= live_from_ms ? second.format(at_ms) : sayPeriod(at_ms, step_ms, range),
   };
@@ -61,7 +62,15 @@ export function Charts({ instance }: { readonly instance: Instance }) {
   return (
     <Section
       title="Usage"
-      lead={error === null ? leadOf(step_ms, is_live) : `Not current: ${error}`}
+      lead={
+        error === null ? (
+          <>
+            {leadOf(step_ms, is_live)} <a href="/usage">Usage of all instances</a>
+          </>
+        ) : (
+          `Not current: ${error}`
+        )
+      }
       actions={
         <Choice
           name="Range"
@@ -130,18 +139,6 @@ const day_and_clock = new Intl.DateTimeFormat('en-GB', {
 function sayPeriod(at_ms: number, step_ms: number, range: Range): string {
   if (range === '1h' || range === '6h') return clock.format(at_ms);
   return `${day_and_clock.format(at_ms - step_ms / 2)}–${clock.format(at_ms + step_ms / 2)}`;
-}
-
-/** A finger leaves its value chosen when it lifts. A press beside the charts forgets it. */
-function useForgetting(is_chosen: boolean, choose: (at_ms: null) => void): void {
-  useEffect(() => {
-    if (!is_chosen) return;
-    const forget = ({ target }: PointerEvent) => {
-      if (!(target instanceof Element && target.closest('.chart-plot'))) choose(null);
-    };
-    document.addEventListener('pointerdown', forget);
-    return () => document.removeEventListener('pointerdown', forget);
-  }, [is_chosen, choose]);
 }
 
 /** Reloads at an interval while the page is visible; null: never. */

@@ -85,7 +85,7 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
             </p>
           )}
           <details>
-            <summary>More: keys, flush, idle stop, wake, egress, labels, user data</summary>
+            <summary>More: keys, flush, idle stop, wake, restart, egress, labels, user data</summary>
             <div class="dialog-part">
               <KeyChoice explicit={explicit} onChange={setExplicit} />
               <SettingsFields issues={issues} />

@@ -1,6 +1,6 @@
 /** The form of an instance's settings, for new and existing instances. */
 import type { Instance } from '../../../client/src/berth.ts';
-import { Checkbox, Field } from '../ui/field.tsx';
+import { Checkbox, Field, Select } from '../ui/field.tsx';
 import { FieldError, type Issues } from '../ui/validity.ts';
 import { NEW_DEFAULTS } from './as-commands.ts';
 import { DurationField, type DurationRange, durationOf } from './duration-field.tsx';
@@ -26,11 +26,19 @@ export function NewNameField(props: { readonly placeholder: string; readonly iss
 const AUTO_FLUSH: DurationRange = { name: 'auto_flush_seconds', min_s: 5, max_s: 86_400 };
 const IDLE_STOP: DurationRange = { name: 'idle_timeout_seconds', min_s: 60, max_s: 2_592_000 };
 
+type RestartPolicy = Instance['restart'];
+
+export const RESTART_WORDS: Readonly<Record<RestartPolicy, string>> = {
+  never: 'never',
+  on_failure: 'on failure',
+};
+
 /** The fields of both forms. A time of `null` means never. */
 export interface Settings {
   readonly idle_timeout_seconds: number | null;
   readonly auto_flush_seconds: number | null;
   readonly wake_on_connect: boolean;
+  readonly restart: RestartPolicy;
 }
 
 export function SettingsFields({
@@ -64,6 +72,19 @@ export function SettingsFields({
         defaultChecked={of.wake_on_connect}
         hint="An SSH connection, or a request to an HTTP port, starts or resumes the VM, and waits until it runs"
       />
+      <Select
+        label="Restart"
+        name="restart"
+        defaultValue={of.restart}
+        issue={issues['restart']}
+        hint="On failure: a VM that failed, or whose host was lost, starts again, at most 5 times in 10 minutes"
+      >
+        {Object.entries(RESTART_WORDS).map(([policy, words]) => (
+          <option key={policy} value={policy}>
+            {words}
+          </option>
+        ))}
+      </Select>
     </>
   );
 }
@@ -74,6 +95,7 @@ export function readSettings(form: FormData): Settings {
     idle_timeout_seconds: durationOf(form, IDLE_STOP),
     auto_flush_seconds: durationOf(form, AUTO_FLUSH),
     wake_on_connect: form.get('wake_on_connect') !== null,
+    restart: form.get('restart') === 'on_failure' ? 'on_failure' : 'never',
   };
 }
 

@@ -1,62 +1,29 @@
-/** The history of an instance as a table: what the charts show, for screen readers and for copying. */
-import { useState } from 'preact/hooks';
-import type { MetricHistory } from '../../../client/src/berth.ts';
+/** The history of an instance as a table. */
+import type { MetricHistory, MetricSpread } from '../../../client/src/berth.ts';
 import { exactly } from '../format.ts';
-import { say } from '../ui/chart-scale.ts';
+import { say, type Unit } from '../ui/chart-scale.ts';
+import { ValueTable } from '../ui/value-table.tsx';
 import { QUANTITIES } from './metric-points.ts';
 
-export function MetricTable({ history }: { readonly history: MetricHistory }) {
-  const [open, setOpen] = useState(false);
+export function MetricTable({ history: { samples } }: { readonly history: MetricHistory }) {
   return (
-    <details class="metric-table" onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary>Values as a table</summary>
-      {open && (
-        <>
-          <p class="hint">
-            The mean of each period, and its maximum in brackets. The table scrolls sideways.
-          </p>
-          <Rows history={history} />
-        </>
-      )}
-    </details>
+    <ValueTable
+      hint="The mean of each period, and its maximum in brackets."
+      heads={QUANTITIES.map(({ title }) => title)}
+      rows={() =>
+        samples.toReversed().map((sample) => ({
+          at: sample.at,
+          name: exactly(sample.at),
+          values: QUANTITIES.map(({ past, unit }) => sayBoth(past(sample), unit)),
+        }))
+      }
+      empty="Nothing was measured in this range."
+    />
   );
 }
 
-function Rows({ history: { samples } }: { readonly history: MetricHistory }) {
-  if (samples.length === 0) return <p class="dim">Nothing was measured in this range.</p>;
-  return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls must be reachable by keyboard
-    <section class="scroll-box" tabIndex={0} aria-label="Values as a table">
-      <table class="table">
-        <thead>
-          <tr>
-            <th>From</th>
-            {QUANTITIES.map(({ title }) => (
-              <th key={title} class="number">
-                {title}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {samples.toReversed().map((sample) => (
-            <tr key={sample.at}>
-              <th scope="row">
-                <time dateTime={sample.at}>{exactly(sample.at)}</time>
-              </th>
-              {QUANTITIES.map(({ title, unit, past }) => {
-                const spread = past(sample);
-                const extremes = spread && spread.max > spread.mean ? ` (${say(spread.max, unit)})` : '';
-                return (
-                  <td key={title} class="number">
-                    {spread ? `${say(spread.mean, unit)}${extremes}` : '–'}
-                  </td>
-                );
-              })}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </section>
-  );
+function sayBoth(spread: MetricSpread | null, unit: Unit): string {
+  if (spread === null) return '–';
+  const extremes = spread.max > spread.mean ? ` (${say(spread.max, unit)})` : '';
+  return `${say(spread.mean, unit)}${extremes}`;
 }

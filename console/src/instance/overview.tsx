@@ -7,6 +7,7 @@ import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { Charts } from './charts.tsx';
 import { Connect } from './connect.tsx';
+import { RESTART_WORDS } from './instance-form.tsx';
 import { savedHint, savedState } from './saved-state.ts';
 
 interface Props {
@@ -40,7 +41,8 @@ function Fact({ name, children, wide = false }: FactProps) {
 }
 
 function DiskFacts({ instance }: Props) {
-  const { disk, vm, idle_timeout_seconds, auto_flush_seconds, wake_on_connect, created_at, id } = instance;
+  const { disk, vm, idle_timeout_seconds, auto_flush_seconds, wake_on_connect, restart, created_at, id } =
+    instance;
   const hint = savedHint(instance);
   return (
     <Section title="Disk and VM">
@@ -63,6 +65,7 @@ function DiskFacts({ instance }: Props) {
             {idle_timeout_seconds === null ? 'off' : `after ${duration(idle_timeout_seconds)}`}
           </Fact>
           <Fact name="Wake on connect">{wake_on_connect ? 'on' : 'off'}</Fact>
+          <Fact name="Restart">{RESTART_WORDS[restart]}</Fact>
           <Fact name="Created">
             <Time at={created_at} />
           </Fact>

@@ -12,6 +12,13 @@ describe('the ticks of values', () => {
     assert.deepEqual(of(1, 'share', true), ['0 %', '25 %', '50 %', '75 %', '100 %']);
     assert.deepEqual(of(512 * MIB, 'bytes', true), ['0 B', '128 MiB', '256 MiB', '384 MiB', '512 MiB']);
     assert.deepEqual(of(2500, 'rate', false), ['0 B/s', '1 KiB/s', '2 KiB/s', '3 KiB/s']);
+    assert.deepEqual(of(3.2, 'hours', false), ['0 s', '1 h', '2 h', '3 h', '4 h']);
+    assert.deepEqual(of(0.4, 'hours', false), ['0 s', '6 min', '12 min', '18 min', '24 min']);
+    assert.deepEqual(of(0, 'gib_hours', false), ['0 GiB h', '0.05 GiB h', '0.1 GiB h']);
+    assert.deepEqual(
+      of(1900, 'gib_hours', false),
+      [0, 500, 1000, 1500, 2000].map((at) => `${at} GiB h`),
+    );
     const least = ['0 B/s', '256 B/s', '512 B/s', '768 B/s', '1 KiB/s'];
     for (const most of [0, 300]) assert.deepEqual(of(most, 'rate', false), least);
   });
@@ -39,7 +46,7 @@ describe('the ticks of time', () => {
     ]);
   });
   test('are at most as many as there is room for, and never none', () => {
-    for (const hours of [1, 6, 24, 7 * 24, 30 * 24])
+    for (const hours of [1, 6, 24, 7 * 24, 30 * 24, 365 * 24])
       for (const count of [3, 4, 6, 10]) {
         const ticks = timeTicks(at(9, 7) - hours * HOUR_MS, at(9, 7), count);
         assert.ok(ticks.length >= 1 && ticks.length <= count + 1, `${hours} h: ${ticks.length} of ${count}`);

@@ -1,5 +1,5 @@
 /** Where the parts of a chart over time stand: ticks with their labels, gaps, the point that is meant. Pure. */
-import { bytes } from '../format.ts';
+import { bytes, duration } from '../format.ts';
 
 export interface Point {
   /** The middle of what was measured. */
@@ -9,15 +9,27 @@ export interface Point {
 }
 export type KnownPoint = Point & { readonly spread: NonNullable<Point['spread']> };
 
-export type Unit = 'share' | 'bytes' | 'rate';
+export type Unit = 'share' | 'bytes' | 'rate' | 'hours' | 'gib_hours';
 
 export interface Tick {
   readonly at: number;
   readonly label: string;
 }
 
+const AMOUNTS = { hours: 'h', gib_hours: 'GiB h' } as const;
+
+function isAmount(unit: Unit): unit is keyof typeof AMOUNTS {
+  return unit in AMOUNTS;
+}
+
 export function say(value: number, unit: Unit): string {
   if (unit === 'share') return `${(value * 100).toFixed(value < 0.1 && value > 0 ? 1 : 0)} %`;
+  if (unit === 'hours' && value < 1) return duration(Math.round(value * 3600));
+  if (isAmount(unit)) {
+    // Three digits; a number without a fraction keeps all.
+    const shown = value < 100 ? Number(value.toPrecision(3)) : Math.round(value);
+    return `${shown} ${AMOUNTS[unit]}`;
+  }
   return unit === 'rate' ? `${bytes(value)}/s` : bytes(value);
 }
 
@@ -30,11 +42,27 @@ const SHARE_STEP = 0.25;
 const INTERVALS = 4;
 /** Nearly nothing must not look like much. */
 const LEAST_TOP_BYTES = 1024;
+const LEAST_TOP_AMOUNT = 0.1;
 
-/** From 0 to at least `most`, two to four intervals. Bytes step by powers of two. `fixed`: the scale ends there. */
+/** 1, 2 or 5 times a power of ten, at least `least`. */
+function roundStep(least: number): number {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return ([1, 2, 5].find((factor) => factor * power >= least * (1 - 1e-9)) ?? 10) * power;
+}
+
+function stepOf(reached: number, unit: Unit): number {
+  if (unit === 'share') return SHARE_STEP;
+  return isAmount(unit) ? roundStep(reached / INTERVALS) : 2 ** Math.ceil(Math.log2(reached / INTERVALS));
+}
+
+/**
+ * From 0 to at least `most`, two to four intervals. Bytes step by powers of two, hours by round decimals. `fixed`: the scale
+ * ends there.
+ */
 export function valueTicks(most: number, unit: Unit, fixed: boolean): { top: number; ticks: Tick[] } {
-  const reached = unit === 'share' || fixed ? most : Math.max(most, LEAST_TOP_BYTES);
-  const step = unit === 'share' ? SHARE_STEP : 2 ** Math.ceil(Math.log2(reached / INTERVALS));
+  const least = isAmount(unit) ? LEAST_TOP_AMOUNT : LEAST_TOP_BYTES;
+  const reached = unit === 'share' || fixed ? most : Math.max(most, least);
+  const step = stepOf(reached, unit);
   const top = fixed ? most : Math.ceil(reached / step) * step;
   const count = Math.floor(top / step + 1e-9);
   const ticks = Array.from({ length: count + 1 }, (_, nth) => nth * step);
@@ -42,7 +70,7 @@ export function valueTicks(most: number, unit: Unit, fixed: boolean): { top: num
 }
 
 const MINUTES = [5, 10, 15, 30, 60, 120, 180, 240, 360, 720] as const;
-const DAYS = [1, 2, 5, 10] as const;
+const DAYS = [1, 2, 5, 10, 30, 60, 120] as const;
 const MINUTE_MS = 60_000;
 const DAY_MIN = 24 * 60;
 

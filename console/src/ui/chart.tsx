@@ -32,8 +32,8 @@ interface Props {
   readonly onChoose: (at_ms: number | null) => void;
   /** The newest value is the present one; else it is told with its time. */
   readonly is_live: boolean;
-  /** Why there is no present value: "stopped since 09:12". Shown while no time is chosen. */
-  readonly ended: string | null;
+  /** Shown while no time is chosen: a sum, or why there is no present value. Null: the newest value. */
+  readonly otherwise: string | null;
   /** The time of a point, for people. */
   readonly sayTime: (point: Point) => string;
 }
@@ -48,7 +48,7 @@ const USUAL_WIDTH = 340;
 const FAR_STEP = 10;
 
 export function Chart(props: Props) {
-  const { title, points, unit, max, from_ms, to_ms, gap_ms, chosen_ms, ended, is_live, sayTime } = props;
+  const { title, points, unit, max, from_ms, to_ms, gap_ms, chosen_ms, otherwise, is_live, sayTime } = props;
   const frame = useRef<HTMLDivElement>(null);
   const width = useWidth(frame, USUAL_WIDTH);
   const shown = points.filter(({ at_ms }) => at_ms >= from_ms && at_ms <= to_ms);
@@ -73,7 +73,7 @@ export function Chart(props: Props) {
         <Value
           known={known}
           chosen={chosen}
-          {...{ unit, ended, is_live, sayTime }}
+          {...{ unit, otherwise, is_live, sayTime }}
           is_chosen={chosen_ms !== null}
         />
       </figcaption>
@@ -105,15 +105,15 @@ export function Chart(props: Props) {
   );
 }
 
-interface ValueProps extends Pick<Props, 'unit' | 'ended' | 'is_live' | 'sayTime'> {
+interface ValueProps extends Pick<Props, 'unit' | 'otherwise' | 'is_live' | 'sayTime'> {
   readonly known: readonly KnownPoint[];
   readonly chosen: KnownPoint | undefined;
   /** By somebody; else it is the newest. */
   readonly is_chosen: boolean;
 }
 
-function Value({ known, chosen, is_chosen, unit, ended, is_live, sayTime }: ValueProps) {
-  if (!is_chosen && ended !== null) return <span class="dim">{ended}</span>;
+function Value({ known, chosen, is_chosen, unit, otherwise, is_live, sayTime }: ValueProps) {
+  if (!is_chosen && otherwise !== null) return <span class="dim">{otherwise}</span>;
   if (known.length === 0) return <span class="dim">no values</span>;
   if (!chosen) return <span class="dim">{is_chosen ? 'not measured' : ''}</span>;
   return (
@@ -213,7 +213,7 @@ function chooser({ title, unit, onChoose, sayTime }: Props, known: readonly Know
     'aria-valuemin': 0,
     'aria-valuemax': known.length - 1,
     'aria-valuenow': index,
-    'aria-valuetext': `${sayTime(at)}: ${say(at.spread.mean, unit)}, at most ${say(at.spread.max, unit)}`,
+    'aria-valuetext': `${sayTime(at)}: ${say(at.spread.mean, unit)}${at.spread.max > at.spread.mean ? `, at most ${say(at.spread.max, unit)}` : ''}`,
     onBlur: () => onChoose(null),
     onKeyDown: (event: KeyboardEvent) => {
       if (event.key === 'Escape') onChoose(null);

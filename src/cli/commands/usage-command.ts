@@ -1,5 +1,6 @@
 /** berth usage: what each instance used, in total, by the day or by the hour. */
 import type { Usage } from '../../../client/src/berth.ts';
+import { usageByInstance } from '../../../client/src/usage-sums.ts';
 import type { Call, Command } from '../command.ts';
 import { timeOption } from '../duration.ts';
 import { duration, localTime, sizeCell } from '../format.ts';
@@ -35,7 +36,7 @@ async function usage({ args, options, session, terminal }: Call): Promise<undefi
   const entries = await collect(berth.list('listUsage', { query }));
   const names = new Map((one ? [one] : await collect(berth.instances.list({ limit: 200 }))).map(nameOf));
   const nameOrId = ({ instance_id }: Usage) => names.get(instance_id) ?? instance_id;
-  const shown = by === 'total' ? totals(entries) : entries;
+  const shown = by === 'total' ? usageByInstance(entries) : entries;
   terminal.list(shown, {
     headings: [
       ...(by === 'total' ? [] : ['START']),
@@ -65,29 +66,6 @@ const nameOf = ({ id, name }: { id: string; name: string }) => [id, name] as con
 /** Days are those of UTC, hours are shown in local time. */
 function startOf({ start }: Usage, by: 'day' | 'hour'): Cell {
   return { text: by === 'day' ? start.slice(0, 10) : localTime(start).slice(0, -3), value: start };
-}
-
-/** One entry for each instance, from its first period on; the longest running first. */
-function totals(entries: readonly Usage[]): Usage[] {
-  const sums = new Map<string, Usage>();
-  for (const each of entries) {
-    const sum = sums.get(each.instance_id);
-    sums.set(each.instance_id, sum === undefined ? each : added(sum, each));
-  }
-  return [...sums.values()].sort((a, b) => b.running_seconds - a.running_seconds);
-}
-
-function added(sum: Usage, each: Usage): Usage {
-  return {
-    instance_id: sum.instance_id,
-    start: sum.start < each.start ? sum.start : each.start,
-    running_seconds: sum.running_seconds + each.running_seconds,
-    cpu_seconds: sum.cpu_seconds + each.cpu_seconds,
-    memory_gib_hours: sum.memory_gib_hours + each.memory_gib_hours,
-    stored_gib_hours: sum.stored_gib_hours + each.stored_gib_hours,
-    flushed_bytes: sum.flushed_bytes + each.flushed_bytes,
-    http_bytes: sum.http_bytes + each.http_bytes,
-  };
 }
 
 export const USAGE: Command = {

@@ -17,6 +17,7 @@ export const CONSOLE_PAGES = [
   ...(['login', 'register', 'invitation', 'password-reset', 'email'] as const),
   ...([
     'instances',
+    'usage',
     'ssh-keys',
     'api-keys',
     'webhooks',
