@@ -42,6 +42,7 @@ export function SecretsPanel({ instance }: { readonly instance: Instance }) {
         </Button>
       }
     >
+      <Limits />
       <LoadedList
         list={list}
         empty={
@@ -80,7 +81,6 @@ export function SecretsPanel({ instance }: { readonly instance: Instance }) {
           />
         )}
       </LoadedList>
-      <Limits />
       {open !== null && (
         <SecretDialog
           instance={instance}
