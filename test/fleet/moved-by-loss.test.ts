@@ -105,7 +105,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
   });
 
   test('berth forward reaches its ports', async () => {
-    const made = { name: 'forward', scope: 'vm' };
+    const made = { name: 'forward', scope: 'instances:read vm:write' };
     const { key } = await berth.client.expect<{ key: string }>(201, 'POST', '/v1/api-keys', made);
     const cli = new Cli();
     Object.assign(cli.env, { BERTH_URL: berth.origin, BERTH_API_KEY: key });
