@@ -9,14 +9,17 @@ import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { filesWith, inMemory } from '../support/search-bytes.ts';
+import { type SecretInstallation, startBesideServers } from '../support/secret-installation.ts';
+import { fieldOf } from '../support/secret-lab.ts';
 import { until } from '../support/waiting.ts';
 
-const HOST = 'needle.example.com';
+const HOST = 'api.test';
 
 describe('the value of a secret', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   const value = randomBytes(24).toString('hex');
+  let lab: SecretInstallation | undefined;
   let berth: Installation;
   let guest: GuestInstance;
   let fork: GuestInstance;
@@ -29,7 +32,8 @@ describe('the value of a secret', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }
   ];
 
   before(async () => {
-    berth = await Installation.start();
+    lab = await startBesideServers();
+    ({ berth } = lab);
     guest = await GuestInstance.running(berth, 'web');
     const path = `${guest.path}/secrets/NEEDLE`;
     await berth.client.expect(204, 'PUT', path, { value, hosts: [HOST] });
@@ -39,12 +43,14 @@ describe('the value of a secret', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }
     const seen = async () => (await berth.ssh.run(guest.target, 'echo $BERTH_SECRET_NEEDLE')).stdout.trim();
     placeholder = await until('a session has the placeholder', seen, { timeout_ms: 10_000, every_ms: 50 });
   });
-  after(() => berth?.dispose());
+  after(() => lab?.close());
 
   test('is in no memory of a guest that uses it, before and after a suspend', async () => {
     await guest.sh(
-      'env > /root/kept; env > /run/kept; set -- "$BERTH_SECRET_NEEDLE"; curl -sm 5 -H "A: $1" https://needle.example.com; sync',
+      'env > /root/kept; env > /run/kept; set -- "$BERTH_SECRET_NEEDLE"; curl -sm 10 -H "X-Key: $1" https://api.test/used; sync',
     );
+    const used = lab?.servers.got.find(({ url }) => url === '/used') ?? assert.fail('nothing arrived');
+    assert.deepEqual(fieldOf(used, 'x-key'), [value]);
     assert.deepEqual(inMemory(guest.qemu.pid, [placeholder, ...needles()]), [true, false, false, false]);
     await guest.suspend();
     await guest.start();

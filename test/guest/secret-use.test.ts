@@ -1,51 +1,31 @@
 /** A secret from the API to a server on the internet: usual clients in a real guest, changes, and everything that a VM may go through. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
-import { EgressOutside, NAME_SERVER } from '../support/egress-outside.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
-import { fieldOf, SecretServers } from '../support/secret-lab.ts';
+import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
+import { type SecretInstallation, startBesideServers } from '../support/secret-installation.ts';
+import { fieldOf, type SecretServers } from '../support/secret-lab.ts';
 import { until } from '../support/waiting.ts';
 
 const IN_EFFECT_MS = 2_000;
-const MAIN = join(import.meta.dirname, '../../src/main.ts');
-const ROOTS = '/etc/ssl/certs/ca-certificates.crt';
 const PLACEHOLDER = /^berth-secret-[0-9a-f]{32}$/;
 
 describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
-  const folder = mkdtempSync(join(tmpdir(), 'berth-names-'));
-  const servers = new SecretServers();
-  let outside: EgressOutside;
+  let lab: SecretInstallation | undefined;
+  let servers: SecretServers;
   let berth: Installation;
   let guest: GuestInstance;
 
   before(async () => {
-    outside = await EgressOutside.open(null, `eg${process.pid}`);
-    // Berth lets only the default route's interface forward.
-    writeFileSync(`/proc/sys/net/ipv4/conf/eg${process.pid}/forwarding`, '1');
-    await servers.prepare();
-    await servers.serve(outside.path);
-    writeFileSync(join(folder, 'resolv.conf'), `nameserver ${NAME_SERVER}\n`);
-    writeFileSync(join(folder, 'roots'), readFileSync(ROOTS, 'utf8') + readFileSync(servers.roots, 'utf8'));
-    // A copy of another test's mount would keep its device busy.
-    const alone = `awk '$2 ~ "^/tmp/" { print $2 }' /proc/mounts | sort -r | xargs -r umount -l`;
-    const mounts = `mount --bind ${folder}/resolv.conf /etc/resolv.conf && mount --bind ${folder}/roots ${ROOTS}`;
-    const shell = ['unshare', '--mount', 'sh', '-c', `${alone}; ${mounts} && exec "$@"`, 'sh'] as const;
-    berth = await Installation.start({ program: [...shell, process.execPath, MAIN, 'start'] });
+    lab = await startBesideServers();
+    ({ berth, servers } = lab);
     guest = await GuestInstance.running(berth, 'web');
     await set('sk-one');
     const seen = async () => PLACEHOLDER.test(await session('echo "$BERTH_SECRET_KEY"'));
     await until('a session has the placeholder', seen);
   });
-  after(async () => {
-    await berth?.dispose();
-    await servers.close();
-    await outside?.close();
-    rmSync(folder, { recursive: true, force: true });
-  });
+  after(() => lab?.close());
 
   const set = (value: string, hosts = ['api.test']) =>
     berth.client.expect(204, 'PUT', `${guest.path}/secrets/KEY`, { value, hosts });
