@@ -27,11 +27,11 @@ describe('berth user', () => {
     const { email: locked } = await person();
     await lockOut(locked);
     const lines = (await done('user', 'ls')).split('\n');
-    assert.match(lines[0] ?? '', /^ID +EMAIL +NAME +CREATED +LOCKED UNTIL$/);
-    assert.match(lines.find((line) => line.includes(email)) ?? '', / -$/);
+    assert.match(lines[0] ?? '', /^E-MAIL +NAME +CREATED +LOCKED UNTIL +ID$/);
+    assert.match(lines.find((line) => line.includes(email)) ?? '', / - +usr_\w+$/);
     assert.match(
       lines.find((line) => line.includes(locked)) ?? '',
-      / 20\d\d-\d\d-\d\d \d\d:\d\d \(in \d+ (min|s)\)$/,
+      / 20\d\d-\d\d-\d\d \d\d:\d\d \(in \d+ (min|s)\) +usr_\w+$/,
     );
   });
 

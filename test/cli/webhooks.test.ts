@@ -40,7 +40,7 @@ describe('webhooks', () => {
     assert.equal(await cli.done('webhook', 'ls'), 'No webhooks yet. Create one: berth webhook create URL\n');
     assert.match(
       await cli.fails(2, 'webhook', 'create', 'nonsense'),
-      /^berth: URL: .*\n {2}next: .*berth webhook listen/,
+      /^berth: URL .*\n {2}next: .*berth webhook listen/,
     );
   });
 
