@@ -73,21 +73,6 @@ describe('execs of an installation', { skip: CANNOT_BOOT_GUESTS, timeout: 590_00
     assert.equal((await ended(waits)).signal, 'SIGUSR1');
   });
 
-  test('an exec on a terminal reads what is typed', async () => {
-    const running = cli.onTerminal([
-      'exec',
-      '-it',
-      'web',
-      'sh',
-      '-c',
-      'tty; read word; echo "got-$word"; exit 3',
-    ]);
-    await prints(running, '/dev/pts/');
-    running.child.stdin?.write('hello\r');
-    assert.equal((await running.ended).code, 3);
-    assert.match(running.out(), /got-hello/);
-  });
-
   test('a reader gets 100 MiB whole', async () => {
     const bytes = 100 * 2 ** 20;
     const running = exec(`yes 0123456789abcde | head -c ${bytes}`, '--no-stdin');
