@@ -45,6 +45,7 @@ export interface AgentFacts {
 export class Agent {
   readonly #context: HostContext;
   readonly #facts: AgentFacts;
+  readonly #execs: HostExecs;
   readonly #runners = new Map<InstanceId, { runner: VmRunner; done: Promise<void> }>();
   #store_problem: string | null = 'not known yet';
   /** The last log line said that the store cannot be used. */
@@ -56,6 +57,12 @@ export class Agent {
   constructor(context: HostContext, facts: AgentFacts) {
     this.#context = context;
     this.#facts = facts;
+    this.#execs = new HostExecs(context, () =>
+      [...this.#runners.values()].map(({ runner }) => ({
+        instance_id: runner.instance_id,
+        machine: runner.machineOf(),
+      })),
+    );
   }
 
   /** Runs until `signal` aborts, then disconnects from every VM. */
@@ -71,9 +78,7 @@ export class Agent {
     if (!signal.aborted) await this.#adoptAll();
     const runners = () => [...this.#runners.values()].map(({ runner }) => runner);
     const meters = new VmMeters(runners, this.#context.client);
-    const execs = new HostExecs(this.#context, () =>
-      runners().map((runner) => ({ instance_id: runner.instance_id, machine: runner.machineOf() })),
-    );
+    const execs = this.#execs;
     const calls = new CallServer(this.#context, (id) => this.#runners.get(id)?.runner, { meters, execs });
     await Promise.all([
       ...[renewing, this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
@@ -92,7 +97,9 @@ export class Agent {
   #keep(instance_id: InstanceId): VmRunner {
     const present = this.#runners.get(instance_id);
     if (present) return present.runner;
-    const runner = new VmRunner(this.#context, instance_id);
+    const runner = new VmRunner(this.#context, instance_id, (closing) =>
+      this.#execs.reportEnds(instance_id, closing),
+    );
     const done = runner
       .run()
       .catch((error: unknown) => this.#context.log.error({ err: error, instance_id }, 'a runner failed'))

@@ -50,9 +50,9 @@ describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_
   test('changes within 2 s, and ends so', async () => {
     await set('sk-two');
     const changed_at = performance.now();
-    await until('the new value', async () => (await ask()) === 'sk-two');
-    const took_ms = performance.now() - changed_at;
-    assert.ok(took_ms < IN_EFFECT_MS, `${took_ms} ms`);
+    for (let began_ms = 0; (await ask()) !== 'sk-two'; began_ms = performance.now() - changed_at) {
+      assert.ok(began_ms < IN_EFFECT_MS, `a request that began after ${began_ms} ms had the old value`);
+    }
   });
 
   test('works on after a killed agent, a suspend and a restart', async () => {

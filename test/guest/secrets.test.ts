@@ -57,14 +57,16 @@ describe('secrets in a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, (
     // For a moment after its agent was killed a host runs no commands.
     return environmentOf((await untilWorks('a command runs', run)).stdout);
   };
-  const streamed = async () => {
-    const path = `${guest.path}/execs`;
-    const { id } = await berth.client.expect<{ id: string }>(201, 'POST', path, { command: ['env'] });
+  /** By the exec supervisor of the guest. */
+  const streamed = async (of = guest, user = 'root') => {
+    const body = { command: ['env'], user };
+    const execs = `${of.path}/execs`;
+    const { id } = await berth.client.expect<{ id: string }>(201, 'POST', execs, body);
     await until('it has ended', async () => {
-      const { state } = await berth.client.expect<{ state: string }>(200, 'GET', `${path}/${id}`);
+      const { state } = await berth.client.expect<{ state: string }>(200, 'GET', `${execs}/${id}`);
       return state === 'exited';
     });
-    return environmentOf(await berth.client.expect<string>(200, 'GET', `${path}/${id}/output`));
+    return environmentOf(await berth.client.expect<string>(200, 'GET', `${execs}/${id}/output`));
   };
   /** A shell as on the console: without anything that sshd or the guest agent may have set. */
   const consoleLogin = (of = guest) =>
@@ -98,7 +100,8 @@ describe('secrets in a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, (
     });
 
   test('without secrets a guest has neither variables nor certificate', async () => {
-    assert.deepEqual([await command(), await exec(), await consoleLogin()], [{}, {}, {}]);
+    const sessions = [await command(), await exec(), await streamed(), await consoleLogin()];
+    assert.deepEqual(sessions, [{}, {}, {}, {}]);
     at_first = await trusts();
     assert.match(at_first, /^1\d\d$/);
     assert.equal(await guest.sh('ls /run/berth/*.pem /etc/berth-secrets-ca.pem 2> /dev/null | wc -l'), '0');
@@ -113,6 +116,7 @@ describe('secrets in a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, (
     assert.deepEqual(await login(), environment);
     assert.deepEqual(await exec(), environment);
     assert.deepEqual(await streamed(), environment);
+    assert.deepEqual(await streamed(guest, 'nobody'), environment);
     assert.deepEqual(await consoleLogin(), environment);
     await guest.sh('id app > /dev/null 2>&1 || useradd -m -s /bin/sh app');
     assert.deepEqual(await exec(guest, ['su', '-', 'app', '-c', 'env']), environment);
@@ -169,6 +173,7 @@ describe('secrets in a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, (
     await remove('OTHER');
     await guest.start();
     const resumed = await command();
+    assert.deepEqual(await streamed(), resumed);
     assert.deepEqual(secretNames(resumed), ['API_KEY', 'MEANWHILE']);
     assert.equal(resumed['BERTH_SECRET_API_KEY'], environment['BERTH_SECRET_API_KEY']);
     assert.deepEqual(await exec(), resumed);

@@ -5,6 +5,7 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -67,6 +68,7 @@ export class EgressOutside {
   readonly #folder = mkdtempSync(join(tmpdir(), 'berth-egress-'));
   readonly #router: string | null;
   readonly #link: string;
+  #turn: Server | undefined;
 
   private constructor(router: string | null, link: string) {
     this.#router = router;
@@ -77,6 +79,7 @@ export class EgressOutside {
   static async open(router: string | null, link: string): Promise<EgressOutside> {
     const outside = new EgressOutside(router, link);
     try {
+      if (router === null) outside.#turn = await until('the other tests are done', takeTurn, TURN);
       outside.#build();
       await outside.#serve();
       return outside;
@@ -140,7 +143,22 @@ export class EgressOutside {
     await endAll(this.#children);
     deleteNamespace(this.name);
     rmSync(this.#folder, { recursive: true, force: true });
+    this.#turn?.close();
   }
+}
+
+/** Several installations beside it would need the same routes of this machine. */
+const TURN = { timeout_ms: 900_000, every_ms: 500 };
+
+/** A socket without a file, which the kernel closes with its process. */
+async function takeTurn(): Promise<Server | false> {
+  const server = createServer();
+  server.listen('\0berth-test-internet');
+  const is_ours = await once(server, 'listening').then(
+    () => true,
+    () => false,
+  );
+  return is_ours && server;
 }
 
 export async function endAll(children: readonly ChildProcess[]): Promise<void> {

@@ -192,6 +192,8 @@ sub become {
 	}
 	open(my $nothing, '<', '/dev/null');
 	syscall($SYS_dup2, fileno($files->[$_] // $nothing), $_) for 0 .. 2;
+	# Placeholders of secrets; absent without any. Only root reads them here.
+	my %secrets = read_file('/run/berth/environment') =~ /^export ([A-Z0-9_]+)=(.*)$/mg;
 	if ($uid != 0 || $name ne 'root') {
 		$( = $gid;
 		$) = "$gid $gid @$groups";
@@ -201,19 +203,13 @@ sub become {
 	chdir $cwd or $fail->('cwd', "$!");
 	my %given = map { /^([^=]+)=(.*)\z/s ? ($1, $2) : () } @$environment;
 	%ENV = (PATH => $PATH, HOME => $home, USER => $name, LOGNAME => $name, SHELL => $shell eq '' ? '/bin/sh' : $shell,
-		(defined $terminal ? (TERM => 'xterm-256color') : ()), session_environment(), %given);
+		(defined $terminal ? (TERM => 'xterm-256color') : ()), %secrets, %given);
 	syswrite $says, 'ok';
 	close $says;
 	exec { $command->[0] } @$command;
 	my $status = $! == $ENOENT ? 127 : 126;
 	syswrite STDERR, "berth: $command->[0]: $!\n";
 	exit $status;
-}
-
-# What every new session gets, such as the placeholders of secrets (host/secrets/apply-secrets.sh).
-sub session_environment {
-	open(my $file, '<', '/run/berth/environment') or return ();
-	return map { /^export ([^=]+)=(.*)$/ ? ($1, $2) : () } <$file>;
 }
 
 sub hold {

@@ -1,5 +1,6 @@
 /** The execs of all instances on this host: looks after each VM's, and reports their output and ends until the control plane has them. */
 import { existsSync } from 'node:fs';
+import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { ReportedExec } from '../../agent-api/exec-types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -62,12 +63,34 @@ export class HostExecs {
     } while (await pause(LOOK_MS, signal));
   }
 
+  /** Reports the ends of the instance's execs that are known here. Call it before the end of their boot is reported, which makes the others `lost`. */
+  async reportEnds(instance_id: InstanceId, signal: AbortSignal): Promise<void> {
+    const execs = this.#vms.get(instance_id);
+    const ended = execs ? unreported(execs).filter(({ end }) => end !== null) : [];
+    if (ended.length === 0) return;
+    const found = ended.map((exec) => ({ instance_id, exec }));
+    await this.#report(found, signal).catch((error: unknown) => {
+      // The report of the VM must not wait for a fault of this one.
+      if (error instanceof ControlPlaneUnavailable) throw error;
+      this.#context.log.error({ err: error, instance_id }, 'the ends of execs could not be reported');
+    });
+  }
+
   #look(instance_id: InstanceId, machine: Machine | null): void {
     try {
       this.of(instance_id)?.look(machine);
     } catch (error) {
       // A full disk, for example. The others still get theirs.
       this.#context.log.warn({ instance_id, reason: messageOf(error) }, 'execs could not be looked after');
+    }
+  }
+
+  async #report(found: readonly Found[], signal: AbortSignal): Promise<void> {
+    const told = found.map(({ instance_id, exec }) => ({ exec, ...reportOf(instance_id, exec) }));
+    await this.#context.client.reportExecs({ execs: told.map(({ exec, ...report }) => report) }, signal);
+    for (const { exec, end, output_bytes } of told) {
+      exec.reported_bytes = output_bytes;
+      if (end !== null) exec.update({ reported: true });
     }
   }
 
@@ -81,20 +104,20 @@ export class HostExecs {
         await this.#changed.wait({ since, signal });
         continue;
       }
-      const told = found.map(({ instance_id, exec }) => ({ exec, ...reportOf(instance_id, exec) }));
       try {
-        await this.#context.client.reportExecs({ execs: told.map(({ exec, ...report }) => report) }, signal);
+        await this.#report(found, signal);
         failures = 0;
-        for (const { exec, end, output_bytes } of told) {
-          exec.reported_bytes = output_bytes;
-          if (end !== null) exec.update({ reported: true });
-        }
       } catch (error) {
         if (failures === 3) this.#context.log.warn({ reason: messageOf(error) }, 'reports of execs wait');
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }
     }
   }
+}
+
+interface Found {
+  readonly instance_id: InstanceId;
+  readonly exec: Exec;
 }
 
 function unreported(execs: VmExecs): Exec[] {

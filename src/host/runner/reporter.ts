@@ -8,14 +8,21 @@ export class Reporter {
   readonly #context: HostContext;
   readonly #closing: AbortSignal;
 
-  constructor(context: HostContext, closing: AbortSignal) {
+  readonly #beforeReport: () => Promise<void>;
+
+  /** `beforeReport`: tells the control plane what an observation would end there. */
+  constructor(context: HostContext, closing: AbortSignal, beforeReport: () => Promise<void>) {
+    this.#beforeReport = beforeReport;
     this.#context = context;
     this.#closing = closing;
   }
 
   /** False: fenced, the VM belongs to another placement. @throws the closing signal's reason */
   async report(report: Report): Promise<boolean> {
-    const { outcome } = await this.#untilAnswered(() => this.#context.client.report(report));
+    const { outcome } = await this.#untilAnswered(async () => {
+      await this.#beforeReport();
+      return this.#context.client.report(report);
+    });
     return outcome === 'accepted';
   }
 

@@ -51,13 +51,18 @@ export class VmRunner {
   #assignment: Assignment | null | undefined = undefined;
   #step: StepUnderWay | null = null;
 
-  constructor(context: HostContext, instance_id: InstanceId) {
+  /** `reportEnds`: of execs, which a report of the VM may lose. */
+  constructor(
+    context: HostContext,
+    instance_id: InstanceId,
+    reportEnds: (closing: AbortSignal) => Promise<void> = () => Promise.resolve(),
+  ) {
     this.instance_id = instance_id;
     this.#context = { ...context, log: context.log.child({ instance_id }) };
     const { signal: closing } = this.#closing;
     const folder = vmFolder(context.paths.vms, instance_id);
     this.#local = new LocalVm(this.#context, instance_id, folder, this.#changed.notify);
-    const reporter = new Reporter(this.#context, closing);
+    const reporter = new Reporter(this.#context, closing, () => reportEnds(closing));
     this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
       reporter.keys({ vm_id, epoch, applied_keys }),
     );
