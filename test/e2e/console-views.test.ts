@@ -98,7 +98,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
         `curl -sS -X POST "${origin}/v1/instances"`,
         '-H "Authorization: Bearer $BERTH_API_KEY"',
         "-H 'Content-Type: application/json'",
-        `-d '{"name":"web","cpus":4,"egress":{"mode":"allow","allow":["example.com","*.debian.org"]}}'`,
+        `-d '{"name":"web","cpus":4,"restart":"on_failure","egress":{"mode":"allow","allow":["example.com","*.debian.org"]}}'`,
       ].join(' \\\n  '),
     );
     for (const colorScheme of ['light', 'dark'] as const) {
