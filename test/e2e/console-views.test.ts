@@ -51,7 +51,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
       await api.as(who).patch(`/v1/instances/${id}`, change);
     await page.goto('/audit');
     await page.getByRole('row', { name: /^instance\.change cpus: 4 / }).waitFor();
-    await page.getByRole('row', { name: /^instance\.change idle_timeout_seconds: 600 / }).waitFor();
+    await page.getByRole('row', { name: /^instance\.change idle-timeout: 10m / }).waitFor();
     // Long details leave an address its room.
     const by = await page.getByRole('row').nth(1).getByRole('cell').nth(2).boundingBox();
     assert.ok(by && by.width > 150, `the actor has ${by?.width} px`);

@@ -78,7 +78,7 @@ test('a host joins over TLS, and trusts only the certificate in its token', asyn
   far = new ScriptedAgent(origin, joining.token, joining.fingerprint);
   api.beforeClose(() => far.close());
   await far.connect({ ...FACTS, memory_mib: 2 * FACTS.memory_mib });
-  assert.match(await listHosts(onServer()), /far +up +0 +0\/\d+ MiB/);
+  assert.match(await listHosts(onServer()), /far +up +0 +0 B of \d+ TiB/);
   const fingerprint = joining.fingerprint.replace(/^../, (byte) => (byte === '00' ? '01' : '00'));
   const misled = new ControlPlaneClient({ address: origin, token: joining.token, fingerprint });
   await assert.rejects(misled.heartbeat({ facts: FACTS, disks: [] }), (error: Error) => {
