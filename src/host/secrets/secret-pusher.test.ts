@@ -40,7 +40,7 @@ class Guest {
 async function until(condition: () => boolean): Promise<void> {
   for (const deadline = performance.now() + 20_000; !condition(); ) {
     assert(performance.now() < deadline, `in vain: ${condition}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
+    await new Promise((resolve) => setImmediate(resolve));
   }
 }
 
