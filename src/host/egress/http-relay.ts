@@ -12,9 +12,9 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Socket } from 'node:net';
+import { passBody, sendHead } from '../../lib/answer.ts';
 import {
   AmbiguousRequest,
-  asRecord,
   type CheckedRequest,
   checkRequest,
   framingOf,
@@ -22,7 +22,6 @@ import {
   tokensOf,
   trailersOf,
 } from '../../lib/http-request.ts';
-import { sendHead } from '../../lib/send-head.ts';
 import type { Destination } from './tls-way.ts';
 
 const HEADERS_MS = 15_000;
@@ -205,17 +204,7 @@ function sendAnswer(answer: IncomingMessage, response: ServerResponse, { passes 
   response.sendDate = false;
   response.writeHead(answer.statusCode ?? 502, answer.statusMessage, answerFields(answer, passes));
   sendHead(response);
-  answer.once('end', () => {
-    const trailers = trailersOf(answer.rawTrailers);
-    if (trailers.length > 0) response.addTrailers(asRecord(trailers.flat()) as Record<string, string>);
-    response.end();
-  });
-  // Cut off: the client must see that it is.
-  answer.once('error', () => response.destroy());
-  answer.once('close', () => {
-    if (!answer.complete) response.destroy();
-  });
-  answer.pipe(response, { end: false });
+  passBody(answer, response, trailersOf);
 }
 
 function answerFields({ rawHeaders }: IncomingMessage, passes: Passing['passes']): string[] {

@@ -3,8 +3,8 @@
  * directions with backpressure; nothing of a body is read before the guest's connection is there.
  */
 import { type ClientRequest, type IncomingMessage, request as sendRequest } from 'node:http';
+import { passBody, sendHead } from '../../lib/answer.ts';
 import { asRecord, framingOf } from '../../lib/http-request.ts';
-import { sendHead } from '../../lib/send-head.ts';
 import { fieldsForClient, fieldsForGuest, passedTrailers } from './fields.ts';
 import { DialError, type GuestPort, type Way } from './guest-port.ts';
 import type { Answering, Incoming } from './incoming.ts';
@@ -131,17 +131,7 @@ function sendAnswer({ request, response }: Answering, answer: IncomingMessage, p
   answer.on('data', (part: Buffer) => {
     port.use.sent_bytes += part.length;
   });
-  answer.once('end', () => {
-    const trailers = passedTrailers(answer.rawTrailers);
-    if (trailers.length > 0) response.addTrailers(asRecord(trailers.flat()) as Record<string, string>);
-    response.end();
-  });
-  // Cut off: the client must see that it is.
-  answer.once('error', () => response.destroy());
-  answer.once('close', () => {
-    if (!answer.complete) response.destroy();
-  });
-  answer.pipe(response, { end: false });
+  passBody(answer, response, passedTrailers);
 }
 
 export function troubleOf(error: Error, port: number): string {
