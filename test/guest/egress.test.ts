@@ -129,6 +129,11 @@ describe('a guest with an egress policy', { skip: CANNOT_BOOT_GUESTS, timeout: 6
     const reach = `1 tcp 203.0.113.66 443 500 ${helloFor('evil.test').toString('hex')}`;
     const again = `while :; do echo '${look_up}'; echo '${reach}'; sleep 0.2; done`;
     const trying = berth.ssh.run(guest.target, `timeout 20 sh -c "${again}" | perl /tmp/probe.pl`);
+    const started_at = Date.now();
+    // Opening the session, which may take seconds, is no part of the change.
+    await until('it tries in vain', async () =>
+      (await denied()).some(({ name, at }) => name === 'evil.test' && Date.parse(at) > started_at),
+    );
     const reached = () =>
       outside.contacts.filter(({ address, first }) => address === '203.0.113.66' && first !== '');
     outside.contacts.length = 0;
