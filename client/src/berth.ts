@@ -9,6 +9,7 @@
  * `berth.vm` are shortcuts for common operations, with paging and waiting.
  */
 import { BerthError } from './errors.ts';
+import { type ExecOutput, type ExecPlace, followExec } from './follow-exec.ts';
 import type {
   ChangeInstanceRequest,
   CreateApiKeyRequest,
@@ -16,6 +17,7 @@ import type {
   CreatePortRequest,
   CreateWebhookRequest,
   Event,
+  Exec,
   Instance,
   LoginRequest,
   ReplaceKeySetRequest,
@@ -39,6 +41,7 @@ export {
   VmWaitError,
   WebhookVerificationError,
 } from './errors.ts';
+export type { ExecOutput, ExecPlace } from './follow-exec.ts';
 export type {
   ApiKey,
   AuditEntry,
@@ -168,6 +171,14 @@ export class Berth {
   /** `notification` with a notification, `unread` with the count, `reset` if some were missed. */
   notifications(options: StreamOptions = {}): AsyncGenerator<StreamFrame, void, undefined> {
     return stream(this.#transport, 'streamNotifications', {}, options);
+  }
+
+  /** The output of an exec as it comes, from `offset` on. Returns the exec once it has ended. */
+  followExec(
+    place: ExecPlace,
+    options?: Pick<CallOptions, 'signal'>,
+  ): AsyncGenerator<ExecOutput, Exec, undefined> {
+    return followExec(this.#transport, place, options);
   }
 
   createApiKey(body: CreateApiKeyRequest, options?: CallOptions) {

@@ -3,7 +3,14 @@
  * when the connection breaks; it ends with an error when the credential does, and when its signal says so.
  */
 import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
-import { backoffMs, type CallOptions, type Input, type Transport, wait } from './transport.ts';
+import {
+  backoffMs,
+  type CallOptions,
+  type Input,
+  type OperationId,
+  type Transport,
+  wait,
+} from './transport.ts';
 
 export interface StreamFrame {
   readonly id: string | null;
@@ -46,17 +53,20 @@ export async function* stream<K extends StreamOperation>(
       }
     } catch (error) {
       options.signal?.throwIfAborted();
-      const transient =
-        error instanceof BerthConnectionError ||
-        (error instanceof BerthError && error.status >= 429 && TRANSIENT.includes(error.code));
-      if (!transient) throw error;
+      if (!isTransient(error)) throw error;
     }
     await wait(backoffMs(Math.min(failures, 5)), options.signal);
   }
 }
 
-function endOf(frame: StreamFrame): BerthError {
-  const { code, message, request_id } = (frame.data?.error ?? frame.data ?? {}) as Record<string, string>;
+/** The stream may be opened again. */
+export function isTransient(error: unknown): boolean {
+  if (error instanceof BerthConnectionError) return true;
+  return error instanceof BerthError && error.status >= 429 && TRANSIENT.includes(error.code);
+}
+
+export function endOf({ data }: Pick<StreamFrame, 'data'>): BerthError {
+  const { code, message, request_id } = (data?.error ?? data ?? {}) as Record<string, string>;
   return new BerthError({
     status: code === 'FORBIDDEN' ? 403 : 401,
     code: (code ?? 'UNAUTHENTICATED') as ErrorCode,
@@ -70,15 +80,38 @@ async function* connection<K extends StreamOperation>(
   operation: K,
   input: Input<K>,
   last: string | undefined,
-  { signal, onOpen }: StreamOptions,
+  options: StreamOptions,
 ): AsyncGenerator<StreamFrame, void, undefined> {
+  const headers = last === undefined ? {} : { 'last-event-id': last };
+  for await (const { id, event, text } of framesOf(transport, operation, input, { ...options, headers }))
+    yield { id, event, data: JSON.parse(text) };
+}
+
+export interface TextFrame {
+  readonly id: string | null;
+  readonly event: string;
+  /** The data as sent. */
+  readonly text: string;
+}
+
+/** The frames of one connection. @throws BerthError, BerthConnectionError, the signal's reason */
+export async function* framesOf<K extends OperationId>(
+  transport: Transport,
+  operation: K,
+  input: Input<K>,
+  {
+    signal,
+    onOpen,
+    headers,
+  }: Pick<StreamOptions, 'signal' | 'onOpen'> & { readonly headers?: Readonly<Record<string, string>> },
+): AsyncGenerator<TextFrame, void, undefined> {
   const silence = new AbortController();
   const hush = () => silence.abort(new BerthConnectionError('the stream has gone silent'));
   let timer = setTimeout(hush, SILENCE_MS);
   const response = await transport
     .send(operation, input, {
       signal: signal ? AbortSignal.any([signal, silence.signal]) : silence.signal,
-      headers: { accept: 'text/event-stream', ...(last === undefined ? {} : { 'last-event-id': last }) },
+      headers: { accept: 'text/event-stream', ...headers },
     })
     .finally(() => clearTimeout(timer));
   onOpen?.();
@@ -106,7 +139,7 @@ async function* connection<K extends StreamOperation>(
   }
 }
 
-function frameOf(text: string): StreamFrame | undefined {
+function frameOf(text: string): TextFrame | undefined {
   let id: string | null = null;
   let event = 'message';
   const data: string[] = [];
@@ -117,5 +150,5 @@ function frameOf(text: string): StreamFrame | undefined {
     if (name === 'event') event = value;
     if (name === 'data') data.push(value);
   }
-  return data.length === 0 ? undefined : { id, event, data: JSON.parse(data.join('\n')) };
+  return data.length === 0 ? undefined : { id, event, text: data.join('\n') };
 }

@@ -15,6 +15,7 @@ import { INVITATION_COMMANDS } from './commands/invitation-commands.ts';
 import { KEY_COMMANDS } from './commands/key-commands.ts';
 import { LOGIN_COMMANDS } from './commands/login-commands.ts';
 import { LOGS } from './commands/logs-command.ts';
+import { MCP } from './commands/mcp-command.ts';
 import { MEMBER_COMMANDS } from './commands/member-commands.ts';
 import { METRICS } from './commands/metrics-command.ts';
 import { MFA_COMMANDS } from './commands/mfa-commands.ts';
@@ -48,7 +49,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
   { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
   { title: 'Secrets', commands: SECRET_COMMANDS },
-  { title: 'Guests', commands: [...EXEC_COMMANDS, LOGS, METRICS, TOP, USAGE, CONSOLE] },
+  { title: 'Guests', commands: [...EXEC_COMMANDS, LOGS, METRICS, TOP, USAGE, CONSOLE, MCP] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: [REGISTER, ...LOGIN_COMMANDS] },
   { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },

@@ -5,6 +5,7 @@ import { AppError } from '../lib/errors.ts';
 import { registerAccess } from './access.ts';
 import type { AppContext } from './context.ts';
 import { sendError, sendMalformed } from './errors.ts';
+import { registerMcp } from './mcp/mcp-route.ts';
 import { registerHealth } from './monitoring/health.ts';
 import { registerDocument } from './openapi/document.ts';
 import { registerConsole } from './pages/console.ts';
@@ -165,4 +166,5 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerNotifications(app, context, cursors, streams);
   registerUsage(app, context, cursors);
   registerEvents(app, context, cursors, streams);
+  registerMcp(app, context);
 }
