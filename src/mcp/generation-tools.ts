@@ -3,7 +3,7 @@ import { Type } from 'typebox';
 import type { Generation } from '../../client/src/berth.ts';
 import { NEW_NAME, pageText } from './instance-tools.ts';
 import { ADDS, CURSOR, DESTROYS, fields, INSTANCE, LIMIT, READS, SETS, type Tool, tool } from './tool.ts';
-import { startAndTell } from './wait-for-vm.ts';
+import { startNew } from './wait-for-vm.ts';
 
 const NUMBER = Type.Integer({
   minimum: 0,
@@ -66,7 +66,7 @@ const FORK = tool({
     const { generation, dirty_bytes } = fork.forked_from ?? { generation: 0, dirty_bytes: 0 };
     const missing =
       dirty_bytes > 0 ? ` ${dirty_bytes} bytes that ${parent.name} had not flushed are not in it.` : '';
-    const state = start ? await startAndTell(berth, fork, signal) : 'It is stopped.';
+    const state = start ? await startNew(berth, fork, signal) : 'It is stopped.';
     return { text: `Forked ${parent.name}, generation ${generation}, as ${fork.name}.${missing} ${state}` };
   },
 });

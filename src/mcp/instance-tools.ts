@@ -3,7 +3,7 @@ import { Type } from 'typebox';
 import type { Instance } from '../../client/src/berth.ts';
 import { durationText } from '../../client/src/durations.ts';
 import { ADDS, CURSOR, DESTROYS, fields, INSTANCE, LIMIT, READS, SETS, type Tool, tool } from './tool.ts';
-import { startAndTell, waitForVm } from './wait-for-vm.ts';
+import { startAndTell, startNew, waitForVm } from './wait-for-vm.ts';
 
 const STATES = [
   'starting',
@@ -117,7 +117,7 @@ const CREATE = tool({
   run: async ({ berth, args: { start = true, ...body }, signal }) => {
     const made = await berth.instances.create(body, { signal });
     if (!start) return { text: `Created ${made.name}, stopped.` };
-    return { text: `Created ${made.name}. ${await startAndTell(berth, made, signal)}` };
+    return { text: `Created ${made.name}. ${await startNew(berth, made, signal)}` };
   },
 });
 

@@ -1,5 +1,6 @@
 /** Waits for a VM's state for less than clients wait for an answer, which is a minute with most. */
 import { type Berth, type Instance, type Vm, VmWaitError } from '../../client/src/berth.ts';
+import { toolErrorText } from './tool-errors.ts';
 
 const PATIENCE_MS = 45_000;
 
@@ -29,6 +30,14 @@ const TRANSIENT: ReadonlySet<Vm['state']> = new Set(['starting', 'restarting', '
 
 /** Of a VM that runs as it should. Another reason says what the caller must know: what was lost, or what is wrong. */
 const EXPECTED: ReadonlySet<string> = new Set(['ready', 'resumed']);
+
+/** Starts an instance that was just made, which is there whatever comes of that. @returns a sentence about it */
+export function startNew(berth: Berth, instance: Instance, signal: AbortSignal): Promise<string> {
+  return startAndTell(berth, instance, signal).catch((error: unknown) => {
+    signal.throwIfAborted();
+    return `It is there, but does not run. ${toolErrorText(error)}`;
+  });
+}
 
 /** Starts or resumes it. @returns a sentence about it */
 export async function startAndTell(berth: Berth, instance: Instance, signal: AbortSignal): Promise<string> {

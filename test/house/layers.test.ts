@@ -8,6 +8,7 @@
  *   audit, mail, idempotency → lib, db                            cli → client: what people type; domains, launch: on the server itself
  *   backup → what saves and brings back a whole machine: db, disks, vms, object-store, launch, the host's images
  *   notifications → client: how the client names programs to people
+ *   mcp → client: tools for models, which http and cli serve
  *   console → client: the page that browsers load, and nothing of the server
  *
  * The tables are the narrowest that is true. They only shrink: a line that nothing needs any more fails.
@@ -53,7 +54,8 @@ const ROOMS: Record<string, readonly string[]> = {
     ...['audit', 'auth', 'mail', 'orgs', 'api-keys', 'hosts', 'instances', 'disks', 'vms'],
     ...['ports', 'usage', 'webhooks', 'notifications'],
   ],
-  http: ['lib', 'db', 'events', 'idempotency', 'agent-api', 'audit', 'mail', 'usage', ...DOMAINS],
+  mcp: ['client', 'lib'],
+  http: ['lib', 'db', 'events', 'idempotency', 'agent-api', 'audit', 'mail', 'usage', 'mcp', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store', 'disk-format'],
   ingress: ['lib', 'agent-api'],
   launch: ['lib', 'config', 'agent-api'],
@@ -65,7 +67,7 @@ const ROOMS: Record<string, readonly string[]> = {
   backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'host', 'launch'],
   cli: [
     ...['client', 'lib', 'config', 'db', 'audit', 'auth', 'orgs', 'images', 'launch', 'backup'],
-    ...['instances', 'hosts', 'agent-api', 'disks', 'disk-format', 'object-store', 'host'],
+    ...['instances', 'hosts', 'agent-api', 'disks', 'disk-format', 'object-store', 'host', 'mcp'],
   ],
   console: ['client'],
   main: ['lib', 'config', 'launch', 'roles'],
@@ -138,6 +140,7 @@ test('commands for users speak HTTP through the client only; only commands on th
     'src/lib/nearest.ts',
     'src/lib/quotas.ts',
     'src/lib/untrusted-text.ts',
+    'src/mcp/mcp-server.ts',
   ]);
   // Those of the server are loaded when they are typed, and not before.
   assert.deepEqual(
