@@ -27,7 +27,14 @@ const SILENCE_MS = 45_000;
 const MAX_FRAME_BYTES = 4 * 1024 * 1024;
 const TRANSIENT: readonly string[] = ['RATE_LIMITED', 'UNAVAILABLE', 'INTERNAL', 'UNEXPECTED'];
 
-type StreamOperation = 'streamEvents' | 'streamNotifications';
+type StreamOperation = 'streamEvents' | 'streamNotifications' | 'getExecOutput';
+
+/** As received: `text` is JSON, or base64. */
+interface TextFrame {
+  readonly id: string | null;
+  readonly event: string;
+  readonly text: string;
+}
 
 export async function* stream<K extends StreamOperation>(
   transport: Transport,
@@ -38,25 +45,29 @@ export async function* stream<K extends StreamOperation>(
   let last = options.last_event_id;
   for (let failures = 0; ; failures++) {
     try {
-      for await (const frame of connection(transport, operation, input, last, options)) {
+      const headers = last === undefined ? {} : { 'last-event-id': last };
+      for await (const { id, event, text } of connection(transport, operation, input, headers, options)) {
         failures = 0;
-        last = frame.id ?? last;
-        if (frame.event === 'end') throw endOf(frame);
-        yield frame;
+        last = id ?? last;
+        yield { id, event, data: JSON.parse(text) };
       }
     } catch (error) {
       options.signal?.throwIfAborted();
-      const transient =
-        error instanceof BerthConnectionError ||
-        (error instanceof BerthError && error.status >= 429 && TRANSIENT.includes(error.code));
-      if (!transient) throw error;
+      if (endsAStream(error)) throw error;
     }
     await wait(backoffMs(Math.min(failures, 5)), options.signal);
   }
 }
 
-function endOf(frame: StreamFrame): BerthError {
-  const { code, message, request_id } = (frame.data?.error ?? frame.data ?? {}) as Record<string, string>;
+/** Whether a stream gives up, rather than connect again. */
+export function endsAStream(error: unknown): boolean {
+  if (error instanceof BerthConnectionError) return false;
+  return !(error instanceof BerthError && error.status >= 429 && TRANSIENT.includes(error.code));
+}
+
+function endOf({ text }: TextFrame): BerthError {
+  const data = JSON.parse(text);
+  const { code, message, request_id } = (data?.error ?? data ?? {}) as Record<string, string>;
   return new BerthError({
     status: code === 'FORBIDDEN' ? 403 : 401,
     code: (code ?? 'UNAUTHENTICATED') as ErrorCode,
@@ -65,20 +76,21 @@ function endOf(frame: StreamFrame): BerthError {
   });
 }
 
-async function* connection<K extends StreamOperation>(
+/** The frames of one connection. @throws BerthError when the credential ended, BerthConnectionError, the signal's reason */
+export async function* connection<K extends StreamOperation>(
   transport: Transport,
   operation: K,
   input: Input<K>,
-  last: string | undefined,
+  headers: Readonly<Record<string, string>>,
   { signal, onOpen }: StreamOptions,
-): AsyncGenerator<StreamFrame, void, undefined> {
+): AsyncGenerator<TextFrame, void, undefined> {
   const silence = new AbortController();
   const hush = () => silence.abort(new BerthConnectionError('the stream has gone silent'));
   let timer = setTimeout(hush, SILENCE_MS);
   const response = await transport
     .send(operation, input, {
       signal: signal ? AbortSignal.any([signal, silence.signal]) : silence.signal,
-      headers: { accept: 'text/event-stream', ...(last === undefined ? {} : { 'last-event-id': last }) },
+      headers: { accept: 'text/event-stream', ...headers },
     })
     .finally(() => clearTimeout(timer));
   onOpen?.();
@@ -94,11 +106,12 @@ async function* connection<K extends StreamOperation>(
       if (held.length > MAX_FRAME_BYTES) throw new BerthConnectionError('an event without end');
       for (const part of parts) {
         const frame = frameOf(part);
+        if (frame?.event === 'end') throw endOf(frame);
         if (frame) yield frame;
       }
     }
   } catch (cause) {
-    if (cause instanceof BerthConnectionError) throw cause;
+    if (cause instanceof BerthConnectionError || cause instanceof BerthError) throw cause;
     throw new BerthConnectionError('the stream broke', { cause });
   } finally {
     clearTimeout(timer);
@@ -106,7 +119,7 @@ async function* connection<K extends StreamOperation>(
   }
 }
 
-function frameOf(text: string): StreamFrame | undefined {
+function frameOf(text: string): TextFrame | undefined {
   let id: string | null = null;
   let event = 'message';
   const data: string[] = [];
@@ -117,5 +130,5 @@ function frameOf(text: string): StreamFrame | undefined {
     if (name === 'event') event = value;
     if (name === 'data') data.push(value);
   }
-  return data.length === 0 ? undefined : { id, event, data: JSON.parse(data.join('\n')) };
+  return data.length === 0 ? undefined : { id, event, text: data.join('\n') };
 }
