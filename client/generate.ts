@@ -6,7 +6,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-interface Schema {
+export interface Schema {
   readonly $ref?: string;
   readonly type?: string | readonly string[];
   readonly enum?: readonly unknown[];
@@ -28,7 +28,7 @@ interface Parameter {
   readonly required?: boolean;
   readonly schema: Schema;
 }
-interface Operation {
+export interface Operation {
   readonly operationId: string;
   readonly summary: string;
   readonly parameters?: readonly Parameter[];
@@ -115,6 +115,7 @@ function inputOf(parameters: readonly Parameter[], body: Operation['requestBody'
     const type = typeOf(schema, '    ');
     parts.push(body.required === true ? `body: ${type}` : `body?: ${type} | undefined`);
   }
+  if (body?.content?.['application/octet-stream']) parts.push('body?: Uint8Array<ArrayBuffer> | undefined');
   return parts.length === 0 ? 'Record<string, never>' : `{ ${parts.join('; ')} }`;
 }
 

@@ -9,7 +9,6 @@
  * `berth.vm` are shortcuts for common operations, with paging and waiting.
  */
 import { BerthError } from './errors.ts';
-import { type ExecOutput, type ExecPlace, followExec } from './follow-exec.ts';
 import type {
   ChangeInstanceRequest,
   CreateApiKeyRequest,
@@ -17,11 +16,11 @@ import type {
   CreatePortRequest,
   CreateWebhookRequest,
   Event,
-  Exec,
   Instance,
   LoginRequest,
   ReplaceKeySetRequest,
 } from './generated.ts';
+import { type ItemOf, itemsOf, type ListOperation } from './pages.ts';
 import { type StreamFrame, type StreamOptions, stream } from './streams.ts';
 import {
   type Answer,
@@ -38,10 +37,18 @@ export {
   BerthError,
   type ErrorCode,
   type ErrorDetail,
+  OutputLostError,
   VmWaitError,
   WebhookVerificationError,
 } from './errors.ts';
-export type { ExecOutput, ExecPlace } from './follow-exec.ts';
+export {
+  type Command,
+  ExecHandle,
+  type ExecOptions,
+  type ExecOutput,
+  type ExecResult,
+  type StartExecOptions,
+} from './execs.ts';
 export type {
   ApiKey,
   AuditEntry,
@@ -84,12 +91,6 @@ export { RunningVm, VmHandle, type WaitedState, type WaitOptions } from './vms.t
 
 export type BerthOptions = TransportOptions;
 
-/** Operations whose answer is a page of a list. */
-type ListOperation = {
-  [K in OperationId]: Answer<K> extends { data: readonly unknown[]; next_cursor: string | null } ? K : never;
-}[OperationId];
-type ItemOf<K extends OperationId> = Answer<K> extends { data: readonly (infer Item)[] } ? Item : never;
-
 export class Berth {
   readonly #transport: Transport;
   readonly instances: Instances;
@@ -118,19 +119,12 @@ export class Berth {
   }
 
   /** All items of a list. Fetches each page when it is needed. `limit` in the query is the page size. */
-  async *list<K extends ListOperation>(
+  list<K extends ListOperation>(
     operation: K,
     input: Input<K>,
     options?: CallOptions,
   ): AsyncGenerator<ItemOf<K>, void, undefined> {
-    type Page = { data: ItemOf<K>[]; next_cursor: string | null };
-    for (let cursor: string | null = null; ; ) {
-      const query = { ...(input as { query?: object }).query, ...(cursor === null ? {} : { cursor }) };
-      const page = (await this.call(operation, { ...input, query } as Input<K>, options)) as Page;
-      yield* page.data;
-      cursor = page.next_cursor;
-      if (cursor === null) return;
-    }
+    return itemsOf(this.#transport, operation, input, options);
   }
 
   /** The VM of an instance. @param id the instance's */
@@ -173,14 +167,6 @@ export class Berth {
     return stream(this.#transport, 'streamNotifications', {}, options);
   }
 
-  /** The output of an exec as it comes, from `offset` on. Returns the exec once it has ended. */
-  followExec(
-    place: ExecPlace,
-    options?: Pick<CallOptions, 'signal'>,
-  ): AsyncGenerator<ExecOutput, Exec, undefined> {
-    return followExec(this.#transport, place, options);
-  }
-
   createApiKey(body: CreateApiKeyRequest, options?: CallOptions) {
     return this.call('createApiKey', { body }, options);
   }
@@ -216,6 +202,23 @@ export class Instances {
     if (found) return found;
     const message = `There is no instance called ${id_or_name}.`;
     throw new BerthError({ status: 404, code: 'NOT_FOUND', message, request_id: null });
+  }
+
+  /** The instance of this name, as it is; else a new one. Safe for several programs at once. */
+  async getOrCreate(body: CreateInstanceRequest, options?: CallOptions): Promise<Instance> {
+    const codeOf = (error: unknown) => (error instanceof BerthError ? error.code : undefined);
+    try {
+      return await this.find(body.name, options);
+    } catch (error) {
+      if (codeOf(error) !== 'NOT_FOUND') throw error;
+    }
+    try {
+      return await this.create(body, options);
+    } catch (error) {
+      if (codeOf(error) !== 'CONFLICT') throw error;
+      // Another program was faster.
+      return this.find(body.name, options);
+    }
   }
 
   list(query: NonNullable<Input<'listInstances'>['query']> = {}, options?: CallOptions) {

@@ -49,6 +49,11 @@ export class VmWaitError extends Error {
   }
 }
 
+/** A part of an exec's output is no longer kept: it was read too late, or too slowly. */
+export class OutputLostError extends Error {
+  override readonly name = 'OutputLostError';
+}
+
 /** The webhook's signature or time is not valid. Do not trust it. */
 export class WebhookVerificationError extends Error {
   override readonly name = 'WebhookVerificationError';

@@ -1819,7 +1819,7 @@ export interface Operations {
   };
   /** Send bytes to the input of an exec, and with `eof=true` its end */
   writeExecInput: {
-    input: { path: { id: string; exec_id: string }; query?: { eof?: 'true' | 'false' | undefined } | undefined };
+    input: { path: { id: string; exec_id: string }; query?: { eof?: 'true' | 'false' | undefined } | undefined; body?: Uint8Array<ArrayBuffer> | undefined };
     answer: undefined;
   };
   /** Get the resource usage of the VM, now and over the last hour */

@@ -3,14 +3,7 @@
  * when the connection breaks; it ends with an error when the credential does, and when its signal says so.
  */
 import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
-import {
-  backoffMs,
-  type CallOptions,
-  type Input,
-  type OperationId,
-  type Transport,
-  wait,
-} from './transport.ts';
+import { backoffMs, type CallOptions, type Input, type Transport, wait } from './transport.ts';
 
 export interface StreamFrame {
   readonly id: string | null;
@@ -34,7 +27,14 @@ const SILENCE_MS = 45_000;
 const MAX_FRAME_BYTES = 4 * 1024 * 1024;
 const TRANSIENT: readonly string[] = ['RATE_LIMITED', 'UNAVAILABLE', 'INTERNAL', 'UNEXPECTED'];
 
-type StreamOperation = 'streamEvents' | 'streamNotifications';
+type StreamOperation = 'streamEvents' | 'streamNotifications' | 'getExecOutput';
+
+/** As received: `text` is JSON, or base64. */
+interface TextFrame {
+  readonly id: string | null;
+  readonly event: string;
+  readonly text: string;
+}
 
 export async function* stream<K extends StreamOperation>(
   transport: Transport,
@@ -45,27 +45,28 @@ export async function* stream<K extends StreamOperation>(
   let last = options.last_event_id;
   for (let failures = 0; ; failures++) {
     try {
-      for await (const frame of connection(transport, operation, input, last, options)) {
+      const headers = last === undefined ? {} : { 'last-event-id': last };
+      for await (const { id, event, text } of connection(transport, operation, input, headers, options)) {
         failures = 0;
-        last = frame.id ?? last;
-        if (frame.event === 'end') throw endOf(frame);
-        yield frame;
+        last = id ?? last;
+        yield { id, event, data: JSON.parse(text) };
       }
     } catch (error) {
       options.signal?.throwIfAborted();
-      if (!isTransient(error)) throw error;
+      if (endsAStream(error)) throw error;
     }
     await wait(backoffMs(Math.min(failures, 5)), options.signal);
   }
 }
 
-/** The stream may be opened again. */
-export function isTransient(error: unknown): boolean {
-  if (error instanceof BerthConnectionError) return true;
-  return error instanceof BerthError && error.status >= 429 && TRANSIENT.includes(error.code);
+/** Whether a stream gives up, rather than connect again. */
+export function endsAStream(error: unknown): boolean {
+  if (error instanceof BerthConnectionError) return false;
+  return !(error instanceof BerthError && error.status >= 429 && TRANSIENT.includes(error.code));
 }
 
-export function endOf({ data }: Pick<StreamFrame, 'data'>): BerthError {
+function endOf({ text }: TextFrame): BerthError {
+  const data = JSON.parse(text);
   const { code, message, request_id } = (data?.error ?? data ?? {}) as Record<string, string>;
   return new BerthError({
     status: code === 'FORBIDDEN' ? 403 : 401,
@@ -75,35 +76,13 @@ export function endOf({ data }: Pick<StreamFrame, 'data'>): BerthError {
   });
 }
 
-async function* connection<K extends StreamOperation>(
+/** The frames of one connection. @throws BerthError when the credential ended, BerthConnectionError, the signal's reason */
+export async function* connection<K extends StreamOperation>(
   transport: Transport,
   operation: K,
   input: Input<K>,
-  last: string | undefined,
-  options: StreamOptions,
-): AsyncGenerator<StreamFrame, void, undefined> {
-  const headers = last === undefined ? {} : { 'last-event-id': last };
-  for await (const { id, event, text } of framesOf(transport, operation, input, { ...options, headers }))
-    yield { id, event, data: JSON.parse(text) };
-}
-
-export interface TextFrame {
-  readonly id: string | null;
-  readonly event: string;
-  /** The data as sent. */
-  readonly text: string;
-}
-
-/** The frames of one connection. @throws BerthError, BerthConnectionError, the signal's reason */
-export async function* framesOf<K extends OperationId>(
-  transport: Transport,
-  operation: K,
-  input: Input<K>,
-  {
-    signal,
-    onOpen,
-    headers,
-  }: Pick<StreamOptions, 'signal' | 'onOpen'> & { readonly headers?: Readonly<Record<string, string>> },
+  headers: Readonly<Record<string, string>>,
+  { signal, onOpen }: StreamOptions,
 ): AsyncGenerator<TextFrame, void, undefined> {
   const silence = new AbortController();
   const hush = () => silence.abort(new BerthConnectionError('the stream has gone silent'));
@@ -127,11 +106,12 @@ export async function* framesOf<K extends OperationId>(
       if (held.length > MAX_FRAME_BYTES) throw new BerthConnectionError('an event without end');
       for (const part of parts) {
         const frame = frameOf(part);
+        if (frame?.event === 'end') throw endOf(frame);
         if (frame) yield frame;
       }
     }
   } catch (cause) {
-    if (cause instanceof BerthConnectionError) throw cause;
+    if (cause instanceof BerthConnectionError || cause instanceof BerthError) throw cause;
     throw new BerthConnectionError('the stream broke', { cause });
   } finally {
     clearTimeout(timer);

@@ -121,9 +121,11 @@ export class Transport {
     const { body } = input as LooseInput;
     const request: RequestInit = {
       method,
-      headers: this.#headers(options, body !== undefined),
+      headers: this.#headers(options, contentType(body)),
       redirect: 'error',
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...(body === undefined
+        ? {}
+        : { body: body instanceof Uint8Array ? (body as Uint8Array<ArrayBuffer>) : JSON.stringify(body) }),
       ...(options.signal ? { signal: options.signal } : {}),
     };
     let response: Response;
@@ -139,7 +141,7 @@ export class Transport {
 
   /** The address and the headers of a WebSocket, which this client does not open. */
   webSocket(path: string): { readonly url: string; readonly headers: Readonly<Record<string, string>> } {
-    return { url: this.url.replace(/^http/, 'ws') + path, headers: this.#headers({}, false) };
+    return { url: this.url.replace(/^http/, 'ws') + path, headers: this.#headers({}, null) };
   }
 
   #address(operation: OperationId, input: unknown): string {
@@ -159,7 +161,7 @@ export class Transport {
 
   #headers(
     { idempotency_key, if_match, headers }: CallOptions & { readonly headers?: Record<string, string> },
-    has_body: boolean,
+    content_type: string | null,
   ): Record<string, string> {
     const { token, org, user_agent } = this.#options;
     return {
@@ -167,7 +169,7 @@ export class Transport {
       ...(org === undefined ? {} : { 'berth-org': org }),
       ...(user_agent === undefined ? {} : { 'user-agent': user_agent }),
       ...(this.#sudo === undefined ? {} : { cookie: this.#sudo }),
-      ...(has_body ? { 'content-type': 'application/json' } : {}),
+      ...(content_type === null ? {} : { 'content-type': content_type }),
       ...(idempotency_key === undefined ? {} : { 'idempotency-key': idempotency_key }),
       ...(if_match === undefined ? {} : { 'if-match': if_match }),
       ...headers,
@@ -178,6 +180,12 @@ export class Transport {
     const found = response.headers.getSetCookie().find((each) => each.startsWith(`${SUDO_COOKIE}=`));
     if (found !== undefined) this.#sudo = found.split(';')[0];
   }
+}
+
+/** Bytes are sent as they are. */
+function contentType(body: unknown): string | null {
+  if (body === undefined) return null;
+  return body instanceof Uint8Array ? 'application/octet-stream' : 'application/json';
 }
 
 async function bodyOf(response: Response, is_text: boolean): Promise<unknown> {

@@ -1,6 +1,16 @@
 /** Waits for a VM's state, and handles for VMs. */
 import { BerthError, VmWaitError } from './errors.ts';
-import type { ConnectionDetails, FlushReceipt, Instance, Vm } from './generated.ts';
+import {
+  type Command,
+  ExecHandle,
+  type ExecOptions,
+  type ExecResult,
+  runExec,
+  type StartExecOptions,
+  startExec,
+} from './execs.ts';
+import type { ConnectionDetails, Exec, FlushReceipt, Instance, Vm } from './generated.ts';
+import { itemsOf } from './pages.ts';
 import { type CallOptions, type Transport, wait } from './transport.ts';
 
 export type WaitedState = 'running' | 'stopped' | 'suspended';
@@ -124,6 +134,30 @@ export class VmHandle {
 
   ssh(options: CallOptions = {}): Promise<ConnectionDetails> {
     return this.#transport.call('getSsh', { path: { id: this.id } }, options);
+  }
+
+  /**
+   * Runs a command to its end and returns its output and exit code, also one that is not 0. A text is a line for `sh -c`; an
+   * array is a program and its arguments. @throws OutputLostError
+   */
+  exec(command: Command, options: ExecOptions = {}): Promise<ExecResult> {
+    return runExec(this.#transport, this.id, command, options);
+  }
+
+  /** Starts a command, and does not wait for it. It runs on without a reader. */
+  startExec(command: Command, options: StartExecOptions = {}): Promise<ExecHandle> {
+    return startExec(this.#transport, this.id, command, options);
+  }
+
+  /** A handle of a command that was started before, also by another program. */
+  async attachExec(exec_id: string, options: CallOptions = {}): Promise<ExecHandle> {
+    const exec = await this.#transport.call('getExec', { path: { id: this.id, exec_id } }, options);
+    return new ExecHandle(this.#transport, exec);
+  }
+
+  /** All that run, and the last 100 that have ended. */
+  execs(options: CallOptions = {}): AsyncGenerator<Exec, void, undefined> {
+    return itemsOf(this.#transport, 'listExecs', { path: { id: this.id } }, options);
   }
 }
 

@@ -1,6 +1,6 @@
 /** Tools for commands in a guest. A command outlives the call that started it. */
 import { Type } from 'typebox';
-import type { Berth, Exec, ExecPlace } from '../../client/src/berth.ts';
+import type { Exec, ExecHandle } from '../../client/src/berth.ts';
 import { withoutControls } from '../lib/untrusted-text.ts';
 import { incompleteEnd, TextWindow } from './text-window.ts';
 import { DESTROYS, fields, INSTANCE, READS, type Tool, type ToolAnswer, tool } from './tool.ts';
@@ -26,36 +26,35 @@ const wait = (default_s: number) =>
   );
 
 interface Followed {
-  /** Null: it still ran when the wait was over, or `take` had enough. */
-  readonly exec: Exec | null;
+  /** There may be more: it still ran when the wait was over, or `take` had enough. */
+  readonly unfinished: boolean;
   /** Of the first byte that was taken. */
   readonly offset: number;
 }
 
 /** Reads output until the command ends, `wait_s` has passed, or `take` has enough and returns false. */
 async function follow(
-  berth: Berth,
-  place: ExecPlace,
-  { wait_s, signal }: { readonly wait_s: number; readonly signal: AbortSignal },
+  handle: ExecHandle,
+  {
+    offset,
+    wait_s,
+    signal,
+  }: { readonly offset: number; readonly wait_s: number; readonly signal: AbortSignal },
   take: (bytes: Uint8Array) => boolean,
 ): Promise<Followed> {
   const patience = AbortSignal.timeout(wait_s * 1_000);
-  const output = berth.followExec(place, { signal: AbortSignal.any([signal, patience]) });
   let first: number | undefined;
   try {
-    for (;;) {
-      const { value, done } = await output.next();
-      if (done === true) return { exec: value, offset: first ?? place.offset };
-      first ??= value.offset;
-      if (!take(value.bytes)) break;
+    for await (const piece of handle.output({ offset, signal: AbortSignal.any([signal, patience]) })) {
+      first ??= piece.offset;
+      if (!take(piece.data)) return { unfinished: true, offset: first };
     }
   } catch (error) {
     signal.throwIfAborted();
     if (!patience.aborted) throw error;
-  } finally {
-    await output.return(undefined as never).catch(() => undefined);
+    return { unfinished: true, offset: first ?? offset };
   }
-  return { exec: null, offset: first ?? place.offset };
+  return { unfinished: false, offset: first ?? offset };
 }
 
 function endOf({ state, exit_code, signal, timed_out }: Exec): string {
@@ -92,21 +91,18 @@ const EXEC = tool({
   }),
   hints: { ...DESTROYS, idempotentHint: false, openWorldHint: true },
   run: async ({ berth, args, signal }) => {
-    const { instance, command, wait_seconds = DEFAULT_WAIT_S, ...more } = args;
+    const { instance, command, wait_seconds = DEFAULT_WAIT_S, ...settings } = args;
     const { id } = await berth.instances.find(instance, { signal });
-    const body = { ...more, command: ['sh', '-c', command] };
-    const started = await berth.call('createExec', { path: { id }, body }, { signal });
-    const place = { instance_id: id, exec_id: started.id, offset: 0 };
+    const started = await berth.vm(id).startExec(command, { ...settings, signal });
     const window = new TextWindow(ENDS);
-    const { exec } = await follow(berth, place, { wait_s: wait_seconds, signal }, (bytes) => {
+    const { unfinished } = await follow(started, { offset: 0, wait_s: wait_seconds, signal }, (bytes) => {
       window.push(bytes);
       return true;
     });
     const { head, tail, cut } = window.read();
-    const end =
-      exec === null
-        ? `Still running after ${wait_seconds} s, as ${started.id}. exec_output with offset ${window.total} waits for more; kill_exec ends it.`
-        : endOf(exec);
+    const end = unfinished
+      ? `Still running after ${wait_seconds} s, as ${started.id}. exec_output with offset ${window.total} waits for more; kill_exec ends it.`
+      : endOf(started.exec);
     if (cut === null) return answer(end, head);
     const note = `${cut.bytes} bytes left out; exec_output of ${started.id} with offset ${cut.at} shows them`;
     return answer(`${end} ${window.total} bytes of output.`, `${head}\n[… ${note} …]\n${tail}`);
@@ -128,19 +124,19 @@ const OUTPUT = tool({
   hints: READS,
   run: async ({ berth, args, signal }) => {
     const { id } = await berth.instances.find(args.instance, { signal });
-    const place = { instance_id: id, exec_id: args.exec_id, offset: args.offset ?? 0 };
-    const wait_s = args.wait_seconds ?? DEFAULT_READ_WAIT_S;
+    const { offset: from = 0, wait_seconds: wait_s = DEFAULT_READ_WAIT_S } = args;
+    const handle = await berth.vm(id).attachExec(args.exec_id, { signal });
     let page = Buffer.alloc(0);
-    const { exec, offset } = await follow(berth, place, { wait_s, signal }, (bytes) => {
+    const { unfinished, offset } = await follow(handle, { offset: from, wait_s, signal }, (bytes) => {
       page = Buffer.concat([page, bytes]);
       return page.length < OUTPUT_BYTES;
     });
     const bytes = page.subarray(0, OUTPUT_BYTES);
-    const shown = exec === null ? bytes.subarray(0, bytes.length - incompleteEnd(bytes)) : bytes;
+    const shown = unfinished ? bytes.subarray(0, bytes.length - incompleteEnd(bytes)) : bytes;
     const next = offset + shown.length;
-    const gap = offset > place.offset ? `${offset - place.offset} bytes are no longer kept. ` : '';
-    const running = page.length < OUTPUT_BYTES ? 'Still running; more' : 'More';
-    const end = exec === null ? `${running} from offset ${next}.` : endOf(exec);
+    const gap = offset > from ? `${offset - from} bytes are no longer kept. ` : '';
+    const more = page.length < OUTPUT_BYTES ? 'Still running; more' : 'More';
+    const end = unfinished ? `${more} from offset ${next}.` : endOf(handle.exec);
     return answer(`${gap}Bytes ${offset} to ${next}. ${end}`, shown.toString('utf8'));
   },
 });

@@ -226,7 +226,9 @@ describe('output', () => {
     const { id } = await started();
     const headers = { authorization: `Bearer ${owner.session}` };
     const asked = fetch(`${api.origin}${execs}/${id}/output?follow=true`, { headers });
-    const { line } = await streamed();
+    const { call, line } = await streamed();
+    // The exec waits for a slow reader that may write.
+    assert.partialDeepStrictEqual(call, { follow: true, attached: true });
     line.write(Buffer.concat([streamFrame(FRAME.attached, offsetBytes(0)), output(FRAME.stdout, 0, 'hi')]));
     line.end(exitOf(id, endOf(3), 2));
     const text = await (await asked).text();
@@ -234,6 +236,17 @@ describe('output', () => {
     assert.match(text, /event: exit\ndata: .*"exit_code":3/);
     assert.equal((await client.get<ExecOut>(`${execs}/${id}`)).body.exit_code, 3);
   });
+});
+
+test('the exec does not wait for a follower that may only read', async () => {
+  const { id } = await started();
+  const { key } = await makeKey(api.db, owner, 'vm:read');
+  const headers = { authorization: `Bearer ${key}` };
+  const asked = fetch(`${api.origin}${execs}/${id}/output?follow=true`, { headers });
+  const { call, line } = await streamed();
+  assert.partialDeepStrictEqual(call, { follow: true, attached: false });
+  line.end(exitOf(id, endOf(0), 0));
+  assert.match(await (await asked).text(), /event: exit/);
 });
 
 describe('stream', () => {

@@ -41,7 +41,7 @@ export function registerExecOutput(app: App, context: AppContext, slots: StreamS
     schema: {
       operationId: 'getExecOutput',
       summary: 'Get the output of an exec; with `follow`, as it comes',
-      description: `\`offset\` counts bytes of stdout and stderr together, in the order of their arrival. The last ${OUTPUT_KEPT_BYTES / MIB} MiB of each exec are kept, ${OUTPUTS_KEPT_BYTES / MIB} MiB of an instance: the output of the exec that ended first goes first, and reading it then is a 409. It stays after the boot has ended, on the host where the exec ran. The header \`Berth-Output-Offset\` is the offset of the first byte, which may be later than the one asked for. Past the end, the answer is empty.\n\nWith \`follow=true\` the answer is a stream of server-sent events: \`stdout\` and \`stderr\`, whose data is base64 and whose id is the next offset, and at last \`exit\` with the exec. Without \`exit\` the stream was cut off: ask again with the last id as the offset.`,
+      description: `\`offset\` counts bytes of stdout and stderr together, in the order of their arrival. The last ${OUTPUT_KEPT_BYTES / MIB} MiB of each exec are kept, ${OUTPUTS_KEPT_BYTES / MIB} MiB of an instance: the output of the exec that ended first goes first, and reading it then is a 409. It stays after the boot has ended, on the host where the exec ran. The header \`Berth-Output-Offset\` is the offset of the first byte, which may be later than the one asked for. Past the end, the answer is empty.\n\nWith \`follow=true\` the answer is a stream of server-sent events: \`stdout\` and \`stderr\`, whose data is base64 and whose id is the next offset, and at last \`exit\` with the exec. Without \`exit\` the stream was cut off: ask again with the last id as the offset. The exec waits for a reader that may write, for 30 s at most.`,
       tags: ['Execs'],
       params: ExecParams,
       querystring: closed({
@@ -62,10 +62,11 @@ export function registerExecOutput(app: App, context: AppContext, slots: StreamS
     },
     handler: async (request, reply) => {
       const { db, quotas } = context;
-      const { org_id } = principalOf(request);
+      const { org_id, scopes } = principalOf(request);
       const row = await execOf(db, org_id, execPlace(request.params));
       const { offset = '0', stream, follow } = request.query;
-      const wanted = { row, offset: Number(offset), stream: streamOf(stream) };
+      const may_write = scopes.has('vm:write');
+      const wanted = { row, offset: Number(offset), stream: streamOf(stream), may_write };
       if (follow !== 'true') return answerKept(context, reply, wanted);
       const release = slots.take(org_id, await streamLimit(db, quotas, org_id));
       const gone = disconnectSignal(reply);
@@ -82,6 +83,8 @@ interface Wanted {
   readonly offset: number;
   /** The type of its frames; null: both. */
   readonly stream: number | null;
+  /** The exec waits for such a reader. */
+  readonly may_write: boolean;
 }
 
 function streamOf(name: 'stdout' | 'stderr' | undefined): number | null {
@@ -143,11 +146,11 @@ async function answerFollowing(
   context: AppContext,
   request: FastifyRequest,
   reply: FastifyReply,
-  { row, offset, stream }: Wanted,
+  { row, offset, stream, may_write }: Wanted,
   signal: AbortSignal,
 ) {
   const { db, hub, heartbeat_ms = HEARTBEAT_MS } = context;
-  const line = await openOutput(context, row, { offset, follow: true, attached: false }, signal);
+  const line = await openOutput(context, row, { offset, follow: true, attached: may_write }, signal);
   const body = new Readable({ highWaterMark: BUFFER_BYTES, read: () => line.resume() });
   const say = (text: string) => {
     if (!body.destroyed && !body.readableEnded && !body.push(text)) line.pause();
