@@ -62,6 +62,7 @@ export type {
   Event,
   EventType,
   Exec,
+  File,
   FlushReceipt,
   Generation,
   Instance,
@@ -116,6 +117,18 @@ export class Berth {
   /** Any operation of the API by its name. @throws BerthError, BerthConnectionError */
   call<K extends OperationId>(operation: K, input: Input<K>, options?: CallOptions): Promise<Answer<K>> {
     return this.#transport.call(operation, input, options);
+  }
+
+  /**
+   * One request, which is not repeated. Returns the successful response with its body unread, for content that is streamed and
+   * for headers. @throws BerthError, BerthConnectionError
+   */
+  send<K extends OperationId>(
+    operation: K,
+    input: Input<K>,
+    options?: CallOptions & { readonly headers?: Readonly<Record<string, string>> },
+  ): Promise<Response> {
+    return this.#transport.send(operation, input, options);
   }
 
   /** All items of a list. Fetches each page when it is needed. `limit` in the query is the page size. */

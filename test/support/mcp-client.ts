@@ -1,6 +1,5 @@
 /** The SDK's own client, connected to `/mcp` or to `berth mcp`. */
 import assert from 'node:assert/strict';
-import { after } from 'node:test';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { BERTH } from './cli.ts';
@@ -23,7 +22,6 @@ export class McpClient {
   private constructor(revision: Revision) {
     const mode = revision === 'legacy' ? 'legacy' : { pin: '2026-07-28' };
     this.client = new Client({ name: 'test', version: '1' }, { versionNegotiation: { mode } });
-    after(() => this.client.close());
   }
 
   static async overHttp(
@@ -45,6 +43,10 @@ export class McpClient {
       new StdioClientTransport({ command: BERTH, args: ['mcp'], env, stderr: 'inherit' }),
     );
     return connected;
+  }
+
+  close(): Promise<void> {
+    return this.client.close();
   }
 
   async call(name: string, args: Record<string, unknown> = {}): Promise<Told> {

@@ -26,7 +26,7 @@ export function innerFetch(
       method: (init.method ?? 'GET') as 'GET',
       url: pathname + search,
       headers: { ...Object.fromEntries(new Headers(init.headers)), ...(host === undefined ? {} : { host }) },
-      ...(init.body === undefined || init.body === null ? {} : { payload: init.body as string }),
+      ...(init.body === undefined || init.body === null ? {} : { payload: payloadOf(init.body) }),
       remoteAddress: outer.ip,
       payloadAsStream: true,
       signal,
@@ -43,6 +43,11 @@ export function innerFetch(
     }
     return new Response(bodyOf(stream, () => over.abort()) as never, { status, headers });
   };
+}
+
+/** The client sends JSON as a string, and content as bytes. */
+function payloadOf(body: unknown): string | Buffer {
+  return body instanceof Uint8Array ? Buffer.from(body) : String(body);
 }
 
 /** A reader that stops early ends the request. */
