@@ -12,6 +12,7 @@ export const AUDIT_ACTIONS: readonly string[] = [
   ...['auth.revoke_other_sessions', 'auth.revoke_session', 'auth.sudo', 'auth.unlock'],
   ...['disk.export', 'disk.import', 'generation.change'],
   ...['exec.attach', 'exec.create', 'exec.kill', 'exec.signal'],
+  ...['file.create_directory', 'file.delete', 'file.move', 'file.write'],
   ...['host.add', 'host.drain', 'host.remove', 'host.set', 'host.undrain'],
   ...['image.add', 'image.build', 'image.remove'],
   ...['instance.change', 'instance.create', 'instance.delete', 'instance.fork', 'instance.replace_ssh_keys'],

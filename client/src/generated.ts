@@ -2,7 +2,7 @@
 
 export type ErrorBody = {
   error: {
-    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'BAD_GATEWAY' | 'UNAVAILABLE';
+    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'RANGE_NOT_SATISFIABLE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'BAD_GATEWAY' | 'UNAVAILABLE' | 'DISK_FULL';
     /** For people; programs read the code */
     message: string;
     request_id: string;
@@ -21,7 +21,7 @@ export type ProblemDetails = {
   status: number;
   /** For people; programs read the code */
   detail: string;
-  code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'BAD_GATEWAY' | 'UNAVAILABLE';
+  code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'RANGE_NOT_SATISFIABLE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'BAD_GATEWAY' | 'UNAVAILABLE' | 'DISK_FULL';
   request_id: string;
   /** The fields that are wrong, if the error is about fields */
   details?: Array<{
@@ -235,6 +235,15 @@ export type CreateApiKeyResponse = {
   key: string;
 };
 
+export type CreateDirectoryRequest = {
+  /** An absolute path in the guest. Any byte but NUL may be in it: bytes that are no text, and `%`, are percent-encoded */
+  path: string;
+  /** Permission bits, octal */
+  mode?: string | undefined;
+  /** A user of the guest, by name or number, who becomes the owner, with the first group of that user */
+  user?: string | undefined;
+};
+
 export type CreateExecRequest = {
   /** The program, by path or by name, and its arguments; no shell interprets them */
   command: Array<string>;
@@ -445,6 +454,24 @@ export type ExecTicket = {
   expires_at: string;
 };
 
+export type File = {
+  /** For people; `path` has the bytes */
+  name: string;
+  /** The absolute path, percent-encoded: as it stands, it fits a query and a `path` in JSON */
+  path: string;
+  type: FileType;
+  size: number | null;
+  /** Permission bits, octal */
+  mode: string;
+  /** The owner: its name, or its number if it has none */
+  user: string;
+  /** RFC 3339, UTC, milliseconds */
+  mtime: string;
+};
+
+/** `other`: a device, a socket or a named pipe */
+export type FileType = 'file' | 'directory' | 'symlink' | 'other';
+
 export type FlushReceipt = {
   generation: number;
   durable_at: string | null;
@@ -593,6 +620,11 @@ export type ListEventsResponse = {
 
 export type ListExecsResponse = {
   data: Array<Exec>;
+  next_cursor: string | null;
+};
+
+export type ListFilesResponse = {
+  data: Array<File>;
   next_cursor: string | null;
 };
 
@@ -842,6 +874,13 @@ export type MfaFactor = {
   created_at: string;
   confirmed_at: string | null;
   last_used_at: string | null;
+};
+
+export type MoveFileRequest = {
+  /** An absolute path in the guest. Any byte but NUL may be in it: bytes that are no text, and `%`, are percent-encoded */
+  from: string;
+  /** An absolute path in the guest. Any byte but NUL may be in it: bytes that are no text, and `%`, are percent-encoded */
+  to: string;
 };
 
 export type Notification = {
@@ -1822,6 +1861,36 @@ export interface Operations {
     input: { path: { id: string; exec_id: string }; query?: { eof?: 'true' | 'false' | undefined } | undefined; body?: Uint8Array<ArrayBuffer> | undefined };
     answer: undefined;
   };
+  /** List the entries of a folder, sorted by name */
+  listFiles: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined; path: string } | undefined };
+    answer: ListFilesResponse;
+  };
+  /** Delete a file, a link or a folder */
+  deleteFile: {
+    input: { path: { id: string }; query?: { path: string; recursive?: 'true' | 'false' | undefined } | undefined };
+    answer: undefined;
+  };
+  /** Read a file of the guest */
+  readFile: {
+    input: { path: { id: string }; query?: { path: string } | undefined };
+    answer: string;
+  };
+  /** Write a file of the guest */
+  writeFile: {
+    input: { path: { id: string }; query?: { path: string; mode?: string | undefined; user?: string | undefined } | undefined };
+    answer: File;
+  };
+  /** Move or rename a file, a link or a folder */
+  moveFile: {
+    input: { path: { id: string }; body: MoveFileRequest };
+    answer: File;
+  };
+  /** Make a folder, and the missing ones above it */
+  createDirectory: {
+    input: { path: { id: string }; body: CreateDirectoryRequest };
+    answer: File;
+  };
   /** Get the resource usage of the VM, now and over the last hour */
   getVmMetrics: {
     input: { path: { id: string } };
@@ -2096,6 +2165,12 @@ export const OPERATIONS = {
   createExecTicket: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/ticket', takes_idempotency_key: false, answers_text: false },
   getExecOutput: { method: 'GET', path: '/v1/instances/{id}/execs/{exec_id}/output', takes_idempotency_key: false, answers_text: true },
   writeExecInput: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/stdin', takes_idempotency_key: false, answers_text: false },
+  listFiles: { method: 'GET', path: '/v1/instances/{id}/files/list', takes_idempotency_key: false, answers_text: false },
+  deleteFile: { method: 'DELETE', path: '/v1/instances/{id}/files', takes_idempotency_key: false, answers_text: false },
+  readFile: { method: 'GET', path: '/v1/instances/{id}/files', takes_idempotency_key: false, answers_text: true },
+  writeFile: { method: 'PUT', path: '/v1/instances/{id}/files', takes_idempotency_key: false, answers_text: false },
+  moveFile: { method: 'POST', path: '/v1/instances/{id}/files/move', takes_idempotency_key: false, answers_text: false },
+  createDirectory: { method: 'POST', path: '/v1/instances/{id}/files/directory', takes_idempotency_key: false, answers_text: false },
   getVmMetrics: { method: 'GET', path: '/v1/instances/{id}/vm/metrics', takes_idempotency_key: false, answers_text: false },
   getMetricHistory: { method: 'GET', path: '/v1/instances/{id}/metrics', takes_idempotency_key: false, answers_text: false },
   getSsh: { method: 'GET', path: '/v1/instances/{id}/ssh', takes_idempotency_key: false, answers_text: false },

@@ -1,6 +1,6 @@
 /**
  * Calls to an agent that an API caller waits for: commands, consoles, metrics. The agent dials: it polls for calls and answers
- * each once. The answer to a call for a console, SSH or an exec's output is a stream.
+ * each once. The answer to a call for a console, SSH, an exec's output or a file is a stream.
  */
 import { type TSchema, Type } from 'typebox';
 import type { InstanceId as IdOfInstance } from '../lib/ids.ts';
@@ -12,6 +12,7 @@ import {
   ExecStartResult,
   ExecStreamCall,
 } from './exec-types.ts';
+import { FileCall } from './file-types.ts';
 import {
   anyText,
   Bytes,
@@ -71,6 +72,7 @@ export const HostCall = Type.Union([
   ExecStartCall,
   ExecControlCall,
   ExecStreamCall,
+  FileCall,
 ]);
 export type HostCall = Of<typeof HostCall>;
 
@@ -144,6 +146,7 @@ export const RESULTS: Readonly<Record<HostCall['kind'], TSchema>> = {
   open_port: OpenPortResult,
   metrics: MetricsResult,
   usage: UsageResult,
+  file: Type.Null(),
   ...EXEC_RESULTS,
 };
 

@@ -18,6 +18,7 @@ import { registerConventions } from './server/conventions.ts';
 import { endConnectionsAtClose } from './server/end-connections.ts';
 import { KnownHosts, registerKnownHosts } from './server/known-hosts.ts';
 import { lazySchemas } from './server/lazy-schemas.ts';
+import { mayTakeLong } from './server/long-requests.ts';
 import { newRequestId } from './server/request-id.ts';
 import { EventStreams } from './streams/event-stream.ts';
 import { GuestStreams, isGuestStream } from './streams/guest-streams.ts';
@@ -29,6 +30,8 @@ import { answerWithSession, registerAuth } from './v1/auth.ts';
 import { registerEvents } from './v1/events.ts';
 import { registerExecOutput } from './v1/exec-output.ts';
 import { registerExecs } from './v1/execs.ts';
+import { registerFileContent } from './v1/file-content.ts';
+import { registerFiles } from './v1/files.ts';
 import { registerGenerations } from './v1/generations.ts';
 import { registerImages } from './v1/images.ts';
 import { registerInstanceMetrics } from './v1/instance-metrics.ts';
@@ -87,7 +90,9 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
       reply.header('x-request-id', request.id);
       sendError(new AppError('NOT_FOUND'), request, reply);
     },
-    clientErrorHandler: (error, socket) => sendMalformed(error, socket, newRequestId()),
+    clientErrorHandler: (error, socket) => {
+      if (!mayTakeLong(error, socket)) sendMalformed(error, socket, newRequestId());
+    },
     ...listenerOptions(context.tls),
   }) as unknown as FastifyInstance;
 
@@ -154,6 +159,8 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerVmExec(app, context);
   registerExecs(app, context, cursors);
   registerExecOutput(app, context, slots);
+  registerFiles(app, context, cursors);
+  registerFileContent(app, context);
   registerVmMetrics(app, context);
   registerInstanceMetrics(app, context);
   registerInstanceSsh(app, context, cursors);

@@ -20,6 +20,7 @@ export const ERROR_CODES = {
   PRECONDITION_FAILED: { status: 412, message: 'The resource has changed since that ETag.' },
   PAYLOAD_TOO_LARGE: { status: 413, message: 'The request body is too large.' },
   UNSUPPORTED_MEDIA_TYPE: { status: 415, message: 'The request body must be application/json.' },
+  RANGE_NOT_SATISFIABLE: { status: 416, message: 'The file has no byte in that range.' },
   MISDIRECTED_REQUEST: {
     status: 421,
     message:
@@ -32,6 +33,7 @@ export const ERROR_CODES = {
   INTERNAL: { status: 500, message: 'Something went wrong on our side.' },
   BAD_GATEWAY: { status: 502, message: 'The VM gave no answer that can be passed on.' },
   UNAVAILABLE: { status: 503, message: 'A part of the service is unavailable. Try again shortly.' },
+  DISK_FULL: { status: 507, message: "The guest's file system is full." },
 } as const;
 
 export type ErrorCode = keyof typeof ERROR_CODES;

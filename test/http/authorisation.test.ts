@@ -67,6 +67,12 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'POST /v1/instances/{id}/execs/{exec_id}/resize',
   'POST /v1/instances/{id}/execs/{exec_id}/ticket',
   'DELETE /v1/instances/{id}/execs/{exec_id}',
+  'GET /v1/instances/{id}/files',
+  'PUT /v1/instances/{id}/files',
+  'DELETE /v1/instances/{id}/files',
+  'GET /v1/instances/{id}/files/list',
+  'POST /v1/instances/{id}/files/move',
+  'POST /v1/instances/{id}/files/directory',
   'GET /v1/instances/{id}/vm/egress/denied',
   'GET /v1/instances/{id}/vm/metrics',
   'GET /v1/instances/{id}/metrics',
@@ -106,7 +112,8 @@ function call(
   entry: EndpointCase,
   headers = {},
 ) {
-  const path = endpoint.path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name] ?? 'missing');
+  const named = endpoint.path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name] ?? 'missing');
+  const path = entry.query === undefined ? named : `${named}?${entry.query}`;
   const options = entry.body === undefined ? { headers } : { json: entry.body(), headers };
   return (token === undefined ? api.client : api.as(token)).call(endpoint.method, path, options);
 }

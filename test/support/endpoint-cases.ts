@@ -5,7 +5,7 @@ import { newId } from '../../src/lib/ids.ts';
 import { newSecret } from '../../src/webhooks/sign.ts';
 import { newName, type TestApi } from './api.ts';
 import { makeGenerations } from './generations.ts';
-import { execs, ports, secrets } from './guest-endpoint-cases.ts';
+import { execs, files, ports, secrets } from './guest-endpoint-cases.ts';
 import {
   makeKey,
   makeNotification,
@@ -37,6 +37,8 @@ export interface EndpointCase {
   /** The permission of a service account, if it differs from a user's. */
   readonly of_service_account?: (who: Person) => Promise<PathIds>;
   readonly body?: () => unknown;
+  /** What the route needs in its query. */
+  readonly query?: string;
 }
 
 const ADMINS: readonly Role[] = ['owner', 'admin'];
@@ -62,6 +64,7 @@ export function endpointCases(api: TestApi): Record<string, EndpointCase> {
     ...ports(api),
     ...secrets(api),
     ...execs(api),
+    ...files(api),
     ...webhooks(api),
     ...told(api),
     ...OPERATOR,

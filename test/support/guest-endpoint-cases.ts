@@ -58,6 +58,21 @@ export function secrets(api: TestApi): Record<string, EndpointCase> {
   };
 }
 
+export function files(api: TestApi): Record<string, EndpointCase> {
+  const instance = async (who: Person) => ({ id: (await api.instance(who)).id });
+  const all = '/v1/instances/{id}/files';
+  // Reading acts as root, too.
+  const path: EndpointCase = { need: 'vm:write', resource: instance, query: 'path=%2Ftmp%2Fx' };
+  return {
+    [`GET ${all}`]: path,
+    [`PUT ${all}`]: path,
+    [`DELETE ${all}`]: path,
+    [`GET ${all}/list`]: path,
+    [`POST ${all}/move`]: { need: 'vm:write', resource: instance, body: () => ({ from: '/a', to: '/b' }) },
+    [`POST ${all}/directory`]: { need: 'vm:write', resource: instance, body: () => ({ path: '/a' }) },
+  };
+}
+
 export function execs(api: TestApi): Record<string, EndpointCase> {
   const { db, host_id } = api;
   const instance = async (who: Person) => ({ id: (await api.instance(who)).id });

@@ -1,5 +1,5 @@
 /**
- * Executes calls that API callers wait for (commands, execs, consoles, metrics): polls the control plane for calls, executes them in
+ * Executes calls that API callers wait for (commands, execs, files, consoles, metrics): polls the control plane for calls, executes them in
  * parallel, and answers each once. An answer that cannot be delivered is dropped: the caller's request has ended too.
  */
 import { fits } from '../../agent-api/check.ts';
@@ -26,6 +26,7 @@ import { vmFolder } from '../machine/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
 import { controlExec, readExec, startExec } from './exec-calls.ts';
+import { serveFiles } from './file-calls.ts';
 import { joinPort, openPort } from './open-port.ts';
 import { dialSshd } from './open-ssh.ts';
 import { readConsole, readTimedConsole } from './read-console.ts';
@@ -132,6 +133,9 @@ export class CallServer {
         return controlExec(this.#execs, call, signal);
       case 'exec_stream':
         await readExec(this.#execs, call, () => this.#context.client.openConsole(id));
+        return null;
+      case 'file':
+        await serveFiles(this.#execs, this.#machine(call), call, () => this.#context.client.openConsole(id));
         return null;
       case 'usage':
         return this.#meters.newest(USAGE_VMS);

@@ -5,10 +5,10 @@
 # From the host: frames between 0x7E bytes, with 0x7D as the escape (RFC 1662). So a cut frame damages no other.
 # To the host: frames of a length (4 bytes) and that many bytes, after the 16 bytes that the host's hello named. Every frame:
 # length, type, exec, payload. src/host/execs/frames.ts has the types.
-my ($HELLO, $START, $INPUT, $EOF, $RESIZE, $SIGNAL, $ACK, $FORGET, $PING) = qw(H S I E R K A F P);
+my ($HELLO, $START, $TASK, $INPUT, $EOF, $RESIZE, $SIGNAL, $ACK, $FORGET, $PING) = qw(H S T I E R K A F P);
 my ($SYS_rt_sigprocmask, $SYS_dup2, $SYS_setsid, $SYS_clock_gettime, $SYS_signalfd4) = (14, 33, 112, 228, 289);
 my ($TIOCSCTTY, $TIOCSWINSZ, $TIOCGPTN, $TIOCSPTLCK) = (0x540e, 0x5414, 0x80045430, 0x40045431);
-my ($F_SETFL, $O_NONBLOCK, $F_SETPIPE_SZ, $SIGCHLD, $SIGKILL, $WNOHANG) = (4, 2048, 1031, 17, 9, 1);
+my ($F_SETFL, $O_NONBLOCK, $F_SETPIPE_SZ, $SIGCHLD, $SIGKILL, $SIGTERM, $WNOHANG) = (4, 2048, 1031, 17, 9, 15, 1);
 my ($EINTR, $EAGAIN, $ENOENT) = (4, 11, 2);
 my $MIB = 1024 * 1024;
 # Of one frame, and of all that wait to be written.
@@ -64,6 +64,8 @@ sub greet {
 	my ($nonce) = @_;
 	($outbox, $synced) = ($nonce, 1);
 	reply('H', '', $session);
+	# The host that asked for a task has left.
+	end_task($_) for grep { $_->{is_task} } values %execs;
 	for my $exec (values %execs) {
 		unshift @{ $exec->{unsent} }, splice @{ $exec->{sent} };
 		$exec->{end_sent} = 0;
@@ -78,6 +80,7 @@ sub handle {
 	return greet($payload) if $type eq $HELLO;
 	return reply('P', '', '') if $type eq $PING;
 	return start($id, $payload) if $type eq $START;
+	return start_task($id, $payload) if $type eq $TASK;
 	my $exec = $execs{$id} or return;
 	if ($type eq $ACK) { acknowledge($exec, unpack 'Q>', $payload) }
 	elsif ($type eq $INPUT) { take_input($exec, unpack 'Q> a*', $payload) }
@@ -88,8 +91,10 @@ sub handle {
 }
 
 sub receive {
-	my $count = sysread $port, $inbox, 65536, length $inbox;
-	if (!$count) {
+	# One read gets a page.
+	my ($count, $before) = (1, length $inbox);
+	while ($count && length($inbox) - $before < $MIB / 4) { $count = sysread $port, $inbox, 65536, length $inbox }
+	if (length $inbox == $before) {
 		$hung_up = 1 if defined $count || $! != $EINTR && $! != $EAGAIN;
 		return;
 	}
@@ -134,6 +139,41 @@ sub open_terminal {
 
 sub refuse { my ($id, $field, $issue) = @_; reply('N', $id, "$field\0$issue") }
 
+sub new_exec {
+	my ($id) = @_;
+	return (id => $id, base => 0, total => 0, sent => [], unsent => [], held => 0,
+		input => '', received => 0, taken => 0, eof => 0, end => undef, end_sent => 0);
+}
+
+# One of Files, in a process of its own, whose streams are those of an exec. It ends when its host leaves.
+sub start_task {
+	my ($id, $words) = @_;
+	return refuse($id, 'busy', 'too many execs run in this VM') if $execs{$id} || keys %execs >= $EXECS;
+	my %task = (new_exec($id), is_task => 1);
+	pipe(my $in, $task{in}) && pipe($task{out}, my $out) or return refuse($id, 'busy', "no pipe: $!");
+	fcntl($_, $F_SETPIPE_SZ, $PIPE) for $in, $out;
+	$task{pid} = fork // return refuse($id, 'busy', "no process: $!");
+	if ($task{pid} == 0) {
+		eval {
+			syscall($SYS_setsid);
+			begin_process($in, $out);
+			(%task, %execs, @orphans) = ();
+			undef $_ for $in, $out, $port, $signals;
+			Files::run(split /\0/, $words, -1);
+		};
+		exit 0;
+	}
+	nonblocking(@task{'in', 'out'});
+	$execs{$id} = \%task;
+	reply('S', $id, '');
+}
+
+sub end_task {
+	my ($task) = @_;
+	kill $SIGTERM, -$task->{pid} if !$task->{end};
+	delete $execs{ $task->{id} };
+}
+
 # The words: user, cwd, terminal (columns, rows, or 0 0), stdin, timeout in ms or 0, number of arguments, arguments, environment.
 sub start {
 	my ($id, $words) = @_;
@@ -142,8 +182,7 @@ sub start {
 	my @command = splice @rest, 0, $count;
 	return refuse($id, 'busy', 'too many execs run in this VM') if keys %execs >= $EXECS;
 	my @user = find_user($user) or return refuse($id, 'user', 'is not a user of the guest');
-	my %exec = (id => $id, tty => $columns > 0, base => 0, total => 0, sent => [], unsent => [], held => 0,
-		input => '', received => 0, taken => 0, eof => 0, end => undef, end_sent => 0);
+	my %exec = (new_exec($id), tty => $columns > 0);
 	my ($terminal, $in, $out, $err);
 	if ($exec{tty}) {
 		($exec{out}, $terminal) = open_terminal($columns, $rows) or return refuse($id, 'busy', 'the guest has no terminal left');
@@ -174,24 +213,30 @@ sub start {
 	reply('S', $id, '');
 }
 
+# What a child is before it does its work.
+sub begin_process {
+	my @files = @_;
+	my $no_signals = "\0" x 8;
+	syscall($SYS_rt_sigprocmask, 2, $no_signals, 0, 8);
+	# A shell has started us in the background, without interrupts.
+	$SIG{$_} = 'DEFAULT' for qw(HUP INT QUIT PIPE TERM);
+	put('/proc/self/oom_score_adj', $old_oom);
+	open(my $nothing, '<', '/dev/null');
+	syscall($SYS_dup2, fileno($files[$_] // $nothing), $_) for 0 .. 2;
+}
+
 # The child, until it is the command.
 sub become {
 	my ($says, $terminal, $files, $user, $cwd, $command, $environment) = @_;
 	my ($uid, $gid, $groups, $home, $shell, $name) = @$user;
 	my $fail = sub { syswrite $says, join "\0", @_; exit 1 };
 	syscall($SYS_setsid);
-	my $no_signals = "\0" x 8;
-	syscall($SYS_rt_sigprocmask, 2, $no_signals, 0, 8);
-	# A shell has started us in the background, without interrupts.
-	$SIG{$_} = 'DEFAULT' for qw(HUP INT QUIT PIPE TERM);
-	put('/proc/self/oom_score_adj', $old_oom);
 	if (defined $terminal) {
 		open(my $slave, '+<', $terminal) or $fail->('busy', "no terminal: $!");
 		ioctl $slave, $TIOCSCTTY, 0;
 		$files = [$slave, $slave, $slave];
 	}
-	open(my $nothing, '<', '/dev/null');
-	syscall($SYS_dup2, fileno($files->[$_] // $nothing), $_) for 0 .. 2;
+	begin_process(@$files);
 	# Placeholders of secrets; absent without any. Only root reads them here.
 	my %secrets = read_file('/run/berth/environment') =~ /^export ([A-Z0-9_]+)=(.*)$/mg;
 	if ($uid != 0 || $name ne 'root') {
@@ -236,11 +281,12 @@ sub acknowledge {
 # While the host is away an exec runs on: its oldest output goes.
 sub bound {
 	my ($exec) = @_;
+	return if $exec->{is_task};
 	drop_first($exec) while $exec->{held} > $KEPT;
 	my $held = 0;
-	$held += $_->{held} for values %execs;
+	$held += $_->{held} for grep { !$_->{is_task} } values %execs;
 	while ($held > $KEPT_OF_ALL) {
-		my ($most) = sort { $b->{held} <=> $a->{held} } values %execs;
+		my ($most) = sort { $b->{held} <=> $a->{held} } grep { !$_->{is_task} } values %execs;
 		my $before = $most->{held};
 		drop_first($most);
 		$held -= $before - $most->{held};
@@ -357,7 +403,7 @@ sub serve {
 	for my $exec (values %execs) {
 		$sends = 1 if @{ $exec->{unsent} } || $exec->{end} && !$exec->{end_sent};
 		$watch->($writes, $exec->{in}) if $exec->{in} && $exec->{input} ne '';
-		next if $present && $exec->{held} >= $WINDOW;
+		next if ($present || $exec->{is_task}) && $exec->{held} >= $WINDOW;
 		$wait = 1000 if $exec->{held} >= $WINDOW && $wait > 1000;
 		$watch->($reads, $_) for grep { defined } @$exec{'out', 'err'};
 	}

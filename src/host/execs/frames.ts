@@ -9,6 +9,8 @@ export const TO_GUEST = {
   /** The nonce. Everything unacknowledged follows again. */
   hello: 'H',
   start: 'S',
+  /** The words of a task (file-tasks.pl). */
+  task: 'T',
   /** Offset, bytes. */
   input: 'I',
   eof: 'E',

@@ -11,3 +11,8 @@ export function startWords(call: StartCall): Buffer {
   ];
   return Buffer.from(words.join('\0'));
 }
+
+/** None contains NUL. */
+export function joinWords(words: readonly Uint8Array[]): Buffer {
+  return Buffer.concat(words.flatMap((word, index) => (index === 0 ? [word] : [Buffer.of(0), word])));
+}

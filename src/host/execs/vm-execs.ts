@@ -8,9 +8,10 @@
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { ENDED_KEPT, type ExecEnd, OUTPUTS_KEPT_BYTES } from '../../agent-api/exec-types.ts';
+import { FILE_CALLS_MAX } from '../../agent-api/file-types.ts';
 import { pause } from '../../lib/backoff.ts';
 import { rfc3339 } from '../../lib/clock.ts';
-import { type ExecId, isId } from '../../lib/ids.ts';
+import { type ExecId, isId, newId } from '../../lib/ids.ts';
 import { guestExec } from '../guest/guest-command.ts';
 import type { Machine } from '../machine/machine.ts';
 import { vmSockets } from '../vm/vm-spec.ts';
@@ -18,9 +19,12 @@ import { Exec, type Send } from './exec.ts';
 import { ExecChannel } from './exec-channel.ts';
 import { readExecRecords, removeExecRecord } from './exec-record.ts';
 import { FROM_GUEST, type GuestFrame, TO_GUEST } from './frames.ts';
-import { type StartCall, startWords } from './start-words.ts';
+import { GuestTask } from './guest-task.ts';
+import { joinWords, type StartCall, startWords } from './start-words.ts';
 
-const SUPERVISOR = readFileSync(join(import.meta.dirname, 'exec-supervisor.pl'), 'utf8');
+const SUPERVISOR = ['file-tasks.pl', 'exec-supervisor.pl']
+  .map((name) => readFileSync(join(import.meta.dirname, name), 'utf8'))
+  .join('');
 const LAUNCH = readFileSync(join(import.meta.dirname, 'launch-supervisor.sh'), 'utf8');
 /** How long a supervisor may take to answer: a guest that is busy, or was just started. */
 const ANSWER_MS = 15_000;
@@ -45,6 +49,8 @@ export class VmExecs {
   readonly #execs = new Map<ExecId, Exec>();
   /** By the key of the exec. */
   readonly #starts = new Map<string, PromiseWithResolvers<Refusal | null>>();
+  /** By their keys. Each ends with its channel. */
+  readonly #tasks = new Map<string, { readonly task: GuestTask; readonly channel: ExecChannel | null }>();
   #machine: ExecMachine | null = null;
   #resets = 0;
   #channel: ExecChannel | null = null;
@@ -99,16 +105,45 @@ export class VmExecs {
   /** Starts it, unless it was started before. Null: it runs. @throws ExecsUnavailableError, the guest agent's errors */
   async start(machine: ExecMachine, call: StartCall): Promise<Refusal | null> {
     if (this.#execs.has(call.exec_id)) return null;
+    await this.#ready(machine);
+    return this.#ask(machine, TO_GUEST.start, keyOf(call.exec_id), startWords(call));
+  }
+
+  /** Starts a task of the guest's supervisor. @throws ExecsUnavailableError, the guest agent's errors */
+  async startTask(machine: ExecMachine, words: readonly Uint8Array[]): Promise<GuestTask | Refusal> {
+    if (this.#tasks.size >= FILE_CALLS_MAX)
+      return { field: 'busy', issue: `${FILE_CALLS_MAX} requests for files are served at once` };
+    await this.#ready(machine);
+    const key = keyOf(newId('exec'));
+    const channel = this.#channel;
+    const task = new GuestTask((type, payload) => {
+      if (this.#tasks.has(key)) channel?.send(type, key, payload);
+    });
+    this.#tasks.set(key, { task, channel });
+    const refusal = await this.#ask(machine, TO_GUEST.task, key, joinWords(words)).catch((error: unknown) => {
+      task.destroy();
+      throw error;
+    });
+    if (refusal === null) return task;
+    this.#tasks.delete(key);
+    return refusal;
+  }
+
+  /** A supervisor answers. */
+  async #ready(machine: ExecMachine): Promise<void> {
     this.look(machine);
     this.#connect();
     if (this.#channel?.session === null) await this.#launch(machine);
     await this.#session();
-    const key = call.exec_id.slice('exec_'.length);
+  }
+
+  /** Its answer to a start. */
+  async #ask(machine: ExecMachine, type: string, key: string, words: Buffer): Promise<Refusal | null> {
     const known = this.#starts.get(key);
     const asked = known ?? Promise.withResolvers<Refusal | null>();
     if (!known) {
       this.#starts.set(key, asked);
-      this.#channel?.send(TO_GUEST.start, key, startWords(call));
+      this.#channel?.send(type, key, words);
     }
     const late = new AbortController();
     const timeout = pause(ANSWER_MS, late.signal).then(async (passed) => {
@@ -174,7 +209,7 @@ export class VmExecs {
     const channel = new ExecChannel(
       execs,
       (frame) => this.#channel === channel && this.#receive(frame),
-      () => undefined,
+      () => this.#endTasks(channel),
     );
     this.#channel = channel;
   }
@@ -223,10 +258,15 @@ export class VmExecs {
     }
     const id = `exec_${key}` as ExecId;
     if (!isId('exec', id)) return;
+    const task = this.#tasks.get(key)?.task;
     if (type === FROM_GUEST.started || type === FROM_GUEST.refused) {
       const [field = '', issue = ''] = payload.toString('utf8').split('\0');
-      if (type === FROM_GUEST.started && !this.#execs.has(id)) this.#add(id, session);
+      if (type === FROM_GUEST.started && !task && !this.#execs.has(id)) this.#add(id, session);
       this.#starts.get(key)?.resolve(type === FROM_GUEST.started ? null : { field, issue });
+      return;
+    }
+    if (task) {
+      this.#receiveOfTask(task, key, type, payload);
       return;
     }
     if (type === FROM_GUEST.listed && payload.length >= 17) {
@@ -245,6 +285,26 @@ export class VmExecs {
       exec.acknowledge(this.sendTo(exec));
     } else if (type === FROM_GUEST.taken && payload.length >= 8) exec.noteTaken(numberAt(payload, 0));
     else if (type === FROM_GUEST.exited && payload.length >= 19) this.#finish(exec, payload);
+  }
+
+  #receiveOfTask(task: GuestTask, key: string, type: string, payload: Buffer): void {
+    if (type === FROM_GUEST.output && payload.length > 9) {
+      if (!task.receive(numberAt(payload, 0), payload.subarray(9))) this.#channel?.close();
+    } else if (type === FROM_GUEST.taken && payload.length >= 8) task.noteTaken(numberAt(payload, 0));
+    else if (type === FROM_GUEST.exited) {
+      this.#channel?.send(TO_GUEST.forget, key);
+      this.#tasks.delete(key);
+      task.finish();
+    }
+  }
+
+  /** With their channel: the supervisor ends them too. */
+  #endTasks(of: ExecChannel): void {
+    for (const [key, { task, channel }] of this.#tasks) {
+      if (channel !== of) continue;
+      this.#tasks.delete(key);
+      task.destroy();
+    }
   }
 
   #resume(id: ExecId, session: string, payload: Buffer): void {
@@ -277,6 +337,11 @@ export class VmExecs {
     for (const exec of this.all) if (exec.end === null && isOver(exec)) exec.finish(end);
     this.#changed();
   }
+}
+
+/** As frames name it. */
+function keyOf(id: ExecId): string {
+  return id.slice('exec_'.length);
 }
 
 function numberAt(payload: Buffer, at: number): number {

@@ -33,6 +33,7 @@ const TAGS: Readonly<Record<string, string>> = {
   Events: 'Events of the organisation: a list and a live stream.',
   SSH: 'SSH keys of accounts and instances, and how to connect.',
   Execs: 'Commands in guests that outlive their callers: streams, terminals, signals, kept output.',
+  Files: 'Files of the guest: read, write, list, move, delete.',
   'HTTP ports': 'Ports of the guest under a URL: access, tickets for browsers, hostnames of your own.',
   Secrets: 'Values that a VM uses in HTTPS requests and cannot read.',
   Webhooks: 'Signed requests to your servers for each event.',

@@ -94,8 +94,9 @@ function securityOf({ kind, sudo }: RouteAccess): Record<string, string[]>[] {
 
 function bodyOf(route: RouteDeclaration, { schemas }: Components): OperationObject['requestBody'] {
   const { method, schema, config } = route;
-  if (config.raw_body === true) {
-    const bytes = { type: 'string', maxLength: 2 ** 20, contentMediaType: BYTES_TYPE } as const;
+  if (config.raw_body === true || config.streamed_body === true) {
+    const maxLength = config.raw_body === true ? 2 ** 20 : Number.MAX_SAFE_INTEGER;
+    const bytes = { type: 'string', maxLength, contentMediaType: BYTES_TYPE } as const;
     return { required: false, content: { [BYTES_TYPE]: { schema: bytes } } };
   }
   // A DELETE without a body and one with an empty object are the same.

@@ -3,6 +3,8 @@ declare module 'fastify' {
   interface FastifyContextConfig {
     /** The body is bytes, of any type. */
     raw_body?: boolean;
+    /** The body is bytes of any type and number, which the handler reads as they come; see {@link registerStreamedBodies}. */
+    streamed_body?: boolean;
   }
 }
 
@@ -32,6 +34,12 @@ export function registerContentTypes(app: FastifyInstance): void {
     if (request.routeOptions.schema?.body !== undefined) request.body ??= {};
     done();
   });
+}
+
+/** On a scope of `app` whose routes have a `streamed_body`. */
+export function registerStreamedBodies(scope: FastifyInstance): void {
+  scope.removeAllContentTypeParsers();
+  scope.addContentTypeParser('*', (_request, body, done) => done(null, body));
 }
 
 /** A text without these has no key `__proto__`, however it is spelt. */
