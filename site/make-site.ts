@@ -2,7 +2,6 @@
 import { createHash } from 'node:crypto';
 import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-import { Eleventy } from '@11ty/eleventy';
 import * as esbuild from 'esbuild';
 import { BROWSERS, PROJECT } from '../bin/build-folder.ts';
 import { type Env, markdownFor, type Section, sectionsOf } from './markdown.ts';
@@ -73,6 +72,24 @@ async function makeAssets(folder: string): Promise<Omit<Assets, 'index'>> {
   return { script: named('.js'), style: named('.css'), icon: named('.svg') };
 }
 
+/** It brings no types; this is what we use of it. */
+const ELEVENTY: string = '@11ty/eleventy';
+
+interface Settings {
+  setIncludesDirectory(folder: string): void;
+  setTemplateFormats(formats: readonly string[]): void;
+  setLibrary(format: string, library: object): void;
+  addTemplate(path: string, text: string, data: object): void;
+}
+
+interface Generator {
+  readonly Eleventy: new (
+    input: string,
+    output: string,
+    options: { config: (settings: Settings) => void },
+  ) => { disableLogger(): void; write(): Promise<void> };
+}
+
 interface Link {
   readonly words: string;
   readonly address: string;
@@ -96,13 +113,13 @@ async function writePages(
   assets: Assets,
   read: readonly { page: Page; sections: readonly Section[] }[],
 ): Promise<void> {
+  const { Eleventy } = (await import(ELEVENTY)) as Generator;
   const sidebar = sidebarLinks();
   const order = sidebar.flatMap(({ entries }) => entries);
   // The documents are Markdown alone, whatever braces they have.
   const common = { layout: 'page.liquid', templateEngineOverride: 'md', assets, sidebar };
   process.chdir(PROJECT);
   const eleventy = new Eleventy('site', folder, {
-    quietMode: true,
     config: (settings) => {
       settings.setIncludesDirectory('theme');
       settings.setTemplateFormats(['md']);

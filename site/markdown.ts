@@ -16,6 +16,7 @@ export interface Env {
 export function markdownFor(addresses: ReadonlyMap<string, string>): MarkdownIt {
   const md = new MarkdownIt({ html: true });
   md.core.ruler.push('anchors', ({ tokens }) => giveAnchors(tokens));
+  md.core.ruler.push('corners', ({ tokens }) => emptyCorners(tokens));
   md.core.ruler.push('links', ({ tokens, env }) => {
     for (const { children } of tokens)
       for (const token of children ?? []) rewrite(token, (env as Env).file, addresses);
@@ -48,6 +49,16 @@ function giveAnchors(tokens: readonly Token[]): void {
     const before = uses.get(anchor) ?? 0;
     uses.set(anchor, before + 1);
     token.attrSet('id', before === 0 ? anchor : `${anchor}-${before}`);
+  }
+}
+
+/** An empty cell of a table's head heads nothing. */
+function emptyCorners(tokens: readonly Token[]): void {
+  for (const [at, token] of tokens.entries()) {
+    const close = tokens[at + 2];
+    if (token.type !== 'th_open' || tokens[at + 1]?.content !== '' || !close) continue;
+    token.tag = 'td';
+    close.tag = 'td';
   }
 }
 

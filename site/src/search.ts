@@ -124,12 +124,13 @@ function excerptOf(text: string, terms: readonly string[]): string {
 
 /** The arrow keys go through the results, Escape closes them. */
 function move(event: KeyboardEvent, { input, list }: Parts): void {
-  const stops = [input, ...list.querySelectorAll('a')];
-  const at = stops.findIndex((each) => each === document.activeElement);
+  const stops: (Element | null)[] = [input, ...list.querySelectorAll('a')];
+  const at = stops.indexOf(document.activeElement);
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   if (step !== undefined) {
     event.preventDefault();
-    stops[Math.max(0, Math.min(at + step, stops.length - 1))]?.focus();
+    const next = stops[Math.max(0, Math.min(at + step, stops.length - 1))];
+    if (next instanceof HTMLElement) next.focus();
   } else if (event.key === 'Escape' && !list.hidden) {
     event.preventDefault();
     input.focus();

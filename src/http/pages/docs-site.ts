@@ -50,7 +50,7 @@ interface Site {
 export function registerDocsSite(app: FastifyInstance, prefix: string, folder: string | undefined): boolean {
   const site = folder === undefined ? null : readSite(folder);
   if (site === null) return false;
-  const options = { schema: { hide: true } } as const;
+  const options = { schema: { hide: true }, exposeHeadRoute: true } as const;
   for (const path of [prefix, `${prefix}/`])
     app.get(path, options, (request, reply) => send(site, START, request, reply));
   app.get<{ Params: { '*': string } }>(`${prefix}/*`, options, (request, reply) => {

@@ -53,7 +53,7 @@ export function registerDocs(app: FastifyInstance, { public_url, console_dir, si
     );
     return sendEncoded(await made, request, reply.headers(HEADERS));
   };
-  const options = { schema: { hide: true } } as const;
+  const options = { schema: { hide: true }, exposeHeadRoute: true } as const;
   app.get(REFERENCE, options, show);
   if (registerDocsSite(app, DOCS_PREFIX, site_dir)) return;
   app.log.warn({ site_dir }, 'the documentation is not built. Run npm start, which builds it');
