@@ -13,12 +13,12 @@ find src -type f \( -name '*.sql' -o -name '*.sh' -o -name '*.pl' -o -name '*.tx
 mkdir -p "$made/bin"
 cp -R guest "$made/guest"
 cp bin/debian-packages.txt "$made/bin/"
-# The web console, where there is one.
-if [ -f console/build.ts ]; then
-  "$NODE" console/build.ts
-  mkdir -p "$made/console"
-  cp -R console/dist "$made/console/dist"
-fi
+# What browsers get.
+"$NODE" bin/build-pages.ts
+for part in console site; do
+  mkdir -p "$made/$part"
+  cp -R "$part/dist" "$made/$part/dist"
+done
 # Its nearest package.json: the version, and that these are modules.
 "$NODE" -p "const { name, version, license } = require('./package.json'); JSON.stringify({ name, version, license, type: 'module', private: true })" > "$made/package.json"
 chmod -R u=rwX,go=rX "$made"

@@ -1,6 +1,6 @@
 /**
- * `node bin/prepare-tests.ts [programs|image]`: prepares this machine for tests and benchmarks. `programs`: Debian packages and the
- * console. `image`: the guest image in `.cache/images/debian-12`, which needs the programs. Default: both.
+ * `node bin/prepare-tests.ts [programs|image]`: prepares this machine for tests and benchmarks. `programs`: Debian packages, the
+ * console and the documentation. `image`: the guest image in `.cache/images/debian-12`, which needs the programs. Default: both.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -22,7 +22,7 @@ process.once('SIGTERM', () => interrupted.abort());
 
 async function preparePrograms(): Promise<void> {
   await ensureDebianPackages({ list_paths, env: readEnv(), is_root: process.getuid?.() === 0, say });
-  await import('../console/build.ts');
+  await import('./build-pages.ts');
 }
 
 async function prepareImage(): Promise<void> {

@@ -65,8 +65,8 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
           </ul>
         ))}
         <div class="side-end">
-          <a class="side-reference" href="/docs/" target="_blank" rel="noreferrer">
-            API reference
+          <a class="side-reference" href="/docs" target="_blank" rel="noreferrer">
+            Documentation
           </a>
           <ThemeSwitch />
           <div class="who">

@@ -54,6 +54,8 @@ export interface AppContext {
   readonly trusted_proxies: readonly string[];
   /** The built web console; absent: it is not served. */
   readonly console_dir?: string;
+  /** The built documentation; absent: `/docs` has only the API reference. */
+  readonly site_dir?: string;
   /** The interval of streams' heartbeats; absent: 15 s. */
   readonly heartbeat_ms?: number;
   /** A request whose body took longer is reauthorised; absent: 2 s. */

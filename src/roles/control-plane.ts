@@ -51,6 +51,8 @@ import { aborted } from './shutdown.ts';
 
 /** Built by `console/build.ts`. */
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
+/** Built by `site/build.ts`. */
+const SITE_DIR = join(import.meta.dirname, '..', '..', 'site', 'dist');
 
 export interface ControlPlaneOptions {
   readonly config: Config;
@@ -184,6 +186,7 @@ async function appContext(
     public_url: config.public_url,
     hosts: [...config.hosts, config.listen.host],
     console_dir: CONSOLE_DIR,
+    site_dir: SITE_DIR,
     trusted_proxies: config.trusted_proxies.map(({ address, prefix }) => `${address}/${prefix}`),
     installation: installationOf(config),
     tls: tls && { cert: await readFile(tls.cert_path), key: await readFile(tls.key_path) },

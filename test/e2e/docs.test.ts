@@ -15,7 +15,7 @@ describe('the API reference', { skip: NO_BROWSER, timeout: 600_000 }, async () =
   const open = async (options: Parameters<typeof browser.newContext>[0] = {}): Promise<Page> => {
     const context = await browser.newContext(options);
     const page = await context.newPage();
-    await page.goto(`${origin}/docs/`);
+    await page.goto(`${origin}/docs/api`);
     return page;
   };
   const count = (page: Page) => page.locator('article.entry:visible').count();
@@ -73,7 +73,7 @@ describe('the API reference', { skip: NO_BROWSER, timeout: 600_000 }, async () =
     const context = await browser.newContext({ colorScheme: 'light' });
     await context.addInitScript("localStorage.setItem('berth.theme', 'dark')");
     const page = await context.newPage();
-    await page.goto(`${origin}/docs`);
+    await page.goto(`${origin}/docs/api`);
     await page.locator('html[data-theme=dark]').waitFor();
     await context.close();
   });

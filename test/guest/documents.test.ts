@@ -1,5 +1,5 @@
 /**
- * Types every `sh` block of README.md, docs/tutorial.md and docs/api.md, in order, in one shell per document, against an
+ * Types every `sh` block of README.md, docs/tutorial.md and docs/curl.md, in order, in one shell per document, against an
  * installation that `npm start` runs, with real VMs. Only the tutorial runs always; the others boot two more VMs each and need
  * BERTH_TEST_FAULTS=all.
  */
@@ -95,9 +95,9 @@ describe('the commands of the documents', { skip: CANNOT_BOOT_GUESTS, timeout: 5
     assert.match(printed.at(-1) ?? '', /^first is stopped; all saved/m);
   });
 
-  test('docs/api.md does the same with only curl and ssh', THOROUGH, async () => {
+  test('docs/curl.md does the same with only curl and ssh', THOROUGH, async () => {
     const { password } = JSON.parse(readFileSync(berth.paths.first_login, 'utf8')) as { password: string };
-    const printed = await type(blocksOf('docs/api.md'), `${password}\n`);
+    const printed = await type(blocksOf('docs/curl.md'), `${password}\n`);
     assert.match(printed.join(''), /"consistency":"filesystem"/);
     assert.match(printed.join(''), /"state":"stopped"/);
   });

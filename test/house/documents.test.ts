@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { test } from 'node:test';
+import { anchorOf } from '../../site/anchor.ts';
 import { filesBelow, PROJECT, read } from './imports.ts';
 
 const ADR_MAX_WORDS = 400;
@@ -44,15 +45,8 @@ test('docs/adr/README.md lists every ADR once, superseded where its head says so
   }
 });
 
-/** As GitHub makes them: lower case, punctuation removed, spaces to hyphens. */
 function anchorsOf(path: string): string[] {
-  return [...read(path).matchAll(/^#+ (.*)$/gm)].map(([, title = '']) =>
-    title
-      .replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1')
-      .toLowerCase()
-      .replaceAll(/[^\p{L}\p{N} _-]/gu, '')
-      .replaceAll(' ', '-'),
-  );
+  return [...read(path).matchAll(/^#+ (.*)$/gm)].map(([, title = '']) => anchorOf(title));
 }
 
 test('every relative link leads to a file, and its anchor to a heading', () => {
@@ -70,7 +64,19 @@ test('every relative link leads to a file, and its anchor to a heading', () => {
 const ROOMS = readdirSync(join(PROJECT, 'src'), { withFileTypes: true })
   .filter((entry) => entry.isDirectory())
   .map(({ name }) => name);
-const FOLDERS = ['src', 'test', 'bench', 'client', 'console', 'docs', 'guest', 'openapi', 'packaging', 'bin'];
+const FOLDERS = [
+  'src',
+  'test',
+  'bench',
+  'client',
+  'console',
+  'docs',
+  'guest',
+  'openapi',
+  'packaging',
+  'bin',
+  'site',
+];
 
 /** Paths in backquotes below a folder of the project or, without `src/`, below a room. */
 function pathsIn(text: string): string[] {

@@ -11,7 +11,7 @@ const MAX_LINES = 400;
 const there = (folder: string) => existsSync(join(PROJECT, folder));
 /** Written by a program, as long as the API is. */
 const GENERATED = 'client/src/generated.ts';
-const code = ['src', 'test', 'bench', 'bin', 'client', 'console']
+const code = ['src', 'test', 'bench', 'bin', 'client', 'console', 'site']
   .filter(there)
   .flatMap((folder) => filesBelow(folder, ['.ts', '.tsx', '.mjs']))
   .filter((path) => path !== GENERATED);

@@ -1,4 +1,4 @@
-/** `/docs`: the API document as a page, without any other server. How it looks in a browser: test/e2e/docs.test.ts. */
+/** `/docs/api`: the API document as a page, without any other server. How it looks in a browser: test/e2e/docs.test.ts. */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -12,23 +12,23 @@ await import('../../console/build.ts');
 const api = await apiForFile({ context: { console_dir: join(PROJECT, 'console', 'dist') } });
 const get = (url: string, headers: Record<string, string> = {}) =>
   api.app.inject({ method: 'GET', url, headers });
-const page = await get('/docs');
+const page = await get('/docs/api');
 const text = page.payload;
 const ids = [...text.matchAll(/\sid="([^"]+)"/g)].map(([, id = '']) => id);
 
-test('/docs answers without a credential, with and without a slash at its end', async () => {
+test('/docs/api answers without a credential; /docs leads to it where the documentation is not built', async () => {
+  assert.equal(page.statusCode, 200);
+  assert.equal(page.headers['content-type'], 'text/html; charset=utf-8');
   for (const path of ['/docs', '/docs/']) {
-    const { statusCode, headers, payload } = await get(path);
-    assert.equal(statusCode, 200);
-    assert.equal(headers['content-type'], 'text/html; charset=utf-8');
-    assert.equal(payload, text);
+    const { statusCode, headers } = await get(path);
+    assert.deepEqual([statusCode, headers.location], [302, '/docs/api']);
   }
 });
 
 test('it comes compressed as the browser accepts', async () => {
-  const brotli = await get('/docs', { 'accept-encoding': 'gzip, deflate, br' });
+  const brotli = await get('/docs/api', { 'accept-encoding': 'gzip, deflate, br' });
   assert.equal(String(brotliDecompressSync(brotli.rawPayload)), text);
-  const gzip = await get('/docs', { 'accept-encoding': 'gzip' });
+  const gzip = await get('/docs/api', { 'accept-encoding': 'gzip' });
   assert.equal(String(gunzipSync(gzip.rawPayload)), text);
   assert.equal(gzip.headers['vary'], 'Accept-Encoding');
 });

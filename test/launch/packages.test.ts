@@ -42,7 +42,7 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     );
     wanted.push('README.md', 'LICENSE', 'docs/cli.md', 'dist/src/disk-format/compress-worker.js');
     wanted.push('dist/src/host/network/open-tap.pl');
-    if (existsSync(join(PROJECT, 'console', 'build.ts'))) wanted.push('dist/console/dist/index.html');
+    wanted.push('dist/console/dist/index.html', 'dist/site/dist/index.html', 'dist/site/dist/cli.html.br');
     for (const path of wanted) assert.ok(files.includes(`package/${path}`), path);
     const sql = (await readdir(join(PROJECT, 'src', 'db', 'sql'))).filter((each) => each.endsWith('.sql'));
     for (const each of sql) assert.ok(files.includes(`package/dist/src/db/sql/${each}`), each);

@@ -1,11 +1,12 @@
 /**
- * The script of `/docs`, whose page the server makes: it adds the search and the copy buttons, and takes over the console's
+ * The script of `/docs/api`, whose page the server makes: it adds the search and the copy buttons, and takes over the console's
  * theme. Without it the page has all of its text and links.
  */
 import '../styles/tokens.css';
 import '../styles/base.css';
 import './reference.css';
 import { readChoice } from '../choices.ts';
+import { startCopyButtons } from './copy.ts';
 
 interface Entry {
   readonly article: HTMLElement;
@@ -13,17 +14,12 @@ interface Entry {
   readonly text: string;
 }
 
-const TOLD_MS = 2_000;
-
 document.documentElement.dataset['theme'] = readChoice('theme') ?? 'system';
 if (document.readyState === 'loading') document.addEventListener('DOMContentLoaded', start);
 else start();
 
 function start(): void {
-  for (const button of document.querySelectorAll<HTMLButtonElement>('button.copy')) {
-    button.hidden = false;
-    button.addEventListener('click', () => void copy(button));
-  }
+  startCopyButtons();
   const box = document.querySelector<HTMLElement>('.search');
   const input = document.querySelector<HTMLInputElement>('#search');
   if (!box || !input) return;
@@ -32,23 +28,6 @@ function start(): void {
   input.addEventListener('input', () => search(entries, input.value));
   // Also what the browser has kept of an earlier visit.
   if (input.value !== '') search(entries, input.value);
-}
-
-async function copy(button: HTMLButtonElement): Promise<void> {
-  const text = button.parentElement?.querySelector('pre')?.textContent ?? '';
-  const done = await navigator.clipboard.writeText(text).then(
-    () => 'Copied',
-    () => 'Not copied',
-  );
-  const label = button.getAttribute('aria-label');
-  button.textContent = done;
-  if (label === null) return;
-  // The outcome is the name while it is shown.
-  button.removeAttribute('aria-label');
-  setTimeout(() => {
-    button.textContent = 'Copy';
-    button.setAttribute('aria-label', label);
-  }, TOLD_MS);
 }
 
 function entriesOf(): readonly Entry[] {

@@ -108,7 +108,7 @@ ${list(
   schemas.map((name) => link(schemaId(name), name)),
 )}
 </div>
-<ul class="more"><li><a href="#errors">Errors</a></li><li><a href="/v1/openapi.json">openapi.json</a></li><li><a href="/">Console</a></li></ul>
+<ul class="more"><li><a href="#errors">Errors</a></li><li><a href="/v1/openapi.json">openapi.json</a></li><li><a href="/docs">Documentation</a></li><li><a href="/">Console</a></li></ul>
 </nav>`;
 }
 
