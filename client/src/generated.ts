@@ -1878,7 +1878,7 @@ export interface Operations {
   };
   /** Write a file of the guest */
   writeFile: {
-    input: { path: { id: string }; query?: { path: string; mode?: string | undefined; user?: string | undefined } | undefined };
+    input: { path: { id: string }; query?: { path: string; mode?: string | undefined; user?: string | undefined } | undefined; body?: Uint8Array<ArrayBuffer> | undefined };
     answer: File;
   };
   /** Move or rename a file, a link or a folder */

@@ -171,6 +171,18 @@ get_exec_output: Operation[bytes] = Operation("GET", "/v1/instances/{id}/execs/{
 """Get the output of an exec; with `follow`, as it comes"""
 write_exec_input: Operation[None] = Operation("POST", "/v1/instances/{id}/execs/{exec_id}/stdin", answer="nothing")
 """Send bytes to the input of an exec, and with `eof=true` its end"""
+list_files: ListOperation[types.ListFilesResponse, types.File] = ListOperation("GET", "/v1/instances/{id}/files/list")
+"""List the entries of a folder, sorted by name"""
+delete_file: Operation[None] = Operation("DELETE", "/v1/instances/{id}/files", answer="nothing")
+"""Delete a file, a link or a folder"""
+read_file: Operation[bytes] = Operation("GET", "/v1/instances/{id}/files", answer="bytes")
+"""Read a file of the guest"""
+write_file: Operation[types.File] = Operation("PUT", "/v1/instances/{id}/files")
+"""Write a file of the guest"""
+move_file: Operation[types.File] = Operation("POST", "/v1/instances/{id}/files/move")
+"""Move or rename a file, a link or a folder"""
+create_directory: Operation[types.File] = Operation("POST", "/v1/instances/{id}/files/directory")
+"""Make a folder, and the missing ones above it"""
 get_vm_metrics: Operation[types.VmMetrics] = Operation("GET", "/v1/instances/{id}/vm/metrics")
 """Get the resource usage of the VM, now and over the last hour"""
 get_metric_history: Operation[types.MetricHistory] = Operation("GET", "/v1/instances/{id}/metrics")

@@ -8,7 +8,7 @@ class ErrorBodyErrorDetailsItem(TypedDict):
     issue: str
 
 class _ErrorBodyErrorRequired(TypedDict):
-    code: Literal["INVALID_REQUEST", "UNAUTHENTICATED", "Unauthenticated", "MFA_REQUIRED", "FORBIDDEN", "SUDO_REQUIRED", "NOT_FOUND", "CONFLICT", "VM_NOT_RUNNING", "IDEMPOTENCY_IN_PROGRESS", "PRECONDITION_FAILED", "PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE", "MISDIRECTED_REQUEST", "IDEMPOTENCY_KEY_REUSED", "ACCOUNT_LOCKED", "RATE_LIMITED", "QUOTA_EXCEEDED", "INTERNAL", "BAD_GATEWAY", "UNAVAILABLE"]
+    code: Literal["INVALID_REQUEST", "UNAUTHENTICATED", "Unauthenticated", "MFA_REQUIRED", "FORBIDDEN", "SUDO_REQUIRED", "NOT_FOUND", "CONFLICT", "VM_NOT_RUNNING", "IDEMPOTENCY_IN_PROGRESS", "PRECONDITION_FAILED", "PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE", "RANGE_NOT_SATISFIABLE", "MISDIRECTED_REQUEST", "IDEMPOTENCY_KEY_REUSED", "ACCOUNT_LOCKED", "RATE_LIMITED", "QUOTA_EXCEEDED", "INTERNAL", "BAD_GATEWAY", "UNAVAILABLE", "DISK_FULL"]
     message: str
     """For people; programs read the code"""
     request_id: str
@@ -32,7 +32,7 @@ class _ProblemDetailsRequired(TypedDict):
     status: int
     detail: str
     """For people; programs read the code"""
-    code: Literal["INVALID_REQUEST", "UNAUTHENTICATED", "Unauthenticated", "MFA_REQUIRED", "FORBIDDEN", "SUDO_REQUIRED", "NOT_FOUND", "CONFLICT", "VM_NOT_RUNNING", "IDEMPOTENCY_IN_PROGRESS", "PRECONDITION_FAILED", "PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE", "MISDIRECTED_REQUEST", "IDEMPOTENCY_KEY_REUSED", "ACCOUNT_LOCKED", "RATE_LIMITED", "QUOTA_EXCEEDED", "INTERNAL", "BAD_GATEWAY", "UNAVAILABLE"]
+    code: Literal["INVALID_REQUEST", "UNAUTHENTICATED", "Unauthenticated", "MFA_REQUIRED", "FORBIDDEN", "SUDO_REQUIRED", "NOT_FOUND", "CONFLICT", "VM_NOT_RUNNING", "IDEMPOTENCY_IN_PROGRESS", "PRECONDITION_FAILED", "PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE", "RANGE_NOT_SATISFIABLE", "MISDIRECTED_REQUEST", "IDEMPOTENCY_KEY_REUSED", "ACCOUNT_LOCKED", "RATE_LIMITED", "QUOTA_EXCEEDED", "INTERNAL", "BAD_GATEWAY", "UNAVAILABLE", "DISK_FULL"]
     request_id: str
 
 
@@ -226,6 +226,17 @@ class CreateApiKeyResponse(TypedDict):
     created_by_key: Optional[str]
     key: str
     """The plain key, shown only once"""
+
+class _CreateDirectoryRequestRequired(TypedDict):
+    path: str
+    """An absolute path in the guest. Any byte but NUL may be in it: bytes that are no text, and `%`, are percent-encoded"""
+
+
+class CreateDirectoryRequest(_CreateDirectoryRequestRequired, total=False):
+    mode: str
+    """Permission bits, octal"""
+    user: str
+    """A user of the guest, by name or number, who becomes the owner, with the first group of that user"""
 
 class CreateExecRequestTty(TypedDict):
     columns: int
@@ -428,6 +439,20 @@ class ExecTicket(TypedDict):
     expires_at: str
     """RFC 3339, UTC, milliseconds"""
 
+class File(TypedDict):
+    name: str
+    """For people; `path` has the bytes"""
+    path: str
+    """The absolute path, percent-encoded: as it stands, it fits a query and a `path` in JSON"""
+    type: FileType
+    size: Optional[int]
+    mode: str
+    """Permission bits, octal"""
+    user: str
+    """The owner: its name, or its number if it has none"""
+    mtime: str
+    """RFC 3339, UTC, milliseconds"""
+
 class FlushReceipt(TypedDict):
     generation: int
     durable_at: Optional[str]
@@ -566,6 +591,10 @@ class ListEventsResponse(TypedDict):
 
 class ListExecsResponse(TypedDict):
     data: List[Exec]
+    next_cursor: Optional[str]
+
+class ListFilesResponse(TypedDict):
+    data: List[File]
     next_cursor: Optional[str]
 
 class ListGenerationsResponse(TypedDict):
@@ -801,6 +830,14 @@ class MfaFactor(TypedDict):
     """RFC 3339, UTC, milliseconds"""
     confirmed_at: Optional[str]
     last_used_at: Optional[str]
+
+MoveFileRequest = TypedDict(
+    "MoveFileRequest",
+    {
+        "from": "str",
+        "to": "str",
+    },
+)
 
 class Notification(TypedDict):
     id: str
@@ -1331,6 +1368,8 @@ EmptyRequest = Dict[str, Any]
 EventType = Literal["instance.created", "instance.deleted", "instance.forked", "instance.restored", "instance.ssh_keys_replaced", "vm.started", "vm.stopped", "vm.suspended", "vm.restarted", "vm.failed", "vm.recovered", "disk.flushed", "disk.flush_failed", "egress.denied", "port.created", "port.changed", "port.deleted", "ssh_key.added", "ssh_key.revoked", "api_key.created", "api_key.rotated", "api_key.revoked", "member.added", "member.removed", "member.role_changed", "webhook.disabled", "webhook.ping"]
 
 ExecState = Literal["running", "exited", "lost"]
+
+FileType = Literal["file", "directory", "symlink", "other"]
 
 NotificationKind = Literal["vm.failed", "vm.recovered", "disk.flush_failed", "disk.nearly_full", "api_key.created", "api_key.expiring", "ssh_key.added", "account.locked", "login.new_place", "mfa.added", "mfa.removed", "password.changed", "billing_email.changed", "webhook.failing", "webhook.disabled", "org.invited", "org.role_changed"]
 
