@@ -2,12 +2,15 @@
 import assert from 'node:assert/strict';
 import { execFile, spawn } from 'node:child_process';
 import { cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:https';
+import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { blocking, generatePython } from '../../python/generate.ts';
 import { apiForFile } from '../support/api.ts';
+import { certificate } from '../support/certificate.ts';
 import { FailingProxy } from '../support/failing-proxy.ts';
 import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { makeKey } from '../support/people.ts';
@@ -115,6 +118,24 @@ test('it judges webhooks as the TypeScript client does', async () => {
     vectors.map(({ does }, index) => `${does}: ${verdicts[index]}`),
     vectors.map(({ does, is_genuine }) => `${does}: ${is_genuine}`),
   );
+});
+
+test('it speaks TLS, and trusts the certificates that it is given, else those of the system', async (t) => {
+  const { key, cert } = await certificate(t, 'localhost');
+  const path = join(folder, 'cert.pem');
+  await writeFile(path, cert);
+  // In many pieces.
+  const name = 'x'.repeat(1_000_000);
+  const server = createServer({ key, cert }, (_request, response) => {
+    response.writeHead(200, { 'content-type': 'application/json' });
+    response.write('{"data":[{"name":"');
+    response.end(`${name}"}],"next_cursor":null}`);
+  });
+  await new Promise<void>((listening) => server.listen(0, '127.0.0.1', listening));
+  t.after(() => server.close());
+  const url = `https://localhost:${(server.address() as AddressInfo).port}`;
+  const out = await python.run([join(SUPPORT, 'list_images.py'), path], { BERTH_URL: url });
+  assert.equal(out, `${name}\n${name}\nTrue not trusted\nTrue not trusted\n`);
 });
 
 for (const shape of ['sync', 'async']) {

@@ -12,9 +12,10 @@ import { borrowInstallation, returnInstallation } from '../support/shared-instal
 import { until } from '../support/waiting.ts';
 
 const PROJECT = join(import.meta.dirname, '..', '..');
-const calls = JSON.parse(
-  readFileSync(join(PROJECT, 'test', 'client', 'guest-calls.json'), 'utf8'),
-) as readonly Call[];
+const tableOf = (name: string) =>
+  JSON.parse(readFileSync(join(PROJECT, 'test', 'client', name), 'utf8')) as readonly Call[];
+const calls = tableOf('guest-calls.json');
+const file_calls = tableOf('file-calls.json');
 /** Numbers, a line each, with pauses: long enough for a cut in its middle. */
 const COUNT =
   'i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo $i; [ $((i%50)) != 0 ] || sleep 0.3; done; exit 5';
@@ -25,6 +26,7 @@ const python = await pythonClient();
 describe('clients and guests', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   let key: string;
+  let guest: GuestInstance;
 
   before(async () => {
     berth = await borrowInstallation();
@@ -40,8 +42,19 @@ describe('clients and guests', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, (
     });
   }
 
+  test('files: the table of calls, and files of any size and name', async () => {
+    guest = await GuestInstance.running(berth, 'web');
+    for (const { name, run } of clientsWith(python).slice(1)) {
+      const outcomes = await run(file_calls, { url: berth.origin, key }, { id: guest.id });
+      for (const [at, call] of file_calls.entries())
+        judge({ ...call, does: `${name} ${call.does}` }, outcomes[at]);
+    }
+    const env = { BERTH_URL: berth.origin, BERTH_API_KEY: key };
+    const program = join(PROJECT, 'test', 'support', 'copy_files.py');
+    assert.equal(await python.run([program, guest.id], env), 'same\n');
+  });
+
   test('output that is cut off on its way is read on from its byte, by each client', async () => {
-    const guest = await GuestInstance.running(berth, 'web');
     const proxy = await FailingProxy.before(berth.origin);
     const call: Call = { does: 'counts', on: '$vm', verb: 'exec', arguments: [COUNT] };
     const handle: Call = { does: '', verb: 'vm', arguments: ['$id'], keep: { vm: '.' } };
