@@ -18,6 +18,7 @@ export const RESOURCE_ID_PATTERN = '^[a-z]+_[0-9a-z]+$';
 export const IMAGE_PATTERN = '^[a-z0-9][a-z0-9.-]{0,62}$';
 export const AUDIT_WORD_PATTERN = '^[A-Za-z0-9_.-]+$';
 export const BASE64URL_PATTERN = '^[A-Za-z0-9_-]+$';
+export const LABEL_FILTER_PATTERN = '^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}(=[^\\p{C}]{0,255})?$';
 export const OF_PATTERN: Readonly<Record<string, string>> = {
   [NAME_PATTERN]: 'must be printable characters and not empty',
   [EMAIL_PATTERN]: 'must be an e-mail address',
@@ -30,6 +31,7 @@ export const OF_PATTERN: Readonly<Record<string, string>> = {
   [RESOURCE_ID_PATTERN]: 'must be the id of a resource, such as inst_…',
   [IMAGE_PATTERN]: 'must be 1 to 63 of a to z, 0 to 9, . and -, and begin with a letter or digit',
   [AUDIT_WORD_PATTERN]: 'must consist of letters, digits, _, . and -',
+  [LABEL_FILTER_PATTERN]: 'must be the key of a label, or key=value',
   [BASE64URL_PATTERN]: 'must be base64url without padding',
 };
 const OF_LABEL_KEY =
