@@ -671,6 +671,7 @@ create table sudo_grants (
 create table usage_clock (
   one boolean not null default true,
   counted_until timestamp with time zone not null default now(),
+  stored_until timestamp with time zone not null default now(),
   constraint usage_clock_pkey PRIMARY KEY (one),
   constraint usage_clock_one_check CHECK (one)
 );

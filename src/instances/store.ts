@@ -86,7 +86,7 @@ export async function listInstances(
   if (before !== null) query = query.where('i.id', '<', before as InstanceId);
   if (filter.name !== undefined) query = query.where('i.name', '=', filter.name);
   if (filter.state !== undefined) query = query.where(sql`coalesce(v.state, 'stopped')`, '=', filter.state);
-  // Without an index of labels: the page's index of the organisation is read until the page is full.
+  // There is no index of labels (docs/measurements/usage.md): the organisation's is read until the page is full.
   for (const [key, value] of (filter.label ?? []).map(splitLabel)) {
     query =
       value === undefined
