@@ -133,7 +133,7 @@ export type ChangeInstanceRequest = {
   cpus?: number | undefined;
   /** Can be changed while the VM is stopped; applies from the next start */
   memory_mib?: number | undefined;
-  /** Can only grow. Can be changed while the VM is stopped; applies from the next start, which also grows the root file system */
+  /** Can only grow. If the VM runs, the answer waits up to 15 s until its root file system has grown; `disk.growth` says whether it has. Otherwise it grows at the next boot */
   disk_gib?: number | undefined;
 };
 
@@ -372,6 +372,8 @@ export type Disk = {
   dirty_bytes: number;
   /** The size of the stored objects of this disk, of all its generations; objects that a fork shares count for both */
   stored_bytes: number;
+  /** What became of the last increase of `disk_gib`. `done`: the guest's root file system has grown. `next_boot`: it grows when the guest boots, or earlier if the VM runs and its host could not do it at once. Absent: there was none */
+  growth?: 'done' | 'next_boot' | undefined;
 };
 
 export type Egress = {
@@ -1728,7 +1730,7 @@ export interface Operations {
   };
   /** List the organisation's instances */
   listInstances: {
-    input: { query?: { limit?: number | undefined; cursor?: string | undefined; name?: string | undefined; label?: string | undefined; state?: VmState | undefined } | undefined };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; name?: string | undefined; label?: Array<string> | undefined; state?: VmState | undefined } | undefined };
     answer: ListInstancesResponse;
   };
   /** Get an instance */

@@ -61,7 +61,7 @@ export function backoffMs(attempt: number): number {
 
 interface LooseInput {
   readonly path?: Readonly<Record<string, string>>;
-  readonly query?: Readonly<Record<string, string | number | boolean | undefined>>;
+  readonly query?: Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>;
   readonly body?: unknown;
 }
 
@@ -154,7 +154,8 @@ export class Transport {
     });
     const search = new URLSearchParams();
     for (const [name, value] of Object.entries(query)) {
-      if (value !== undefined) search.set(name, String(value));
+      for (const each of Array.isArray(value) ? value : [value])
+        if (each !== undefined) search.append(name, String(each));
     }
     return this.url + address + (search.size === 0 ? '' : `?${search}`);
   }

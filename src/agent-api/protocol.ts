@@ -3,7 +3,7 @@ import { Type } from 'typebox';
 import { closed, named } from './schemas.ts';
 
 /** The version that this program speaks in every role. */
-export const AGENT_PROTOCOL = 2;
+export const AGENT_PROTOCOL = 3;
 /** The versions that a control plane understands. */
 export const PROTOCOLS: readonly number[] = [AGENT_PROTOCOL, AGENT_PROTOCOL - 1];
 /** On every request and answer: the sender's version. */

@@ -211,6 +211,8 @@ export const Assignment = named('Assignment', {
   user_data: Type.Boolean(),
   /** A requested flush to run. */
   flush_id: nullable(FlushId),
+  /** The disk was increased to `spec.disk_bytes`, and the guest's root file system is not known to have grown. */
+  disk_grows: Type.Boolean(),
   /** The guest's host key is unknown since the disk was created, forked or restored. */
   host_key_new: Type.Boolean(),
   spec: MachineSpec,
@@ -283,6 +285,8 @@ export const Observation = Type.Union([
   closed({ kind: Type.Literal('suspended'), memory: MemoryRef }),
   /** The guest continues to run. */
   seenWhy('suspend_failed'),
+  /** The running guest's root file system has the size that the assignment's `disk_grows` asked for. */
+  closed({ kind: Type.Literal('disk_grown'), disk_bytes: Bytes }),
   /** `recovered`: unsaved writes of this or an earlier VM are lost, and this is the first report of it. */
   closed({ kind: Type.Literal('stopped'), recovered: Type.Optional(VmReason) }),
   seenWhy('failed'),

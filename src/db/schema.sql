@@ -107,9 +107,11 @@ create table disks (
   holds_more boolean not null default false,
   compacting_until timestamp with time zone,
   commit_id uuid not null default gen_random_uuid(),
+  growth text,
   constraint disks_pkey PRIMARY KEY (instance_id),
   constraint disks_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
-  constraint disks_boot_order_check CHECK ((cardinality(boot_order) <= 4096))
+  constraint disks_boot_order_check CHECK ((cardinality(boot_order) <= 4096)),
+  constraint disks_growth_check CHECK ((growth = ANY (ARRAY['done'::text, 'next_boot'::text])))
 );
 
 create table event_head (
@@ -669,6 +671,7 @@ create table sudo_grants (
 create table usage_clock (
   one boolean not null default true,
   counted_until timestamp with time zone not null default now(),
+  stored_until timestamp with time zone not null default now(),
   constraint usage_clock_pkey PRIMARY KEY (one),
   constraint usage_clock_one_check CHECK (one)
 );

@@ -266,6 +266,7 @@ export interface Database
     compacting_until: Date | null;
     boot_order: Generated<number[]>;
     nearly_full: Generated<boolean>;
+    growth: 'done' | 'next_boot' | null;
   };
   image_versions: {
     image_id: string;

@@ -14,5 +14,5 @@ export interface UsageTables {
     flushed_bytes: Generated<number>;
     http_bytes: Generated<number>;
   };
-  usage_clock: { one: Generated<boolean>; counted_until: Generated<Date> };
+  usage_clock: { one: Generated<boolean>; counted_until: Generated<Date>; stored_until: Generated<Date> };
 }

@@ -7,7 +7,14 @@ import { randomUUID } from 'node:crypto';
 import { EventEmitter } from 'node:events';
 import type { Duplex } from 'node:stream';
 import { fits } from '../agent-api/check.ts';
-import { type CallAnswer, type HostCall, type PendingCall, RESULTS } from '../agent-api/host-calls.ts';
+import {
+  CALL_SINCE,
+  type CallAnswer,
+  type HostCall,
+  type PendingCall,
+  RESULTS,
+} from '../agent-api/host-calls.ts';
+import { AGENT_PROTOCOL } from '../agent-api/protocol.ts';
 import { AppError, type ErrorCode } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
 
@@ -17,6 +24,8 @@ const TAKEN_WITHIN_MS = 5_000;
 const CALLS_A_HOST = 256;
 /** About how much one poll returns; the next poll, which follows at once, takes the rest. */
 const TAKEN_BYTES = 8 * 1024 * 1024;
+
+const TOO_OLD = "The VM's host runs an older Berth, which cannot do this. Upgrade Berth on the host.";
 
 interface Waiting {
   readonly host_id: HostId;
@@ -55,10 +64,21 @@ export class HostCalls {
     }));
   }
 
-  /** Long poll of a host's agent: its waiting calls, or none after `hold_ms`. */
-  async take(host_id: HostId, hold_ms: number, signal: AbortSignal): Promise<PendingCall[]> {
+  /** Long poll of a host's agent: its waiting calls, or none after `hold_ms`. Those that its version does not know fail. */
+  async take(
+    host_id: HostId,
+    hold_ms: number,
+    signal: AbortSignal,
+    protocol: number = AGENT_PROTOCOL,
+  ): Promise<PendingCall[]> {
     const ended = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(hold_ms)]);
-    const mine = () => [...this.#waiting.values()].filter((each) => each.host_id === host_id && !each.taken);
+    const isKnown = ({ pending: { call }, answer }: Waiting) => {
+      const known = (CALL_SINCE[call.kind] ?? 0) <= protocol;
+      if (!known) answer({ error: { code: 'failed', message: TOO_OLD } });
+      return known;
+    };
+    const mine = () =>
+      [...this.#waiting.values()].filter((each) => each.host_id === host_id && !each.taken && isKnown(each));
     if (mine().length === 0 && !ended.aborted) {
       await new Promise<void>((resolve) => {
         const done = () => {

@@ -156,6 +156,13 @@ export const Disk = named('Disk', {
       'The size of the stored objects of this disk, of all its generations; objects that a fork shares count for both',
     examples: [734_003_200],
   }),
+  growth: Type.Optional(
+    oneOf(['done', 'next_boot'], {
+      description:
+        "What became of the last increase of `disk_gib`. `done`: the guest's root file system has grown. `next_boot`: it grows when the guest boots, or earlier if the VM runs and its host could not do it at once. Absent: there was none",
+      examples: ['done'],
+    }),
+  ),
 });
 export const Consistency = oneOf(['filesystem', 'crash', 'offline']);
 export const VmReason = named('VmReason', {

@@ -19,6 +19,7 @@ export const IMAGE_PATTERN = '^[a-z0-9][a-z0-9.-]{0,62}$';
 export const AUDIT_WORD_PATTERN = '^[A-Za-z0-9_.-]+$';
 export const BASE64URL_PATTERN = '^[A-Za-z0-9_-]+$';
 export const FILE_MODE_PATTERN = '^[0-7]{3,4}$';
+export const LABEL_FILTER_PATTERN = '^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}(=[^\\p{C}]{0,255})?$';
 export const OF_PATTERN: Readonly<Record<string, string>> = {
   [NAME_PATTERN]: 'must be printable characters and not empty',
   [EMAIL_PATTERN]: 'must be an e-mail address',
@@ -32,6 +33,7 @@ export const OF_PATTERN: Readonly<Record<string, string>> = {
   [IMAGE_PATTERN]: 'must be 1 to 63 of a to z, 0 to 9, . and -, and begin with a letter or digit',
   [AUDIT_WORD_PATTERN]: 'must consist of letters, digits, _, . and -',
   [FILE_MODE_PATTERN]: 'must be three or four octal digits, such as 0644',
+  [LABEL_FILTER_PATTERN]: 'must be the key of a label, or key=value',
   [BASE64URL_PATTERN]: 'must be base64url without padding',
 };
 const OF_LABEL_KEY =

@@ -21,10 +21,11 @@ import {
 import { instanceView } from './view.ts';
 
 /** QEMU gets them at its start, so they change only while the VM is stopped. */
-const SIZES = ['cpus', 'memory_mib', 'disk_gib'] as const;
+const SIZES = ['cpus', 'memory_mib'] as const;
 
 /**
- * Changes name, labels and settings. Sizes change only while the VM is stopped, and a disk only grows.
+ * Changes name, labels and settings. CPUs and memory change only while the VM is stopped. A disk only grows; the host of a
+ * running VM is told, and grows its file system.
  * @throws AppError NOT_FOUND, INVALID_REQUEST, CONFLICT, QUOTA_EXCEEDED
  */
 export async function changeInstance(
@@ -45,7 +46,7 @@ export async function changeInstance(
     const state = row.state ?? 'stopped';
     if (SIZES.some((size) => change[size] !== undefined) && state !== 'stopped') {
       throw new AppError('CONFLICT', {
-        message: `The VM is ${state}; cpus, memory_mib and disk_gib change while it is stopped.`,
+        message: `The VM is ${state}; cpus and memory_mib change while it is stopped.`,
       });
     }
     const mode = change.egress_mode ?? row.egress_mode;
@@ -54,7 +55,7 @@ export async function changeInstance(
     }
     if (more_gib > 0) await checkQuota(tx, quotas, principal.org_id, { disk_gib: more_gib });
     await updateInstance(tx, id, change);
-    if (change.disk_gib !== undefined) await growDisk(tx, id, change.disk_gib);
+    if (change.disk_gib !== undefined && more_gib > 0) await growDisk(tx, id, change.disk_gib);
     if (row.host_id) await notify(tx, 'host', row.host_id);
     if (change.wake_on_connect !== undefined) await notify(tx, 'routes');
     return present(await findInstance(tx, principal.org_id, id), 'instance after its change');

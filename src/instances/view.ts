@@ -15,6 +15,7 @@ export function diskView(row: InstanceRow) {
     durable_at: time(row.durable_at),
     dirty_bytes: row.dirty_bytes,
     stored_bytes: row.stored_bytes,
+    ...(row.growth === null ? {} : { growth: row.growth }),
   };
 }
 

@@ -76,7 +76,9 @@ const LIST = tool({
   }),
   hints: READS,
   run: async ({ berth, args, signal }) => {
-    const { data, next_cursor } = await berth.call('listInstances', { query: args }, { signal });
+    const { label, ...others } = args;
+    const query = label === undefined ? others : { ...others, label: [label] };
+    const { data, next_cursor } = await berth.call('listInstances', { query }, { signal });
     return { text: pageText(data.map(lineOf), next_cursor, 'There are no such instances.') };
   },
 });

@@ -6,6 +6,7 @@ import { dropHolder, heldByOthers } from '../disks/segment-store.ts';
 import { listFreed, removeInstance } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
+import { countLastStored } from '../usage/count-store.ts';
 import { deleteSamples } from '../vms/metric-store.ts';
 import { eachInTurn } from './each-in-turn.ts';
 
@@ -35,6 +36,7 @@ async function freeEach(db: Db, store: ObjectStore, log: Log): Promise<void> {
       // `free-segments` deletes the segments that another instance has released since.
       await dropHolder(tx, id, removed);
       await deleteSamples(tx, id);
+      await countLastStored(tx, id);
       await removeInstance(tx, id);
       // Wakes the requests that wait for its VM.
       await notify(tx, 'instance', id);

@@ -1,15 +1,8 @@
 /** Applies what a host's agent reports of its VMs. A report of another host, boot or epoch is fenced. */
-import type {
-  HostKey,
-  KeysReport,
-  MemoryRef,
-  Observation,
-  Report,
-  ReportResponse,
-} from '../agent-api/types.ts';
+import type { HostKey, KeysReport, MemoryRef, Report, ReportResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../instances/store.ts';
+import { getInstance, type InstanceRow, lockInstance, markGrown, setHostKeys } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { invalid } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
@@ -18,7 +11,7 @@ import { changeFor } from './change-for.ts';
 import { announceFlushFailure, answerFlushes, failFlushes } from './flushes.ts';
 import { loseExecs } from './lose-execs-store.ts';
 import { isMemoryKey, orphanMemory, recordMemory } from './memory-store.ts';
-import { observe, TROUBLE_CODES, type VmState } from './model.ts';
+import { observe, type StateObservation, TROUBLE_CODES, type VmState } from './model.ts';
 import {
   clearDirtyBytes,
   findVm,
@@ -41,15 +34,21 @@ export async function applyReport(
     await lockInstance(tx, found.instance_id);
     const vm = present(await findVm(tx, report.vm_id), 'vm under lock');
     const instance = present(await getInstance(tx, vm.instance_id), 'instance under lock');
-    if (report.observed.kind === 'deleted') return instance.deleting ? release(tx, vm, host_id) : 'fenced';
+    const { observed } = report;
+    if (observed.kind === 'deleted') return instance.deleting ? release(tx, vm, host_id) : 'fenced';
     if (instance.vm_id !== vm.id) return 'fenced';
-    if (report.observed.kind === 'suspended') {
-      const { memory } = report.observed;
+    if (observed.kind === 'disk_grown') {
+      await markGrown(tx, instance.id, observed.disk_bytes);
+      await notify(tx, 'instance', instance.id);
+      return 'accepted';
+    }
+    if (observed.kind === 'suspended') {
+      const { memory } = observed;
       await checkMemory(tx, vm, memory);
       if (WANTED_RUNNING.includes(vm.state) || memory.generation !== instance.generation) return 'unwanted';
       await recordMemory(tx, vm, memory, vm.state === 'suspending');
     }
-    await transition(tx, vm, instance, withRestart(vm, report.observed), host_id);
+    await transition(tx, vm, instance, withRestart(vm, observed), host_id);
     return 'accepted';
   });
 }
@@ -87,7 +86,7 @@ const RESTARTED =
   'The VM had failed and was started again. Its disk has everything that the guest wrote to it; what the guest held in memory is lost.';
 
 /** The first report of a boot that was started by itself says what was lost, unless its host knows of more. */
-function withRestart(vm: VmRow, seen: Observation): Observation {
+function withRestart(vm: VmRow, seen: StateObservation): StateObservation {
   const first = seen.kind === 'running' && vm.state === 'starting' && vm.restarted_at !== null;
   if (!first || seen.recovered) return seen;
   return { ...seen, recovered: { code: 'recovered', message: RESTARTED } };
@@ -97,7 +96,7 @@ async function transition(
   tx: Tx,
   vm: VmRow,
   instance: InstanceRow,
-  seen: Observation,
+  seen: StateObservation,
   host_id: HostId,
 ): Promise<void> {
   const next = observe(vm.state, seen.kind);
@@ -143,7 +142,7 @@ const READY_WITH_NEW_HOST_KEY =
  * Only root in the guest changes its host key. Our copy must follow, or strict clients refuse the connection. Without a
  * boot the file may differ from the key that sshd has loaded, so it does not count.
  */
-function hasNewHostKey(vm: VmRow, { host_keys }: InstanceRow, seen: Observation): boolean {
+function hasNewHostKey(vm: VmRow, { host_keys }: InstanceRow, seen: StateObservation): boolean {
   if (seen.kind !== 'running' || seen.resumed || vm.state === 'running') return false;
   const keysOf = (list: readonly HostKey[]) => list.map((key) => key.public_key).join('\n');
   return host_keys !== null && seen.host_keys.length > 0 && keysOf(host_keys) !== keysOf(seen.host_keys);

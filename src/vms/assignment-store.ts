@@ -52,6 +52,7 @@ function assignmentOf(row: AssignedRow, { keys, secrets }: OfGuest): Assignment 
     resume: row.resume,
     user_data: row.user_data_given !== null,
     flush_id: row.flush_id,
+    disk_grows: row.growth === 'next_boot',
     host_key_new: row.host_key_new,
     spec: {
       image: row.image,
@@ -73,6 +74,7 @@ async function assignedRows(tx: Tx, host_id: HostId) {
     tx
       .selectFrom('vms as v')
       .innerJoin('instances as i', 'i.id', 'v.instance_id')
+      .innerJoin('disks as d', 'd.instance_id', 'v.instance_id')
       .leftJoin('flushes as f', (join) =>
         // Running ones too: an agent that restarted during a flush begins it again.
         join.onRef('f.vm_id', '=', 'v.id').on('f.state', 'in', ['queued', 'running']),
@@ -94,7 +96,7 @@ async function assignedRows(tx: Tx, host_id: HostId) {
         ...(['v.id as vm_id', 'v.instance_id', 'v.boot', 'v.epoch', 'v.desired', 'v.state'] as const),
         ...(['v.force', 'v.reboots', 'v.suspended_at', 'f.id as flush_id', 'm.ref as resume'] as const),
         ...(['i.image', 'i.name', 'i.cpus', 'i.memory_mib', 'i.disk_gib', 'i.ssh_port'] as const),
-        ...(['i.auto_flush_seconds', 'i.deleting', 'u.given as user_data_given'] as const),
+        ...(['i.auto_flush_seconds', 'i.deleting', 'u.given as user_data_given', 'd.growth'] as const),
         ...(['i.egress_mode', 'i.egress_allow'] as const),
         ...(['ran.state as last_ran_state', 'elsewhere.epoch as last_elsewhere'] as const),
         sql<boolean>`i.host_keys is null`.as('host_key_new'),

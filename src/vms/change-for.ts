@@ -1,13 +1,12 @@
 /** The row change that an observation causes. Pure. */
 import type { VmReasonCode } from '../agent-api/reasons.ts';
-import type { Observation } from '../agent-api/types.ts';
 import type { HostId } from '../lib/ids.ts';
-import type { VmState } from './model.ts';
+import type { StateObservation, VmState } from './model.ts';
 import { reasonOf, type VmChange, type VmReason, type VmRow } from './store.ts';
 
 type MutableChange = { -readonly [K in keyof VmChange]: VmChange[K] };
 
-export function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId): MutableChange {
+export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host_id: HostId): MutableChange {
   const say = (code: VmReasonCode, message: string): VmReason => ({ code, message, actor: host_id });
   switch (seen.kind) {
     case 'running':

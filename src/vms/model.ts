@@ -77,8 +77,11 @@ export const ACCEPTED_STATE: Record<'start' | 'stop' | 'restart' | 'suspend', Vm
   suspend: 'suspending',
 };
 
+/** Of the VM's state: a disk that has grown changes none. */
+export type StateObservation = Exclude<Observation, { kind: 'disk_grown' }>;
+
 /** An observation of the host, or the state's deadline. */
-export type VmInput = Observation['kind'] | 'deadline';
+export type VmInput = StateObservation['kind'] | 'deadline';
 
 /** The state after an input; null when the input is ignored in that state. */
 export function observe(state: VmState, input: VmInput): VmState | null {

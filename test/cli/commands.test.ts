@@ -104,6 +104,8 @@ describe('instances', () => {
     );
     assert.deepEqual((await cli.done('ls', '-q')).split('\n').sort(), ['', 'db', 'web']);
     assert.equal(await cli.done('ls', '-q', '-l', 'a=b'), 'web\n');
+    assert.equal(await cli.done('ls', '-q', '-l', 'a', '-l', 'a=b'), 'web\n');
+    assert.match(await cli.done('ls', '-l', 'a=b', '-l', 'a=c'), /No instances match/);
     const shown = await cli.done('show', made.id);
     assert.match(shown, /^name +web$/m);
     assert.match(shown, /^cpus +2\nmemory +1 GiB\ndisk +9 GiB,/m);

@@ -58,14 +58,14 @@ describe('sizes', () => {
     const sizes = ['--cpus', '3', '--memory', '2g', '--disk', '20'];
     assert.match(await cli.done('set', name, ...sizes), /^cpus +3\nmemory +2 GiB\ndisk +20 GiB,/m);
     const on = await instanceIn(api, who, 'running');
-    const said = await cli.fails(2, 'set', on.name, '--disk', '30g');
+    const said = await cli.fails(2, 'set', on.name, '--cpus', '3', '--disk', '30g');
     assert.match(
       said,
       new RegExp(
-        `${on.name} is running. .*must be stopped\n {2}next: berth set ${on.name} --disk 30g --yes\n$`,
+        `${on.name} is running. .*must be stopped\n {2}next: berth set ${on.name} --cpus 3 --disk 30g --yes\n$`,
       ),
     );
-    const setting = cli.start(['set', on.name, '--disk', '30g', '--yes']);
+    const setting = cli.start(['set', on.name, '--cpus', '3', '--disk', '30g', '--yes']);
     await api.agent.assigned(on.id, 'it is to stop', ({ desired }) => desired === 'stopped');
     await api.agent.stopped(on.id);
     await api.agent.assigned(on.id, 'it starts again', ({ desired }) => desired === 'running');
@@ -79,6 +79,32 @@ describe('sizes', () => {
       /next:/,
       'a taken name is not that',
     );
+  });
+});
+
+describe('a disk', () => {
+  test('grows while the VM runs; the answer says so', async () => {
+    const { id, name } = await instanceIn(api, who, 'running');
+    const setting = cli.start(['set', name, '--disk', '30g']);
+    const { spec } = await api.agent.assigned(id, 'it grows', ({ disk_grows }) => disk_grows);
+    assert.match(
+      await cli.done('show', name),
+      /^disk +30 GiB.*\n +The root file system grows to 30 GiB when/m,
+    );
+    await api.agent.observe(id, { kind: 'disk_grown', disk_bytes: spec.disk_bytes });
+    const { code, out, err } = await setting.ended;
+    assert.deepEqual([code, err], [0, '']);
+    assert.match(
+      out,
+      /\nstate +running\n.*\ndisk +30 GiB,.*\nThe root file system has grown to 30 GiB\.\n$/s,
+    );
+  });
+
+  test('of a stopped VM grows at its next boot', async () => {
+    const { name } = await api.instance(who);
+    const said = await cli.done('set', name, '--disk', '30g');
+    assert.match(said, /The root file system grows to 30 GiB when the guest boots\./);
+    assert.equal((await cli.json<InstanceOut>('show', name)).disk.growth, 'next_boot');
   });
 });
 

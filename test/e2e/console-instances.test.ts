@@ -235,6 +235,24 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('grows the disk of a running VM without a question, and restarts it after a failure if told to', async () => {
+    const visited = await visit();
+    const { who, page, button, leave } = visited;
+    const { id, name } = await instanceIn(api, who, 'running');
+    await show(visited, name, '/settings');
+    await page.getByLabel('Disk, GiB').fill('20');
+    await page.getByRole('combobox', { name: 'Restart' }).selectOption('on_failure');
+    await button('Save').click();
+    const { spec } = await api.agent.assigned(id, 'it grows', ({ disk_grows }) => disk_grows);
+    await api.agent.observe(id, { kind: 'disk_grown', disk_bytes: spec.disk_bytes });
+    await page.getByText('Saved. The root file system has grown to 20 GiB.').waitFor();
+    const { disk_gib, restart, vm } = await read(visited, id);
+    assert.deepEqual([disk_gib, restart, vm.state], [20, 'on_failure', 'running']);
+    await show(visited, name);
+    await page.getByText('on failure', { exact: true }).waitFor();
+    await leave();
+  });
+
   test('names what a flush saved on its receipt', async () => {
     const visited = await visit();
     const { who, page, button, leave } = visited;

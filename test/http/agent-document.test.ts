@@ -12,7 +12,7 @@ import { untrustedText } from '../../src/lib/untrusted-text.ts';
 type Schema = Record<string, unknown>;
 const document = JSON.parse(agentDocument()) as { paths: Schema; components: { schemas: Schema } };
 
-test('openapi/agent-v2.json is what the schemas say (if not: node src/agent-api/write-document.ts)', async () => {
+test('openapi/agent-v3.json is what the schemas say (if not: node src/agent-api/write-document.ts)', async () => {
   assert.equal(await readFile(AGENT_DOCUMENT_PATH, 'utf8'), agentDocument());
 });
 

@@ -194,7 +194,11 @@ describe('200', () => {
     assert.deepEqual(await find('label=env'), [b.id, a.id]);
     assert.deepEqual(await find('label=env=prod'), [a.id]);
     assert.deepEqual(await find('label=env%3Dprod&state=running'), []);
-    assert.deepEqual(await find(`label=${encodeURIComponent(`env' or '1'='1`)}`), []);
+    assert.deepEqual(await find('label=env=prod&label=tier=1'), [a.id]);
+    assert.deepEqual(await find('label=env&label=tier'), [a.id]);
+    assert.deepEqual(await find('label=env=dev&label=tier'), []);
+    assert.deepEqual(await find('label=env=dev&label=env=prod'), []);
+    assert.deepEqual(await find(`label=${encodeURIComponent(`env=' or '1'='1`)}`), []);
   });
 });
 
@@ -280,6 +284,28 @@ describe('400', () => {
       assertError(await client.get(`${INSTANCES}?${query}`), 'INVALID_REQUEST');
     });
   }
+  test('a label that no instance can have: the error names the parameter', async () => {
+    for (const label of [
+      '',
+      '=prod',
+      `env' or '1'='1`,
+      `${'k'.repeat(64)}=v`,
+      `env=${'v'.repeat(256)}`,
+      'a=\n',
+    ]) {
+      const { details } = assertError(
+        await client.get(`${INSTANCES}?label=env&label=${encodeURIComponent(label)}`),
+        'INVALID_REQUEST',
+      );
+      assert.deepEqual(
+        details,
+        [{ field: 'label.1', issue: 'must be the key of a label, or key=value' }],
+        label,
+      );
+    }
+    const many = Array.from({ length: 17 }, (_, i) => `label=l${i}`).join('&');
+    assertError(await client.get(`${INSTANCES}?${many}`), 'INVALID_REQUEST', /label/);
+  });
   test('unknown query parameters on every other call', async () => {
     const { id } = await api.instance(owner);
     assertError(await client.post(`${INSTANCES}?x=1`, { name: newName() }), 'INVALID_REQUEST', /x/);
@@ -333,9 +359,9 @@ describe('409', () => {
     assert.deepEqual(answers.map((each) => each.status).sort(), [201, ...Array(19).fill(409)]);
   });
   for (const state of ['starting', 'running', 'stopping', 'failed'] as const) {
-    test(`PATCH of cpus, memory and disk while ${state}`, async () => {
+    test(`PATCH of cpus and memory while ${state}`, async () => {
       const { id } = await instanceIn(api, owner, state);
-      for (const change of [{ cpus: 2 }, { memory_mib: 1024 }, { disk_gib: 9 }]) {
+      for (const change of [{ cpus: 2 }, { memory_mib: 1024 }]) {
         const answer = await client.patch(`${INSTANCES}/${id}`, change);
         assertError(answer, 'CONFLICT', new RegExp(`is ${state}.*while it is stopped`));
       }

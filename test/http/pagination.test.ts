@@ -118,6 +118,10 @@ test('a cursor of a filtered list is refused with another filter', async () => {
   const { next_cursor } = await read(api.as(who), '/v1/instances?label=a&limit=1');
   assertError(await api.as(who).get(`/v1/instances?cursor=${next_cursor}`), 'INVALID_REQUEST');
   assertError(await api.as(who).get(`/v1/instances?label=b&cursor=${next_cursor}`), 'INVALID_REQUEST');
+  assertError(
+    await api.as(who).get(`/v1/instances?label=a&label=b&cursor=${next_cursor}`),
+    'INVALID_REQUEST',
+  );
   assert.equal((await read(api.as(who), `/v1/instances?label=a&cursor=${next_cursor}`)).data.length, 1);
 });
 

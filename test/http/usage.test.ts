@@ -2,9 +2,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { METRICS, type Spreads } from '../../src/agent-api/metric-types.ts';
+import { transaction } from '../../src/db/pool.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { countUsage } from '../../src/tasks/count-usage.ts';
-import { deleteOldUsage } from '../../src/usage/count-store.ts';
+import { countLastStored, deleteOldUsage } from '../../src/usage/count-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import type { Person } from '../support/people.ts';
@@ -36,7 +37,8 @@ async function read(who: Person, query = '') {
 }
 
 /** As if everything was counted until then. */
-const countedUntil = (until: Date) => db.updateTable('usage_clock').set({ counted_until: until }).execute();
+const countedUntil = (until: Date) =>
+  db.updateTable('usage_clock').set({ counted_until: until, stored_until: until }).execute();
 
 /** A VM of 2 GiB that ran from minute 30 to minute 75 of HOUR, with a disk of half a GiB stored since minute 0. */
 async function ranPastAnHour(who: Person): Promise<InstanceId> {
@@ -91,6 +93,34 @@ describe('running time, memory and stored bytes', () => {
     const seconds = data.reduce((sum, { running_seconds }) => sum + running_seconds, 0);
     assert.ok(seconds >= 10 && seconds < 60, `${seconds} s`);
   });
+});
+
+test('stored bytes are shown to the present second, counted or not, and stay when their instance is deleted', async () => {
+  const owner = await api.person();
+  const { id } = await instanceIn(api, owner, 'stopped');
+  const seconds = 600;
+  const began = new Date(Date.now() - seconds * 1000);
+  await db
+    .updateTable('instances')
+    .set({ created_at: at(0) })
+    .where('id', '=', id)
+    .execute();
+  await db.updateTable('disks').set({ stored_bytes: GIB }).where('instance_id', '=', id).execute();
+  const requireShown = async () => {
+    const { data } = await read(owner);
+    const hours = data.reduce((sum, { stored_gib_hours }) => sum + stored_gib_hours, 0);
+    assert.ok(Math.abs(hours * 3600 - seconds) < 60, `${hours * 3600} s`);
+  };
+  await countedUntil(began);
+  await requireShown();
+  await countUsage(db);
+  await requireShown();
+  await countedUntil(began);
+  await db.deleteFrom('usage_hours').where('instance_id', '=', id).execute();
+  await transaction(db, (tx) => countLastStored(tx, id));
+  await db.deleteFrom('instances').where('id', '=', id).execute();
+  await countUsage(db);
+  await requireShown();
 });
 
 test('processor time is counted from the reported minutes, each once', async () => {

@@ -137,10 +137,10 @@ function createByCurl({ body, start, ssh_key_ids }: Creation, url: string): stri
   return [`INSTANCE_ID=$(${create} |\n  ${read})`, ...later].join('\n');
 }
 
-const STOP_FIRST = '# A new size needs a stopped VM: DELETE …/vm, and wait until it is stopped.\n';
+const STOP_FIRST = '# Other CPUs or memory need a stopped VM: DELETE …/vm, and wait until it is stopped.\n';
 
-const isResizeOfRunning = ({ vm }: Instance, { cpus, memory_mib, disk_gib }: ChangeInstanceRequest) =>
-  vm.state !== 'stopped' && (cpus ?? memory_mib ?? disk_gib) !== undefined;
+const isResizeOfRunning = ({ vm }: Instance, { cpus, memory_mib }: ChangeInstanceRequest) =>
+  vm.state !== 'stopped' && (cpus ?? memory_mib) !== undefined;
 
 /** The change of an instance's settings, or null if the form holds what the instance has. */
 export function changeCommands(

@@ -137,8 +137,9 @@ export function SizeFields({ of, issues }: { readonly of?: Size; readonly issues
   );
 }
 
-export function isSize(of: Size, wanted: Size): boolean {
-  return of.cpus === wanted.cpus && of.memory_mib === wanted.memory_mib && of.disk_gib === wanted.disk_gib;
+/** The same CPUs and memory, which change only while the VM is stopped. */
+export function isMachine(of: Size, wanted: Size): boolean {
+  return of.cpus === wanted.cpus && of.memory_mib === wanted.memory_mib;
 }
 
 export function readSize(form: FormData): Size {

@@ -15,7 +15,7 @@ import { changeCommands, changedFields } from './as-commands.ts';
 import { useInstanceForm } from './change-instance.ts';
 import { CommandView } from './command-view.tsx';
 import {
-  isSize,
+  isMachine,
   LabelsField,
   labelsText,
   readLabels,
@@ -27,6 +27,7 @@ import {
 } from './instance-form.tsx';
 import { ResizeDialog } from './resize-dialog.tsx';
 
+/** Its CPUs and memory. The disk grows at any time. */
 const isFixed = ({ vm }: Instance) => vm.state !== 'stopped';
 
 /** What differs from the instance: the audit log names what was sent, and others may change the rest meanwhile. */
@@ -42,8 +43,14 @@ function readForm(form: FormData, instance: Instance): ChangeInstanceRequest {
     ...(labels === labelsText(instance.labels) ? {} : { labels: readLabels(labels) }),
     ...readSettings(form),
     generations_keep: { last: Number(form.get('last')), daily_days: Number(form.get('daily_days')) },
-    ...(isFixed(instance) ? {} : readSize(form)),
+    ...(isFixed(instance) ? { disk_gib: readSize(form).disk_gib } : readSize(form)),
   };
+}
+
+function growthWords({ disk_gib, disk }: Instance, before: Instance): string[] {
+  if (disk_gib === before.disk_gib) return [];
+  if (disk.growth === 'done') return [`The root file system has grown to ${disk_gib} GiB.`];
+  return [`The root file system grows to ${disk_gib} GiB when the guest boots.`];
 }
 
 interface Resize {
@@ -61,15 +68,16 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
   const work = async (form: FormData, element: HTMLFormElement) => {
     const body = readChanges(form, shown);
     const size = readSize(form);
-    if (isFixed(shown) && !isSize(shown, size)) {
-      setResize({ settings: body, size, form: element });
+    if (isFixed(shown) && !isMachine(shown, size)) {
+      const { disk_gib: _, ...settings } = body;
+      setResize({ settings, size, form: element });
       return;
     }
     const changed = Object.keys(body).length === 0 ? instance : await change(body);
     putInstance(changed);
     // Saved values are no longer edits: from now on the fields follow the live state.
     element.reset();
-    tell('good', 'Saved.');
+    tell('good', ['Saved.', ...growthWords(changed, shown)].join(' '));
     if (changed.name !== name) navigate(`/instances/${changed.name}/settings`, { replace: true });
   };
   return (
@@ -99,7 +107,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
               <p class="hint">
                 {vm.state === 'stopped'
                   ? 'The next start has the new size. A disk only grows.'
-                  : 'A new size needs a stopped VM: you are asked before it is stopped. A disk only grows.'}
+                  : 'Other CPUs or memory need a stopped VM: you are asked before it is stopped. The disk grows at once; it only grows.'}
               </p>
               <SettingsFields of={shown} issues={issues} />
               <LabelsField of={shown.labels} issue={issues['labels']} />

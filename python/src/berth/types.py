@@ -134,7 +134,7 @@ class ChangeInstanceRequest(TypedDict, total=False):
     memory_mib: int
     """Can be changed while the VM is stopped; applies from the next start"""
     disk_gib: int
-    """Can only grow. Can be changed while the VM is stopped; applies from the next start, which also grows the root file system"""
+    """Can only grow. If the VM runs, the answer waits up to 15 s until its root file system has grown; `disk.growth` says whether it has. Otherwise it grows at the next boot"""
 
 class ChangeMeRequest(TypedDict, total=False):
     name: str
@@ -362,7 +362,7 @@ class DeniedDestination(_DeniedDestinationRequired, total=False):
     port: int
     """Absent: a look-up, or a protocol without ports"""
 
-class Disk(TypedDict):
+class _DiskRequired(TypedDict):
     size_bytes: int
     generation: int
     """The newest durable generation; 0 before the first flush"""
@@ -371,6 +371,11 @@ class Disk(TypedDict):
     """Bytes that the guest has written to its disk and that are not durable yet; at most 5 s old. What the guest still holds in memory is not counted, and a flush saves it too. After a VM has died, an upper bound until the next flush"""
     stored_bytes: int
     """The size of the stored objects of this disk, of all its generations; objects that a fork shares count for both"""
+
+
+class Disk(_DiskRequired, total=False):
+    growth: Literal["done", "next_boot"]
+    """What became of the last increase of `disk_gib`. `done`: the guest's root file system has grown. `next_boot`: it grows when the guest boots, or earlier if the VM runs and its host could not do it at once. Absent: there was none"""
 
 class Egress(TypedDict):
     mode: EgressMode

@@ -11,7 +11,7 @@ import { collect } from '../reading.ts';
 import { savedState } from '../saved-state.ts';
 import { waitFor, watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
-import { labelsText, rowsOf, stateOf } from './instance-rows.ts';
+import { growthWords, labelsText, rowsOf, stateOf } from './instance-rows.ts';
 import { DEFAULTS, SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
 
 async function show({ terminal, session }: Call, instance: Instance): Promise<undefined> {
@@ -74,12 +74,15 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
         type: 'string',
         short: 'l',
         value: 'KEY=VALUE',
-        help: 'only instances with this label; or KEY alone',
+        multiple: true,
+        help: 'only instances with this label, or KEY alone; repeatable: all must match',
       },
     },
     run: async ({ session, options, terminal }) => {
-      const [state, label] = [options.text('state') as Instance['vm']['state'], options.text('label')];
-      const instances = await collect(session.berth().instances.list({ state, label, limit: 200 }));
+      const [state, label] = [options.text('state') as Instance['vm']['state'], options.list('label')];
+      const instances = await collect(
+        session.berth().instances.list({ state, label: label && [...label], limit: 200 }),
+      );
       terminal.list(instances, {
         headings: ['NAME', 'STATE', 'CPUS', 'MEMORY', 'DISK', { for_people: 'SAVED' }, 'CREATED'],
         row: (each) => [
@@ -140,7 +143,7 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     args: ['NAME'],
     names_instances: true,
     summary: 'change an instance',
-    details: 'For a new size a running VM is stopped, and started again.',
+    details: 'A disk grows while its VM runs. For other sizes a running VM is stopped, and started again.',
     example: 'berth set web --memory 2g --auto-flush 30s',
     options: {
       ...SETTINGS,
@@ -167,7 +170,11 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
         doing: 'resize it',
         work: change,
       });
-      return show(call, runs_again ? await berth.instances.get(instance.id) : result);
+      const now = runs_again ? await berth.instances.get(instance.id) : result;
+      await show(call, now);
+      if (now.disk_gib !== instance.disk_gib && now.disk.growth === 'done')
+        call.terminal.say(growthWords(now));
+      return undefined;
     },
   },
   {

@@ -54,6 +54,12 @@ function forkedRow({ forked_from }: Instance, parent: string): Row[] {
   return [['forked from', `${parent}, generation ${generation}${without}`]];
 }
 
+export function growthWords({ disk, disk_gib }: Pick<Instance, 'disk' | 'disk_gib'>): string {
+  return disk.growth === 'done'
+    ? `The root file system has grown to ${disk_gib} GiB.`
+    : `The root file system grows to ${disk_gib} GiB when the guest boots.`;
+}
+
 export function rowsOf(instance: Instance, parent: string): Row[] {
   const { vm, disk } = instance;
   return [
@@ -67,6 +73,7 @@ export function rowsOf(instance: Instance, parent: string): Row[] {
     ['cpus', String(instance.cpus)],
     ['memory', bytes(instance.memory_mib * 2 ** 20)],
     ['disk', `${instance.disk_gib} GiB, of which ${bytes(disk.stored_bytes)} are stored`],
+    ...(disk.growth === 'next_boot' ? ([['', growthWords(instance)]] as Row[]) : []),
     ['generation', disk.generation === 0 ? 'none yet' : `${disk.generation}, ${when(disk.durable_at)}`],
     ['saved', savedState(instance)],
     ['auto-flush', autoFlushOf(instance)],

@@ -114,7 +114,7 @@ function keep(text: string | undefined): CreateInstanceRequest['generations_keep
   return { last: Number(last), daily_days: Number(daily_days) };
 }
 
-/** Options that need a stopped instance. */
+/** Sizes. Those but the disk's need a stopped instance. */
 export function sizesOf({ options }: Call) {
   const disk_mib = sizeMib('disk', options.text('disk'), 'gib');
   return {

@@ -15,6 +15,7 @@ const DISK = {
   ...{ instance_id: newId('inst'), key_prefix: 'disks/x', size_bytes: 65_536, write_key: null },
   ...{
     head: HEAD,
+    headOrNull: { size_bytes: 65_536 },
     map: new BlockMap(),
     load: async () => undefined,
     refresh: async () => HEAD,
@@ -25,6 +26,7 @@ const RECORD = { epoch: 1, counts_from: 'made', full_compare: false, frozen: fal
 const nothing = async () => undefined;
 /** Of a disk that was not flushed yet. */
 const UNKNOWN = {
+  sizeBytes: async () => 65_536,
   noteBegun: () => undefined,
   noteFrozen: nothing,
   noteThawed: nothing,
@@ -76,6 +78,15 @@ test('a receipt without a commit is not given for a head that the database has l
   const options = optionsOf(machine, 'offline');
   const disk = { ...options.disk, refresh: async () => ({ ...HEAD, commit_id: 'before' }) };
   await assert.rejects(flushMachine({ ...options, disk } as never), HeadMovedError);
+});
+
+test('a disk that is larger than the database knows is not flushed: its growth was lost there', async (t) => {
+  const machine = {
+    folder: { runtime: await runtimeFolder(t) },
+    ...{ qmp: { execute: async () => [] }, record: RECORD, gone: false },
+    disk: { ...UNKNOWN, sizeBytes: async () => 2 ** 30 },
+  };
+  await assert.rejects(flushMachine(optionsOf(machine, 'offline')), /the disk has 1 GiB.*set disk_gib to 1/);
 });
 
 test('a backup job whose speed QEMU does not confirm is cancelled, and its guest continues', async (t) => {

@@ -48,6 +48,7 @@ export interface FlushOptions {
 export async function flushMachine(options: FlushOptions): Promise<FlushReceipt> {
   const started = performance.now();
   const { machine, disk } = options;
+  const size_bytes = await sizeOf(machine, disk);
   await disk.load();
   await disk.renewKeys(machine.record, options.signal);
   const { commit_id } = disk.head;
@@ -73,7 +74,7 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
     epoch: machine.record.epoch,
     generation,
     key_prefix: disk.key_prefix,
-    size_bytes: disk.size_bytes,
+    size_bytes,
     head: disk.map,
     data_key: disk.write_key,
     signal: options.signal,
@@ -93,6 +94,17 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   } finally {
     await server.close(1_000);
   }
+}
+
+/** QEMU's, because its disk grows after the database's. @throws Error if the database has lost a growth */
+async function sizeOf(machine: Machine, disk: DiskState): Promise<number> {
+  const size_bytes = await machine.disk.sizeBytes();
+  if ((disk.headOrNull?.size_bytes ?? 0) < size_bytes) await disk.refresh();
+  if (disk.size_bytes >= size_bytes) return size_bytes;
+  const [here, known] = [size_bytes, disk.size_bytes].map((bytes) => bytes / 2 ** 30);
+  throw new Error(
+    `the disk has ${here} GiB, and the database knows of ${known}, because it was set back: set disk_gib to ${here}`,
+  );
 }
 
 /** A receipt without a commit must name a head that the database still has. @throws HeadMovedError */

@@ -5,9 +5,9 @@
  * The disk counts as untouched all the same if the guest was frozen, wrote at most once until the thaw, the flush succeeded, and
  * no other block is marked.
  */
-import { present } from '../../lib/assert.ts';
+import { assert, present } from '../../lib/assert.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
-import type { BlockStats } from '../qmp/types.ts';
+import type { BlockNodeInfo, BlockStats } from '../qmp/types.ts';
 import { DEVICES, NODES } from '../vm/qemu-command.ts';
 
 export const DIRTY_BITMAP = 'dirty';
@@ -30,9 +30,24 @@ export class MachineDisk {
 
   /** Bytes marked in the bitmap since the last finished flush; null: there is no bitmap. */
   async markedBytes(): Promise<number | null> {
-    const nodes = await this.#qmp.execute('query-named-block-nodes', { flat: true });
-    const overlay = nodes.find((node) => node['node-name'] === NODES.overlay);
+    const overlay = await this.#overlay();
     return overlay?.['dirty-bitmaps']?.find((each) => each.name === DIRTY_BITMAP)?.count ?? null;
+  }
+
+  /** The size that the guest may see. While a growth is under way, the database has a larger one. */
+  async sizeBytes(): Promise<number> {
+    return present(await this.#overlay(), 'the overlay').image['virtual-size'];
+  }
+
+  /** The new part reads as zeroes. Also tells the guest. @throws QmpError while a job or an export has the disk */
+  async resize(size_bytes: number): Promise<void> {
+    assert((await this.sizeBytes()) <= size_bytes, 'a disk never shrinks');
+    await this.#qmp.execute('block_resize', { 'node-name': NODES.overlay, size: size_bytes });
+  }
+
+  async #overlay(): Promise<BlockNodeInfo | undefined> {
+    const nodes = await this.#qmp.execute('query-named-block-nodes', { flat: true });
+    return nodes.find((node) => node['node-name'] === NODES.overlay);
   }
 
   /** A flush begins. */

@@ -38,6 +38,13 @@ export class OverlayExport {
     return NbdClient.connect({ path: this.#options.socket_path, export_name: EXPORT, signal });
   }
 
+  /** Ends the export, and its connections, until the next {@link connect}. */
+  async withdraw(): Promise<void> {
+    this.#served = undefined;
+    // Fails if there is none.
+    await this.#options.qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
+  }
+
   /**
    * Makes QEMU write its cached part of the overlay, above all its tables, and sync the file.
    * @throws NbdError if the host's disk fails; the signal's reason

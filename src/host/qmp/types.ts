@@ -206,6 +206,7 @@ export interface QmpCommands {
   'query-block-exports': Call<undefined, readonly BlockExportInfo[]>;
   'blockdev-add': Call<BlockdevOptions, Empty>;
   'blockdev-del': Call<{ readonly 'node-name': string }, Empty>;
+  block_resize: Call<{ readonly 'node-name': string; readonly size: number }, Empty>;
   'blockdev-reopen': Call<{ readonly options: readonly BlockdevOptions[] }, Empty>;
   'blockdev-backup': Call<BackupArguments, Empty>;
   'nbd-server-start': Call<{ readonly addr: NbdListen; readonly 'max-connections'?: number }, Empty>;

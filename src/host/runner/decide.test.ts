@@ -24,6 +24,7 @@ const situation: fc.Arbitrary<Situation> = fc.record({
   reboots_done: fc.nat(3),
   flush_asked: fc.boolean(),
   flush_due: fc.boolean(),
+  growth_wanted: fc.boolean(),
   trouble_unreported: fc.boolean(),
 });
 
@@ -38,6 +39,8 @@ function after(now: Situation, step: Step): Situation {
       return { ...now, machine: 'booting', reboots_done: now.reboots_wanted };
     case 'flush':
       return { ...now, flush_asked: false, flush_due: false };
+    case 'grow_disk':
+      return { ...now, growth_wanted: false };
     case 'report_trouble':
       return { ...now, trouble_unreported: false };
     case 'suspend':

@@ -39,6 +39,8 @@ export interface Situation {
   readonly flush_asked: boolean;
   /** The automatic flush is due. It may stay due after the guest has ended. */
   readonly flush_due: boolean;
+  /** The running guest's disk was increased, and this boot of it was not told. */
+  readonly growth_wanted: boolean;
   /** The guest's trouble (no disk space, silent agent) began or ended, and that was not reported. */
   readonly trouble_unreported: boolean;
 }
@@ -48,6 +50,7 @@ export const STEPS = [
   'await_guest',
   'reboot',
   'flush',
+  'grow_disk',
   'suspend',
   'cancel_suspend',
   'power_off',
@@ -102,6 +105,8 @@ function decideRunning(now: Situation): Step {
       if (now.suspend_abandoned) return 'cancel_suspend';
       if (now.trouble_unreported) return 'report_trouble';
       if (now.reboots_wanted > now.reboots_done) return 'reboot';
+      // Before a flush, which may be long: it is short, and not tried again.
+      if (now.growth_wanted) return 'grow_disk';
       return now.flush_asked || now.flush_due ? 'flush' : 'nothing';
   }
 }

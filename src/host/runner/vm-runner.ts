@@ -210,6 +210,7 @@ export class VmRunner {
       reboots_done: local.machine?.record.reboots_done ?? 0,
       flush_asked: this.#steps.isFlushAsked(assignment),
       flush_due: this.#auto.due,
+      growth_wanted: this.#steps.isGrowthWanted(assignment),
       trouble_unreported: this.#steps.hasUnreportedTrouble,
     };
   }

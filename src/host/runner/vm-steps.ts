@@ -14,6 +14,7 @@ import type { Machine } from '../machine/machine.ts';
 import type { VmFolder } from '../machine/record.ts';
 import type { SecretPusher } from '../secrets/secret-pusher.ts';
 import type { Ending, Step } from './decide.ts';
+import { DiskGrowth } from './disk-growth.ts';
 import { DiskSaver } from './disk-saver.ts';
 import { powerOffGuest, rebootGuest } from './guest-power.ts';
 import { GuestReadiness } from './guest-readiness.ts';
@@ -48,6 +49,7 @@ export class VmSteps {
   readonly #saver: DiskSaver;
   readonly #suspension: Suspension;
   readonly #readiness: GuestReadiness;
+  readonly #growth: DiskGrowth;
   readonly #guest_reports = new GuestReports((observed) => this.#report(observed));
   /** The machine that is waited for, until its guest answers. */
   #awaited: Machine | null = null;
@@ -63,6 +65,7 @@ export class VmSteps {
     };
     this.#saver = new DiskSaver({ ...actions, local, reporter, log: context.log });
     this.#suspension = new Suspension({ ...actions, local, reporter, context, keys });
+    this.#growth = new DiskGrowth(context.log);
     this.#readiness = new GuestReadiness({ ...actions, local, context, keys, secrets, folder });
   }
 
@@ -74,6 +77,10 @@ export class VmSteps {
 
   get hasUnreportedTrouble(): boolean {
     return this.#guest_reports.hasUnreportedTrouble(this.#parts.local.machine);
+  }
+
+  isGrowthWanted(assignment: Assignment | null): boolean {
+    return this.#growth.isWanted(assignment, this.#parts.local.machine);
   }
 
   isFlushAsked(assignment: Assignment | null): boolean {
@@ -95,6 +102,8 @@ export class VmSteps {
         return this.#reboot(signal);
       case 'flush':
         return this.#flush(signal);
+      case 'grow_disk':
+        return this.#growDisk(signal);
       case 'suspend':
         return this.#suspend(signal);
       case 'cancel_suspend':
@@ -186,6 +195,12 @@ export class VmSteps {
     const { auto } = this.#parts;
     auto.began();
     auto.ended(await this.#saver.flush(this.#current, signal));
+  }
+
+  async #growDisk(signal: AbortSignal): Promise<void> {
+    const { disk_bytes } = this.#current.spec;
+    if (await this.#growth.attempt(this.#parts.local.running, disk_bytes, signal))
+      await this.#report({ kind: 'disk_grown', disk_bytes });
   }
 
   async #save(signal: AbortSignal): Promise<void> {

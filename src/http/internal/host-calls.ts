@@ -5,7 +5,7 @@ import type { FastifyInstance } from 'fastify';
 import { POLL_HOLD_MS } from '../../agent-api/client.ts';
 import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../../agent-api/host-calls.ts';
 import { joinStreams } from '../../agent-api/join-streams.ts';
-import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../../agent-api/protocol.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, protocolOf, refusalBody } from '../../agent-api/protocol.ts';
 import { ROUTES } from '../../agent-api/routes.ts';
 import { AppError } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
@@ -26,9 +26,10 @@ export function registerHostCalls(
   { db, host_calls, log }: InternalContext,
   { admit, tunnels }: { admit: AdmitHost; tunnels: boolean },
 ): void {
-  serve(app, ROUTES.calls, async ({ host, body, reply }) => {
-    if (body.fresh) host_calls.failTaken(host.id);
-    return { calls: await host_calls.take(host.id, POLL_HOLD_MS, disconnectSignal(reply)) };
+  serve(app, ROUTES.calls, async ({ host: { id }, body, request, reply }) => {
+    if (body.fresh) host_calls.failTaken(id);
+    const protocol = protocolOf(request.headers);
+    return { calls: await host_calls.take(id, POLL_HOLD_MS, disconnectSignal(reply), protocol) };
   });
   serve(app, ROUTES.answerCall, async ({ host, body }) =>
     accepted(host_calls.answer(host.id, body.id, body.answer as CallAnswer)),

@@ -1,8 +1,9 @@
 import { type Static, Type } from 'typebox';
+import { awaitGrowth } from '../../instances/await-growth.ts';
 import { changeInstance, deleteInstance } from '../../instances/change-instance.ts';
 import { createInstance } from '../../instances/create-instance.ts';
 import { findInstance, type InstanceChange, listInstances } from '../../instances/store.ts';
-import { instanceView } from '../../instances/view.ts';
+import { diskView, instanceView, vmView } from '../../instances/view.ts';
 import { checkedEntries } from '../../lib/egress-policy.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { type InstanceId, isId } from '../../lib/ids.ts';
@@ -28,8 +29,15 @@ import {
   RestartPolicySchema,
   VmStateSchema,
 } from '../schemas.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
 import type { App } from '../typed-app.ts';
-import { DNS_LABEL_PATTERN, IMAGE_PATTERN, NO_NUL_PATTERN, PRINTABLE_PATTERN } from '../validation-words.ts';
+import {
+  DNS_LABEL_PATTERN,
+  IMAGE_PATTERN,
+  LABEL_FILTER_PATTERN,
+  NO_NUL_PATTERN,
+  PRINTABLE_PATTERN,
+} from '../validation-words.ts';
 
 export const DnsLabel = Type.String({
   maxLength: 63,
@@ -110,7 +118,8 @@ const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   disk_gib: Type.Optional(
     Type.Integer({
       ...DISK_GIB,
-      description: `Can only grow. ${WHILE_STOPPED}, which also grows the root file system`,
+      description:
+        'Can only grow. If the VM runs, the answer waits up to 15 s until its root file system has grown; `disk.growth` says whether it has. Otherwise it grows at the next boot',
     }),
   ),
 });
@@ -208,15 +217,22 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
           }),
         ),
         label: Type.Optional(
-          Type.String({
-            maxLength: 320,
-            pattern: PRINTABLE_PATTERN,
-            description: 'Only those with this label: `key` or `key=value`',
-          }),
+          Type.Array(
+            Type.String({ maxLength: 320, pattern: LABEL_FILTER_PATTERN, examples: ['env=production'] }),
+            {
+              maxItems: 16,
+              description:
+                'Only those with this label: `key=value`, or `key` with any value; repeatable: all must match',
+            },
+          ),
         ),
         state: Type.Optional(VmStateSchema),
       }),
       response: { 200: pageOf(Instance) },
+    },
+    // A parameter that is given once is no list.
+    preValidation: async ({ query }) => {
+      if (typeof query.label === 'string') query.label = [query.label];
     },
     handler: (request) => {
       const principal = principalOf(request);
@@ -276,6 +292,7 @@ function registerChange(app: App, context: AppContext): void {
         ...egressColumns(egress ?? {}),
       } as InstanceChange;
       const mutation = { action: 'instance.change' };
+      const { org_id } = principalOf(request);
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const row = await changeInstance(tx, context.quotas, principal, id, change, (version) =>
           requireMatch(request, version),
@@ -283,7 +300,9 @@ function registerChange(app: App, context: AppContext): void {
         setEtag(reply, row.version);
         return { status: 200, body: instanceView(row), target: id, data: { change } };
       });
-      return body;
+      if (change.disk_gib === undefined) return body;
+      const row = await awaitGrowth(context, org_id, id, disconnectSignal(reply));
+      return row ? { ...body, disk: diskView(row), vm: vmView(row) } : body;
     },
   });
 }
