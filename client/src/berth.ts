@@ -16,6 +16,7 @@ import type {
   CreatePortRequest,
   CreateWebhookRequest,
   Event,
+  ForkRequest,
   Instance,
   LoginRequest,
   ReplaceKeySetRequest,
@@ -266,6 +267,21 @@ export class Instances {
 
   flushVm(id: string, options?: CallOptions) {
     return this.#transport.call('flushVm', { path: { id } }, options);
+  }
+
+  /** What `restore` can return to and `fork` can begin from, newest first. */
+  generations(id: string, options?: CallOptions) {
+    return this.#berth.list('listGenerations', { path: { id } }, options);
+  }
+
+  /** Creates an instance with the disk of this one, as of its last flush or an older generation. */
+  fork(id: string, body: ForkRequest, options?: CallOptions): Promise<Instance> {
+    return this.#transport.call('forkInstance', { path: { id }, body }, options);
+  }
+
+  /** Sets the disk back to a generation, as a new one. The VM must be stopped. */
+  restore(id: string, generation: number, options?: CallOptions): Promise<Instance> {
+    return this.#transport.call('restoreInstance', { path: { id }, body: { generation } }, options);
   }
 
   /** Publishes a port of the guest under a URL. */

@@ -38,7 +38,7 @@ def attempt(base: berth.Instance, number: int, command: str) -> bool:
         with fork as vm:
             vm.exec(command, timeout_seconds=60)
             result = vm.exec(CHECK, timeout_seconds=60)
-            print(f"try {number}: {command!r}: {result.text.strip()}")
+            print(f"try {number}: {command!r}: {result.stdout.strip()}")
             return result.exit_code == 0
     finally:
         fork.delete()
@@ -48,26 +48,27 @@ def main(name: str) -> None:
     base = berth.Instance.get_or_create(name, memory_mib=256)
     with base as vm:
         vm.exec(SETUP)
-        report = vm.exec(CHECK).text
+        report = vm.exec(CHECK).stdout
         print(f"at first: {report.strip()}")
 
-        # Several ideas at once, each on a copy of the disk. A fork copies no data.
+        # Several ideas at once, each on a copy of the disk. A fork copies no data; it begins at the last flush.
+        vm.flush()
         ideas = propose(report)
         with ThreadPoolExecutor(len(ideas)) as pool:
             passed = list(pool.map(lambda idea: attempt(base, *idea), enumerate(ideas, 1)))
         winner = ideas[passed.index(True)]
         vm.exec(winner)
-        print(f"taken over: {winner!r}: {vm.exec(CHECK).text.strip()}")
+        print(f"taken over: {winner!r}: {vm.exec(CHECK).stdout.strip()}")
 
         # A receipt: this state is in the object store, and can be returned to.
         good = vm.flush()["generation"]
         vm.exec(f"rm -rf {PROJECT}")
-        print(f"after a bad step: {vm.exec(CHECK).text.strip()}")
+        print(f"after a bad step: {vm.exec(CHECK).stdout.strip()}")
 
     # The VM is stopped: the disk goes back to the good state.
     base.restore(good)
     with base as vm:
-        print(f"rolled back to generation {good}: {vm.exec(CHECK).text.strip()}")
+        print(f"rolled back to generation {good}: {vm.exec(CHECK).stdout.strip()}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,12 @@ def target_of(path: str, names: Mapping[str, str], query: Mapping[str, Any]) -> 
         if value == "":
             raise TypeError(f"{path} needs path {name}")
         path = path.replace("{" + name + "}", quote(value, safe=""))
-    given = [(name, _query_value(value)) for name, value in query.items() if value is not None]
+    given = [
+        (name, _query_value(each))
+        for name, value in query.items()
+        for each in (value if isinstance(value, list) else [value])
+        if each is not None
+    ]
     return path + ("?" + urlencode(given, quote_via=quote) if given else "")
 
 

@@ -35,6 +35,20 @@ class Instance:
         """Starts the VM, and waits until SSH works."""
         return self.vm.start(timeout_seconds=timeout_seconds)
 
+    def fork(self, name: str, **settings: Any) -> Instance:
+        """A new instance with the disk of this one, as of its last flush or of `generation`."""
+        body = cast(types.ForkRequest, {"name": name, **settings})
+        return Instance(self.client, self.client.instances.fork(self.id, body))
+
+    def restore(self, generation: int) -> None:
+        """Sets the disk back to a generation, as a new one. The VM must be stopped."""
+        self.data = self.client.instances.restore(self.id, generation)
+
+    def delete(self) -> None:
+        """Deletes the instance with its disk, and waits for the end of that."""
+        self.client.instances.delete(self.id)
+        self.client.instances.wait_until_deleted(self.id)
+
     def __enter__(self) -> RunningVm:
         return self.vm.start()
 

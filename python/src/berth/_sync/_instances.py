@@ -99,6 +99,29 @@ class Instances:
             operations.flush_vm, {"id": id}, idempotency_key=idempotency_key
         )
 
+    def generations(self, id: str) -> Iterator[types.Generation]:
+        """What `restore` can return to and `fork` can begin from, newest first."""
+        return items_of(self._transport, operations.list_generations, {"id": id})
+
+    def fork(
+        self, id: str, body: types.ForkRequest, *, idempotency_key: Optional[str] = None
+    ) -> types.Instance:
+        """Creates an instance with the disk of this one, as of its last flush or an older generation."""
+        return self._transport.call(
+            operations.fork_instance, {"id": id}, body=body, idempotency_key=idempotency_key
+        )
+
+    def restore(
+        self, id: str, generation: int, *, idempotency_key: Optional[str] = None
+    ) -> types.Instance:
+        """Sets the disk back to a generation, as a new one. The VM must be stopped."""
+        return self._transport.call(
+            operations.restore_instance,
+            {"id": id},
+            body={"generation": generation},
+            idempotency_key=idempotency_key,
+        )
+
     def create_port(
         self, id: str, body: types.CreatePortRequest, *, idempotency_key: Optional[str] = None
     ) -> types.Port:

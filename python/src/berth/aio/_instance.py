@@ -34,6 +34,20 @@ class Instance:
         """Starts the VM, and waits until SSH works."""
         return await self.vm.start(timeout_seconds=timeout_seconds)
 
+    async def fork(self, name: str, **settings: Any) -> Instance:
+        """A new instance with the disk of this one, as of its last flush or of `generation`."""
+        body = cast(types.ForkRequest, {"name": name, **settings})
+        return Instance(self.client, await self.client.instances.fork(self.id, body))
+
+    async def restore(self, generation: int) -> None:
+        """Sets the disk back to a generation, as a new one. The VM must be stopped."""
+        self.data = await self.client.instances.restore(self.id, generation)
+
+    async def delete(self) -> None:
+        """Deletes the instance with its disk, and waits for the end of that."""
+        await self.client.instances.delete(self.id)
+        await self.client.instances.wait_until_deleted(self.id)
+
     async def __aenter__(self) -> RunningVm:
         return await self.vm.start()
 
