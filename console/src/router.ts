@@ -12,7 +12,11 @@ export function navigate(to: string, { replace = false } = {}): void {
 function arrived(): void {
   const before = path.value;
   path.value = location.pathname;
-  if (before === path.value) return;
+  if (before === path.value) {
+    // The link of a mail, pasted over the same page: its token is read when the page opens.
+    if (location.hash.startsWith('#token=')) location.reload();
+    return;
+  }
   scrollTo(0, 0);
   // Screen readers and the keyboard start at the new page's content.
   requestAnimationFrame(() => document.querySelector<HTMLElement>('main')?.focus({ preventScroll: true }));

@@ -36,6 +36,10 @@ async function presentNames(tx: Tx, org_id: OrgId, ids: readonly string[]): Prom
     union all select id, name from api_keys where id = ${wanted} and org_id = ${org_id}
     union all select id, name from webhooks where id = ${wanted} and org_id = ${org_id}
     union all select id, email from invitations where id = ${wanted} and org_id = ${org_id}
+    union all select p.id, i.name || ':' || p.port from http_ports p join instances i on i.id = p.instance_id
+    where p.id = ${wanted} and i.org_id = ${org_id}
+    union all select e.id, i.name from execs e join instances i on i.id = e.instance_id
+    where e.id = ${wanted} and i.org_id = ${org_id}
     union all select id, name from mfa_factors where id = ${wanted}`.execute(tx);
   return new Map(rows.map(({ id, name }) => [id, name]));
 }

@@ -138,7 +138,8 @@ async function store(
   const disk_gib = grows ? Math.ceil(source.size_bytes / GIB) : instance.disk_gib;
   const size_bytes = grows ? disk_gib * GIB : instance.size_bytes;
   if (grows && !grow) {
-    const message = `${file} is ${source.size_bytes} bytes, larger than the disk of ${name}: ${instance.size_bytes} bytes`;
+    const more = bytes(source.size_bytes - instance.size_bytes);
+    const message = `${file} is ${more} larger than the disk of ${name}, which has ${bytes(instance.size_bytes)}`;
     throw new CommandError(message, { exit_code: EXIT.state, again: '--grow' });
   }
   // Before the first boot: the version that the boot would choose, which may not be the newest build here.

@@ -22,6 +22,7 @@ import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { bytes, cell, numberCell, sizeCell, timeCell } from './format.ts';
+import { NAME_RULE } from './numbers.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
 import { Terminal } from './terminal.ts';
 
@@ -57,8 +58,7 @@ export async function addHost(
 ): Promise<string> {
   const { db, config } = server;
   const capacity = capacityIn(given);
-  if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
-    throw new CommandError('a name has 1 to 63 of a-z, 0-9 and hyphens, with no hyphen at its ends');
+  if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name)) throw new CommandError(NAME_RULE);
   if (config.hosts_listen === null)
     throw new CommandError(
       'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',

@@ -275,6 +275,6 @@ function asRoot(): void {
 
 function explained(error: unknown): unknown {
   return error instanceof UnusableImageError
-    ? new CommandError(`it cannot be an image: ${error.message}`)
+    ? new CommandError(`the file cannot be an image: ${error.message}`)
     : error;
 }

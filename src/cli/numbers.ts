@@ -16,10 +16,12 @@ export function limitOf(text: string | undefined): number {
 
 export const isInstanceName = (text: string) => /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(text);
 
+export const NAME_RULE = 'a name has 1 to 63 characters, each a-z, 0-9 or -, and no - at its ends';
+
 /** Explains a name's rules, instead of the server's pattern. */
 export function instanceName(text: string): string {
   if (isInstanceName(text)) return text;
-  throw new UsageError(`a name has 1 to 63 of a-z, 0-9 and -, not ${text}`);
+  throw new UsageError(`${NAME_RULE}, not ${text.length > 63 ? `${text.length} characters` : text}`);
 }
 
 const SIZE_MIB = { '': 1, m: 1, mib: 1, g: 1024, gib: 1024, t: 1024 * 1024, tib: 1024 * 1024 } as const;

@@ -5,7 +5,7 @@ import { resolve } from 'node:path';
 import { openJail } from '../host/vm/jail.ts';
 import { parseQcow2Header, QCOW2_HEADER_BYTES } from '../host/vm/qcow2-header.ts';
 import { qemuImg } from '../host/vm/qemu-img.ts';
-import { messageOf } from '../lib/errors.ts';
+import { errnoOf, messageOf } from '../lib/errors.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 
@@ -29,7 +29,11 @@ export async function describeImage(path: string, format: DiskFormat | null): Pr
     head = read.buffer.subarray(0, read.bytesRead);
     file_bytes = (await file.stat()).size;
   } catch (error) {
-    throw new CommandError(`${path} cannot be read: ${messageOf(error)}`, { exit_code: EXIT.not_found });
+    const why =
+      errnoOf(error) === 'ENOENT'
+        ? `there is no file ${path}`
+        : `${path} cannot be read: ${messageOf(error)}`;
+    throw new CommandError(why, { exit_code: EXIT.not_found });
   }
   const header = parseQcow2Header(head);
   const found = format ?? (header ? 'qcow2' : 'raw');

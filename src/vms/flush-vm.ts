@@ -27,11 +27,27 @@ export type BegunFlush =
   | { readonly kind: 'join_final'; readonly vm_id: VmId }
   | { readonly kind: 'queued'; readonly flush_id: FlushId };
 
-/** Requests a flush of everything written so far. @throws AppError CONFLICT */
-export async function beginFlush(tx: Tx, principal: Principal, id: InstanceId): Promise<BegunFlush> {
+/**
+ * Requests a flush of everything written so far. `generation` is the newest one until then; that of the flush is known at its end.
+ * @throws AppError CONFLICT
+ */
+export async function beginFlush(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+): Promise<{ readonly begun: BegunFlush; readonly generation: number }> {
   const row = await lockInstanceOf(tx, principal, id);
   const rule = ruleOrThrow(row, 'flush');
   await markUsed(tx, id);
+  return { begun: await begin(tx, principal, row, rule), generation: row.generation };
+}
+
+async function begin(
+  tx: Tx,
+  principal: Principal,
+  row: InstanceRow,
+  rule: ReturnType<typeof ruleOrThrow>,
+): Promise<BegunFlush> {
   const state = row.state ?? 'stopped';
   if (state === 'stopped' || state === 'suspended')
     return { kind: 'nothing_to_do', receipt: unchangedReceipt(row) };

@@ -137,7 +137,7 @@ describe('instances', () => {
     assert.match(await cli.fails(5, 'create', name), /^berth: .*\n/);
     assert.match(
       await cli.fails(2, 'create', 'Not A Name'),
-      /a name has 1 to 63 of a-z, 0-9 and -, not Not A Name\n/,
+      /a name has 1 to 63 characters, each a-z, 0-9 or -, and no - at its ends, not Not A Name\n/,
     );
     assert.match(await cli.fails(2, 'create', 'x', '--cpus', 'many'), /--cpus takes a whole number/);
     assert.match(await cli.fails(2, 'create', 'x', '--frobnicate'), /^usage: berth create NAME/);

@@ -36,8 +36,8 @@ test('usage shows totals, days or hours, of all instances or one', async () => {
   const total = (await cli.done('usage', ...range)).split('\n').map((line) => line.trim().split(/ {2,}/));
   assert.deepEqual(total.slice(0, 3), [
     ['INSTANCE', 'RUNNING', 'CPU TIME', 'MEMORY', 'STORED', 'FLUSHED', 'HTTP'],
-    [`${gone_id} (deleted)`, '2 h', '90 s', '0.50 GiB h', '2.00 GiB h', '1 MiB', '0 B'],
-    [name, '91 min', '5 min', '1.50 GiB h', '6.00 GiB h', '3 MiB', '0 B'],
+    [`${gone_id} (deleted)`, '2 h', '1 min 30 s', '0.50 GiB h', '2.00 GiB h', '1 MiB', '0 B'],
+    [name, '1 h 31 min', '4 min 30 s', '1.50 GiB h', '6.00 GiB h', '3 MiB', '0 B'],
   ]);
   const days = await cli.json<{ start: string; running_seconds: number }[]>(
     ...['usage', name, '--by', 'day', ...range],

@@ -74,10 +74,10 @@ describe('what happens', () => {
     assert.equal(await cli.done('audit', '--type', 'vm.stop'), 'No entries.\n');
     assert.match(await cli.fails(2, 'events', '--limit', '0'), /--limit must be at least 1\n/);
     const nobody = `${who.email}x`;
-    assert.match(await cli.fails(3, 'events', '--actor', nobody), /^berth: --actor: no entry is of /);
+    assert.match(await cli.fails(3, 'events', '--actor', nobody), /^berth: --actor: there is no entry by /);
     assert.equal(
       await cli.fails(3, 'audit', '--actor', nobody),
-      `berth: --actor: no entry is of ${nobody}. Did you mean ${who.email}?\n  next: --actor with one of ${who.email}\n`,
+      `berth: --actor: there is no entry by ${nobody}. Did you mean ${who.email}?\n  next: --actor with one of ${who.email}\n`,
     );
     assert.match(await cli.done('audit', '--actor', who.email), /instance\.create/);
     assert.equal(await cli.done('audit', '--actor', 'system'), 'No entries.\n');

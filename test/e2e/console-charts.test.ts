@@ -7,6 +7,7 @@ import type { InstanceId } from '../../src/lib/ids.ts';
 import { insertSamples } from '../../src/vms/metric-store.ts';
 import { accessibilityFindings, NO_BROWSER, overhangPx } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, type Visit } from '../support/console-visit.ts';
+import { pageFindings } from '../support/page-findings.ts';
 import { until } from '../support/waiting.ts';
 
 const MINUTE_MS = 60_000;
@@ -16,6 +17,7 @@ const PICTURES = process.env['BERTH_TEST_CHART_PICTURES'];
 describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   if (NO_BROWSER) return;
   const { api, browser, visit }: ConsoleForFile = await consoleForFile();
+  const origin = api.origin.replace('127.0.0.1', 'localhost');
 
   /** A VM that ran for a month and stopped; within the last hour it was also stopped for a while. */
   async function stoppedAfterAMonth({ who }: Visit) {
@@ -210,22 +212,22 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
       .execute();
     await api.db.deleteFrom('instances').where('id', '=', gone.id).execute();
     await page.goto('/usage');
-    await chart(page, 'Running time').getByText('1.5 h in all').waitFor();
+    await chart(page, 'Running time').getByText('1 h 30 min in all').waitFor();
     await chart(page, 'Flushed').getByText('6.0 MiB in all').waitFor();
     const rows = page.getByRole('row');
     await rows.nth(1).getByText('(deleted)').waitFor();
     assert.match(
       await rows.nth(1).innerText(),
-      new RegExp(`^${gone.id} \\(deleted\\)\\s+1 h\\s+6 min\\s+0.5 GiB h`),
+      new RegExp(`^${gone.id} \\(deleted\\)\\s+1 h\\s+6 min\\s+0.50 GiB h`),
     );
     await page.getByRole('slider', { name: 'Running time' }).press('End');
     assert.match(
       await chart(page, 'Running time').locator('figcaption').innerText(),
-      /\d\d:00–\d\d:00 1\.5 h$/,
+      /\d\d:00–\d\d:00 1 h 30 min$/,
     );
     await picture(page, 'usage-day');
     await button('12 months').click();
-    await chart(page, 'Running time').getByText('32.5 h in all').waitFor();
+    await chart(page, 'Running time').getByText('32 h 30 min in all').waitFor();
     await page.getByText('Values as a table').click();
     await page
       .getByRole('region', { name: /^Values/ })
@@ -233,17 +235,9 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
       .nth(31)
       .waitFor();
     await picture(page, 'usage-year');
-    await page.setViewportSize({ width: 390, height: 800 });
-    assert.equal(await overhangPx(page), 0);
-    for (const colorScheme of ['light', 'dark'] as const) {
-      await page.emulateMedia({ colorScheme });
-      const colours_alone = colorScheme === 'dark';
-      assert.deepEqual(await accessibilityFindings(page, { colours_alone }), [], colorScheme);
-      await picture(page, `usage-phone-${colorScheme}`);
-    }
-    await page.setViewportSize({ width: 1280, height: 800 });
+    assert.deepEqual(await pageFindings(page, origin, '/usage'), []);
     await button('30 days').click();
-    await chart(page, 'Running time').getByText('30.5 h in all').waitFor();
+    await chart(page, 'Running time').getByText('30 h 30 min in all').waitFor();
     await picture(page, 'usage-month-dark');
     await page.getByRole('link', { name, exact: true }).click();
     await heading(name).waitFor();

@@ -163,6 +163,21 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('says at the login what a confirmation link is for, and takes its token also where the page is open', async () => {
+    const { page, button, heading, logIn, leave } = await visit();
+    await button('Log out').click();
+    await heading('Log in').waitFor();
+    await page.goto('/email#token=berth_mail_first');
+    await page.getByText('Log in to confirm your address.').waitFor();
+    await logIn();
+    const token = page.getByLabel('Link or token of the mail');
+    await token.and(page.locator('[value="berth_mail_first"]')).waitFor();
+    // As when the link of a second mail is pasted into the address bar.
+    await page.evaluate("location.hash = '#token=berth_mail_second'");
+    await token.and(page.locator('[value="berth_mail_second"]')).waitFor();
+    await leave();
+  });
+
   test('remembers an invitation through the login', async () => {
     const { page, button, heading, logIn, leave } = await visit();
     await button('Log out').click();

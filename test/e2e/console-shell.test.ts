@@ -243,6 +243,53 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await window.close();
   });
 
+  test('fits a phone with the longest names, and its dialogs have all their parts', async () => {
+    const { who, page, button, dialog, leave } = await visit();
+    const name = `${'a-long-name-'.repeat(4)}${'x'.repeat(15)}`;
+    const { id } = await api.instance(who, { name, labels: { environment: 'y'.repeat(60) } });
+    await page.setViewportSize({ width: 390, height: 800 });
+    const wide: string[] = [];
+    const tabs = [
+      '',
+      '/generations',
+      '/ports',
+      '/terminal',
+      '/keys',
+      '/egress',
+      '/secrets',
+      '/activity',
+      '/settings',
+    ];
+    for (const path of [
+      '/',
+      ...tabs.map((tab) => `/instances/${name}${tab}`),
+      '/usage',
+      '/audit',
+      '/operator',
+    ]) {
+      await page.goto(path);
+      await page.locator('h1').waitFor();
+      await page.locator('[aria-busy="true"]').first().waitFor({ state: 'detached' });
+      if ((await overhangPx(page)) > 0) wide.push(path);
+    }
+    assert.deepEqual(wide, []);
+    await page.goto(`/instances/${name}/settings`);
+    await button(`Delete ${name}`).click();
+    await dialog().waitFor();
+    assert.equal(await overhangPx(page), 0);
+
+    await api.as(who).post(`/v1/instances/${id}/vm`);
+    await api.agent.assigned(id);
+    await api.agent.ready(id);
+    await api.as(who).delete(`/v1/instances/${id}/vm`);
+    await page.goto(`/instances/${name}`);
+    await button('Force stop').click();
+    // The rules for the buttons behind it are not its own.
+    await dialog().getByRole('button', { name: 'Close' }).locator('svg').waitFor();
+    assert.equal(await overhangPx(page), 0);
+    await leave();
+  });
+
   test('is usable by everybody on the pages of a new account', async () => {
     const { page, leave } = await visit('/', { email_confirmed: false });
     const origin = api.origin.replace('127.0.0.1', 'localhost');

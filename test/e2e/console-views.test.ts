@@ -126,4 +126,24 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await page.locator('.form-end').getByText('Nothing is changed yet.').waitFor();
     await leave();
   });
+
+  test('restarts a failed VM where that is chosen in the settings, and says so on the overview', async () => {
+    const { who, page, button, leave } = await visit();
+    const { id, name } = await api.instance(who);
+    const restart = page
+      .locator('.fact, div')
+      .filter({ hasText: /^Restart(never|on failure)$/ })
+      .first();
+    await page.goto(`/instances/${name}`);
+    await restart.filter({ hasText: 'never' }).waitFor();
+    await page.goto(`/instances/${name}/settings`);
+    await page.getByLabel('Restart', { exact: true }).selectOption('on failure');
+    await button('Save').click();
+    await page.getByText('Saved.').waitFor();
+    const { body } = await api.as(who).get<{ restart: string }>(`/v1/instances/${id}`);
+    assert.equal(body.restart, 'on_failure');
+    await page.goto(`/instances/${name}`);
+    await restart.filter({ hasText: 'on failure' }).waitFor();
+    await leave();
+  });
 });

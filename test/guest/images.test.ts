@@ -192,7 +192,7 @@ describe('images made on the server', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, t
       assert.equal(refused.code, 1);
       assert.match(
         refused.err,
-        /it cannot be an image: \/usr\/sbin\/sshd is missing \(Debian's package openssh-server\)/,
+        /the file cannot be an image: \/usr\/sbin\/sshd is missing \(Debian's package openssh-server\)/,
       );
       assert.ok(!existsSync(join(berth.paths.images, 'tools')));
       assert.match(await done('image', 'add', 'tools', good), /^tools [0-9a-f]{12}: /m);

@@ -31,11 +31,13 @@ const targetsOf = async (who: Person) =>
 test('an entry names its actor and its target, the target by its present name', async () => {
   const who = await api.person();
   const { id } = await api.instance(who, { name: 'web' });
+  await api.as(who).post(`/v1/instances/${id}/ports`, { port: 8080 });
   await api.as(who).patch(`/v1/instances/${id}`, { name: 'shop' });
   await api.as(who).post('/v1/api-keys', { name: 'ci', scope: 'vm:read' });
   await api.as(who).post(`/v1/orgs/${who.org_id}/invitations`, { email: 'eve@example.org', role: 'member' });
   assert.deepEqual(await targetsOf(who), [
     ['instance.create', 'shop'],
+    ['port.create', 'shop:8080'],
     ['instance.change', 'shop'],
     ['api_key.create', 'ci'],
     ['invitation.create', 'eve@example.org'],

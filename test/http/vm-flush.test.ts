@@ -39,6 +39,18 @@ describe('200', () => {
     assert.deepEqual(body, RECEIPT);
   });
 
+  test('the audit log tells after which generation it was asked for', async () => {
+    const { id } = await instanceIn(api, owner, 'stopped');
+    await flush(id);
+    await api.db.updateTable('disks').set({ generation: 6 }).where('instance_id', '=', id).execute();
+    await flush(id);
+    const { body } = await api
+      .as(owner)
+      .get<{ data: { target: string; data: { after_generation?: number } }[] }>('/v1/audit?action=vm.flush');
+    const told = body.data.filter(({ target }) => target === id).map(({ data }) => data.after_generation);
+    assert.deepEqual(told, [6, 0]);
+  });
+
   test('a caller never joins a running flush, which may miss writes before the call', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const first = flush(id);

@@ -12,6 +12,14 @@ const SMALL_TARGETS = `[...document.querySelectorAll('a, button, input, select, 
   .filter(([{ width, height }]) => width > 0 && (width < 23.5 || height < 23.5))
   .map(([{ width, height }, html]) => 'a target of ' + Math.round(width) + ' x ' + Math.round(height) + ': ' + html)`;
 
+/** Labels of charts that their picture cuts off. */
+const CUT_LABELS = `[...document.querySelectorAll('main svg text')]
+  .filter((each) => {
+    const [label, picture] = [each.getBoundingClientRect(), each.ownerSVGElement.getBoundingClientRect()];
+    return label.left < picture.left || label.right > picture.right || label.top < picture.top || label.bottom > picture.bottom;
+  })
+  .map((each) => 'a label that is cut off: ' + each.textContent)`;
+
 /** The failed checks, one line each. Leaves the page at desktop width. */
 export async function pageFindings(page: Page, origin: string, path: string): Promise<string[]> {
   const open = async () => {
@@ -35,7 +43,7 @@ export async function pageFindings(page: Page, origin: string, path: string): Pr
   const overhang = await overhangPx(page);
   if (overhang > 0) found.push(`${overhang} px wider than a phone`);
   found.push(...(await layoutShifts(page)).map((each) => `on a phone ${each}`));
-  found.push(...((await page.evaluate(SMALL_TARGETS)) as string[]));
+  for (const look of [SMALL_TARGETS, CUT_LABELS]) found.push(...((await page.evaluate(look)) as string[]));
   await check('on a phone');
   await page.setViewportSize(DESK);
   await open();

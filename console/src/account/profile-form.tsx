@@ -25,7 +25,7 @@ export function ProfileForm() {
   };
   const token = (
     <a class="aside" href="/email">
-      I have the link
+      I have a confirmation link
     </a>
   );
   return (

@@ -11,6 +11,7 @@ export type BulkAction = (typeof BULK_ACTIONS)[number];
 
 interface BulkFacts {
   readonly name: string;
+  readonly past: string;
   readonly icon: IconName;
   /** The consequence, for the confirmation. */
   readonly about: string;
@@ -21,24 +22,28 @@ interface BulkFacts {
 export const BULK_FACTS: Record<BulkAction, BulkFacts> = {
   start: {
     name: 'Start',
+    past: 'started',
     icon: 'play',
     about: 'Each VM starts; a suspended one resumes.',
     done: ['starting', 'running', 'restarting'],
   },
   stop: {
     name: 'Stop',
+    past: 'stopped',
     icon: 'stop',
     about: 'Each guest is shut down and its disk is saved. The saved memory of a suspended VM is dropped.',
     done: ['stopping', 'stopped'],
   },
   suspend: {
     name: 'Suspend',
+    past: 'suspended',
     icon: 'pause',
     about: 'The memory and disk of each VM are saved, and it ends. Resume continues from there.',
     done: ['suspending', 'suspended'],
   },
   delete: {
     name: 'Delete',
+    past: 'deleted',
     icon: 'close',
     about: 'Each VM ends, and its disk is deleted with all its generations. This cannot be undone.',
     done: ['deleting'],
@@ -50,7 +55,7 @@ export function whyNot(action: BulkAction, instance: Instance): string | null {
   const state = stateOf(instance);
   if (BULK_FACTS[action].done.includes(state)) return `already ${state}`;
   if (action === 'delete' || actionsOf(instance).includes(action)) return null;
-  return `not while ${state}`;
+  return `left out: cannot be ${BULK_FACTS[action].past} while ${state}`;
 }
 
 /** What has become of each instance, by id. */

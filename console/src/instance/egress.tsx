@@ -89,7 +89,7 @@ function Denied({ instance }: Props) {
       <Loaded query={query}>
         {({ data }) =>
           data.length === 0 ? (
-            <p class="notice">Nothing was denied.</p>
+            <p class="panel dim">Nothing was denied.</p>
           ) : (
             <Table
               rows={data.map((each) => ({ ...each, id: `${each.name}-${each.address}-${each.port}` }))}

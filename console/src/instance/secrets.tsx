@@ -104,7 +104,7 @@ function Name({ secret: { name, has_value } }: { readonly secret: Secret }) {
 
 function Limits() {
   return (
-    <div class="notice">
+    <div class="notice spaced">
       <p>
         The value is in no memory, disk, generation or fork of the VM, and no log or answer has it. It is not
         protected from a host that you name: one that sends a request's headers back shows the value to the

@@ -5,6 +5,7 @@ import { BerthError } from '../../../client/src/berth.ts';
 import type { LoginByPasskeyRequest, LoginRequest } from '../../../client/src/generated.ts';
 import { EmailField } from '../account/credential-fields.tsx';
 import { passkeyProblem, usePasskey } from '../passkeys.ts';
+import { partsOf, path } from '../router.ts';
 import { anonymous, begin, ended } from '../session.ts';
 import { signupsOpen } from '../settings.ts';
 import { Button } from '../ui/button.tsx';
@@ -28,6 +29,7 @@ export function LoginPage() {
           {ended.value}
         </p>
       )}
+      {partsOf(path.value)[0] === 'email' && <p class="notice">Log in to confirm your address.</p>}
       <p class="dim">Berth runs Linux machines that you can stop without losing a file.</p>
       <PasswordForm onFactorNeeded={setFirst} />
       <Passkey />

@@ -14,7 +14,7 @@ describe('the ticks of values', () => {
     assert.deepEqual(of(2500, 'rate', false), ['0 B/s', '1 KiB/s', '2 KiB/s', '3 KiB/s']);
     assert.deepEqual(of(3.2, 'hours', false), ['0 s', '1 h', '2 h', '3 h', '4 h']);
     assert.deepEqual(of(0.4, 'hours', false), ['0 s', '6 min', '12 min', '18 min', '24 min']);
-    assert.deepEqual(of(0, 'gib_hours', false), ['0 GiB h', '0.05 GiB h', '0.1 GiB h']);
+    assert.deepEqual(of(0, 'gib_hours', false), ['0 GiB h', '0.05 GiB h', '0.10 GiB h']);
     assert.deepEqual(
       of(1900, 'gib_hours', false),
       [0, 500, 1000, 1500, 2000].map((at) => `${at} GiB h`),

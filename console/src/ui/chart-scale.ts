@@ -1,5 +1,6 @@
 /** Where the parts of a chart over time stand: ticks with their labels, gaps, the point that is meant. Pure. */
-import { bytes, duration } from '../format.ts';
+import { gibHoursText, hoursText } from '../../../client/src/usage-words.ts';
+import { bytes } from '../format.ts';
 
 export interface Point {
   /** The middle of what was measured. */
@@ -16,26 +17,20 @@ export interface Tick {
   readonly label: string;
 }
 
-const AMOUNTS = { hours: 'h', gib_hours: 'GiB h' } as const;
-
-function isAmount(unit: Unit): unit is keyof typeof AMOUNTS {
-  return unit in AMOUNTS;
+function isAmount(unit: Unit): boolean {
+  return unit === 'hours' || unit === 'gib_hours';
 }
 
 export function say(value: number, unit: Unit): string {
   if (unit === 'share') return `${(value * 100).toFixed(value < 0.1 && value > 0 ? 1 : 0)} %`;
-  if (unit === 'hours' && value < 1) return duration(Math.round(value * 3600));
-  if (isAmount(unit)) {
-    // Three digits; a number without a fraction keeps all.
-    const shown = value < 100 ? Number(value.toPrecision(3)) : Math.round(value);
-    return `${shown} ${AMOUNTS[unit]}`;
-  }
+  if (unit === 'hours') return hoursText(value * 3600);
+  if (unit === 'gib_hours') return gibHoursText(value);
   return unit === 'rate' ? `${bytes(value)}/s` : bytes(value);
 }
 
 /** Without the digit that ticks, which are whole, do not need. */
 function sayTick(value: number, unit: Unit): string {
-  return say(value, unit).replace(/\.0 /, ' ');
+  return say(value, unit).replace(/\.0+ /, ' ');
 }
 
 const SHARE_STEP = 0.25;

@@ -39,7 +39,8 @@ interface Props {
 }
 
 const HEIGHT = 132;
-const LEFT = 62;
+/** For ten letters, such as those of “0.05 GiB h”. */
+const LEFT = 74;
 const RIGHT = 10;
 const TOP = 8;
 const BOTTOM = 20;

@@ -66,7 +66,7 @@ export async function requireActor(
   const meant = nearest(actor, [...names, ...ALWAYS]);
   const hint = meant === undefined ? '' : `. Did you mean ${meant}?`;
   const listed = names.slice(0, LISTED).join(', ');
-  throw new CommandError(`--actor: no entry is of ${actor}${hint}`, {
+  throw new CommandError(`--actor: there is no entry by ${actor}${hint}`, {
     next: listed === '' ? null : `--actor with one of ${listed}${names.length > LISTED ? ', …' : ''}`,
     exit_code: EXIT.not_found,
   });

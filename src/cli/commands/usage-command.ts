@@ -1,24 +1,18 @@
 /** berth usage: what each instance used, in total, by the day or by the hour. */
 import type { Usage } from '../../../client/src/berth.ts';
 import { usageByInstance } from '../../../client/src/usage-sums.ts';
+import { gibHoursText, hoursText } from '../../../client/src/usage-words.ts';
 import type { Call, Command } from '../command.ts';
 import { timeOption } from '../duration.ts';
-import { duration, localTime, sizeCell } from '../format.ts';
+import { localTime, sizeCell } from '../format.ts';
 import { collect } from '../reading.ts';
 import type { Cell } from '../table.ts';
 
 const PERIODS = ['total', 'day', 'hour'] as const;
 
-/** Two digits are enough, of little as well. */
-const gibHours = (value: number): Cell => ({
-  text:
-    value === 0
-      ? '-'
-      : `${value < 0.1 ? Number(value.toPrecision(2)) : value.toFixed(value < 10 ? 2 : 0)} GiB h`,
-  value,
-});
+const gibHours = (value: number): Cell => ({ text: value === 0 ? '-' : gibHoursText(value), value });
 const time = (seconds: number): Cell => ({
-  text: seconds === 0 ? '-' : duration(seconds * 1_000),
+  text: seconds === 0 ? '-' : hoursText(seconds),
   value: seconds,
 });
 

@@ -135,7 +135,7 @@ export async function rootOf(
     throw new UnusableImageError(`${work_dir} has too little free space to make an image`);
   if ((await stat(given)).isDirectory()) return fromLayout(given, work_dir, most, say);
   const head = await headOf(given);
-  if (head.length < 1_100) throw new UnusableImageError('it is too short to be an image');
+  if (head.length < 1_100) throw new UnusableImageError('the file is too short');
   if (isQcow2(head) || (compressionOf(head) === 'none' && looksLikeDisk(head))) {
     say('reading the disk');
     const { run_as, jail } = options;

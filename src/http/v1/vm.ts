@@ -249,11 +249,10 @@ function registerFlush(app: App, context: AppContext): void {
         action: 'vm.flush',
         holds: (tx, kept) => stillHolds(tx, kept as BegunFlush),
       };
-      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => ({
-        status: 200,
-        body: await beginFlush(tx, principal, id),
-        target: id,
-      }));
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const { begun, generation } = await beginFlush(tx, principal, id);
+        return { status: 200, body: begun, target: id, data: { after_generation: generation } };
+      });
       return awaitReceipt(db, hub, id, body, disconnectSignal(reply));
     },
   });

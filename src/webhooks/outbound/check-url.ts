@@ -16,7 +16,7 @@ export function checkUrl(text: string, allow: readonly Network[]): URL {
   if (/[\u0000-\u0020\u007f]/.test(text))
     throw invalid('url', 'must have no space or control character in it');
   const url = URL.parse(text);
-  if (url === null) throw invalid('url', 'must be a URL such as https://example.org/hook');
+  if (url === null) throw invalid('url', 'must be a whole address such as https://example.org/hook');
   if (text.length > MAX_URL_LENGTH || url.href.length > MAX_URL_LENGTH) {
     throw invalid('url', `must have at most ${MAX_URL_LENGTH} characters`);
   }
