@@ -28,7 +28,9 @@ function operations(): Found[] {
       address: `/docs/api#${operationId}`,
       page: 'API reference',
       title: summary,
-      text: `${method.toUpperCase()} ${path} ${description}`.replaceAll(/\s+/g, ' '),
+      text: `${method.toUpperCase()} ${path} ${description}`
+        .replaceAll(/`|\*\*/g, '')
+        .replaceAll(/\s+/g, ' '),
     })),
   );
 }

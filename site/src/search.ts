@@ -6,6 +6,9 @@ import MiniSearch from 'minisearch';
 import type { Found } from './found.ts';
 
 const MOST = 12;
+const LONG = 6;
+/** Why Berth is as it is comes after how to use it. */
+const FOR_FEW = /^\/docs\/(?:adr|measurements|asvs|architecture|bench|changelog)\b/;
 /** Of a result's text, in characters, around the first word that was found. */
 const BEFORE = 40;
 const SHOWN = 150;
@@ -67,7 +70,15 @@ async function readIndex(): Promise<Index> {
   const all = (await answer.json()) as Found[];
   const search = new MiniSearch({
     fields: ['title', 'page', 'text'],
-    searchOptions: { boost: { title: 4, page: 2 }, prefix: true, fuzzy: 0.15, combineWith: 'AND' },
+    storeFields: ['address'],
+    searchOptions: {
+      boost: { title: 4, page: 2 },
+      prefix: true,
+      // Of a short word, one other letter makes another word.
+      fuzzy: (word) => (word.length < LONG ? false : 0.2),
+      combineWith: 'AND',
+      boostDocument: (_id, _word, stored) => (FOR_FEW.test(String(stored?.['address'])) ? 0.4 : 1),
+    },
   });
   search.addAll(all.map((each, id) => ({ id, ...each })));
   return { all, search };
