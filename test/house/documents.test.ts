@@ -12,7 +12,7 @@ const ADR_MAX_WORDS = 400;
 
 const documents = [
   ...readdirSync(PROJECT).filter((name) => name.endsWith('.md')),
-  ...['docs', 'bench', 'guest', 'client', 'console', 'packaging'].flatMap((folder) =>
+  ...['docs', 'bench', 'guest', 'client', 'python', 'console', 'packaging'].flatMap((folder) =>
     filesBelow(folder, ['.md']),
   ),
 ];
@@ -70,7 +70,19 @@ test('every relative link leads to a file, and its anchor to a heading', () => {
 const ROOMS = readdirSync(join(PROJECT, 'src'), { withFileTypes: true })
   .filter((entry) => entry.isDirectory())
   .map(({ name }) => name);
-const FOLDERS = ['src', 'test', 'bench', 'client', 'console', 'docs', 'guest', 'openapi', 'packaging', 'bin'];
+const FOLDERS = [
+  'src',
+  'test',
+  'bench',
+  'client',
+  'python',
+  'console',
+  'docs',
+  'guest',
+  'openapi',
+  'packaging',
+  'bin',
+];
 
 /** Paths in backquotes below a folder of the project or, without `src/`, below a room. */
 function pathsIn(text: string): string[] {

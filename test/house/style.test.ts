@@ -10,11 +10,14 @@ import { filesBelow, isTest, PROJECT, read } from './imports.ts';
 const MAX_LINES = 400;
 const there = (folder: string) => existsSync(join(PROJECT, folder));
 /** Written by a program, as long as the API is. */
-const GENERATED = 'client/src/generated.ts';
-const code = ['src', 'test', 'bench', 'bin', 'client', 'console']
+const GENERATED = ['client/src/generated.ts', 'python/src/berth/types.py'];
+const code = ['src', 'test', 'bench', 'bin', 'client', 'python', 'console']
   .filter(there)
   .flatMap((folder) => filesBelow(folder, ['.ts', '.tsx', '.mjs']))
-  .filter((path) => path !== GENERATED);
+  .filter((path) => !GENERATED.includes(path));
+const python = ['python', 'test']
+  .flatMap((folder) => filesBelow(folder, ['.py']))
+  .filter((path) => !GENERATED.includes(path));
 const source = code.filter((path) => path.startsWith('src/'));
 /** The words that this file looks for stand in it. */
 const others = code.filter((path) => path !== 'test/house/style.test.ts');
@@ -35,7 +38,10 @@ function lines(paths: readonly string[], pattern: RegExp): string[] {
 }
 
 test(`no file has more than ${MAX_LINES} lines`, () => {
-  const sizes = code.map((path) => ({ path, lines: read(path).trimEnd().split('\n').length }));
+  const sizes = [...code, ...python].map((path) => ({
+    path,
+    lines: read(path).trimEnd().split('\n').length,
+  }));
   assert.deepEqual(
     sizes.filter((file) => file.lines > MAX_LINES),
     [],
@@ -44,7 +50,7 @@ test(`no file has more than ${MAX_LINES} lines`, () => {
 
 test('no comment line has more than 160 characters', () => {
   const commented = [
-    ...code,
+    ...[...code, ...python],
     ...['bin', 'guest', 'packaging', 'test'].flatMap((folder) => filesBelow(folder, ['.sh', '.py'])),
   ];
   assert.deepEqual(lines(commented, /^(?=.{161})\s*(\/\/|\/?\*|#)/), []);

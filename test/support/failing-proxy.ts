@@ -10,6 +10,8 @@ export interface Seen {
   readonly method: string;
   readonly url: string;
   readonly key: string | undefined;
+  /** Of the body of its answer, passed on so far. */
+  answered_bytes: number;
   /** Its connection has ended. */
   closed: boolean;
 }
@@ -17,6 +19,8 @@ export interface Seen {
 export class FailingProxy {
   /** What becomes of the next requests, in order; after them each passes. */
   fates: Fate[] = [];
+  /** Requests whose URL fits are refused, whatever their fate. */
+  refused: RegExp | null = null;
   seen: Seen[] = [];
   readonly #origin: string;
   readonly #server = createServer((request, response) => this.#serve(request, response));
@@ -42,6 +46,7 @@ export class FailingProxy {
   reset(fates: readonly Fate[] = []): void {
     this.fates = [...fates];
     this.seen = [];
+    this.refused = null;
   }
 
   /** Breaks all connections. */
@@ -51,14 +56,21 @@ export class FailingProxy {
 
   #serve(request: IncomingMessage, response: ServerResponse): void {
     const key = request.headers['idempotency-key'] as string | undefined;
-    const seen = { method: request.method ?? '', url: request.url ?? '', key, closed: false };
+    const seen = {
+      method: request.method ?? '',
+      url: request.url ?? '',
+      key,
+      answered_bytes: 0,
+      closed: false,
+    };
     this.seen.push(seen);
     request.socket.once('close', () => {
       seen.closed = true;
     });
-    const fate = this.fates.shift();
+    const fate = this.refused?.test(seen.url) ? 'refused' : this.fates.shift();
     if (fate === 'refused') response.destroy();
-    else if (fate === undefined || fate === 'lost') this.#pass(request, response, fate === 'lost');
+    else if (fate === undefined || fate === 'lost')
+      this.#pass(request, response, { seen, lost: fate === 'lost' });
     else if (fate === 'begun') response.writeHead(200).flushHeaders();
     else {
       const { status, code, retry_after } = fate;
@@ -68,12 +80,19 @@ export class FailingProxy {
     }
   }
 
-  #pass(request: IncomingMessage, response: ServerResponse, lost: boolean): void {
+  #pass(
+    request: IncomingMessage,
+    response: ServerResponse,
+    { seen, lost }: { readonly seen: Seen; readonly lost: boolean },
+  ): void {
     const { method, headers, url } = request;
     const onward = httpRequest(this.#origin + url, { method, headers }, (answer) => {
       if (lost) return void answer.resume().once('end', () => response.destroy());
       response.writeHead(answer.statusCode ?? 500, answer.headers);
       answer.pipe(response);
+      answer.on('data', (piece: Buffer) => {
+        seen.answered_bytes += piece.length;
+      });
     });
     response.once('close', () => onward.destroy());
     onward.on('error', () => response.destroy());

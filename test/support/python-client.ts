@@ -17,8 +17,10 @@ const OUTPUT_BYTES = 64 * 1024 * 1024;
 
 export interface PythonClient {
   readonly wheel: string;
+  /** Python, of the environment with the package. */
+  readonly executable: string;
   /** Runs a program with the installed package. Its output. */
-  run(args: readonly string[], env?: Readonly<Record<string, string>>): Promise<string>;
+  run(args: readonly string[], env?: Readonly<Record<string, string>>, input?: string): Promise<string>;
   runCalls(
     shape: 'sync' | 'async',
     calls: readonly Call[],
@@ -73,12 +75,15 @@ export async function pythonClient(): Promise<PythonClient> {
   await run(PYTHON, ['-m', 'venv', '--without-pip', venv], { env: environment });
   const python = join(venv, 'bin', 'python');
   await run(PYTHON, ['-m', 'pip', '--python', python, 'install', ...offline, wheel], { env: environment });
-  const start = async (args: readonly string[], env: Readonly<Record<string, string>> = {}) => {
+  const start = async (args: readonly string[], env: Readonly<Record<string, string>> = {}, input = '') => {
     const options = { cwd: folder, env: { ...environment, ...env }, maxBuffer: OUTPUT_BYTES };
-    return (await run(python, ['-I', ...args], options)).stdout;
+    const running = run(python, ['-I', ...args], options);
+    running.child.stdin?.end(input);
+    return (await running).stdout;
   };
   return {
     wheel,
+    executable: python,
     run: start,
     runCalls: async (shape, calls, { url, key }, given = {}) => {
       const program = join(import.meta.dirname, 'run_calls.py');

@@ -8,12 +8,18 @@ import hmac
 import json
 import re
 import time
-from typing import Any, Callable, List, Mapping, Optional, Sequence, TypedDict, Union, cast
+from typing import Any, Callable, List, Mapping, Optional, Protocol, Sequence, TypedDict, Union, cast
 
 from .errors import WebhookVerificationError
 
 _MAX_SIGNATURES = 16
 _MIN_SECRET_BYTES = 16
+
+
+class Headers(Protocol):
+    """A dict, or the headers of a framework."""
+
+    def get(self, name: str, /) -> Any: ...
 
 
 class WebhookMessage(TypedDict):
@@ -27,7 +33,7 @@ class WebhookMessage(TypedDict):
 
 def verify_webhook(
     secrets: Union[str, Sequence[str]],
-    headers: Mapping[str, Any],
+    headers: Headers,
     body: Union[str, bytes],
     *,
     tolerance_seconds: float = 300,
@@ -69,15 +75,14 @@ def _key(secret: str) -> bytes:
     return key
 
 
-def _header(headers: Mapping[str, Any], name: str) -> str:
-    """Frameworks differ in the case of names; some give bytes."""
-    for key in headers:
-        if str(key).lower() == name:
-            value = headers[key]
-            text = value.decode("latin-1") if isinstance(value, bytes) else value
-            if isinstance(text, str) and text:
-                return text
-    raise WebhookVerificationError(f"{name} is missing")
+def _header(headers: Headers, name: str) -> str:
+    value = headers.get(name)
+    if value is None and isinstance(headers, Mapping):
+        # A framework ignores the case of names; a dict does not.
+        value = next((each for key, each in headers.items() if str(key).lower() == name), None)
+    if not isinstance(value, str) or not value:
+        raise WebhookVerificationError(f"{name} is missing")
+    return value
 
 
 def _decoded(text: str) -> Optional[bytes]:

@@ -57,9 +57,10 @@ class Transport:
         idempotency_key: Optional[str] = None,
         if_match: Optional[str] = None,
         on_etag: OnEtag = None,
+        headers: Names = {},
     ) -> T:
-        """Raises BerthError, BerthConnectionError."""
-        headers: Dict[str, str] = {}
+        """Bytes as the body are sent as they are. Raises BerthError, BerthConnectionError."""
+        headers = dict(headers)
         if operation.takes_idempotency_key:
             headers["idempotency-key"] = idempotency_key or str(uuid.uuid4())
         if if_match is not None:
@@ -151,8 +152,10 @@ def answer_of(operation: Operation[Any], head: Head, text: bytes, url: str) -> A
         return text
     if operation.answer == "text":
         return text.decode("utf-8", "replace")
-    if not text:
-        return None
+    return json_of(head, text, url) if text else None
+
+
+def json_of(head: Head, text: bytes, url: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
