@@ -33,6 +33,8 @@ export const SIDEBAR: readonly Part[] = [
       ['Notifications', 'docs/notifications.md'],
       ['API with curl', 'docs/curl.md'],
       ['Clients', 'docs/client.md'],
+      ['Files', 'docs/files.md'],
+      ['Tools for models', 'docs/mcp.md'],
     ],
   },
   {

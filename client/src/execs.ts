@@ -191,15 +191,19 @@ export async function runExec(
   const handle = await startExec(transport, id, command, { ...options, ...stdin });
   const { signal } = options;
   const feed = async () => {
-    if (input !== undefined) await handle.write(input, { signal, eof: true }).catch(unlessEnded);
+    if (input !== undefined)
+      await handle.write(input, { signal, eof: true }).catch((error: unknown) => inputFailed(handle, error));
   };
   const [result] = await Promise.all([handle.collect({ signal }), feed()]);
   return result;
 }
 
-/** It has ended without reading all of its input, as `head` does. */
-function unlessEnded(error: unknown): void {
-  if (!(error instanceof BerthError) || error.code !== 'CONFLICT') throw error;
+async function inputFailed(handle: ExecHandle, error: unknown): Promise<void> {
+  // It has ended without reading all of its input, as `head` does.
+  if (error instanceof BerthError && error.code === 'CONFLICT') return;
+  // A command must not take a part of its input for all of it.
+  await handle.kill();
+  throw error;
 }
 
 function joined(pieces: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {

@@ -104,8 +104,9 @@ const EXEC = tool({
       ? `Still running after ${wait_seconds} s, as ${started.id}. exec_output with offset ${window.total} waits for more; kill_exec ends it.`
       : endOf(started.exec);
     if (cut === null) return answer(end, head);
-    const note = `${cut.bytes} bytes left out; exec_output of ${started.id} with offset ${cut.at} shows them`;
-    return answer(`${end} ${window.total} bytes of output.`, `${head}\n[… ${note} …]\n${tail}`);
+    const rest = `exec_output of ${started.id} with offset ${cut.at} shows them`;
+    const size = `${window.total} bytes of output; ${cut.bytes} of them, at […], are left out: ${rest}.`;
+    return answer(`${end} ${size}`, `${head}\n[…]\n${tail}`);
   },
 });
 

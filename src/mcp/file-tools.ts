@@ -2,8 +2,8 @@
 import { isUtf8 } from 'node:buffer';
 import { Type } from 'typebox';
 import type { File } from '../../client/src/berth.ts';
+import { untrustedText } from '../lib/untrusted-text.ts';
 import { type Part, readPart, writeWhole } from './guest-files.ts';
-import { pageText } from './instance-tools.ts';
 import { incompleteEnd } from './text-window.ts';
 import {
   CURSOR,
@@ -25,7 +25,7 @@ const CONTENT_CHARACTERS = 512 * 1024;
 const PATH = Type.String({ minLength: 1, maxLength: 4096, description: 'Absolute path in the guest' });
 
 const lineOf = ({ type, size, mode, user, mtime, name }: File): string =>
-  [type, size ?? '-', mode, user, mtime, name].join('  ');
+  [type, size ?? '-', mode, user, mtime, untrustedText(name)].join('  ');
 
 const LIST = tool({
   name: 'list_files',
@@ -38,10 +38,8 @@ const LIST = tool({
     const { id } = await berth.instances.find(instance, { signal });
     const { data, next_cursor } = await berth.call('listFiles', { path: { id }, query }, { signal });
     if (data.length === 0) return { text: `${query.path} is empty.` };
-    return {
-      text: `${data.length} entries of ${query.path}.`,
-      of_guest: pageText(data.map(lineOf), next_cursor, ''),
-    };
+    const more = next_cursor === null ? '' : ` More: the same with cursor ${next_cursor}`;
+    return { text: `${data.length} entries of ${query.path}.${more}`, of_guest: data.map(lineOf).join('\n') };
   },
 });
 

@@ -3,7 +3,7 @@ import { Type } from 'typebox';
 import type { Generation } from '../../client/src/berth.ts';
 import { NEW_NAME, pageText } from './instance-tools.ts';
 import { ADDS, CURSOR, DESTROYS, fields, INSTANCE, LIMIT, READS, SETS, type Tool, tool } from './tool.ts';
-import { startNew } from './wait-for-vm.ts';
+import { PATIENCE_MS, startNew } from './wait-for-vm.ts';
 
 const NUMBER = Type.Integer({
   minimum: 0,
@@ -25,7 +25,16 @@ const FLUSH = tool({
   hints: SETS,
   run: async ({ berth, args, signal }) => {
     const { id, name } = await berth.instances.find(args.instance, { signal });
-    const { generation, uploaded_bytes } = await berth.instances.flushVm(id, { signal });
+    const patience = AbortSignal.timeout(PATIENCE_MS);
+    const receipt = await berth.instances
+      .flushVm(id, { signal: AbortSignal.any([signal, patience]) })
+      .catch((error: unknown) => {
+        if (signal.aborted || !patience.aborted) throw error;
+        return null;
+      });
+    if (receipt === null)
+      return { text: `The flush of ${name} goes on. get_instance shows its generation once it is durable.` };
+    const { generation, uploaded_bytes } = receipt;
     return {
       text: `The disk of ${name} is durable as generation ${generation}; ${uploaded_bytes} bytes were new.`,
     };

@@ -2,7 +2,7 @@
 import { type Berth, type Instance, type Vm, VmWaitError } from '../../client/src/berth.ts';
 import { toolErrorText } from './tool-errors.ts';
 
-const PATIENCE_MS = 45_000;
+export const PATIENCE_MS = 45_000;
 
 export interface Waited {
   readonly vm: Vm;

@@ -72,6 +72,22 @@ describe('clients and guests', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, (
     }
   });
 
+  test('a command whose input cannot be sent whole is killed, and the call fails', async () => {
+    const proxy = await FailingProxy.before(berth.origin);
+    const handle: Call = { does: '', verb: 'vm', arguments: ['$id'], keep: { vm: '.' } };
+    const call: Call = { does: '', on: '$vm', verb: 'exec', arguments: ['cat'], options: { input: 'in' } };
+    for (const { name, run } of clientsWith(python)) {
+      proxy.reset();
+      proxy.refused = /\/stdin/;
+      const [, outcome] = await run([handle, call], { url: proxy.url, key }, { id: guest.id });
+      assert.equal(outcome?.failed?.['error'], 'BerthConnectionError', name);
+      const { data } = await berth.client.expect<{ data: object[] }>(
+        ...([200, 'GET', `${guest.path}/execs?limit=1`] as const),
+      );
+      assert.partialDeepStrictEqual(data[0], { command: ['sh', '-c', 'cat'], signal: 'SIGKILL' }, name);
+    }
+  });
+
   test('the example of docs/client.md runs, and the end of its block stops the VM', async () => {
     const document = readFileSync(join(PROJECT, 'docs', 'client.md'), 'utf8');
     const [, example] = /```python\n# example\.py\n(.*?)```/s.exec(document) ?? [];

@@ -8,16 +8,21 @@ import { McpClient, REVISIONS } from '../support/mcp-client.ts';
 import { makeKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
 
-const api = await apiForFile();
+const api = await apiForFile({ context: { trusted_proxies: ['127.0.0.1'] } });
 const owner = await api.person();
 const stranger = await api.person();
 const { key } = await makeKey(api.db, owner, '*');
 const mcp = await McpClient.overHttp(api.origin, key);
 const { agent } = api;
 
-async function post(headers: Record<string, string>, body: unknown = PING, method = 'POST') {
+async function post(
+  headers: Record<string, string>,
+  body: unknown = PING,
+  method = 'POST',
+  origin = api.origin,
+) {
   const sent = method === 'POST' ? { body: typeof body === 'string' ? body : JSON.stringify(body) } : {};
-  return fetch(`${api.origin}/mcp`, {
+  return fetch(`${origin}/mcp`, {
     method,
     headers: {
       accept: 'application/json, text/event-stream',
@@ -145,12 +150,30 @@ test("another organisation's instance is not found, by name and by id", async ()
 });
 
 test('what a tool does is in the audit log as any other call, with the address of its caller', async () => {
-  const { text } = await mcp.done('create_instance', { name: newName(), start: false });
-  assert.match(text, /^Created/);
-  const { body } = await api
-    .as(owner)
-    .get<{ data: { action: string; ip: string; actor: string }[] }>('/v1/audit?limit=1');
-  assert.deepEqual([body.data[0]?.action, body.data[0]?.ip], ['instance.create', '127.0.0.1']);
+  const headers = { 'x-forwarded-for': '203.0.113.7' };
+  const client = await McpClient.overHttp(api.origin, key, { headers });
+  await client.done('create_instance', { name: newName(), start: false });
+  const { body } = await api.as(owner).get<{ data: { action: string; ip: string }[] }>('/v1/audit?limit=1');
+  assert.deepEqual([body.data[0]?.action, body.data[0]?.ip], ['instance.create', '203.0.113.7']);
+});
+
+test('calls of tools count for the rate limit', async () => {
+  const limited = await apiForFile({ context: { rate_limits: { principal: 3, address: 3 } } });
+  const { key } = await makeKey(limited.db, await limited.person(), '*');
+  const call = { ...PING, method: 'tools/call', params: { name: 'list_instances', arguments: {} } };
+  const answers: [number, string][] = [];
+  // Each is a request to /mcp and one to the API.
+  for (let sent = 0; sent < 3; sent++) {
+    const answer = await post({ authorization: `Bearer ${key}` }, call, 'POST', limited.origin);
+    answers.push([answer.status, await answer.text()]);
+  }
+  assert.deepEqual(
+    answers.map(([status]) => status),
+    [200, 200, 429],
+  );
+  assert.match(answers[0]?.[1] ?? '', /There are no such instances/);
+  assert.match(answers[1]?.[1] ?? '', /"isError":true/);
+  assert.match(answers[1]?.[1] ?? '', /RATE_LIMITED: .*Next: try again in \d+ s/);
 });
 
 test('a wrong argument is a tool error that names it, and calls nothing', async () => {

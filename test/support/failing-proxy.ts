@@ -19,6 +19,8 @@ export interface Seen {
 export class FailingProxy {
   /** What becomes of the next requests, in order; after them each passes. */
   fates: Fate[] = [];
+  /** Requests whose URL fits are refused, whatever their fate. */
+  refused: RegExp | null = null;
   seen: Seen[] = [];
   readonly #origin: string;
   readonly #server = createServer((request, response) => this.#serve(request, response));
@@ -44,6 +46,7 @@ export class FailingProxy {
   reset(fates: readonly Fate[] = []): void {
     this.fates = [...fates];
     this.seen = [];
+    this.refused = null;
   }
 
   /** Breaks all connections. */
@@ -64,7 +67,7 @@ export class FailingProxy {
     request.socket.once('close', () => {
       seen.closed = true;
     });
-    const fate = this.fates.shift();
+    const fate = this.refused?.test(seen.url) ? 'refused' : this.fates.shift();
     if (fate === 'refused') response.destroy();
     else if (fate === undefined || fate === 'lost')
       this.#pass(request, response, { seen, lost: fate === 'lost' });

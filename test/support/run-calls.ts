@@ -47,7 +47,11 @@ export async function runCalls(
   for (const call of calls) {
     try {
       const returned = await start(berth, call, kept);
-      const result = isStream(returned) ? await itemsOf(returned) : returned;
+      const result = isStream(returned)
+        ? await itemsOf(returned)
+        : returned instanceof Response
+          ? await returned.text()
+          : returned;
       for (const [name, field] of Object.entries(call.keep ?? {}))
         kept.set(name, field === '.' ? result : (result as Record<string, unknown>)[field]);
       outcomes.push({ gave: plain(result), wanted: filled(call.gives, kept) });

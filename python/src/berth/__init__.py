@@ -13,7 +13,6 @@ from . import types as types
 from ._http import Frame as Frame
 from ._operation import ListOperation as ListOperation
 from ._operation import Operation as Operation
-from ._paths import decode_path as decode_path
 from ._sync._client import Berth as Berth
 from ._sync._commands import ExecHandle as ExecHandle
 from ._sync._files import Files as Files

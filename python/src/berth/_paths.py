@@ -17,5 +17,5 @@ def encode_path(path: Path) -> str:
 
 
 def decode_path(path: str) -> str:
-    """The path of an entry as a text for the verbs of `Files`. Bytes that are not UTF-8 are as in `os.fsdecode`."""
+    """As text. Bytes that are not UTF-8 are as in `os.fsdecode`."""
     return unquote_to_bytes(path).decode("utf-8", "surrogateescape")

@@ -9,6 +9,7 @@ from typing import Any, Iterator, Callable, Mapping, Optional, Tuple, TypeVar, c
 from .. import operations, types
 from .._http import Frame
 from .._operation import ListOperation, Operation
+from ._files import Files
 from ._instances import Instances
 from ._pages import items_of
 from ._streams import follow
@@ -89,6 +90,10 @@ class Berth:
     def vm(self, id: str) -> Vm:
         """The VM of an instance, whose id this is."""
         return Vm(self._transport, id)
+
+    def files(self, id: str) -> Files:
+        """Files of the guest of a running VM. `id` is the instance's."""
+        return Files(self._transport, id)
 
     def sudo(self, password: str) -> Tuple[types.SudoGrantResponse, str]:
         """Allows this session the actions that need a recent password, for five minutes. Returns also the grant's cookie."""

@@ -122,10 +122,13 @@ class ExecHandle:
     async def _feed(self, input: Union[bytes, str]) -> None:
         try:
             await self.write(input, eof=True)
-        except BerthError as error:
+        except (BerthError, BerthConnectionError) as error:
             # It has ended without reading all of its input, as `head` does.
-            if error.code != "CONFLICT":
-                raise
+            if isinstance(error, BerthError) and error.code == "CONFLICT":
+                return
+            # A command must not take a part of its input for all of it.
+            await self.kill()
+            raise
 
 
 class Commands:
