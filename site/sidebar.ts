@@ -38,6 +38,16 @@ export const SIDEBAR: readonly Part[] = [
     ],
   },
   {
+    title: 'Examples',
+    entries: [
+      ['All examples', 'examples/README.md'],
+      ["An agent's sandbox", 'examples/agent-sandbox/README.md'],
+      ['A preview of each branch', 'examples/preview-per-branch/README.md'],
+      ['A CI runner that sleeps', 'examples/ci-runner/README.md'],
+      ['A notebook server', 'examples/notebook/README.md'],
+    ],
+  },
+  {
     title: 'Look up',
     entries: [
       ['Commands', 'docs/cli.md'],
