@@ -17,6 +17,7 @@ import { backupBench } from './backup.ts';
 import { coldStartBench } from './cold-start.ts';
 import { egressBench } from './egress.ts';
 import { encryptionBench } from './encryption.ts';
+import { execsBench } from './execs.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
 import { guestIoBench } from './guest-io.ts';
@@ -50,6 +51,7 @@ const BENCHES: readonly Bench[] = [
   requestsBench,
   webhooksBench,
   httpPortsBench,
+  execsBench,
 ];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;

@@ -446,7 +446,7 @@ export type ExecResult = {
   truncated: boolean;
 };
 
-/** `lost`: its boot ended (restart, stop, crash) before it did */
+/** `lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest */
 export type ExecState = 'running' | 'exited' | 'lost';
 
 export type ExecTicket = {

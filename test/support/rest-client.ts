@@ -8,6 +8,7 @@ export interface Answer<T = unknown> {
 }
 
 export interface VmBody {
+  readonly host_id: string | null;
   readonly id: string | null;
   readonly instance_id: string;
   readonly state: string;
