@@ -36,6 +36,8 @@ export const AIMS: Readonly<Record<string, Aim>> = {
   'requests/read_16_per_second': atLeast(0.6),
   'requests/write_1_per_second': atLeast(0.25),
   'requests/write_16_per_second': atLeast(0.25),
+  'files/written_mib_per_second': atLeast(0.8),
+  'files/read_mib_per_second': atLeast(0.8),
   'http-ports/requests_1': atLeast(0.5),
   'http-ports/requests_64': atLeast(0.5),
   'http-ports/requests_1024': atLeast(0.5),

@@ -18,6 +18,7 @@ import { coldStartBench } from './cold-start.ts';
 import { egressBench } from './egress.ts';
 import { encryptionBench } from './encryption.ts';
 import { type Bench, type Measured, table } from './figure.ts';
+import { filesBench } from './files.ts';
 import { flushBench } from './flush.ts';
 import { guestIoBench } from './guest-io.ts';
 import { hostileGuestBench } from './hostile-guest.ts';
@@ -45,6 +46,7 @@ const BENCHES: readonly Bench[] = [
   guestIoBench,
   memoryBench,
   networkBench,
+  filesBench,
   egressBench,
   asAgent(encryptionBench),
   requestsBench,
