@@ -39,6 +39,8 @@ export const AIMS: Readonly<Record<string, Aim>> = {
   'execs/true_p50': atMost(1.2),
   'execs/true_p99': atMost(1.2),
   'execs/output_1_gib': atLeast(0.6),
+  'files/written_mib_per_second': atLeast(0.8),
+  'files/read_mib_per_second': atLeast(0.8),
   'http-ports/requests_1': atLeast(0.5),
   'http-ports/requests_64': atLeast(0.5),
   'http-ports/requests_1024': atLeast(0.5),

@@ -59,6 +59,11 @@ export class Api {
     return new Api(url, session_token, signal);
   }
 
+  /** For requests that are not JSON. */
+  get authorization(): string {
+    return `Bearer ${this.#token}`;
+  }
+
   async addKey(name: string, public_key: string): Promise<void> {
     await this.call('POST', '/v1/me/ssh-keys', { name, public_key });
   }

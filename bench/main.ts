@@ -19,6 +19,7 @@ import { egressBench } from './egress.ts';
 import { encryptionBench } from './encryption.ts';
 import { execsBench } from './execs.ts';
 import { type Bench, type Measured, table } from './figure.ts';
+import { filesBench } from './files.ts';
 import { flushBench } from './flush.ts';
 import { guestIoBench } from './guest-io.ts';
 import { hostileGuestBench } from './hostile-guest.ts';
@@ -46,6 +47,7 @@ const BENCHES: readonly Bench[] = [
   guestIoBench,
   memoryBench,
   networkBench,
+  filesBench,
   egressBench,
   asAgent(encryptionBench),
   requestsBench,

@@ -3,6 +3,7 @@ import type { Command } from './command.ts';
 import { ACCOUNT_COMMANDS } from './commands/account-commands.ts';
 import { COMPLETION } from './commands/completion.ts';
 import { CONSOLE } from './commands/console-command.ts';
+import { COPY } from './commands/copy-command.ts';
 import { DATA_COMMANDS } from './commands/data-commands.ts';
 import { DOCTOR } from './commands/doctor.ts';
 import { EGRESS } from './commands/egress-command.ts';
@@ -49,7 +50,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
   { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
   { title: 'Secrets', commands: SECRET_COMMANDS },
-  { title: 'Guests', commands: [...EXEC_COMMANDS, LOGS, METRICS, TOP, USAGE, CONSOLE, MCP] },
+  { title: 'Guests', commands: [...EXEC_COMMANDS, COPY, LOGS, METRICS, TOP, USAGE, CONSOLE, MCP] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: [REGISTER, ...LOGIN_COMMANDS] },
   { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },

@@ -52,6 +52,11 @@ export class RestClient {
     this.#origin = origin;
   }
 
+  /** For requests that are not JSON. */
+  get token(): string {
+    return this.#token ?? '';
+  }
+
   async login(email: string, password: string): Promise<void> {
     const { session_token } = await this.expect<{ session_token: string }>(200, 'POST', '/v1/auth/login', {
       email,

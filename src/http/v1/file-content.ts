@@ -227,10 +227,12 @@ async function send(
     complete = true;
     await call.commit(wanted);
   })();
-  const committed = call.committed();
+  const committed = call.committed().then((written) => {
+    if (complete) return written;
+    throw new AppError('UNAVAILABLE', { internal: 'a guest was done before its commit' });
+  });
   // Whichever fails first says why; the other fails with it.
   const [written] = await Promise.all([committed, sent]);
-  if (!complete) throw new AppError('UNAVAILABLE', { internal: 'a guest was done before its commit' });
   return written;
 }
 
