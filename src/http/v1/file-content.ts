@@ -275,6 +275,8 @@ function discard(body: Readable): void {
   const timer = setTimeout(() => body.destroy(), IDLE_MS);
   body.once('close', () => clearTimeout(timer));
   body.on('error', () => undefined);
+  // The copy must not pause it any more.
+  body.removeAllListeners('data');
   body.on('data', () => undefined);
   body.resume();
 }
