@@ -3,7 +3,6 @@
  * this host, other guests, and a server in a network namespace that guests may reach under their own address only.
  */
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { createServer, type Server } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { after, before, describe, test } from 'node:test';
@@ -41,7 +40,6 @@ import { until } from '../support/waiting.ts';
 const data_dir = `/nowhere/network-${process.pid}`;
 /** Outside of the range that test installations use. */
 const PORTS = [60_000 + (process.pid % 2_000) * 2, 60_001 + (process.pid % 2_000) * 2] as const;
-const ENDED_PORT = 64_000 + (process.pid % 1_000);
 const RST = 0x04;
 const SYN_ACK = 0x12;
 
@@ -345,20 +343,6 @@ describe('the guests’ network', { skip: NO_TAP, timeout: 300_000 }, () => {
         .some(({ from, payload }) => from === OUTSIDE && payload[13] === SYN_ACK),
     );
     await inNetwork(network, ['nft', 'flush', 'set', 'inet', 'guests', 'connections']);
-  });
-
-  test('connections of a VM that has ended do not count against the next one at its address', async () => {
-    const ended = await TapGuest.start(network, ENDED_PORT);
-    ended.send({ to: OUTSIDE, protocol: PROTOCOL.tcp, payload: syn(GUEST, OUTSIDE, [20_003, 7_003]) });
-    await until('the outside answers', () => ended.packets().some(({ payload }) => payload[13] === SYN_ACK));
-    const known = ['conntrack', '-L', '-s', guestAddress(ENDED_PORT)];
-    const all = async () => (await runTool('conntrack', known.slice(1))) + (await inNetwork(network, known));
-    assert.equal((await all()).match(/dport=7003/g)?.length, 2, 'in both networks');
-    const gone = once(ended.process, 'exit');
-    ended.end();
-    await gone;
-    assert.equal((await mendForwarding(network)).problem, null);
-    assert.equal(await all(), '');
   });
 
   test('a firewall that drops what it does not know lets guests through from the next look on', async (context) => {
