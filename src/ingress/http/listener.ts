@@ -109,7 +109,12 @@ export class HttpListener {
     const found = portOf(trial);
     await new Promise((resolve) => trial.close(resolve));
     const shared = { host, port: found, reusePort: true, backlog: BACKLOG };
-    for (const server of [this.#http, ...this.#further]) await listening(server, shared);
+    try {
+      for (const server of [this.#http, ...this.#further]) await listening(server, shared);
+    } catch (error) {
+      this.destroy();
+      throw error;
+    }
   }
 
   get port(): number {
