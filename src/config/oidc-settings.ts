@@ -48,7 +48,7 @@ function groupRole(text: string): GroupRole {
   const role = ROLES.find((each) => each === given);
   if (group === '' || role === undefined || !isId('org', org_id)) {
     throw new Expected(
-      `GROUP=ORGANISATION:ROLE separated by commas, such as staff=org_01k5x8m2vq7r4t9wz3b6c8d0ef:member; the roles are ${ROLES.join(', ')}, and berth org ls shows the ids`,
+      `GROUP=ORGANISATION:ROLE separated by commas, such as staff=org_01k5x8m2vq7r4t9wz3b6c8d0ef:member; the roles are ${ROLES.join(', ')}, and berth org quota lists the ids`,
     );
   }
   return { group, org_id, role };
