@@ -1,6 +1,7 @@
 /**
  * The cookies: the refresh token of the console's session, which only POST /v1/auth/refresh reads; the sudo grant; and a
- * login at the OpenID provider, which alone is Lax, because the provider's page leads back. Their attributes are part of the public interface. RFC 6265bis, sections 4.1.2 and 4.1.3.
+ * login at the OpenID provider, which alone is Lax, because the provider's page leads back. Their attributes are part of
+ * the public interface. RFC 6265bis, sections 4.1.2 and 4.1.3.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { FLOW_LIFETIME_S } from '../auth/oidc/flow.ts';
