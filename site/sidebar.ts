@@ -62,6 +62,7 @@ export const SIDEBAR: readonly Part[] = [
     entries: [
       ['Run a server', 'docs/operating.md'],
       ['Settings', 'ARCHITECTURE.md#settings'],
+      ['OpenID Connect', 'docs/sign-in.md'],
       ['Backups', 'docs/backup.md'],
       ['Several hosts', 'docs/fleet.md'],
       ['Security', 'SECURITY.md'],

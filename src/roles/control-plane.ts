@@ -6,6 +6,9 @@ import type { FastifyInstance } from 'fastify';
 import { AuditLog } from '../audit/append.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { guessableBecause } from '../auth/guessable-passwords.ts';
+import { Flows } from '../auth/oidc/flow.ts';
+import { identitySealer } from '../auth/oidc/identity-store.ts';
+import { OidcProvider, redirectUri } from '../auth/oidc/provider.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { type Config, localOrigin } from '../config/config.ts';
 import { httpEndpoint } from '../config/http-url.ts';
@@ -173,6 +176,8 @@ async function appContext(
       secrets: new Sealer(secret_key, 'berth webhooks v1'),
     },
     signups: config.signups,
+    oidc: oidcOf(config, secret_key),
+    password_login: config.password_login,
     quotas: config.quotas,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
@@ -190,6 +195,15 @@ async function appContext(
     trusted_proxies: config.trusted_proxies.map(({ address, prefix }) => `${address}/${prefix}`),
     installation: installationOf(config),
     tls: tls && { cert: await readFile(tls.cert_path), key: await readFile(tls.key_path) },
+  };
+}
+
+function oidcOf({ oidc, public_url }: Config, secret_key: Buffer): AppContext['oidc'] {
+  if (oidc === null) return null;
+  return {
+    provider: new OidcProvider({ ...oidc, redirect_uri: redirectUri(public_url) }),
+    flows: new Flows(secret_key),
+    identities: identitySealer(secret_key),
   };
 }
 

@@ -249,6 +249,7 @@ const WITHOUT: Record<string, string> = {
   markNotification: 'what one has read concerns nobody else',
   markAllNotifications: 'what one has read concerns nobody else',
   passkeyOptions: 'makes a challenge and nothing else',
+  beginOidcSudo: 'makes an address and a cookie; the grant itself is noted',
   resizeExec: 'changes what is shown, and nothing else',
   writeExecInput: 'is part of an exec, whose start is noted',
   loginByPasskey: 'opens its session by the same function as login (test/http/passkeys.test.ts)',
