@@ -59,11 +59,6 @@ export class Api {
     return new Api(url, session_token, signal);
   }
 
-  /** For requests that are not JSON. */
-  get authorization(): string {
-    return `Bearer ${this.#token}`;
-  }
-
   async addKey(name: string, public_key: string): Promise<void> {
     await this.call('POST', '/v1/me/ssh-keys', { name, public_key });
   }
@@ -132,6 +127,7 @@ export class Api {
     throw new Error('the instance is not deleted');
   }
 
+  /** The header fields of a request that `call` does not make. */
   get authorization(): Record<string, string> {
     return this.#token === '' ? {} : { authorization: `Bearer ${this.#token}` };
   }

@@ -38,7 +38,7 @@ async function measure(context: BenchContext): Promise<readonly Measured[]> {
   await api.untilRunning(id);
   const target = await api.ssh(id);
   const url = `${api.url}/v1/instances/${id}/files?path=`;
-  const sides = { url, authorization: api.authorization, target, key, signal };
+  const sides = { url, authorization: api.authorization['authorization'] ?? '', target, key, signal };
   const big = join(scratch_dir, 'big');
   const small = join(scratch_dir, 'small');
   await writeFile(big, randomBytes(MIB * 2 ** 20));
