@@ -34,7 +34,15 @@ export const ROLES = ['owner', 'admin', 'member', 'billing'] as const;
 export type Role = (typeof ROLES)[number];
 
 /** What makes a generation. `request`: a caller; `auto`: an automatic flush; `stop`, `suspend`: the VM's last flush. */
-export const GENERATION_TRIGGERS = ['request', 'auto', 'stop', 'suspend', 'fork', 'restore'] as const;
+export const GENERATION_TRIGGERS = [
+  'request',
+  'auto',
+  'stop',
+  'suspend',
+  'import',
+  'fork',
+  'restore',
+] as const;
 export type GenerationTrigger = (typeof GENERATION_TRIGGERS)[number];
 
 /** What a disk's content was taken from. */
