@@ -514,8 +514,8 @@ export type Generation = {
   name: string | null;
   /** Kept regardless of `generations_keep` */
   pinned: boolean;
-  /** What made it: a requested or an automatic flush, the flush of a stop or a suspend, a fork, or a restore */
-  trigger: 'request' | 'auto' | 'stop' | 'suspend' | 'fork' | 'restore';
+  /** What made it: a requested or an automatic flush, the flush of a stop or a suspend, an import of a file, a fork, or a restore */
+  trigger: 'request' | 'auto' | 'stop' | 'suspend' | 'import' | 'fork' | 'restore';
   /** Of a fork or a restore: the generation whose content it has; it may be gone */
   origin: GenerationOrigin | null;
   dirty_bytes: number | null;

@@ -82,6 +82,27 @@ const SYNONYMS: Readonly<Record<string, string>> = {
   snapshot: 'flush',
 };
 
+/** Words of other tools for commands that Berth names otherwise: suggested, not accepted. */
+export const OTHER_WORDS: ReadonlyMap<string, string> = new Map(
+  Object.entries({
+    clone: 'fork',
+    info: 'show',
+    inspect: 'show',
+    invite: 'invitation create',
+    key: 'ssh-key or api-key',
+    keys: 'ssh-key ls or api-key ls',
+    new: 'create',
+    pause: 'suspend',
+    ps: 'ls',
+    resume: 'start',
+    run: 'exec',
+    shell: 'ssh',
+    shutdown: 'stop',
+    token: 'api-key',
+    unpause: 'start',
+  }),
+);
+
 /** All names of commands, longest first. */
 const NAMED: readonly { readonly words: readonly string[]; readonly command: Command }[] = COMMANDS.flatMap(
   (command) => [command.name, ...(command.short ?? [])].map((name) => ({ words: name.split(' '), command })),

@@ -203,7 +203,7 @@ create table generations (
   constraint generations_parent_fkey FOREIGN KEY (instance_id, parent) REFERENCES generations(instance_id, generation),
   constraint generations_consistency_check CHECK ((consistency = ANY (ARRAY['filesystem'::text, 'crash'::text, 'offline'::text]))),
   constraint generations_parent CHECK ((parent < generation)),
-  constraint generations_trigger_check CHECK ((trigger = ANY (ARRAY['request'::text, 'auto'::text, 'stop'::text, 'suspend'::text, 'fork'::text, 'restore'::text])))
+  constraint generations_trigger_check CHECK ((trigger = ANY (ARRAY['request'::text, 'auto'::text, 'stop'::text, 'suspend'::text, 'import'::text, 'fork'::text, 'restore'::text])))
 );
 
 create table hosts (

@@ -35,7 +35,15 @@ type NullableJson<T> = ColumnType<T | null, string | null, string | null>;
 export { ROLES, type Role };
 
 /** What makes a generation. `request`: a caller; `auto`: an automatic flush; `stop`, `suspend`: the VM's last flush. */
-export const GENERATION_TRIGGERS = ['request', 'auto', 'stop', 'suspend', 'fork', 'restore'] as const;
+export const GENERATION_TRIGGERS = [
+  'request',
+  'auto',
+  'stop',
+  'suspend',
+  'import',
+  'fork',
+  'restore',
+] as const;
 export type GenerationTrigger = (typeof GENERATION_TRIGGERS)[number];
 
 /** What a disk's content was taken from. */

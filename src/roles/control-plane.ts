@@ -33,6 +33,7 @@ import { offerPorts } from '../instances/port-store.ts';
 import { setSshHost } from '../instances/store.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
+import { fullDisk } from '../launch/full-disk.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { weakFiles } from '../launch/weak-files.ts';
 import { refuseWrongKey } from '../launch/wrong-key.ts';
@@ -213,7 +214,7 @@ function installationOf(config: Config): Installation {
   return {
     origins: [config.public_url, localOrigin(config)],
     weak_settings: weakSettings(config),
-    weakFiles: () => weakFiles(secrets),
+    weakFiles: () => [...weakFiles(secrets), ...fullDisk(data_dir)],
     data_dir,
     object_store:
       s3 === null

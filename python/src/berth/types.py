@@ -497,8 +497,8 @@ class Generation(TypedDict):
     name: Optional[str]
     pinned: bool
     """Kept regardless of `generations_keep`"""
-    trigger: Literal["request", "auto", "stop", "suspend", "fork", "restore"]
-    """What made it: a requested or an automatic flush, the flush of a stop or a suspend, a fork, or a restore"""
+    trigger: Literal["request", "auto", "stop", "suspend", "import", "fork", "restore"]
+    """What made it: a requested or an automatic flush, the flush of a stop or a suspend, an import of a file, a fork, or a restore"""
     origin: Optional[GenerationOrigin]
     """Of a fork or a restore: the generation whose content it has; it may be gone"""
     dirty_bytes: Optional[int]
