@@ -1,8 +1,8 @@
 /** What E2B's agent in a sandbox, envd, answers: commands, files, and whether it is there. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Berth } from '../../../client/src/berth.ts';
+import { type Berth, BerthError } from '../../../client/src/berth.ts';
 import { parsed, sendJson, sendStream, unwrap } from './connect-protocol.ts';
-import { Failure, failureOf } from './failures.ts';
+import { Failure } from './failures.ts';
 import { downloadFile, MAX_UPLOAD_BYTES, uploadFiles } from './file-content.ts';
 import { FILE_METHODS } from './file-system.ts';
 import { DEFAULT_USER, userOf } from './guest-user.ts';
@@ -46,22 +46,37 @@ export async function answerEnvd(
   response: ServerResponse,
   url: URL,
 ): Promise<void> {
-  const [, first = '', method = ''] = url.pathname.split('/');
-  if (first === 'health') return health(place, response);
-  if (first === 'files') return files(place, request, response, url);
+  const [, service = '', method = ''] = url.pathname.split('/');
   try {
-    await call(place, `${first}/${method}`, request, response);
+    if (service === 'health') await health(place, response);
+    else if (service === 'files') await files(place, request, response, url);
+    else await call(place, service, method, request, response);
   } catch (error) {
-    const failure = failureOf(error);
-    // What is missing by its name was found missing here. What Berth does not find is the instance itself.
-    if (failure.code !== 'not_found' || error === failure) throw failure;
-    throw new Failure('unavailable', 'The sandbox is gone.', { cause: error });
+    throw await explained(place, error);
+  }
+}
+
+/** Berth says the same of a file and of an instance that is not there, or is being deleted. E2B distinguishes them. */
+async function explained({ berth, id }: Place, error: unknown): Promise<unknown> {
+  if (!(error instanceof BerthError) || !['NOT_FOUND', 'CONFLICT'].includes(error.code)) return error;
+  const is_there = await berth.instances.get(id).then(
+    ({ deleting }) => !deleting,
+    () => false,
+  );
+  return is_there ? error : new Failure('unavailable', 'The sandbox is gone.', { cause: error });
+}
+
+async function* explaining(place: Place, messages: AsyncIterable<unknown>) {
+  try {
+    yield* messages;
+  } catch (error) {
+    throw await explained(place, error);
   }
 }
 
 async function health({ berth, id }: Place, response: ServerResponse): Promise<void> {
-  const { state } = await berth.vm(id).get();
-  if (state !== 'running') throw new Failure('unavailable', 'The sandbox does not run.');
+  const { deleting, vm } = await berth.instances.get(id);
+  if (deleting || vm.state !== 'running') throw new Failure('unavailable', 'The sandbox does not run.');
   response.writeHead(204).end();
 }
 
@@ -81,13 +96,13 @@ async function files(
 
 async function call(
   place: Place,
-  path: string,
+  service: string,
+  method: string,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
   const vm = place.berth.vm(place.id);
   const user = userOf(request.headers.authorization);
-  const [service, method = ''] = path.split('/');
   const body = await readBody(request, MAX_CALL_BYTES);
   const stream = service === 'process.Process' ? named(PROCESS_STREAMS, method) : undefined;
   if (stream) {
@@ -96,14 +111,14 @@ async function call(
     const gone = new AbortController();
     response.once('close', () => gone.abort());
     const caller: Caller = { user, timeout_ms, gone: gone.signal };
-    const messages = stream(vm, unwrap(body) as never, caller);
+    const messages = explaining(place, stream(vm, unwrap(body) as never, caller));
     return sendStream(response, messages, { idle: KEEPALIVE, idle_ms, gone: gone.signal });
   }
   const file_method = service === 'filesystem.Filesystem' ? named(FILE_METHODS, method) : undefined;
   if (file_method) return sendJson(response, 200, await file_method(vm, user, parsed(body) as object));
   const process_call = service === 'process.Process' ? named(PROCESS_CALLS, method) : undefined;
   if (process_call === undefined)
-    throw new Failure('unimplemented', `Berth's adapter for E2B does not cover ${path}.`);
+    throw new Failure('unimplemented', `Berth's adapter for E2B does not cover ${service}/${method}.`);
   sendJson(response, 200, await process_call(vm, parsed(body) as never));
 }
 

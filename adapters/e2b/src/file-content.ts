@@ -5,7 +5,7 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { promisify } from 'node:util';
 import { gunzip } from 'node:zlib';
-import { type Berth, BerthError } from '../../../client/src/berth.ts';
+import type { Berth } from '../../../client/src/berth.ts';
 import { Failure } from './failures.ts';
 import { guestPath } from './guest-user.ts';
 
@@ -25,9 +25,7 @@ const apiPath = (path: string) => path.replaceAll('%', '%25');
 export async function downloadFile(place: FilePlace, response: ServerResponse): Promise<void> {
   const { berth, id, user, path } = place;
   const query = { path: apiPath(guestPath(user, path)) };
-  const found = await berth
-    .send('readFile', { path: { id }, query })
-    .catch((error) => notThere(place, error));
+  const found = await berth.send('readFile', { path: { id }, query });
   const length = found.headers.get('content-length');
   response.writeHead(200, {
     'content-type': 'application/octet-stream',
@@ -44,9 +42,7 @@ export async function uploadFiles(place: FilePlace, request: IncomingMessage, bo
   for (const { path, bytes } of await partsOf(place, request, body)) {
     const full = guestPath(user, path);
     const query = { path: apiPath(full), user };
-    await berth
-      .call('writeFile', { path: { id }, query, body: bytes })
-      .catch((error: unknown) => notThere(place, error));
+    await berth.call('writeFile', { path: { id }, query, body: bytes });
     written.push({ name: posix.basename(full), path: full, type: 'file' });
   }
   return written;
@@ -68,15 +64,4 @@ async function partsOf({ path }: FilePlace, request: IncomingMessage, body: Buff
   return Promise.all(
     files.map(async (file) => ({ path: path || file.name, bytes: new Uint8Array(await file.arrayBuffer()) })),
   );
-}
-
-/** Berth says NOT_FOUND for a file and for an instance; E2B distinguishes them. */
-async function notThere({ berth, id }: FilePlace, error: unknown): Promise<never> {
-  if (!(error instanceof BerthError) || error.code !== 'NOT_FOUND') throw error;
-  const is_there = await berth.instances.get(id).then(
-    ({ deleting }) => !deleting,
-    () => false,
-  );
-  if (is_there) throw error;
-  throw new Failure('unavailable', 'The sandbox is gone.', { cause: error });
 }
