@@ -1,7 +1,9 @@
 /** The unmodified npm package `e2b` against Berth, by the adapter: the core loop of docs/e2b.md. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { request } from 'node:http';
+import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
@@ -21,8 +23,11 @@ import { borrowInstallation, returnInstallation } from '../support/shared-instal
 import { until, untilWorks } from '../support/waiting.ts';
 
 const SCOPE = 'instances:read instances:write vm:read vm:write';
+/** Answers with the request's line; or, to an upgrade, echoes lines. */
 const SERVER = `perl -MIO::Socket::INET -e 'my $s = IO::Socket::INET->new(LocalPort => 3000, Listen => 5, ReuseAddr => 1) or die;
-  while (my $c = $s->accept) { my $l = <$c>; print $c "HTTP/1.0 200 OK\\r\\n\\r\\nsaw $l"; close $c }'`;
+  while (my $c = $s->accept) { next if fork; my $l = <$c>; my $up = 0; while (my $h = <$c>) { $up = 1 if $h =~ /^upgrade:/i; last if $h =~ /^\\r?$/ }
+  if ($up) { print $c "HTTP/1.1 101 Up\\r\\nUpgrade: echo\\r\\nConnection: Upgrade\\r\\n\\r\\n"; $c->flush; while (<$c>) { print $c "= $_"; $c->flush } }
+  else { print $c "HTTP/1.0 200 OK\\r\\n\\r\\nsaw $l" } close $c; exit }'`;
 
 describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   const folder = mkdtempSync(join(tmpdir(), 'berth-e2b-'));
@@ -35,6 +40,19 @@ describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, 
     const body = { name: `e2b ${scope}`, scope };
     return (await berth.client.expect<{ key: string }>(201, 'POST', '/v1/api-keys', body)).key;
   };
+
+  /** A request to a host name, as browsers resolve it. */
+  const get = (path: string, name: string, more = {}) =>
+    new Promise<string>((resolve, reject) => {
+      // Browsers resolve the name to this machine.
+      const sent = request(
+        { host: '127.0.0.1', port: adapter.port, path, headers: { ...more, host: name } },
+        (answer) => {
+          text(answer).then((body) => resolve(`${answer.statusCode} ${body}`), reject);
+        },
+      );
+      sent.on('error', reject).end();
+    });
 
   before(async () => {
     berth = await borrowInstallation();
@@ -76,6 +94,8 @@ describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, 
     );
     assert.equal((await sandbox.commands.run('pwd; id -un', { user: 'root' })).stdout, '/root\nroot\n');
     assert.equal((await sandbox.commands.run('pwd')).stdout, '/home/user\n');
+    const much = await sandbox.commands.run("head -c 3000000 /dev/zero | tr '\\0' x");
+    assert.equal(much.stdout, 'x'.repeat(3_000_000));
   });
 
   test('a stream arrives while its command runs', async () => {
@@ -194,23 +214,18 @@ describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, 
     await sandbox.commands.run(SERVER, { background: true, timeoutMs: 0 });
     const host = sandbox.getHost(3000);
     assert.equal(host, `3000-${sandbox.sandboxId}.localhost:${adapter.port}`);
-    const get = (path: string, name: string) =>
-      new Promise<string>((resolve, reject) => {
-        // A browser resolves the name to this machine.
-        const sent = request(
-          { host: '127.0.0.1', port: adapter.port, path, headers: { host: name } },
-          (answer) => {
-            text(answer).then((body) => resolve(`${answer.statusCode} ${body}`), reject);
-          },
-        );
-        sent.on('error', reject).end();
-      });
     const answer = await untilWorks('the server answers', async () => {
       const found = await get('/a?b=1', host);
       assert.match(found, /^200 /);
       return found;
     });
     assert.equal(answer, '200 saw GET /a?b=1 HTTP/1.1\r\n');
+    const upgrade = { connection: 'upgrade', upgrade: 'echo', host };
+    const sent = request({ host: '127.0.0.1', port: adapter.port, headers: upgrade }).end();
+    const [, socket] = (await once(sent, 'upgrade')) as [unknown, Socket];
+    socket.write('through\n');
+    assert.equal(String((await once(socket, 'data'))[0]), '= through\n');
+    socket.destroy();
     assert.match(await get('/', sandbox.getHost(3999)), /^502 /);
     assert.match(await get('/', `3000-${'0'.repeat(26)}.localhost`), /^502 /);
   });
@@ -239,6 +254,12 @@ describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, 
     assert.equal(
       (await fetch(`${adapter.url}/health`, { headers: { ...headers, 'x-access-token': 'x' } })).status,
       401,
+    );
+    const token = { 'x-access-token': other.envdAccessToken };
+    const at = `49983-${sandbox.sandboxId}.example.org`;
+    assert.deepEqual(
+      [await get('/health', at, token), await get('/health', at)].map((found) => found.slice(0, 3)),
+      ['204', '401'],
     );
     const unknown = { ...options, apiKey: 'not-a-key' };
     await assert.rejects(Sandbox.create(unknown), AuthenticationError);
@@ -283,15 +304,34 @@ describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, 
     await berth.client.expect(200, 'PATCH', `/v1/instances/${id}`, {
       labels: { ...labels, 'e2b-template': 'mine' },
     });
-    const forked = await Sandbox.create('mine', { ...options, timeoutMs: 3_600_000 });
+    const forked = await Sandbox.create('mine', {
+      ...options,
+      timeoutMs: 3_600_000,
+      lifecycle: { onTimeout: 'pause' },
+    });
     assert.notEqual(forked.sandboxId, sandbox.sandboxId);
     assert.equal(await forked.files.read('from-template'), 'yes');
     assert.equal((await forked.getInfo()).templateId, 'mine');
     assert.deepEqual((await forked.getInfo()).metadata, {});
     await assert.rejects(Sandbox.create('unknown', options), /no template unknown/);
-    // The end of its time kills it.
+    // The end of its time pauses it, as was asked for.
     await forked.setTimeout(1_000);
-    await until('it is gone', async () => (await Sandbox.kill(forked.sandboxId, options)) === false);
+    await until('it is paused', async () => (await forked.getInfo()).state === 'paused');
+    await forked.connect({ timeoutMs: 3_600_000 });
+    assert.equal(await forked.isRunning(), true);
+    // An end that passes while no adapter runs is acted upon once the key is used.
+    await adapter.kill();
+    const path = `/v1/instances/inst_${forked.sandboxId}`;
+    const over = {
+      'e2b-sandbox': 'mine',
+      'e2b-ends-at': new Date(0).toISOString(),
+      'e2b-on-timeout': 'kill',
+    };
+    await berth.client.expect(200, 'PATCH', path, { labels: over });
+    await adapter.start();
+    const listed = async () => (await Sandbox.list(options).nextItems()).map(({ sandboxId }) => sandboxId);
+    await until('it is gone', async () => !(await listed()).includes(forked.sandboxId));
+    assert.equal(await forked.kill(), false);
   });
 
   test('kill deletes the instance', async () => {

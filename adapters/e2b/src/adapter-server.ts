@@ -45,6 +45,7 @@ export class Adapter {
     this.#sandboxes = new Sandboxes(this.#client, this.#tokens, this.#deadlines, options.domain);
     this.server = createServer((request, response) => void this.#answer(request, response));
     this.server.on('upgrade', (request, socket, head) => {
+      socket.on('error', () => socket.destroy());
       const address = guestAddressOf(request.headers.host);
       const forward = address && this.#forward(address);
       if (forward) passUpgrade(request, socket, head, forward);
@@ -63,7 +64,7 @@ export class Adapter {
   }
 
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const url = new URL(request.url ?? '/', 'http://adapter');
+    const url = URL.parse(request.url ?? '/', 'http://adapter') ?? new URL('http://adapter');
     try {
       const address = guestAddressOf(request.headers.host);
       if (address !== null && address.port !== ENVD_PORT) {
@@ -112,7 +113,7 @@ export class Adapter {
       url.pathname,
     ) ?? [url.pathname];
     if (!/^(?:\/v2)?\/sandboxes(\/|$)/.test(url.pathname)) throw this.#notCovered(request, url);
-    const body = parsed(await readBody(request, MAX_CONTROL_BYTES)) as Record<string, unknown>;
+    const body = parsed(await readBody(request, MAX_CONTROL_BYTES));
     const all = this.#sandboxes;
     switch (`${request.method} ${sandbox_id === undefined ? '' : ':id'}${verb && `/${verb}`}`) {
       case 'POST ':

@@ -20,13 +20,17 @@ export function unwrap(body: Buffer): unknown {
   return parsed(body.subarray(HEAD_BYTES));
 }
 
-/** @throws Failure invalid_argument */
-export function parsed(body: Buffer): unknown {
+/** An object of JSON. @throws Failure invalid_argument */
+export function parsed(body: Buffer): Readonly<Record<string, unknown>> {
+  let value: unknown = {};
   try {
-    return body.length === 0 ? {} : JSON.parse(body.toString('utf8'));
+    if (body.length > 0) value = JSON.parse(body.toString('utf8'));
   } catch (cause) {
     throw new Failure('invalid_argument', 'The request is not JSON.', { cause });
   }
+  if (typeof value === 'object' && value !== null && !Array.isArray(value))
+    return value as Record<string, unknown>;
+  throw new Failure('invalid_argument', 'The request is not an object of JSON.');
 }
 
 function envelope(flags: number, message: unknown): Buffer {

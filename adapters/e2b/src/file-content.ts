@@ -51,17 +51,25 @@ export async function uploadFiles(place: FilePlace, request: IncomingMessage, bo
 async function partsOf({ path }: FilePlace, request: IncomingMessage, body: Buffer) {
   const content_type = request.headers['content-type'] ?? '';
   if (!content_type.startsWith('multipart/form-data')) {
-    const is_packed = request.headers['content-encoding'] === 'gzip';
-    const bytes = is_packed ? await promisify(gunzip)(body, { maxOutputLength: MAX_UPLOAD_BYTES }) : body;
+    const bytes = request.headers['content-encoding'] === 'gzip' ? await unpacked(body) : body;
     return [{ path, bytes: new Uint8Array(bytes) }];
   }
-  const form = await new Response(new Uint8Array(body), {
-    headers: { 'content-type': content_type },
-  }).formData();
+  const form = await new Response(new Uint8Array(body), { headers: { 'content-type': content_type } })
+    .formData()
+    .catch((cause) => {
+      throw new Failure('invalid_argument', 'The body is not multipart/form-data.', { cause });
+    });
   const files = form.getAll('file').filter((part) => typeof part !== 'string');
   if (files.length > MAX_FILES)
     throw new Failure('invalid_argument', `A request can write at most ${MAX_FILES} files.`);
   return Promise.all(
     files.map(async (file) => ({ path: path || file.name, bytes: new Uint8Array(await file.arrayBuffer()) })),
   );
+}
+
+function unpacked(body: Buffer): Promise<Buffer> {
+  return promisify(gunzip)(body, { maxOutputLength: MAX_UPLOAD_BYTES }).catch((cause) => {
+    const message = `The body is not gzip of at most ${MAX_UPLOAD_BYTES} bytes.`;
+    throw new Failure('invalid_argument', message, { cause });
+  });
 }

@@ -69,11 +69,13 @@ function sendAll(socket: WebSocket, chunk: Buffer, done: (error?: Error) => void
 }
 
 export function passRequest(request: IncomingMessage, response: ServerResponse, forward: Forward): void {
+  const connection = openForward(forward);
   const passed = httpRequest({
     method: request.method ?? 'GET',
     path: request.url ?? '/',
-    headers: request.headers,
-    createConnection: () => openForward(forward),
+    // Each connection is of one sandbox and one request; it is never kept for another.
+    headers: { ...request.headers, connection: 'close' },
+    createConnection: () => connection,
   });
   passed.on('response', (answer) => {
     response.writeHead(answer.statusCode ?? 502, answer.headers);
@@ -85,7 +87,10 @@ export function passRequest(request: IncomingMessage, response: ServerResponse, 
     response.writeHead(502, { 'content-type': 'text/plain' });
     response.end('The sandbox does not run, or nothing listens on that port.\n');
   });
-  response.on('close', () => passed.destroy());
+  response.on('close', () => {
+    passed.destroy();
+    connection.destroy();
+  });
   request.pipe(passed);
 }
 
@@ -98,6 +103,7 @@ export function passUpgrade(request: IncomingMessage, socket: Duplex, head: Buff
   guest.write(`${lines.join('\r\n')}\r\n\r\n`);
   guest.write(head);
   guest.on('error', () => socket.destroy());
-  socket.on('error', () => guest.destroy());
+  guest.on('close', () => socket.destroy());
+  socket.on('close', () => guest.destroy());
   guest.pipe(socket).pipe(guest);
 }

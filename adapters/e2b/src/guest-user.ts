@@ -14,8 +14,9 @@ if [ -d /etc/sudoers.d ]; then echo '${DEFAULT_USER} ALL=(ALL:ALL) NOPASSWD: ALL
 cat >${ENVIRONMENT_FILE}
 `;
 
-export async function prepareGuest(vm: VmHandle, environment: Labels): Promise<void> {
-  const { exit_code, stderr } = await vm.exec(['sh', '-c', PREPARE], { input: profileOf(environment) });
+/** @param profile from `profileOf` */
+export async function prepareGuest(vm: VmHandle, profile: string): Promise<void> {
+  const { exit_code, stderr } = await vm.exec(['sh', '-c', PREPARE], { input: profile });
   if (exit_code !== 0) throw new Failure('internal', `The guest could not be prepared: ${stderr}`);
 }
 
@@ -23,7 +24,7 @@ export async function prepareGuest(vm: VmHandle, environment: Labels): Promise<v
 export function profileOf(environment: Labels): string {
   return Object.entries(environment)
     .map(([name, value]) => {
-      if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name) || value.includes('\0'))
+      if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name) || typeof value !== 'string' || value.includes('\0'))
         throw new Failure('invalid_argument', `${name} cannot be an environment variable.`);
       return `[ -n "\${${name}+x}" ] || export ${name}='${value.replaceAll("'", `'\\''`)}'\n`;
     })

@@ -4,7 +4,7 @@ import { type Berth, BerthError, type Instance } from '../../../client/src/berth
 import type { AccessTokens } from './access-token.ts';
 import type { Client, Deadlines } from './deadlines.ts';
 import { Failure } from './failures.ts';
-import { prepareGuest } from './guest-user.ts';
+import { prepareGuest, profileOf } from './guest-user.ts';
 import {
   ENVD_VERSION,
   endIn,
@@ -62,10 +62,11 @@ export class Sandboxes {
       ends_at,
       body.autoPause === true ? 'pause' : 'kill',
     );
+    const profile = profileOf(body.envVars ?? {});
     const instance = await this.#instanceOf(berth, template, labels, body.allow_internet_access !== false);
     try {
       const vm = await berth.vm(instance.id).start();
-      await prepareGuest(vm, body.envVars ?? {});
+      await prepareGuest(vm, profile);
     } catch (error) {
       // Nobody knows its id.
       await berth.instances.delete(instance.id).catch(() => undefined);
@@ -122,9 +123,7 @@ export class Sandboxes {
   }
 
   async list(api_key: string, query: URLSearchParams) {
-    const metadata = [...new URLSearchParams(query.get('metadata') ?? '')];
-    // The package encodes each of them twice.
-    const wanted = metadata.map((pair) => pair.map(decodeURIComponent).join('='));
+    const wanted = wantedLabels(query.get('metadata') ?? '');
     const template = query.get('template');
     const of_template = template === null ? SANDBOX_LABEL : `${SANDBOX_LABEL}=${template}`;
     const limit = Math.min(Number(query.get('limit') ?? MAX_PAGE) || MAX_PAGE, MAX_PAGE);
@@ -194,5 +193,14 @@ export class Sandboxes {
         if (!is_stale || attempt === CHANGE_ATTEMPTS) throw error;
       }
     }
+  }
+}
+
+/** The package encodes each name and value twice. @throws Failure invalid_argument */
+function wantedLabels(metadata: string): string[] {
+  try {
+    return [...new URLSearchParams(metadata)].map((pair) => pair.map(decodeURIComponent).join('='));
+  } catch (cause) {
+    throw new Failure('invalid_argument', 'metadata is not encoded as the package does.', { cause });
   }
 }
