@@ -1,13 +1,15 @@
 /** The unmodified npm package `e2b` against Berth, by the adapter: the core loop of docs/e2b.md. */
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { request } from 'node:http';
 import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
+import { promisify } from 'node:util';
 import {
   AuthenticationError,
   CommandExitError,
@@ -22,6 +24,7 @@ import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.t
 import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
+const PROJECT = join(import.meta.dirname, '..', '..');
 const SCOPE = 'instances:read instances:write vm:read vm:write';
 /** Answers with the request's line; or, to an upgrade, echoes lines. */
 const SERVER = `perl -MIO::Socket::INET -e 'my $s = IO::Socket::INET->new(LocalPort => 3000, Listen => 5, ReuseAddr => 1) or die;
@@ -332,6 +335,15 @@ describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, 
     const listed = async () => (await Sandbox.list(options).nextItems()).map(({ sandboxId }) => sandboxId);
     await until('it is gone', async () => !(await listed()).includes(forked.sandboxId));
     assert.equal(await forked.kill(), false);
+  });
+
+  test('the program of docs/e2b.md runs with the three variables that it names', async () => {
+    const program =
+      /^```js\n(.*?)^```/ms.exec(readFileSync(join(PROJECT, 'docs', 'e2b.md'), 'utf8'))?.[1] ?? '';
+    const env = { E2B_API_KEY: options.apiKey, E2B_API_URL: adapter.url, E2B_SANDBOX_URL: adapter.url };
+    const args = ['--input-type=module', '--eval', program];
+    const { stdout } = await promisify(execFile)(process.execPath, args, { cwd: PROJECT, env });
+    assert.match(stdout, /^Hello from e2b-[0-9a-f]{16}\n/);
   });
 
   test('kill deletes the instance', async () => {

@@ -54,7 +54,7 @@ export async function* startProcess(vm: VmHandle, request: StartRequest, caller:
   yield* eventsOf(handle, 0, request.pty !== undefined, caller.gone);
 }
 
-/** From now on: what it has written before is not repeated. */
+/** From now on: what it has written before is not repeated, except the last second, by which Berth's count may be late. */
 export async function* connectProcess(vm: VmHandle, request: Selector, { gone }: Caller) {
   const handle = await running(vm, request);
   const { output_bytes } = await handle.get();
