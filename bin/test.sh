@@ -70,7 +70,7 @@ BERTH_TEST_DURATIONS=$PWD/$results/durations.txt
 export BERTH_TEST_DURATIONS
 
 # File names have no spaces: the lists are split into words.
-unit=$(test_files src bin bench console)
+unit=$(test_files src bin bench console adapters)
 # Those in these folders need no guest image.
 imageless='^test/(client|db|house|http|ingress|webhooks)/'
 integration=$(test_files test | grep -E "$imageless" || true)

@@ -35,6 +35,7 @@ export const SIDEBAR: readonly Part[] = [
       ['Clients', 'docs/client.md'],
       ['Files', 'docs/files.md'],
       ['Tools for models', 'docs/mcp.md'],
+      ['Programs for E2B', 'docs/e2b.md'],
     ],
   },
   {

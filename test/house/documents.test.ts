@@ -13,7 +13,7 @@ const ADR_MAX_WORDS = 400;
 
 const documents = [
   ...readdirSync(PROJECT).filter((name) => name.endsWith('.md')),
-  ...['docs', 'bench', 'guest', 'client', 'python', 'console', 'packaging'].flatMap((folder) =>
+  ...['docs', 'bench', 'guest', 'client', 'adapters', 'python', 'console', 'packaging'].flatMap((folder) =>
     filesBelow(folder, ['.md']),
   ),
 ];
@@ -69,6 +69,7 @@ const FOLDERS = [
   'test',
   'bench',
   'client',
+  'adapters',
   'python',
   'console',
   'docs',

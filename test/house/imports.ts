@@ -57,10 +57,11 @@ export function importsOf(path: string): Import[] {
     }));
 }
 
-/** `src/http/v1/vm.ts` is of the room `http`, `src/main.ts` of `main`; beside `src` are the rooms `client` and `console`. */
+/** `src/http/v1/vm.ts` is of the room `http`, `src/main.ts` of `main`; beside `src` are the rooms `client`, `console` and `adapters`. */
 export function roomOf(path: string): string {
   if (path.startsWith('console/src/')) return 'console';
   if (path.startsWith('client/src/')) return 'client';
+  if (path.startsWith('adapters/')) return 'adapters';
   return (path.split('/')[1] ?? '').replace(/\.ts$/, '');
 }
 

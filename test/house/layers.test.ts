@@ -10,6 +10,7 @@
  *   notifications → client: how the client names programs to people
  *   mcp → client: tools for models, which http and cli serve
  *   console → client: the page that browsers load, and nothing of the server
+ *   adapters → client: servers of other products' APIs, and nothing of Berth's server
  *
  * The tables are the narrowest that is true. They only shrink: a line that nothing needs any more fails.
  */
@@ -71,6 +72,7 @@ const ROOMS: Record<string, readonly string[]> = {
     ...['instances', 'hosts', 'agent-api', 'disks', 'disk-format', 'object-store', 'host', 'mcp'],
   ],
   console: ['client'],
+  adapters: ['client'],
   main: ['lib', 'config', 'launch', 'roles'],
 };
 const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
@@ -103,6 +105,7 @@ const files = [
   ...filesBelow('src', ['.ts']),
   ...filesBelow('client/src', ['.ts']),
   ...filesBelow('console/src', ['.ts', '.tsx']),
+  ...filesBelow('adapters', ['.ts']),
 ];
 const imports = files
   .filter((path) => !isTest(path))

@@ -4,9 +4,18 @@ import { basename } from 'node:path';
 import { test } from 'node:test';
 import { filesBelow, importsOf, isTest, read } from './imports.ts';
 
-const code = ['src', 'test', 'bench', 'bin', 'client', 'console', 'site', 'guest', 'packaging'].flatMap(
-  (folder) => filesBelow(folder, ['.ts', '.tsx', '.mjs', '.py', '.pl', '.css']),
-);
+const code = [
+  'src',
+  'test',
+  'bench',
+  'bin',
+  'client',
+  'console',
+  'site',
+  'adapters',
+  'guest',
+  'packaging',
+].flatMap((folder) => filesBelow(folder, ['.ts', '.tsx', '.mjs', '.py', '.pl', '.css']));
 const texts = new Map(
   [
     ...code,

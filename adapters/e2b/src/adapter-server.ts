@@ -1,0 +1,158 @@
+/**
+ * The HTTP server of the adapter. By the request's host and path it is:
+ *
+ *   PORT-SANDBOX.domain, except port 49983        a port of the guest
+ *   /process.Process/…, /filesystem.Filesystem/…, /files, /health      the sandbox (E2B's envd), with its access token
+ *   /sandboxes…, /v2/sandboxes…                    the control API, with the API key
+ */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { AccessTokens } from './access-token.ts';
+import { parsed, sendJson } from './connect-protocol.ts';
+import { clientOf, Deadlines } from './deadlines.ts';
+import { answerEnvd, ENVD_PATH } from './envd.ts';
+import { Failure, failureOf } from './failures.ts';
+import { type GuestAddress, guestAddressOf, passRequest, passUpgrade } from './guest-ports.ts';
+import { readBody } from './request-body.ts';
+import { instanceIdOf } from './sandbox.ts';
+import { type CreateBody, Sandboxes } from './sandboxes.ts';
+
+const ENVD_PORT = 49983;
+const MAX_CONTROL_BYTES = 1024 * 1024;
+
+export interface AdapterOptions {
+  readonly berth_url: string;
+  /** Of the access tokens. */
+  readonly key: Buffer;
+  readonly domain: string;
+  readonly log: (line: string) => void;
+  /** Whose sandboxes are known from the start on. */
+  readonly api_key?: string | undefined;
+}
+
+export class Adapter {
+  readonly server: Server;
+  readonly #options: AdapterOptions;
+  readonly #tokens: AccessTokens;
+  readonly #deadlines: Deadlines;
+  readonly #sandboxes: Sandboxes;
+  readonly #client;
+
+  constructor(options: AdapterOptions) {
+    this.#options = options;
+    this.#client = clientOf({ url: options.berth_url, user_agent: 'berth-e2b' });
+    this.#tokens = new AccessTokens(options.key);
+    this.#deadlines = new Deadlines(this.#client, options.log);
+    this.#sandboxes = new Sandboxes(this.#client, this.#tokens, this.#deadlines, options.domain);
+    this.server = createServer((request, response) => void this.#answer(request, response));
+    this.server.on('upgrade', (request, socket, head) => {
+      socket.on('error', () => socket.destroy());
+      const address = guestAddressOf(request.headers.host);
+      const forward = address && this.#forward(address);
+      if (forward) passUpgrade(request, socket, head, forward);
+      else socket.end('HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n');
+    });
+  }
+
+  async learn(): Promise<void> {
+    if (this.#options.api_key !== undefined) await this.#deadlines.learn(this.#options.api_key);
+  }
+
+  close(): void {
+    this.#deadlines.close();
+    this.server.close();
+    this.server.closeAllConnections();
+  }
+
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const url = URL.parse(request.url ?? '/', 'http://adapter') ?? new URL('http://adapter');
+    try {
+      const address = guestAddressOf(request.headers.host);
+      if (address !== null && address.port !== ENVD_PORT) {
+        const forward = this.#forward(address);
+        if (forward) return passRequest(request, response, forward);
+        throw new Failure('unavailable', 'This adapter has not served that sandbox since it started.');
+      }
+      if (ENVD_PATH.test(url.pathname)) {
+        const sandbox_id = String(request.headers['e2b-sandbox-id'] ?? address?.sandbox_id ?? '');
+        const api_key = this.#tokens.open(sandbox_id, String(request.headers['x-access-token'] ?? ''));
+        const place = { berth: this.#client(api_key), id: instanceIdOf(sandbox_id) };
+        return await answerEnvd(place, request, response, url);
+      }
+      await this.#control(request, response, url);
+    } catch (error) {
+      this.#fail(request, response, url, error);
+    }
+  }
+
+  #fail(request: IncomingMessage, response: ServerResponse, url: URL, error: unknown): void {
+    const failure = failureOf(error);
+    if (failure.status >= 500) {
+      const cause = failure.code === 'internal' ? `: ${String(failure.cause ?? failure.message)}` : '';
+      this.#options.log(`${request.method} ${url.pathname}: ${failure.code}${cause}`);
+    }
+    if (response.headersSent) return void response.destroy();
+    sendJson(response, failure.status, {
+      // The control API's errors have the status as their code, the sandbox's the name.
+      code: /^\/(process|filesystem)\./.test(url.pathname) ? failure.connect_code : failure.status,
+      message: failure.message,
+    });
+  }
+
+  #forward({ sandbox_id, port }: GuestAddress) {
+    const api_key = this.#deadlines.apiKeyOf(sandbox_id);
+    return api_key === undefined
+      ? null
+      : this.#client(api_key).instances.forward(instanceIdOf(sandbox_id), port);
+  }
+
+  async #control(request: IncomingMessage, response: ServerResponse, url: URL): Promise<void> {
+    const api_key = request.headers['x-api-key'];
+    if (typeof api_key !== 'string' || !/^[\x21-\x7e]+$/.test(api_key))
+      throw new Failure('unauthenticated', 'Set E2B_API_KEY to an API key of Berth.');
+    const [, sandbox_id, verb = ''] = /^(?:\/v2)?\/sandboxes(?:\/([^/]+)(?:\/(\w+))?)?$/.exec(
+      url.pathname,
+    ) ?? [url.pathname];
+    if (!/^(?:\/v2)?\/sandboxes(\/|$)/.test(url.pathname)) throw this.#notCovered(request, url);
+    const body = parsed(await readBody(request, MAX_CONTROL_BYTES));
+    const all = this.#sandboxes;
+    switch (`${request.method} ${sandbox_id === undefined ? '' : ':id'}${verb && `/${verb}`}`) {
+      case 'POST ':
+        return sendJson(response, 201, await all.create(api_key, body as CreateBody));
+      case 'GET ': {
+        const { sandboxes, next } = await all.list(api_key, url.searchParams);
+        if (next !== null) response.setHeader('x-next-token', next);
+        return sendJson(response, 200, sandboxes);
+      }
+      case 'GET :id':
+        return sendJson(response, 200, await all.get(api_key, sandbox_id ?? ''));
+      case 'DELETE :id':
+        await all.kill(api_key, sandbox_id ?? '');
+        break;
+      case 'POST :id/pause':
+        await all.pause(api_key, sandbox_id ?? '', body['memory'] !== false);
+        break;
+      case 'POST :id/connect':
+      case 'POST :id/resume': {
+        const { timeout, memory } = body;
+        return sendJson(
+          response,
+          200,
+          await all.connect(api_key, sandbox_id ?? '', timeout, memory !== false),
+        );
+      }
+      case 'POST :id/timeout':
+        await all.setTimeout(api_key, sandbox_id ?? '', body['timeout']);
+        break;
+      default:
+        throw this.#notCovered(request, url);
+    }
+    response.writeHead(204).end();
+  }
+
+  #notCovered(request: IncomingMessage, url: URL): Failure {
+    return new Failure(
+      'unimplemented',
+      `Berth's adapter for E2B does not cover ${request.method} ${url.pathname}.`,
+    );
+  }
+}

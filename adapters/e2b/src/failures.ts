@@ -1,0 +1,59 @@
+/** Failures that a caller of E2B's API understands, and how Berth's become one. */
+import { BerthConnectionError, BerthError, VmWaitError } from '../../../client/src/berth.ts';
+
+/** Codes of the Connect protocol, and the status of an HTTP answer with each. */
+const STATUS = {
+  invalid_argument: 400,
+  unauthenticated: 401,
+  permission_denied: 403,
+  not_found: 404,
+  already_exists: 409,
+  too_large: 413,
+  resource_exhausted: 429,
+  internal: 500,
+  unimplemented: 501,
+  unavailable: 502,
+  deadline_exceeded: 504,
+  no_space: 507,
+} as const;
+export type FailureCode = keyof typeof STATUS;
+
+export class Failure extends Error {
+  override readonly name = 'Failure';
+  readonly code: FailureCode;
+  constructor(code: FailureCode, message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.code = code;
+  }
+
+  get status(): number {
+    return STATUS[this.code];
+  }
+
+  /** The Connect protocol has no code of its own for these two. */
+  get connect_code(): string {
+    return this.code === 'too_large' || this.code === 'no_space' ? 'resource_exhausted' : this.code;
+  }
+}
+
+const CODES: Readonly<Record<string, FailureCode>> = {
+  INVALID_REQUEST: 'invalid_argument',
+  UNAUTHENTICATED: 'unauthenticated',
+  FORBIDDEN: 'permission_denied',
+  NOT_FOUND: 'not_found',
+  CONFLICT: 'already_exists',
+  VM_NOT_RUNNING: 'unavailable',
+  UNAVAILABLE: 'unavailable',
+  RATE_LIMITED: 'resource_exhausted',
+  QUOTA_EXCEEDED: 'resource_exhausted',
+  DISK_FULL: 'no_space',
+};
+
+export function failureOf(error: unknown): Failure {
+  if (error instanceof Failure) return error;
+  if (error instanceof BerthError)
+    return new Failure(CODES[error.code] ?? 'internal', error.message, { cause: error });
+  if (error instanceof BerthConnectionError || error instanceof VmWaitError)
+    return new Failure('unavailable', error.message, { cause: error });
+  return new Failure('internal', 'The adapter failed. Its log says why.', { cause: error });
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env node
+/** `berth-e2b`: see docs/e2b.md. */
+import type { AddressInfo } from 'node:net';
+import { parseArgs } from 'node:util';
+import { readKey } from './access-token.ts';
+import { Adapter } from './adapter-server.ts';
+
+const USAGE = `Usage: berth-e2b [--listen 127.0.0.1:7420] [--domain DOMAIN] [--key-file FILE]
+
+BERTH_URL      Berth's address; http://127.0.0.1:7400 if unset
+BERTH_API_KEY  if set, sandboxes of this key end in time also after a restart of the adapter
+`;
+
+const write = (line: string) => process.stderr.write(`berth-e2b: ${line}\n`);
+
+async function main(): Promise<void> {
+  const { values } = parseArgs({
+    options: {
+      listen: { type: 'string', default: '127.0.0.1:7420' },
+      domain: { type: 'string' },
+      'key-file': { type: 'string' },
+      help: { type: 'boolean', short: 'h', default: false },
+    },
+  });
+  if (values.help) return void process.stdout.write(USAGE);
+  const [, host = '', port = ''] = /^\[?([^\]]*)\]?:(\d+)$/.exec(values.listen) ?? [];
+  if (port === '') throw new Error(`--listen ${values.listen} is not ADDRESS:PORT.`);
+  const adapter = new Adapter({
+    berth_url: process.env['BERTH_URL'] ?? 'http://127.0.0.1:7400',
+    api_key: process.env['BERTH_API_KEY'],
+    key: readKey(values['key-file']),
+    domain: values.domain ?? `localhost:${port}`,
+    log: write,
+  });
+  await adapter.learn();
+  await new Promise<void>((resolve, reject) => {
+    adapter.server.once('error', reject).listen(Number(port), host, resolve);
+  });
+  const { port: listening } = adapter.server.address() as AddressInfo;
+  write(`listens on ${host}:${listening}`);
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => adapter.close());
+}
+
+main().catch((error: unknown) => {
+  write(error instanceof Error ? error.message : String(error));
+  process.exitCode = 1;
+});

@@ -1,0 +1,108 @@
+/**
+ * What E2B calls a sandbox is an instance with the label `e2b-sandbox`. All that the adapter knows of one is in its labels:
+ *
+ *   e2b-sandbox     the template's name
+ *   e2b-ends-at     when its time is over
+ *   e2b-on-timeout  `kill` or `pause`: what happens then
+ *
+ * Metadata are labels too, under their own names. A template is an instance with the label `e2b-template`.
+ */
+import type { Instance, VmState } from '../../../client/src/berth.ts';
+import { Failure } from './failures.ts';
+
+export const SANDBOX_LABEL = 'e2b-sandbox';
+export const TEMPLATE_LABEL = 'e2b-template';
+const ENDS_AT_LABEL = 'e2b-ends-at';
+const ON_TIMEOUT_LABEL = 'e2b-on-timeout';
+const OWN_LABEL = /^e2b-/;
+/** Of E2B's agent in a sandbox. From 0.6.2 on the package would send metadata of files, which are not covered. */
+export const ENVD_VERSION = '0.6.1';
+export const DEFAULT_TIMEOUT_S = 300;
+const MAX_TIMEOUT_S = 366 * 24 * 3600;
+
+export type OnTimeout = 'kill' | 'pause';
+export type Labels = Readonly<Record<string, string>>;
+
+const INSTANCE_ID = /^inst_([0-9a-z]{26})$/;
+const SANDBOX_ID = /^[0-9a-z]{26}$/;
+
+/** An id that is part of a host name: the instance's without `inst_`. */
+export function sandboxIdOf(instance_id: string): string {
+  return INSTANCE_ID.exec(instance_id)?.[1] ?? instance_id;
+}
+
+/** @throws Failure not_found */
+export function instanceIdOf(sandbox_id: string): string {
+  if (!SANDBOX_ID.test(sandbox_id)) throw new Failure('not_found', `There is no sandbox ${sandbox_id}.`);
+  return `inst_${sandbox_id}`;
+}
+
+/** @throws Failure invalid_argument when metadata has a name that the adapter uses itself */
+export function labelsOf(
+  template: string,
+  metadata: Labels,
+  ends_at: Date,
+  on_timeout: OnTimeout,
+): Record<string, string> {
+  const taken = Object.keys(metadata).find((name) => OWN_LABEL.test(name));
+  if (taken !== undefined)
+    throw new Failure('invalid_argument', `Metadata must not begin with e2b-, as ${taken} does.`);
+  return {
+    ...metadata,
+    [SANDBOX_LABEL]: template,
+    [ENDS_AT_LABEL]: ends_at.toISOString(),
+    [ON_TIMEOUT_LABEL]: on_timeout,
+  };
+}
+
+export function withEnd(labels: Labels, ends_at: Date): Record<string, string> {
+  return { ...labels, [ENDS_AT_LABEL]: ends_at.toISOString() };
+}
+
+export function metadataOf(labels: Labels): Record<string, string> {
+  return Object.fromEntries(Object.entries(labels).filter(([name]) => !OWN_LABEL.test(name)));
+}
+
+/** Null: it is not a sandbox, or somebody has removed or changed the label; then it has no end. */
+export function endOf(labels: Labels): Date | null {
+  const at = new Date(labels[ENDS_AT_LABEL] ?? Number.NaN);
+  return labels[SANDBOX_LABEL] === undefined || Number.isNaN(at.getTime()) ? null : at;
+}
+
+export function onTimeoutOf(labels: Labels): OnTimeout {
+  return labels[ON_TIMEOUT_LABEL] === 'pause' ? 'pause' : 'kill';
+}
+
+/** @throws Failure invalid_argument */
+export function endIn(timeout_s: unknown, now: Date): Date {
+  const seconds = timeout_s === undefined || timeout_s === null ? DEFAULT_TIMEOUT_S : timeout_s;
+  if (typeof seconds !== 'number' || !(seconds >= 0 && seconds <= MAX_TIMEOUT_S))
+    throw new Failure('invalid_argument', 'timeout must be between 0 seconds and a year.');
+  return new Date(now.getTime() + seconds * 1_000);
+}
+
+const RUNNING: readonly VmState[] = ['starting', 'running', 'restarting'];
+
+/** E2B has two states. All that `Sandbox.connect()` starts again is paused. */
+export function stateOf(state: VmState): 'running' | 'paused' {
+  return RUNNING.includes(state) ? 'running' : 'paused';
+}
+
+export function viewOf(instance: Instance) {
+  const { labels, vm } = instance;
+  return {
+    sandboxID: sandboxIdOf(instance.id),
+    templateID: labels[SANDBOX_LABEL] ?? '',
+    clientID: 'berth',
+    alias: instance.name,
+    startedAt: vm.started_at ?? instance.created_at,
+    // A date is required; this one is far away.
+    endAt: (endOf(labels) ?? new Date('9999-01-01')).toISOString(),
+    state: stateOf(vm.state),
+    cpuCount: instance.cpus,
+    memoryMB: instance.memory_mib,
+    diskSizeMB: instance.disk_gib * 1024,
+    envdVersion: ENVD_VERSION,
+    metadata: metadataOf(labels),
+  };
+}
