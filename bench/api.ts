@@ -21,6 +21,12 @@ export interface Receipt {
   readonly consistency: string;
 }
 
+interface RequestText {
+  readonly method?: string;
+  readonly headers?: Record<string, string>;
+  readonly body?: string;
+}
+
 class ApiError extends Error {
   override name = 'ApiError';
   readonly status: number;
@@ -121,19 +127,32 @@ export class Api {
     throw new Error('the instance is not deleted');
   }
 
+  /** The header fields of a request that `call` does not make. */
+  get authorization(): Record<string, string> {
+    return this.#token === '' ? {} : { authorization: `Bearer ${this.#token}` };
+  }
+
   async call<T>(method: string, path: string, body?: unknown): Promise<T> {
+    const text = await this.text(path, {
+      method,
+      ...(body === undefined
+        ? {}
+        : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }),
+    });
+    return (text === '' ? undefined : JSON.parse(text)) as T;
+  }
+
+  /** The whole answer, also of a stream that ends. */
+  async text(path: string, { method = 'GET', headers = {}, ...more }: RequestText = {}): Promise<string> {
     const response = await fetch(this.url + path, {
       method,
-      headers: {
-        ...(this.#token === '' ? {} : { authorization: `Bearer ${this.#token}` }),
-        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-      },
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...more,
+      headers: { ...this.authorization, ...headers },
       signal: this.#signal,
     });
     const text = await response.text();
     if (!response.ok) throw new ApiError(response.status, `${method} ${path}: ${response.status} ${text}`);
-    return (text === '' ? undefined : JSON.parse(text)) as T;
+    return text;
   }
 }
 

@@ -6,13 +6,7 @@ import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { AGENT_ENV, AGENT_FLAGS, compiledSources } from '../src/launch/agent-memory.ts';
-import type { Bench, HostContext, Measured } from './figure.ts';
-
-export interface AgentBench {
-  readonly name: string;
-  readonly summary: string;
-  readonly run: (context: HostContext) => Promise<readonly Measured[]>;
-}
+import type { HostBench, HostContext, Measured } from './figure.ts';
 
 /** The argument of `agent-program.ts`. */
 export type AgentTask = { readonly name: string } & Pick<HostContext, 'scratch_dir' | 'image_dir' | 'runs'>;
@@ -22,8 +16,8 @@ export type AgentAnswer = { readonly measured: readonly Measured[] } | { readonl
 const PROGRAM = join(import.meta.dirname, 'agent-program.ts');
 
 /** Runs the benchmark in a new process. */
-export function asAgent({ name, summary }: AgentBench): Bench {
-  return { name, summary, run: (context) => runAsAgent(name, context) };
+export function asAgent({ name, summary }: HostBench): HostBench {
+  return { name, summary, alone: true, run: (context) => runAsAgent(name, context) };
 }
 
 async function runAsAgent(

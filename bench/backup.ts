@@ -23,8 +23,8 @@ import { waitForJob } from '../src/host/qmp/jobs.ts';
 import { QmpClient } from '../src/host/qmp/qmp-client.ts';
 import { backoffMs, pause } from '../src/lib/backoff.ts';
 import { FolderStore } from '../src/object-store/folder-store.ts';
-import type { AgentBench } from './as-agent.ts';
-import { type HostContext, type Measured, measured, median } from './figure.ts';
+
+import { type HostBench, type HostContext, type Measured, measured, median } from './figure.ts';
 
 const run = promisify(execFile);
 const MIB = 2 ** 20;
@@ -325,7 +325,8 @@ async function all(context: HostContext): Promise<readonly Measured[]> {
   return figures(times);
 }
 
-export const backupBench: AgentBench = {
+export const backupBench: HostBench = {
+  alone: true,
   name: 'backup',
   summary:
     'a flush on the host, of 1 to 512 MiB and on disks of 1 to 256 GiB, beside the same job into a qcow2',

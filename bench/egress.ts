@@ -11,7 +11,7 @@ import { dnsQuery } from '../test/support/egress-attempts.ts';
 import { EgressLab } from '../test/support/egress-lab.ts';
 import { endAll, inNamespace } from '../test/support/egress-outside.ts';
 import { helloFor } from '../test/support/tls-hello.ts';
-import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
+import { type HostBench, type HostContext, type Measured, measured } from './figure.ts';
 
 const [NAME, ADDRESS, SERVER_PORT] = ['web.test', '203.0.113.70', 8_444];
 const SIDES: readonly { readonly name: string; readonly policy: EgressPolicy }[] = [
@@ -63,7 +63,7 @@ else { socket(my $s, PF_INET, SOCK_DGRAM, 0); connect($s, sockaddr_in(53, inet_a
 print time - $began;
 `;
 
-async function run(context: BenchContext): Promise<readonly Measured[]> {
+async function run(context: HostContext): Promise<readonly Measured[]> {
   const lab = await EgressLab.open();
   const values = new Map<string, number[]>();
   let server: ChildProcess | null = null;
@@ -116,7 +116,8 @@ async function timed(lab: EgressLab, mode: string, count: number): Promise<numbe
   return said;
 }
 
-export const egressBench: Bench = {
+export const egressBench: HostBench = {
+  alone: true,
   name: 'egress',
   summary: 'throughput and latency of what an egress policy allows, beside mode open',
   run,

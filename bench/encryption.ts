@@ -12,8 +12,8 @@ import { type DataKey, newAttemptKey, newDataKey, PURPOSE } from '../src/disk-fo
 import { BLOCK_BYTES } from '../src/disk-format/segment-format.ts';
 import { FlushSink } from '../src/host/block/flush-sink.ts';
 import { FolderStore } from '../src/object-store/folder-store.ts';
-import type { AgentBench } from './as-agent.ts';
-import { type HostContext, type Measured, measured, median } from './figure.ts';
+
+import { type HostBench, type HostContext, type Measured, measured, median } from './figure.ts';
 
 const MIB = 1024 * 1024;
 const FLUSH_BYTES = 256 * MIB;
@@ -117,7 +117,8 @@ function figure(name: string, bytes: number, { encrypted, plain }: Sides): Measu
   });
 }
 
-export const encryptionBench: AgentBench = {
+export const encryptionBench: HostBench = {
+  alone: true,
   name: 'encryption',
   summary: 'a flush of 256 MiB, and the packing of 64 MiB on one core, encrypted beside not encrypted',
   run: all,

@@ -42,11 +42,23 @@ export interface BenchContext extends HostContext {
   readonly installation: Installation;
 }
 
-export interface Bench {
+interface Described {
   readonly name: string;
   readonly summary: string;
+}
+
+/** One that needs no installation. */
+export interface HostBench extends Described {
+  readonly alone: true;
+  readonly run: (context: HostContext) => Promise<readonly Measured[]>;
+}
+
+export interface InstallationBench extends Described {
+  readonly alone?: false;
   readonly run: (context: BenchContext) => Promise<readonly Measured[]>;
 }
+
+export type Bench = HostBench | InstallationBench;
 
 export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);

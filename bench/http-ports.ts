@@ -11,7 +11,7 @@ import { promisify } from 'node:util';
 import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { present } from '../src/lib/assert.ts';
 import { type ProxyMemory, startLineProgram, startProxy } from '../test/support/line-program.ts';
-import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
+import { type HostBench, type HostContext, type Measured, measured, quantile } from './figure.ts';
 
 const run = promisify(execFile);
 const NAME = 'bench.localhost';
@@ -30,13 +30,14 @@ interface Sides {
   readonly memory: () => Promise<ProxyMemory>;
 }
 
-export const httpPortsBench: Bench = {
+export const httpPortsBench: HostBench = {
+  alone: true,
   name: 'http-ports',
   summary: 'requests and bytes through the proxy of HTTP ports, beside nginx',
   run: measure,
 };
 
-async function measure(context: BenchContext): Promise<readonly Measured[]> {
+async function measure(context: HostContext): Promise<readonly Measured[]> {
   const { scratch_dir, runs, say } = context;
   const folder = join(scratch_dir, 'http-ports');
   await mkdir(join(folder, 'www'), { recursive: true });
@@ -78,7 +79,7 @@ async function measure(context: BenchContext): Promise<readonly Measured[]> {
 
 /** Whether memory is flat: the same number of rounds twice. */
 async function memoryOverRounds(
-  { runs, say }: BenchContext,
+  { runs, say }: HostContext,
   { berth, memory }: Sides,
   folder: string,
 ): Promise<readonly Measured[]> {

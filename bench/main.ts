@@ -11,13 +11,16 @@ import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { readEnv } from '../src/config/env.ts';
 import { currentGuestImage } from '../src/launch/guest-image.ts';
+import { present } from '../src/lib/assert.ts';
 import { messageOf } from '../src/lib/errors.ts';
 import { asAgent } from './as-agent.ts';
 import { backupBench } from './backup.ts';
 import { coldStartBench } from './cold-start.ts';
 import { egressBench } from './egress.ts';
 import { encryptionBench } from './encryption.ts';
+import { execsBench } from './execs.ts';
 import { type Bench, type Measured, table } from './figure.ts';
+import { filesBench } from './files.ts';
 import { flushBench } from './flush.ts';
 import { guestIoBench } from './guest-io.ts';
 import { hostileGuestBench } from './hostile-guest.ts';
@@ -25,6 +28,7 @@ import { httpPortsBench } from './http-ports.ts';
 import { Installation } from './installation.ts';
 import { manyBench } from './many.ts';
 import { memoryBench } from './memory.ts';
+import { neighboursBench } from './neighbours.ts';
 import { networkBench } from './network.ts';
 import { requestsBench } from './requests.ts';
 import { describeRun, MIN_RUNS, writeResults } from './results.ts';
@@ -45,11 +49,14 @@ const BENCHES: readonly Bench[] = [
   guestIoBench,
   memoryBench,
   networkBench,
+  filesBench,
   egressBench,
   asAgent(encryptionBench),
   requestsBench,
   webhooksBench,
   httpPortsBench,
+  execsBench,
+  neighboursBench,
 ];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;
@@ -111,27 +118,35 @@ async function measure(options: Options, results: Measured[], signal: AbortSigna
   await using cleanup = new AsyncDisposableStack();
   const dir = await realpath(await mkdtemp(join(options.dir, 'berth-bench-')));
   cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
-  say(`starting an installation in ${dir}`);
-  const installation = await Installation.start({
-    project_dir: PROJECT_DIR,
-    data_dir: join(dir, 'data'),
-    log_path: join(dir, 'log'),
-    accel: options.accel,
-    signal,
-  });
-  cleanup.defer(() => {
-    say('cleaning up');
-    return installation.end();
-  });
-  say(`accelerator: ${installation.accelerator}`);
-  const about = await describeRun(PROJECT_DIR, installation.accel, options.runs);
+  let installation: Installation | null = null;
+  const start = async () => {
+    say(`starting an installation in ${dir}`);
+    const own = await Installation.start({
+      project_dir: PROJECT_DIR,
+      data_dir: join(dir, 'data'),
+      log_path: join(dir, 'log'),
+      accel: options.accel,
+      signal,
+    });
+    cleanup.defer(() => {
+      say('cleaning up');
+      return own.end();
+    });
+    say(`accelerator: ${own.accelerator}`);
+    return own;
+  };
   const names = BENCHES.map(({ name }) => name);
   for (const bench of options.benches) {
     say(`== ${bench.name}: ${bench.summary}`);
     const scratch_dir = join(dir, bench.name);
     await mkdir(scratch_dir, { mode: 0o700 });
     const { runs } = options;
-    const rows = await bench.run({ installation, scratch_dir, image_dir, runs, signal, say });
+    const host = { scratch_dir, image_dir, runs, signal, say };
+    if (!bench.alone) installation ??= await start();
+    const about = await describeRun(PROJECT_DIR, installation?.accel ?? options.accel, runs);
+    const rows = await (bench.alone
+      ? bench.run(host)
+      : bench.run({ ...host, installation: present(installation, 'installation') }));
     results.push(...rows);
     if (rows.length > 0 && runs >= MIN_RUNS)
       await writeResults(PROJECT_DIR, { name: bench.name, about, rows }, names);

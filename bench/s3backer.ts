@@ -15,9 +15,9 @@ import { FlushSink } from '../src/host/block/flush-sink.ts';
 import { pause } from '../src/lib/backoff.ts';
 import { type S3Settings, S3Store } from '../src/object-store/s3-store.ts';
 import { S3Server } from '../test/support/s3-server.ts';
-import type { AgentBench } from './as-agent.ts';
+
 import { Disk, sequential } from './backup.ts';
-import { type HostContext, type Measured, measured, median } from './figure.ts';
+import { type HostBench, type HostContext, type Measured, measured, median } from './figure.ts';
 
 const run = promisify(execFile);
 const DIRTY_MIB = 64;
@@ -149,7 +149,8 @@ async function all({ scratch_dir, runs, signal, say }: HostContext): Promise<rea
   ];
 }
 
-export const s3backerBench: AgentBench = {
+export const s3backerBench: HostBench = {
+  alone: true,
   name: 's3backer',
   summary: `a flush of ${DIRTY_MIB} MiB to a bucket, beside the same into s3backer's file`,
   run: all,

@@ -59,26 +59,31 @@ export interface SshOptions {
   readonly input?: Uint8Array;
 }
 
+export const SSH_SETTINGS: readonly string[] = [
+  'BatchMode=yes',
+  'IdentitiesOnly=yes',
+  // The host key is not verified: the guest is new and on this machine, and nothing secret is sent.
+  'StrictHostKeyChecking=no',
+  'UserKnownHostsFile=/dev/null',
+  'ConnectTimeout=20',
+  'LogLevel=ERROR',
+];
+
 /** Runs a command as root in the guest, and returns its output. @throws with ssh's message */
 export async function ssh(
   target: SshTarget,
   command: string,
   { key, signal, input }: SshOptions,
 ): Promise<string> {
-  const settings = [
-    'BatchMode=yes',
-    'IdentitiesOnly=yes',
-    // The host key is not verified: the guest is new and on this machine, and nothing secret is sent.
-    'StrictHostKeyChecking=no',
-    'UserKnownHostsFile=/dev/null',
-    'ConnectTimeout=20',
-    'LogLevel=ERROR',
-  ];
   const where = ['-p', String(target.port), '-i', key.private_path, `root@${target.host}`];
-  const child = spawn('ssh', ['-F', 'none', ...settings.flatMap((each) => ['-o', each]), ...where, command], {
-    signal,
-    stdio: ['pipe', 'pipe', 'pipe'],
-  });
+  const child = spawn(
+    'ssh',
+    ['-F', 'none', ...SSH_SETTINGS.flatMap((each) => ['-o', each]), ...where, command],
+    {
+      signal,
+      stdio: ['pipe', 'pipe', 'pipe'],
+    },
+  );
   const output: Buffer[] = [];
   let errors = '';
   child.stdout.on('data', (chunk: Buffer) => output.push(chunk));

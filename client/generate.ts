@@ -140,6 +140,8 @@ export function generate(document: OpenApi): string {
   const table: string[] = [];
   for (const [path, methods] of Object.entries(document.paths)) {
     for (const [method, operation] of Object.entries(methods)) {
+      // A redirect is for browsers.
+      if (!Object.keys(operation.responses).some((status) => status.startsWith('2'))) continue;
       const parameters = (operation.parameters ?? []).map((each) => {
         const found = each.$ref === undefined ? each : document.components.parameters[lastOf(each.$ref)];
         if (!found) throw new Error(`${operation.operationId}: no parameter ${each.$ref}`);

@@ -178,7 +178,9 @@ function itemOf(name: string, document: OpenApi): string | null {
 
 function operationsOf(document: OpenApi, types: Types): string {
   const lines = Object.entries(document.paths).flatMap(([path, methods]) =>
-    Object.entries(methods).map(([method, operation]) => {
+    Object.entries(methods).flatMap(([method, operation]) => {
+      // A redirect is for browsers.
+      if (!Object.keys(operation.responses).some((status) => status.startsWith('2'))) return [];
       const parameters = (operation.parameters ?? []).map((each) =>
         each.$ref === undefined ? each : document.components.parameters[lastOf(each.$ref)],
       );

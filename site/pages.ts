@@ -1,6 +1,6 @@
 /**
- * The pages of the documentation site: which document of the project is at which address. Every document below docs/ is a
- * page, and those beside the code that they lead to. Of any other file that a page links to, the site has a copy.
+ * The pages of the documentation site: which document of the project is at which address. Every document below docs/ and
+ * examples/ is a page, and those beside the code that they lead to. Of any other file that a page links to, the site has a copy.
  */
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
@@ -27,7 +27,7 @@ export interface Copy {
 export function readPages(): Page[] {
   const at_the_top = readdirSync(PROJECT).filter((name) => name.endsWith('.md') && name !== 'README.md');
   const beside = BESIDE_THE_CODE.filter((file) => existsSync(join(PROJECT, file)));
-  const below = filesIn('docs').filter((file) => file.endsWith('.md'));
+  const below = ['docs', 'examples'].flatMap(filesIn).filter((file) => file.endsWith('.md'));
   return [...below, ...at_the_top, ...beside].sort().map((file) => {
     const text = readFileSync(join(PROJECT, file), 'utf8');
     return { file, address: addressOf(file), title: /^# (.+)$/m.exec(text)?.[1] ?? file, text };

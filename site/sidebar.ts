@@ -39,6 +39,16 @@ export const SIDEBAR: readonly Part[] = [
     ],
   },
   {
+    title: 'Examples',
+    entries: [
+      ['All examples', 'examples/README.md'],
+      ["An agent's sandbox", 'examples/agent-sandbox/README.md'],
+      ['A preview of each branch', 'examples/preview-per-branch/README.md'],
+      ['A CI runner that sleeps', 'examples/ci-runner/README.md'],
+      ['A notebook server', 'examples/notebook/README.md'],
+    ],
+  },
+  {
     title: 'Look up',
     entries: [
       ['Commands', 'docs/cli.md'],
@@ -53,6 +63,7 @@ export const SIDEBAR: readonly Part[] = [
     entries: [
       ['Run a server', 'docs/operating.md'],
       ['Settings', 'ARCHITECTURE.md#settings'],
+      ['OpenID Connect', 'docs/sign-in.md'],
       ['Backups', 'docs/backup.md'],
       ['Several hosts', 'docs/fleet.md'],
       ['Security', 'SECURITY.md'],

@@ -7,9 +7,16 @@ import { programName } from './user-agents.ts';
 export const AUDIT_ACTIONS: readonly string[] = [
   ...['account.change', 'account.confirm_email', 'account.delete'],
   ...['api_key.create', 'api_key.revoke', 'api_key.rotate'],
-  ...['auth.change_password', 'auth.end_reused_session', 'auth.login', 'auth.logout', 'auth.register'],
+  ...['auth.change_password', 'auth.end_reused_session', 'auth.end_sessions_by_provider'],
+  ...['auth.link_identity', 'auth.login', 'auth.logout', 'auth.register', 'auth.register_at_provider'],
   ...['auth.reset_mfa_on_server', 'auth.reset_password', 'auth.reset_password_on_server'],
-  ...['auth.revoke_other_sessions', 'auth.revoke_session', 'auth.sudo', 'auth.unlock'],
+  ...[
+    'auth.revoke_other_sessions',
+    'auth.revoke_session',
+    'auth.sudo',
+    'auth.unlink_identity',
+    'auth.unlock',
+  ],
   ...['disk.export', 'disk.import', 'generation.change'],
   ...['exec.attach', 'exec.create', 'exec.kill', 'exec.signal'],
   ...['file.create_directory', 'file.delete', 'file.move', 'file.write'],
@@ -17,7 +24,8 @@ export const AUDIT_ACTIONS: readonly string[] = [
   ...['image.add', 'image.build', 'image.remove'],
   ...['instance.change', 'instance.create', 'instance.delete', 'instance.fork', 'instance.replace_ssh_keys'],
   ...['instance.restore', 'invitation.accept', 'invitation.create', 'invitation.delete'],
-  ...['member.change_role', 'member.remove', 'mfa.add', 'mfa.confirm', 'mfa.remove'],
+  ...['member.add_by_group', 'member.change_role', 'member.change_role_by_group', 'member.keep_last_owner'],
+  ...['member.remove', 'member.remove_by_group', 'mfa.add', 'mfa.confirm', 'mfa.remove'],
   ...['notifications.set_preferences', 'org.change', 'org.change_billing_email', 'org.change_quota'],
   ...['org.create', 'port.add_hostname', 'port.change', 'port.create', 'port.delete', 'port.open'],
   ...[

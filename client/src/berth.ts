@@ -9,6 +9,7 @@
  * `berth.vm` are shortcuts for common operations, with paging and waiting.
  */
 import { BerthError } from './errors.ts';
+import { Files } from './files.ts';
 import type {
   ChangeInstanceRequest,
   CreateApiKeyRequest,
@@ -50,6 +51,14 @@ export {
   type ExecResult,
   type StartExecOptions,
 } from './execs.ts';
+export {
+  type FileContent,
+  type FileEntry,
+  type FilePath,
+  Files,
+  type ReadOptions,
+  type WriteOptions,
+} from './files.ts';
 export type {
   ApiKey,
   AuditEntry,
@@ -144,6 +153,11 @@ export class Berth {
   /** The VM of an instance. @param id the instance's */
   vm(id: string): VmHandle {
     return new VmHandle(this.#transport, id);
+  }
+
+  /** Files of the guest of a running VM. @param id the instance's */
+  files(id: string): Files {
+    return new Files(this.#transport, id);
   }
 
   /** Allows this session the actions that need a recent password, for five minutes. */

@@ -129,10 +129,10 @@ function stopped({ who, it, cause, generation }: Facts): string {
   return `${who} stopped ${it}${generation}`;
 }
 
-function flushed({ who, actor, is_asked, it, data }: Facts): string {
+function flushed({ who, is_asked, it, data }: Facts): string {
   const { generation, trigger } = fields(data['flush']);
   const what = `generation ${generation}`;
-  if (actor === 'operator') return `${who} imported the disk of ${it}: ${what}`;
+  if (trigger === 'import') return `${who} imported the disk of ${it}: ${what}`;
   if (trigger === 'request') return `${who} flushed ${it}: ${what}`;
   if (trigger === 'auto' || trigger === undefined) return `Automatic flush of ${it}: ${what}`;
   const verb = trigger === 'suspend' ? 'suspend' : 'stop';

@@ -99,6 +99,11 @@ export type AuditEntry = {
   data: Record<string, unknown>;
 };
 
+export type BeginOidcSudoRequest = {
+  /** The path of the console that follows; any other address leads to `/` */
+  return_to?: string | undefined;
+};
+
 export type ChangeBillingEmailRequest = {
   email: string;
 };
@@ -446,7 +451,7 @@ export type ExecResult = {
   truncated: boolean;
 };
 
-/** `lost`: its boot ended (restart, stop, crash) before it did */
+/** `lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest */
 export type ExecState = 'running' | 'exited' | 'lost';
 
 export type ExecTicket = {
@@ -509,8 +514,8 @@ export type Generation = {
   name: string | null;
   /** Kept regardless of `generations_keep` */
   pinned: boolean;
-  /** What made it: a requested or an automatic flush, the flush of a stop or a suspend, a fork, or a restore */
-  trigger: 'request' | 'auto' | 'stop' | 'suspend' | 'fork' | 'restore';
+  /** What made it: a requested or an automatic flush, the flush of a stop or a suspend, an import of a file, a fork, or a restore */
+  trigger: 'request' | 'auto' | 'stop' | 'suspend' | 'import' | 'fork' | 'restore';
   /** Of a fork or a restore: the generation whose content it has; it may be gone */
   origin: GenerationOrigin | null;
   dirty_bytes: number | null;
@@ -801,6 +806,8 @@ export type Member = {
   email: string;
   name: string;
   role: 'owner' | 'admin' | 'member' | 'billing';
+  /** Groups at the OpenID provider give the role, and take it; it cannot be changed here */
+  by_groups: boolean;
   /** When the user joined */
   created_at: string;
 };
@@ -953,6 +960,11 @@ export type NotificationResource = {
 };
 
 export type NotificationSeverity = 'info' | 'warning' | 'critical';
+
+export type OidcSudoStart = {
+  /** Where the browser goes; valid for ten minutes */
+  url: string;
+};
 
 export type OpenPortRequest = {
   /** One of the port's active custom hostnames; default: its own hostname */
@@ -1309,6 +1321,10 @@ export type User = {
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
   mfa_enabled: boolean;
+  /** The account has a password, and this Berth takes passwords */
+  password_login: boolean;
+  /** The account is linked to the OpenID provider */
+  oidc_login: boolean;
   /** While false, the account can have no API or SSH keys and accept no invitation */
   email_confirmed: boolean;
 };
@@ -1487,6 +1503,11 @@ export interface Operations {
   confirmPasswordReset: {
     input: { body: ConfirmPasswordResetRequest };
     answer: undefined;
+  };
+  /** Begin a sudo grant by a new login at the OpenID provider */
+  beginOidcSudo: {
+    input: { body?: BeginOidcSudoRequest | undefined };
+    answer: OidcSudoStart;
   };
   /** Re-enter the password, which allows this session destructive calls for five minutes */
   grantSudo: {
@@ -2092,6 +2113,7 @@ export const OPERATIONS = {
   changePassword: { method: 'POST', path: '/v1/auth/password', takes_idempotency_key: false, answers_text: false },
   requestPasswordReset: { method: 'POST', path: '/v1/auth/password-reset', takes_idempotency_key: false, answers_text: false },
   confirmPasswordReset: { method: 'POST', path: '/v1/auth/password-reset/confirm', takes_idempotency_key: false, answers_text: false },
+  beginOidcSudo: { method: 'POST', path: '/v1/auth/oidc/sudo', takes_idempotency_key: false, answers_text: false },
   grantSudo: { method: 'POST', path: '/v1/auth/sudo', takes_idempotency_key: false, answers_text: false },
   listSessions: { method: 'GET', path: '/v1/auth/sessions', takes_idempotency_key: false, answers_text: false },
   revokeOtherSessions: { method: 'DELETE', path: '/v1/auth/sessions', takes_idempotency_key: false, answers_text: false },

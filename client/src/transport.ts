@@ -65,6 +65,14 @@ interface LooseInput {
   readonly body?: unknown;
 }
 
+interface SendOptions extends CallOptions {
+  readonly headers?: Readonly<Record<string, string>> | undefined;
+  /** Of the query, encoded already. */
+  readonly search?: string | undefined;
+  /** A body that is not JSON; it is streamed. */
+  readonly content?: unknown;
+}
+
 export class Transport {
   readonly url: string;
   readonly #options: TransportOptions;
@@ -115,10 +123,11 @@ export class Transport {
   async send<K extends OperationId>(
     operation: K,
     input: Input<K>,
-    options: CallOptions & { readonly headers?: Readonly<Record<string, string>> } = {},
+    options: SendOptions = {},
   ): Promise<Response> {
     const { method } = OPERATIONS[operation];
     const { body } = input as LooseInput;
+    const { content, search } = options;
     const request: RequestInit = {
       method,
       headers: this.#headers(options, contentType(body)),
@@ -126,11 +135,16 @@ export class Transport {
       ...(body === undefined
         ? {}
         : { body: body instanceof Uint8Array ? (body as Uint8Array<ArrayBuffer>) : JSON.stringify(body) }),
+      // A stream is sent while it is read; the type of requests does not know that yet.
+      ...(content === undefined ? {} : ({ body: content, duplex: 'half' } as RequestInit)),
       ...(options.signal ? { signal: options.signal } : {}),
     };
     let response: Response;
     try {
-      response = await (this.#options.fetch ?? globalThis.fetch)(this.#address(operation, input), request);
+      response = await (this.#options.fetch ?? globalThis.fetch)(
+        this.#address(operation, input, search),
+        request,
+      );
     } catch (cause) {
       options.signal?.throwIfAborted();
       throw new BerthConnectionError(`${this.url} does not answer: ${reasonOf(cause)}`, { cause });
@@ -144,7 +158,7 @@ export class Transport {
     return { url: this.url.replace(/^http/, 'ws') + path, headers: this.#headers({}, null) };
   }
 
-  #address(operation: OperationId, input: unknown): string {
+  #address(operation: OperationId, input: unknown, encoded?: string): string {
     const { path = {}, query = {} } = input as LooseInput;
     const address = OPERATIONS[operation].path.replace(/\{(\w+)\}/g, (_, name: string) => {
       const value = path[name];
@@ -157,11 +171,12 @@ export class Transport {
       for (const each of Array.isArray(value) ? value : [value])
         if (each !== undefined) search.append(name, String(each));
     }
-    return this.url + address + (search.size === 0 ? '' : `?${search}`);
+    const whole = encoded ?? String(search);
+    return this.url + address + (whole === '' ? '' : `?${whole}`);
   }
 
   #headers(
-    { idempotency_key, if_match, headers }: CallOptions & { readonly headers?: Record<string, string> },
+    { idempotency_key, if_match, headers }: SendOptions,
     content_type: string | null,
   ): Record<string, string> {
     const { token, org, user_agent } = this.#options;

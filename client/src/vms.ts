@@ -9,6 +9,7 @@ import {
   type StartExecOptions,
   startExec,
 } from './execs.ts';
+import { Files } from './files.ts';
 import type { ConnectionDetails, Exec, FlushReceipt, Instance, Vm } from './generated.ts';
 import { itemsOf } from './pages.ts';
 import { type CallOptions, type Transport, wait } from './transport.ts';
@@ -96,6 +97,11 @@ export class VmHandle {
   constructor(transport: Transport, id: string) {
     this.#transport = transport;
     this.id = id;
+  }
+
+  /** Files of its guest. */
+  get files(): Files {
+    return new Files(this.#transport, this.id);
   }
 
   get(options: CallOptions = {}): Promise<Vm> {

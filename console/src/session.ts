@@ -81,6 +81,8 @@ export async function resumeSession(): Promise<void> {
     }
     user.value = await new Berth({ url: location.origin, token: token ?? '' }).call('getMe', {});
     session.value = 'in';
+    // After a login at the provider no other tab knows.
+    tabs?.postMessage(user.value.id);
   } catch (error) {
     // The session was revoked after the renewal.
     if (error instanceof BerthError && error.status === 401) forget('Your session has ended. Log in again.');

@@ -27,7 +27,8 @@ export async function requestPasswordReset(
   email: string,
 ): Promise<void> {
   const user = await findUserByEmail(db, email);
-  if (!user) return;
+  // An account without a password logs in at the provider, which decides whether the person still may.
+  if (!user || user.password_hash === null) return;
   try {
     await transaction(db, async (tx) => {
       // A concurrent change of the address either voids this token or is visible here.

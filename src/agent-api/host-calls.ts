@@ -84,6 +84,7 @@ export const CALL_SINCE: Readonly<Partial<Record<HostCall['kind'], number>>> = {
   exec_start: 3,
   exec_control: 3,
   exec_stream: 3,
+  file: 3,
 };
 
 export const CallFailure = named('CallFailure', {

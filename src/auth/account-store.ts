@@ -11,7 +11,8 @@ const NAME_LENGTH = 100;
 export interface NewAccount {
   readonly email: string;
   readonly name: string;
-  readonly password_hash: string;
+  /** Null: the account has no password. */
+  readonly password_hash: string | null;
   readonly email_confirmed: boolean;
 }
 
@@ -28,8 +29,23 @@ export async function insertAccount(
   account: NewAccount,
   { quotas, operator }: OwnOrganisation = { quotas: {}, operator: false },
 ): Promise<UserId> {
-  const user_id = newId('usr');
+  const user_id = await insertUser(tx, account);
   const org_id = newId('org');
+  const name = [...(account.name || account.email)].slice(0, NAME_LENGTH).join('');
+  const org = { id: org_id, name, billing_email: account.email, created_by: user_id };
+  await tx
+    .insertInto('organisations')
+    .values({ ...org, quotas: JSON.stringify(quotas), operator })
+    .execute();
+  // Earlier than other memberships of the same transaction, so that this organisation counts as the first.
+  const created_at = sql<Date>`now() - interval '1 millisecond'`;
+  await tx.insertInto('memberships').values({ org_id, user_id, role: 'owner', created_at }).execute();
+  return user_id;
+}
+
+/** Creates an account, which still needs an organisation. @throws AppError CONFLICT when the address is taken */
+export async function insertUser(tx: Tx, account: NewAccount): Promise<UserId> {
+  const user_id = newId('usr');
   try {
     await tx
       .insertInto('users')
@@ -42,14 +58,5 @@ export async function insertAccount(
       cause: error,
     });
   }
-  const name = [...(account.name || account.email)].slice(0, NAME_LENGTH).join('');
-  const org = { id: org_id, name, billing_email: account.email, created_by: user_id };
-  await tx
-    .insertInto('organisations')
-    .values({ ...org, quotas: JSON.stringify(quotas), operator })
-    .execute();
-  // Earlier than other memberships of the same transaction, so that this organisation counts as the first.
-  const created_at = sql<Date>`now() - interval '1 millisecond'`;
-  await tx.insertInto('memberships').values({ org_id, user_id, role: 'owner', created_at }).execute();
   return user_id;
 }

@@ -54,7 +54,16 @@ export async function login(parts: LoginParts, request: LoginRequest) {
   if (verdict === 'wrong')
     await refuse(new AppError('MFA_REQUIRED', { message: 'The second factor is wrong.' }));
   await succeed(db, attempt);
-  return finishLogin(parts, user.id, request, user.password_hash);
+  return finishLogin(parts, user.id, request, user.password_hash ?? undefined);
+}
+
+/** Where a login comes from. */
+export interface LoginCaller extends Caller {
+  readonly request_id: string;
+  /** The provider that verified the user; absent: Berth did. */
+  readonly by?: string;
+  /** Default: {@link SESSION_LIFETIME_S}. */
+  readonly lifetime_s?: number;
 }
 
 /**
@@ -64,7 +73,7 @@ export async function login(parts: LoginParts, request: LoginRequest) {
 export async function finishLogin(
   { db, audit, quotas }: Pick<LoginParts, 'db' | 'audit' | 'quotas'>,
   user_id: UserId,
-  caller: Caller & { readonly request_id: string },
+  caller: LoginCaller,
   proved_by?: string,
 ) {
   return transaction(db, async (tx) => {
@@ -76,8 +85,8 @@ export async function finishLogin(
       throw new AppError('UNAUTHENTICATED', WRONG);
     }
     requireWithin('sessions', quotas.sessions, await countSessions(tx, user_id));
-    const { ip, user_agent } = caller;
-    const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent });
+    const { ip, user_agent, by, lifetime_s } = caller;
+    const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent }, lifetime_s);
     await noteLogin(tx, user.id, session, { ip, user_agent });
     const org_id = await firstOrganisation(tx, user.id);
     if (org_id !== null) {
@@ -87,7 +96,7 @@ export async function finishLogin(
         target: session.session_id,
         ip,
         request_id: caller.request_id,
-        data: { user_agent },
+        data: { user_agent, ...(by === undefined ? {} : { by }) },
       });
     }
     return { user, ...session };

@@ -28,10 +28,15 @@ export interface Caller {
   readonly user_agent: string;
 }
 
-export async function openSession(tx: Tx, user_id: UserId, caller: Caller): Promise<OpenedSession> {
+export async function openSession(
+  tx: Tx,
+  user_id: UserId,
+  caller: Caller,
+  lifetime_s = SESSION_LIFETIME_S,
+): Promise<OpenedSession> {
   const session_id = newId('sess');
   const { token, token_hash, family_hash } = firstRefreshToken();
-  const ends_at = new Date(Date.now() + SESSION_LIFETIME_S * 1000);
+  const ends_at = new Date(Date.now() + lifetime_s * 1000);
   const refresh = { refresh_family: family_hash, refresh_hash: token_hash };
   await insertSession(tx, { id: session_id, user_id, ...refresh, ...caller, ends_at });
   return { session_id, refresh_token: token, ...(await issueToken(tx, session_id, ends_at)) };

@@ -8,7 +8,7 @@ export async function findUserByEmail(tx: Tx, email: string) {
   return tx.selectFrom('users').selectAll().where('email_key', '=', email.toLowerCase()).executeTakeFirst();
 }
 
-/** A user, and whether a second factor is confirmed. */
+/** A user, whether a second factor is confirmed, and the providers that the account is linked to. */
 export async function findUser(tx: Tx, id: UserId) {
   return tx
     .selectFrom('users')
@@ -23,6 +23,9 @@ export async function findUser(tx: Tx, id: UserId) {
             .where('confirmed_at', 'is not', null),
         )
         .as('mfa_enabled'),
+    )
+    .select(
+      sql<string[]>`array(select issuer from identities where identities.user_id = users.id)`.as('issuers'),
     )
     .where('id', '=', id)
     .executeTakeFirst();
@@ -50,7 +53,7 @@ export async function lockUsers(tx: Tx): Promise<void> {
 export async function updateUser(
   tx: Tx,
   id: UserId,
-  change: { name?: string; password_hash?: string; email_confirmed?: boolean },
+  change: { name?: string; password_hash?: string | null; email_confirmed?: boolean },
 ): Promise<void> {
   await tx.updateTable('users').set(change).where('id', '=', id).execute();
 }

@@ -1,6 +1,7 @@
 /** Sudo: a recent password re-verification of one session, five minutes by the database's clock. */
 import { type Db, isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
+import type { SessionId, UserId } from '../lib/ids.ts';
 import type { Principal } from './principal.ts';
 import { hasSudoGrant, insertSudoGrant } from './store.ts';
 import { hashToken, newToken, SUDO_PREFIX, tokenPrefix } from './tokens.ts';
@@ -28,11 +29,19 @@ export async function grantSudo(
   proved_by: string,
 ): Promise<{ token: string; expires_at: Date }> {
   const credential = sessionOf(principal);
-  const token = newToken(SUDO_PREFIX);
   const { id: session_id, user_id } = credential;
   // A new password ends all grants: it either waits for this one, or is visible here.
   await holdProved(tx, user_id, proved_by);
-  const grant = { token_hash: hashToken(token), session_id, user_id };
+  return grantSudoTo(tx, { session_id, user_id });
+}
+
+/** Grants sudo to a session whose user has just logged in at the provider again. @throws AppError UNAUTHENTICATED */
+export async function grantSudoTo(
+  tx: Tx,
+  session: { readonly session_id: SessionId; readonly user_id: UserId },
+): Promise<{ token: string; expires_at: Date }> {
+  const token = newToken(SUDO_PREFIX);
+  const grant = { token_hash: hashToken(token), ...session };
   const expires_at = await insertSudoGrant(tx, grant, SUDO_LIFETIME_S).catch((error: unknown) => {
     // The session ended during the verification.
     throw isForeignKeyOf(error, 'sudo_grants') ? new AppError('UNAUTHENTICATED', { cause: error }) : error;
@@ -40,7 +49,7 @@ export async function grantSudo(
   return { token, expires_at };
 }
 
-function sessionOf({ credential }: Principal) {
+export function sessionOf({ credential }: Principal) {
   if (credential.kind === 'session') return credential;
   throw new AppError('UNAUTHENTICATED', {
     message: 'Sudo needs a session; an API key has no password to re-enter.',

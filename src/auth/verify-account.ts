@@ -25,9 +25,11 @@ export async function refuseWhileLocked(db: Db, user_id: UserId): Promise<void> 
   if (locked) throw locked;
 }
 
+const NO_PASSWORD = 'This account has no password. It logs in at the OpenID provider.';
+
 /**
  * Re-verifies the password of an account under its lockout; the notification of a lock names `ip`. Returns the hash that
- * the password matched. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED
+ * the password matched. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED; FORBIDDEN without a password
  */
 export async function verifyAccountPassword(
   db: Db,
@@ -37,13 +39,15 @@ export async function verifyAccountPassword(
 ): Promise<string> {
   const user = await findUser(db, user_id);
   if (!user) throw new AppError('UNAUTHENTICATED');
+  const { password_hash } = user;
+  if (password_hash === null) throw new AppError('FORBIDDEN', { message: NO_PASSWORD });
   const attempt = await beginAttempt(db, user.email);
-  if (!(await checkPassword(db, attempt, user.password_hash, password))) {
+  if (!(await checkPassword(db, attempt, password_hash, password))) {
     const wrong = new AppError('UNAUTHENTICATED', { message: 'The password is wrong.' });
     throw await transaction(db, (tx) => fail(tx, attempt, wrong, ip));
   }
   await succeed(db, attempt);
-  return user.password_hash;
+  return password_hash;
 }
 
 /**

@@ -3,6 +3,7 @@ import type { Command } from './command.ts';
 import { ACCOUNT_COMMANDS } from './commands/account-commands.ts';
 import { COMPLETION } from './commands/completion.ts';
 import { CONSOLE } from './commands/console-command.ts';
+import { COPY } from './commands/copy-command.ts';
 import { DATA_COMMANDS } from './commands/data-commands.ts';
 import { DOCTOR } from './commands/doctor.ts';
 import { EGRESS } from './commands/egress-command.ts';
@@ -49,7 +50,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
   { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
   { title: 'Secrets', commands: SECRET_COMMANDS },
-  { title: 'Guests', commands: [...EXEC_COMMANDS, LOGS, METRICS, TOP, USAGE, CONSOLE, MCP] },
+  { title: 'Guests', commands: [...EXEC_COMMANDS, COPY, LOGS, METRICS, TOP, USAGE, CONSOLE, MCP] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
   { title: 'Login', commands: [REGISTER, ...LOGIN_COMMANDS] },
   { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },
@@ -80,6 +81,27 @@ const SYNONYMS: Readonly<Record<string, string>> = {
   resize: 'set',
   snapshot: 'flush',
 };
+
+/** Words of other tools for commands that Berth names otherwise: suggested, not accepted. */
+export const OTHER_WORDS: ReadonlyMap<string, string> = new Map(
+  Object.entries({
+    clone: 'fork',
+    info: 'show',
+    inspect: 'show',
+    invite: 'invitation create',
+    key: 'ssh-key or api-key',
+    keys: 'ssh-key ls or api-key ls',
+    new: 'create',
+    pause: 'suspend',
+    ps: 'ls',
+    resume: 'start',
+    run: 'exec',
+    shell: 'ssh',
+    shutdown: 'stop',
+    token: 'api-key',
+    unpause: 'start',
+  }),
+);
 
 /** All names of commands, longest first. */
 const NAMED: readonly { readonly words: readonly string[]; readonly command: Command }[] = COMMANDS.flatMap(

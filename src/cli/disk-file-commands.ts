@@ -116,6 +116,10 @@ export async function importFile(request: ImportRequest): Promise<void> {
       await toRaw(file, raw_path, signal).finally(() => progress.end());
     }
     await using handle = await open(raw_path, 'r');
+    if (!(await isExt4(handle)))
+      terminal.warn(
+        `berth: ${file} is no ext4 file system, so a VM will not boot from it (a partition in it does not count)`,
+      );
     const made = await withDisks((context) => store(context, request, { file: handle, size_bytes }));
     terminal.done(made.sentence, made.result, String(made.result.generation));
   } catch (error) {
@@ -209,6 +213,12 @@ async function openBase(context: DiskContext, image: string, version: string | n
     disk: { file, size_bytes: size } satisfies DiskFile,
     [Symbol.asyncDispose]: () => file.close(),
   };
+}
+
+/** The guest mounts the whole disk as ext4. Its superblock is at byte 1024, and its magic number 56 bytes later. */
+async function isExt4(file: FileHandle): Promise<boolean> {
+  const { bytesRead, buffer } = await file.read(Buffer.alloc(2), 0, 2, 1_024 + 56);
+  return bytesRead === 2 && buffer.readUInt16LE() === 0xef53;
 }
 
 /** Private, because it holds a plain disk. */

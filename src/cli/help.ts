@@ -1,7 +1,7 @@
 /** The help: the overview, all commands, one command, and the generated part of docs/cli.md. */
 import { nearest } from '../lib/nearest.ts';
 import { COMMON_OPTIONS, type Command, LIST_OPTIONS, type Option, optionsOf } from './command.ts';
-import { COMMANDS, SECTIONS, synonymsOf } from './command-table.ts';
+import { COMMANDS, OTHER_WORDS, SECTIONS, synonymsOf } from './command-table.ts';
 import { EXIT_MEANINGS } from './exit-codes.ts';
 import { wrapped } from './format.ts';
 
@@ -166,7 +166,7 @@ export function helpFor([noun = '', verb]: readonly string[]): string {
     (each) => [`berth ${[each.name, ...(each.args ?? [])].join(' ')}`, each.summary] as const,
   );
   if (asks && alike.length > 0) return `usage:\n${columns(rows)}`;
-  const meant = nearest(said, NAMES) ?? nearest(noun, WORDS);
+  const meant = OTHER_WORDS.get(noun) ?? nearest(said, NAMES) ?? nearest(noun, WORDS);
   const hint = meant === undefined ? '' : `. Did you mean berth ${meant}?`;
   const usage = alike.length === 0 ? 'usage: berth COMMAND [NAME] [OPTIONS]\n' : `usage:\n${columns(rows)}`;
   const next = alike.length === 0 ? 'berth help' : `berth help ${noun}`;

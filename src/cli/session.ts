@@ -77,7 +77,9 @@ export class Session {
     // Before the first login, use the address that the local server wrote down. A new profile is mostly for the same server.
     const url = given ?? findFirstLogin(this.env)?.url ?? this.#currentUrl ?? LOCAL_URL;
     if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
-      throw new CommandError(`${url} is not the address of a server`, { exit_code: EXIT.usage });
+      throw new CommandError(`${url} is not the address of a server: it begins with http:// or https://`, {
+        exit_code: EXIT.usage,
+      });
     }
     return url.replace(/\/+$/, '');
   }

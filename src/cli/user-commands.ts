@@ -47,7 +47,7 @@ export async function listUsers({ db }: ServerContext, terminal: Terminal): Prom
   });
 }
 
-const noAccount = (email: string) =>
+export const noAccount = (email: string) =>
   new CommandError(`there is no account ${email}; berth user ls lists them`, { exit_code: EXIT.not_found });
 
 export async function unlockUser({ db, audit }: ServerContext, email: string): Promise<string> {
@@ -63,7 +63,7 @@ export async function unlockUser({ db, audit }: ServerContext, email: string): P
 }
 
 /** Sets a generated password; ends every session and a lock. */
-export async function resetPassword({ db, audit }: ServerContext, email: string): Promise<string> {
+export async function resetPassword({ db, audit, config }: ServerContext, email: string): Promise<string> {
   const user = await findUserByEmail(db, email);
   if (!user) throw noAccount(email);
   const password = generatePassword();
@@ -78,7 +78,10 @@ export async function resetPassword({ db, audit }: ServerContext, email: string)
     factors === 0
       ? ''
       : `The account keeps its second factors. To remove them: berth user reset-mfa ${user.email}\n`;
-  return `New password of ${user.email}, shown only once: ${password}\n${hint}`;
+  const off = config.password_login
+    ? ''
+    : 'Passwords are switched off: set BERTH_PASSWORD_LOGIN=on and restart Berth before you use it.\n';
+  return `New password of ${user.email}, shown only once: ${password}\n${hint}${off}`;
 }
 
 /** For an account whose owner lost every factor, or that has somebody else's. */
@@ -96,7 +99,7 @@ export async function resetMfa({ db, audit }: ServerContext, email: string): Pro
 }
 
 /** Appends to the audit log of each organisation of the account, in the transaction of the action. */
-async function note(tx: Tx, audit: AuditLog, user_id: UserId, action: string): Promise<void> {
+export async function note(tx: Tx, audit: AuditLog, user_id: UserId, action: string): Promise<void> {
   for (const org_id of await organisationsOf(tx, user_id)) {
     const entry = { actor: 'operator', action, target: user_id, ip: null, request_id: null, data: {} };
     await audit.append(tx, org_id, entry);

@@ -34,6 +34,8 @@ test('an empty environment gives the defaults of the contract', () => {
     guest_network: 'auto',
     secret_key: null,
     signups: 'closed',
+    oidc: null,
+    password_login: true,
     quotas: {
       instances: 20,
       cpus: 32,
@@ -283,7 +285,10 @@ test('any environment gives a configuration or lines, and no line repeats a secr
   const environment = fc.tuple(fc.dictionary(fc.constantFrom(...SETTINGS), value), secret);
   fc.assert(
     fc.property(environment, ([env, hidden]) => {
-      const secrets = { BERTH_SECRET_KEY: hidden, DATABASE_URL: hidden, BERTH_SMTP_URL: hidden };
+      const secrets = {
+        ...{ BERTH_SECRET_KEY: hidden, DATABASE_URL: hidden, BERTH_SMTP_URL: hidden },
+        BERTH_OIDC_CLIENT_SECRET: hidden,
+      };
       const result = parseConfig(
         { ...env, ...secrets, BERTH_ADMIN_PASSWORD: `s${hidden.slice(0, 9)}` },
         '/srv/berth',

@@ -6,6 +6,7 @@ import { resolve } from 'node:path';
 import { isLoopback } from '../lib/loopback.ts';
 import { QUOTA_DEFAULTS, type QuotaLimits } from '../lib/quotas.ts';
 import type { Env } from './env.ts';
+import { type OidcConfig, parseGroups, parseIssuer } from './oidc-settings.ts';
 import { dataDirProblem } from './paths.ts';
 import {
   type Address,
@@ -94,6 +95,10 @@ export interface Config {
   /** 32 bytes; null: the one in the data folder. */
   readonly secret_key: Buffer | null;
   readonly signups: 'open' | 'closed';
+  /** Null: nobody logs in at an OpenID provider. */
+  readonly oidc: OidcConfig | null;
+  /** False: the provider is the only way to log in. */
+  readonly password_login: boolean;
   /** Defaults for accounts, and for organisations without their own. */
   readonly quotas: QuotaLimits;
   /** Boots start from templates of their host. */
@@ -178,6 +183,8 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     guest_network: reader.read('BERTH_GUEST_NETWORK', parseChoice(GUEST_NETWORKS), 'auto'),
     secret_key: reader.read('BERTH_SECRET_KEY', parseSecretKey, null),
     signups: reader.read('BERTH_SIGNUPS', parseChoice(['open', 'closed']), 'closed'),
+    oidc: readOidc(reader),
+    password_login: reader.read('BERTH_PASSWORD_LOGIN', parseChoice(['on', 'off']), 'on') === 'on',
     quotas: reader.read('BERTH_QUOTA_DEFAULTS', parseQuotas, QUOTA_DEFAULTS),
     fast_start: reader.read('BERTH_FAST_START', parseChoice(['on', 'off']), 'on') === 'on',
     rate_limits: reader.read('BERTH_RATE_LIMITS', parseRateLimits, DEFAULT_RATE_LIMITS),
@@ -225,6 +232,29 @@ function readJoin(reader: Reader, path: (text: string) => string): Config['join'
     }
   }
   return null;
+}
+
+const OIDC_PARTS = ['BERTH_OIDC_ISSUER', 'BERTH_OIDC_CLIENT_ID', 'BERTH_OIDC_CLIENT_SECRET'] as const;
+
+function readOidc(reader: Reader): OidcConfig | null {
+  const issuer = reader.read('BERTH_OIDC_ISSUER', parseIssuer, null);
+  const groups = reader.read('BERTH_OIDC_GROUPS', parseGroups, []);
+  const [client_id, client_secret] = [
+    reader.text('BERTH_OIDC_CLIENT_ID'),
+    reader.text('BERTH_OIDC_CLIENT_SECRET'),
+  ];
+  const given = [...OIDC_PARTS, 'BERTH_OIDC_GROUPS', 'BERTH_PASSWORD_LOGIN'].find((name) => {
+    const text = reader.text(name);
+    return name === 'BERTH_PASSWORD_LOGIN' ? text === 'off' : text !== null;
+  });
+  if (given === undefined) return null;
+  for (const lacks of OIDC_PARTS.filter((name) => reader.text(name) === null)) {
+    reader.problems.push(
+      `${lacks} is missing; ${given} is set, and a login at a provider needs issuer, client id and client secret`,
+    );
+  }
+  if (issuer === null || client_id === null || client_secret === null) return null;
+  return { issuer, client_id, client_secret, groups };
 }
 
 function readS3(reader: Reader): S3Config | null {

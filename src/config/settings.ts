@@ -32,6 +32,11 @@ export const SETTINGS = [
   'BERTH_GUEST_NETWORK',
   'BERTH_SECRET_KEY',
   'BERTH_SIGNUPS',
+  'BERTH_OIDC_ISSUER',
+  'BERTH_OIDC_CLIENT_ID',
+  'BERTH_OIDC_CLIENT_SECRET',
+  'BERTH_OIDC_GROUPS',
+  'BERTH_PASSWORD_LOGIN',
   'BERTH_QUOTA_DEFAULTS',
   'BERTH_RATE_LIMITS',
   'BERTH_SMTP_URL',
@@ -48,6 +53,7 @@ export type Setting = (typeof SETTINGS)[number];
 /** Messages never contain the values of these. */
 const HIDDEN: ReadonlySet<string> = new Set<Setting>([
   'BERTH_ADMIN_PASSWORD',
+  'BERTH_OIDC_CLIENT_SECRET',
   'DATABASE_URL',
   'BERTH_SECRET_KEY',
   'BERTH_SMTP_URL',

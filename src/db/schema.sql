@@ -203,7 +203,7 @@ create table generations (
   constraint generations_parent_fkey FOREIGN KEY (instance_id, parent) REFERENCES generations(instance_id, generation),
   constraint generations_consistency_check CHECK ((consistency = ANY (ARRAY['filesystem'::text, 'crash'::text, 'offline'::text]))),
   constraint generations_parent CHECK ((parent < generation)),
-  constraint generations_trigger_check CHECK ((trigger = ANY (ARRAY['request'::text, 'auto'::text, 'stop'::text, 'suspend'::text, 'fork'::text, 'restore'::text])))
+  constraint generations_trigger_check CHECK ((trigger = ANY (ARRAY['request'::text, 'auto'::text, 'stop'::text, 'suspend'::text, 'import'::text, 'fork'::text, 'restore'::text])))
 );
 
 create table hosts (
@@ -315,6 +315,19 @@ create table idempotency_keys (
   expires_at timestamp with time zone not null,
   constraint idempotency_keys_pkey PRIMARY KEY (org_id, principal, route, key),
   constraint idempotency_keys_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE
+);
+
+create table identities (
+  issuer text not null,
+  subject text not null,
+  user_id text not null,
+  refresh_token bytea,
+  checked_at timestamp with time zone not null default now(),
+  claimed_until timestamp with time zone,
+  created_at timestamp with time zone not null default now(),
+  constraint identities_pkey PRIMARY KEY (issuer, subject),
+  constraint identities_issuer_user_id_key UNIQUE (issuer, user_id),
+  constraint identities_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
 create table image_versions (
@@ -452,6 +465,7 @@ create table memberships (
   user_id text not null,
   role text not null,
   created_at timestamp with time zone not null default now(),
+  by_groups boolean not null default false,
   constraint memberships_pkey PRIMARY KEY (org_id, user_id),
   constraint memberships_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
   constraint memberships_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
@@ -703,7 +717,7 @@ create table users (
   email text not null,
   email_key text not null,
   name text not null,
-  password_hash text not null,
+  password_hash text,
   created_at timestamp with time zone not null default now(),
   email_confirmed boolean not null default false,
   constraint users_pkey PRIMARY KEY (id),
@@ -852,6 +866,8 @@ CREATE UNIQUE INDEX http_hostnames_active ON public.http_hostnames USING btree (
 CREATE INDEX http_hostnames_due ON public.http_hostnames USING btree (next_check_at);
 CREATE INDEX http_ports_page ON public.http_ports USING btree (instance_id, id DESC);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
+CREATE INDEX identities_due ON public.identities USING btree (checked_at) WHERE (refresh_token IS NOT NULL);
+CREATE INDEX identities_user ON public.identities USING btree (user_id);
 CREATE UNIQUE INDEX image_versions_current ON public.image_versions USING btree (image_id) WHERE current;
 CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);
 CREATE INDEX instances_image ON public.instances USING btree (image);

@@ -17,11 +17,13 @@ import type {
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
 import type { RestartPolicy } from '../lib/restart-policy.ts';
+import { ROLES, type Role } from '../lib/roles.ts';
 import type { AuditTables } from './audit-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
 import type { ExecTables } from './exec-tables.ts';
 import type { HttpTables } from './http-tables.ts';
+import type { IdentityTables } from './identity-tables.ts';
 import type { SecretTables } from './secret-tables.ts';
 import type { UsageTables } from './usage-tables.ts';
 import type { VmTables } from './vm-tables.ts';
@@ -30,11 +32,18 @@ import type { WebhookTables } from './webhook-tables.ts';
 type Json<T> = ColumnType<T, string, string>;
 type NullableJson<T> = ColumnType<T | null, string | null, string | null>;
 
-export const ROLES = ['owner', 'admin', 'member', 'billing'] as const;
-export type Role = (typeof ROLES)[number];
+export { ROLES, type Role };
 
 /** What makes a generation. `request`: a caller; `auto`: an automatic flush; `stop`, `suspend`: the VM's last flush. */
-export const GENERATION_TRIGGERS = ['request', 'auto', 'stop', 'suspend', 'fork', 'restore'] as const;
+export const GENERATION_TRIGGERS = [
+  'request',
+  'auto',
+  'stop',
+  'suspend',
+  'import',
+  'fork',
+  'restore',
+] as const;
 export type GenerationTrigger = (typeof GENERATION_TRIGGERS)[number];
 
 /** What a disk's content was taken from. */
@@ -63,6 +72,7 @@ export interface Database
     EgressTables,
     ExecTables,
     HttpTables,
+    IdentityTables,
     SecretTables,
     UsageTables,
     VmTables,
@@ -72,7 +82,7 @@ export interface Database
     email: string;
     email_key: string;
     name: string;
-    password_hash: string;
+    password_hash: string | null;
     email_confirmed: Generated<boolean>;
     created_at: Generated<Date>;
   };
@@ -86,7 +96,13 @@ export interface Database
     created_by: ColumnType<UserId | null, UserId | undefined, never>;
     operator: Generated<boolean>;
   };
-  memberships: { org_id: OrgId; user_id: UserId; role: Role; created_at: Generated<Date> };
+  memberships: {
+    org_id: OrgId;
+    user_id: UserId;
+    role: Role;
+    created_at: Generated<Date>;
+    by_groups: Generated<boolean>;
+  };
   sessions: {
     id: SessionId;
     user_id: UserId;

@@ -43,6 +43,7 @@ import { registerMe } from './v1/me.ts';
 import { registerMembers } from './v1/members.ts';
 import { registerMfa } from './v1/mfa.ts';
 import { registerNotifications } from './v1/notifications.ts';
+import { registerOidc } from './v1/oidc.ts';
 import { registerOperator } from './v1/operator.ts';
 import { registerOrgs } from './v1/orgs.ts';
 import { registerPortAccess } from './v1/port-access.ts';
@@ -139,6 +140,7 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   const streams = new EventStreams(app, context, slots);
   registerHealth(app, context);
   registerAuth(app, context, limits);
+  registerOidc(app, context, limits);
   registerSessions(app, context, cursors, limits);
   registerMe(app, context, cursors, limits);
   registerMfa(app, context, cursors, limits, (request, reply, user_id) =>

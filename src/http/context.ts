@@ -1,4 +1,6 @@
 import type { AuditLog } from '../audit/append.ts';
+import type { Flows } from '../auth/oidc/flow.ts';
+import type { OidcProvider } from '../auth/oidc/provider.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
 import type { DiskKeys } from '../disks/data-keys.ts';
@@ -48,6 +50,15 @@ export interface AppContext {
   /** Host names accepted beside those of the public URL and the loopback; absent: none. */
   readonly hosts?: readonly string[];
   readonly signups: 'open' | 'closed';
+  /** The OpenID provider that people log in at; null: none. */
+  readonly oidc: {
+    readonly provider: OidcProvider;
+    readonly flows: Flows;
+    /** Seals refresh tokens. */
+    readonly identities: Sealer;
+  } | null;
+  /** False: the provider is the only way to log in. */
+  readonly password_login: boolean;
   /** Null: none. */
   readonly rate_limits: RequestLimits | null;
   /** Addresses or CIDRs whose `X-Forwarded-For` is trusted. */

@@ -80,7 +80,7 @@ export async function importDisk(
   }
   const epoch = await raiseEpoch(tx, id);
   const generation = imported.generation + 1;
-  const durable_at = await advanceHead(tx, {
+  const made = {
     instance_id: id,
     epoch,
     generation,
@@ -88,7 +88,8 @@ export async function importDisk(
     segments: [...segments],
     consistency: 'offline',
     dirty_bytes: changed_bytes,
-  });
+  } as const;
+  const durable_at = await advanceHead(tx, made, null, 'import');
   await setHostKeys(tx, id, null);
   const after = present(await getInstance(tx, id), 'instance after an import');
   await append(tx, {
@@ -104,7 +105,7 @@ export async function importDisk(
         uploaded_bytes: totalBytes(segments),
         segments: segments.length,
         consistency: 'offline',
-        trigger: 'request',
+        trigger: 'import',
       },
     },
     actor,

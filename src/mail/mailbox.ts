@@ -15,7 +15,13 @@ import { insertMail } from './store.ts';
 export const TOLD_FOR_S = 7 * 86_400;
 
 /** The kinds that {@link Mailbox.post} limits; each kind of notification is one more. */
-export type PostKind = 'password_reset' | 'confirm_email' | 'email_changing' | 'invitation' | 'billing_email';
+export type PostKind =
+  | 'password_reset'
+  | 'confirm_email'
+  | 'email_changing'
+  | 'identity_linked'
+  | 'invitation'
+  | 'billing_email';
 export type Post = Mail & { readonly kind: PostKind };
 
 /** A mail in the outbox. */

@@ -47,6 +47,18 @@ export async function findInvitationOf(tx: Tx, org_id: OrgId, email: string) {
     .executeTakeFirst();
 }
 
+/** Whether some organisation has invited the address. */
+export async function isInvited(tx: Tx, email: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom('invitations')
+    .select('id')
+    .where(sql<boolean>`lower(email) = ${email.toLowerCase()}`)
+    .where(OPEN)
+    .limit(1)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
 export async function countInvitations(tx: Tx, org_id: OrgId): Promise<number> {
   const row = await tx
     .selectFrom('invitations')

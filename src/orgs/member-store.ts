@@ -14,7 +14,7 @@ function members(tx: Tx, org_id: OrgId) {
   return tx
     .selectFrom('memberships as m')
     .innerJoin('users as u', 'u.id', 'm.user_id')
-    .select(['m.user_id', 'u.email', 'u.name', 'm.role', 'm.created_at'])
+    .select(['m.user_id', 'u.email', 'u.name', 'm.role', 'm.by_groups', 'm.created_at'])
     .select(POSITION.as('id'))
     .where('m.org_id', '=', org_id);
 }
@@ -58,8 +58,23 @@ export async function findRole(tx: Tx, org_id: OrgId, user_id: UserId): Promise<
   return row?.role;
 }
 
-export async function insertMembership(tx: Tx, org_id: OrgId, user_id: UserId, role: Role): Promise<void> {
-  await tx.insertInto('memberships').values({ org_id, user_id, role }).execute();
+export async function insertMembership(
+  tx: Tx,
+  org_id: OrgId,
+  user_id: UserId,
+  role: Role,
+  by_groups = false,
+): Promise<void> {
+  await tx.insertInto('memberships').values({ org_id, user_id, role, by_groups }).execute();
+}
+
+/** The memberships of a user. */
+export async function membershipsOf(tx: Tx, user_id: UserId) {
+  return tx
+    .selectFrom('memberships')
+    .select(['org_id', 'role', 'by_groups'])
+    .where('user_id', '=', user_id)
+    .execute();
 }
 
 export async function updateRole(tx: Tx, org_id: OrgId, user_id: UserId, role: Role): Promise<void> {

@@ -114,7 +114,7 @@ export async function leaveAllOrganisations(tx: Tx, user_id: UserId): Promise<Le
 }
 
 /** The organisation must be locked. Returns whether it remains. */
-async function endMembership(
+export async function endMembership(
   tx: Tx,
   org_id: OrgId,
   member: MemberRow,

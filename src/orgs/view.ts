@@ -20,6 +20,7 @@ export function memberView(row: MemberRow) {
     email: row.email,
     name: row.name,
     role: row.role,
+    by_groups: row.by_groups,
     created_at: rfc3339(row.created_at),
   };
 }

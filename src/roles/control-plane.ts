@@ -6,6 +6,9 @@ import type { FastifyInstance } from 'fastify';
 import { AuditLog } from '../audit/append.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { guessableBecause } from '../auth/guessable-passwords.ts';
+import { Flows } from '../auth/oidc/flow.ts';
+import { identitySealer } from '../auth/oidc/identity-store.ts';
+import { OidcProvider, redirectUri } from '../auth/oidc/provider.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { type Config, localOrigin } from '../config/config.ts';
 import { httpEndpoint } from '../config/http-url.ts';
@@ -30,6 +33,7 @@ import { offerPorts } from '../instances/port-store.ts';
 import { setSshHost } from '../instances/store.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
+import { fullDisk } from '../launch/full-disk.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { weakFiles } from '../launch/weak-files.ts';
 import { refuseWrongKey } from '../launch/wrong-key.ts';
@@ -173,6 +177,8 @@ async function appContext(
       secrets: new Sealer(secret_key, 'berth webhooks v1'),
     },
     signups: config.signups,
+    oidc: oidcOf(config, secret_key),
+    password_login: config.password_login,
     quotas: config.quotas,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
@@ -193,13 +199,22 @@ async function appContext(
   };
 }
 
+function oidcOf({ oidc, public_url }: Config, secret_key: Buffer): AppContext['oidc'] {
+  if (oidc === null) return null;
+  return {
+    provider: new OidcProvider({ ...oidc, redirect_uri: redirectUri(public_url) }),
+    flows: new Flows(secret_key),
+    identities: identitySealer(secret_key),
+  };
+}
+
 function installationOf(config: Config): Installation {
   const { data_dir, s3 } = config;
   const { secrets, objects } = pathsIn(data_dir);
   return {
     origins: [config.public_url, localOrigin(config)],
     weak_settings: weakSettings(config),
-    weakFiles: () => weakFiles(secrets),
+    weakFiles: () => [...weakFiles(secrets), ...fullDisk(data_dir)],
     data_dir,
     object_store:
       s3 === null

@@ -6,8 +6,9 @@ import { httpEndpoint } from '../config/http-url.ts';
 import { pathsIn } from '../config/paths.ts';
 import { HttpIngress } from '../ingress/http/http-ingress.ts';
 import { TrustedProxies } from '../ingress/http/incoming.ts';
-import { HTTP_LIMITS } from '../ingress/http/limits.ts';
+import { HTTP_LIMITS, type HttpLimits, limitsWithin } from '../ingress/http/limits.ts';
 import { Ingress } from '../ingress/ingress.ts';
+import { openFilesLimit } from '../ingress/open-files.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import type { Log } from '../lib/log.ts';
 
@@ -25,11 +26,23 @@ export async function runIngress({ config, log, signal }: IngressOptions): Promi
   const { listen, tls, domain, url } = config.http;
   const endpoint = httpEndpoint({ domain, listen_port: listen.port, tls: tls !== null, url });
   const http = new HttpIngress({
-    ...{ client, log, listen, tls, limits: HTTP_LIMITS, secure: endpoint.scheme === 'https' },
+    ...{ client, log, listen, tls, limits: httpLimits(log), secure: endpoint.scheme === 'https' },
     trusted: new TrustedProxies(config.trusted_proxies),
     active: () => ssh.noteActive(),
   });
   const ssh = new Ingress({ host: config.ssh.host, client, log, others: () => http.proxy.ports });
   await Promise.all([ssh.run(signal), http.run(signal)]);
   await client.close();
+}
+
+function httpLimits(log: Log): HttpLimits {
+  const open_files = openFilesLimit();
+  const limits = limitsWithin(open_files);
+  const { connections } = limits;
+  if (connections < HTTP_LIMITS.connections)
+    log.warn(
+      { open_files, connections },
+      `HTTP ports have at most ${connections} connections instead of ${HTTP_LIMITS.connections}, because this process may open only ${open_files} files. Raise its limit to 65536: LimitNOFILE, ulimit -Hn, or docker run --ulimit nofile.`,
+    );
+  return limits;
 }

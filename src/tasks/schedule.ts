@@ -2,6 +2,7 @@
  * The table of schedules: every background task of the control plane, how often it runs, and what wakes it earlier.
  * A task's file has its name.
  */
+import type { OidcContext } from '../accounts/oidc-context.ts';
 import type { AuditLog } from '../audit/append.ts';
 import { onAuditCommitted } from '../audit/wake.ts';
 import type { Db } from '../db/pool.ts';
@@ -18,6 +19,7 @@ import type { HttpEndpoint } from '../ports/model.ts';
 import { DeadlineMonitor } from '../vms/deadline-monitor.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { checkHostnames } from './check-hostnames.ts';
+import { checkIdentities } from './check-identities.ts';
 import { checkpointDisks } from './checkpoint-disks.ts';
 import { claimStore } from './claim-store.ts';
 import { compactDisks } from './compact-disks.ts';
@@ -51,6 +53,9 @@ export interface ScheduleParts {
   readonly public_url: string;
   readonly http: HttpEndpoint;
   readonly quotas: QuotaLimits;
+  readonly signups: 'open' | 'closed';
+  /** Null: there is no OpenID provider. */
+  readonly oidc: Pick<OidcContext, 'provider' | 'identities'> | null;
   readonly signal: AbortSignal;
 }
 
@@ -69,6 +74,10 @@ export function schedule(parts: ScheduleParts): Task[] {
   const seal = () => sealAudit(db, audit);
   const compose = () => composeMails(parts);
   const send = () => sendMails(parts, signal);
+  const { oidc } = parts;
+  const checkPeople = async () => {
+    if (oidc) await checkIdentities({ ...parts, ...oidc }, log, signal);
+  };
   return [
     { name: 'dispatch-events', every_ms: S, wake_by: onCommitted, gap_ms: 20, run: dispatch },
     { name: 'seal-audit', every_ms: S, wake_by: onAuditCommitted, gap_ms: 250, run: seal },
@@ -83,6 +92,7 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'sweep', every_ms: 10 * MIN, run: () => sweep(db) },
     { name: 'downsample-metrics', every_ms: H, run: () => downsampleMetrics(db) },
     { name: 'check-hostnames', every_ms: 5 * S, run: () => checkHostnames(db, parts.http) },
+    { name: 'check-identities', every_ms: MIN, run: checkPeople },
     { name: 'claim-store', every_ms: 5 * S, run: () => claimStore(store) },
     { name: 'free-deleted', every_ms: 30 * S, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-memory', every_ms: 10 * MIN, run: () => freeMemory(db, store, log) },

@@ -105,7 +105,7 @@ const nameOf = async (id: string) =>
 const layers = (id: ModelDisk['id'], generation: number) =>
   api.db
     .selectFrom('generations')
-    .select(['segments', 'map'])
+    .select(['segments', 'map', 'trigger'])
     .where('instance_id', '=', id)
     .where('generation', '=', generation)
     .executeTakeFirstOrThrow();
@@ -308,7 +308,8 @@ describe('berth disk export and import', () => {
     const qcow2 = join(data_dir, 'export.qcow2');
     const empty = await fresh();
     const first = await berth('disk', 'import', empty.id, qcow2, '--json');
-    assert.deepEqual([first.code, first.err], [0, ''], first.out);
+    assert.equal(first.code, 0, first.out);
+    assert.match(first.err, /^berth: \S+export\.qcow2 is no ext4 file system, so .*\n$/);
     assert.equal((JSON.parse(first.out) as { generation: number }).generation, 1);
     const back = join(data_dir, 'back.raw');
     assert.equal((await berth('disk', 'export', empty.id, back)).code, 0);
@@ -319,8 +320,10 @@ describe('berth disk export and import', () => {
     const edited = await readFile(back);
     randomBytes(BLOCK_BYTES).copy(edited, 9 * BLOCK_BYTES);
     edited.fill(0, 0, BLOCK_BYTES);
+    edited.writeUInt16LE(0xef53, 1_024 + 56);
     await writeFile(back, edited.subarray(0, 10 * BLOCK_BYTES));
     const second = await berth('disk', 'import', empty.id, back, '--json');
+    assert.equal(second.err, '', 'it has the magic number of ext4');
     assert.deepEqual(
       JSON.parse(second.out).changed_bytes,
       4 * BLOCK_BYTES,
@@ -334,13 +337,12 @@ describe('berth disk export and import', () => {
     assert.match((await berth('disk', 'import', empty.id, third)).out, /already equals .*, as generation 2/);
     const events = await api.db
       .selectFrom('events')
-      .select(['type', 'actor'])
+      .selectAll()
       .where('instance_id', '=', empty.id)
       .execute();
-    assert.equal(
-      events.filter(({ type, actor }) => type === 'disk.flushed' && actor === 'operator').length,
-      2,
-    );
+    const imports = events.filter(({ type, actor }) => type === 'disk.flushed' && actor === 'operator');
+    assert.equal(imports.length, 2);
+    assert.equal((await layers(empty.id, 2)).trigger, 'import');
     assert.equal((await verdict(true, made.id)).whole, true);
     for (const path of [back, third]) await rm(path);
   });

@@ -46,6 +46,9 @@ describe('names', () => {
     assert.match(await cli.fails(3, 'show', 'wbe'), /did you mean web\?/);
     assert.match(await cli.fails(2, 'strat', 'web'), /“strat web”\. Did you mean berth start\?/);
     assert.match(await cli.fails(2, 'lst'), /Did you mean berth list\?/);
+    assert.match(await cli.fails(2, 'ps'), /no command “ps”\. Did you mean berth ls\?/);
+    assert.match(await cli.fails(2, 'key', 'ls'), /Did you mean berth ssh-key or api-key\?/);
+    assert.doesNotMatch(await cli.fails(2, 'constructor'), /[Dd]id you mean/);
     assert.match(
       await cli.fails(2, 'webhook', 'lst'),
       /Did you mean berth webhook ls\?\n {2}next: berth help webhook/,

@@ -116,5 +116,15 @@ describe('doctor', () => {
     assert.equal(away.code, 1);
     assert.match(away.out, /^- {3}KVM +\/dev\/kvm (opens; not tried yet|cannot be opened)/m);
     assert.match(away.out, /^NO {2}server +http:\/\/127\.0\.0\.1:1 does not answer\n {4}next: npm start/m);
+    const https = api.origin.replace('http:', 'https:');
+    const no_tls = await cli.run(['doctor', '--url', https]);
+    assert.match(
+      no_tls.out,
+      /^NO {2}server +https:\S+ does not speak TLS\n {4}next: the same address with http:/m,
+    );
+    const no_scheme = await cli.run(['doctor', '--url', new URL(api.origin).host]);
+    assert.match(no_scheme.err, /is not the address of a server: it begins with http:\/\/ or https:\/\/\n$/);
+    const misspelt = await cli.run(['doctor', '--url', 'http://berth.invalid']);
+    assert.match(misspelt.out, /^NO {2}server +the name in http:\/\/berth\.invalid is not found$/m);
   });
 });

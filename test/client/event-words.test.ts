@@ -24,6 +24,10 @@ test('an event says who did what, and the generation', () => {
       'The guest of web powered off (generation 6)',
     ],
     [event('disk.flushed', flush('request')), 'ada@example.org flushed web: generation 6'],
+    [
+      event('disk.flushed', flush('import'), 'operator'),
+      'The operator of the server imported the disk of web: generation 6',
+    ],
     [event('disk.flushed', flush('auto'), 'host_1'), 'Automatic flush of web: generation 6'],
     [
       event('disk.flushed', flush('stop')),

@@ -163,4 +163,42 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     await guest.stop();
     assert.match(await onServer('host', 'ls'), /far +up +0/);
   });
+
+  test('an exec goes on when its VM is suspended and resumes on another host, and its exit is reported from there', async () => {
+    interface Exec {
+      readonly id: string;
+      readonly state: string;
+      readonly exit_code: number | null;
+      readonly output_bytes: number;
+    }
+    await onServer('host', 'drain', 'far');
+    await guest.start();
+    const command = [
+      'sh',
+      '-c',
+      'n=0; until [ -e /run/over ]; do n=$((n+1)); echo $n; sleep 0.2; done; exit 4',
+    ];
+    const execs = `${guest.path}/execs`;
+    const { id } = await berth.client.expect<Exec>(201, 'POST', execs, { command });
+    const show = () => berth.client.expect<Exec>(200, 'GET', `${execs}/${id}`);
+    await until('it prints', async () => (await show()).output_bytes > 0);
+    const { host_id } = await guest.suspend();
+    await onServer('host', 'drain', 'local');
+    await onServer('host', 'drain', 'far', '--undo');
+    await untilWorks('the far host takes it', () => guest.start(), PATIENCE);
+    const vm = await guest.vm();
+    assert.equal(vm.reason?.code, 'resumed');
+    assert.notEqual(vm.host_id, host_id);
+    await guest.shAgain('touch /run/over');
+    const { exit_code, output_bytes } = await until('it has ended', async () => {
+      const now = await show();
+      return now.state !== 'running' && now;
+    });
+    assert.equal(exit_code, 4);
+    const output = await berth.client.expect<string>(200, 'GET', `${execs}/${id}/output`);
+    const last = Number(output.trim().split('\n').at(-1));
+    const all = Array.from({ length: last }, (_, n) => `${n + 1}\n`).join('');
+    assert.ok(all.endsWith(output), 'its kept output has no gap');
+    assert.equal(output_bytes, all.length);
+  });
 });

@@ -53,7 +53,7 @@ const ROOMS: Record<string, readonly string[]> = {
   usage: ['lib', 'db'],
   tasks: [
     ...['lib', 'db', 'events', 'idempotency', 'agent-api', 'object-store', 'disk-format'],
-    ...['audit', 'auth', 'mail', 'orgs', 'api-keys', 'hosts', 'instances', 'disks', 'vms'],
+    ...['accounts', 'audit', 'auth', 'mail', 'orgs', 'api-keys', 'hosts', 'instances', 'disks', 'vms'],
     ...['ports', 'usage', 'webhooks', 'notifications'],
   ],
   mcp: ['client', 'lib'],
@@ -68,7 +68,7 @@ const ROOMS: Record<string, readonly string[]> = {
   ],
   backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'host', 'launch'],
   cli: [
-    ...['client', 'lib', 'config', 'db', 'audit', 'auth', 'orgs', 'images', 'launch', 'backup'],
+    ...['client', 'lib', 'config', 'db', 'accounts', 'audit', 'auth', 'orgs', 'images', 'launch', 'backup'],
     ...['instances', 'hosts', 'agent-api', 'disks', 'disk-format', 'object-store', 'host', 'mcp'],
   ],
   console: ['client'],
@@ -79,7 +79,7 @@ const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
 
 const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   auth: ['audit'],
-  accounts: ['auth', 'api-keys', 'mail', 'orgs', 'ssh-keys'],
+  accounts: ['audit', 'auth', 'api-keys', 'mail', 'orgs', 'ssh-keys'],
   orgs: ['auth', 'api-keys', 'mail', 'ssh-keys'],
   'api-keys': ['auth'],
   'service-accounts': ['auth', 'api-keys'],
@@ -133,7 +133,14 @@ test("every import is allowed by its room's line", () => {
 
 test('commands for users speak HTTP through the client only; only commands on the server use the database', () => {
   const ON_SERVER = [
-    ...['org-commands', 'user-commands', 'image-commands', 'host-commands', 'server-context'],
+    ...[
+      'org-commands',
+      'user-commands',
+      'identity-commands',
+      'image-commands',
+      'host-commands',
+      'server-context',
+    ],
     ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands', 'qemu-img'],
   ].map((name) => `src/cli/${name}.ts`);
   const theirs = imports.filter(({ from }) => roomOf(from) === 'cli' && !ON_SERVER.includes(from));

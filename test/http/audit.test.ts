@@ -10,6 +10,7 @@ import { apiForFile, newName } from '../support/api.ts';
 import type { Answer, Page } from '../support/client.ts';
 import { makeExec } from '../support/execs.ts';
 import { assertError } from '../support/expect.ts';
+import { doneByHost } from '../support/file-host.ts';
 import { makeGenerations } from '../support/generations.ts';
 import { type Document, endpointsOf } from '../support/openapi.ts';
 import { makeKey, makeSession, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
@@ -66,6 +67,9 @@ async function toldHost<T>(asked: Promise<T>): Promise<T> {
   await api.agent.client.answerCall({ id, answer: { result: { outcome: 'done' } } });
   return asked;
 }
+
+const files = async () => `/v1/instances/${(await instanceIn(api, owner, 'running')).id}/files`;
+const byHost = <T>(asked: Promise<T>) => doneByHost(api.agent, asked);
 
 const ACCOUNTS: Record<string, Call> = {
   register: () =>
@@ -211,6 +215,10 @@ const INSTANCES: Record<string, Call> = {
   signalExec: async () => toldHost(api.as(owner).post(`${await exec()}/signal`, { signal: 'SIGTERM' })),
   killExec: async () => toldHost(api.as(owner).delete(await exec())),
   createExecTicket: async () => api.as(owner).post(`${await exec()}/ticket`),
+  writeFile: async () => byHost(api.as(owner).call('PUT', `${await files()}?path=/a`)),
+  deleteFile: async () => byHost(api.as(owner).delete(`${await files()}?path=/a`)),
+  moveFile: async () => byHost(api.as(owner).post(`${await files()}/move`, { from: '/a', to: '/b' })),
+  createDirectory: async () => byHost(api.as(owner).post(`${await files()}/directory`, { path: '/a' })),
   createConsoleTicket: async () => api.as(owner).post(`${await vm('running')}/console/ticket`),
 };
 const webhook = async () => `/v1/webhooks/${(await makeWebhook(api, owner, 'http://127.0.0.1:9/')).id}`;
@@ -241,6 +249,7 @@ const WITHOUT: Record<string, string> = {
   markNotification: 'what one has read concerns nobody else',
   markAllNotifications: 'what one has read concerns nobody else',
   passkeyOptions: 'makes a challenge and nothing else',
+  beginOidcSudo: 'makes an address and a cookie; the grant itself is noted',
   resizeExec: 'changes what is shown, and nothing else',
   writeExecInput: 'is part of an exec, whose start is noted',
   loginByPasskey: 'opens its session by the same function as login (test/http/passkeys.test.ts)',

@@ -73,12 +73,13 @@ test('an unknown path shows the page to a browser, as 404, and the error of the 
   assert.equal(sent.headers['content-type'], JSON_TYPE);
 });
 
-test('settings.json tells everybody whether sign-ups are open and mail is sent, and nothing else', async () => {
+test('settings.json tells everybody whether sign-ups are open, mail is sent, and how to log in, and nothing else', async () => {
   const { statusCode, headers, payload } = await get('/settings.json');
-  assert.deepEqual([statusCode, JSON.parse(payload)], [200, { signups: 'closed', mail: 'files' }]);
+  const alone = { password_login: 'on', oidc: null };
+  assert.deepEqual([statusCode, JSON.parse(payload)], [200, { signups: 'closed', mail: 'files', ...alone }]);
   assert.equal(headers['cache-control'], 'no-cache');
   const other = await createApp({ ...api.context, signups: 'open', has_smtp: true });
   const { payload: told } = await other.inject({ url: '/settings.json' });
   await other.close();
-  assert.deepEqual(JSON.parse(told), { signups: 'open', mail: 'smtp' });
+  assert.deepEqual(JSON.parse(told), { signups: 'open', mail: 'smtp', ...alone });
 });

@@ -2,7 +2,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { InstanceId } from '../../src/lib/ids.ts';
+import { setQuota } from '../../src/orgs/quotas.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
+import { assertError } from '../support/expect.ts';
 import { instanceIn } from '../support/states.ts';
 
 const api = await apiForFile();
@@ -68,6 +70,16 @@ describe('PATCH of disk_gib while the VM runs', () => {
     const observed = { kind: 'disk_grown', disk_bytes: 20 * GIB } as const;
     assert.deepEqual(await agent.client.report({ vm_id, epoch: epoch - 1, observed }), { outcome: 'fenced' });
     assert.equal((await show(id)).disk.growth, 'next_boot');
+  });
+
+  test('beyond the quota is refused, and the host is asked for nothing', async () => {
+    const someone = await api.person();
+    await setQuota(api.db, someone.org_id, { disk_gib: 10 });
+    const { id } = await instanceIn(api, someone, 'running');
+    const answer = await api.as(someone).patch(`/v1/instances/${id}`, { disk_gib: 11 });
+    assertError(answer, 'QUOTA_EXCEEDED', /quota of disk_gib/);
+    const { disk_grows, spec } = await agent.known(id);
+    assert.deepEqual([disk_grows, spec.disk_bytes], [false, 8 * GIB]);
   });
 
   test('cpus and memory still need a stopped VM, and then nothing grows', async () => {

@@ -34,6 +34,8 @@ describe('200', () => {
       'id',
       'mfa_enabled',
       'name',
+      'oidc_login',
+      'password_login',
     ]);
     assert.equal(body['id'], owner.user_id);
   });

@@ -58,7 +58,14 @@ describe('200', () => {
     }
     assert.deepEqual(listed, joined);
     const { body } = await api.as(old).get<Page<MemberOut>>(`${path(owner.org_id)}?limit=1`);
-    assert.deepEqual(Object.keys(body.data[0] ?? {}), ['id', 'email', 'name', 'role', 'created_at']);
+    assert.deepEqual(Object.keys(body.data[0] ?? {}), [
+      'id',
+      'email',
+      'name',
+      'role',
+      'by_groups',
+      'created_at',
+    ]);
   });
 
   test('a cursor of one organisation is invalid in another', async () => {

@@ -200,7 +200,7 @@ describe('401', () => {
     await api.as(who).post('/v1/auth/logout');
     const { password_hash } = await accountOf(who);
     const principal: Principal = { credential, org_id: who.org_id, role: 'owner', scopes: new Set() };
-    await assert.rejects(grantSudo(api.db, principal, password_hash), { code: 'UNAUTHENTICATED' });
+    await assert.rejects(grantSudo(api.db, principal, password_hash ?? ''), { code: 'UNAUTHENTICATED' });
   });
   test('a password that was changed in this session while it was verified', async () => {
     const who = await person();

@@ -1,11 +1,11 @@
 /** WebSockets through the proxy of HTTP ports. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { readFile } from 'node:fs/promises';
 import { connect as connectHttp2 } from 'node:http2';
 import { connect } from 'node:net';
 import { test } from 'node:test';
 import { WebSocket, WebSocketServer } from 'ws';
+import { openFilesLimit } from '../../src/ingress/open-files.ts';
 import { guestServer, NAME, proxyTo, rawGuest, sendRaw } from '../support/http-ingress.ts';
 import { startLineProgram, startProxy } from '../support/line-program.ts';
 import { HOST } from '../support/sockets.ts';
@@ -163,10 +163,7 @@ test('ten thousand idle WebSockets take little memory, and no more while they ar
   t.after(proxy.end);
   const before = await proxy.memory();
   // Each takes two open files of the proxy, and some machines allow a process 20,000.
-  const open_files = Number(
-    /^Max open files +(\d+)/m.exec(await readFile('/proc/self/limits', 'utf8'))?.[1] ?? Infinity,
-  );
-  const length = Math.min(10_000, open_files / 2 - 100);
+  const length = Math.min(10_000, openFilesLimit() / 2 - 100);
   const opened = Array.from({ length }, (_, at) => {
     // One address of the loopback has too few ports; one instance may have 4,000.
     const socket = connect({ port: Number(proxy.port), host: HOST, localAddress: `127.0.0.${2 + (at % 4)}` });

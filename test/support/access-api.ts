@@ -102,6 +102,8 @@ export async function accessApiForFile(
     },
     mailbox,
     signups: 'closed',
+    oidc: null,
+    password_login: true,
     quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },

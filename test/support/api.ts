@@ -67,6 +67,8 @@ export interface ApiOptions {
   readonly first_port?: number;
   readonly last_port?: number;
   readonly host_lease_ms?: number;
+  /** The port of the public API; default: a free one. */
+  readonly port?: number;
   /** Settings under test. */
   readonly context?: Partial<AppContext>;
 }
@@ -100,7 +102,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const app = await createApp(context);
   const internal = createInternalApp({ ...context, host_lease_ms: options.host_lease_ms ?? 40_000 });
   hub.start();
-  const origin = await app.listen({ host: '127.0.0.1', port: 0 });
+  const origin = await app.listen({ host: '127.0.0.1', port: options.port ?? 0 });
   const internal_origin = await internal.listen({ host: '127.0.0.1', port: 0 });
   const agent = new ScriptedAgent(internal_origin, host_token);
   await agent.connect();
@@ -167,6 +169,8 @@ function contextOf(
     },
     mailbox,
     signups: 'closed',
+    oidc: null,
+    password_login: true,
     quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
     ssh: {

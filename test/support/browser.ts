@@ -40,8 +40,8 @@ export interface WatchedBrowser {
   close(): Promise<void>;
 }
 
-/** @param origin the only origin that pages may send requests to */
-export async function startBrowser(origin: string): Promise<WatchedBrowser> {
+/** @param origin the only origin that pages may send requests to, beside `others`, which they lead to */
+export async function startBrowser(origin: string, others: readonly string[] = []): Promise<WatchedBrowser> {
   const args = ['--disable-dev-shm-usage', '--disable-gpu'];
   // Chromium's sandbox does not work for root, and tests with guests run as root.
   if (process.getuid?.() === 0) args.push('--no-sandbox');
@@ -53,7 +53,8 @@ export async function startBrowser(origin: string): Promise<WatchedBrowser> {
   const watch = (page: Page) => {
     page.on('request', (request) => {
       const url = new URL(request.url());
-      if (url.protocol !== 'data:' && url.origin !== origin) strangers.push(request.url());
+      if (url.protocol !== 'data:' && ![origin, ...others].includes(url.origin))
+        strangers.push(request.url());
     });
     page.on('websocket', (socket) => {
       if (new URL(socket.url()).origin.replace(/^ws/, 'http') !== origin) strangers.push(socket.url());

@@ -32,11 +32,12 @@ export interface ConsoleForFile {
 }
 
 /** To be awaited at the top of a file. */
-export async function consoleForFile(context: Partial<AppContext> = {}): Promise<ConsoleForFile> {
+export async function consoleForFile(context: Partial<AppContext> = {}, port = 0): Promise<ConsoleForFile> {
   await import('../../console/build.ts');
-  const api = await apiForFile({ context: { console_dir: CONSOLE_DIR, ...context } });
+  const api = await apiForFile({ port, context: { console_dir: CONSOLE_DIR, ...context } });
   const origin = api.origin.replace('127.0.0.1', 'localhost');
-  const browser = await startBrowser(origin);
+  const others = context.oidc ? [context.oidc.provider.issuer] : [];
+  const browser = await startBrowser(origin, others);
   api.beforeClose(() => browser.close());
   const visit = async (path = '/', options: PersonOptions = {}) => {
     const who = await api.person({ ...options, password: PASSWORD });

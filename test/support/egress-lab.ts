@@ -36,9 +36,11 @@ import {
 } from './egress-outside.ts';
 
 const TAP = { ssh_port: 7 * 256 + 2, mac: '52:54:00:00:07:02' };
-const DEVICE = tapName(TAP.ssh_port);
+const NEIGHBOUR_TAP = { ssh_port: 7 * 256 + 3, mac: '52:54:00:00:07:03' };
 /** The guest's address outside of its device. */
 export const GUEST = guestAddress(TAP.ssh_port);
+/** Another guest of the host. */
+export const NEIGHBOUR = guestAddress(NEIGHBOUR_TAP.ssh_port);
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
 const GATE_UID = 2_999_998;
@@ -46,6 +48,7 @@ const GATE_UID = 2_999_998;
 export class EgressLab {
   readonly denials: CountedDenial[] = [];
   readonly #guest = `eg${process.pid}g`;
+  readonly #neighbour = `eg${process.pid}n`;
   readonly #router = `eg${process.pid}r`;
   readonly #children: ChildProcess[] = [];
   readonly #ending = new AbortController();
@@ -63,7 +66,7 @@ export class EgressLab {
   static async open(roots_file = '/etc/ssl/certs/ca-certificates.crt'): Promise<EgressLab> {
     const lab = new EgressLab(roots_file);
     try {
-      for (const name of [lab.#guest, lab.#router]) ip('netns', 'add', name);
+      for (const name of lab.#namespaces) ip('netns', 'add', name);
       lab.#outside = await EgressOutside.open(lab.#router, LINK);
       lab.#build();
       lab.startGate();
@@ -92,25 +95,36 @@ export class EgressLab {
     this.denials.push({ ...denial, at_ms: Date.now(), count: 1 });
   }
 
-  path(which: 'guest' | 'router' | 'internet'): string {
+  get #namespaces(): string[] {
+    return [this.#guest, this.#neighbour, this.#router];
+  }
+
+  path(which: 'guest' | 'neighbour' | 'router' | 'internet'): string {
     if (which === 'internet') return this.#outside?.path ?? '';
-    return `/run/netns/${which === 'guest' ? this.#guest : this.#router}`;
+    const names = { guest: this.#guest, neighbour: this.#neighbour, router: this.#router };
+    return `/run/netns/${names[which]}`;
   }
 
   #build(): void {
     const [guest, router] = [this.#guest, this.#router];
-    for (const name of [guest, router]) ip('-n', name, 'link', 'set', 'lo', 'up');
-    ip('link', 'add', DEVICE, 'netns', router, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', guest);
+    for (const name of this.#namespaces) ip('-n', name, 'link', 'set', 'lo', 'up');
     const in_router = (command: string, args: readonly string[], input: string) =>
       inNamespace(this.path('router'), command, args, input);
-    in_router('nft', ['-f', '-'], tapRules(TAP));
-    in_router('ip', ['-batch', '-'], tapAddresses(TAP));
-    ip('-n', router, 'address', 'add', 'fd00:7::1/64', 'dev', DEVICE, 'nodad');
-    ip('-n', guest, 'link', 'set', 'eth0', 'address', TAP.mac, 'up');
-    ip('-n', guest, 'address', 'add', '10.0.2.15/32', 'dev', 'eth0');
+    for (const [name, tap] of [
+      [guest, TAP],
+      [this.#neighbour, NEIGHBOUR_TAP],
+    ] as const) {
+      const peer = ['type', 'veth', 'peer', 'name', 'eth0', 'netns', name];
+      ip('link', 'add', tapName(tap.ssh_port), 'netns', router, ...peer);
+      in_router('nft', ['-f', '-'], tapRules(tap));
+      in_router('ip', ['-batch', '-'], tapAddresses(tap));
+      ip('-n', name, 'link', 'set', 'eth0', 'address', tap.mac, 'up');
+      ip('-n', name, 'address', 'add', '10.0.2.15/32', 'dev', 'eth0');
+      ip('-n', name, 'route', 'add', 'default', 'via', GATEWAY, 'dev', 'eth0', 'onlink');
+    }
+    ip('-n', router, 'address', 'add', 'fd00:7::1/64', 'dev', tapName(TAP.ssh_port), 'nodad');
     ip('-n', guest, 'address', 'add', 'fd00:7::2/64', 'dev', 'eth0', 'nodad');
     ip('-n', guest, 'neighbour', 'add', 'fd00:7::1', 'lladdr', GATEWAY_MAC, 'dev', 'eth0');
-    ip('-n', guest, 'route', 'add', 'default', 'via', GATEWAY, 'dev', 'eth0', 'onlink');
     ip('-n', guest, 'route', 'add', 'default', 'via', 'fd00:7::1');
     ip('-n', router, 'route', 'add', 'default', 'via', FAR);
     ip('-n', router, 'rule', 'add', 'fwmark', String(GATE_MARK), 'lookup', String(GATE_ROUTES));
@@ -156,6 +170,12 @@ export class EgressLab {
     return this.#enforce([{ address: GUEST, policy, secrets }], authority);
   }
 
+  /** For the guest and its neighbour. */
+  allowBoth(policy: EgressPolicy): Promise<void> {
+    const both = [GUEST, NEIGHBOUR].map((address) => ({ address, policy, secrets: [] }));
+    return this.#enforce(both, null);
+  }
+
   /** As for a VM that is no longer assigned. */
   forget(): Promise<void> {
     return this.#enforce([], null);
@@ -177,9 +197,9 @@ export class EgressLab {
     inNamespace(this.path('router'), 'nft', ['-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
   }
 
-  /** Runs a program as the guest. */
-  spawn(command: string, args: readonly string[]): ChildProcess {
-    const child = spawn('nsenter', [`--net=${this.path('guest')}`, '--', command, ...args], {
+  /** Runs a program as the guest, or as its neighbour. */
+  spawn(command: string, args: readonly string[], who: 'guest' | 'neighbour' = 'guest'): ChildProcess {
+    const child = spawn('nsenter', [`--net=${this.path(who)}`, '--', command, ...args], {
       stdio: ['pipe', 'pipe', 'inherit'],
     });
     this.#children.push(child);
@@ -191,6 +211,6 @@ export class EgressLab {
     this.stopGate();
     await endAll(this.#children);
     await this.#outside?.close();
-    for (const name of [this.#guest, this.#router]) deleteNamespace(name);
+    for (const name of this.#namespaces) deleteNamespace(name);
   }
 }

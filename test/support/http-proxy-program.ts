@@ -1,6 +1,6 @@
 /**
- * The proxy of HTTP ports as a separate process, without a control plane: http-proxy-program.ts HOST:PORT serves the hostnames
- * `bench.localhost`, `bench-2.localhost` and `bench-3.localhost`, of three instances, from that address. It prints its own port on
+ * The proxy of HTTP ports as a separate process, without a control plane: http-proxy-program.ts HOST:PORT… serves the hostnames
+ * `bench.localhost`, `bench-2.localhost` and `bench-3.localhost`, of three instances, each from its own address or from the first. It prints its own port on
  * stdout, its memory (resident, and live on the heap, in MiB) for each line on stdin, and exits when its parent closes the pipe.
  * Needs node --expose-gc.
  */
@@ -12,15 +12,19 @@ import { HttpListener } from '../../src/ingress/http/listener.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { httpRoute } from './http-ingress.ts';
 
-const [address = ''] = process.argv.slice(2);
+const addresses = process.argv.slice(2);
+const routes = ['bench', 'bench-2', 'bench-3'].map((name) => httpRoute({ hostnames: [`${name}.localhost`] }));
 const client = {
-  openPort: async () => ({ outcome: 'open', address }),
+  openPort: async (asked: { readonly instance_id: string }) => {
+    const at = routes.findIndex(({ instance_id }) => instance_id === asked.instance_id);
+    return { outcome: 'open', address: addresses[at] ?? addresses[0] };
+  },
 } as unknown as ControlPlaneClient;
 const proxy = new HttpProxy({
   ...{ client, limits: HTTP_LIMITS, log: createLog('bench', 'warn'), active: () => undefined },
   ...{ secure: false, trusted: new TrustedProxies([]) },
 });
-proxy.apply(['bench', 'bench-2', 'bench-3'].map((name) => httpRoute({ hostnames: [`${name}.localhost`] })));
+proxy.apply(routes);
 const listener = new HttpListener(null, proxy, HTTP_LIMITS);
 await listener.listen('127.0.0.1', 0);
 process.stdout.write(`${listener.port}\n`);

@@ -36,12 +36,12 @@ export interface ProxyMemory {
   readonly live: number;
 }
 
-/** The proxy of HTTP ports in front of `address`, as `first` its port. */
+/** The proxy of HTTP ports in front of the addresses of three guests, or of one. */
 export async function startProxy(
-  address: string,
+  ...addresses: string[]
 ): Promise<{ port: string; memory: () => Promise<ProxyMemory>; end: () => void }> {
   const program = `${import.meta.dirname}/http-proxy-program.ts`;
-  const { first, ask, end } = await startLineProgram(['--expose-gc', program, address]);
+  const { first, ask, end } = await startLineProgram(['--expose-gc', program, ...addresses]);
   const memory = async () => {
     const [resident = Number.NaN, live = Number.NaN] = (await ask()).split(' ').map(Number);
     return { resident, live };

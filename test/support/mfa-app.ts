@@ -90,6 +90,8 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     webhooks: { outbound, secrets: new Sealer(secret_key, 'test webhooks') },
     mailbox,
     signups: 'closed',
+    oidc: null,
+    password_login: true,
     quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },

@@ -8,6 +8,7 @@ export interface Answer<T = unknown> {
 }
 
 export interface VmBody {
+  readonly host_id: string | null;
   readonly id: string | null;
   readonly instance_id: string;
   readonly state: string;
@@ -49,6 +50,11 @@ export class RestClient {
 
   constructor(origin: string) {
     this.#origin = origin;
+  }
+
+  /** For requests that are not JSON. */
+  get token(): string {
+    return this.#token ?? '';
   }
 
   async login(email: string, password: string): Promise<void> {

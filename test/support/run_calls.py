@@ -33,7 +33,13 @@ def plain(value):
         return {name: plain(getattr(value, name)) for name in names}
     if value is None or isinstance(value, (str, int, float)):
         return value
-    return {"id": value.id}
+    return {"id": getattr(value, "id", None)}
+
+
+def field_of(value, name):
+    if name == ".":
+        return value
+    return value[name] if isinstance(value, dict) else getattr(value, name)
 
 
 def start(client, call, kept):
@@ -70,7 +76,7 @@ async def main(shape, table, given):
         try:
             result = await result_of(start(client, call, kept))
             for name, field in call.get("keep", {}).items():
-                kept[name] = result if field == "." else result[field]
+                kept[name] = field_of(result, field)
             outcomes.append({"gave": plain(result), "wanted": filled(call.get("gives"), kept)})
         except berth.BerthError as error:
             outcomes.append({"failed": {

@@ -44,27 +44,29 @@ export function ProfileForm() {
             />
           )}
         </Form>
-        <Form verb="Change the address" aside={token} work={move}>
-          {(issues) => (
-            <>
-              <Field
-                label="New e-mail"
-                name="email"
-                type="email"
-                autocomplete="email"
-                required
-                issue={issues['email']}
-              />
-              <Field
-                label="Your password"
-                name="password"
-                type="password"
-                autocomplete="current-password"
-                required
-              />
-            </>
-          )}
-        </Form>
+        {user.value?.password_login && (
+          <Form verb="Change the address" aside={token} work={move}>
+            {(issues) => (
+              <>
+                <Field
+                  label="New e-mail"
+                  name="email"
+                  type="email"
+                  autocomplete="email"
+                  required
+                  issue={issues['email']}
+                />
+                <Field
+                  label="Your password"
+                  name="password"
+                  type="password"
+                  autocomplete="current-password"
+                  required
+                />
+              </>
+            )}
+          </Form>
+        )}
       </div>
     </Section>
   );

@@ -83,6 +83,7 @@ const MADE_BY: Record<Exclude<Generation['trigger'], 'fork' | 'restore'>, string
   auto: 'automatic flush',
   stop: 'stop',
   suspend: 'suspend',
+  import: 'import of a file',
 };
 
 /** What made it; a fork's parent by its name while it exists. */

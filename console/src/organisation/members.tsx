@@ -5,6 +5,7 @@ import { attempt } from '../attempt.ts';
 import { instances } from '../live/instances.ts';
 import { chooseOrganisation, loadMembership, org, role } from '../live/membership.ts';
 import { user } from '../session.ts';
+import { settings } from '../settings.ts';
 import { ListTable } from '../ui/loaded-list.tsx';
 import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
@@ -94,15 +95,18 @@ interface Fixed {
 
 /** The server's rules are in src/orgs/owners.ts. */
 function fixed(
-  { role: of }: Member,
+  { role: of, by_groups }: Member,
   { members, are_all }: { readonly members: readonly Member[]; readonly are_all: boolean },
 ): Fixed {
-  if (of !== 'owner') return {};
+  const groups = by_groups
+    ? { role: `A group at ${settings.value?.oidc?.name ?? 'the provider'} gives this role.` }
+    : {};
+  if (of !== 'owner') return groups;
   if (role.value !== 'owner') {
     const reason = 'Only owners can change or remove an owner.';
     return { role: reason, leave: reason };
   }
-  if (!are_all || members.filter((each) => each.role === 'owner').length > 1) return {};
+  if (!are_all || members.filter((each) => each.role === 'owner').length > 1) return groups;
   if (members.length > 1) {
     const reason = 'The only owner: make another member owner before you leave or change this role.';
     return { role: reason, leave: reason };

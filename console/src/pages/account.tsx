@@ -15,7 +15,7 @@ export function AccountPage() {
       <Factors />
       <Sessions />
       <ProfileForm />
-      <PasswordForm />
+      {user.value?.password_login && <PasswordForm />}
       <DeleteAccount />
     </>
   );

@@ -1,4 +1,4 @@
-/** Logging in: by password, then a second factor if the account has one; or by a passkey alone. */
+/** Logging in: by password, then a second factor if the account has one; by a passkey alone; or at the OpenID provider. */
 
 import { useState } from 'preact/hooks';
 import { BerthError } from '../../../client/src/berth.ts';
@@ -7,12 +7,13 @@ import { EmailField } from '../account/credential-fields.tsx';
 import { passkeyProblem, usePasskey } from '../passkeys.ts';
 import { partsOf, path } from '../router.ts';
 import { anonymous, begin, ended } from '../session.ts';
-import { signupsOpen } from '../settings.ts';
+import { signupsOpen, takesPasswords } from '../settings.ts';
 import { Button } from '../ui/button.tsx';
 import { Failure } from '../ui/failure.tsx';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Gate } from '../ui/gate.tsx';
+import { ProviderLogin } from '../ui/provider-login.tsx';
 import { useAction } from '../use-action.ts';
 import { SecondFactor } from './second-factor.tsx';
 
@@ -31,12 +32,21 @@ export function LoginPage() {
       )}
       {partsOf(path.value)[0] === 'email' && <p class="notice">Log in to confirm your address.</p>}
       <p class="dim">Berth runs Linux machines that you can stop without losing a file.</p>
-      <PasswordForm onFactorNeeded={setFirst} />
-      <Passkey />
-      <p class="gate-links">
-        <a href="/password-reset">Forgotten password</a>
-        <a href="/register">{signupsOpen() ? 'Create an account' : 'I have an invitation'}</a>
-      </p>
+      {takesPasswords() ? (
+        <>
+          <PasswordForm onFactorNeeded={setFirst} />
+          <div class="stack or">
+            <ProviderLogin />
+            <Passkey />
+          </div>
+          <p class="gate-links">
+            <a href="/password-reset">Forgotten password</a>
+            <a href="/register">{signupsOpen() ? 'Create an account' : 'I have an invitation'}</a>
+          </p>
+        </>
+      ) : (
+        <ProviderLogin primary />
+      )}
     </Gate>
   );
 }
@@ -70,12 +80,12 @@ function Passkey() {
     begin(await anonymous.call('loginByPasskey', { body: answer as LoginByPasskeyRequest }));
   });
   return (
-    <div class="stack or">
+    <>
       <Button busy={action.busy} disabled={problem !== null} onClick={() => void action.run()}>
         Log in with a passkey
       </Button>
       {problem !== null && <p class="hint">{problem}</p>}
       <Failure text={action.error} />
-    </div>
+    </>
   );
 }

@@ -3,10 +3,11 @@ import { useState } from 'preact/hooks';
 import { NewPasswordField } from '../account/credential-fields.tsx';
 import { navigate, takeTokenOfLink, tokenIn } from '../router.ts';
 import { anonymous, begin } from '../session.ts';
-import { signupsOpen } from '../settings.ts';
+import { signupsOpen, takesPasswords } from '../settings.ts';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Gate } from '../ui/gate.tsx';
+import { ProviderLogin } from '../ui/provider-login.tsx';
 import { dropInvitation, keepInvitation, keptInvitation } from './invitation-token.ts';
 
 export function RegisterPage() {
@@ -27,6 +28,16 @@ export function RegisterPage() {
   };
   const invited = token !== '';
   const needs_invitation = !invited && !signupsOpen();
+  if (!takesPasswords())
+    return (
+      <Gate title={invited ? 'You are invited' : 'Create an account'}>
+        <p>
+          Log in first, with the address that the invitation was sent to. Then open the link of the invitation
+          once more.
+        </p>
+        <ProviderLogin primary />
+      </Gate>
+    );
   return (
     <Gate title={invited ? 'You are invited' : 'Create an account'}>
       {invited && (

@@ -1,12 +1,20 @@
-/** Asks for the password again when a call needs it; then the call continues. */
+/**
+ * Asks for the password again when a call needs it; then the call continues. Who logs in at the OpenID provider goes there, and
+ * repeats the action afterwards.
+ */
 import { berth } from '../api.ts';
+import { attempt } from '../attempt.ts';
+import { confirmAtProvider } from '../oidc.ts';
 import { user } from '../session.ts';
+import { settings } from '../settings.ts';
 import { answerSudo, sudo_waiting } from '../sudo-request.ts';
+import { Button } from './button.tsx';
 import { Field } from './field.tsx';
 import { FormDialog } from './form.tsx';
 
 export function SudoDialog() {
   if (sudo_waiting.value.length === 0) return null;
+  if (user.value?.password_login !== true) return <ProviderDialog />;
   return (
     <FormDialog
       title="Confirm it is you"
@@ -29,7 +37,32 @@ export function SudoDialog() {
             required
             autofocus
           />
+          {user.value?.oidc_login && (
+            <p>
+              <Button onClick={() => void attempt(confirmAtProvider)}>Or log in at {providerName()}</Button>
+            </p>
+          )}
         </>
+      )}
+    </FormDialog>
+  );
+}
+
+const providerName = () => settings.value?.oidc?.name ?? 'the provider';
+
+function ProviderDialog() {
+  return (
+    <FormDialog
+      title="Confirm it is you"
+      verb={`Continue at ${providerName()}`}
+      onClose={() => answerSudo(false)}
+      work={confirmAtProvider}
+    >
+      {() => (
+        <p>
+          This needs a new login at {providerName()}. You then come back to this page, and repeat what you
+          did. You are not asked again for five minutes.
+        </p>
       )}
     </FormDialog>
   );

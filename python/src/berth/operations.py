@@ -21,6 +21,8 @@ request_password_reset: Operation[None] = Operation("POST", "/v1/auth/password-r
 """Mail a reset token to the address, if it has an account"""
 confirm_password_reset: Operation[None] = Operation("POST", "/v1/auth/password-reset/confirm", answer="nothing")
 """Set a new password with the mailed token; every session ends"""
+begin_oidc_sudo: Operation[types.OidcSudoStart] = Operation("POST", "/v1/auth/oidc/sudo")
+"""Begin a sudo grant by a new login at the OpenID provider"""
 grant_sudo: Operation[types.SudoGrantResponse] = Operation("POST", "/v1/auth/sudo")
 """Re-enter the password, which allows this session destructive calls for five minutes"""
 list_sessions: ListOperation[types.ListSessionsResponse, types.Session] = ListOperation("GET", "/v1/auth/sessions")

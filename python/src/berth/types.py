@@ -101,6 +101,10 @@ class AuditEntry(TypedDict):
     request_id: Optional[str]
     data: Dict[str, Any]
 
+class BeginOidcSudoRequest(TypedDict, total=False):
+    return_to: str
+    """The path of the console that follows; any other address leads to `/`"""
+
 class ChangeBillingEmailRequest(TypedDict):
     email: str
 
@@ -493,8 +497,8 @@ class Generation(TypedDict):
     name: Optional[str]
     pinned: bool
     """Kept regardless of `generations_keep`"""
-    trigger: Literal["request", "auto", "stop", "suspend", "fork", "restore"]
-    """What made it: a requested or an automatic flush, the flush of a stop or a suspend, a fork, or a restore"""
+    trigger: Literal["request", "auto", "stop", "suspend", "import", "fork", "restore"]
+    """What made it: a requested or an automatic flush, the flush of a stop or a suspend, an import of a file, a fork, or a restore"""
     origin: Optional[GenerationOrigin]
     """Of a fork or a restore: the generation whose content it has; it may be gone"""
     dirty_bytes: Optional[int]
@@ -759,6 +763,8 @@ class Member(TypedDict):
     email: str
     name: str
     role: Literal["owner", "admin", "member", "billing"]
+    by_groups: bool
+    """Groups at the OpenID provider give the role, and take it; it cannot be changed here"""
     created_at: str
     """When the user joined"""
 
@@ -915,6 +921,10 @@ class NotificationPreferences(TypedDict):
 class NotificationResource(TypedDict):
     type: str
     id: str
+
+class OidcSudoStart(TypedDict):
+    url: str
+    """Where the browser goes; valid for ten minutes"""
 
 class OpenPortRequest(TypedDict, total=False):
     hostname: str
@@ -1233,6 +1243,10 @@ class User(TypedDict):
     created_at: str
     """RFC 3339, UTC, milliseconds"""
     mfa_enabled: bool
+    password_login: bool
+    """The account has a password, and this Berth takes passwords"""
+    oidc_login: bool
+    """The account is linked to the OpenID provider"""
     email_confirmed: bool
     """While false, the account can have no API or SSH keys and accept no invitation"""
 

@@ -2,7 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { accessSync, constants, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { messageOf } from '../../lib/errors.ts';
+import { errnoOf, messageOf } from '../../lib/errors.ts';
 import type { Call, Command } from '../command.ts';
 import { isLocal } from '../first-login.ts';
 import { configFolder } from '../profiles.ts';
@@ -30,7 +30,6 @@ const MAX_SKEW_MS = 30_000;
 
 async function server({ session }: Call): Promise<Finding[]> {
   const { url } = session;
-  const local = /\/\/(127\.|localhost|\[::1\])/.test(url);
   const get = (path: string) =>
     fetch(url + path, { signal: AbortSignal.timeout(REACH_MS), redirect: 'error' });
   let ready: Response;
@@ -41,18 +40,18 @@ async function server({ session }: Call): Promise<Finding[]> {
       const next = 'uptime, on the server: it may have too much to do';
       return [{ check: 'server', ok: false, found: `${url} has not answered within 15 s`, next }];
     }
-    const next = local
-      ? 'npm start in the folder of Berth, or berth server; systemctl start berth where it is a package'
-      : 'berth login --url URL, if the address is wrong';
-    return [{ check: 'server', ok: false, found: `${url} does not answer`, next }];
+    return [{ check: 'server', ok: false, ...whyNoAnswer(url, error as Error) }];
+  }
+  const parts = (await ready.json().catch(() => null)) as Record<string, Part | boolean | null> | null;
+  if (typeof parts?.['ready'] !== 'boolean') {
+    const next = 'berth login --url URL, with the address that “berth ready at” names in the log of Berth';
+    return [{ check: 'server', ok: false, found: `${url} answers, but is not a Berth server`, next }];
   }
   const found: Finding[] = [{ check: 'server', ok: true, found: `${url} answers` }];
-  const told = (await ready.json().catch(() => null)) as Record<string, Part | boolean | null> | null;
-  const parts = told ?? {};
   const bad = Object.entries(parts).flatMap(([name, part]) =>
     typeof part === 'object' && part !== null && !part.ok ? [`${name}: ${part.problem}`] : [],
   );
-  const problem = bad.join('; ') || `${url} is not a Berth server`;
+  const problem = bad.join('; ') || 'no';
   const is_ready = parts['ready'] === true;
   const next = is_ready
     ? {}
@@ -68,6 +67,24 @@ async function server({ session }: Call): Promise<Finding[]> {
   const { accelerators } = (parts['host'] ?? {}) as Part;
   if (accelerators !== undefined) found.push(kvm(accelerators));
   return found;
+}
+
+function whyNoAnswer(url: string, error: Error): { readonly found: string; readonly next: string } {
+  const code = errnoOf(error.cause);
+  if (code === 'ENOTFOUND' || code === 'EAI_AGAIN')
+    return {
+      found: `the name in ${url} is not found`,
+      next: 'berth login --url URL, if the address is wrong',
+    };
+  if (code?.startsWith('ERR_SSL_') === true)
+    return { found: `${url} does not speak TLS`, next: 'the same address with http://' };
+  if (isLocal(url)) {
+    const next =
+      'npm start in the folder of Berth, or berth server; systemctl start berth where it is a package';
+    return { found: `${url} does not answer`, next };
+  }
+  const why = error.cause === undefined || code === 'ECONNREFUSED' ? '' : `: ${messageOf(error.cause)}`;
+  return { found: `${url} does not answer${why}`, next: 'berth login --url URL, if the address is wrong' };
 }
 
 /** Without a mail server nobody gets an invitation or a password reset, although the server accepts both. */

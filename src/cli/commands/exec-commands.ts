@@ -186,7 +186,7 @@ export const EXEC_COMMANDS: readonly Command[] = [
         multiple: true,
         value: 'NAME=VALUE',
         field: 'env',
-        help: 'set a variable; repeat it for more',
+        help: 'set a variable; repeatable',
       },
       cwd: { type: 'string', value: 'FOLDER', field: 'cwd', help: 'the folder to run in; default: /' },
       user: {

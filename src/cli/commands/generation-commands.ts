@@ -15,6 +15,7 @@ const MADE_BY: Readonly<Record<Exclude<Generation['trigger'], 'fork' | 'restore'
   auto: 'automatic flush',
   stop: 'stop',
   suspend: 'suspend',
+  import: 'import of a file',
 };
 
 /** What made each generation, for people; a fork's parent by its name while it exists. */

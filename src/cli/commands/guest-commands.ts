@@ -50,7 +50,7 @@ function endOf(
   if (truncated) {
     const own = exit_code === null ? '' : `; the command itself ended with exit code ${exit_code}`;
     terminal.warn(
-      `berth: the output was cut at ${OUTPUT}${own}\n  next: berth ssh ${name} COMMAND, which has no limit`,
+      `berth: the output was cut at ${OUTPUT}${own}\n  next: the same without --json, which has no limit`,
     );
   }
   if (exit_code === null) return EXIT.timed_out;

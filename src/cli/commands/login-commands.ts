@@ -121,7 +121,7 @@ async function sudo({ session, terminal, options }: Call): Promise<undefined> {
   const proof = proofOf(options);
   const { sudo: grant } = await session.grant(rest, await session.password(rest, proof), proof);
   session.keep(profile_name, { ...rest, sudo: grant });
-  terminal.done(`No command asks for your password until ${clock(grant.expires_at)}.`, {
+  terminal.done(`Commands do not ask for your password until ${clock(grant.expires_at)}.`, {
     expires_at: grant.expires_at,
   });
 }

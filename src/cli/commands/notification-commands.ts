@@ -154,6 +154,10 @@ async function mail(call: Call): Promise<undefined> {
     const found = state === undefined ? 'on or off is missing' : `the state is on or off, not ${state}`;
     throw new UsageError(found);
   }
+  if ((preferences.always as readonly string[]).includes(kind)) {
+    if (state === 'off') throw new CommandError(`${kind} is always mailed`, { exit_code: EXIT.usage });
+    return void call.terminal.done(`${kind} is always mailed.`, preferences, kind);
+  }
   const set = await changeCurrent(berth, 'getNotificationPreferences', {}, (now, if_match) => {
     const free = Object.entries(now.mail).filter(
       ([each]) => !(now.always as readonly string[]).includes(each),

@@ -20,17 +20,19 @@ async function onServer(
   work: (parts: {
     context: typeof import('../server-context.ts');
     users: typeof import('../user-commands.ts');
+    identities: typeof import('../identity-commands.ts');
     orgs: typeof import('../org-commands.ts');
     hosts: typeof import('../host-commands.ts');
   }) => Promise<string>,
 ): Promise<undefined> {
-  const [context, users, orgs, hosts] = await Promise.all([
+  const [context, users, identities, orgs, hosts] = await Promise.all([
     import('../server-context.ts'),
     import('../user-commands.ts'),
+    import('../identity-commands.ts'),
     import('../org-commands.ts'),
     import('../host-commands.ts'),
   ]);
-  process.stdout.write(await work({ context, users, orgs, hosts }));
+  process.stdout.write(await work({ context, users, identities, orgs, hosts }));
 }
 
 /** Runs the program of npm start in this process, so that signals and exit code pass unchanged. */
@@ -82,6 +84,28 @@ export const SERVER_COMMANDS: readonly Command[] = [
     on_server: true,
     run: ({ args: [email = ''] }) =>
       onServer(({ context, users }) => context.withServer((server) => users.resetMfa(server, email))),
+  },
+  {
+    name: 'user sync',
+    args: ['[EMAIL]'],
+    summary: 'ask the OpenID provider about an account, or all, now: groups and roles follow',
+    example: 'berth user sync ada@example.org',
+    on_server: true,
+    run: ({ args: [email] }) =>
+      onServer(({ context, identities }) =>
+        context.withServer((server) => identities.syncUsers(server, email)),
+      ),
+  },
+  {
+    name: 'user unlink',
+    args: ['EMAIL'],
+    summary: 'forget who an account is at the OpenID provider, and end its sessions',
+    example: 'berth user unlink ada@example.org',
+    on_server: true,
+    run: ({ args: [email = ''] }) =>
+      onServer(({ context, identities }) =>
+        context.withServer((server) => identities.unlinkUser(server, email)),
+      ),
   },
   {
     name: 'org quota',

@@ -7,26 +7,31 @@ import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import { Signal } from '../../lib/signal.ts';
 import type { HostContext } from '../host-context.ts';
-import type { Machine } from '../machine/machine.ts';
 import { listVmFolders, vmFolder } from '../machine/record.ts';
 import type { Exec } from './exec.ts';
-import { VmExecs } from './vm-execs.ts';
+import { type ExecMachine, VmExecs } from './vm-execs.ts';
 
 const LOOK_MS = 1_000;
 const REPORT_EXECS = 200;
+/** Of a machine that has ended: its last frames are in this host's memory. */
+const READ_REST_MS = 2_000;
 
 interface Machines {
   readonly instance_id: InstanceId;
-  readonly machine: Machine | null;
+  readonly machine: ExecMachine | null;
 }
 
+type ExecsContext = Pick<HostContext, 'client' | 'log'> & {
+  readonly paths: Pick<HostContext['paths'], 'vms'>;
+};
+
 export class HostExecs {
-  readonly #context: Pick<HostContext, 'paths' | 'client' | 'log'>;
+  readonly #context: ExecsContext;
   readonly #machines: () => readonly Machines[];
   readonly #vms = new Map<InstanceId, VmExecs>();
   readonly #changed = new Signal();
 
-  constructor(context: Pick<HostContext, 'paths' | 'client' | 'log'>, machines: () => readonly Machines[]) {
+  constructor(context: ExecsContext, machines: () => readonly Machines[]) {
     this.#context = context;
     this.#machines = machines;
   }
@@ -66,6 +71,8 @@ export class HostExecs {
   /** Reports the ends of the instance's execs that are known here. Call it before the end of their boot is reported, which makes the others `lost`. */
   async reportEnds(instance_id: InstanceId, signal: AbortSignal): Promise<void> {
     const execs = this.#vms.get(instance_id);
+    const runs = this.#machines().some((each) => each.instance_id === instance_id && each.machine !== null);
+    if (!runs) await execs?.readRest(READ_REST_MS);
     const ended = execs ? unreported(execs).filter(({ end }) => end !== null) : [];
     if (ended.length === 0) return;
     const found = ended.map((exec) => ({ instance_id, exec }));
@@ -76,7 +83,7 @@ export class HostExecs {
     });
   }
 
-  #look(instance_id: InstanceId, machine: Machine | null): void {
+  #look(instance_id: InstanceId, machine: ExecMachine | null): void {
     try {
       this.of(instance_id)?.look(machine);
     } catch (error) {

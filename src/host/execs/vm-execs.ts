@@ -54,6 +54,7 @@ export class VmExecs {
   #machine: ExecMachine | null = null;
   #resets = 0;
   #channel: ExecChannel | null = null;
+  #channel_closed: Promise<void> = Promise.resolve();
   #closed = false;
   #opened_at_ms = 0;
   #launched_at_ms = Number.NEGATIVE_INFINITY;
@@ -87,14 +88,16 @@ export class VmExecs {
 
   /** Called about once a second, with the machine that runs now. */
   look(machine: ExecMachine | null): void {
+    // What the last one sent before its end is still read; its end closes the channel.
+    if (machine === null) return;
     if (this.#machine && (machine !== this.#machine || machine.resets !== this.#resets)) {
       if (machine === this.#machine) this.#lose(() => true);
       this.#channel?.close();
       this.#channel = null;
     }
     this.#machine = machine;
-    this.#resets = machine?.resets ?? 0;
-    if (machine?.view !== 'up') return;
+    this.#resets = machine.resets;
+    if (machine.view !== 'up') return;
     this.#connect();
     const silent = (this.#channel?.silent_ms ?? 0) > SILENT_MS;
     const waits = [...this.all].some(({ end }) => end === null);
@@ -160,6 +163,15 @@ export class VmExecs {
     }
   }
 
+  /** After the machine's end: reads what it sent before, for at most `timeout_ms`. */
+  async readRest(timeout_ms: number): Promise<void> {
+    const waits = [...this.all].some(({ end }) => end === null);
+    const late = new AbortController();
+    if (waits && this.#channel?.closed === false)
+      await Promise.race([this.#channel_closed, pause(timeout_ms, late.signal)]);
+    late.abort();
+  }
+
   /** Disconnects. What runs goes on, and waits for the next agent. */
   close(): void {
     this.#closed = true;
@@ -206,11 +218,16 @@ export class VmExecs {
     if (performance.now() - this.#opened_at_ms < RECONNECT_MS) return;
     this.#opened_at_ms = performance.now();
     const { execs } = vmSockets(machine.folder.runtime);
+    const { promise: closed, resolve: onClosed } = Promise.withResolvers<void>();
     const channel = new ExecChannel(
       execs,
       (frame) => this.#channel === channel && this.#receive(frame),
-      () => this.#endTasks(channel),
+      () => {
+        this.#endTasks(channel);
+        onClosed();
+      },
     );
+    this.#channel_closed = closed;
     this.#channel = channel;
   }
 

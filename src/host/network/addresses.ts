@@ -42,6 +42,10 @@ export function tapName(ssh_port: number): string {
   return `vm${ssh_port}`;
 }
 
+export function sshPortOf(tap_name: string): number {
+  return Number(tap_name.replace(/^vm/, ''));
+}
+
 /** How a VM is connected. `user`: QEMU's user network, which forwards one port of the host's loopback to the guest's sshd. */
 export type VmNetwork =
   | { readonly kind: 'tap'; readonly address: string }

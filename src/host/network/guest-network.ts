@@ -16,7 +16,8 @@ import { join } from 'node:path';
 import { messageOf } from '../../lib/errors.ts';
 import { dataFolderId, egressTable } from '../vm/egress-rules.ts';
 import { gateUid } from '../vm/uid.ts';
-import { GUESTS_END, guestAddress, HOST_END, tapName } from './addresses.ts';
+import { GUESTS_END, guestAddress, HOST_END, sshPortOf, tapName } from './addresses.ts';
+import { forgetConnections } from './forget-connections.ts';
 import { guestsRules, LINK } from './guests-rules.ts';
 import { removeHeld } from './hold-connections.ts';
 import { LINK_PREFIX } from './host-rules.ts';
@@ -138,7 +139,8 @@ export async function removeGuestNetwork(data_dir: string): Promise<void> {
 }
 
 /**
- * A TAP device leaves its table behind. By their handles: a new device of the same name has a new table.
+ * A TAP device leaves its table behind, and the kernel its guest's connections. Tables by their handles: a new device of the same name
+ * has a new table.
  */
 async function removeOldTables(network: GuestNetwork): Promise<void> {
   const listed = JSON.parse(await inNetwork(network, ['nft', '-j', 'list', 'tables', 'netdev'])) as {
@@ -149,8 +151,9 @@ async function removeOldTables(network: GuestNetwork): Promise<void> {
   }[];
   const there = new Set(links.map(({ ifname }) => ifname));
   for (const { table } of listed.nftables) {
-    if (table && !there.has(table.name))
-      await inNetwork(network, ['nft', 'delete', 'table', 'netdev', 'handle', String(table.handle)]);
+    if (!table || there.has(table.name)) continue;
+    await forgetConnections(network, sshPortOf(table.name));
+    await inNetwork(network, ['nft', 'delete', 'table', 'netdev', 'handle', String(table.handle)]);
   }
 }
 

@@ -5,13 +5,17 @@ import type { HostContext } from '../host-context.ts';
 
 /** Reports observations to the control plane, and retries until it has answered. */
 export class Reporter {
-  readonly #context: HostContext;
+  readonly #context: Pick<HostContext, 'client' | 'log'>;
   readonly #closing: AbortSignal;
 
   readonly #beforeReport: () => Promise<void>;
 
   /** `beforeReport`: tells the control plane what an observation would end there. */
-  constructor(context: HostContext, closing: AbortSignal, beforeReport: () => Promise<void>) {
+  constructor(
+    context: Pick<HostContext, 'client' | 'log'>,
+    closing: AbortSignal,
+    beforeReport: () => Promise<void>,
+  ) {
     this.#beforeReport = beforeReport;
     this.#context = context;
     this.#closing = closing;

@@ -6,6 +6,7 @@ import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../image/host-images.ts';
 import { makeVmFolder, type VmFolder } from '../machine/record.ts';
 import { guestAddress, type VmNetwork } from '../network/addresses.ts';
+import { forgetConnections } from '../network/forget-connections.ts';
 import { onTap, routeToGuest, TAP_FD } from '../network/guest-network.ts';
 import type { LazyOverlay } from '../overlay/lazy-overlay.ts';
 import { incomingSocket } from '../suspend/load-memory.ts';
@@ -93,7 +94,11 @@ async function launchOnce(
     ...(resumes ? { incoming: { socket_path: incomingSocket(folder) } } : {}),
     ...(memory_fd === undefined ? {} : { incoming: 'told' as const }),
   };
-  if (tap) await routeToGuest(tap, spec.ssh_port);
+  if (tap) {
+    // The agent removes them too, but later, and not while it was down.
+    const forgotten = forgetConnections(tap, spec.ssh_port).catch(() => undefined);
+    await Promise.all([routeToGuest(tap, spec.ssh_port), forgotten]);
+  }
   const vm = await launchVm({
     qemu_binary: context.qemu_binary,
     arguments: qemuArguments(machine),

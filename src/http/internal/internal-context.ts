@@ -11,7 +11,8 @@ type Shared =
   | 'http'
   | 'public_url'
   | 'secrets'
-  | 'metrics';
+  | 'metrics'
+  | 'oidc';
 
 export interface InternalContext extends Pick<AppContext, Shared> {
   /** The lease of a host that is not the only one. */

@@ -1,9 +1,12 @@
 /** Weaknesses of the installation, for `berth doctor` on the server and for the operator: from settings, database and files. */
 import type { Weakness } from '../../agent-api/weaknesses.ts';
+import type { OidcProvider } from '../../auth/oidc/provider.ts';
 import type { Db } from '../../db/pool.ts';
 import { listHostFacts } from '../../hosts/store.ts';
+import { messageOf } from '../../lib/errors.ts';
 import type { QuotaLimits } from '../../lib/quotas.ts';
 import { listUnlimited } from '../../orgs/quota-store.ts';
+import { findOrganisation } from '../../orgs/store.ts';
 
 /** What the process knows of the installation beside the database. No secrets. */
 export interface Installation {
@@ -25,10 +28,36 @@ export async function findWeaknesses(context: {
   readonly db: Db;
   readonly quotas: QuotaLimits;
   readonly installation: Installation;
+  readonly oidc: { readonly provider: OidcProvider } | null;
 }): Promise<Weakness[]> {
-  const { db, quotas } = context;
+  const { db, quotas, oidc } = context;
   const { weak_settings, weakFiles } = context.installation;
-  return [...weak_settings, ...(await weakQuotas(db, quotas)), ...(await weakHosts(db)), ...weakFiles()];
+  return [
+    ...weak_settings,
+    ...(oidc ? await weakProvider(db, oidc.provider) : []),
+    ...(await weakQuotas(db, quotas)),
+    ...(await weakHosts(db)),
+    ...weakFiles(),
+  ];
+}
+
+const PROVIDER = 'OpenID provider';
+
+async function weakProvider(db: Db, provider: OidcProvider): Promise<Weakness[]> {
+  const weak: Weakness[] = [];
+  try {
+    await provider.check();
+  } catch (error) {
+    const found = `${provider.issuer} gives no usable document: ${messageOf(error)}`;
+    weak.push({ check: PROVIDER, found, next: `curl ${provider.issuer}/.well-known/openid-configuration` });
+  }
+  const mapped = [...new Set(provider.settings.groups.map(({ org_id }) => org_id))];
+  for (const org_id of mapped) {
+    if (await findOrganisation(db, org_id)) continue;
+    const found = `BERTH_OIDC_GROUPS names ${org_id}, which does not exist`;
+    weak.push({ check: PROVIDER, found, next: 'berth org quota, which lists all organisations' });
+  }
+  return weak;
 }
 
 async function weakQuotas(db: Db, quotas: QuotaLimits): Promise<Weakness[]> {

@@ -37,7 +37,8 @@ export const HEADERS: Record<string, HeaderObject> = {
     schema: { type: 'string', const: 'true' },
   },
   'Set-Cookie': {
-    description: 'A cookie that is HttpOnly, Secure, SameSite=Strict.',
+    description:
+      'A cookie that is HttpOnly, Secure, SameSite=Strict; that of a login at the OpenID provider is Lax.',
     schema: { type: 'string', maxLength: 4096 },
   },
 };

@@ -41,6 +41,8 @@ export async function openApiText(): Promise<string> {
     webhooks: { outbound, secrets: new Sealer(secret_key, 'berth webhooks v1') },
     mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),
     signups: 'closed',
+    oidc: null,
+    password_login: true,
     quotas: QUOTA_DEFAULTS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },

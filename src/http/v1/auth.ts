@@ -27,6 +27,7 @@ import { appendAuditOf } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie, REFRESH_COOKIE, readCookie, setRefreshCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
+import { requirePasswordLogin } from '../password-login.ts';
 import { peek } from '../path-organisation.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
@@ -71,7 +72,7 @@ const SessionResponse = named('SessionResponse', {
 });
 const RefreshResponse = closed({ session_token: SessionToken, expires_at: Time });
 
-function callerOf(request: FastifyRequest) {
+export function callerOf(request: FastifyRequest) {
   const user_agent = (request.headers['user-agent'] ?? '').slice(0, 255);
   return { ip: request.ip, user_agent, request_id: request.id };
 }
@@ -118,6 +119,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
       await limits.countAddress(request, reply);
       if (peek(request.body, 'invitation_token') === undefined) refuseUninvited(context.signups);
     },
+    onRequest: requirePasswordLogin(context),
     schema: {
       operationId: 'register',
       summary: 'Create an account; needs open sign-ups or an invitation',
@@ -143,6 +145,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
       sets_cookie: true,
       errors: ['UNAUTHENTICATED', 'MFA_REQUIRED', 'ACCOUNT_LOCKED', 'QUOTA_EXCEEDED'],
     },
+    onRequest: requirePasswordLogin(context),
     schema: {
       operationId: 'login',
       summary: 'Open a session',
@@ -239,6 +242,7 @@ function registerPasswordChange(app: App, context: AppContext, limits: RateLimit
     method: 'POST',
     url: '/v1/auth/password',
     config: { access: 'session', errors: ['ACCOUNT_LOCKED'] },
+    onRequest: requirePasswordLogin(context),
     schema: {
       operationId: 'changePassword',
       summary: 'Change the password; the other sessions end',
@@ -262,15 +266,13 @@ function registerPasswordChange(app: App, context: AppContext, limits: RateLimit
   });
 }
 
-function registerResetRequest(
-  app: App,
-  { db, mailbox, public_url, log }: AppContext,
-  limits: RateLimits,
-): void {
+function registerResetRequest(app: App, context: AppContext, limits: RateLimits): void {
+  const { db, mailbox, public_url, log } = context;
   app.route({
     method: 'POST',
     url: '/v1/auth/password-reset',
-    config: { access: 'public' },
+    config: { access: 'public', errors: ['FORBIDDEN'] },
+    onRequest: requirePasswordLogin(context),
     schema: {
       operationId: 'requestPasswordReset',
       summary: 'Mail a reset token to the address, if it has an account',
@@ -293,7 +295,8 @@ function registerResetConfirmation(app: App, context: AppContext, limits: RateLi
   app.route({
     method: 'POST',
     url: '/v1/auth/password-reset/confirm',
-    config: { access: 'public' },
+    config: { access: 'public', errors: ['FORBIDDEN'] },
+    onRequest: requirePasswordLogin(context),
     schema: {
       operationId: 'confirmPasswordReset',
       summary: 'Set a new password with the mailed token; every session ends',

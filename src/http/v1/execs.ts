@@ -62,7 +62,8 @@ export const Exec = named('Exec', {
   command: Command,
   state: oneOf(EXEC_STATES, {
     title: 'ExecState',
-    description: '`lost`: its boot ended (restart, stop, crash) before it did',
+    description:
+      '`lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest',
     examples: ['exited'],
   }),
   exit_code: nullable(

@@ -227,10 +227,12 @@ async function send(
     complete = true;
     await call.commit(wanted);
   })();
-  const committed = call.committed();
+  const committed = call.committed().then((written) => {
+    if (complete) return written;
+    throw new AppError('UNAVAILABLE', { internal: 'a guest was done before its commit' });
+  });
   // Whichever fails first says why; the other fails with it.
   const [written] = await Promise.all([committed, sent]);
-  if (!complete) throw new AppError('UNAVAILABLE', { internal: 'a guest was done before its commit' });
   return written;
 }
 
@@ -273,6 +275,8 @@ function discard(body: Readable): void {
   const timer = setTimeout(() => body.destroy(), IDLE_MS);
   body.once('close', () => clearTimeout(timer));
   body.on('error', () => undefined);
+  // The copy must not pause it any more.
+  body.removeAllListeners('data');
   body.on('data', () => undefined);
   body.resume();
 }

@@ -47,7 +47,7 @@ const Generation = named('Generation', {
   pinned: Type.Boolean({ description: 'Kept regardless of `generations_keep`' }),
   trigger: oneOf(GENERATION_TRIGGERS, {
     description:
-      'What made it: a requested or an automatic flush, the flush of a stop or a suspend, a fork, or a restore',
+      'What made it: a requested or an automatic flush, the flush of a stop or a suspend, an import of a file, a fork, or a restore',
     examples: ['auto'],
   }),
   origin: nullable(GenerationOrigin, {

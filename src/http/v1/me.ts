@@ -22,6 +22,7 @@ import { clearRefreshCookie } from '../cookies.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
+import { requirePasswordLogin } from '../password-login.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
   closed,
@@ -51,13 +52,18 @@ export const User = named('User', {
   name: Type.String({ examples: ['Ada Lovelace'] }),
   created_at: Time,
   mfa_enabled: Type.Boolean(),
+  password_login: Type.Boolean({ description: 'The account has a password, and this Berth takes passwords' }),
+  oidc_login: Type.Boolean({ description: 'The account is linked to the OpenID provider' }),
   email_confirmed: Type.Boolean({
     description: 'While false, the account can have no API or SSH keys and accept no invitation',
   }),
 });
 type UserRow = NonNullable<Awaited<ReturnType<typeof findUser>>>;
 
-export function userView({ has_smtp }: Pick<AppContext, 'has_smtp'>, user: UserRow): Static<typeof User> {
+export function userView(
+  { has_smtp, oidc, password_login }: Pick<AppContext, 'has_smtp' | 'oidc' | 'password_login'>,
+  user: UserRow,
+): Static<typeof User> {
   const { id, email, name } = user;
   return {
     id,
@@ -65,6 +71,8 @@ export function userView({ has_smtp }: Pick<AppContext, 'has_smtp'>, user: UserR
     name,
     created_at: rfc3339(user.created_at),
     mfa_enabled: Boolean(user.mfa_enabled),
+    password_login: password_login && user.password_hash !== null,
+    oidc_login: oidc !== null && user.issuers.includes(oidc.provider.issuer),
     email_confirmed: user.email_confirmed || !has_smtp,
   };
 }
@@ -199,6 +207,7 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
     method: 'PUT',
     url: '/v1/me/email',
     config: { access: 'session', errors: ['ACCOUNT_LOCKED'] },
+    onRequest: requirePasswordLogin(context),
     schema: {
       operationId: 'changeEmail',
       summary: 'Change the address; it takes effect when the token sent there is confirmed',

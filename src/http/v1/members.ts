@@ -27,6 +27,9 @@ const Member = named('Member', {
   email: Email,
   name: Type.String({ examples: ['Ada Lovelace'] }),
   role: RoleSchema,
+  by_groups: Type.Boolean({
+    description: 'Groups at the OpenID provider give the role, and take it; it cannot be changed here',
+  }),
   created_at: Type.String({ format: 'date-time', description: 'When the user joined' }),
 });
 const OrgParams = pathIds({ id: 'the organisation' });
@@ -61,6 +64,14 @@ export async function refuseMakingOwners(request: FastifyRequest): Promise<void>
   if (here && role !== 'owner' && peek(request.body, 'role') === 'owner') {
     throw new AppError('FORBIDDEN', { message: OWNERS_ONLY });
   }
+}
+
+/** A change by hand would be undone by the next check. @throws AppError CONFLICT */
+function refuseOfGroups({ oidc }: AppContext, { by_groups }: MemberRow): void {
+  if (!by_groups || oidc === null) return;
+  throw new AppError('CONFLICT', {
+    message: `The role comes from a group at ${oidc.provider.name}. Change the person's groups there.`,
+  });
 }
 
 function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): void {
@@ -129,7 +140,10 @@ function registerChange(app: App, context: AppContext): void {
       const { role } = request.body;
       const mutation = { action: 'member.change_role' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const check = (before: MemberRow) => requireMatch(request, etagValue(before));
+        const check = (before: MemberRow) => {
+          refuseOfGroups(context, before);
+          requireMatch(request, etagValue(before));
+        };
         const { member, previous_role } = await changeRole(tx, principal, user_id, role, check);
         const unchanged = previous_role === role;
         setEtag(reply, etagValue(member));

@@ -18,6 +18,7 @@ import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
+import { requirePasswordLogin } from '../password-login.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
   closed,
@@ -282,7 +283,8 @@ function registerPasskeyLogin(
   app.route({
     method: 'POST',
     url: '/v1/auth/passkey/options',
-    config: { access: 'public', errors: ['CONFLICT'] },
+    config: { access: 'public', errors: ['CONFLICT', 'FORBIDDEN'] },
+    onRequest: requirePasswordLogin(context),
     schema: {
       operationId: 'passkeyOptions',
       summary: 'Get the options for a login with a passkey, alone or after the password',
@@ -305,6 +307,7 @@ function registerPasskeyLogin(
       sets_cookie: true,
       errors: ['UNAUTHENTICATED', 'QUOTA_EXCEEDED'],
     },
+    onRequest: requirePasswordLogin(context),
     schema: {
       operationId: 'loginByPasskey',
       summary: 'Open a session with a passkey alone',

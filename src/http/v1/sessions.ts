@@ -13,6 +13,7 @@ import type { AppContext } from '../context.ts';
 import { setSudoCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
+import { requirePasswordLogin } from '../password-login.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import { closed, EmptyBody, idOf, NoContent, named, pageOf, pageQuery, pathIds, Time } from '../schemas.ts';
 import type { App } from '../typed-app.ts';
@@ -52,6 +53,7 @@ function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
     method: 'POST',
     url: '/v1/auth/sudo',
     config: { access: 'session_or_401', sets_cookie: true, errors: ['ACCOUNT_LOCKED'] },
+    onRequest: requirePasswordLogin(context),
     schema: {
       operationId: 'grantSudo',
       summary: 'Re-enter the password, which allows this session destructive calls for five minutes',

@@ -25,6 +25,7 @@ import { type Asking, Permissions } from './permission.ts';
 import { notFound, Refusal, sendRefusal, unavailable } from './refusal.ts';
 import { HttpReporter } from './report.ts';
 import { RouteTable } from './route-table.ts';
+import { Turns } from './turns.ts';
 import {
   checkHandshake,
   forwardUpgrade,
@@ -54,6 +55,7 @@ export class HttpProxy implements HttpHandlers {
   readonly #ports = new Map<HttpPortId, GuestPort>();
   readonly #closing = new AbortController();
   readonly #totals = { waiting: 0 };
+  readonly #turns = new Turns();
 
   constructor(options: HttpProxyOptions) {
     this.#options = options;
@@ -154,6 +156,7 @@ export class HttpProxy implements HttpHandlers {
       throw unavailable('This VM has too many requests under way. Try again shortly.');
     port.begin(exchange);
     try {
+      await this.#turns.await(port.route.instance_id);
       for (let tries = 1; ; tries++) {
         const way = await port.way(gone);
         try {

@@ -51,3 +51,12 @@ export const HTTP_LIMITS: HttpLimits = {
   unconfirmed_ms: 5_000,
   report_ms: 5_000,
 };
+
+/** Each connection has another to a guest. The rest is for SSH, the control plane, and connections that end. */
+const SHARE_OF_OPEN_FILES = 0.45;
+
+/** As many connections as the process's limit of open files allows: at that limit nobody would get in, and nothing could be opened. */
+export function limitsWithin(open_files: number): HttpLimits {
+  const connections = Math.min(HTTP_LIMITS.connections, Math.floor(open_files * SHARE_OF_OPEN_FILES));
+  return { ...HTTP_LIMITS, connections };
+}

@@ -14,7 +14,12 @@ import {
 } from 'node:http';
 import { createServer as createHttp2, type Http2Server, type ServerHttp2Session } from 'node:http2';
 import { createServer as createHttps } from 'node:https';
-import type { Server as NetServer, Socket } from 'node:net';
+import {
+  createServer as createTcp,
+  type ListenOptions,
+  type Server as NetServer,
+  type Socket,
+} from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { TLSSocket, Server as TlsServer } from 'node:tls';
 import { sourceOf } from '../newcomers.ts';
@@ -22,8 +27,14 @@ import type { HttpLimits } from './limits.ts';
 import { isWebSocket } from './upgrade.ts';
 
 const PREFACE = 'PRI ';
+const BACKLOG = 1_024;
 const CONNECTIONS_CHECK_MS = 5_000;
 const STREAMS_OF_A_CONNECTION = 128;
+/**
+ * Node accepts one connection of a listening socket in each turn of its loop. While many requests are served a turn is long, and new clients would
+ * wait behind each other for seconds. The kernel spreads them over these sockets.
+ */
+const LISTENING_SOCKETS = 16;
 
 export interface Certificate {
   readonly cert: Buffer;
@@ -43,6 +54,8 @@ export class HttpListener {
   readonly #http: HttpServer;
   readonly #http2: Http2Server;
   readonly #secure: boolean;
+  /** The first listening socket is that of `#http`. */
+  readonly #further: readonly NetServer[];
   readonly #sockets = new Map<string, Set<Socket>>();
   /** Requests under way on each connection. */
   readonly #busy = new WeakMap<object, number>();
@@ -80,24 +93,32 @@ export class HttpListener {
       settings: { enableConnectProtocol: true, maxConcurrentStreams: STREAMS_OF_A_CONNECTION },
       maxSessionMemory: 16,
     });
+    const { noDelay, keepAlive, keepAliveInitialDelay } = options;
+    const accepting = { noDelay, keepAlive, keepAliveInitialDelay } as const;
+    this.#further = Array.from({ length: LISTENING_SOCKETS - 1 }, () =>
+      createTcp(accepting, (socket) => void this.#http.emit('connection', socket)),
+    );
     this.#route(handlers);
   }
 
   /** @throws the listener's error */
-  listen(host: string, port: number): Promise<void> {
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    this.#http.once('error', reject);
-    this.#http.listen({ host, port, exclusive: true, backlog: 1_024 }, () => {
-      this.#http.off('error', reject);
-      this.#http.on('error', () => undefined);
-      resolve();
-    });
-    return promise;
+  async listen(host: string, port: number): Promise<void> {
+    // Another program must not share the address: this one fails then.
+    const trial = createTcp();
+    await listening(trial, { host, port, exclusive: true });
+    const found = portOf(trial);
+    await new Promise((resolve) => trial.close(resolve));
+    const shared = { host, port: found, reusePort: true, backlog: BACKLOG };
+    try {
+      for (const server of [this.#http, ...this.#further]) await listening(server, shared);
+    } catch (error) {
+      this.destroy();
+      throw error;
+    }
   }
 
   get port(): number {
-    const address = this.#http.address();
-    return typeof address === 'object' && address ? address.port : 0;
+    return portOf(this.#http);
   }
 
   /** For the connections from now on. */
@@ -106,7 +127,7 @@ export class HttpListener {
   }
 
   destroy(): void {
-    this.#http.close();
+    for (const server of [this.#http, ...this.#further]) server.close();
     for (const sockets of this.#sockets.values()) for (const each of sockets) each.destroy();
   }
 
@@ -218,4 +239,20 @@ export class HttpListener {
     session.setTimeout(this.#limits.idle_ms, () => session.close());
     session.on('error', () => session.destroy());
   }
+}
+
+/** @throws the server's error */
+function listening(server: NetServer | HttpServer, options: ListenOptions): Promise<void> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  server.once('error', reject);
+  server.listen(options, () => {
+    server.off('error', reject).on('error', () => undefined);
+    resolve();
+  });
+  return promise;
+}
+
+function portOf(server: NetServer | HttpServer): number {
+  const address = server.address();
+  return typeof address === 'object' && address ? address.port : 0;
 }

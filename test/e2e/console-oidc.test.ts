@@ -1,0 +1,118 @@
+/** The console of people who log in at a real OpenID provider, in a browser. */
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import type { Page } from 'playwright-core';
+import { accessibilityFindings, layoutShifts, NO_BROWSER } from '../support/browser.ts';
+import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';
+import { press } from '../support/keyboard.ts';
+import { oidcContext, startProvider, type TestProvider } from '../support/oidc-provider.ts';
+import { ownPort } from '../support/own-ports.ts';
+
+describe('the console with an OpenID provider', { skip: NO_BROWSER }, async () => {
+  const ports = [await ownPort(), await ownPort()] as const;
+  const origins = ports.map((port) => `http://localhost:${port}`);
+  const provider: TestProvider = await startProvider(origins.map((each) => `${each}/v1/auth/oidc/callback`));
+  after(() => provider.close());
+  const both: ConsoleForFile = await consoleForFile(oidcContext(provider, origins[0] ?? ''), ports[0]);
+  const alone: ConsoleForFile = await consoleForFile(
+    { ...oidcContext(provider, origins[1] ?? ''), password_login: false, signups: 'open' },
+    ports[1],
+  );
+  const name = new URL(provider.issuer).host;
+
+  before(() => {
+    provider.accounts.set('ada', { email: 'ada@example.org', email_verified: true, name: 'Ada' });
+  });
+
+  const open = async (place: ConsoleForFile, path: string): Promise<Page> => {
+    const window = await place.browser.newContext({ baseURL: origins[place === both ? 0 : 1] ?? '' });
+    const page = await window.newPage();
+    await page.goto(path);
+    return page;
+  };
+  const logInThere = async (page: Page, account: string) => {
+    await page.getByLabel('Account').fill(account);
+    await page.getByRole('button', { name: 'Continue' }).click();
+  };
+  const link = (page: Page) => page.getByRole('link', { name: `Log in with ${name}` });
+
+  test('shows only the provider where passwords are off; by keyboard the login leads back to the page that was asked for', async () => {
+    const page = await open(alone, '/usage');
+    await link(page).waitFor();
+    assert.equal(await page.getByLabel('Password').count(), 0);
+    assert.equal(await page.getByRole('button', { name: /passkey/ }).count(), 0);
+    assert.deepEqual(await accessibilityFindings(page, { every: true }), []);
+    assert.deepEqual(await layoutShifts(page), []);
+    await press(page, link(page));
+    await logInThere(page, 'ada');
+    await page.getByRole('heading', { name: 'Usage', exact: true }).waitFor();
+    assert.equal(new URL(page.url()).pathname, '/usage');
+    await page.reload();
+    await page.getByRole('heading', { name: 'Usage', exact: true }).waitFor();
+    await page.goto('/account');
+    await page.getByRole('heading', { name: 'Account', exact: true }).waitFor();
+    assert.equal(await page.getByLabel('Current password').count(), 0);
+    await page.getByRole('button', { name: 'Log out' }).first().click();
+    await link(page).waitFor();
+    await page.context().close();
+  });
+
+  test('asks for a new login at the provider before a destructive action, which then needs no other', async () => {
+    const page = await open(alone, '/account');
+    await link(page).click();
+    await logInThere(page, 'ada');
+    const remove = page.getByRole('button', { name: 'Delete my account' });
+    await remove.click();
+    await page.getByLabel(/Type/).fill('ada@example.org');
+    await page
+      .getByRole('dialog')
+      .getByRole('button', { name: /Delete/ })
+      .click();
+    const confirm = page.getByRole('button', { name: `Continue at ${name}` });
+    await confirm.waitFor();
+    assert.deepEqual(await accessibilityFindings(page), []);
+    await confirm.click();
+    // The provider knows the browser still, and asks all the same.
+    await logInThere(page, 'ada');
+    await page.getByText('Confirmed.').waitFor();
+    assert.equal(new URL(page.url()).pathname, '/account');
+    await remove.click();
+    await page.getByLabel(/Type/).fill('ada@example.org');
+    await page
+      .getByRole('dialog')
+      .getByRole('button', { name: /Delete/ })
+      .click();
+    await link(page).waitFor();
+    await page.context().close();
+  });
+
+  test('says what happened where the person refuses, or the provider does not answer', async () => {
+    const page = await open(alone, '/');
+    await link(page).click();
+    await page.getByRole('button', { name: 'Refuse' }).click();
+    await page.getByText(`${name} did not confirm who you are`).waitFor();
+    assert.equal(new URL(page.url()).hash, '');
+    assert.deepEqual(await accessibilityFindings(page), []);
+    await page.context().close();
+  });
+
+  test('offers both where passwords are on, and logs another tab in', async () => {
+    const page = await open(both, '/');
+    await page.getByLabel('Password', { exact: true }).waitFor();
+    assert.deepEqual(await accessibilityFindings(page, { every: true }), []);
+    const who = await both.api.person();
+    provider.accounts.set('grace', { email: who.email, email_verified: true });
+    const other = await page.context().newPage();
+    await other.goto('/');
+    await link(other).click();
+    await logInThere(other, 'grace');
+    await other.getByRole('button', { name: 'Log out' }).waitFor();
+    await page.getByRole('button', { name: 'Log out' }).waitFor();
+    await page.context().close();
+  });
+
+  test('sends nothing to other servers', () => {
+    both.browser.assertQuiet();
+    alone.browser.assertQuiet();
+  });
+});
