@@ -17,6 +17,7 @@ import { instanceIdOf } from './sandbox.ts';
 import { type CreateBody, Sandboxes } from './sandboxes.ts';
 
 const ENVD_PORT = 49983;
+const SANDBOX_PATH = /^(?:\/v2)?\/sandboxes(?:\/([^/]+)(?:\/(\w+))?)?$/;
 const MAX_CONTROL_BYTES = 1024 * 1024;
 
 export interface AdapterOptions {
@@ -91,6 +92,7 @@ export class Adapter {
       this.#options.log(`${request.method} ${url.pathname}: ${failure.code}${cause}`);
     }
     if (response.headersSent) return void response.destroy();
+    if (failure.retry_after_seconds !== null) response.setHeader('retry-after', failure.retry_after_seconds);
     sendJson(response, failure.status, {
       // The control API's errors have the status as their code, the sandbox's the name.
       code: /^\/(process|filesystem)\./.test(url.pathname) ? failure.connect_code : failure.status,
@@ -109,13 +111,12 @@ export class Adapter {
     const api_key = request.headers['x-api-key'];
     if (typeof api_key !== 'string' || !/^[\x21-\x7e]+$/.test(api_key))
       throw new Failure('unauthenticated', 'Set E2B_API_KEY to an API key of Berth.');
-    const [, sandbox_id, verb = ''] = /^(?:\/v2)?\/sandboxes(?:\/([^/]+)(?:\/(\w+))?)?$/.exec(
-      url.pathname,
-    ) ?? [url.pathname];
-    if (!/^(?:\/v2)?\/sandboxes(\/|$)/.test(url.pathname)) throw this.#notCovered(request, url);
+    const route = SANDBOX_PATH.exec(url.pathname);
+    if (route === null) throw this.#notCovered(request, url);
+    const [, id = '', verb = ''] = route;
     const body = parsed(await readBody(request, MAX_CONTROL_BYTES));
     const all = this.#sandboxes;
-    switch (`${request.method} ${sandbox_id === undefined ? '' : ':id'}${verb && `/${verb}`}`) {
+    switch (`${request.method} ${[id && ':id', verb].filter(Boolean).join('/')}`) {
       case 'POST ':
         return sendJson(response, 201, await all.create(api_key, body as CreateBody));
       case 'GET ': {
@@ -124,24 +125,20 @@ export class Adapter {
         return sendJson(response, 200, sandboxes);
       }
       case 'GET :id':
-        return sendJson(response, 200, await all.get(api_key, sandbox_id ?? ''));
+        return sendJson(response, 200, await all.get(api_key, id));
       case 'DELETE :id':
-        await all.kill(api_key, sandbox_id ?? '');
+        await all.kill(api_key, id);
         break;
       case 'POST :id/pause':
-        await all.pause(api_key, sandbox_id ?? '', body['memory'] !== false);
+        await all.pause(api_key, id, body['memory'] !== false);
         break;
       case 'POST :id/connect':
       case 'POST :id/resume': {
         const { timeout, memory } = body;
-        return sendJson(
-          response,
-          200,
-          await all.connect(api_key, sandbox_id ?? '', timeout, memory !== false),
-        );
+        return sendJson(response, 200, await all.connect(api_key, id, timeout, memory !== false));
       }
       case 'POST :id/timeout':
-        await all.setTimeout(api_key, sandbox_id ?? '', body['timeout']);
+        await all.setTimeout(api_key, id, body['timeout']);
         break;
       default:
         throw this.#notCovered(request, url);

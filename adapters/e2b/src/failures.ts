@@ -30,6 +30,11 @@ export class Failure extends Error {
     return STATUS[this.code];
   }
 
+  /** The package repeats a call after this time. */
+  get retry_after_seconds(): number | null {
+    return this.cause instanceof BerthError ? this.cause.retry_after_seconds : null;
+  }
+
   /** The Connect protocol has no code of its own for these two. */
   get connect_code(): string {
     return this.code === 'too_large' || this.code === 'no_space' ? 'resource_exhausted' : this.code;

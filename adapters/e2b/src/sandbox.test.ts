@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
+import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { test } from 'node:test';
-import { AccessTokens } from './access-token.ts';
+import { AccessTokens, readKey } from './access-token.ts';
 import { unwrap } from './connect-protocol.ts';
 import { Failure } from './failures.ts';
 import { entriesOf } from './file-system.ts';
@@ -50,6 +53,18 @@ test('an access token opens its own sandbox, with the key that sealed it', () =>
   const changed = `${token.slice(0, -2)}${token.endsWith('AA') ? 'BB' : 'AA'}`;
   for (const bad of ['', 'x', changed, token.slice(0, 30)])
     assert.throws(() => new AccessTokens(key).open(SANDBOX, bad), isFailure('unauthenticated'));
+});
+
+test('the key of access tokens is made once, for its owner alone', (context) => {
+  const folder = mkdtempSync(join(tmpdir(), 'berth-e2b-'));
+  context.after(() => rmSync(folder, { recursive: true, force: true }));
+  const path = join(folder, 'key');
+  const key = readKey(path);
+  assert.equal(statSync(path).mode & 0o777, 0o600);
+  assert.deepEqual(readKey(path), key);
+  assert.notDeepEqual(readKey(undefined), readKey(undefined));
+  writeFileSync(path, 'short');
+  assert.throws(() => new AccessTokens(readKey(path)), /5 bytes instead of 32/);
 });
 
 test("paths begin at the user's home", () => {
