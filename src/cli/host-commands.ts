@@ -41,7 +41,9 @@ const MEMORY_MAX_GIB = 65_536;
 function numberIn(text: string | undefined, what: string, max: number): number | null {
   if (text === undefined) return null;
   const number = /^[0-9]{1,6}$/.test(text) ? Number(text) : 0;
-  if (number < 1 || number > max) throw new CommandError(`${what} is a whole number from 1 to ${max}`);
+  if (number < 1 || number > max) {
+    throw new CommandError(`${what} is a whole number from 1 to ${max}`, { exit_code: EXIT.usage });
+  }
   return number;
 }
 
@@ -58,7 +60,8 @@ export async function addHost(
 ): Promise<string> {
   const { db, config } = server;
   const capacity = capacityIn(given);
-  if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name)) throw new CommandError(NAME_RULE);
+  if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
+    throw new CommandError(NAME_RULE, { exit_code: EXIT.usage });
   if (config.hosts_listen === null)
     throw new CommandError(
       'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
@@ -76,7 +79,10 @@ export async function addHost(
       );
     const id = await insertRemoteHost(tx, name, hashToken(token), capacity);
     if (id === null)
-      throw new CommandError(`there is a host ${name} already; to remove it: berth host rm ${name}`);
+      throw new CommandError(`there is a host ${name} already`, {
+        next: `another name, or berth host rm ${name}`,
+        exit_code: EXIT.state,
+      });
     await noteOperator(tx, server, 'host.add', id, { name, ...capacity });
   });
   return `${composeJoinToken(token, certificate)}\n`;
@@ -136,7 +142,7 @@ function remarksOn({ name, remote, cpus, memory_mib, protocol }: FleetHost): str
 export async function setHost(server: ServerContext, name: string, given: GivenCapacity): Promise<string> {
   const asked = capacityIn(given);
   if (asked.cpus === null && asked.memory_mib === null)
-    throw new CommandError('give --cpus N, --memory GIB, or both');
+    throw new CommandError('give --cpus N, --memory GIB, or both', { exit_code: EXIT.usage });
   return transaction(server.db, async (tx) => {
     await lockPlacement(tx);
     const host = await findHost(tx, name);
@@ -176,15 +182,21 @@ export async function removeHost(server: ServerContext, name: string, lost: bool
   return transaction(server.db, async (tx) => {
     await lockPlacement(tx);
     const host = await findHost(tx, name);
-    if (!host.remote) throw new CommandError(`${name} is this machine; drain it instead`);
+    if (!host.remote)
+      throw new CommandError(`${name} is this machine, which cannot be removed`, {
+        next: `berth host drain ${name}`,
+        exit_code: EXIT.state,
+      });
     const unsaved = await listUnsaved(tx, host.id);
     if (!lost && host.vms > 0)
       throw new CommandError(
         `${host.vms} VMs are on ${name}: drain it and stop them, or give --lost if that machine is gone for good`,
+        { exit_code: EXIT.state },
       );
     if (!lost && unsaved.length > 0)
       throw new CommandError(
         `unsaved writes of ${unsaved.join(', ')} may be on ${name} alone: start or stop them there first, or give --lost`,
+        { exit_code: EXIT.state },
       );
     await markRemoved(tx, host.id);
     await noteOperator(tx, server, 'host.remove', host.id, { name, lost });
@@ -195,7 +207,8 @@ export async function removeHost(server: ServerContext, name: string, lost: bool
 async function findHost(tx: Tx, name: string): Promise<FleetHost> {
   const found = (await listFleet(tx)).find((each) => each.name === name);
   if (!found)
-    throw new CommandError(`there is no host ${name}; berth host ls lists them`, {
+    throw new CommandError(`there is no host ${name}`, {
+      next: 'berth host ls',
       exit_code: EXIT.not_found,
     });
   return found;

@@ -125,7 +125,11 @@ describe('berth host', () => {
       'host.drain by operator',
       'host.undrain by operator',
     ]);
-    assert.equal((await berth('host', 'rm', name)).code, 1, 'it is this machine');
+    const refused = await berth('host', 'rm', name);
+    assert.equal(refused.code, 5);
+    assert.match(refused.err, /is this machine, which cannot be removed\n {2}next: berth host drain /);
+    assert.match((await berth('host', 'rm', 'nope')).err, /there is no host nope\n {2}next: berth host ls\n/);
+    assert.equal((await berth('host', 'add', 'far', '--cpus', 'x')).code, 2);
     assert.equal((await actions(first)).length, before + 2);
   });
 });

@@ -149,10 +149,14 @@ export const SERVER_COMMANDS: readonly Command[] = [
     example: 'berth host add rack-2 --cpus 32 --memory 120 > token',
     on_server: true,
     options: CAPACITY,
-    run: ({ args: [name = ''], options }) =>
-      onServer(({ context, hosts }) =>
+    run: async ({ args: [name = ''], options, terminal }) => {
+      await onServer(({ context, hosts }) =>
         context.withServer((server) => hosts.addHost(server, name, capacityOf(options))),
-      ),
+      );
+      terminal.warn(
+        `Added ${name}. Its token is shown only once: put it into a file on that machine, set BERTH_HOST_TOKEN_FILE and BERTH_CONTROL_PLANE there, and run npm start.`,
+      );
+    },
   },
   {
     name: 'host set',
