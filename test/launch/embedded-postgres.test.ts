@@ -149,7 +149,8 @@ test('a server whose folder was deleted is ended first: it would unlink the sock
   const session = new pg.Client({ connectionString: first.database_url });
   session.on('error', () => undefined);
   await session.connect();
-  await rm(paths.postgres, { recursive: true });
+  // The server may write a file into a folder that is being emptied.
+  await rm(paths.postgres, { recursive: true, maxRetries: 20 });
   const second = await start(t, paths);
   assert.equal(isAlive(first.pid()), false);
   await query(second.database_url, 'SELECT 1');
