@@ -129,18 +129,6 @@ export class Berth {
     return this.#transport.call(operation, input, options);
   }
 
-  /**
-   * One request, which is not repeated. Returns the successful response with its body unread, for content that is streamed and
-   * for headers. @throws BerthError, BerthConnectionError
-   */
-  send<K extends OperationId>(
-    operation: K,
-    input: Input<K>,
-    options?: CallOptions & { readonly headers?: Readonly<Record<string, string>> },
-  ): Promise<Response> {
-    return this.#transport.send(operation, input, options);
-  }
-
   /** All items of a list. Fetches each page when it is needed. `limit` in the query is the page size. */
   list<K extends ListOperation>(
     operation: K,

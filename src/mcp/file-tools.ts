@@ -3,7 +3,7 @@ import { isUtf8 } from 'node:buffer';
 import { Type } from 'typebox';
 import type { File } from '../../client/src/berth.ts';
 import { untrustedText } from '../lib/untrusted-text.ts';
-import { type Part, readPart, writeWhole } from './guest-files.ts';
+import { type Part, readPart } from './file-parts.ts';
 import { incompleteEnd } from './text-window.ts';
 import {
   CURSOR,
@@ -97,11 +97,12 @@ const WRITE = tool({
   }),
   hints: DESTROYS,
   run: async ({ berth, args, signal }) => {
-    const { instance, content, encoding = 'utf8', overwrite = true, ...query } = args;
+    const { instance, content, encoding = 'utf8', overwrite = true, path, ...owner } = args;
     const { id } = await berth.instances.find(instance, { signal });
     const bytes = Buffer.from(content, encoding);
-    const { size, mode, user } = await writeWhole(berth, { id, query, bytes, overwrite }, signal);
-    return { text: `Wrote ${size ?? bytes.length} bytes to ${query.path} (${mode}, ${user}).` };
+    const options = { ...owner, create: !overwrite, signal };
+    const { size, mode, user } = await berth.files(id).write(path, bytes, options);
+    return { text: `Wrote ${size ?? bytes.length} bytes to ${path} (${mode}, ${user}).` };
   },
 });
 

@@ -185,6 +185,7 @@ describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, 
     const odd = 'a folder/100% & ü.txt';
     assert.equal((await files.write(odd, 'grüße')).path, `/home/user/${odd}`);
     assert.equal(await files.read(`/home/user/${odd}`), 'grüße');
+    assert.equal((await sandbox.commands.run("ls '/home/user/a folder'")).stdout, '100% & ü.txt\n');
     const bytes = new Uint8Array(300_000).map((_, at) => at % 251);
     await files.write([
       { path: 'set/one', data: bytes.buffer },

@@ -19,13 +19,9 @@ export interface FilePlace {
   readonly path: string;
 }
 
-/** In a path of Berth's Files API `%` begins an encoded byte. */
-const apiPath = (path: string) => path.replaceAll('%', '%25');
-
 export async function downloadFile(place: FilePlace, response: ServerResponse): Promise<void> {
   const { berth, id, user, path } = place;
-  const query = { path: apiPath(guestPath(user, path)) };
-  const found = await berth.send('readFile', { path: { id }, query });
+  const found = await berth.files(id).read(guestPath(user, path));
   const length = found.headers.get('content-length');
   response.writeHead(200, {
     'content-type': 'application/octet-stream',
@@ -41,8 +37,7 @@ export async function uploadFiles(place: FilePlace, request: IncomingMessage, bo
   const written = [];
   for (const { path, bytes } of await partsOf(place, request, body)) {
     const full = guestPath(user, path);
-    const query = { path: apiPath(full), user };
-    await berth.call('writeFile', { path: { id }, query, body: bytes });
+    await berth.files(id).write(full, bytes, { user });
     written.push({ name: posix.basename(full), path: full, type: 'file' });
   }
   return written;

@@ -1,5 +1,5 @@
-/** Parts of files of a guest, and whole small files. */
-import { type Berth, BerthError, type File } from '../../client/src/berth.ts';
+/** Parts of files of a guest. */
+import { type Berth, BerthError } from '../../client/src/berth.ts';
 
 interface Wanted {
   /** Of the instance. */
@@ -20,10 +20,9 @@ export async function readPart(
   { id, path, offset, length }: Wanted,
   signal: AbortSignal,
 ): Promise<Part> {
-  const headers = { range: `bytes=${offset}-${offset + length - 1}` };
   let response: Response;
   try {
-    response = await berth.send('readFile', { path: { id }, query: { path } }, { signal, headers });
+    response = await berth.files(id).read(path, { start: offset, end: offset + length, signal });
   } catch (error) {
     const is_empty = error instanceof BerthError && error.code === 'RANGE_NOT_SATISFIABLE' && offset === 0;
     if (!is_empty) throw error;
@@ -51,21 +50,4 @@ async function firstBytes({ body }: Response, skip: number, length: number): Pro
     if (missing === 0) break;
   }
   return Buffer.concat(pieces);
-}
-
-export async function writeWhole(
-  berth: Berth,
-  file: {
-    readonly id: string;
-    readonly query: { readonly path: string; readonly mode?: string; readonly user?: string };
-    readonly bytes: Buffer;
-    readonly overwrite: boolean;
-  },
-  signal: AbortSignal,
-): Promise<File> {
-  const headers: Record<string, string> = file.overwrite ? {} : { 'if-none-match': '*' };
-  const body = Uint8Array.from(file.bytes);
-  const input = { path: { id: file.id }, query: file.query, body };
-  const response = await berth.send('writeFile', input, { signal, headers });
-  return (await response.json()) as File;
 }
