@@ -56,7 +56,7 @@ export class VmExecs {
   #channel: ExecChannel | null = null;
   #channel_closed: Promise<void> = Promise.resolve();
   #closed = false;
-  #opened_at_ms = 0;
+  #opened_at_ms = Number.NEGATIVE_INFINITY;
   #launched_at_ms = Number.NEGATIVE_INFINITY;
   /** Frames of an exec that the supervisor has listed since the last hello. */
   #listed = new Set<string>();
@@ -238,7 +238,7 @@ export class VmExecs {
     if (this.#channel?.session !== null) {
       this.#channel?.close();
       this.#channel = null;
-      this.#opened_at_ms = 0;
+      this.#opened_at_ms = Number.NEGATIVE_INFINITY;
       this.#connect();
     }
     await guestExec(machine.agent, { path: '/bin/sh', args: ['-c', LAUNCH], input: SUPERVISOR });
