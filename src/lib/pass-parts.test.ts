@@ -56,6 +56,15 @@ describe('parts of streams', () => {
     assert(Buffer.concat(sent).equals(Buffer.concat(got)));
   });
 
+  test('a stream that was paused flows', async () => {
+    const from = new PassThrough().pause();
+    const sink = new Counter();
+    passParts(from, sink);
+    from.end(PART);
+    await once(sink, 'finish');
+    assert.equal(sink.bytes, PART.length);
+  });
+
   test('a sink that closes stops its stream', async () => {
     const from = endless();
     const sink = new PassThrough();

@@ -52,5 +52,8 @@ export function passParts(from: Readable, to: Writable, { end = true } = {}): ()
   from.on('data', pass);
   if (end) from.once('end', finish);
   to.once('close', stop);
+  // A stream that was paused does not flow by itself.
+  if (to.writableNeedDrain) to.once('drain', resume);
+  else from.resume();
   return stop;
 }
