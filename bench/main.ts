@@ -34,6 +34,7 @@ import { requestsBench } from './requests.ts';
 import { describeRun, MIN_RUNS, writeResults } from './results.ts';
 import { s3Bench } from './s3.ts';
 import { s3backerBench } from './s3backer.ts';
+import { scaleBench } from './scale.ts';
 import { startBench } from './start.ts';
 import { webhooksBench } from './webhooks.ts';
 
@@ -57,6 +58,7 @@ const BENCHES: readonly Bench[] = [
   httpPortsBench,
   execsBench,
   neighboursBench,
+  scaleBench,
 ];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;
