@@ -3,7 +3,7 @@ import { useEffect, useState } from 'preact/hooks';
 import type { Generation, Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
-import { bytes, exactly } from '../format.ts';
+import { bytes, duration, exactly } from '../format.ts';
 import { instances } from '../live/instances.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -20,7 +20,7 @@ import { RestoreDialog } from './restore-dialog.tsx';
 type Asked = { readonly what: 'restore' | 'fork' | 'name'; readonly generation: Generation } | null;
 
 export function Generations({ instance }: { readonly instance: Instance }) {
-  const { id, disk, generations_keep: keep } = instance;
+  const { id, disk, generations_keep: keep, auto_flush_seconds } = instance;
   const [asked, setAsked] = useState<Asked>(null);
   const list = useList(`generations ${id}`, (query) =>
     call('listGenerations', { path: { id }, query: { limit: 50, ...query } }),
@@ -33,10 +33,20 @@ export function Generations({ instance }: { readonly instance: Instance }) {
   };
   const close = () => setAsked(null);
   const reason = whyFixed(instance);
+  const schedule =
+    auto_flush_seconds === null
+      ? 'The automatic flush is off.'
+      : `The automatic flush is every ${duration(auto_flush_seconds)} while it runs.`;
   return (
     <Section
       title="Generations"
-      lead={`Each flush with something to save makes one. The last ${keep.last} are kept, then one a day for ${keep.daily_days} days, and those that are pinned.`}
+      lead={
+        <>
+          Each flush with something to save makes one. {schedule} The last {keep.last} are kept, then one a
+          day for {keep.daily_days} days, and those that are pinned.{' '}
+          <a href={`/instances/${instance.name}/settings`}>Change this</a>
+        </>
+      }
     >
       {reason !== undefined && <p class="hint timeline-reason">{reason}</p>}
       <LoadedList
