@@ -1,9 +1,10 @@
 /** A timeline of the disk's generations, newest first. Each can be restored or forked. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Generation, Instance } from '../../../client/src/berth.ts';
+import { durationText } from '../../../client/src/durations.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
-import { bytes, duration, exactly } from '../format.ts';
+import { bytes, exactly } from '../format.ts';
 import { instances } from '../live/instances.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -36,7 +37,7 @@ export function Generations({ instance }: { readonly instance: Instance }) {
   const schedule =
     auto_flush_seconds === null
       ? 'The automatic flush is off.'
-      : `The automatic flush is every ${duration(auto_flush_seconds)} while it runs.`;
+      : `Berth flushes every ${durationText(auto_flush_seconds)} while the VM runs.`;
   return (
     <Section
       title="Generations"
