@@ -1,5 +1,6 @@
 /** The console of people who log in at a real OpenID provider, in a browser. */
 import assert from 'node:assert/strict';
+import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
 import { accessibilityFindings, layoutShifts, NO_BROWSER } from '../support/browser.ts';
@@ -7,6 +8,25 @@ import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts
 import { press } from '../support/keyboard.ts';
 import { oidcContext, startProvider, type TestProvider } from '../support/oidc-provider.ts';
 import { ownPort } from '../support/own-ports.ts';
+
+/** For docs/images, when asked for. The provider of a test has no name that a picture could show. */
+async function picture(page: Page): Promise<void> {
+  const folder = process.env['BERTH_TEST_PICTURES'];
+  if (folder === undefined) return;
+  await page.route('**/settings.json', async (route) => {
+    const response = await route.fetch();
+    const settings = (await response.json()) as { readonly oidc: object };
+    await route.fulfill({
+      response,
+      json: { ...settings, oidc: { ...settings.oidc, name: 'id.example.com' } },
+    });
+  });
+  await page.reload();
+  await page.getByRole('link', { name: 'Log in with id.example.com' }).waitFor();
+  await page.screenshot({ path: join(folder, 'console-login.png') });
+  await page.unrouteAll();
+  await page.reload();
+}
 
 describe('the console with an OpenID provider', { skip: NO_BROWSER }, async () => {
   const ports = [await ownPort(), await ownPort()] as const;
@@ -100,6 +120,7 @@ describe('the console with an OpenID provider', { skip: NO_BROWSER }, async () =
     const page = await open(both, '/');
     await page.getByLabel('Password', { exact: true }).waitFor();
     assert.deepEqual(await accessibilityFindings(page, { every: true }), []);
+    await picture(page);
     const who = await both.api.person();
     provider.accounts.set('grace', { email: who.email, email_verified: true });
     const other = await page.context().newPage();

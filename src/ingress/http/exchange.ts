@@ -90,7 +90,7 @@ export function forward(
     if (response.headersSent) readRest();
     else fail(badGateway(troubleOf(error, port.route.port)));
   });
-  // Without an error, after an upgrade that nobody asked for.
+  // Without an error, after an upgrade that was not asked for.
   guest_request.once('close', () => {
     if (!answered) fail(badGateway(troubleOf(new Error('closed'), port.route.port)));
   });
