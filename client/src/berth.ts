@@ -52,7 +52,6 @@ export {
   type StartExecOptions,
 } from './execs.ts';
 export {
-  type FileContent,
   type FileEntry,
   type FilePath,
   Files,
@@ -85,6 +84,7 @@ export type {
   Operations,
   Org,
   Port,
+  RawBody,
   Secret,
   SshKey,
   Usage,
