@@ -157,6 +157,11 @@ export class Berth {
     return { expires_at, cookie: this.#transport.sudo_cookie ?? '' };
   }
 
+  /** The sudo grant of this client's session, if it has one. */
+  get sudo_cookie(): string | undefined {
+    return this.#transport.sudo_cookie;
+  }
+
   /** Continues with a grant from `sudo`. */
   useSudo(cookie: string): void {
     this.#transport.sudo_cookie = cookie;

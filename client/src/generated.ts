@@ -87,6 +87,11 @@ export type ApiKey = {
   created_by_key: string | null;
 };
 
+export type AskForDeviceLoginRequest = {
+  /** The session also gets a sudo grant; whoever confirms needs one, too */
+  sudo?: boolean | undefined;
+};
+
 export type AuditEntry = {
   id: string;
   seq: number | null;
@@ -369,6 +374,34 @@ export type DeniedDestination = {
   port?: number | undefined;
   /** The attempts, of which `at` is the last */
   count: number;
+};
+
+export type DeviceLogin = {
+  /** Eight letters, for people to compare */
+  user_code: string;
+  /** The address of the program */
+  ip: string;
+  /** What the program calls itself */
+  user_agent: string;
+  /** The session also gets a sudo grant; whoever confirms needs one, too */
+  sudo: boolean;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
+};
+
+export type DeviceLoginStart = {
+  /** A secret of the program */
+  device_code: string;
+  /** Eight letters, for people to compare */
+  user_code: string;
+  /** Where a person confirms the code */
+  url: string;
+  /** Wait so long between two questions */
+  interval_seconds: number;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
 };
 
 export type Disk = {
@@ -1298,6 +1331,11 @@ export type SudoGrantResponse = {
   expires_at: string;
 };
 
+export type TakeDeviceLoginRequest = {
+  /** A secret of the program */
+  device_code: string;
+};
+
 export type Usage = {
   /** It may be deleted */
   instance_id: string;
@@ -1511,6 +1549,31 @@ export interface Operations {
   beginOidcSudo: {
     input: { body?: BeginOidcSudoRequest | undefined };
     answer: OidcSudoStart;
+  };
+  /** Begin a login that a person confirms in the console */
+  askForDeviceLogin: {
+    input: { body?: AskForDeviceLoginRequest | undefined };
+    answer: DeviceLoginStart;
+  };
+  /** Open the session of a confirmed login, once */
+  takeDeviceLogin: {
+    input: { body: TakeDeviceLoginRequest };
+    answer: SessionResponse;
+  };
+  /** Who asks for a login */
+  getDeviceLogin: {
+    input: { path: { user_code: string } };
+    answer: DeviceLogin;
+  };
+  /** Refuse a login */
+  refuseDeviceLogin: {
+    input: { path: { user_code: string } };
+    answer: undefined;
+  };
+  /** Let the program that shows this code log in as the caller */
+  confirmDeviceLogin: {
+    input: { path: { user_code: string }; body?: EmptyRequest | undefined };
+    answer: undefined;
   };
   /** Re-enter the password, which allows this session destructive calls for five minutes */
   grantSudo: {
@@ -2117,6 +2180,11 @@ export const OPERATIONS = {
   requestPasswordReset: { method: 'POST', path: '/v1/auth/password-reset', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
   confirmPasswordReset: { method: 'POST', path: '/v1/auth/password-reset/confirm', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
   beginOidcSudo: { method: 'POST', path: '/v1/auth/oidc/sudo', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  askForDeviceLogin: { method: 'POST', path: '/v1/auth/device-logins', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  takeDeviceLogin: { method: 'POST', path: '/v1/auth/device-logins/token', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getDeviceLogin: { method: 'GET', path: '/v1/auth/device-logins/{user_code}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  refuseDeviceLogin: { method: 'DELETE', path: '/v1/auth/device-logins/{user_code}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  confirmDeviceLogin: { method: 'POST', path: '/v1/auth/device-logins/{user_code}/confirm', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
   grantSudo: { method: 'POST', path: '/v1/auth/sudo', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
   listSessions: { method: 'GET', path: '/v1/auth/sessions', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
   revokeOtherSessions: { method: 'DELETE', path: '/v1/auth/sessions', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
