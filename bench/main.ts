@@ -34,6 +34,7 @@ import { requestsBench } from './requests.ts';
 import { describeRun, MIN_RUNS, writeResults } from './results.ts';
 import { s3Bench } from './s3.ts';
 import { s3backerBench } from './s3backer.ts';
+import { secretsBench } from './secrets.ts';
 import { startBench } from './start.ts';
 import { webhooksBench } from './webhooks.ts';
 
@@ -51,6 +52,7 @@ const BENCHES: readonly Bench[] = [
   networkBench,
   filesBench,
   egressBench,
+  secretsBench,
   asAgent(encryptionBench),
   requestsBench,
   webhooksBench,
