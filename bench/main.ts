@@ -34,7 +34,11 @@ import { requestsBench } from './requests.ts';
 import { describeRun, MIN_RUNS, writeResults } from './results.ts';
 import { s3Bench } from './s3.ts';
 import { s3backerBench } from './s3backer.ts';
+
 import { scaleBench } from './scale.ts';
+
+import { secretsBench } from './secrets.ts';
+
 import { startBench } from './start.ts';
 import { webhooksBench } from './webhooks.ts';
 
@@ -52,6 +56,7 @@ const BENCHES: readonly Bench[] = [
   networkBench,
   filesBench,
   egressBench,
+  secretsBench,
   asAgent(encryptionBench),
   requestsBench,
   webhooksBench,
