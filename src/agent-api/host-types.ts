@@ -32,6 +32,8 @@ export const HostFacts = named('HostFacts', {
   isolation_problem: nullable(Text),
   /** Whether VMs can have a restricted egress; absent: no. */
   enforces_egress: Type.Optional(Type.Boolean()),
+  /** A hash of what two hosts must share for one to resume a VM from memory that the other saved; absent: not known. */
+  machine: Type.Optional(Sha256),
 });
 export type HostFacts = Of<typeof HostFacts>;
 

@@ -38,6 +38,8 @@ const EVICT_EVERY_MS = 6 * 3_600_000;
 
 export interface AgentFacts {
   readonly accelerator_reason: string;
+  /** What hosts share that can resume each other's VMs; null: not known. */
+  readonly machine: string | null;
   /** Isolates the guests' network; repeated. Returns the problem, if any. */
   readonly isolate: () => Promise<string | null>;
 }
@@ -264,6 +266,7 @@ export class Agent {
       memory_mib: Math.floor(totalmem() / 2 ** 20),
       images: images.map(({ id, version }) => ({ id, version })).slice(0, IMAGES_MAX),
       enforces_egress: this.#context.network !== null,
+      ...(this.#facts.machine === null ? {} : { machine: this.#facts.machine }),
       object_store_problem: this.#store_problem === null ? null : untrustedText(this.#store_problem),
     };
   }

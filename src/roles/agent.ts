@@ -22,6 +22,7 @@ import { type CgroupMounts, hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
 import { dataFolderId } from '../host/vm/egress-rules.ts';
 import { type Jail, openJail, refreshResolvers } from '../host/vm/jail.ts';
+import { machineHash } from '../host/vm/machine-traits.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import { readJoinToken } from '../launch/join.ts';
@@ -111,6 +112,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
     },
     {
       accelerator_reason: choice.reason,
+      machine: await machineHash(QEMU, { accel: choice.accel, network: network === null ? 'user' : 'tap' }),
       isolate: () =>
         isolate(paths.data, separate_users, { jail, jail_problem, network, network_problem, log }),
     },

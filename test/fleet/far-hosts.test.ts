@@ -10,7 +10,8 @@ import { after, before, type TestContext, test } from 'node:test';
 import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
 import { joinStreams } from '../../src/agent-api/join-streams.ts';
 import { parseJoinToken } from '../../src/agent-api/join-token.ts';
-import { addHost, drainHost, listHosts, removeHost } from '../../src/cli/host-commands.ts';
+import { cordonHost } from '../../src/cli/drain-commands.ts';
+import { addHost, listHosts, removeHost } from '../../src/cli/host-commands.ts';
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
@@ -254,15 +255,15 @@ test('a tunnel is half-open: one side may send after the other has ended', async
   assert((await heard.promise).equals(said));
 });
 
-test('a drained host gets no VM; a host with VMs is removed only with --lost', async () => {
+test('a cordoned host gets no VM; a host with VMs is removed only with --lost', async () => {
   const there = await running();
-  assert.match(await drainHost(onServer(), 'far', false), /takes no new VMs\. 3 still there/);
-  assert.match(await listHosts(onServer()), /far +draining +3/);
+  assert.match(await cordonHost(onServer(), 'far'), /takes no new VMs\. Its 3 VMs stay there/);
+  assert.match(await listHosts(onServer()), /far +cordoned +3/);
   const { id } = await api.instance(owner);
   await api.as(owner).post(`/v1/instances/${id}/vm`);
   assert.equal((await stateOf(api, owner, id)).host_id, api.host_id);
   await assert.rejects(removeHost(onServer(), 'local', false), /is this machine/);
-  await assert.rejects(removeHost(onServer(), 'far', false), /3 VMs are on far: drain it and stop them/);
+  await assert.rejects(removeHost(onServer(), 'far', false), /3 VMs are on far: drain it first/);
   assert.equal((await stateOf(api, owner, there.id)).state, 'running');
 
   await removeHost(onServer(), 'far', true);

@@ -65,8 +65,10 @@ before(async () => {
   await client.post(`/v1/instances/${instance.id}/vm`);
   once = await hostile.assigned(instance.id);
   await hostile.ready(instance.id);
-  await hostile.failed(instance.id);
-  await db.updateTable('hosts').set({ draining: true }).where('name', '=', 'hostile').execute();
+  await client.delete(`/v1/instances/${instance.id}/vm`);
+  await hostile.assigned(instance.id, 'it is to stop', ({ desired }) => desired === 'stopped');
+  await hostile.stopped(instance.id);
+  await db.updateTable('hosts').set({ cordoned: true }).where('name', '=', 'hostile').execute();
   await client.post(`/v1/instances/${instance.id}/vm`);
   now = await agent.assigned(instance.id);
   await agent.ready(instance.id);

@@ -23,16 +23,18 @@ async function onServer(
     identities: typeof import('../identity-commands.ts');
     orgs: typeof import('../org-commands.ts');
     hosts: typeof import('../host-commands.ts');
+    drains: typeof import('../drain-commands.ts');
   }) => Promise<string>,
 ): Promise<undefined> {
-  const [context, users, identities, orgs, hosts] = await Promise.all([
+  const [context, users, identities, orgs, hosts, drains] = await Promise.all([
     import('../server-context.ts'),
     import('../user-commands.ts'),
     import('../identity-commands.ts'),
     import('../org-commands.ts'),
     import('../host-commands.ts'),
+    import('../drain-commands.ts'),
   ]);
-  process.stdout.write(await work({ context, users, identities, orgs, hosts }));
+  process.stdout.write(await work({ context, users, identities, orgs, hosts, drains }));
 }
 
 /** Runs the program of npm start in this process, so that signals and exit code pass unchanged. */
@@ -159,28 +161,66 @@ export const SERVER_COMMANDS: readonly Command[] = [
     },
   },
   {
+    name: 'host show',
+    args: ['NAME'],
+    summary: 'show a host, and how far its drain is',
+    example: 'berth host show rack-2',
+    on_server: true,
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, drains }) => context.withServer((server) => drains.showHost(server, name))),
+  },
+  {
     name: 'host set',
     args: ['NAME'],
-    summary: 'set how much of another machine VMs may use',
-    example: 'berth host set rack-2 --memory 240',
+    summary: 'set labels and taints of a host, and how much of another machine VMs may use',
+    details:
+      'An instance with a host label (berth set NAME --host-label) runs only on hosts that have it. A host with a taint takes only instances that tolerate it (--tolerate).',
+    example: 'berth host set rack-2 --memory 240 --labels zone=b --taints gpu',
     on_server: true,
-    options: CAPACITY,
+    options: {
+      ...CAPACITY,
+      labels: { type: 'string', value: 'KEY=VALUE,…', help: "replaces the labels; '' for none" },
+      taints: { type: 'string', value: 'TAINT,…', help: "replaces the taints; '' for none" },
+    },
     run: ({ args: [name = ''], options }) =>
       onServer(({ context, hosts }) =>
-        context.withServer((server) => hosts.setHost(server, name, capacityOf(options))),
+        context.withServer((server) =>
+          hosts.setHost(server, name, {
+            ...capacityOf(options),
+            labels: options.text('labels'),
+            taints: options.text('taints'),
+          }),
+        ),
       ),
+  },
+  {
+    name: 'host cordon',
+    args: ['NAME'],
+    summary: 'place no more VMs on a host; the VMs there keep running',
+    example: 'berth host cordon rack-2',
+    on_server: true,
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, drains }) => context.withServer((server) => drains.cordonHost(server, name))),
   },
   {
     name: 'host drain',
     args: ['NAME'],
-    summary: 'place no more VMs on a host; the VMs there keep running',
+    summary: 'place no more VMs on a host, and move its VMs to other hosts, with their memory',
+    details:
+      'Each VM is suspended there and resumes on another host: the same memory, processes, SSH port and host key. Connections end. Where its memory cannot go, the VM stops and starts.',
     example: 'berth host drain rack-2',
     on_server: true,
-    options: { undo: { type: 'boolean', help: 'place VMs on it again' } },
-    run: ({ args: [name = ''], options }) =>
-      onServer(({ context, hosts }) =>
-        context.withServer((server) => hosts.drainHost(server, name, options.flag('undo'))),
-      ),
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, drains }) => context.withServer((server) => drains.drainHost(server, name))),
+  },
+  {
+    name: 'host uncordon',
+    args: ['NAME'],
+    summary: 'place VMs on a host again, and end its drain',
+    example: 'berth host uncordon rack-2',
+    on_server: true,
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, drains }) => context.withServer((server) => drains.uncordonHost(server, name))),
   },
   {
     name: 'host rm',
