@@ -17,8 +17,8 @@ export const REFRESH_PREFIX = 'berth_refr_';
 export const SUDO_PREFIX = 'berth_sudo_';
 /** Tokens in mails. */
 export const MAIL_PREFIX = 'berth_mail_';
-/** Tokens of hosts on other machines. */
-export const HOST_PREFIX = 'berth_host_';
+/** Lets a host on another machine join, once. Its credential then is its own: `berth_host_…`. */
+export const JOIN_PREFIX = 'berth_join_';
 /** Opens a console once. */
 export const CONSOLE_PREFIX = 'berth_cons_';
 /** Opens a stream to an exec once. */
@@ -28,7 +28,7 @@ export const PORT_TICKET_PREFIX = 'berth_ptix_';
 export const PORT_COOKIE_PREFIX = 'berth_pcky_';
 const PREFIXES = [
   ...([SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX] as const),
-  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, EXEC_TICKET_PREFIX, HOST_PREFIX] as const),
+  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, EXEC_TICKET_PREFIX, JOIN_PREFIX] as const),
   ...([PORT_TICKET_PREFIX, PORT_COOKIE_PREFIX] as const),
 ] as const;
 export type TokenPrefix = (typeof PREFIXES)[number];

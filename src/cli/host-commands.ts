@@ -2,9 +2,10 @@
 import { readFile } from 'node:fs/promises';
 import { composeJoinToken } from '../agent-api/join-token.ts';
 import { refusalOf } from '../agent-api/protocol.ts';
-import { HOST_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
+import { hashToken, JOIN_PREFIX, newToken } from '../auth/tokens.ts';
 import { pathsIn } from '../config/paths.ts';
 import { transaction } from '../db/pool.ts';
+import { requestRotation, setJoinToken } from '../hosts/credential-store.ts';
 import {
   countUnreleased,
   type FleetHost,
@@ -24,7 +25,7 @@ import { labelsText } from './commands/instance-rows.ts';
 import { drainLines } from './drain-commands.ts';
 import { EXIT } from './exit-codes.ts';
 import { bytes, cell, numberCell, sizeCell, timeCell } from './format.ts';
-import { lockHost } from './found-host.ts';
+import { findHost, lockHost } from './found-host.ts';
 import { NAME_RULE } from './numbers.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
 import { Terminal } from './terminal.ts';
@@ -91,7 +92,7 @@ function capacityIn({ cpus, memory }: GivenCapacity): SetCapacity {
   return { cpus: numberIn(cpus, '--cpus', CPUS_MAX), memory_mib: gib === null ? null : gib * MIB_A_GIB };
 }
 
-/** Prints the token of a new host, once. Without both sizes the host gets no VM. */
+/** Prints the join token of a new host. Without both sizes the host gets no VM. */
 export async function addHost(
   server: ServerContext,
   name: string,
@@ -101,14 +102,8 @@ export async function addHost(
   const capacity = capacityIn(given);
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
     throw new CommandError(NAME_RULE, { exit_code: EXIT.usage });
-  if (config.hosts_listen === null)
-    throw new CommandError(
-      'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
-    );
-  const certificate = await readFile(pathsIn(config.data_dir).hosts_tls_cert).catch(() => {
-    throw new CommandError('there is no certificate for hosts yet: start Berth once with BERTH_HOSTS_LISTEN');
-  });
-  const token = newToken(HOST_PREFIX);
+  const certificate = await hostsCertificate(config);
+  const token = newToken(JOIN_PREFIX);
   await transaction(db, async (tx) => {
     // Otherwise the new host would get these VMs, and restart them from their heads without a report of the loss.
     const left = await countUnreleased(tx, name);
@@ -125,6 +120,36 @@ export async function addHost(
     await noteOperator(tx, server, 'host.add', id, { name, ...capacity });
   });
   return `${composeJoinToken(token, certificate)}\n`;
+}
+
+async function hostsCertificate({ hosts_listen, data_dir }: ServerContext['config']): Promise<Buffer> {
+  if (hosts_listen === null)
+    throw new CommandError(
+      'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
+    );
+  return readFile(pathsIn(data_dir).hosts_tls_cert).catch(() => {
+    throw new CommandError('there is no certificate for hosts yet: start Berth once with BERTH_HOSTS_LISTEN');
+  });
+}
+
+/** Has the host replace its credential; with `join`, revokes it, and prints a token to join with anew. */
+export async function rotateHost(server: ServerContext, name: string, join: boolean): Promise<string> {
+  const certificate = join ? await hostsCertificate(server.config) : null;
+  return transaction(server.db, async (tx) => {
+    const host = await findHost(tx, name);
+    if (!host.remote)
+      throw new CommandError(`${name} is this machine, whose agent uses the token in its data folder`, {
+        exit_code: EXIT.state,
+      });
+    await noteOperator(tx, server, 'host.rotate', host.id, { name, join });
+    if (certificate === null) {
+      await requestRotation(tx, host.id);
+      return `${name} replaces its credential within seconds of its next report.\n`;
+    }
+    const token = newToken(JOIN_PREFIX);
+    await setJoinToken(tx, host.id, hashToken(token));
+    return `${composeJoinToken(token, certificate)}\n`;
+  });
 }
 
 export async function listHosts({ db }: ServerContext, terminal = new Terminal('human')): Promise<string> {
@@ -247,6 +272,6 @@ export async function removeHost(server: ServerContext, name: string, lost: bool
       );
     await markRemoved(tx, host.id);
     await noteOperator(tx, server, 'host.remove', host.id, { name, lost });
-    return `Removed ${name}, and revoked its token.\n`;
+    return `Removed ${name}, and revoked its credential.\n`;
   });
 }

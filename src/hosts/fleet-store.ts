@@ -4,6 +4,7 @@ import { sql } from 'kysely';
 import type { HostFacts } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import { type HostId, newId } from '../lib/ids.ts';
+import { newJoin } from './credential-store.ts';
 
 /** VMs of a removed host that are not yet failed or at rest, or whose flush is still open. */
 export async function countUnreleased(tx: Tx, name: string): Promise<number> {
@@ -32,20 +33,21 @@ export interface SetCapacity {
   readonly memory_mib: number | null;
 }
 
-/** Inserts a host, or brings back a removed one (maybe another machine). Null when the name is taken. */
+/** Inserts a host that may join with the token, or brings back a removed one (maybe another machine). Null when the name is taken. */
 export async function insertRemoteHost(
   tx: Tx,
   name: string,
-  token_hash: Buffer,
+  join_hash: Buffer,
   { cpus, memory_mib }: SetCapacity,
 ): Promise<HostId | null> {
   const capacity = { cpus, memory_mib };
+  const joining = { ...newJoin(join_hash), token_hash: randomBytes(32), next_token_hash: null };
   const row = await tx
     .insertInto('hosts')
     .values({
       id: newId('host'),
       name,
-      token_hash,
+      ...joining,
       last_seen_at: null,
       facts: null,
       remote: true,
@@ -55,7 +57,7 @@ export async function insertRemoteHost(
       conflict
         .column('name')
         .doUpdateSet({
-          token_hash,
+          ...joining,
           removed_at: null,
           lost_at: null,
           cordoned: false,
@@ -160,7 +162,13 @@ export async function uncordon(tx: Tx, id: HostId): Promise<void> {
 export async function markRemoved(tx: Tx, id: HostId): Promise<void> {
   await tx
     .updateTable('hosts')
-    .set({ removed_at: sql`now()`, token_hash: randomBytes(32), cordoned: true })
+    .set({
+      removed_at: sql`now()`,
+      token_hash: randomBytes(32),
+      next_token_hash: null,
+      join_hash: null,
+      cordoned: true,
+    })
     .where('id', '=', id)
     .execute();
 }

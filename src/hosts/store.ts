@@ -8,15 +8,6 @@ import type { Capacity } from './placement.ts';
 /** A host without a heartbeat for this long gets no new VM. */
 export const HOST_FRESH_SECONDS = 20;
 
-export async function findHostByToken(tx: Tx, token_hash: Buffer) {
-  return tx
-    .selectFrom('hosts')
-    .select(['id', 'name', 'remote', 'protocol'])
-    .where('token_hash', '=', token_hash)
-    .where('removed_at', 'is', null)
-    .executeTakeFirst();
-}
-
 /** Inserts the host of this name, or replaces its token. */
 export async function upsertHost(tx: Tx, name: string, token_hash: Buffer): Promise<HostId> {
   const row = await tx

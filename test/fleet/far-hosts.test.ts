@@ -9,7 +9,6 @@ import { join } from 'node:path';
 import { after, before, type TestContext, test } from 'node:test';
 import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
 import { joinStreams } from '../../src/agent-api/join-streams.ts';
-import { parseJoinToken } from '../../src/agent-api/join-token.ts';
 import { cordonHost } from '../../src/cli/drain-commands.ts';
 import { addHost, listHosts, removeHost } from '../../src/cli/host-commands.ts';
 import type { ServerContext } from '../../src/cli/server-context.ts';
@@ -25,9 +24,10 @@ import { createLog } from '../../src/lib/log.ts';
 import { expireHosts } from '../../src/tasks/expire-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
+import { joinWith } from '../support/remote-hosts.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
 import { dial, readAll, target } from '../support/sockets.ts';
-import { stateOf } from '../support/states.ts';
+import { onlyOn, stateOf } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
@@ -46,6 +46,7 @@ function onServer(settings: Record<string, string> = FLEET): ServerContext {
 }
 let origin: string;
 let token: string;
+let joined: { readonly token: string; readonly fingerprint: string };
 let far: ScriptedAgent;
 
 before(async () => {
@@ -75,13 +76,13 @@ test('a host is added on the server if it listens for hosts, and its token is sh
 });
 
 test('a host joins over TLS, and trusts only the certificate in its token', async () => {
-  const joining = parseJoinToken(token) ?? assert.fail('a token');
-  far = new ScriptedAgent(origin, joining.token, joining.fingerprint);
+  joined = await joinWith(origin, token);
+  far = new ScriptedAgent(origin, joined.token, joined.fingerprint);
   api.beforeClose(() => far.close());
   await far.connect({ ...FACTS, memory_mib: 2 * FACTS.memory_mib });
   assert.match(await listHosts(onServer()), /far +up +0 +0 B of \d+ TiB/);
-  const fingerprint = joining.fingerprint.replace(/^../, (byte) => (byte === '00' ? '01' : '00'));
-  const misled = new ControlPlaneClient({ address: origin, token: joining.token, fingerprint });
+  const fingerprint = joined.fingerprint.replace(/^../, (byte) => (byte === '00' ? '01' : '00'));
+  const misled = new ControlPlaneClient({ address: origin, token: joined.token, fingerprint });
   await assert.rejects(misled.heartbeat({ facts: FACTS, disks: [] }), (error: Error) => {
     assert(error instanceof ControlPlaneUnavailable);
     assert.match(String(error.cause), /not the one in the join token/);
@@ -108,7 +109,7 @@ test('TCP keep-alive notices a host that vanishes while idle', async (t) => {
 });
 
 test("the listener for hosts serves neither this machine's token nor the ingress's calls", async () => {
-  const { fingerprint, token: of_far } = parseJoinToken(token) ?? assert.fail('a token');
+  const { fingerprint, token: of_far } = joined;
   const refused = async (bearer: string, work: (client: ControlPlaneClient) => Promise<unknown>) => {
     const client = new ControlPlaneClient({ address: origin, token: bearer, fingerprint });
     const error = await work(client).then(() => null, String);
@@ -162,7 +163,10 @@ test('the current image comes from this machine; a remote host registers only wh
 
 const running = async (): Promise<InstanceOut> => {
   const instance = await api.instance(owner);
-  assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);
+  const { host_id } = await far.heartbeat();
+  await onlyOn(api, host_id, async () => {
+    assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);
+  });
   await far.assigned(instance.id);
   await far.ready(instance.id);
   return instance;

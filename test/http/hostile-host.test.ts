@@ -132,6 +132,8 @@ const REASON = { code: 'vm_died', message: 'It died.' };
 
 /** For each call what it says about the VM `vm`, and what it is answered. `null`: it names no instance. */
 const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer: unknown }) | null> = {
+  join: null,
+  rotate: null,
   lease: null,
   weaknesses: null,
   poll: null,
@@ -330,7 +332,8 @@ describe('calls about its own instance', () => {
 test('nonsense is 400 on every call, changes nothing, and affects nobody', async () => {
   const before_it = await everything();
   for (const { path, caller } of Object.values(ROUTES)) {
-    if (caller !== 'host') continue;
+    // A join takes another bearer than the others.
+    if (caller !== 'host' || path === ROUTES.join.path) continue;
     for (const body of [
       [],
       5,

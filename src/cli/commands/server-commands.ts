@@ -147,7 +147,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'host add',
     args: ['NAME'],
-    summary: 'add another machine, and print its token, which is shown only once',
+    summary: 'add another machine, and print its join token, which works once, within 24 hours',
     example: 'berth host add rack-2 --cpus 32 --memory 120 > token',
     on_server: true,
     options: CAPACITY,
@@ -156,7 +156,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
         context.withServer((server) => hosts.addHost(server, name, capacityOf(options))),
       );
       terminal.warn(
-        `Added ${name}. Its token is shown only once: put it into a file on that machine, set BERTH_HOST_TOKEN_FILE and BERTH_CONTROL_PLANE there, and run npm start.`,
+        `Added ${name}. Its token works once, within 24 hours: put it into a file on that machine, set BERTH_HOST_TOKEN_FILE and BERTH_CONTROL_PLANE there, and run npm start.`,
       );
     },
   },
@@ -223,9 +223,23 @@ export const SERVER_COMMANDS: readonly Command[] = [
       onServer(({ context, drains }) => context.withServer((server) => drains.uncordonHost(server, name))),
   },
   {
+    name: 'host rotate',
+    args: ['NAME'],
+    summary: 'have a host replace its credential; it does so every 30 days by itself',
+    details:
+      'With --join its credential is revoked at once, and the host joins with the token that is printed. Its VMs run on until its lease expires.',
+    example: 'berth host rotate rack-2',
+    on_server: true,
+    options: { join: { type: 'boolean', help: 'revoke the credential, and print a new join token' } },
+    run: ({ args: [name = ''], options }) =>
+      onServer(({ context, hosts }) =>
+        context.withServer((server) => hosts.rotateHost(server, name, options.flag('join'))),
+      ),
+  },
+  {
     name: 'host rm',
     args: ['NAME'],
-    summary: 'remove a host, and revoke its token',
+    summary: 'remove a host, and revoke its credential',
     example: 'berth host rm rack-2',
     on_server: true,
     options: { lost: { type: 'boolean', help: 'the machine is gone for good, with everything on it' } },
