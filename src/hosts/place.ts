@@ -27,12 +27,12 @@ export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
     );
   const need = await needOf(tx, wanted);
   for (let attempt = 0; attempt < TRIES; attempt++) {
-    const found = choose(await listCandidates(tx, wanted.org_id), need);
+    const found = choose(await listCandidates(tx, wanted), need);
     if ('reason' in found) throw unavailable(found.reason);
     const { host } = found;
     await saveBeforeLock(tx);
     await lockUse(tx, host.id);
-    if ('host' in choose(await listCandidates(tx, wanted.org_id, host.id), need)) return host.id;
+    if ('host' in choose(await listCandidates(tx, wanted, host.id), need)) return host.id;
     await releaseLock(tx);
   }
   throw unavailable('Every host filled up while the VM was being placed. Try again.');
@@ -41,7 +41,7 @@ export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
 /** What a placement would find now, without a lock. */
 export async function previewPlacement(tx: Tx, wanted: Wanted): Promise<Preview> {
   const need = await needOf(tx, wanted);
-  const found = choose(await listCandidates(tx, wanted.org_id), need);
+  const found = choose(await listCandidates(tx, wanted), need);
   if ('reason' in found) return found;
   const { machine } = found.host;
   return { host: found.host, same_machine: machine === null || machine === need.machine };

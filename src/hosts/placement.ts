@@ -23,8 +23,8 @@ export interface Candidate {
   /** Null: the operator has not set it yet. */
   readonly capacity: Capacity | null;
   readonly used_memory_mib: number;
-  /** The images that it has. */
-  readonly images: readonly string[];
+  /** It has the image that is needed, or none is. */
+  readonly has_image: boolean;
   readonly enforces_egress: boolean;
   readonly labels: Readonly<Record<string, string>>;
   readonly taints: readonly string[];
@@ -70,7 +70,7 @@ const RULES: readonly Rule[] = [
     reason: () => 'No connected host has a capacity yet. An operator must set it.',
   },
   {
-    admits: ({ images }, { image }) => image === null || images.includes(image),
+    admits: ({ has_image }, { image }) => image === null || has_image,
     reason: ({ image }) => `No connected host has the image "${image}".`,
   },
   {

@@ -38,7 +38,7 @@ export async function setProtocol(tx: Tx, id: HostId, protocol: number): Promise
  */
 export function capacityOf(host: {
   readonly remote: boolean;
-  readonly facts: HostFacts;
+  readonly facts: Pick<HostFacts, 'cpus' | 'memory_mib'>;
   readonly cpus: number | null;
   readonly memory_mib: number | null;
 }): Capacity | null {

@@ -1,46 +1,51 @@
 /** What VMs use of each host, as counters, and the hosts as a placement sees them. */
 import { sql } from 'kysely';
-import { fits } from '../agent-api/check.ts';
-import { HostFacts } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId, OrgId, VmId } from '../lib/ids.ts';
 import type { Candidate } from './placement.ts';
 import { capacityOf, HOST_FRESH_SECONDS } from './store.ts';
 
-/** Connected hosts, or `only` one. Read without a lock. */
+interface Row extends Omit<Candidate, 'capacity'> {
+  readonly remote: boolean;
+  readonly cpus: number | null;
+  readonly memory_mib: number | null;
+  readonly has_cpus: number;
+  readonly has_memory_mib: number;
+}
+
+/** What a candidate is looked at for. */
+export interface Sought {
+  readonly org_id: OrgId;
+  /** Null: any host can get it. */
+  readonly image: string | null;
+}
+
+/** Connected hosts, or `only` one. Read without a lock. Of the facts only what a placement needs: there are hundreds of hosts. */
 export async function listCandidates(
   tx: Tx,
-  org_id: OrgId,
+  sought: Sought,
   only: HostId | null = null,
 ): Promise<Candidate[]> {
-  const rows = await tx
-    .selectFrom('hosts as h')
-    .leftJoin('host_use as u', 'u.host_id', 'h.id')
-    .leftJoin('host_org_use as o', (join) => join.onRef('o.host_id', '=', 'h.id').on('o.org_id', '=', org_id))
-    .select(['h.id', 'h.facts', 'h.cordoned', 'h.remote', 'h.cpus', 'h.memory_mib', 'h.labels', 'h.taints'])
-    .select(['u.memory_mib as used_memory_mib', 'o.vms as org_vms'])
-    .where('h.last_seen_at', '>', sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`)
-    .where('h.facts', 'is not', null)
-    .where('h.lost_at', 'is', null)
-    .where('h.removed_at', 'is', null)
-    .$if(only !== null, (query) => query.where('h.id', '=', only))
-    .execute();
-  return rows.flatMap(({ id, facts, cordoned, labels, taints, org_vms, used_memory_mib, ...row }) => {
-    // An earlier version stored facts without validating them.
-    if (facts === null || !fits(HostFacts, facts)) return [];
-    return [
-      {
-        ...{ id, cordoned, labels, taints },
-        capacity: capacityOf({ ...row, facts }),
-        used_memory_mib: used_memory_mib ?? 0,
-        org_vms: org_vms ?? 0,
-        images: facts.images.map((image) => image.id),
-        // An agent that knows no policies does not say that it enforces them.
-        enforces_egress: facts.enforces_egress === true,
-        machine: facts.machine ?? null,
-      },
-    ];
-  });
+  const image = sought.image === null ? null : JSON.stringify([{ id: sought.image }]);
+  const { rows } = await sql<Row>`
+    select h.id, h.cordoned, h.remote, h.cpus, h.memory_mib, h.labels, h.taints,
+      coalesce(u.memory_mib, 0) as used_memory_mib, coalesce(o.vms, 0) as org_vms,
+      (h.facts->>'cpus')::float8 as has_cpus, (h.facts->>'memory_mib')::float8 as has_memory_mib,
+      h.facts->>'machine' as machine, ${image}::jsonb is null or h.facts->'images' @> ${image}::jsonb as has_image,
+      -- An agent that knows no policies does not say that it enforces them.
+      coalesce(h.facts->'enforces_egress' = 'true', false) as enforces_egress
+    from hosts h
+    left join host_use u on u.host_id = h.id
+    left join host_org_use o on o.host_id = h.id and o.org_id = ${sought.org_id}
+    where h.last_seen_at > now() - make_interval(secs => ${HOST_FRESH_SECONDS})
+      and h.facts is not null and h.lost_at is null and h.removed_at is null
+      -- An earlier version stored facts without validating them.
+      and jsonb_typeof(h.facts->'cpus') = 'number' and jsonb_typeof(h.facts->'memory_mib') = 'number'
+      and (${only}::text is null or h.id = ${only})`.execute(tx);
+  return rows.map(({ remote, cpus, memory_mib, has_cpus, has_memory_mib, ...row }) => ({
+    ...row,
+    capacity: capacityOf({ remote, cpus, memory_mib, facts: { cpus: has_cpus, memory_mib: has_memory_mib } }),
+  }));
 }
 
 /** What hosts share that can resume each other's memory; null: the host does not say. */

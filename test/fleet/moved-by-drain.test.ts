@@ -1,6 +1,8 @@
 /** Two hosts with real guests: a drain moves a running VM from one to the other, with its memory, and back from its disk. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
+import { once } from 'node:events';
+import { connect } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
@@ -17,6 +19,21 @@ const PATIENCE = { timeout_ms: 120_000, every_ms: 100 };
 /** It counts in its memory alone: a boot would begin at 1 again. */
 const COUNTER =
   'nohup sh -c "n=0; while :; do n=\\$((n+1)); echo \\$n > /run/count; sleep 0.2; done" > /dev/null 2>&1 & echo $! > /run/counter';
+
+/** What a server says first to a new connection. */
+async function greeting(port: number): Promise<string> {
+  const socket = connect({ host: '127.0.0.1', port });
+  try {
+    // The ingress takes part of a client's words before it waits.
+    socket.write('SSH-2.0-test\r\n');
+    const [first] = (await once(socket, 'data', { signal: AbortSignal.timeout(PATIENCE.timeout_ms) })) as [
+      Buffer,
+    ];
+    return String(first);
+  } finally {
+    socket.destroy();
+  }
+}
 
 describe('a host is drained', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600_000 }, () => {
   let server: S3Server;
@@ -64,6 +81,8 @@ describe('a host is drained', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 
     const counted = Number(await guest.sh('cat /run/count'));
     const began = performance.now();
     assert.match(await onServer('host', 'drain', 'local'), /its 1 VM move to other hosts/);
+    await until('it is under way', async () => (await guest.vm()).state !== 'running', PATIENCE);
+    const greeted = greeting(before.ssh.port);
     const there = await guest.becomes(
       'running elsewhere',
       ({ state, host_id }) => state === 'running' && host_id !== before.host_id,
@@ -71,6 +90,7 @@ describe('a host is drained', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 
     );
     t.diagnostic(`moved within ${Math.round(performance.now() - began)} ms`);
     assert.equal(there.reason?.code, 'resumed');
+    assert.match(await greeted, /^SSH-2\.0-/, 'a connection of meanwhile has waited');
     assert.equal(await guest.shAgain('cat /run/in-memory /srv/unflushed'), 'secret\nwritten');
     assert.equal(
       await guest.shAgain('cat /run/counter; kill -0 $(cat /run/counter) && echo lives'),
