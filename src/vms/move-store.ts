@@ -1,17 +1,19 @@
 /** VMs of draining hosts: which are to move, and which are under way. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
+import { HOST_FRESH_SECONDS } from '../hosts/store.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
 import type { VmState } from './model.ts';
 
 const STAYING_MAX = 1_000;
 
-/** Hosts that are drained and reachable. */
+/** Drained hosts that can do something: a VM of a silent one would only leave the state that its user knows. */
 export async function listDraining(tx: Tx): Promise<HostId[]> {
   const rows = await tx
     .selectFrom('hosts')
     .select('id')
     .where('draining', '=', true)
+    .where('last_seen_at', '>', sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`)
     .where('lost_at', 'is', null)
     .where('removed_at', 'is', null)
     .execute();

@@ -209,6 +209,12 @@ describe('a VM of a draining host', () => {
     await agent.connect(facts);
     await agent.heartbeat();
     await again();
+    const seen = (last_seen_at: Date) =>
+      db.updateTable('hosts').set({ last_seen_at }).where('name', '=', 'one').execute();
+    await seen(new Date(0));
+    await step();
+    assert.equal((await vmOf(id)).state, 'running', 'its host is silent');
+    await seen(new Date());
     await step();
     assert.equal((await vmOf(id)).state, 'suspending');
     await remove(instance);
