@@ -8,6 +8,7 @@
  * Everything is measured once, with many requests for each figure; `runs` counts the requests.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { readdirSync, readFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
@@ -15,7 +16,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
-import { HOST_PREFIX, hashToken, newToken } from '../src/auth/tokens.ts';
+import { hashToken } from '../src/auth/tokens.ts';
 import { pathsIn } from '../src/config/paths.ts';
 import { runningDatabaseUrl } from '../src/launch/embedded-postgres.ts';
 import { messageOf } from '../src/lib/errors.ts';
@@ -235,7 +236,7 @@ async function simulateHosts(installation: Installation, db: pg.Client): Promise
   const program = join(import.meta.dirname, 'simulated-hosts.ts');
   const child = spawn(process.execPath, [program, agent_api_socket], { stdio: ['pipe', 'pipe', 'inherit'] });
   for (let at = 0; at < HOSTS; at++) {
-    const token = newToken(HOST_PREFIX);
+    const token = `berth_host_${randomBytes(32).toString('base64url')}`;
     await db.query('insert into hosts (id, name, token_hash) values ($1, $2, $3)', [
       newId('host'),
       `simulated-${at}`,

@@ -119,12 +119,14 @@ function forked({ who, it, data, nameOf }: Facts): string {
 function started({ who, it, cause, reason }: Facts): string {
   const how = reason['code'] === 'cold_boot' ? ', which lost its memory and booted' : '';
   if (cause === 'woken') return `A connection started ${it}${how}`;
+  if (cause === 'host_drain') return `${it} continues on another host, because its own is drained${how}`;
   if (cause === 'restart_on_failure') return `${it} was started again after it had failed${how}`;
   return `${who} ${reason['code'] === 'resumed' ? 'resumed' : 'started'} ${it}${how}`;
 }
 
 function stopped({ who, it, cause, generation }: Facts): string {
   if (cause === 'idle') return `${who} stopped ${it}, which was idle${generation}`;
+  if (cause === 'host_drain') return `${it} stopped to move to another host${generation}`;
   if (cause === 'guest_poweroff') return `The guest of ${it} powered off${generation}`;
   return `${who} stopped ${it}${generation}`;
 }

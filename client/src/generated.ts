@@ -142,6 +142,12 @@ export type ChangeInstanceRequest = {
     /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
     allow?: Array<string> | undefined;
   } | undefined;
+  placement?: {
+    /** A host must have all of these labels. What it has says its operator */
+    host_labels?: Record<string, string> | undefined;
+    /** Taints of hosts that the instance tolerates. A host with any other taint does not get it */
+    tolerations?: Array<string> | undefined;
+  } | undefined;
   /** Can be changed while the VM is stopped; applies from the next start */
   cpus?: number | undefined;
   /** Can be changed while the VM is stopped; applies from the next start */
@@ -294,6 +300,12 @@ export type CreateInstanceRequest = {
     mode?: EgressMode | undefined;
     /** Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow` */
     allow?: Array<string> | undefined;
+  } | undefined;
+  placement?: {
+    /** A host must have all of these labels. What it has says its operator */
+    host_labels?: Record<string, string> | undefined;
+    /** Taints of hosts that the instance tolerates. A host with any other taint does not get it */
+    tolerations?: Array<string> | undefined;
   } | undefined;
   /** A script that root runs once, at the first boot, with /bin/sh unless its first line names another interpreter; at most 64 KiB in UTF-8. Its output is in the console log. The API never shows it, and a fork does not run it */
   user_data?: string | undefined;
@@ -604,6 +616,7 @@ export type Instance = {
   auto_flush_seconds: number | null;
   generations_keep: GenerationsKeep;
   egress: Egress;
+  placement: Placement;
   ssh: SshAddress;
   /** The guest's SSH host keys as of its last boot; empty before the first */
   host_keys: Array<HostKey>;
@@ -1028,9 +1041,11 @@ export type OperatorHost = {
   name: string;
   /** On another machine than the server */
   remote: boolean;
-  /** `expected`: added, and not seen yet. `silent`: no report in 20 s. `lost`: its lease has expired. `refused`: it speaks another version of the protocol */
-  state: 'up' | 'draining' | 'expected' | 'silent' | 'lost' | 'refused';
+  /** `cordoned`: gets no new VM. `draining`: and its VMs move to other hosts. `drained`: and it has none. `expected`: added, and not seen yet. `silent`: no report in 20 s. `lost`: its lease has expired. `refused`: it speaks another version of the protocol */
+  state: 'up' | 'cordoned' | 'draining' | 'drained' | 'expected' | 'silent' | 'lost' | 'refused';
   last_seen_at: string | null;
+  labels: Record<string, string>;
+  taints: Array<string>;
   lease_seconds: number | null;
   /** VMs that are not stopped, suspended or failed */
   vms: number;
@@ -1128,6 +1143,13 @@ export type PasskeyOptionsResponse = {
 export type PingWebhookResponse = {
   /** The `webhook-id` of the ping */
   event_id: string;
+};
+
+export type Placement = {
+  /** A host must have all of these labels. What it has says its operator */
+  host_labels: Record<string, string>;
+  /** Taints of hosts that the instance tolerates. A host with any other taint does not get it */
+  tolerations: Array<string>;
 };
 
 export type Port = {

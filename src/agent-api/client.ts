@@ -28,6 +28,11 @@ export class ProtocolRefused extends ControlPlaneUnavailable {
   override name = 'ProtocolRefused';
 }
 
+/** The token is unknown, revoked, or was used up. */
+export class CredentialRefused extends Error {
+  override name = 'CredentialRefused';
+}
+
 /** The instance's newest VM is on another host, so the control plane does not return the head of its disk. */
 export class DiskElsewhere extends Error {
   override name = 'DiskElsewhere';
@@ -52,7 +57,8 @@ const AUTHORISE_MS = 2_500;
 export interface ControlPlaneAddress {
   /** `unix:/path/control.sock` or `http(s)://host:port`. */
   readonly address: string;
-  readonly token: string;
+  /** A function where it changes. */
+  readonly token: string | (() => string);
   /** Of the certificate that the control plane must show (`X509Certificate.fingerprint256`). */
   readonly fingerprint?: string;
 }
@@ -73,7 +79,7 @@ function pinnedConnector(fingerprint: string): buildConnector.connector {
 
 export class ControlPlaneClient {
   readonly #origin: string;
-  readonly #token: string;
+  readonly #token: () => string;
   readonly #agent: Agent;
   /** For renewals alone, so that no other call delays them. */
   readonly #lease: Agent;
@@ -88,13 +94,22 @@ export class ControlPlaneClient {
     this.#onNegotiated = onNegotiated;
     const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
     this.#origin = socket === undefined ? address.replace(/\/$/, '') : 'http://control-plane';
-    this.#token = token;
+    this.#token = typeof token === 'string' ? () => token : token;
     const plain = socket === undefined ? {} : { socketPath: socket };
     const connect = fingerprint === undefined ? plain : pinnedConnector(fingerprint);
     this.#agent = new Agent({ connect, connections: 32 });
     this.#lease = new Agent({ connect, connections: 1 });
     // Each upgrade keeps its connection.
     this.#streams = new Agent({ connect });
+  }
+
+  /** With a join token as the client's token. */
+  join(body: Body<'join'>): Answer<'join'> {
+    return this.#post(ROUTES.join, body);
+  }
+
+  rotate(body: Body<'rotate'>): Answer<'rotate'> {
+    return this.#post(ROUTES.rotate, body);
   }
 
   heartbeat(body: Body<'heartbeat'>): Answer<'heartbeat'> {
@@ -253,7 +268,7 @@ export class ControlPlaneClient {
   }
 
   #headers() {
-    return { authorization: `Bearer ${this.#token}`, [PROTOCOL_HEADER]: String(AGENT_PROTOCOL) };
+    return { authorization: `Bearer ${this.#token()}`, [PROTOCOL_HEADER]: String(AGENT_PROTOCOL) };
   }
 
   async close(): Promise<void> {
@@ -291,6 +306,8 @@ export class ControlPlaneClient {
     this.#note(response.headers[PROTOCOL_HEADER], refusal);
     if (refusal !== null) throw new ProtocolRefused(refusal);
     if (status >= 500) throw new ControlPlaneUnavailable(`the control plane answers ${path} with ${status}`);
+    if (status === 401)
+      throw new CredentialRefused(`the control plane refuses ${path} with 401: ${text.slice(0, 300)}`);
     if (status !== 200)
       throw new Error(`the control plane refuses ${path} with ${status}: ${text.slice(0, 300)}`);
     const answer = parsed(text);

@@ -32,6 +32,8 @@ export const HostFacts = named('HostFacts', {
   isolation_problem: nullable(Text),
   /** Whether VMs can have a restricted egress; absent: no. */
   enforces_egress: Type.Optional(Type.Boolean()),
+  /** A hash of what two hosts must share for one to resume a VM from memory that the other saved; absent: not known. */
+  machine: Type.Optional(Sha256),
 });
 export type HostFacts = Of<typeof HostFacts>;
 
@@ -50,7 +52,14 @@ export const DiskReport = named('DiskReport', {
 export type DiskReport = Of<typeof DiskReport>;
 export const Heartbeat = named('Heartbeat', { facts: HostFacts, disks: listOf(DiskReport, DISKS_MAX) });
 export type Heartbeat = Of<typeof Heartbeat>;
-export const HeartbeatResponse = named('HeartbeatResponse', { host_id: HostId });
+export const HeartbeatResponse = named('HeartbeatResponse', {
+  host_id: HostId,
+  /** The host is to replace its credential; absent: no. */
+  rotate: Type.Optional(Type.Boolean()),
+});
+/** The SHA-256 of the credential that the host has made: the credential itself comes only with later calls. */
+export const CredentialRequest = named('CredentialRequest', { credential_sha256: Sha256 });
+export const CredentialResponse = named('CredentialResponse', { host_id: HostId });
 
 /** An image that this host has, by the hash of its root file system; `needed`: a disk on this host is about to be committed on top of it. */
 export const OfferedImage = named('OfferedImage', {

@@ -1,6 +1,7 @@
 /**
- * The join token of a remote host: its token and the SHA-256 of the control plane's certificate, `<token>.<43 base64url>`.
- * The host sends only the token, and only to a server with that certificate.
+ * The join token of a remote host: a token and the SHA-256 of the control plane's certificate, `<token>.<43 base64url>`. It works
+ * once: the host exchanges it for a credential of its own. The host sends only the token, and only to a server with that
+ * certificate.
  */
 import { X509Certificate } from 'node:crypto';
 
@@ -8,6 +9,8 @@ export interface JoinToken {
   readonly token: string;
   /** In Node's form: upper-case hexadecimal bytes with colons. */
   readonly fingerprint: string;
+  /** It is a credential itself, as `berth host add` printed it before there were one-time tokens. */
+  readonly is_credential: boolean;
 }
 
 export function composeJoinToken(token: string, certificate_pem: string | Buffer): string {
@@ -17,8 +20,9 @@ export function composeJoinToken(token: string, certificate_pem: string | Buffer
 
 /** Null when the text is not a join token. */
 export function parseJoinToken(text: string): JoinToken | null {
-  const match = /^(berth_host_[0-9A-Za-z]{49})\.([A-Za-z0-9_-]{43})$/.exec(text.trim());
-  if (!match?.[1] || !match[2]) return null;
-  const hex = Buffer.from(match[2], 'base64url').toString('hex').toUpperCase();
-  return { token: match[1], fingerprint: (hex.match(/../g) ?? []).join(':') };
+  const match = /^(berth_(join|host)_[0-9A-Za-z]{49})\.([A-Za-z0-9_-]{43})$/.exec(text.trim());
+  if (!match?.[1] || !match[3]) return null;
+  const hex = Buffer.from(match[3], 'base64url').toString('hex').toUpperCase();
+  const fingerprint = (hex.match(/../g) ?? []).join(':');
+  return { token: match[1], fingerprint, is_credential: match[2] === 'host' };
 }

@@ -13,6 +13,7 @@ export const VM_REASONS = [
   'woken',
   'restart_on_failure',
   'idle',
+  'host_drain',
   'flush_pending',
   'recovered',
   'cold_boot',

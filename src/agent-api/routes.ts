@@ -11,6 +11,8 @@ import { DeniedReport } from './egress-types.ts';
 import { ExecsReport } from './exec-types.ts';
 import { AnswerRequest, CallsRequest, CallsResponse } from './host-calls.ts';
 import {
+  CredentialRequest,
+  CredentialResponse,
   FindImageRequest,
   FindImageResponse,
   Heartbeat,
@@ -87,6 +89,18 @@ function route<Request extends TSchema, Response extends TSchema>(
 const Nothing = named('Nothing', {});
 
 export const ROUTES = {
+  join: route(
+    'join',
+    'Exchanges a join token, which is the bearer, for a credential of the host. Repeatable with the same credential.',
+    CredentialRequest,
+    CredentialResponse,
+  ),
+  rotate: route(
+    'rotate',
+    'Announces the next credential of the host. The present one is valid until a heartbeat comes with the next.',
+    CredentialRequest,
+    CredentialResponse,
+  ),
   lease: route('lease', 'Renews the lease of the host.', LeaseRequest, LeaseResponse),
   heartbeat: route('heartbeat', 'Reports the facts of the host and its disks.', Heartbeat, HeartbeatResponse),
   poll: route('poll', 'The assignments of the host. Held until they change.', PollRequest, PollResponse),

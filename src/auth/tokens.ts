@@ -19,8 +19,8 @@ export const SUDO_PREFIX = 'berth_sudo_';
 export const MAIL_PREFIX = 'berth_mail_';
 /** What a program asks with whether its login is confirmed. */
 export const DEVICE_PREFIX = 'berth_devc_';
-/** Tokens of hosts on other machines. */
-export const HOST_PREFIX = 'berth_host_';
+/** Lets a host on another machine join, once. Its credential then is its own: `berth_host_…`. */
+export const JOIN_PREFIX = 'berth_join_';
 /** Opens a console once. */
 export const CONSOLE_PREFIX = 'berth_cons_';
 /** Opens a stream to an exec once. */
@@ -30,7 +30,7 @@ export const PORT_TICKET_PREFIX = 'berth_ptix_';
 export const PORT_COOKIE_PREFIX = 'berth_pcky_';
 const PREFIXES = [
   ...([SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX] as const),
-  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, EXEC_TICKET_PREFIX, HOST_PREFIX] as const),
+  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, EXEC_TICKET_PREFIX, JOIN_PREFIX] as const),
   ...([PORT_TICKET_PREFIX, PORT_COOKIE_PREFIX, DEVICE_PREFIX] as const),
 ] as const;
 export type TokenPrefix = (typeof PREFIXES)[number];

@@ -2,9 +2,10 @@
 import { readFile } from 'node:fs/promises';
 import { composeJoinToken } from '../agent-api/join-token.ts';
 import { refusalOf } from '../agent-api/protocol.ts';
-import { HOST_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
+import { hashToken, JOIN_PREFIX, newToken } from '../auth/tokens.ts';
 import { pathsIn } from '../config/paths.ts';
-import { type Tx, transaction } from '../db/pool.ts';
+import { transaction } from '../db/pool.ts';
+import { requestRotation, setJoinToken } from '../hosts/credential-store.ts';
 import {
   countUnreleased,
   type FleetHost,
@@ -14,14 +15,17 @@ import {
   markRemoved,
   type SetCapacity,
   setCapacity,
-  setDraining,
+  setLabels,
 } from '../hosts/fleet-store.ts';
 import { hostState, isOfFleet } from '../hosts/host-state.ts';
-import { capacityOf, lockPlacement } from '../hosts/store.ts';
+import { capacityOf } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
+import { labelsText } from './commands/instance-rows.ts';
+import { drainLines } from './drain-commands.ts';
 import { EXIT } from './exit-codes.ts';
 import { bytes, cell, numberCell, sizeCell, timeCell } from './format.ts';
+import { findHost, lockHost } from './found-host.ts';
 import { NAME_RULE } from './numbers.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
 import { Terminal } from './terminal.ts';
@@ -47,12 +51,48 @@ function numberIn(text: string | undefined, what: string, max: number): number |
   return number;
 }
 
+/** As typed, separated by commas; empty: none. */
+export interface GivenLabels {
+  readonly labels?: string | undefined;
+  readonly taints?: string | undefined;
+}
+
+const LABEL = /^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$/;
+const TAINT = /^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}(=[^\p{C},]{0,255})?$/u;
+const LABELS_MAX = 64;
+
+function wordsIn(text: string): string[] {
+  const words = text.split(',').filter((each) => each !== '');
+  if (words.length <= LABELS_MAX) return words;
+  throw new CommandError(`a host has at most ${LABELS_MAX} labels and taints`, { exit_code: EXIT.usage });
+}
+
+function labelsIn(text: string | undefined): Record<string, string> | null {
+  if (text === undefined) return null;
+  return Object.fromEntries(
+    wordsIn(text).map((each) => {
+      const at = each.indexOf('=');
+      if (at < 1 || !LABEL.test(each.slice(0, at)) || !TAINT.test(each))
+        throw new CommandError(`--labels takes KEY=VALUE,…, not ${each}`, { exit_code: EXIT.usage });
+      return [each.slice(0, at), each.slice(at + 1)];
+    }),
+  );
+}
+
+function taintsIn(text: string | undefined): string[] | null {
+  if (text === undefined) return null;
+  const words = [...new Set(wordsIn(text))];
+  const wrong = words.find((each) => !TAINT.test(each));
+  if (wrong === undefined) return words;
+  throw new CommandError(`--taints takes KEY or KEY=VALUE,…, not ${wrong}`, { exit_code: EXIT.usage });
+}
+
 function capacityIn({ cpus, memory }: GivenCapacity): SetCapacity {
   const gib = numberIn(memory, '--memory', MEMORY_MAX_GIB);
   return { cpus: numberIn(cpus, '--cpus', CPUS_MAX), memory_mib: gib === null ? null : gib * MIB_A_GIB };
 }
 
-/** Prints the token of a new host, once. Without both sizes the host gets no VM. */
+/** Prints the join token of a new host. Without both sizes the host gets no VM. */
 export async function addHost(
   server: ServerContext,
   name: string,
@@ -62,14 +102,8 @@ export async function addHost(
   const capacity = capacityIn(given);
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
     throw new CommandError(NAME_RULE, { exit_code: EXIT.usage });
-  if (config.hosts_listen === null)
-    throw new CommandError(
-      'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
-    );
-  const certificate = await readFile(pathsIn(config.data_dir).hosts_tls_cert).catch(() => {
-    throw new CommandError('there is no certificate for hosts yet: start Berth once with BERTH_HOSTS_LISTEN');
-  });
-  const token = newToken(HOST_PREFIX);
+  const certificate = await hostsCertificate(config);
+  const token = newToken(JOIN_PREFIX);
   await transaction(db, async (tx) => {
     // Otherwise the new host would get these VMs, and restart them from their heads without a report of the loss.
     const left = await countUnreleased(tx, name);
@@ -88,8 +122,39 @@ export async function addHost(
   return `${composeJoinToken(token, certificate)}\n`;
 }
 
+async function hostsCertificate({ hosts_listen, data_dir }: ServerContext['config']): Promise<Buffer> {
+  if (hosts_listen === null)
+    throw new CommandError(
+      'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
+    );
+  return readFile(pathsIn(data_dir).hosts_tls_cert).catch(() => {
+    throw new CommandError('there is no certificate for hosts yet: start Berth once with BERTH_HOSTS_LISTEN');
+  });
+}
+
+/** Has the host replace its credential; with `join`, revokes it, and prints a token to join with anew. */
+export async function rotateHost(server: ServerContext, name: string, join: boolean): Promise<string> {
+  const certificate = join ? await hostsCertificate(server.config) : null;
+  return transaction(server.db, async (tx) => {
+    const host = await findHost(tx, name);
+    if (!host.remote)
+      throw new CommandError(`${name} is this machine, whose agent uses the token in its data folder`, {
+        exit_code: EXIT.state,
+      });
+    await noteOperator(tx, server, 'host.rotate', host.id, { name, join });
+    if (certificate === null) {
+      await requestRotation(tx, host.id);
+      return `${name} replaces its credential within seconds of its next report.\n`;
+    }
+    const token = newToken(JOIN_PREFIX);
+    await setJoinToken(tx, host.id, hashToken(token));
+    return `${composeJoinToken(token, certificate)}\n`;
+  });
+}
+
 export async function listHosts({ db }: ServerContext, terminal = new Terminal('human')): Promise<string> {
   const rows = (await listFleet(db)).filter(isOfFleet);
+  const drains = await Promise.all(rows.map((host) => drainLines(db, host)));
   const listed = terminal.listText(rows, {
     headings: ['NAME', 'STATE', 'VMS', 'MEMORY', 'ACCELERATOR', 'LAST SEEN'],
     row: (host) => [
@@ -101,12 +166,14 @@ export async function listHosts({ db }: ServerContext, terminal = new Terminal('
       timeCell(host.last_seen_at ? rfc3339(host.last_seen_at) : null),
     ],
     more: {
-      headings: ['MOST MEMORY', 'CPUS', 'ID'],
-      row: ({ id, remote, facts, cpus, memory_mib }) => {
+      headings: ['MOST MEMORY', 'CPUS', 'LABELS', 'TAINTS', 'ID'],
+      row: ({ id, remote, facts, cpus, memory_mib, labels, taints }) => {
         const capacity = facts === null ? null : capacityOf({ remote, facts, cpus, memory_mib });
         return [
           sizeCell(capacity ? capacity.memory_mib * MIB : null),
           numberCell(capacity?.cpus ?? null),
+          labelsText(labels) || '-',
+          taints.join(', ') || '-',
           id,
         ];
       },
@@ -114,7 +181,9 @@ export async function listHosts({ db }: ServerContext, terminal = new Terminal('
     quiet: ({ name }) => name,
     empty: 'No hosts.',
   });
-  return terminal.format === 'human' ? listed + rows.flatMap(remarksOn).join('') : listed;
+  return terminal.format === 'human'
+    ? listed + [...rows.flatMap(remarksOn), ...drains.flat()].join('')
+    : listed;
 }
 
 /** Used and available memory. */
@@ -138,14 +207,32 @@ function remarksOn({ name, remote, cpus, memory_mib, protocol }: FleetHost): str
   return remarks;
 }
 
-/** Sets what VMs may use of a remote host. An omitted size stays. */
-export async function setHost(server: ServerContext, name: string, given: GivenCapacity): Promise<string> {
+/** Sets labels and taints, and what VMs may use of a remote host. What is omitted stays. */
+export async function setHost(
+  server: ServerContext,
+  name: string,
+  given: GivenCapacity & GivenLabels,
+): Promise<string> {
   const asked = capacityIn(given);
-  if (asked.cpus === null && asked.memory_mib === null)
-    throw new CommandError('give --cpus N, --memory GIB, or both', { exit_code: EXIT.usage });
+  const labels = labelsIn(given.labels);
+  const taints = taintsIn(given.taints);
+  const sized = asked.cpus !== null || asked.memory_mib !== null;
+  if (!sized && labels === null && taints === null)
+    throw new CommandError('give --cpus N, --memory GIB, --labels KEY=VALUE,… or --taints TAINT,…', {
+      exit_code: EXIT.usage,
+    });
   return transaction(server.db, async (tx) => {
-    await lockPlacement(tx);
-    const host = await findHost(tx, name);
+    const host = await lockHost(tx, name);
+    if (labels !== null || taints !== null)
+      await setLabels(tx, host.id, { labels: labels ?? host.labels, taints: taints ?? host.taints });
+    const words = {
+      ...(labels === null ? {} : { labels: labelsText(labels) }),
+      ...(taints === null ? {} : { taints: taints.join(', ') }),
+    };
+    if (!sized) {
+      await noteOperator(tx, server, 'host.set', host.id, { name, ...words });
+      return `Changed ${name}. Its VMs stay; the next placements go by it.\n`;
+    }
     if (!host.remote)
       throw new CommandError(
         `${name} is this machine, which measures its own capacity; only a remote host's can be set`,
@@ -155,7 +242,7 @@ export async function setHost(server: ServerContext, name: string, given: GivenC
       memory_mib: asked.memory_mib ?? host.memory_mib,
     };
     await setCapacity(tx, host.id, capacity);
-    await noteOperator(tx, server, 'host.set', host.id, { name, ...capacity });
+    await noteOperator(tx, server, 'host.set', host.id, { name, ...capacity, ...words });
     const { cpus, memory_mib } = capacity;
     if (cpus === null) return `${name} gets no VM before --cpus is set too.\n`;
     if (memory_mib === null) return `${name} gets no VM before --memory is set too.\n`;
@@ -163,34 +250,19 @@ export async function setHost(server: ServerContext, name: string, given: GivenC
   });
 }
 
-/** Places no more VMs there; running ones continue. */
-export async function drainHost(server: ServerContext, name: string, undo: boolean): Promise<string> {
-  const host = await transaction(server.db, async (tx) => {
-    const found = await findHost(tx, name);
-    await setDraining(tx, found.id, !undo);
-    await noteOperator(tx, server, undo ? 'host.undrain' : 'host.drain', found.id, { name });
-    return found;
-  });
-  if (undo) return `${name} takes VMs again.\n`;
-  return host.vms === 0
-    ? `${name} takes no new VMs, and has none.\n`
-    : `${name} takes no new VMs. ${host.vms} still there: each moves at its next stop and start.\n`;
-}
-
 /** `lost`: the machine is gone for good, with its VMs. */
 export async function removeHost(server: ServerContext, name: string, lost: boolean): Promise<string> {
   return transaction(server.db, async (tx) => {
-    await lockPlacement(tx);
-    const host = await findHost(tx, name);
+    const host = await lockHost(tx, name);
     if (!host.remote)
       throw new CommandError(`${name} is this machine, which cannot be removed`, {
-        next: `berth host drain ${name}`,
+        next: `berth host cordon ${name}`,
         exit_code: EXIT.state,
       });
     const unsaved = await listUnsaved(tx, host.id);
     if (!lost && host.vms > 0)
       throw new CommandError(
-        `${host.vms} VMs are on ${name}: drain it and stop them, or give --lost if that machine is gone for good`,
+        `${host.vms} VMs are on ${name}: drain it first, or give --lost if that machine is gone for good`,
         { exit_code: EXIT.state },
       );
     if (!lost && unsaved.length > 0)
@@ -200,16 +272,6 @@ export async function removeHost(server: ServerContext, name: string, lost: bool
       );
     await markRemoved(tx, host.id);
     await noteOperator(tx, server, 'host.remove', host.id, { name, lost });
-    return `Removed ${name}, and revoked its token.\n`;
+    return `Removed ${name}, and revoked its credential.\n`;
   });
-}
-
-async function findHost(tx: Tx, name: string): Promise<FleetHost> {
-  const found = (await listFleet(tx)).find((each) => each.name === name);
-  if (!found)
-    throw new CommandError(`there is no host ${name}`, {
-      next: 'berth host ls',
-      exit_code: EXIT.not_found,
-    });
-  return found;
 }

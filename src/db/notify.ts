@@ -21,6 +21,7 @@ export type Topic =
   | 'exec'
   | 'routes'
   | 'deleting'
+  | 'moving'
   | 'events'
   | 'notifications'
   | 'mail'

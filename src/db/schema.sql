@@ -220,6 +220,23 @@ create table generations (
   constraint generations_trigger_check CHECK ((trigger = ANY (ARRAY['request'::text, 'auto'::text, 'stop'::text, 'suspend'::text, 'import'::text, 'fork'::text, 'restore'::text])))
 );
 
+create table host_org_use (
+  host_id text not null,
+  org_id text not null,
+  vms integer not null default 0,
+  constraint host_org_use_pkey PRIMARY KEY (host_id, org_id),
+  constraint host_org_use_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id) ON DELETE CASCADE,
+  constraint host_org_use_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE
+);
+
+create table host_use (
+  host_id text not null,
+  vms integer not null default 0,
+  memory_mib bigint not null default 0,
+  constraint host_use_pkey PRIMARY KEY (host_id),
+  constraint host_use_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id) ON DELETE CASCADE
+);
+
 create table hosts (
   id text not null,
   name text not null,
@@ -236,8 +253,19 @@ create table hosts (
   cpus integer,
   memory_mib integer,
   protocol integer,
+  labels jsonb not null default '{}'::jsonb,
+  taints text[] not null default '{}'::text[],
+  cordoned boolean not null default false,
+  drain_vms integer,
+  join_hash bytea,
+  join_expires_at timestamp with time zone,
+  next_token_hash bytea,
+  credential_since timestamp with time zone not null default now(),
+  rotate_requested boolean not null default false,
   constraint hosts_pkey PRIMARY KEY (id),
+  constraint hosts_join_hash_key UNIQUE (join_hash),
   constraint hosts_name_key UNIQUE (name),
+  constraint hosts_next_token_hash_key UNIQUE (next_token_hash),
   constraint hosts_token_hash_key UNIQUE (token_hash),
   constraint hosts_cpus_check CHECK ((cpus > 0)),
   constraint hosts_lease_ms_check CHECK ((lease_ms > 0)),
@@ -403,6 +431,8 @@ create table instances (
   egress_mode text not null default 'open'::text,
   egress_allow text[] not null default '{}'::text[],
   restart text not null default 'never'::text,
+  host_labels jsonb not null default '{}'::jsonb,
+  tolerations text[] not null default '{}'::text[],
   constraint instances_pkey PRIMARY KEY (id),
   constraint instances_org_id_name_key UNIQUE (org_id, name),
   constraint instances_ssh_port_key UNIQUE (ssh_port),
@@ -764,11 +794,15 @@ create table vms (
   commit_id uuid,
   resets integer not null default 0,
   restarted_at timestamp with time zone,
+  move text,
+  move_problem text,
+  move_after timestamp with time zone,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),
   constraint vms_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
   constraint vms_desired_check CHECK ((desired = ANY (ARRAY['running'::text, 'suspended'::text, 'stopped'::text]))),
+  constraint vms_move_check CHECK ((move = ANY (ARRAY['suspend'::text, 'stop'::text]))),
   constraint vms_state_check CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'restarting'::text, 'suspending'::text, 'suspended'::text, 'stopping'::text, 'stopped'::text, 'failed'::text])))
 );
 
@@ -876,6 +910,7 @@ CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) W
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
 CREATE INDEX free_ssh_ports_order ON public.free_ssh_ports USING btree (quarantined_at NULLS FIRST, port);
 CREATE INDEX generations_dropped ON public.generations USING btree (instance_id) WHERE (NOT retained);
+CREATE INDEX host_org_use_org ON public.host_org_use USING btree (org_id);
 CREATE INDEX http_cookies_port ON public.http_cookies USING btree (port_id);
 CREATE INDEX http_cookies_session ON public.http_cookies USING btree (session_id, port_id, created_at);
 CREATE UNIQUE INDEX http_hostnames_active ON public.http_hostnames USING btree (hostname) WHERE (active_at IS NOT NULL);
@@ -920,6 +955,7 @@ CREATE INDEX usage_hours_old ON public.usage_hours USING btree (hour);
 CREATE INDEX usage_hours_page ON public.usage_hours USING btree (org_id, hour DESC, instance_id DESC);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 CREATE INDEX vms_host ON public.vms USING btree (host_id) WHERE (state <> 'stopped'::text);
+CREATE INDEX vms_moving ON public.vms USING btree (instance_id) WHERE (move IS NOT NULL);
 CREATE INDEX vms_stopped_at ON public.vms USING btree (stopped_at);
 CREATE INDEX webhook_attempts_at ON public.webhook_attempts USING brin (at);
 CREATE INDEX webhook_deliveries_failed ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE (state = 'failed'::text);

@@ -22,6 +22,7 @@ import type { AuditTables } from './audit-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
 import type { ExecTables } from './exec-tables.ts';
+import type { HostTables } from './host-tables.ts';
 import type { HttpTables } from './http-tables.ts';
 import type { IdentityTables } from './identity-tables.ts';
 import type { SecretTables } from './secret-tables.ts';
@@ -76,6 +77,7 @@ export interface Database
     SecretTables,
     UsageTables,
     VmTables,
+    HostTables,
     WebhookTables {
   users: {
     id: UserId;
@@ -235,6 +237,15 @@ export interface Database
     cpus: Generated<number | null>;
     memory_mib: Generated<number | null>;
     protocol: Generated<number | null>;
+    labels: ColumnType<Record<string, string>, string | undefined, string>;
+    taints: Generated<string[]>;
+    cordoned: Generated<boolean>;
+    drain_vms: Generated<number | null>;
+    join_hash: Generated<Buffer | null>;
+    join_expires_at: Generated<Date | null>;
+    next_token_hash: Generated<Buffer | null>;
+    credential_since: Generated<Date>;
+    rotate_requested: Generated<boolean>;
   };
   instances: {
     id: InstanceId;
@@ -256,6 +267,8 @@ export interface Database
     egress_mode: Generated<EgressMode>;
     egress_allow: Generated<string[]>;
     forked_from: NullableJson<ForkedFrom>;
+    host_labels: ColumnType<Record<string, string>, string | undefined, string>;
+    tolerations: Generated<string[]>;
     ssh_port: number;
     ssh_host: Generated<string>;
     host_keys: NullableJson<HostKey[]>;

@@ -46,6 +46,10 @@ export interface VmTables {
     generation: Generated<number>;
     commit_id: string | null;
     restarted_at: Date | null;
+    /** It is to continue on another host: by its memory, or from its disk. */
+    move: Generated<'suspend' | 'stop' | null>;
+    move_problem: Generated<string | null>;
+    move_after: Generated<Date | null>;
   };
   memory_images: {
     key: string;

@@ -34,10 +34,16 @@ const ROOT_USE_EVERY = 12;
 /** How long a heartbeat waits for one guest or QEMU. */
 const GUEST_MS = 2_000;
 const ORPHAN_EXIT_MS = 5_000;
+/** How often the log repeats what the host waits for. */
+const WAITING_EVERY_MS = 60_000;
 const EVICT_EVERY_MS = 6 * 3_600_000;
 
 export interface AgentFacts {
   readonly accelerator_reason: string;
+  /** What hosts share that can resume each other's VMs; null: not known. */
+  readonly machine: string | null;
+  /** Replaces the credential of this host, where it has one of its own. */
+  readonly rotateCredential: () => Promise<void>;
   /** Isolates the guests' network; repeated. Returns the problem, if any. */
   readonly isolate: () => Promise<string | null>;
 }
@@ -124,6 +130,7 @@ export class Agent {
 
   async #polls(signal: AbortSignal): Promise<void> {
     let seen: string | null = null;
+    let say_again_ms = 0;
     for (let failures = 0; !signal.aborted; ) {
       try {
         const answer = await this.#context.client.poll({ seen }, signal);
@@ -132,8 +139,13 @@ export class Agent {
         this.#evictStale();
       } catch (error) {
         if (signal.aborted) return;
-        if (failures === 6)
-          this.#context.log.warn({ reason: messageOf(error) }, 'the control plane is away; VMs run on');
+        if (failures === 6 || (failures > 6 && performance.now() > say_again_ms)) {
+          say_again_ms = performance.now() + WAITING_EVERY_MS;
+          this.#context.log.warn(
+            { reason: messageOf(error), vms: this.#runners.size },
+            `waiting for the control plane; ${this.#context.lease.outlook}`,
+          );
+        }
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }
     }
@@ -176,10 +188,11 @@ export class Agent {
     for (let beat = 0; !signal.aborted; beat++) {
       if (beat % UPKEEP_EVERY === UPKEEP_EVERY - 1) await this.#upkeep();
       try {
-        await this.#context.client.heartbeat({
+        const { rotate } = await this.#context.client.heartbeat({
           facts: await this.#describe(),
           disks: await this.#disks(beat % ROOT_USE_EVERY === ROOT_USE_EVERY - 1),
         });
+        if (rotate) await this.#facts.rotateCredential();
       } catch (error) {
         this.#context.log.debug({ reason: messageOf(error) }, 'a heartbeat failed');
       }
@@ -264,6 +277,7 @@ export class Agent {
       memory_mib: Math.floor(totalmem() / 2 ** 20),
       images: images.map(({ id, version }) => ({ id, version })).slice(0, IMAGES_MAX),
       enforces_egress: this.#context.network !== null,
+      ...(this.#facts.machine === null ? {} : { machine: this.#facts.machine }),
       object_store_problem: this.#store_problem === null ? null : untrustedText(this.#store_problem),
     };
   }

@@ -4,6 +4,7 @@ import { sql } from 'kysely';
 import type { HostFacts } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import { type HostId, newId } from '../lib/ids.ts';
+import { newJoin } from './credential-store.ts';
 
 /** VMs of a removed host that are not yet failed or at rest, or whose flush is still open. */
 export async function countUnreleased(tx: Tx, name: string): Promise<number> {
@@ -32,20 +33,21 @@ export interface SetCapacity {
   readonly memory_mib: number | null;
 }
 
-/** Inserts a host, or brings back a removed one (maybe another machine). Null when the name is taken. */
+/** Inserts a host that may join with the token, or brings back a removed one (maybe another machine). Null when the name is taken. */
 export async function insertRemoteHost(
   tx: Tx,
   name: string,
-  token_hash: Buffer,
+  join_hash: Buffer,
   { cpus, memory_mib }: SetCapacity,
 ): Promise<HostId | null> {
   const capacity = { cpus, memory_mib };
+  const joining = { ...newJoin(join_hash), token_hash: randomBytes(32), next_token_hash: null };
   const row = await tx
     .insertInto('hosts')
     .values({
       id: newId('host'),
       name,
-      token_hash,
+      ...joining,
       last_seen_at: null,
       facts: null,
       remote: true,
@@ -55,10 +57,12 @@ export async function insertRemoteHost(
       conflict
         .column('name')
         .doUpdateSet({
-          token_hash,
+          ...joining,
           removed_at: null,
           lost_at: null,
+          cordoned: false,
           draining: false,
+          drain_vms: null,
           lease_ms: null,
           // No VM is placed there before its first heartbeat.
           last_seen_at: null,
@@ -77,7 +81,14 @@ export interface FleetHost {
   readonly id: HostId;
   readonly name: string;
   readonly remote: boolean;
+  /** Gets no new VM. */
+  readonly cordoned: boolean;
+  /** Its VMs are moved to other hosts. */
   readonly draining: boolean;
+  /** How many VMs it had when its drain began. */
+  readonly drain_vms: number | null;
+  readonly labels: Readonly<Record<string, string>>;
+  readonly taints: readonly string[];
   readonly lost_at: Date | null;
   readonly last_seen_at: Date | null;
   readonly facts: HostFacts | null;
@@ -94,14 +105,11 @@ export interface FleetHost {
 /** All hosts of the fleet, by name. */
 export async function listFleet(tx: Tx): Promise<FleetHost[]> {
   const { rows } = await sql<FleetHost>`
-    select h.id, h.name, h.remote, h.draining, h.lost_at, h.last_seen_at, h.facts,
-      h.cpus, h.memory_mib, h.protocol, h.lease_ms,
-      count(v.id) as vms, coalesce(sum(i.memory_mib), 0) as used_memory_mib
-    from hosts h
-    left join vms v on v.host_id = h.id and v.state not in ('stopped', 'suspended', 'failed')
-    left join instances i on i.id = v.instance_id
-    where h.removed_at is null
-    group by h.id order by h.name`.execute(tx);
+    select h.id, h.name, h.remote, h.cordoned, h.draining, h.drain_vms, h.labels, h.taints, h.lost_at, h.last_seen_at,
+      h.facts, h.cpus, h.memory_mib, h.protocol, h.lease_ms,
+      coalesce(u.vms, 0) as vms, coalesce(u.memory_mib, 0) as used_memory_mib
+    from hosts h left join host_use u on u.host_id = h.id
+    where h.removed_at is null order by h.name`.execute(tx);
   return rows;
 }
 
@@ -109,15 +117,58 @@ export async function setCapacity(tx: Tx, id: HostId, { cpus, memory_mib }: SetC
   await tx.updateTable('hosts').set({ cpus, memory_mib }).where('id', '=', id).execute();
 }
 
-export async function setDraining(tx: Tx, id: HostId, draining: boolean): Promise<void> {
-  await tx.updateTable('hosts').set({ draining }).where('id', '=', id).execute();
+export async function setLabels(
+  tx: Tx,
+  id: HostId,
+  { labels, taints }: Pick<FleetHost, 'labels' | 'taints'>,
+): Promise<void> {
+  await tx
+    .updateTable('hosts')
+    .set({ labels: JSON.stringify(labels), taints: [...taints] })
+    .where('id', '=', id)
+    .execute();
+}
+
+/** Call it under `lockUse`: no placement there that began before commits after it. */
+export async function cordon(tx: Tx, id: HostId): Promise<void> {
+  await tx.updateTable('hosts').set({ cordoned: true }).where('id', '=', id).execute();
+}
+
+/** Cordons it, and has the task `move-vms` move its VMs. */
+export async function drain(tx: Tx, id: HostId, vms: number): Promise<void> {
+  await tx
+    .updateTable('hosts')
+    .set({ cordoned: true, draining: true, drain_vms: vms })
+    .where('id', '=', id)
+    .execute();
+}
+
+/** VMs under way continue; the others stay. */
+export async function uncordon(tx: Tx, id: HostId): Promise<void> {
+  await tx
+    .updateTable('hosts')
+    .set({ cordoned: false, draining: false, drain_vms: null })
+    .where('id', '=', id)
+    .execute();
+  await tx
+    .updateTable('vms')
+    .set({ move_problem: null, move_after: null })
+    .where('host_id', '=', id)
+    .where('state', '=', 'running')
+    .execute();
 }
 
 /** Revokes its token. The task `expire-hosts` then fails its VMs. */
 export async function markRemoved(tx: Tx, id: HostId): Promise<void> {
   await tx
     .updateTable('hosts')
-    .set({ removed_at: sql`now()`, token_hash: randomBytes(32), draining: true })
+    .set({
+      removed_at: sql`now()`,
+      token_hash: randomBytes(32),
+      next_token_hash: null,
+      join_hash: null,
+      cordoned: true,
+    })
     .where('id', '=', id)
     .execute();
 }

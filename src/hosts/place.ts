@@ -1,54 +1,62 @@
-import type { Tx } from '../db/pool.ts';
-import type { EgressMode } from '../lib/egress-policy.ts';
-import { AppError } from '../lib/errors.ts';
-import type { HostId } from '../lib/ids.ts';
-import { isDisconnected, type LiveHost, listLiveHosts, lockPlacement } from './store.ts';
-
 /**
- * Chooses the host for a new boot: one that is connected and has the image and the memory, preferably the one that ran the
- * instance last, whose overlay may still be warm. Placements are serialised until the transaction's end, so that
- * concurrent ones cannot overcommit a host. @throws AppError UNAVAILABLE naming the missing resource
+ * Places a new boot. Placements wait for each other only on one host: the choice reads all hosts without a lock; then the chosen
+ * host's row of `host_use` is locked until the transaction's end, the host read again, and another one chosen if it no longer
+ * qualifies. So concurrent placements never promise memory twice.
  */
-export async function placeVm(
-  tx: Tx,
-  /** `image`: set when it is not in the object store, so that the host must have it. */
-  need: { image: string | null; cpus: number; memory_mib: number; egress_mode: EgressMode },
-  /** `unsaved`: it may have the only copy of some writes. No other host is chosen until it is back or lost. */
-  last: { id: HostId | null; unsaved: boolean },
-): Promise<LiveHost> {
-  await lockPlacement(tx);
-  const live = await listLiveHosts(tx);
-  if (last.id !== null && last.unsaved && (await isDisconnected(tx, last.id)))
+import type { Tx } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
+import type { HostId, OrgId } from '../lib/ids.ts';
+import { type Candidate, choose, type Need } from './placement.ts';
+import { isDisconnected } from './store.ts';
+import { listCandidates, lockUse, machineOf, releaseLock, saveBeforeLock } from './use-store.ts';
+
+/** More hosts than fill up during one placement. */
+const TRIES = 32;
+
+export interface Wanted extends Omit<Need, 'machine'> {
+  readonly org_id: OrgId;
+  /** There is memory to resume, which the last host saved. */
+  readonly resumes: boolean;
+}
+
+/** Locks the host's use until the transaction's end. @throws AppError UNAVAILABLE naming the missing resource */
+export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
+  if (wanted.last !== null && wanted.unsaved && (await isDisconnected(tx, wanted.last)))
     throw unavailable(
       'The host that ran it last is not connected, and may have the only copy of its last writes. Try again when it is back. If it is declared lost, the VM can start on another host.',
     );
-  if (live.length === 0) throw unavailable('No host is connected.');
-  const wanted = live.filter((host) => !host.draining);
-  if (wanted.length === 0) throw unavailable('Every connected host is being drained.');
-  const hosts = wanted.filter((host) => host.capacity !== null);
-  if (hosts.length === 0) throw unavailable('No connected host has a capacity yet. An operator must set it.');
-  const with_image = hosts.filter(
-    (host) => need.image === null || host.facts.images.some((image) => image.id === need.image),
-  );
-  if (with_image.length === 0) throw unavailable(`No connected host has the image "${need.image}".`);
-  const enforcing = with_image.filter(
-    // An agent that knows no policies does not say that it enforces them.
-    ({ facts }) => need.egress_mode === 'open' || facts.enforces_egress === true,
-  );
-  if (enforcing.length === 0)
-    throw unavailable(
-      `No connected host can enforce the egress mode "${need.egress_mode}". It takes a host where Berth runs as root with /dev/net/tun. Otherwise set the mode to open.`,
-    );
-  const fitting = enforcing.filter(({ capacity, used_memory_mib }) => {
-    if (capacity === null || (capacity.cpus !== null && capacity.cpus < need.cpus)) return false;
-    return capacity.memory_mib - used_memory_mib >= need.memory_mib;
-  });
-  const chosen = fitting.find((host) => host.id === last.id) ?? fitting[0];
-  if (!chosen)
-    throw unavailable(
-      `No connected host has ${need.cpus} cpus and ${need.memory_mib} MiB of memory left. Stop another VM, or make this one smaller.`,
-    );
-  return chosen;
+  const need = await needOf(tx, wanted);
+  for (let attempt = 0; attempt < TRIES; attempt++) {
+    const found = choose(await listCandidates(tx, wanted), need);
+    if ('reason' in found) throw unavailable(found.reason);
+    const { host } = found;
+    await saveBeforeLock(tx);
+    await lockUse(tx, host.id);
+    if ('host' in choose(await listCandidates(tx, wanted, host.id), need)) return host.id;
+    await releaseLock(tx);
+  }
+  throw unavailable('Every host filled up while the VM was being placed. Try again.');
+}
+
+/** What a placement would find now, without a lock. */
+export async function previewPlacement(tx: Tx, wanted: Wanted): Promise<Preview> {
+  const need = await needOf(tx, wanted);
+  const found = choose(await listCandidates(tx, wanted), need);
+  if ('reason' in found) return found;
+  const { machine } = found.host;
+  return { host: found.host, same_machine: machine === null || machine === need.machine };
+}
+
+export type Preview =
+  | { readonly reason: string }
+  | {
+      readonly host: Candidate;
+      /** It can resume memory of the last host; also if one of the two does not say. */
+      readonly same_machine: boolean;
+    };
+
+async function needOf(tx: Tx, { resumes, ...wanted }: Wanted): Promise<Need> {
+  return { ...wanted, machine: resumes && wanted.last !== null ? await machineOf(tx, wanted.last) : null };
 }
 
 function unavailable(message: string): AppError {

@@ -8,7 +8,13 @@ import { ERROR_CODES } from '../lib/errors.ts';
 import type { IdPrefix } from '../lib/ids.ts';
 import { RESTART_POLICIES } from '../lib/restart-policy.ts';
 import { VM_STATES } from '../vms/model.ts';
-import { EMAIL_PATTERN, NAME_PATTERN, PRINTABLE_PATTERN, WHOLE_NUMBER_PATTERN } from './validation-words.ts';
+import {
+  EMAIL_PATTERN,
+  LABEL_FILTER_PATTERN,
+  NAME_PATTERN,
+  PRINTABLE_PATTERN,
+  WHOLE_NUMBER_PATTERN,
+} from './validation-words.ts';
 
 export function closed<P extends Record<string, TSchema>>(properties: P) {
   return Type.Object(properties, { additionalProperties: false });
@@ -183,11 +189,13 @@ export const Vm = named('Vm', {
   disk: Disk,
 });
 const EXAMPLE_LABELS = { env: 'production' };
-export const Labels = Type.Record(
-  Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$' }),
-  Type.String({ maxLength: 255, pattern: PRINTABLE_PATTERN }),
-  { maxProperties: 64, additionalProperties: false, examples: [EXAMPLE_LABELS] },
-);
+const labelsWith = (more: { readonly description?: string; readonly examples: Record<string, string>[] }) =>
+  Type.Record(
+    Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$' }),
+    Type.String({ maxLength: 255, pattern: PRINTABLE_PATTERN }),
+    { maxProperties: 64, additionalProperties: false, ...more },
+  );
+export const Labels = labelsWith({ examples: [EXAMPLE_LABELS] });
 export const GenerationsKeep = named('GenerationsKeep', {
   last: Type.Integer({
     minimum: 1,
@@ -213,6 +221,27 @@ export const EgressAllow = Type.Array(Type.String({ minLength: 1, maxLength: EGR
   description:
     'Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow`',
   examples: [['example.com', '*.example.org:8443', '203.0.113.0/24']],
+});
+const HOST_LABELS = {
+  description: 'A host must have all of these labels. What it has says its operator',
+  examples: [{ zone: 'b' }],
+};
+const TOLERATIONS = {
+  description: 'Taints of hosts that the instance tolerates. A host with any other taint does not get it',
+  examples: [['gpu']],
+};
+export const PlacementRequest = closed({
+  host_labels: Type.Optional(labelsWith(HOST_LABELS)),
+  tolerations: Type.Optional(
+    Type.Array(Type.String({ maxLength: 318, pattern: LABEL_FILTER_PATTERN }), {
+      maxItems: 64,
+      ...TOLERATIONS,
+    }),
+  ),
+});
+export const Placement = named('Placement', {
+  host_labels: Type.Record(Type.String(), Type.String(), HOST_LABELS),
+  tolerations: Type.Array(Type.String(), TOLERATIONS),
 });
 export const Egress = named('Egress', { mode: EgressModeSchema, allow: EgressAllow });
 const EXAMPLE_BLOB = 'AAAAC3NzaC1lZDI1NTE5AAAAIJqQm5Z1kT0fN2tq0Q7m8bq3yqkqk4dJX9mC2l7hY1aB';
@@ -270,6 +299,7 @@ export const Instance = named('Instance', {
   ),
   generations_keep: GenerationsKeep,
   egress: Egress,
+  placement: Placement,
   ssh: SshAddress,
   host_keys: Type.Array(HostKeySchema, {
     description: "The guest's SSH host keys as of its last boot; empty before the first",

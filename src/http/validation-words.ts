@@ -67,7 +67,7 @@ function detailOf(finding: Finding, where: string): ErrorDetail {
 function issueOf({ keyword, params }: Finding, path: readonly string[]): string | undefined {
   switch (keyword) {
     case 'additionalProperties':
-      return path[0] === 'labels' ? OF_LABEL_KEY : 'is not a known field';
+      return path.includes('labels') || path.includes('host_labels') ? OF_LABEL_KEY : 'is not a known field';
     case 'required':
       return 'is required';
     case 'enum':

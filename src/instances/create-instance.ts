@@ -32,6 +32,8 @@ export interface InstanceRequest {
   readonly keep_daily_days: number;
   readonly egress_mode: EgressMode;
   readonly egress_allow: readonly string[];
+  readonly host_labels: Record<string, string>;
+  readonly tolerations: readonly string[];
   /** A script that root runs once at the first boot. */
   readonly user_data: string | null;
   /** Of a fork. */

@@ -43,6 +43,7 @@ export async function forkInstance(
   await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: parent.disk_gib });
   const { image, cpus, memory_mib, disk_gib, auto_flush_seconds, idle_timeout_seconds } = parent;
   const { keep_last, keep_daily_days, egress_mode, egress_allow, restart } = parent;
+  const { host_labels, tolerations } = parent;
   const forked_from = { instance_id: from, generation: wanted, dirty_bytes: parent.dirty_bytes };
   const id = await insertNew(tx, principal, context, {
     name,
@@ -60,6 +61,8 @@ export async function forkInstance(
     keep_daily_days,
     egress_mode,
     egress_allow,
+    host_labels,
+    tolerations,
     forked_from,
   });
   await shareDataKeys(tx, context.disk_keys, from, id, parent.generation);

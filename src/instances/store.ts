@@ -46,6 +46,7 @@ function withParts(tx: Tx) {
       'v.started_at',
       'v.stopped_at',
       'v.version as vm_version',
+      'v.move',
     ]);
 }
 
@@ -119,6 +120,8 @@ export type NewInstance = Pick<
   restart: RestartPolicy;
   egress_mode: EgressMode;
   egress_allow: readonly string[];
+  host_labels: Record<string, string>;
+  tolerations: readonly string[];
   ssh_host: string;
   forked_from: ForkedFrom | null;
   labels: Record<string, string>;
@@ -134,6 +137,8 @@ export async function insertInstance(tx: Tx, { user_data, ...instance }: NewInst
       ...instance,
       labels: JSON.stringify(instance.labels),
       egress_allow: [...instance.egress_allow],
+      host_labels: JSON.stringify(instance.host_labels),
+      tolerations: [...instance.tolerations],
       forked_from: instance.forked_from && JSON.stringify(instance.forked_from),
       host_keys: null,
     })
@@ -171,19 +176,23 @@ export interface InstanceChange {
   readonly keep_daily_days?: number;
   readonly egress_mode?: EgressMode;
   readonly egress_allow?: readonly string[];
+  readonly host_labels?: Record<string, string>;
+  readonly tolerations?: readonly string[];
   readonly cpus?: number;
   readonly memory_mib?: number;
   readonly disk_gib?: number;
 }
 
 export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceChange): Promise<void> {
-  const { labels, egress_allow, ...rest } = change;
+  const { labels, egress_allow, host_labels, tolerations, ...rest } = change;
   await tx
     .updateTable('instances')
     .set({
       ...rest,
       ...(labels === undefined ? {} : { labels: JSON.stringify(labels) }),
       ...(egress_allow === undefined ? {} : { egress_allow: [...egress_allow] }),
+      ...(host_labels === undefined ? {} : { host_labels: JSON.stringify(host_labels) }),
+      ...(tolerations === undefined ? {} : { tolerations: [...tolerations] }),
       version: sql`version + 1`,
       updated_at: sql`now()`,
     })

@@ -54,6 +54,7 @@ export function instanceView(row: InstanceRow) {
     auto_flush_seconds: row.auto_flush_seconds,
     generations_keep: { last: row.keep_last, daily_days: row.keep_daily_days },
     egress: { mode: row.egress_mode, allow: row.egress_allow },
+    placement: { host_labels: row.host_labels, tolerations: row.tolerations },
     ssh: { host: row.ssh_host, port: row.ssh_port },
     host_keys: row.host_keys ?? [],
     forked_from: row.forked_from,

@@ -1,7 +1,9 @@
-/** Checks, before anything else, what a host of a fleet needs. */
+/** What a host of a fleet needs before anything else: its join token, or the credential that it has exchanged it for. */
+import { existsSync } from 'node:fs';
 import { chmod, lstat, readFile } from 'node:fs/promises';
 import { type JoinToken, parseJoinToken } from '../agent-api/join-token.ts';
 import type { Config } from '../config/config.ts';
+import { pathsIn } from '../config/paths.ts';
 import { messageOf } from '../lib/errors.ts';
 import { StartError } from './start-error.ts';
 
@@ -22,7 +24,10 @@ export async function readJoinToken(path: string): Promise<JoinToken> {
 /** @throws StartError */
 export async function checkJoin(config: Config): Promise<void> {
   if (config.join === null) return;
-  await readJoinToken(config.join.token_path);
+  const { token_path } = config.join;
+  // A host that has joined needs the token no more.
+  const joined = existsSync(pathsIn(config.data_dir).host_credential);
+  if (!joined || existsSync(token_path)) await readJoinToken(token_path);
   if (config.s3 === null) {
     throw new StartError(
       'BERTH_S3_BUCKET: is not set; a host needs the same bucket as the control plane. A folder serves one machine only',

@@ -14,6 +14,7 @@ interface Row {
   readonly port: number;
   readonly access: Access;
   readonly wake_on_connect: boolean;
+  readonly moving: boolean | null;
   readonly state: string | null;
   readonly resets: number | null;
   readonly remote: boolean | null;
@@ -21,13 +22,16 @@ interface Row {
 
 export async function listHttpRoutes(tx: Tx, endpoint: HttpEndpoint): Promise<HttpRoute[]> {
   const { rows } = await sql<Row>`
-    select p.id, p.instance_id, p.label, p.port, p.access, i.wake_on_connect, v.state, v.resets, v.remote,
+    select p.id, p.instance_id, p.label, p.port, p.access, i.wake_on_connect, v.state, v.resets, v.remote, v.moving,
       array(select h.hostname from http_hostnames h
         where h.port_id = p.id and h.active_at is not null order by h.hostname) as custom
     from http_ports p
     join instances i on i.id = p.instance_id and not i.deleting
     left join lateral (
-      select vms.state, vms.resets, hosts.remote from vms join hosts on hosts.id = vms.host_id
+      select vms.state, vms.resets, hosts.remote,
+        -- As isMoving in vms/model.ts.
+        vms.move is not null or (vms.state = 'starting' and vms.reason_code = 'host_drain') as moving
+      from vms join hosts on hosts.id = vms.host_id
       where vms.instance_id = i.id order by vms.boot desc limit 1
     ) v on true
     order by p.id`.execute(tx);
@@ -43,7 +47,7 @@ export async function listHttpRoutes(tx: Tx, endpoint: HttpEndpoint): Promise<Ht
       target: reachable ? (row.remote === true ? 'tunnel' : 'local') : null,
       resets: row.resets ?? 0,
       // A request does not start a failed VM: it would fail again and again.
-      wake: row.wake_on_connect && row.state !== 'failed',
+      wake: (row.wake_on_connect || row.moving === true) && row.state !== 'failed',
     };
   });
 }

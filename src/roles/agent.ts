@@ -22,9 +22,10 @@ import { type CgroupMounts, hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
 import { dataFolderId } from '../host/vm/egress-rules.ts';
 import { type Jail, openJail, refreshResolvers } from '../host/vm/jail.ts';
+import { machineHash } from '../host/vm/machine-traits.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { readSecrets } from '../launch/data-folder.ts';
-import { readJoinToken } from '../launch/join.ts';
+import { HostCredential } from '../launch/host-credential.ts';
 import { makeReachable } from '../launch/reachable.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { messageOf } from '../lib/errors.ts';
@@ -51,11 +52,8 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   // QEMU opens /dev/kvm itself, so under KVM it has the device's group, which must reach the data folder too.
   const kvm_gid = kvmGroup() ?? VM_GID;
   if (separate_users && kvm_gid !== VM_GID) await openFoldersTo(kvm_gid, paths, say);
-  const { jail, problem: jail_problem } = separate_users ? await openJail(paths.jail_etc) : NO_JAIL;
-  const { network, problem: network_problem } = separate_users
-    ? await openGuestNetwork(config.data_dir, config.guest_network)
-    : NO_NETWORK;
-  if (network && network_problem !== null) say(network_problem);
+  const enclosure = await encloseGuests(config, paths, say, separate_users);
+  const { jail, network } = enclosure;
   const choice = await requireAccelerator({
     setting: config.accel,
     qemu_binary: QEMU,
@@ -67,11 +65,16 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const vm_gid = choice.accel === 'kvm' ? kvm_gid : VM_GID;
   say(`accelerator: ${choice.accel} (${choice.reason})`);
   log.info(choice, 'accelerator');
-  const client = new ControlPlaneClient(await controlPlaneOf(config), logNegotiated(log));
+  const { client, rotateCredential } = await connect(config, log, signal);
+  if (signal.aborted) return;
   const pool = new CompressPool();
   const store = hostStore(client, await openStore({ s3: config.s3, folder: paths.objects, log }));
-  const fence = () => startFencer(paths, config.log_level);
-  const lease = new HostLease({ client, paths, log, startFencer: fence });
+  const lease = new HostLease({
+    client,
+    paths,
+    log,
+    startFencer: () => startFencer(paths, config.log_level),
+  });
   const images = new ImageKeeper({ images_dir: paths.images, client, store, log });
   const boots = new BootSlots();
   const templates = new Templates({
@@ -111,13 +114,24 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
     },
     {
       accelerator_reason: choice.reason,
-      isolate: () =>
-        isolate(paths.data, separate_users, { jail, jail_problem, network, network_problem, log }),
+      machine: await machineHash(QEMU, { accel: choice.accel, network: network === null ? 'user' : 'tap' }),
+      rotateCredential,
+      isolate: () => isolate(paths.data, separate_users, { ...enclosure, log }),
     },
   );
   await agent.run(signal);
   await pool.close();
   await client.close();
+}
+
+/** What guests run in, or what is missing of it. */
+async function encloseGuests(config: Config, paths: Paths, say: Say, separate_users: boolean) {
+  const { jail, problem: jail_problem } = separate_users ? await openJail(paths.jail_etc) : NO_JAIL;
+  const { network, problem: network_problem } = separate_users
+    ? await openGuestNetwork(config.data_dir, config.guest_network)
+    : NO_NETWORK;
+  if (network && network_problem !== null) say(network_problem);
+  return { jail, jail_problem, network, network_problem };
 }
 
 async function openFoldersTo(kvm_gid: number, paths: Paths, say: Say): Promise<void> {
@@ -143,15 +157,24 @@ function cgroupsOf({ join: joined, data_dir }: Config): CgroupMounts | null {
   return mounts && joined ? { ...mounts, parent: `berth-${dataFolderId(data_dir)}` } : mounts;
 }
 
-/** The control plane's address, and this host's token. */
-async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
-  const { join: joined, secret_key } = config;
+/** A host on another machine joins first, if it has not yet. */
+async function connect(config: Config, log: Log, signal: AbortSignal) {
+  const { join: joined, secret_key, data_dir } = config;
+  const paths = pathsIn(data_dir);
+  const clientOf = (to: ControlPlaneAddress) => new ControlPlaneClient(to, logNegotiated(log));
   if (joined === null) {
-    const paths = pathsIn(config.data_dir);
-    const { host_token } = await readSecrets(paths, secret_key);
-    return { address: `unix:${paths.agent_api_socket}`, token: host_token };
+    const { host_token: token } = await readSecrets(paths, secret_key);
+    return {
+      client: clientOf({ address: `unix:${paths.agent_api_socket}`, token }),
+      rotateCredential: async () => undefined,
+    };
   }
-  return { address: joined.control_plane, ...(await readJoinToken(joined.token_path)) };
+  const { control_plane, token_path: join_path } = joined;
+  const path = paths.host_credential;
+  const credential = await HostCredential.open({ path, join_path, control_plane, log, signal });
+  const { fingerprint } = credential;
+  const client = clientOf({ address: control_plane, token: () => credential.token, fingerprint });
+  return { client, rotateCredential: () => credential.rotate(client) };
 }
 
 /** Without root there is neither; {@link isolate} reports that. */

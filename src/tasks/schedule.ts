@@ -33,6 +33,8 @@ import { expireHosts } from './expire-hosts.ts';
 import { freeDeleted } from './free-deleted.ts';
 import { freeMemory } from './free-memory.ts';
 import { freeSegments } from './free-segments.ts';
+import { moveVms } from './move-vms.ts';
+import { recountHosts } from './recount-hosts.ts';
 import { reportExpiry } from './report-expiry.ts';
 import { restartFailed } from './restart-failed.ts';
 import type { Task } from './run-tasks.ts';
@@ -86,6 +88,8 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'expire-hosts', every_ms: S, run: () => expireHosts(db, leases, log) },
     { name: 'enforce-deadlines', every_ms: 2 * S, run: () => enforceDeadlines(db, deadlines) },
     { name: 'restart-failed', every_ms: S, run: () => restartFailed(db, parts.quotas, log) },
+    { name: 'move-vms', every_ms: S, wake_on: 'moving', gap_ms: 100, run: () => moveVms(db, log) },
+    { name: 'recount-hosts', every_ms: 10 * MIN, run: () => recountHosts(db, log) },
     { name: 'count-usage', every_ms: 20 * S, run: () => countUsage(db) },
     { name: 'stop-idle', every_ms: 5 * S, run: () => stopIdle(db, log) },
     { name: 'report-expiry', every_ms: 10 * MIN, run: () => reportExpiry(db) },

@@ -132,6 +132,7 @@ async function transition(
   }
   await notify(tx, 'instance', instance.id);
   await notify(tx, 'routes');
+  if (vm.move !== null && (next === 'suspended' || next === 'stopped')) await notify(tx, 'moving');
   if (change.desired !== undefined) await notify(tx, 'host', host_id);
 }
 

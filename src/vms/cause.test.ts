@@ -9,6 +9,7 @@ const vm = (state: Vm['state'], reason_code: Vm['reason_code'], reason_actor: st
   state,
   reason_code,
   reason_actor,
+  move: null,
 });
 
 test('a request, and what ended or woke a VM by itself, is the cause of what completes it', () => {
@@ -20,6 +21,8 @@ test('a stop that waits for its flush keeps its cause, told by its actor', () =>
     (actor) => causeOf(vm('stopping', 'flush_pending', actor))?.code,
   );
   assert.deepEqual(causes, ['stop_requested', 'idle', 'guest_poweroff']);
+  const moving = causeOf({ ...vm('stopping', 'flush_pending', 'system'), move: 'stop' });
+  assert.equal(moving?.code, 'host_drain');
 });
 
 test('what the host observes has no cause', () => {

@@ -12,6 +12,7 @@ export const CAUSES = [
   'suspend_requested',
   'stop_requested',
   'idle',
+  'host_drain',
   'guest_poweroff',
 ] as const satisfies readonly VmReasonCode[];
 export type CauseCode = (typeof CAUSES)[number];
@@ -27,12 +28,14 @@ export function causeOf({
   state,
   reason_code,
   reason_actor,
-}: Pick<VmRow, 'state' | 'reason_code' | 'reason_actor'>): Cause | null {
+  move,
+}: Pick<VmRow, 'state' | 'reason_code' | 'reason_actor' | 'move'>): Cause | null {
   const code = CAUSES.find((each) => each === reason_code);
   if (reason_actor === null) return null;
   if (code !== undefined) return { code, actor: reason_actor };
   // A stop whose final flush fails says so as its reason, and keeps its actor.
-  return state === 'stopping' ? { code: stopBy(reason_actor), actor: reason_actor } : null;
+  if (state !== 'stopping') return null;
+  return { code: move === null ? stopBy(reason_actor) : 'host_drain', actor: reason_actor };
 }
 
 function stopBy(actor: string): CauseCode {

@@ -6,17 +6,37 @@ import { reasonOf, type VmChange, type VmReason, type VmRow } from './store.ts';
 
 type MutableChange = { -readonly [K in keyof VmChange]: VmChange[K] };
 
+type Say = (code: VmReasonCode, message: string) => VmReason;
+
+function runningReason(seen: StateObservation & { readonly kind: 'running' }, say: Say): VmReason {
+  if (seen.recovered) return say(seen.recovered.code, seen.recovered.message);
+  return seen.resumed
+    ? say('resumed', 'The guest was resumed from where it was suspended.')
+    : say('ready', 'The guest answers and accepts SSH.');
+}
+
+function suspendedReason(vm: VmRow, say: Say): VmReason {
+  return vm.move === null
+    ? say('suspended', 'Memory and disk are saved; the next start resumes from here.')
+    : { ...reasonOf(vm), message: 'Memory and disk are saved; it resumes on another host.' };
+}
+
+/** The actor stays the one who requested the stop. */
+function stoppedReason(vm: VmRow, seen: StateObservation, say: Say): VmReason {
+  return {
+    ...reasonOf(vm),
+    ...(vm.reason_code === 'flush_pending' ? say('stopped', 'Stopped; all saved.') : {}),
+    ...(seen.kind === 'stopped' && seen.recovered ? say(seen.recovered.code, seen.recovered.message) : {}),
+  };
+}
+
 export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host_id: HostId): MutableChange {
-  const say = (code: VmReasonCode, message: string): VmReason => ({ code, message, actor: host_id });
+  const say: Say = (code, message) => ({ code, message, actor: host_id });
   switch (seen.kind) {
     case 'running':
       return {
         state: next,
-        reason: seen.recovered
-          ? say(seen.recovered.code, seen.recovered.message)
-          : seen.resumed
-            ? say('resumed', 'The guest was resumed from where it was suspended.')
-            : say('ready', 'The guest answers and accepts SSH.'),
+        reason: runningReason(seen, say),
         ssh_address: seen.ssh_address,
         applied_keys: seen.applied_keys,
         ...(vm.started_at === null ? { started_at: new Date() } : {}),
@@ -44,32 +64,36 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         state: next,
         // The actor stays the one who requested the stop.
         reason: { ...reasonOf(vm), code: 'flush_pending', message: seen.reason.message },
+        move: vm.move,
         ssh_address: null,
       };
     case 'suspended':
       return {
         state: next,
-        reason: say('suspended', 'Memory and disk are saved; the next start resumes from here.'),
+        reason: suspendedReason(vm, say),
+        move: vm.move,
         ssh_address: null,
         stopped_at: new Date(),
         suspended_at: new Date(),
       };
     case 'suspend_failed':
-      return { state: next, reason: say(seen.reason.code, seen.reason.message), desired: 'running' };
+      return {
+        state: next,
+        reason: say(seen.reason.code, seen.reason.message),
+        desired: 'running',
+        // The next try does without the memory.
+        ...(vm.move === null
+          ? {}
+          : { move_problem: `its memory could not be saved: ${seen.reason.message}` }),
+      };
     case 'stopped':
     case 'deleted':
       return {
         state: next,
-        // The actor stays the one who requested the stop.
-        reason: {
-          ...reasonOf(vm),
-          ...(vm.reason_code === 'flush_pending' ? say('stopped', 'Stopped; all saved.') : {}),
-          ...(seen.kind === 'stopped' && seen.recovered
-            ? say(seen.recovered.code, seen.recovered.message)
-            : {}),
-        },
+        reason: stoppedReason(vm, seen, say),
         ssh_address: null,
         stopped_at: new Date(),
+        move: vm.move,
       };
     case 'failed':
       return {
@@ -77,6 +101,8 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         reason: say(seen.reason.code, seen.reason.message),
         ssh_address: null,
         stopped_at: new Date(),
+        // A restart by the instance's setting: it was wanted running.
+        move: vm.move,
       };
   }
 }

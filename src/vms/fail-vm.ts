@@ -40,7 +40,13 @@ export async function endWithoutHost(tx: Tx, vm: VmRow, reason: Reason, actor = 
 /** Ends a VM as `failed`. The caller has locked the instance, and this is its newest boot. */
 export async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason, actor = 'system'): Promise<void> {
   const reason = { code, message, actor };
-  await updateVm(tx, vm, { state: 'failed', reason, ssh_address: null, stopped_at: new Date() });
+  await updateVm(tx, vm, {
+    state: 'failed',
+    reason,
+    ssh_address: null,
+    stopped_at: new Date(),
+    move: vm.move,
+  });
   await failFlushes(tx, vm.id, message);
   await loseExecs(tx, vm.instance_id);
   await announce(tx, vm, 'failed', { kind: 'failed', reason }, actor);

@@ -32,7 +32,9 @@ async function failed(tx: Tx, rest: ReturnType<typeof sql>): Promise<FailedVm[]>
         and earlier.restarted_at > v.stopped_at - make_interval(secs => ${RESTARTS_WINDOW_MS / 1000})
     ) r
     where i.restart <> 'never' and not i.deleting
-      and v.state = 'failed' and v.desired = 'running' and v.stopped_at is not null ${rest}`.execute(tx);
+      and v.state = 'failed' and (v.desired = 'running' or v.move is not null) and v.stopped_at is not null ${rest}`.execute(
+    tx,
+  );
   return rows;
 }
 

@@ -132,6 +132,16 @@ export function deadlineMs(state: VmState): number | null {
 /** Trouble of a running VM: its guest waits for the host's disk, or the guest agent is silent. */
 export const TROUBLE_CODES: readonly string[] = ['disk_full', 'disk_error', 'guest_agent_silent'];
 
+/** Whether its host is being drained, and it continues on another by itself: connections wait for it. */
+export function isMoving(vm: {
+  readonly state: VmState | null;
+  readonly move: string | null;
+  readonly reason_code: string | null;
+}): boolean {
+  if (vm.state === 'failed') return false;
+  return vm.move !== null || (vm.state === 'starting' && vm.reason_code === 'host_drain');
+}
+
 /** For the message of a 409: what to do. */
 export function remedy(state: VmState, call: VmCall): string {
   if (state === 'stopping')

@@ -3,7 +3,7 @@ import { type IngressRoute, TUNNEL } from '../agent-api/ingress-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
-import type { VmState } from './model.ts';
+import { isMoving, type VmState } from './model.ts';
 
 export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
   const rows = await tx
@@ -13,7 +13,8 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
         eb
           .selectFrom('vms')
           .innerJoin('hosts', 'hosts.id', 'vms.host_id')
-          .select(['vms.state', 'vms.resets', 'vms.ssh_address', 'vms.applied_keys', 'hosts.remote'])
+          .select(['vms.state', 'vms.resets', 'vms.ssh_address', 'vms.applied_keys'])
+          .select(['vms.move', 'vms.reason_code', 'hosts.remote'])
           .whereRef('vms.instance_id', '=', 'i.id')
           .orderBy('vms.boot', 'desc')
           .limit(1)
@@ -29,6 +30,8 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
       'v.ssh_address',
       'v.applied_keys',
       'v.remote',
+      'v.move',
+      'v.reason_code',
     ])
     .where('i.deleting', '=', false)
     .orderBy('i.id')
@@ -51,7 +54,7 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
       revoking: applied.some((each) => !wanted.has(each)),
       settling: [...wanted].some((each) => !applied.includes(each)),
       // A connection does not start a failed VM: it would fail again and again.
-      wake: row.wake_on_connect && row.state !== 'failed',
+      wake: (row.wake_on_connect || isMoving(row)) && row.state !== 'failed',
     };
   });
 }

@@ -1,6 +1,6 @@
 import type { Principal } from '../auth/principal.ts';
 import type { Tx } from '../db/pool.ts';
-import { placeVm } from '../hosts/place.ts';
+import { placeVm, type Wanted } from '../hosts/place.ts';
 import { currentImage } from '../images/store.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { AppError } from '../lib/errors.ts';
@@ -9,6 +9,7 @@ import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { failFlushes } from './flushes.ts';
 import { reassignMemory } from './memory-store.ts';
+import { endMove } from './move-store.ts';
 import { type CallCheck, type CallResult, newestVmOf, requestChange } from './request-change.ts';
 import { beginEpoch, insertVm, type VmReason } from './store.ts';
 
@@ -25,17 +26,28 @@ export function startVm(
   );
 }
 
-/** Places a new boot and raises the disk's epoch. The caller has locked the instance. */
+/** What the instance's next boot needs of a host, its image aside. */
+export function wantedBy(row: InstanceRow): Omit<Wanted, 'image' | 'may_stay'> {
+  const { org_id, cpus, memory_mib, egress_mode, host_labels, tolerations, host_id: last, state } = row;
+  const needs = { org_id, cpus, memory_mib, egress_mode, host_labels, tolerations };
+  return { ...needs, last, unsaved: state === 'failed', resumes: state === 'suspended' };
+}
+
+/**
+ * Places a new boot and raises the disk's epoch. The caller has locked the instance. `may_stay`: where no other host has room, on
+ * the last one even if it is cordoned.
+ */
 export async function insertBoot(
   tx: Tx,
-  quotas: QuotaLimits,
+  /** Null: not checked, for a VM that only continues. */
+  quotas: QuotaLimits | null,
   row: InstanceRow,
   reason: VmReason,
+  may_stay = false,
 ): Promise<HostId> {
-  await checkQuota(tx, quotas, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
+  if (quotas) await checkQuota(tx, quotas, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
   const image = await currentImage(tx, row.image);
-  const last = { id: row.host_id, unsaved: row.state === 'failed' };
-  const host = await placeVm(tx, { ...row, image: image ? null : row.image }, last);
+  const host_id = await placeVm(tx, { ...wantedBy(row), image: image ? null : row.image, may_stay });
   const epoch = row.disk_epoch + 1;
   // The first boot fixes the image version that the disk is a delta of.
   const first = row.boot === null && row.disk_image_version === null;
@@ -51,15 +63,16 @@ export async function insertBoot(
     instance_id: row.id,
     boot: (row.boot ?? 0) + 1,
     epoch,
-    host_id: host.id,
+    host_id,
     head,
     reason,
   });
-  if (row.state === null) return host.id;
+  if (row.state === null) return host_id;
   const previous = newestVmOf(row);
+  if (row.move !== null) await endMove(tx, previous.id);
   // In this transaction, so that no other boot can ever resume from it.
   if (previous.state === 'suspended') await reassignMemory(tx, previous.id, id);
   // The host of a failed VM no longer gets its flushes, and new callers must not join them.
   await failFlushes(tx, previous.id, 'The VM was started again.');
-  return host.id;
+  return host_id;
 }

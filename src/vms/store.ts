@@ -1,6 +1,7 @@
 import { sql } from 'kysely';
 import type { Reason } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
+import { countUse } from '../hosts/use-store.ts';
 import { assert } from '../lib/assert.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
 import { deadlineMs, type VmState } from './model.ts';
@@ -79,6 +80,12 @@ export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
       commit_id: vm.head.commit_id,
     })
     .execute();
+  await countUse(tx, vm.id, 1);
+}
+
+/** Whether a VM in this state uses CPUs and memory of its host. */
+function usesHost(state: VmState): boolean {
+  return state !== 'stopped' && state !== 'suspended' && state !== 'failed';
 }
 
 /** Sets the disk's epoch for a new boot, and its base image at the first one (else null). Returns the head. */
@@ -124,6 +131,10 @@ export interface VmChange {
   readonly started_at?: Date;
   readonly stopped_at?: Date;
   readonly suspended_at?: Date;
+  /** What a change does not name ends a move. */
+  readonly move?: 'suspend' | 'stop' | null;
+  readonly move_problem?: string | null;
+  readonly move_after?: Date | null;
 }
 
 /**
@@ -135,11 +146,12 @@ export async function updateVm(
   vm: { id: VmId; version: number; state: VmState },
   change: VmChange,
 ): Promise<void> {
-  const { reason, applied_keys, ...rest } = change;
+  const { reason, applied_keys, move = null, ...rest } = change;
   const result = await tx
     .updateTable('vms')
     .set({
       ...rest,
+      move,
       ...(applied_keys === undefined ? {} : { applied_keys: JSON.stringify(applied_keys) }),
       reason_code: reason.code,
       reason_message: reason.message,
@@ -151,6 +163,8 @@ export async function updateVm(
     .where('version', '=', vm.version)
     .executeTakeFirst();
   assert(result.numUpdatedRows === 1n, `${vm.id} changed under the instance's lock`);
+  const [before, after] = [usesHost(vm.state), usesHost(change.state)];
+  if (before !== after) await countUse(tx, vm.id, after ? 1 : -1);
 }
 
 /** Restarts the idle timeout of a running VM. */
@@ -228,6 +242,14 @@ export async function listOnHost(tx: Tx, host_id: HostId): Promise<{ id: VmId; i
 
 /** The host has removed everything of a deleted instance. */
 export async function markReleased(tx: Tx, instance_id: InstanceId, host_id: HostId): Promise<void> {
+  const rows = await tx
+    .selectFrom('vms')
+    .select(['id', 'state'])
+    .where('instance_id', '=', instance_id)
+    .where('host_id', '=', host_id)
+    .where('released', '=', false)
+    .execute();
+  for (const { id, state } of rows) if (usesHost(state)) await countUse(tx, id, -1);
   await tx
     .updateTable('vms')
     .set({ released: true })

@@ -4,7 +4,7 @@ import type { Tx } from '../db/pool.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
-import { ruleFor } from './model.ts';
+import { isMoving, ruleFor } from './model.ts';
 import { insertBoot } from './start-vm.ts';
 
 /**
@@ -15,6 +15,8 @@ export async function wakeVm(tx: Tx, quotas: QuotaLimits, id: InstanceId): Promi
   await lockInstance(tx, id);
   const row = await getInstance(tx, id);
   if (!row || row.deleting) return { outcome: 'refused', why: 'there is no such instance' };
+  // The task `move-vms` starts it.
+  if (isMoving(row)) return { outcome: 'coming' };
   if (!row.wake_on_connect) return { outcome: 'refused', why: 'wake_on_connect is off' };
   const state = row.state ?? 'stopped';
   if (state === 'failed') return { outcome: 'refused', why: 'the VM has failed' };

@@ -121,18 +121,20 @@ describe('berth host', () => {
     const before = (await actions(first)).length;
     await api.agent.connect();
     const { name } = await api.db.selectFrom('hosts').select('name').executeTakeFirstOrThrow();
+    await done('host', 'cordon', name);
     await done('host', 'drain', name);
-    await done('host', 'drain', name, '--undo');
+    await done('host', 'uncordon', name);
     assert.deepEqual((await actions(first)).slice(before), [
+      'host.cordon by operator',
       'host.drain by operator',
-      'host.undrain by operator',
+      'host.uncordon by operator',
     ]);
     const refused = await berth('host', 'rm', name);
     assert.equal(refused.code, 5);
-    assert.match(refused.err, /is this machine, which cannot be removed\n {2}next: berth host drain /);
+    assert.match(refused.err, /is this machine, which cannot be removed\n {2}next: berth host cordon /);
     assert.match((await berth('host', 'rm', 'nope')).err, /there is no host nope\n {2}next: berth host ls\n/);
     assert.equal((await berth('host', 'add', 'far', '--cpus', 'x')).code, 2);
-    assert.equal((await actions(first)).length, before + 2);
+    assert.equal((await actions(first)).length, before + 3);
   });
 });
 

@@ -10,8 +10,8 @@ import { after, before, type TestContext, test } from 'node:test';
 import { Berth } from '../../client/src/berth.ts';
 import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
 import { joinStreams } from '../../src/agent-api/join-streams.ts';
-import { parseJoinToken } from '../../src/agent-api/join-token.ts';
-import { addHost, drainHost, listHosts, removeHost } from '../../src/cli/host-commands.ts';
+import { cordonHost } from '../../src/cli/drain-commands.ts';
+import { addHost, listHosts, removeHost } from '../../src/cli/host-commands.ts';
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
@@ -26,9 +26,10 @@ import { expireHosts } from '../../src/tasks/expire-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { serveGuestFiles } from '../support/guest-files.ts';
+import { joinWith } from '../support/remote-hosts.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
 import { dial, readAll, target } from '../support/sockets.ts';
-import { stateOf } from '../support/states.ts';
+import { onlyOn, stateOf } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
@@ -47,6 +48,7 @@ function onServer(settings: Record<string, string> = FLEET): ServerContext {
 }
 let origin: string;
 let token: string;
+let joined: { readonly token: string; readonly fingerprint: string };
 let far: ScriptedAgent;
 
 before(async () => {
@@ -76,13 +78,13 @@ test('a host is added on the server if it listens for hosts, and its token is sh
 });
 
 test('a host joins over TLS, and trusts only the certificate in its token', async () => {
-  const joining = parseJoinToken(token) ?? assert.fail('a token');
-  far = new ScriptedAgent(origin, joining.token, joining.fingerprint);
+  joined = await joinWith(origin, token);
+  far = new ScriptedAgent(origin, joined.token, joined.fingerprint);
   api.beforeClose(() => far.close());
   await far.connect({ ...FACTS, memory_mib: 2 * FACTS.memory_mib });
   assert.match(await listHosts(onServer()), /far +up +0 +0 B of \d+ TiB/);
-  const fingerprint = joining.fingerprint.replace(/^../, (byte) => (byte === '00' ? '01' : '00'));
-  const misled = new ControlPlaneClient({ address: origin, token: joining.token, fingerprint });
+  const fingerprint = joined.fingerprint.replace(/^../, (byte) => (byte === '00' ? '01' : '00'));
+  const misled = new ControlPlaneClient({ address: origin, token: joined.token, fingerprint });
   await assert.rejects(misled.heartbeat({ facts: FACTS, disks: [] }), (error: Error) => {
     assert(error instanceof ControlPlaneUnavailable);
     assert.match(String(error.cause), /not the one in the join token/);
@@ -109,7 +111,7 @@ test('TCP keep-alive notices a host that vanishes while idle', async (t) => {
 });
 
 test("the listener for hosts serves neither this machine's token nor the ingress's calls", async () => {
-  const { fingerprint, token: of_far } = parseJoinToken(token) ?? assert.fail('a token');
+  const { fingerprint, token: of_far } = joined;
   const refused = async (bearer: string, work: (client: ControlPlaneClient) => Promise<unknown>) => {
     const client = new ControlPlaneClient({ address: origin, token: bearer, fingerprint });
     const error = await work(client).then(() => null, String);
@@ -163,7 +165,10 @@ test('the current image comes from this machine; a remote host registers only wh
 
 const running = async (): Promise<InstanceOut> => {
   const instance = await api.instance(owner);
-  assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);
+  const { host_id } = await far.heartbeat();
+  await onlyOn(api, host_id, async () => {
+    assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);
+  });
   await far.assigned(instance.id);
   await far.ready(instance.id);
   return instance;
@@ -277,15 +282,15 @@ test('files of a remote VM are written, read in part, listed and removed', { ski
   await far.failed(id);
 });
 
-test('a drained host gets no VM; a host with VMs is removed only with --lost', async () => {
+test('a cordoned host gets no VM; a host with VMs is removed only with --lost', async () => {
   const there = await running();
-  assert.match(await drainHost(onServer(), 'far', false), /takes no new VMs\. 3 still there/);
-  assert.match(await listHosts(onServer()), /far +draining +3/);
+  assert.match(await cordonHost(onServer(), 'far'), /takes no new VMs\. Its 3 VMs stay there/);
+  assert.match(await listHosts(onServer()), /far +cordoned +3/);
   const { id } = await api.instance(owner);
   await api.as(owner).post(`/v1/instances/${id}/vm`);
   assert.equal((await stateOf(api, owner, id)).host_id, api.host_id);
   await assert.rejects(removeHost(onServer(), 'local', false), /is this machine/);
-  await assert.rejects(removeHost(onServer(), 'far', false), /3 VMs are on far: drain it and stop them/);
+  await assert.rejects(removeHost(onServer(), 'far', false), /3 VMs are on far: drain it first/);
   assert.equal((await stateOf(api, owner, there.id)).state, 'running');
 
   await removeHost(onServer(), 'far', true);

@@ -14,11 +14,12 @@ import { listFreed } from '../../src/instances/store.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { expireHosts } from '../../src/tasks/expire-hosts.ts';
+import { restartFailed } from '../../src/tasks/restart-failed.ts';
 import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut, type VmOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent, segmentOf } from '../support/scripted-agent.ts';
-import { stateOf } from '../support/states.ts';
+import { onlyOn, stateOf } from '../support/states.ts';
 
 const api = await apiForFile();
 const { db } = api;
@@ -65,10 +66,13 @@ test('the only host has no lease, and is never lost', async () => {
   await api.agent.stopped(instance.id);
 });
 
-/** On whichever host has most room. */
-async function running(agent = api.agent): Promise<InstanceOut> {
-  const instance = await api.instance(owner);
-  assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);
+/** On the host of that agent. */
+async function running(agent = api.agent, change: Record<string, unknown> = {}): Promise<InstanceOut> {
+  const instance = await api.instance(owner, change);
+  const { host_id } = await agent.heartbeat();
+  await onlyOn(api, host_id, async () => {
+    assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);
+  });
   await agent.assigned(instance.id);
   await agent.ready(instance.id);
   return instance;
@@ -168,6 +172,24 @@ describe('with a second host', () => {
     assert.equal((await stateOf(api, owner, again.id)).host_id, b.id);
   });
 
+  test('with restart: on_failure a VM of a lost host starts elsewhere by itself, and then says what was lost', async () => {
+    await renew(b.agent);
+    const instance = await running(b.agent, { restart: 'on_failure' });
+    assert.equal((await b.agent.commit(instance.id, 1)).outcome, 'committed');
+    await timePasses(b.agent, both);
+    assert.equal((await stateOf(api, owner, instance.id)).reason?.code, 'host_lost');
+    await restartFailed(db, api.context.quotas, log, new Date(Date.now() + 2_000));
+    const there = await api.agent.assigned(instance.id);
+    assert.deepEqual([there.boot, there.previous_failed], [2, true]);
+    const starting = await stateOf(api, owner, instance.id);
+    assert.deepEqual([starting.host_id, starting.reason?.code], [api.host_id, 'restart_on_failure']);
+    const message = 'Its host is lost. It continues from generation 1.';
+    await api.agent.ready(instance.id, { code: 'recovered', message });
+    assert.deepEqual((await stateOf(api, owner, instance.id)).reason?.message, message);
+    await renew(b.agent);
+    assert(!(await b.agent.assignments()).some((each) => each.instance_id === instance.id));
+  });
+
   test('a failed VM of a silent host is not started elsewhere: that host may have unsaved writes', async () => {
     const instance = await running(b.agent);
     await b.agent.failed(instance.id);
@@ -237,6 +259,7 @@ describe('with a second host', () => {
       .innerJoin('instances as i', 'i.id', 'v.instance_id')
       .select(['v.host_id', (eb) => eb.fn.sum<number>('i.memory_mib').as('mib')])
       .where('v.state', 'in', ['starting', 'running', 'restarting', 'suspending', 'stopping'])
+      .where('v.released', '=', false)
       .groupBy('v.host_id')
       .execute();
     const usedBy = (id: string) => used.find((each) => each.host_id === id)?.mib ?? 0;

@@ -55,7 +55,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
       await onServer('host', 'add', 'far', '--cpus', '8', '--memory', '64'),
       store,
     );
-    await onServer('host', 'drain', 'local');
+    await onServer('host', 'cordon', 'local');
     guest = await GuestInstance.create(berth, 'wanderer', {
       egress: { mode: 'allow', allow: ['allowed.example'] },
     });
@@ -128,7 +128,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
   });
 
   test('it starts on the other host from its last durable generation, with the same port and host key, and reason recovered', async () => {
-    await onServer('host', 'drain', 'local', '--undo');
+    await onServer('host', 'uncordon', 'local');
     const before = guest.target;
     const vm = await guest.start();
     assert.equal(vm.reason?.code, 'recovered');
@@ -171,7 +171,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
       readonly exit_code: number | null;
       readonly output_bytes: number;
     }
-    await onServer('host', 'drain', 'far');
+    await onServer('host', 'cordon', 'far');
     await guest.start();
     const command = [
       'sh',
@@ -183,8 +183,8 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     const show = () => berth.client.expect<Exec>(200, 'GET', `${execs}/${id}`);
     await until('it prints', async () => (await show()).output_bytes > 0);
     const { host_id } = await guest.suspend();
-    await onServer('host', 'drain', 'local');
-    await onServer('host', 'drain', 'far', '--undo');
+    await onServer('host', 'cordon', 'local');
+    await onServer('host', 'uncordon', 'far');
     await untilWorks('the far host takes it', () => guest.start(), PATIENCE);
     const vm = await guest.vm();
     assert.equal(vm.reason?.code, 'resumed');

@@ -69,7 +69,7 @@ const ROOMS: Record<string, readonly string[]> = {
   backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'host', 'launch'],
   cli: [
     ...['client', 'lib', 'config', 'db', 'accounts', 'audit', 'auth', 'orgs', 'images', 'launch', 'backup'],
-    ...['instances', 'hosts', 'agent-api', 'disks', 'disk-format', 'object-store', 'host', 'mcp'],
+    ...['instances', 'hosts', 'vms', 'agent-api', 'disks', 'disk-format', 'object-store', 'host', 'mcp'],
   ],
   console: ['client'],
   adapters: ['client'],
@@ -139,6 +139,8 @@ test('commands for users speak HTTP through the client only; only commands on th
       'identity-commands',
       'image-commands',
       'host-commands',
+      'drain-commands',
+      'found-host',
       'server-context',
     ],
     ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands', 'qemu-img'],

@@ -1,7 +1,7 @@
 /** A VM with a restricted egress runs only on hosts that say that they enforce it, and its policy goes where the VM goes. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { drainHost } from '../../src/cli/host-commands.ts';
+import { cordonHost } from '../../src/cli/drain-commands.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { FACTS } from '../support/scripted-agent.ts';
@@ -35,7 +35,7 @@ test('it starts on the host that enforces it, and takes its policy along when it
   assert.equal((await client.delete(`/v1/instances/${instance.id}/vm`)).status, 202);
   await far.assigned(instance.id, 'it is stopped', ({ desired }) => desired === 'stopped');
   await far.stopped(instance.id);
-  await drainHost(hosts.server, 'far', false);
+  await cordonHost(hosts.server, 'far');
   assert.equal((await start(instance)).status, 503, 'the other host does not enforce it yet');
   await api.agent.connect(FACTS);
   assert.equal((await start(instance)).status, 202);

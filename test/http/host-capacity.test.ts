@@ -71,7 +71,7 @@ test('a capacity is a bounded whole number, of a host on another machine', async
       /--memory is a whole number from 1 to 65536/,
     );
   await assert.rejects(setHost(far.server, 'rack-2', { cpus: '4097' }), /--cpus is a whole number/);
-  await assert.rejects(setHost(far.server, 'rack-2', {}), /give --cpus N, --memory GIB, or both/);
+  await assert.rejects(setHost(far.server, 'rack-2', {}), /give --cpus N, --memory GIB, --labels/);
   await assert.rejects(setHost(far.server, 'local', { cpus: '1' }), /local is this machine/);
   await assert.rejects(setHost(far.server, 'nobody', { cpus: '1' }), /there is no host nobody/);
   await assert.rejects(far.join('rack-3', { cpus: '0' }), /--cpus is a whole number/);

@@ -60,6 +60,7 @@ describe('201', () => {
       auto_flush_seconds: 60,
       generations_keep: { last: 24, daily_days: 14 },
       egress: { mode: 'open', allow: [] },
+      placement: { host_labels: {}, tolerations: [] },
       ssh: { host: api.context.ssh.host, port: (await portsOf([id]))[0] },
       host_keys: [],
       forked_from: null,

@@ -153,6 +153,8 @@ test('a host has its state, capacity, use and problems', async () => {
     name: 'local',
     remote: false,
     state: 'up',
+    labels: {},
+    taints: [],
     lease_seconds: null,
     vms: 1,
     memory_used_mib: 512,

@@ -153,7 +153,7 @@ describe('of an organisation', () => {
         auto_flush_seconds: 60,
       },
       ...{ keep_last: 1, keep_daily_days: 0, user_data: null },
-      ...{ egress_mode: 'open' as const, egress_allow: [] },
+      ...{ egress_mode: 'open' as const, egress_allow: [], host_labels: {}, tolerations: [] },
     };
     // A connection of its own: it has counted nothing yet.
     const pool = openPool(api.database.url, () => undefined, 1);

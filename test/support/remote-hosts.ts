@@ -1,9 +1,11 @@
 /** The control plane's listener for remote hosts, in this process, and hosts that join through it. */
 import assert from 'node:assert/strict';
+import { createHash, randomBytes } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after } from 'node:test';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { parseJoinToken } from '../../src/agent-api/join-token.ts';
 import { addHost, type GivenCapacity } from '../../src/cli/host-commands.ts';
 import type { ServerContext } from '../../src/cli/server-context.ts';
@@ -24,6 +26,21 @@ export interface RemoteHosts {
   readonly server: ServerContext;
   /** Adds a host of that name, which has not reported yet. */
   join(name: string, capacity?: GivenCapacity): Promise<{ agent: ScriptedAgent; token: string }>;
+}
+
+/** Exchanges a join token for a credential, as a host does. */
+export async function joinWith(
+  origin: string,
+  text: string,
+): Promise<{ readonly token: string; readonly fingerprint: string }> {
+  const joining = parseJoinToken(text);
+  assert(joining);
+  const { fingerprint } = joining;
+  const client = new ControlPlaneClient({ address: origin, token: joining.token, fingerprint });
+  const token = `berth_host_${randomBytes(32).toString('base64url')}`;
+  await client.join({ credential_sha256: createHash('sha256').update(token).digest('hex') });
+  await client.close();
+  return { token, fingerprint };
 }
 
 export async function listenToRemoteHosts(api: TestApi): Promise<RemoteHosts> {
@@ -49,11 +66,10 @@ export async function listenToRemoteHosts(api: TestApi): Promise<RemoteHosts> {
   return {
     ...{ origin, cert, server },
     join: async (name, capacity) => {
-      const joining = parseJoinToken((await addHost(server, name, capacity)).trim());
-      assert(joining);
-      const agent = new ScriptedAgent(origin, joining.token, joining.fingerprint);
+      const { token, fingerprint } = await joinWith(origin, await addHost(server, name, capacity));
+      const agent = new ScriptedAgent(origin, token, fingerprint);
       api.beforeClose(() => agent.close());
-      return { agent, token: joining.token };
+      return { agent, token };
     },
   };
 }

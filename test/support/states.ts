@@ -1,7 +1,7 @@
 /** Brings instances into every state of the table, through calls and reports where possible. */
 import assert from 'node:assert/strict';
 import { sql } from 'kysely';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import type { HostId, InstanceId } from '../../src/lib/ids.ts';
 import type { VmState } from '../../src/vms/model.ts';
 import type { InstanceOut, TestApi, VmOut } from './api.ts';
 import type { Person } from './people.ts';
@@ -51,6 +51,21 @@ export async function instanceIn(api: TestApi, who: Person, state: VmState): Pro
 
 export async function stateOf(api: TestApi, who: Person, id: string): Promise<VmOut> {
   return (await api.as(who).get<VmOut>(`/v1/instances/${id}/vm`)).body;
+}
+
+/** Runs `work` while only that host takes new VMs. */
+export async function onlyOn<T>({ db }: TestApi, host_id: string, work: () => Promise<T>): Promise<T> {
+  const others = db
+    .updateTable('hosts')
+    .where('id', '!=', host_id as HostId)
+    .where('cordoned', '=', false);
+  const cordoned = await others.set({ cordoned: true }).returning('id').execute();
+  try {
+    return await work();
+  } finally {
+    for (const { id } of cordoned)
+      await db.updateTable('hosts').set({ cordoned: false }).where('id', '=', id).execute();
+  }
 }
 
 /** Simulates use of the VM: moves its last use back by an hour, so that the next report changes it without another call. */

@@ -9,7 +9,9 @@ import { useList } from '../use-list.ts';
 
 const STATES: Readonly<Record<OperatorHost['state'], string>> = {
   up: 'up',
-  draining: 'draining: gets no new VM',
+  cordoned: 'cordoned: gets no new VM',
+  draining: 'draining: its VMs move to other hosts',
+  drained: 'drained: it has no VM, and gets none',
   expected: 'expected: has not reported yet',
   silent: 'silent: no report in 20 s',
   lost: 'lost: its lease has expired',

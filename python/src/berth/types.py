@@ -125,6 +125,12 @@ class ChangeInstanceRequestEgress(TypedDict, total=False):
     allow: List[str]
     """Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow`"""
 
+class ChangeInstanceRequestPlacement(TypedDict, total=False):
+    host_labels: Dict[str, str]
+    """A host must have all of these labels. What it has says its operator"""
+    tolerations: List[str]
+    """Taints of hosts that the instance tolerates. A host with any other taint does not get it"""
+
 class ChangeInstanceRequest(TypedDict, total=False):
     name: str
     """A DNS label"""
@@ -137,6 +143,7 @@ class ChangeInstanceRequest(TypedDict, total=False):
     auto_flush_seconds: Optional[int]
     generations_keep: Optional[GenerationsKeep]
     egress: ChangeInstanceRequestEgress
+    placement: ChangeInstanceRequestPlacement
     cpus: int
     """Can be changed while the VM is stopped; applies from the next start"""
     memory_mib: int
@@ -272,6 +279,12 @@ class CreateInstanceRequestEgress(TypedDict, total=False):
     allow: List[str]
     """Names (`example.com`, `*.example.com`), addresses and networks, each with an optional `:port`. A name without a port means ports 80 and 443. Kept in every mode; applies in mode `allow`"""
 
+class CreateInstanceRequestPlacement(TypedDict, total=False):
+    host_labels: Dict[str, str]
+    """A host must have all of these labels. What it has says its operator"""
+    tolerations: List[str]
+    """Taints of hosts that the instance tolerates. A host with any other taint does not get it"""
+
 class _CreateInstanceRequestRequired(TypedDict):
     name: str
     """A DNS label"""
@@ -291,6 +304,7 @@ class CreateInstanceRequest(_CreateInstanceRequestRequired, total=False):
     auto_flush_seconds: Optional[int]
     generations_keep: Optional[GenerationsKeep]
     egress: CreateInstanceRequestEgress
+    placement: CreateInstanceRequestPlacement
     user_data: str
     """A script that root runs once, at the first boot, with /bin/sh unless its first line names another interpreter; at most 64 KiB in UTF-8. Its output is in the console log. The API never shows it, and a fork does not run it"""
 
@@ -576,6 +590,7 @@ class Instance(TypedDict):
     auto_flush_seconds: Optional[int]
     generations_keep: GenerationsKeep
     egress: Egress
+    placement: Placement
     ssh: SshAddress
     host_keys: List[HostKey]
     """The guest's SSH host keys as of its last boot; empty before the first"""
@@ -979,9 +994,11 @@ class OperatorHost(TypedDict):
     name: str
     remote: bool
     """On another machine than the server"""
-    state: Literal["up", "draining", "expected", "silent", "lost", "refused"]
-    """`expected`: added, and not seen yet. `silent`: no report in 20 s. `lost`: its lease has expired. `refused`: it speaks another version of the protocol"""
+    state: Literal["up", "cordoned", "draining", "drained", "expected", "silent", "lost", "refused"]
+    """`cordoned`: gets no new VM. `draining`: and its VMs move to other hosts. `drained`: and it has none. `expected`: added, and not seen yet. `silent`: no report in 20 s. `lost`: its lease has expired. `refused`: it speaks another version of the protocol"""
     last_seen_at: Optional[str]
+    labels: Dict[str, str]
+    taints: List[str]
     lease_seconds: Optional[float]
     vms: int
     """VMs that are not stopped, suspended or failed"""
@@ -1066,6 +1083,12 @@ class PasskeyOptionsRequest(TypedDict, total=False):
 class PingWebhookResponse(TypedDict):
     event_id: str
     """The `webhook-id` of the ping"""
+
+class Placement(TypedDict):
+    host_labels: Dict[str, str]
+    """A host must have all of these labels. What it has says its operator"""
+    tolerations: List[str]
+    """Taints of hosts that the instance tolerates. A host with any other taint does not get it"""
 
 class Port(TypedDict):
     id: str

@@ -60,6 +60,15 @@ export function growthWords({ disk, disk_gib }: Pick<Instance, 'disk' | 'disk_gi
     : `The root file system grows to ${disk_gib} GiB when the guest boots.`;
 }
 
+/** Nothing of an instance that any untainted host may run. */
+function placementRow({ placement: { host_labels, tolerations } }: Instance): Row[] {
+  const words = [
+    ...(Object.keys(host_labels).length === 0 ? [] : [`hosts with ${labelsText(host_labels)}`]),
+    ...(tolerations.length === 0 ? [] : [`tolerates ${tolerations.join(', ')}`]),
+  ];
+  return words.length === 0 ? [] : [['runs on', words.join('; ')]];
+}
+
 export function rowsOf(instance: Instance, parent: string): Row[] {
   const { vm, disk } = instance;
   return [
@@ -83,6 +92,7 @@ export function rowsOf(instance: Instance, parent: string): Row[] {
     ['egress', egressWords(instance.egress)],
     ['keep', keepOf(instance)],
     ['labels', labelsText(instance.labels) || '-'],
+    ...placementRow(instance),
     ...forkedRow(instance, parent),
     ['created', when(instance.created_at)],
   ];

@@ -77,6 +77,20 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
     field: 'egress.allow',
     help: 'a name, *.name, address or network, with an optional :port, for --egress allow; replaces the list; repeatable',
   },
+  'host-label': {
+    type: 'string',
+    value: 'KEY=VALUE',
+    multiple: true,
+    field: 'placement',
+    help: 'run only on hosts with this label; replaces the list; repeatable',
+  },
+  tolerate: {
+    type: 'string',
+    value: 'TAINT',
+    multiple: true,
+    field: 'placement.tolerations',
+    help: 'run also on hosts with this taint; replaces the list; repeatable',
+  },
   keep: {
     type: 'string',
     value: 'LAST[,DAYS]',
@@ -99,6 +113,16 @@ function egress({ options }: Call): CreateInstanceRequest['egress'] {
   const allow = options.list('allow');
   if (mode === undefined && allow === undefined) return undefined;
   return { ...(mode === undefined ? {} : { mode }), ...(allow === undefined ? {} : { allow: [...allow] }) };
+}
+
+function placement({ options }: Call): CreateInstanceRequest['placement'] {
+  const host_labels = labels(options.list('host-label'));
+  const tolerations = options.list('tolerate');
+  if (host_labels === undefined && tolerations === undefined) return undefined;
+  return {
+    ...(host_labels === undefined ? {} : { host_labels }),
+    ...(tolerations === undefined ? {} : { tolerations: [...tolerations] }),
+  };
 }
 
 function wake({ options }: Call): boolean | undefined {
@@ -135,6 +159,7 @@ export function settingsOf(call: Call) {
     wake_on_connect: wake(call),
     restart: options.text('restart') as RestartPolicy | undefined,
     egress: egress(call),
+    placement: placement(call),
     generations_keep: keep(options.text('keep')),
   };
 }

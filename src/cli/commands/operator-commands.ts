@@ -9,6 +9,7 @@ import { type Call, type Command, PROOF } from '../command.ts';
 import { bytes, cell, flagCell, numberCell, plural, sizeCell, timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
 import type { Listing } from '../table.ts';
+import { labelsText } from './instance-rows.ts';
 
 const MIB = 2 ** 20;
 
@@ -65,10 +66,12 @@ const HOSTS: Listing<OperatorHost> = {
     host.problems.join('; ') || '-',
   ],
   more: {
-    headings: ['MOST MEMORY', 'REMOTE', 'LEASE SECONDS', 'PROTOCOL', 'ID'],
-    row: ({ memory_mib, remote, lease_seconds, protocol, id }) => [
+    headings: ['MOST MEMORY', 'REMOTE', 'LABELS', 'TAINTS', 'LEASE SECONDS', 'PROTOCOL', 'ID'],
+    row: ({ memory_mib, remote, labels, taints, lease_seconds, protocol, id }) => [
       sizeCell(memory_mib === null ? null : memory_mib * MIB),
       flagCell(remote),
+      labelsText(labels) || '-',
+      taints.join(', ') || '-',
       numberCell(lease_seconds),
       numberCell(protocol),
       id,

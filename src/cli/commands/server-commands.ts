@@ -23,16 +23,18 @@ async function onServer(
     identities: typeof import('../identity-commands.ts');
     orgs: typeof import('../org-commands.ts');
     hosts: typeof import('../host-commands.ts');
+    drains: typeof import('../drain-commands.ts');
   }) => Promise<string>,
 ): Promise<undefined> {
-  const [context, users, identities, orgs, hosts] = await Promise.all([
+  const [context, users, identities, orgs, hosts, drains] = await Promise.all([
     import('../server-context.ts'),
     import('../user-commands.ts'),
     import('../identity-commands.ts'),
     import('../org-commands.ts'),
     import('../host-commands.ts'),
+    import('../drain-commands.ts'),
   ]);
-  process.stdout.write(await work({ context, users, identities, orgs, hosts }));
+  process.stdout.write(await work({ context, users, identities, orgs, hosts, drains }));
 }
 
 /** Runs the program of npm start in this process, so that signals and exit code pass unchanged. */
@@ -145,7 +147,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'host add',
     args: ['NAME'],
-    summary: 'add another machine, and print its token, which is shown only once',
+    summary: 'add another machine, and print its join token, which works once, within 24 hours',
     example: 'berth host add rack-2 --cpus 32 --memory 120 > token',
     on_server: true,
     options: CAPACITY,
@@ -154,38 +156,90 @@ export const SERVER_COMMANDS: readonly Command[] = [
         context.withServer((server) => hosts.addHost(server, name, capacityOf(options))),
       );
       terminal.warn(
-        `Added ${name}. Its token is shown only once: put it into a file on that machine, set BERTH_HOST_TOKEN_FILE and BERTH_CONTROL_PLANE there, and run npm start.`,
+        `Added ${name}. Its token works once, within 24 hours: put it into a file on that machine, set BERTH_HOST_TOKEN_FILE and BERTH_CONTROL_PLANE there, and run npm start.`,
       );
     },
   },
   {
+    name: 'host show',
+    args: ['NAME'],
+    summary: 'show a host, and how far its drain is',
+    example: 'berth host show rack-2',
+    on_server: true,
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, drains }) => context.withServer((server) => drains.showHost(server, name))),
+  },
+  {
     name: 'host set',
     args: ['NAME'],
-    summary: 'set how much of another machine VMs may use',
-    example: 'berth host set rack-2 --memory 240',
+    summary: 'set labels and taints of a host, and how much of another machine VMs may use',
+    details:
+      'An instance with a host label (berth set NAME --host-label) runs only on hosts that have it. A host with a taint takes only instances that tolerate it (--tolerate).',
+    example: 'berth host set rack-2 --memory 240 --labels zone=b --taints gpu',
     on_server: true,
-    options: CAPACITY,
+    options: {
+      ...CAPACITY,
+      labels: { type: 'string', value: 'KEY=VALUE,…', help: "replaces the labels; '' for none" },
+      taints: { type: 'string', value: 'TAINT,…', help: "replaces the taints; '' for none" },
+    },
     run: ({ args: [name = ''], options }) =>
       onServer(({ context, hosts }) =>
-        context.withServer((server) => hosts.setHost(server, name, capacityOf(options))),
+        context.withServer((server) =>
+          hosts.setHost(server, name, {
+            ...capacityOf(options),
+            labels: options.text('labels'),
+            taints: options.text('taints'),
+          }),
+        ),
       ),
+  },
+  {
+    name: 'host cordon',
+    args: ['NAME'],
+    summary: 'place no more VMs on a host; the VMs there keep running',
+    example: 'berth host cordon rack-2',
+    on_server: true,
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, drains }) => context.withServer((server) => drains.cordonHost(server, name))),
   },
   {
     name: 'host drain',
     args: ['NAME'],
-    summary: 'place no more VMs on a host; the VMs there keep running',
+    summary: 'place no more VMs on a host, and move its VMs to other hosts, with their memory',
+    details:
+      'Each VM is suspended there and resumes on another host: the same memory, processes, SSH port and host key. Connections end. Where its memory cannot go, the VM stops and starts.',
     example: 'berth host drain rack-2',
     on_server: true,
-    options: { undo: { type: 'boolean', help: 'place VMs on it again' } },
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, drains }) => context.withServer((server) => drains.drainHost(server, name))),
+  },
+  {
+    name: 'host uncordon',
+    args: ['NAME'],
+    summary: 'place VMs on a host again, and end its drain',
+    example: 'berth host uncordon rack-2',
+    on_server: true,
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, drains }) => context.withServer((server) => drains.uncordonHost(server, name))),
+  },
+  {
+    name: 'host rotate',
+    args: ['NAME'],
+    summary: 'have a host replace its credential; it does so every 30 days by itself',
+    details:
+      'With --join its credential is revoked at once, and the host joins with the token that is printed. Its VMs run on until its lease expires.',
+    example: 'berth host rotate rack-2',
+    on_server: true,
+    options: { join: { type: 'boolean', help: 'revoke the credential, and print a new join token' } },
     run: ({ args: [name = ''], options }) =>
       onServer(({ context, hosts }) =>
-        context.withServer((server) => hosts.drainHost(server, name, options.flag('undo'))),
+        context.withServer((server) => hosts.rotateHost(server, name, options.flag('join'))),
       ),
   },
   {
     name: 'host rm',
     args: ['NAME'],
-    summary: 'remove a host, and revoke its token',
+    summary: 'remove a host, and revoke its credential',
     example: 'berth host rm rack-2',
     on_server: true,
     options: { lost: { type: 'boolean', help: 'the machine is gone for good, with everything on it' } },

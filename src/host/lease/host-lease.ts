@@ -66,6 +66,14 @@ export class HostLease {
     return !this.#over && (this.#until_ms === null || bootMs() < this.#until_ms);
   }
 
+  /** How long VMs may run without the control plane, in words for the log. */
+  get outlook(): string {
+    if (this.#until_ms === null) return 'VMs run on';
+    const left_ms = this.#until_ms - bootMs();
+    if (this.#over || left_ms <= 0) return 'VMs are paused until it renews the lease of this host';
+    return `VMs run on, and are paused in ${Math.ceil(left_ms / 1000)} s unless it renews the lease of this host`;
+  }
+
   /** @throws LeaseOverError */
   require(): void {
     if (!this.isHeld) throw new LeaseOverError("the host's lease is over; the control plane is away");
@@ -96,7 +104,9 @@ export class HostLease {
     if (this.#until_ms === null || bootMs() < this.#until_ms) return;
     if (!this.#over) {
       this.#over = true;
-      this.#options.log.error('the lease could not be renewed in time: VMs are paused');
+      this.#options.log.error(
+        'the lease could not be renewed in time: VMs are paused until the control plane renews it',
+      );
     }
     fenceVms(this.#options.paths);
   }

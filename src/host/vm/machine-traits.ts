@@ -1,10 +1,15 @@
 /** The properties that two machines must share for one to resume from the other's memory. */
+import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { cpus } from 'node:os';
+import { promisify } from 'node:util';
 import type { MachineTraits } from '../../agent-api/types.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { qemuArguments } from './qemu-command.ts';
 import type { Accelerator, VmNetworkSpec } from './vm-spec.ts';
+
+const run = promisify(execFile);
+const VERSION_MS = 10_000;
 
 export interface MachineSize {
   readonly cpus: number;
@@ -30,6 +35,25 @@ export function hardwareTraits(size: MachineSize): Omit<MachineTraits, 'qemu'> {
 export async function qemuVersion(qmp: QmpClient): Promise<string> {
   const { qemu, package: build } = await qmp.execute('query-version', undefined);
   return `${qemu.major}.${qemu.minor}.${qemu.micro} ${build}`.trim();
+}
+
+/**
+ * What hosts share that can resume each other's VMs, as a hash: QEMU, accelerator, kind of network and, under KVM, the CPU. A
+ * hint for placements; before memory is loaded, its own traits are compared. Null: QEMU does not say its version.
+ */
+export async function machineHash(
+  qemu_binary: string,
+  { accel, network }: Pick<MachineSize, 'accel' | 'network'>,
+): Promise<string | null> {
+  const { stdout } = await run(qemu_binary, ['--version'], { timeout: VERSION_MS }).catch(() => ({
+    stdout: '',
+  }));
+  const version = stdout.split('\n')[0] ?? '';
+  if (version === '') return null;
+  const traits = hardwareTraits({ cpus: 1, memory_mib: 512, accel, network, image_version: '' });
+  return createHash('sha256')
+    .update(JSON.stringify([version, traits.hardware, traits.host_cpu]))
+    .digest('hex');
 }
 
 /** The difference, for people; null: none. */

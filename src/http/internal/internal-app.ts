@@ -21,8 +21,16 @@ import { readDataKeys, readHead } from '../../disks/read-head.ts';
 import { findLineage, recordBootOrder } from '../../disks/store.ts';
 import { recordDenied } from '../../egress/record-denied.ts';
 import { recordExec } from '../../execs/use-exec.ts';
+import {
+  findHostByJoinToken,
+  findHostByToken,
+  isRotationDue,
+  promoteNextCredential,
+  setNextCredential,
+  useJoinToken,
+} from '../../hosts/credential-store.ts';
 import { renewLease } from '../../hosts/lease-store.ts';
-import { findHostByToken, recordHeartbeat, setProtocol } from '../../hosts/store.ts';
+import { recordHeartbeat, setProtocol } from '../../hosts/store.ts';
 import { commitGeneration } from '../../instances/commit-generation.ts';
 import { recordDisks } from '../../instances/record-disks.ts';
 import { AppError } from '../../lib/errors.ts';
@@ -76,7 +84,8 @@ export function createInternalApp(
   app.decorateRequest('calling_host', null);
   app.addHook('onRequest', async (request, reply) => {
     reply.header(PROTOCOL_HEADER, String(AGENT_PROTOCOL));
-    const { host, refusal } = await admitHost(context, request.headers, far);
+    const joins = request.routeOptions.url === ROUTES.join.path;
+    const { host, refusal } = await admitHost(context, request.headers, { far, joins });
     request.calling_host = host;
     if (refusal !== null) return reply.code(426).send(refusalBody(refusal));
     return undefined;
@@ -84,13 +93,14 @@ export function createInternalApp(
   registerReports(app, context);
   registerDisks(app, context);
   registerImageCalls(app, context);
+  if (far) registerCredentials(app, context);
   if (!far) registerIngress(app, context);
   if (!far) registerHttpPorts(app, context);
   if (!far) registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
-    admit: (headers) => admitHost(context, headers, far),
+    admit: (headers) => admitHost(context, headers, { far, joins: false }),
     tunnels: !far,
   });
   return app;
@@ -100,16 +110,38 @@ export function createInternalApp(
 async function admitHost(
   { db }: InternalContext,
   headers: IncomingHttpHeaders,
-  far: boolean,
+  { far, joins }: { readonly far: boolean; readonly joins: boolean },
 ): Promise<{ host: CallingHost; refusal: string | null }> {
-  const token = /^Bearer (\S{1,200})$/.exec(headers.authorization ?? '')?.[1];
-  const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
+  const find = joins ? findHostByJoinToken : findHostByToken;
+  const token = bearerOf(headers);
+  const host = token === undefined ? undefined : await find(db, hashToken(token));
   // The token of this machine's host is valid on the unix socket only, and that of any other host only over TLS.
   if (!host || far !== host.remote) throw new AppError('UNAUTHENTICATED');
-  const { id, remote } = host;
+  const { id, remote, is_next } = host;
   const protocol = protocolOf(headers);
   if (protocol !== host.protocol) await setProtocol(db, id, protocol);
-  return { host: { id, remote }, refusal: refusalOf(protocol) };
+  return { host: { id, remote, is_next }, refusal: refusalOf(protocol) };
+}
+
+function bearerOf({ authorization }: IncomingHttpHeaders): string | undefined {
+  return /^Bearer (\S{1,200})$/.exec(authorization ?? '')?.[1];
+}
+
+const JOIN_REFUSED =
+  'The join token was used, or has expired. On the server, berth host rotate NAME --join prints a new one.';
+
+/** The credentials of hosts on other machines. */
+function registerCredentials(app: FastifyInstance, { db }: InternalContext): void {
+  serve(app, ROUTES.join, async ({ host, body, request }) => {
+    const join_hash = hashToken(bearerOf(request.headers) ?? '');
+    if (!(await useJoinToken(db, join_hash, Buffer.from(body.credential_sha256, 'hex'))))
+      throw new AppError('UNAUTHENTICATED', { message: JOIN_REFUSED });
+    return { host_id: host.id };
+  });
+  serve(app, ROUTES.rotate, async ({ host, body }) => {
+    await setNextCredential(db, host.id, Buffer.from(body.credential_sha256, 'hex'));
+    return { host_id: host.id };
+  });
 }
 
 function registerReports(app: FastifyInstance, context: InternalContext): void {
@@ -120,7 +152,9 @@ function registerReports(app: FastifyInstance, context: InternalContext): void {
   serve(app, ROUTES.heartbeat, async ({ host, body }) => {
     await recordHeartbeat(db, host.id, body.facts);
     await recordDisks(db, host.id, body.disks);
-    return { host_id: host.id };
+    if (host.is_next) await promoteNextCredential(db, host.id);
+    const rotate = host.remote && (await isRotationDue(db, host.id));
+    return { host_id: host.id, ...(rotate ? { rotate } : {}) };
   });
   serve(app, ROUTES.poll, async ({ host, body, reply }) => {
     const read = async () => {

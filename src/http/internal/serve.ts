@@ -13,6 +13,8 @@ export interface CallingHost {
   readonly id: HostId;
   /** On another machine. */
   readonly remote: boolean;
+  /** It came with the credential that replaces the present one. */
+  readonly is_next: boolean;
 }
 
 declare module 'fastify' {

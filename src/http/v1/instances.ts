@@ -24,6 +24,7 @@ import {
   Labels,
   named,
   nullable,
+  PlacementRequest,
   pageOf,
   pageQuery,
   RestartPolicySchema,
@@ -102,6 +103,7 @@ const CreateInstanceRequest = named('CreateInstanceRequest', {
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
   egress: Type.Optional(EgressRequest),
+  placement: Type.Optional(PlacementRequest),
   user_data: Type.Optional(UserData),
 });
 const ChangeInstanceRequest = named('ChangeInstanceRequest', {
@@ -113,6 +115,7 @@ const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
   egress: Type.Optional(EgressRequest),
+  placement: Type.Optional(PlacementRequest),
   cpus: Type.Optional(Type.Integer({ ...CPUS, description: WHILE_STOPPED })),
   memory_mib: Type.Optional(Type.Integer({ ...MEMORY_MIB, description: WHILE_STOPPED })),
   disk_gib: Type.Optional(
@@ -139,6 +142,14 @@ function egressColumns({ mode, allow }: Static<typeof EgressRequest>) {
   return {
     ...(mode === undefined ? {} : { egress_mode: mode }),
     ...(allow === undefined ? {} : { egress_allow: checkedEntries(allow) }),
+  };
+}
+
+/** What is absent stays as it is. */
+function placementColumns({ host_labels, tolerations }: Static<typeof PlacementRequest>) {
+  return {
+    ...(host_labels === undefined ? {} : { host_labels }),
+    ...(tolerations === undefined ? {} : { tolerations: [...new Set(tolerations)] }),
   };
 }
 
@@ -184,6 +195,9 @@ function registerCreate(app: App, context: AppContext): void {
         egress_mode: 'open' as const,
         egress_allow: [],
         ...egressColumns(body.egress ?? {}),
+        host_labels: {},
+        tolerations: [],
+        ...placementColumns(body.placement ?? {}),
         user_data: body.user_data ?? null,
       };
       if (Buffer.byteLength(wanted.user_data ?? '') > USER_DATA_BYTES)
@@ -285,11 +299,12 @@ function registerChange(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
-      const { generations_keep: keep, egress, ...rest } = request.body;
+      const { generations_keep: keep, egress, placement, ...rest } = request.body;
       const change = {
         ...rest,
         ...(keep === undefined ? {} : keepColumns(keep ?? DEFAULT_KEEP)),
         ...egressColumns(egress ?? {}),
+        ...placementColumns(placement ?? {}),
       } as InstanceChange;
       const mutation = { action: 'instance.change' };
       const { org_id } = principalOf(request);

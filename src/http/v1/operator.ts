@@ -79,9 +79,11 @@ const Host = named('OperatorHost', {
   remote: Type.Boolean({ description: 'On another machine than the server', examples: [false] }),
   state: oneOf(HOST_STATES, {
     description:
-      '`expected`: added, and not seen yet. `silent`: no report in 20 s. `lost`: its lease has expired. `refused`: it speaks another version of the protocol',
+      '`cordoned`: gets no new VM. `draining`: and its VMs move to other hosts. `drained`: and it has none. `expected`: added, and not seen yet. `silent`: no report in 20 s. `lost`: its lease has expired. `refused`: it speaks another version of the protocol',
   }),
   last_seen_at: nullable(Time),
+  labels: Type.Record(Type.String(), Type.String(), { examples: [{ zone: 'b' }] }),
+  taints: Type.Array(Type.String(), { examples: [['gpu']] }),
   lease_seconds: nullable(Type.Number({ description: 'null: the only host has no lease', examples: [40] })),
   vms: Type.Integer({ description: 'VMs that are not stopped, suspended or failed', examples: [3] }),
   memory_used_mib: Type.Integer({ description: 'The memory of these VMs', examples: [3072] }),
@@ -255,6 +257,8 @@ function hostView(host: FleetHost): Static<typeof Host> {
     remote: host.remote,
     state: hostState(host),
     last_seen_at: last_seen_at && rfc3339(last_seen_at),
+    labels: { ...host.labels },
+    taints: [...host.taints],
     lease_seconds: lease_ms === null ? null : lease_ms / 1000,
     vms: host.vms,
     memory_used_mib: host.used_memory_mib,

@@ -1,0 +1,24 @@
+import { type Db, transaction } from '../db/pool.ts';
+import type { Log } from '../lib/log.ts';
+import { countLeaving, listDraining, listLeft, listMovable } from '../vms/move-store.ts';
+import { beginMove, finishMove } from '../vms/move-vm.ts';
+import { eachInTurn } from './each-in-turn.ts';
+
+/** So many VMs of a host move at once: each sends its memory to the object store. */
+export const MOVES_A_HOST = 4;
+
+/** Moves the running VMs of draining hosts to others. */
+export async function moveVms(db: Db, log: Log): Promise<void> {
+  await eachInTurn(await listLeft(db), async (instance_id) => {
+    const started = await transaction(db, (tx) => finishMove(tx, instance_id));
+    if (started) log.info({ instance_id }, 'a VM of a draining host continues on another');
+  });
+  for (const host_id of await listDraining(db)) {
+    const free = MOVES_A_HOST - (await countLeaving(db, host_id));
+    if (free <= 0) continue;
+    await eachInTurn(await listMovable(db, host_id, free), async (instance_id) => {
+      const begun = await transaction(db, (tx) => beginMove(tx, instance_id));
+      if (begun !== 'not_wanted') log.info({ instance_id, host_id, begun }, 'a VM is to leave its host');
+    });
+  }
+}
