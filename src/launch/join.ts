@@ -23,9 +23,10 @@ export async function readJoinToken(path: string): Promise<JoinToken> {
 export async function checkJoin(config: Config): Promise<void> {
   if (config.join === null) return;
   await readJoinToken(config.join.token_path);
-  if (config.s3 === null) {
+  if (config.s3 !== null) {
     throw new StartError(
-      'BERTH_S3_BUCKET: is not set; a host needs the same bucket as the control plane. A folder serves one machine only',
+      'BERTH_S3_BUCKET: is set, but a host of a fleet has no bucket: the control plane signs its requests. ' +
+        'Remove BERTH_S3_… and the credentials from this machine',
     );
   }
 }
