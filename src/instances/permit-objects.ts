@@ -1,8 +1,8 @@
 /**
  * Which objects a host may write and read now. Decided from the key and the database alone: the host claims nothing.
  *
- * - Write: segments of the generation that the newest VM of an instance there would commit next, parts of that VM's memory, and an
- *   image that is not stored yet and that one of the host's disks needs. Only where nothing is, and only in sizes that Berth writes.
+ * - Write: segments of the generation that the newest VM of an instance there would commit next, parts of that VM's memory, and
+ *   pieces of images that the host's disks need: another host may be storing the same. Only where nothing is, and only in sizes that Berth writes.
  * - Read: the objects that an instance with its newest VM there holds, while that VM may write; what it may write; the memory that
  *   the VM resumes from; images of the host's disks; the store's mark.
  */
@@ -10,7 +10,7 @@ import { createHash } from 'node:crypto';
 import type { ObjectRequest } from '../agent-api/object-permissions.ts';
 import type { Tx } from '../db/pool.ts';
 import { heldHere, memoryOf, type WritablePlacement, writableHere } from '../disks/permission-store.ts';
-import { diskNeeds, findVersion } from '../images/store.ts';
+import { diskNeeds } from '../images/store.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
 import { type NamedObject, objectNamed } from './name-object.ts';
 
@@ -25,9 +25,8 @@ interface Known {
   readonly placements: Placements;
   readonly held: ReadonlySet<string>;
   readonly memory: ReadonlySet<string>;
-  /** Images that disks of the host need, and those of them that are not stored yet; as `<id>/<version>`. */
+  /** Images that disks of the host need, as `<id>/<version>`. */
   readonly images: ReadonlySet<string>;
-  readonly new_images: ReadonlySet<string>;
 }
 
 /** For each request, whether it is permitted. */
@@ -43,7 +42,7 @@ export async function permitObjects(
     placements,
     held: await heldHere(tx, host_id, heldKeys(reads, placements)),
     memory: await memoryOf(tx, resumed(reads, placements)),
-    ...(await imagesNeeded(tx, host_id, named)),
+    images: await imagesNeeded(tx, host_id, named),
   };
   return requests.map((request, i) => {
     const object = named[i] ?? null;
@@ -54,13 +53,13 @@ export async function permitObjects(
   });
 }
 
-function mayWrite(object: NamedObject, { placements, new_images }: Known): boolean {
+function mayWrite(object: NamedObject, { placements, images }: Known): boolean {
   switch (object.kind) {
     case 'segment':
     case 'memory':
       return isNext(object, placements);
     case 'image':
-      return new_images.has(object.image);
+      return images.has(object.image);
     case 'map':
     case 'mark':
       return false;
@@ -114,15 +113,13 @@ async function imagesNeeded(
   tx: Tx,
   host_id: HostId,
   named: readonly (NamedObject | null)[],
-): Promise<Pick<Known, 'images' | 'new_images'>> {
-  const [images, new_images] = [new Set<string>(), new Set<string>()];
+): Promise<ReadonlySet<string>> {
+  const images = new Set<string>();
   const asked = new Map(
     named.flatMap((each) => (each?.kind === 'image' ? [[each.image, each] as const] : [])),
   );
   for (const { image, id, version } of asked.values()) {
-    if (!(await diskNeeds(tx, host_id, id, version))) continue;
-    images.add(image);
-    if (!(await findVersion(tx, id, version))) new_images.add(image);
+    if (await diskNeeds(tx, host_id, id, version)) images.add(image);
   }
-  return { images, new_images };
+  return images;
 }

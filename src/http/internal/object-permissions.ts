@@ -15,7 +15,7 @@ export function registerObjectPermissions(
       objects.map(async (object, i) => {
         if (permitted[i] && sign) return sign(object);
         log.info(
-          { host_id: host.id, method: object.method, key: object.key },
+          { host_id: host.id, method: object.method, object: object.key },
           'a host may not use an object',
         );
         return null;
