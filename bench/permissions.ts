@@ -18,10 +18,12 @@ import { present } from '../src/lib/assert.ts';
 import type { InstanceId } from '../src/lib/ids.ts';
 import type { ObjectStore } from '../src/object-store/object-store.ts';
 import { S3Store } from '../src/object-store/s3-store.ts';
+import { processesOfFolder } from '../test/support/processes.ts';
 import { bucketSettings, S3Server } from '../test/support/s3-server.ts';
 import { FACTS, ScriptedAgent } from '../test/support/scripted-agent.ts';
 import { type HostBench, type HostContext, type Measured, measured } from './figure.ts';
 import { Installation } from './installation.ts';
+import { cpuSeconds } from './process-cost.ts';
 
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const MIB = 2 ** 20;
@@ -33,6 +35,7 @@ interface Scene extends AsyncDisposable {
   readonly owner: S3Store;
   readonly instance_id: InstanceId;
   readonly epoch: number;
+  readonly data_dir: string;
 }
 
 /** A host of a fleet that runs an instance: the scripted one of the tests, because this process is the one that flushes. */
@@ -71,7 +74,14 @@ async function setUp({ scratch_dir, signal }: HostContext): Promise<Scene> {
   cleanup.defer(() => permitted.close());
   const all = cleanup.move();
   const stores = { direct, permitted };
-  return { stores, owner: direct, instance_id, epoch, [Symbol.asyncDispose]: () => all.disposeAsync() };
+  return {
+    stores,
+    owner: direct,
+    instance_id,
+    epoch,
+    data_dir,
+    [Symbol.asyncDispose]: () => all.disposeAsync(),
+  };
 }
 
 /** Milliseconds from the first write until every segment is durable. */
@@ -91,20 +101,31 @@ async function flush(
   return performance.now() - began_ms;
 }
 
+/** Of this process, and of the control plane with its database and everything else of its folder, but not of the store. */
+function processorSeconds({ data_dir }: Scene): number {
+  const { user, system } = process.cpuUsage();
+  const theirs = processesOfFolder(data_dir).reduce((sum, { pid }) => sum + cpuSeconds(pid), 0);
+  return (user + system) / 1e6 + theirs;
+}
+
 async function all(context: HostContext): Promise<readonly Measured[]> {
   const { runs, signal, say } = context;
   await using scene = await setUp(context);
   const pool = new CompressPool();
   const data = randomBytes(64 * MIB);
   const times: Record<(typeof SIDES)[number], number[]> = { permitted: [], direct: [] };
+  const processor: Record<(typeof SIDES)[number], number[]> = { permitted: [], direct: [] };
   try {
     for (let number = 0; number <= runs; number++) {
       // In turn first and second.
       for (const side of number % 2 === 0 ? SIDES : SIDES.toReversed()) {
         signal.throwIfAborted();
+        const before_s = processorSeconds(scene);
         const took_ms = await flush(scene.stores[side], pool, scene, data);
-        say(`round ${number}, ${side}: ${Math.round(took_ms)} ms`);
+        const took_s = processorSeconds(scene) - before_s;
+        say(`round ${number}, ${side}: ${Math.round(took_ms)} ms, ${took_s.toFixed(2)} s of the processor`);
         if (number > 0) times[side].push(took_ms);
+        if (number > 0) processor[side].push(took_s);
         for await (const { key } of scene.owner.list('disks/')) await scene.owner.delete(key);
       }
     }
@@ -115,6 +136,11 @@ async function all(context: HostContext): Promise<readonly Measured[]> {
     measured({
       ...{ bench: 'permissions', figure: 'flush_512_mib', unit: 'ms', values: times.permitted },
       ...{ beside: 'the same with the credentials of the bucket', beside_values: times.direct },
+      remark: '',
+    }),
+    measured({
+      ...{ bench: 'permissions', figure: 'core_seconds_512_mib', unit: 's', values: processor.permitted },
+      ...{ beside: 'the same with the credentials of the bucket', beside_values: processor.direct },
       remark: '',
     }),
   ];

@@ -29,7 +29,7 @@ import {
 import { clientFor, type S3Settings } from './s3-client.ts';
 import { assertKey, type PutOptions, S3Objects } from './s3-objects.ts';
 import { NoConditionsError, PATIENCE, type S3Patience, S3Requests } from './s3-requests.ts';
-import { type ObjectRequest, type SignedRequest, signRequest } from './sign-request.ts';
+import { type ObjectRequest, RequestSigner, type SignedRequest } from './sign-request.ts';
 
 export type { S3Settings };
 
@@ -50,6 +50,7 @@ export class S3Store implements ObjectStore {
   readonly #client: S3Client;
   readonly #requests: S3Requests;
   readonly #objects: S3Objects;
+  readonly #signer: RequestSigner;
   readonly #log: Log | undefined;
   readonly #page_keys: number;
   readonly #probe_key = `probe/${randomBytes(12).toString('hex')}`;
@@ -67,6 +68,7 @@ export class S3Store implements ObjectStore {
     this.#requests = new S3Requests(this.description, bounds);
     this.#client = clientFor(settings, bounds);
     this.#objects = new S3Objects({ client: this.#client, bucket, requests: this.#requests });
+    this.#signer = new RequestSigner(this.#client, bucket);
   }
 
   async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void> {
@@ -123,7 +125,7 @@ export class S3Store implements ObjectStore {
   /** A request for one object that a process without our credentials may send. */
   sign(request: ObjectRequest): Promise<SignedRequest> {
     assertKey(request.key);
-    return signRequest(this.#client, this.#bucket, request);
+    return this.#signer.sign(request);
   }
 
   /** Closes idle connections. */

@@ -22,7 +22,7 @@ import { restoreDisk } from '../support/restore-disk.ts';
 import { S3Server } from '../support/s3-server.ts';
 import { type Toxic, ToxicProxy } from '../support/toxic-proxy.ts';
 
-const PATIENCE = { backoff_base_ms: 5, backoff_max_ms: 20, stall_timeout_ms: 1_500 };
+const PATIENCE = { backoff_base_ms: 5, backoff_max_ms: 20 };
 
 describe('a bucket by permission', { timeout: 300_000 }, () => {
   const pool = new CompressPool();

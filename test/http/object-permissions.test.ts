@@ -9,7 +9,7 @@ import { ROUTES } from '../../src/agent-api/routes.ts';
 import { clientFor } from '../../src/object-store/s3-client.ts';
 import { PATIENCE } from '../../src/object-store/s3-requests.ts';
 import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
-import { signRequest } from '../../src/object-store/sign-request.ts';
+import { RequestSigner } from '../../src/object-store/sign-request.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { listenToRemoteHosts, type RemoteHosts } from '../support/remote-hosts.ts';
 import { S3Server } from '../support/s3-server.ts';
@@ -230,7 +230,7 @@ describe('a host', () => {
     const old = clientFor(bucket, PATIENCE);
     Object.assign(old.config, { systemClockOffset: -15.5 * 60_000 });
     const key = ownKey(1, '00000000');
-    const expired = await signRequest(old, bucket.bucket, { method: 'GET', key });
+    const expired = await new RequestSigner(old, bucket.bucket).sign({ method: 'GET', key });
     const answer = await send(asSigned('GET', expired));
     assert.equal(answer.status, 403);
     assert.match(answer.body.toString(), /RequestTimeTooSkewed/);
