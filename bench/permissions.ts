@@ -18,7 +18,6 @@ import { present } from '../src/lib/assert.ts';
 import type { InstanceId } from '../src/lib/ids.ts';
 import type { ObjectStore } from '../src/object-store/object-store.ts';
 import { S3Store } from '../src/object-store/s3-store.ts';
-import { processesOfFolder } from '../test/support/processes.ts';
 import { bucketSettings, S3Server } from '../test/support/s3-server.ts';
 import { FACTS, ScriptedAgent } from '../test/support/scripted-agent.ts';
 import { type HostBench, type HostContext, type Measured, measured } from './figure.ts';
@@ -35,7 +34,7 @@ interface Scene extends AsyncDisposable {
   readonly owner: S3Store;
   readonly instance_id: InstanceId;
   readonly epoch: number;
-  readonly data_dir: string;
+  readonly control_plane_pid: number;
 }
 
 /** A host of a fleet that runs an instance: the scripted one of the tests, because this process is the one that flushes. */
@@ -72,6 +71,7 @@ async function setUp({ scratch_dir, signal }: HostContext): Promise<Scene> {
   const [direct, permitted] = [new S3Store(bucket), permittedStore(agent.client)];
   cleanup.defer(() => direct.close());
   cleanup.defer(() => permitted.close());
+  const control_plane_pid = installation.pidOf('control-plane');
   const all = cleanup.move();
   const stores = { direct, permitted };
   return {
@@ -79,7 +79,7 @@ async function setUp({ scratch_dir, signal }: HostContext): Promise<Scene> {
     owner: direct,
     instance_id,
     epoch,
-    data_dir,
+    control_plane_pid,
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   };
 }
@@ -101,11 +101,10 @@ async function flush(
   return performance.now() - began_ms;
 }
 
-/** Of this process, and of the control plane with its database and everything else of its folder, but not of the store. */
-function processorSeconds({ data_dir }: Scene): number {
+/** Of this process and of the control plane, but not of the store. */
+function processorSeconds({ control_plane_pid }: Scene): number {
   const { user, system } = process.cpuUsage();
-  const theirs = processesOfFolder(data_dir).reduce((sum, { pid }) => sum + cpuSeconds(pid), 0);
-  return (user + system) / 1e6 + theirs;
+  return (user + system) / 1e6 + cpuSeconds(control_plane_pid);
 }
 
 async function all(context: HostContext): Promise<readonly Measured[]> {
