@@ -2,6 +2,7 @@
 import type { AgentAnswer, AgentTask } from './as-agent.ts';
 import { backupBench } from './backup.ts';
 import { encryptionBench } from './encryption.ts';
+import { permissionsBench } from './permissions.ts';
 import { s3backerBench } from './s3backer.ts';
 
 const { name, ...about } = JSON.parse(process.argv[2] ?? '') as AgentTask;
@@ -11,7 +12,9 @@ for (const event of ['SIGINT', 'SIGTERM', 'SIGHUP', 'disconnect'] as const) {
 }
 
 async function measure(): Promise<AgentAnswer> {
-  const bench = [backupBench, encryptionBench, s3backerBench].find((each) => each.name === name);
+  const bench = [backupBench, encryptionBench, permissionsBench, s3backerBench].find(
+    (each) => each.name === name,
+  );
   try {
     if (!bench) throw new Error(`no benchmark ${name} runs as the agent`);
     const say = (line: string) => process.stderr.write(`${line}\n`);

@@ -32,6 +32,7 @@ export const AIMS: Readonly<Record<string, Aim>> = {
   'memory/lazy_restore_512_mib': atMost(200, 'value'),
   'memory/flush_512_mib_s3': atMost(200, 'value'),
   'memory/lazy_restore_512_mib_s3': atMost(200, 'value'),
+  'permissions/flush_512_mib': atMost(1.03),
   'requests/read_1_per_second': atLeast(0.4),
   'requests/read_16_per_second': atLeast(0.6),
   'requests/write_1_per_second': atLeast(0.25),

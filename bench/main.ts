@@ -30,6 +30,7 @@ import { manyBench } from './many.ts';
 import { memoryBench } from './memory.ts';
 import { neighboursBench } from './neighbours.ts';
 import { networkBench } from './network.ts';
+import { permissionsBench } from './permissions.ts';
 import { requestsBench } from './requests.ts';
 import { describeRun, MIN_RUNS, writeResults } from './results.ts';
 import { s3Bench } from './s3.ts';
@@ -58,6 +59,7 @@ const BENCHES: readonly Bench[] = [
   egressBench,
   secretsBench,
   asAgent(encryptionBench),
+  asAgent(permissionsBench),
   requestsBench,
   webhooksBench,
   httpPortsBench,

@@ -188,6 +188,10 @@ export class ControlPlaneClient {
     return this.#post(ROUTES.objectStore, {});
   }
 
+  objectPermissions(body: Body<'objectPermissions'>): Answer<'objectPermissions'> {
+    return this.#post(ROUTES.objectPermissions, body);
+  }
+
   offerImages(body: Body<'offerImages'>): Answer<'offerImages'> {
     return this.#post(ROUTES.offerImages, body);
   }

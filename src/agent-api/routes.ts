@@ -40,6 +40,7 @@ import {
   WakeResponse,
 } from './ingress-types.ts';
 import { MinutesReport } from './metric-types.ts';
+import { ObjectPermissionsRequest, ObjectPermissionsResponse } from './object-permissions.ts';
 import { named } from './schemas.ts';
 import {
   BootOrderReport,
@@ -121,6 +122,12 @@ export const ROUTES = {
   lineage: route('lineage', 'What the database knows of an overlay’s head.', LineageRequest, LineageResponse),
   bootOrder: route('boot-order', 'Reports which blocks a boot read first.', BootOrderReport, ReportResponse),
   objectStore: route('object-store', 'The mark of the object store in use.', Nothing, ObjectStoreResponse),
+  objectPermissions: route(
+    'object-permissions',
+    'Signs requests to the object store, for objects that the host needs now.',
+    ObjectPermissionsRequest,
+    ObjectPermissionsResponse,
+  ),
   userData: route('user-data', 'The script for a first boot.', UserDataRequest, UserDataResponse),
   userDataGiven: route(
     'user-data-given',

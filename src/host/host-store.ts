@@ -5,9 +5,23 @@
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../agent-api/client.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
+import { PermittedStore } from '../object-store/permitted-store.ts';
+import { NotPermittedYetError } from '../object-store/s3-failures.ts';
 import { MarkedStore, otherStore, readMark, unmarkedStore } from '../object-store/store-mark.ts';
 
 const WAIT_MS = 5_000;
+
+/** The store of a host without credentials for the bucket: the control plane signs its requests. */
+export function permittedStore(client: Pick<ControlPlaneClient, 'objectPermissions'>): PermittedStore {
+  return new PermittedStore(async (objects) => {
+    try {
+      return (await client.objectPermissions({ objects: [...objects] })).permissions;
+    } catch (error) {
+      if (error instanceof ControlPlaneUnavailable) throw new NotPermittedYetError(error.message);
+      throw error;
+    }
+  });
+}
 
 export function hostStore(client: Pick<ControlPlaneClient, 'objectStore'>, store: ObjectStore): MarkedStore {
   return new MarkedStore(store, async () => {

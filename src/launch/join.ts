@@ -28,9 +28,10 @@ export async function checkJoin(config: Config): Promise<void> {
   // A host that has joined needs the token no more.
   const joined = existsSync(pathsIn(config.data_dir).host_credential);
   if (!joined || existsSync(token_path)) await readJoinToken(token_path);
-  if (config.s3 === null) {
+  if (config.s3 !== null) {
     throw new StartError(
-      'BERTH_S3_BUCKET: is not set; a host needs the same bucket as the control plane. A folder serves one machine only',
+      'BERTH_S3_BUCKET: is set, but a host of a fleet has no bucket: the control plane signs its requests. ' +
+        'Remove BERTH_S3_… and the credentials from this machine',
     );
   }
 }

@@ -23,6 +23,11 @@ export class WrongAnswerError extends Error {
   override name = 'WrongAnswerError';
 }
 
+/** The control plane, which signs the requests, does not answer. */
+export class NotPermittedYetError extends Error {
+  override name = 'NotPermittedYetError';
+}
+
 const PASSING_STATUS: ReadonlySet<number> = new Set([408, 409, 425, 429, 500, 502, 503, 504]);
 const PASSING_CODES: ReadonlySet<string> = new Set([
   // The body that arrived is incomplete or differs from the signed one.
@@ -69,7 +74,8 @@ const NETWORK_WORDS: Readonly<Record<string, string>> = {
 /** Undefined for an error of our own, which came neither from the store nor from the network. */
 export function failureOf(error: unknown): S3Failure | undefined {
   if (!(error instanceof Error)) return undefined;
-  if (error instanceof WrongAnswerError) return { kind: 'passing', reason: error.message };
+  if (error instanceof WrongAnswerError || error instanceof NotPermittedYetError)
+    return { kind: 'passing', reason: error.message };
   if (error.name === 'CredentialsProviderError')
     return { kind: 'refused', reason: 'no credentials were found' };
   const status = statusOf(error);

@@ -2,22 +2,18 @@
  * An object store in a bucket of S3 or a compatible service.
  *
  * Invariants:
- * - One PUT writes an object, completely or not at all. Its signature covers the bytes, so the store refuses a body that
- *   changed in transit. `If-None-Match: *` makes it create-only. Multipart uploads are not used, because some stores (Ceph)
- *   do not support the condition there: large data is cut into objects (docs/adr/0016-s3.md).
+ * - `If-None-Match: *` makes each PUT create-only. Multipart uploads are not used, because some stores (Ceph) do not support the
+ *   condition there: large data is cut into objects (docs/adr/0016-s3.md).
  * - The first `check` detects a store that ignores the condition. Each PUT is then preceded by a HEAD. Two concurrent
  *   writers of one key could miss each other in between, but segment keys have a random attempt number, so there are none.
- * - A read returns the requested length. Callers verify the content.
+ * - Callers verify the content of what they read.
  */
 import { randomBytes } from 'node:crypto';
 import {
   DeleteObjectCommand,
-  GetObjectCommand,
   HeadBucketCommand,
-  HeadObjectCommand,
   ListObjectsV2Command,
-  PutObjectCommand,
-  S3Client,
+  type S3Client,
 } from '@aws-sdk/client-s3';
 import { assert } from '../lib/assert.ts';
 import type { Log } from '../lib/log.ts';
@@ -27,24 +23,15 @@ import {
   type ObjectEntry,
   ObjectExistsError,
   ObjectNotFoundError,
-  ObjectRangeError,
   type ObjectStore,
   type ObjectStoreUnavailableError,
 } from './object-store.ts';
-import { bodyOf, dropBody, lengthOf, readBody, sha256Of } from './s3-body.ts';
-import { WrongAnswerError } from './s3-failures.ts';
+import { clientFor, type S3Settings } from './s3-client.ts';
+import { assertKey, type PutOptions, S3Objects } from './s3-objects.ts';
 import { NoConditionsError, PATIENCE, type S3Patience, S3Requests } from './s3-requests.ts';
+import { type ObjectRequest, RequestSigner, type SignedRequest } from './sign-request.ts';
 
-export interface S3Settings {
-  readonly bucket: string;
-  /** Null: Amazon's endpoint of the region. */
-  readonly endpoint: string | null;
-  readonly region: string;
-  /** Null, with the secret null too: the SDK's default chain finds the credentials (profiles, roles, …). */
-  readonly access_key_id: string | null;
-  readonly secret_access_key: string | null;
-  readonly session_token: string | null;
-}
+export type { S3Settings };
 
 export interface S3StoreOptions {
   readonly log?: Log;
@@ -62,6 +49,8 @@ export class S3Store implements ObjectStore {
   readonly #bucket: string;
   readonly #client: S3Client;
   readonly #requests: S3Requests;
+  readonly #objects: S3Objects;
+  readonly #signer: RequestSigner;
   readonly #log: Log | undefined;
   readonly #page_keys: number;
   readonly #probe_key = `probe/${randomBytes(12).toString('hex')}`;
@@ -78,10 +67,11 @@ export class S3Store implements ObjectStore {
     this.#page_keys = page_keys;
     this.#requests = new S3Requests(this.description, bounds);
     this.#client = clientFor(settings, bounds);
+    this.#objects = new S3Objects({ client: this.#client, bucket, requests: this.#requests });
+    this.#signer = new RequestSigner(this.#client, bucket);
   }
 
   async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void> {
-    assertKey(key);
     if (this.#conditions === 'ignored') return this.#putUnlessThere(key, body, signal);
     try {
       await this.#put(key, body, { create_only: true }, signal);
@@ -93,16 +83,11 @@ export class S3Store implements ObjectStore {
   }
 
   async get(key: string, range?: ByteRange, signal?: AbortSignal): Promise<Buffer> {
-    assertKey(key);
-    if (!range) return this.#find(key, (stop) => this.#getWhole(key, stop), signal);
-    assert(range.offset >= 0 && range.length >= 0, 'a byte range is not negative');
-    if (range.length === 0) return this.#getNothing(key, range.offset, signal);
-    return this.#find(key, (stop) => this.#getRange(key, range, stop), signal);
+    return this.#find(() => this.#objects.get(key, range, signal), signal);
   }
 
   async size(key: string, signal?: AbortSignal): Promise<number> {
-    assertKey(key);
-    return this.#find(key, (stop) => this.#head(key, stop), signal);
+    return this.#find(() => this.#objects.size(key, signal), signal);
   }
 
   async *list(prefix: string): AsyncIterable<ObjectEntry> {
@@ -135,6 +120,12 @@ export class S3Store implements ObjectStore {
       if (late.aborted) throw this.#requests.unavailable(`no answer within ${CHECK_TIMEOUT_MS} ms`);
       throw error;
     }
+  }
+
+  /** A request for one object that a process without our credentials may send. */
+  sign(request: ObjectRequest): Promise<SignedRequest> {
+    assertKey(request.key);
+    return this.#signer.sign(request);
   }
 
   /** Closes idle connections. */
@@ -197,27 +188,10 @@ export class S3Store implements ObjectStore {
   async #put(
     key: string,
     body: readonly Uint8Array[],
-    { create_only, attempts }: { readonly create_only: boolean; readonly attempts?: number },
+    options: PutOptions,
     signal: AbortSignal | undefined,
   ): Promise<void> {
-    const [sha256, length] = [sha256Of(body), lengthOf(body)];
-    const send = async (stop: AbortSignal) => {
-      const stream = bodyOf(body);
-      const command = new PutObjectCommand({
-        ...this.#at(key),
-        Body: stream,
-        ContentLength: length,
-        ContentType: 'application/octet-stream',
-        ...(create_only ? { IfNoneMatch: '*' } : {}),
-      });
-      signOver(command, sha256);
-      try {
-        return await this.#client.send(command, { abortSignal: stop });
-      } finally {
-        stream.destroy();
-      }
-    };
-    await this.#requests.perform(key, send, signal, attempts).catch((error: unknown) => {
+    await this.#objects.put(key, body, options, signal).catch((error: unknown) => {
       throw error instanceof ObjectNotFoundError ? this.#noBucket(error) : error;
     });
   }
@@ -230,56 +204,13 @@ export class S3Store implements ObjectStore {
     });
   }
 
-  async #getWhole(key: string, signal: AbortSignal): Promise<Buffer> {
-    const { Body, ContentLength } = await this.#client.send(new GetObjectCommand(this.#at(key)), {
-      abortSignal: signal,
-    });
-    return readBody(Body, ContentLength);
-  }
-
-  async #getRange(key: string, { offset, length }: ByteRange, signal: AbortSignal): Promise<Buffer> {
-    const last = offset + length - 1;
-    const command = new GetObjectCommand({ ...this.#at(key), Range: `bytes=${offset}-${last}` });
-    const { Body, ContentRange } = await this.#client.send(command, { abortSignal: signal });
-    const [, from, to, size] = /^bytes (\d+)-(\d+)\/(\d+)$/.exec(ContentRange ?? '')?.map(Number) ?? [];
-    if (size !== undefined && size <= last) {
-      dropBody(Body);
-      throw new ObjectRangeError(`${key}: ${length} bytes at ${offset} end after its ${size} bytes`);
-    }
-    if (from !== offset || to !== last) {
-      dropBody(Body);
-      throw new WrongAnswerError('the response has another range than the request');
-    }
-    return readBody(Body, length);
-  }
-
-  /** HTTP has no empty ranges. */
-  async #getNothing(key: string, offset: number, signal: AbortSignal | undefined): Promise<Buffer> {
-    const size_bytes = await this.size(key, signal);
-    if (offset > size_bytes)
-      throw new ObjectRangeError(`${key}: offset ${offset} is after its ${size_bytes} bytes`);
-    return Buffer.alloc(0);
-  }
-
-  async #head(key: string, signal: AbortSignal): Promise<number> {
-    const { ContentLength } = await this.#client.send(new HeadObjectCommand(this.#at(key)), {
-      abortSignal: signal,
-    });
-    if (ContentLength === undefined) throw new WrongAnswerError('the response has no size');
-    return ContentLength;
-  }
-
   /**
    * Checks that the bucket exists before reporting an object as missing: a response to HEAD does not say which of them is
    * missing, and a 404 may come from a proxy.
    */
-  async #find<T>(
-    key: string,
-    send: (stop: AbortSignal) => Promise<T>,
-    signal: AbortSignal | undefined,
-  ): Promise<T> {
+  async #find<T>(read: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> {
     try {
-      return await this.#requests.perform(key, send, signal);
+      return await read();
     } catch (error) {
       if (error instanceof ObjectNotFoundError) await this.#requireBucket(signal);
       throw error;
@@ -312,56 +243,4 @@ export class S3Store implements ObjectStore {
   #at(key: string): { Bucket: string; Key: string } {
     return { Bucket: this.#bucket, Key: key };
   }
-}
-
-/** Passes the hash to the SDK, which cannot sign a stream's bytes by itself. */
-function signOver(command: PutObjectCommand, sha256: string): void {
-  command.middlewareStack.add(
-    (next) => (args) => {
-      const { headers } = args.request as { headers: Record<string, string> };
-      headers['x-amz-content-sha256'] = sha256;
-      return next(args);
-    },
-    { step: 'build', name: 'signOver' },
-  );
-}
-
-function silent(): void {}
-
-function assertKey(key: string): void {
-  assert(isObjectKey(key), `not an object key: ${JSON.stringify(key)}`);
-}
-
-function clientFor(settings: S3Settings, bounds: S3Patience): S3Client {
-  const { endpoint, region, access_key_id, secret_access_key, session_token } = settings;
-  const connections = { keepAlive: true, maxSockets: bounds.requests_max, maxFreeSockets: 16 };
-  return new S3Client({
-    region,
-    ...(endpoint === null ? {} : { endpoint }),
-    ...(access_key_id === null || secret_access_key === null
-      ? {}
-      : {
-          credentials: {
-            accessKeyId: access_key_id,
-            secretAccessKey: secret_access_key,
-            ...(session_token === null ? {} : { sessionToken: session_token }),
-          },
-        }),
-    // A bucket in the host name needs DNS names and certificates that few self-hosted stores have.
-    forcePathStyle: true,
-    // Bodies are signed and segments have hashes. Some stores do not support trailers.
-    requestChecksumCalculation: 'WHEN_REQUIRED',
-    responseChecksumValidation: 'WHEN_REQUIRED',
-    // It would open a new connection for every larger body.
-    expectContinueHeader: false,
-    maxAttempts: 1,
-    // The SDK would warn about each failed PUT that it does not retry. We retry.
-    logger: { debug: silent, info: silent, warn: silent, error: silent },
-    requestHandler: {
-      connectionTimeout: bounds.connect_timeout_ms,
-      socketTimeout: bounds.stall_timeout_ms,
-      httpAgent: connections,
-      httpsAgent: connections,
-    },
-  });
 }

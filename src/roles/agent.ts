@@ -9,7 +9,7 @@ import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
 import { BootSlots } from '../host/boot-slots.ts';
 import { EgressControl } from '../host/egress/egress-control.ts';
-import { hostStore } from '../host/host-store.ts';
+import { hostStore, permittedStore } from '../host/host-store.ts';
 import { findHostImage } from '../host/image/host-images.ts';
 import { ImageKeeper } from '../host/image/image-keeper.ts';
 import { startFencer } from '../host/lease/fencer.ts';
@@ -68,7 +68,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const { client, rotateCredential } = await connect(config, log, signal);
   if (signal.aborted) return;
   const pool = new CompressPool();
-  const store = hostStore(client, await openStore({ s3: config.s3, folder: paths.objects, log }));
+  const store = hostStore(client, await storeOf(config, client, log));
   const lease = new HostLease({
     client,
     paths,
@@ -132,6 +132,11 @@ async function encloseGuests(config: Config, paths: Paths, say: Say, separate_us
     : NO_NETWORK;
   if (network && network_problem !== null) say(network_problem);
   return { jail, jail_problem, network, network_problem };
+}
+
+/** A host that joined has no credentials for the bucket. */
+async function storeOf({ join: joined, s3, data_dir }: Config, client: ControlPlaneClient, log: Log) {
+  return joined ? permittedStore(client) : openStore({ s3, folder: pathsIn(data_dir).objects, log });
 }
 
 async function openFoldersTo(kvm_gid: number, paths: Paths, say: Say): Promise<void> {

@@ -43,8 +43,9 @@ import { Sealer } from '../lib/seal.ts';
 import { Mailbox } from '../mail/mailbox.ts';
 import { createDeliver } from '../mail/mailer.ts';
 import { ownStore } from '../object-store/claim-store.ts';
-import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
+import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
+import { S3Store } from '../object-store/s3-store.ts';
 import { type MarkedStore, WrongStoreError } from '../object-store/store-mark.ts';
 import { secretSealer } from '../secrets/seal-value.ts';
 import { runTasks } from '../tasks/run-tasks.ts';
@@ -75,7 +76,8 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await bringUpToDate(database_url);
   const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
   const hub = new NotifyHub(database_url, log);
-  const store = ownStore(knownMarks(db), await openStore({ s3: config.s3, folder: paths.objects, log }));
+  const objects = await openStore({ s3: config.s3, folder: paths.objects, log });
+  const store = ownStore(knownMarks(db), objects);
   const audit = new AuditLog(secrets.secret_key);
   const disk_keys = diskKeys(secrets.secret_key, config.encryption);
   refuseWrongKey((await dataKeysOpen(db, disk_keys)) ?? (await audit.beganWithThisKey(db)), config, paths);
@@ -91,7 +93,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
     await offerPorts(tx, context.ssh);
     await setSshHost(tx, context.ssh.host);
   });
-  const internal = { ...context, host_lease_ms: config.host_lease_ms };
+  const internal = { ...context, host_lease_ms: config.host_lease_ms, ...signing(objects, store) };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
   const far = await listenToHosts(config, paths, internal);
   const scraped = metrics && (await listenToPrometheus(config, metrics, context));
@@ -109,6 +111,17 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await hub.stop();
   await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks]);
   await db.destroy();
+}
+
+/** A folder has nothing to sign, and no host on another machine. */
+function signing(objects: ObjectStore, store: MarkedStore): Pick<InternalContext, 'sign'> {
+  if (!(objects instanceof S3Store)) return {};
+  return {
+    sign: async (request) => {
+      await store.verified();
+      return objects.sign(request);
+    },
+  };
 }
 
 /** A store that is unreachable now is claimed later, and not used until then. */

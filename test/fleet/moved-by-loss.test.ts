@@ -53,7 +53,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     far = await RemoteHost.start(
       `https://${hosts_listen}`,
       await onServer('host', 'add', 'far', '--cpus', '8', '--memory', '64'),
-      store,
+      { BERTH_ACCEL: 'tcg' },
     );
     await onServer('host', 'cordon', 'local');
     guest = await GuestInstance.create(berth, 'wanderer', {

@@ -200,6 +200,17 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
     const image = { id: 'debian-12', version: VERSION, recipe: 'mine', index_sha256: VERSION };
     return { body: { ...image, size_bytes: 1, stored_bytes: 1, newest: true }, answer: FENCED };
   },
+  objectPermissions: ({ epoch }) => {
+    const disk = `disks/${instance.id}`;
+    const wrote = { size_bytes: 1, sha256: VERSION };
+    const objects = [
+      { method: 'GET', key: `${disk}/seg/${epoch}/1-00000000-0` },
+      { method: 'PUT', key: `${disk}/seg/${epoch}/1-00000000-0`, ...wrote },
+      { method: 'HEAD', key: `${disk}/map/1-00000000` },
+      { method: 'PUT', key: `${disk}/mem/${epoch}-00000000/0`, ...wrote },
+    ];
+    return { body: { objects }, answer: { permissions: objects.map(() => null) } };
+  },
   answerCall: () => ({ body: { id: call_id, answer: { result: { text: 'lies' } } }, answer: FENCED }),
 };
 

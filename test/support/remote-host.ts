@@ -29,7 +29,7 @@ export class RemoteHost {
     this.paths = pathsIn(data_dir);
   }
 
-  /** `settings`: those of the object store, and the accelerator. */
+  /** `settings`: the accelerator. */
   static async start(
     control_plane: string,
     token: string,

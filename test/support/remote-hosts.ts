@@ -12,6 +12,7 @@ import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
+import type { InternalContext } from '../../src/http/internal/internal-context.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import type { TestApi } from './api.ts';
@@ -43,7 +44,10 @@ export async function joinWith(
   return { token, fingerprint };
 }
 
-export async function listenToRemoteHosts(api: TestApi): Promise<RemoteHosts> {
+export async function listenToRemoteHosts(
+  api: TestApi,
+  more: Pick<InternalContext, 'sign'> = {},
+): Promise<RemoteHosts> {
   const data_dir = mkdtempSync(join(tmpdir(), 'bt-'));
   after(() => rmSync(data_dir, { recursive: true, force: true }));
   const paths = pathsIn(data_dir);
@@ -52,7 +56,7 @@ export async function listenToRemoteHosts(api: TestApi): Promise<RemoteHosts> {
   await ensureHostsCertificate(paths);
   const cert = readFileSync(paths.hosts_tls_cert);
   const tls = { cert, key: readFileSync(paths.hosts_tls_key) };
-  const app = createInternalApp({ ...api.context, host_lease_ms: 40_000 }, tls);
+  const app = createInternalApp({ ...api.context, host_lease_ms: 40_000, ...more }, tls);
   const origin = await app.listen({ host: '127.0.0.1', port: 0 });
   api.beforeClose(async () => {
     api.context.host_calls.close();

@@ -52,6 +52,7 @@ import { registerHostCalls } from './host-calls.ts';
 import { registerHttpPorts } from './http-ports.ts';
 import { registerImageCalls } from './images.ts';
 import type { InternalContext } from './internal-context.ts';
+import { registerObjectPermissions } from './object-permissions.ts';
 import { registerOpenPort } from './open-port.ts';
 import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
@@ -94,6 +95,7 @@ export function createInternalApp(
   registerDisks(app, context);
   registerImageCalls(app, context);
   if (far) registerCredentials(app, context);
+  registerObjectPermissions(app, context);
   if (!far) registerIngress(app, context);
   if (!far) registerHttpPorts(app, context);
   if (!far) registerOpenPort(app, context);

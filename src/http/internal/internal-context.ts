@@ -1,3 +1,4 @@
+import type { ObjectRequest, SignedRequest } from '../../agent-api/object-permissions.ts';
 import type { AppContext } from '../context.ts';
 
 type Shared =
@@ -17,4 +18,6 @@ type Shared =
 export interface InternalContext extends Pick<AppContext, Shared> {
   /** The lease of a host that is not the only one. */
   readonly host_lease_ms: number;
+  /** Signs a request to the bucket, for a host on another machine. Absent: the objects are in a folder. */
+  readonly sign?: (request: ObjectRequest) => Promise<SignedRequest>;
 }
