@@ -21,6 +21,7 @@ export const AUDIT_ACTIONS: readonly string[] = [
   ...['exec.attach', 'exec.create', 'exec.kill', 'exec.signal'],
   ...['file.create_directory', 'file.delete', 'file.move', 'file.write'],
   ...['host.add', 'host.drain', 'host.remove', 'host.set', 'host.undrain'],
+  ...['ingress.add', 'ingress.remove'],
   ...['image.add', 'image.build', 'image.remove'],
   ...['instance.change', 'instance.create', 'instance.delete', 'instance.fork', 'instance.replace_ssh_keys'],
   ...['instance.restore', 'invitation.accept', 'invitation.create', 'invitation.delete'],

@@ -1,6 +1,6 @@
 /**
- * The join token of a remote host: its token and the SHA-256 of the control plane's certificate, `<token>.<43 base64url>`.
- * The host sends only the token, and only to a server with that certificate.
+ * The join token of a host or an ingress on another machine: its token and the SHA-256 of the control plane's certificate, `<token>.<43 base64url>`.
+ * It sends only the token, and only to a server with that certificate.
  */
 import { X509Certificate } from 'node:crypto';
 
@@ -17,7 +17,7 @@ export function composeJoinToken(token: string, certificate_pem: string | Buffer
 
 /** Null when the text is not a join token. */
 export function parseJoinToken(text: string): JoinToken | null {
-  const match = /^(berth_host_[0-9A-Za-z]{49})\.([A-Za-z0-9_-]{43})$/.exec(text.trim());
+  const match = /^(berth_(?:host|ingress)_[0-9A-Za-z]{49})\.([A-Za-z0-9_-]{43})$/.exec(text.trim());
   if (!match?.[1] || !match[2]) return null;
   const hex = Buffer.from(match[2], 'base64url').toString('hex').toUpperCase();
   return { token: match[1], fingerprint: (hex.match(/../g) ?? []).join(':') };

@@ -67,7 +67,7 @@ import { WeaknessesResponse } from './weaknesses.ts';
 
 export interface AgentRoute<Request extends TSchema = TSchema, Response extends TSchema = TSchema> {
   readonly path: string;
-  /** Calls of ingress and operator are served only on this machine's socket. */
+  /** Whose token is accepted. The operator's calls take the token of this machine's host, on its socket. */
   readonly caller: 'host' | 'ingress' | 'operator';
   readonly summary: string;
   readonly request: Request;

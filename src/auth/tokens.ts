@@ -19,6 +19,8 @@ export const SUDO_PREFIX = 'berth_sudo_';
 export const MAIL_PREFIX = 'berth_mail_';
 /** Tokens of hosts on other machines. */
 export const HOST_PREFIX = 'berth_host_';
+/** Tokens of ingresses on other machines. */
+export const INGRESS_PREFIX = 'berth_ingress_';
 /** Opens a console once. */
 export const CONSOLE_PREFIX = 'berth_cons_';
 /** Opens a stream to an exec once. */
@@ -28,7 +30,8 @@ export const PORT_TICKET_PREFIX = 'berth_ptix_';
 export const PORT_COOKIE_PREFIX = 'berth_pcky_';
 const PREFIXES = [
   ...([SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX] as const),
-  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, EXEC_TICKET_PREFIX, HOST_PREFIX] as const),
+  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, EXEC_TICKET_PREFIX] as const),
+  ...([HOST_PREFIX, INGRESS_PREFIX] as const),
   ...([PORT_TICKET_PREFIX, PORT_COOKIE_PREFIX] as const),
 ] as const;
 export type TokenPrefix = (typeof PREFIXES)[number];

@@ -36,6 +36,7 @@ export interface Paths {
   readonly secrets: string;
   readonly secret_key: string;
   readonly host_token: string;
+  readonly ingress_token: string;
   /** The first administrator's address and generated password, as JSON. */
   readonly first_login: string;
   /** The key and certificate that remote hosts pin. */
@@ -74,6 +75,7 @@ export function pathsIn(data: string): Paths {
     secrets: join(data, 'secrets'),
     secret_key: join(data, 'secrets', 'secret-key'),
     host_token: join(data, 'secrets', 'host-token'),
+    ingress_token: join(data, 'secrets', 'ingress-token'),
     first_login: join(data, 'secrets', 'first-login'),
     hosts_tls_key: join(data, 'secrets', 'hosts-tls.key'),
     hosts_tls_cert: join(data, 'secrets', 'hosts-tls.crt'),

@@ -24,6 +24,7 @@ import type { EgressTables } from './egress-tables.ts';
 import type { ExecTables } from './exec-tables.ts';
 import type { HttpTables } from './http-tables.ts';
 import type { IdentityTables } from './identity-tables.ts';
+import type { IngressTables } from './ingress-tables.ts';
 import type { SecretTables } from './secret-tables.ts';
 import type { UsageTables } from './usage-tables.ts';
 import type { VmTables } from './vm-tables.ts';
@@ -73,6 +74,7 @@ export interface Database
     ExecTables,
     HttpTables,
     IdentityTables,
+    IngressTables,
     SecretTables,
     UsageTables,
     VmTables,
@@ -266,7 +268,6 @@ export interface Database
     updated_at: Generated<Date>;
   };
   instance_ssh_keys: { instance_id: InstanceId; ssh_key_id: SshKeyId };
-  free_ssh_ports: { port: number; quarantined_at: Date | null };
   disks: {
     instance_id: InstanceId;
     size_bytes: number;

@@ -1,5 +1,5 @@
 /**
- * The data folder on disk: its folders, their modes, and the two secrets created at the first start. A folder that a VM's
+ * The data folder on disk: its folders, their modes, and the secrets created at the first start. A folder that a VM's
  * user must traverse is 0711; a private one is 0700.
  */
 import { randomBytes } from 'node:crypto';
@@ -64,7 +64,7 @@ export interface Secrets {
 }
 
 /**
- * Reads both secrets, or creates them at the first start. `given_key` (BERTH_SECRET_KEY) replaces the one in the folder. When a
+ * Reads the secrets, or creates them at the first start. `given_key` (BERTH_SECRET_KEY) replaces the one in the folder. When a
  * database exists but its key is missing, this refuses rather than create a new key.
  */
 export async function ensureSecrets(
@@ -78,6 +78,7 @@ export async function ensureSecrets(
     );
   }
   const secret_key = given_key ?? Buffer.from(await ensureSecret(paths.secret_key), 'hex');
+  await ensureSecret(paths.ingress_token);
   return { secret_key, host_token: await ensureSecret(paths.host_token) };
 }
 
@@ -85,6 +86,11 @@ export async function ensureSecrets(
 export async function readSecrets(paths: Paths, given_key: Buffer | null): Promise<Secrets> {
   const secret_key = given_key ?? Buffer.from(await requireSecret(paths.secret_key), 'hex');
   return { secret_key, host_token: await requireSecret(paths.host_token) };
+}
+
+/** Authenticates this machine's ingress to the control plane. */
+export function readIngressSecret(paths: Paths): Promise<string> {
+  return requireSecret(paths.ingress_token);
 }
 
 async function requireSecret(path: string): Promise<string> {

@@ -1,31 +1,66 @@
-/** Checks, before anything else, what a host of a fleet needs. */
+/** Checks, before anything else, what a host or an ingress on another machine needs. */
 import { chmod, lstat, readFile } from 'node:fs/promises';
 import { type JoinToken, parseJoinToken } from '../agent-api/join-token.ts';
 import type { Config } from '../config/config.ts';
 import { messageOf } from '../lib/errors.ts';
 import { StartError } from './start-error.ts';
 
+const OF_HOST = { setting: 'BERTH_HOST_TOKEN_FILE', command: 'berth host add NAME', kind: 'host' } as const;
+const OF_INGRESS = {
+  setting: 'BERTH_INGRESS_TOKEN_FILE',
+  command: 'berth ingress add NAME',
+  kind: 'ingress',
+} as const;
+
 /** Reads the token that `berth host add` printed, and makes its file private. @throws StartError */
-export async function readJoinToken(path: string): Promise<JoinToken> {
+export function readJoinToken(path: string): Promise<JoinToken> {
+  return readToken(path, OF_HOST);
+}
+
+/** The same for `berth ingress add`. @throws StartError */
+export function readIngressToken(path: string): Promise<JoinToken> {
+  return readToken(path, OF_INGRESS);
+}
+
+async function readToken(
+  path: string,
+  { setting, command, kind }: typeof OF_HOST | typeof OF_INGRESS,
+): Promise<JoinToken> {
   try {
     if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600);
     const token = parseJoinToken(await readFile(path, 'utf8'));
-    if (token) return token;
+    if (token?.token.startsWith(`berth_${kind}_`)) return token;
   } catch (error) {
-    throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} cannot be read: ${messageOf(error)}`, 2, {
-      cause: error,
-    });
+    throw new StartError(`${setting}: ${path} cannot be read: ${messageOf(error)}`, 2, { cause: error });
   }
-  throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} holds no token; berth host add NAME prints one`);
+  throw new StartError(`${setting}: ${path} holds no token; ${command} prints one`);
 }
 
 /** @throws StartError */
-export async function checkJoin(config: Config): Promise<void> {
-  if (config.join === null) return;
-  await readJoinToken(config.join.token_path);
-  if (config.s3 === null) {
+export async function checkJoin({ join, ingress_join, s3 }: Config): Promise<void> {
+  if (join === null) {
+    if (ingress_join === null) return;
+    throw new StartError(
+      'BERTH_INGRESS_TOKEN_FILE: is set, so this machine is an ingress of another control plane: run berth ingress',
+    );
+  }
+  await readJoinToken(join.token_path);
+  if (s3 === null) {
     throw new StartError(
       'BERTH_S3_BUCKET: is not set; a host needs the same bucket as the control plane. A folder serves one machine only',
     );
   }
+}
+
+/** For `berth ingress`, which needs nothing else. @throws StartError */
+export async function checkIngressJoin({ ingress_join }: Config): Promise<void> {
+  if (ingress_join === null) {
+    throw new StartError(
+      [
+        'BERTH_CONTROL_PLANE: is not set; expected https://HOST:PORT where a control plane listens to other machines',
+        'BERTH_INGRESS_TOKEN_FILE: is not set; expected the file with the token that berth ingress add NAME printed',
+      ].join('\n'),
+    );
+  }
+  await readIngressToken(ingress_join.token_path);
 }

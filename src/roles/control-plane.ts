@@ -21,6 +21,7 @@ import { type Db, openPool, transaction } from '../db/pool.ts';
 import { dataKeysOpen, diskKeys } from '../disks/data-keys.ts';
 import { knownMarks } from '../disks/mark-store.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
+import { upsertLocalIngress } from '../hosts/ingress-store.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
@@ -29,9 +30,8 @@ import type { InternalContext } from '../http/internal/internal-context.ts';
 import { createMetricsApp } from '../http/monitoring/metrics.ts';
 import { RequestMetrics } from '../http/monitoring/request-metrics.ts';
 import type { Installation } from '../http/monitoring/weaknesses.ts';
-import { offerPorts } from '../instances/port-store.ts';
-import { setSshHost } from '../instances/store.ts';
-import { readSecrets, type Secrets } from '../launch/data-folder.ts';
+import { offerAddresses } from '../instances/ssh-address-store.ts';
+import { readIngressSecret, readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
 import { fullDisk } from '../launch/full-disk.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
@@ -80,17 +80,15 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const disk_keys = diskKeys(secrets.secret_key, config.encryption);
   refuseWrongKey((await dataKeysOpen(db, disk_keys)) ?? (await audit.beganWithThisKey(db)), config, paths);
   await refuseWrongStore(store, log);
-  await upsertHost(db, 'local', hashToken(secrets.host_token));
+  const host_id = await upsertHost(db, 'local', hashToken(secrets.host_token));
+  await upsertLocalIngress(db, 'local', hashToken(await readIngressSecret(paths)), host_id);
   await ensureAdministrator(db, config, paths, say);
   const { smtp_url, admin } = config;
   const deliver = createDeliver({ smtp_url, folder: paths.mail, from: admin.email });
   const base = await appContext(config, secrets, { db, hub, log });
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
-  await transaction(db, async (tx) => {
-    await offerPorts(tx, context.ssh);
-    await setSshHost(tx, context.ssh.host);
-  });
+  await transaction(db, (tx) => offerAddresses(tx, context.ssh));
   const internal = { ...context, host_lease_ms: config.host_lease_ms };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
   const far = await listenToHosts(config, paths, internal);
@@ -181,7 +179,7 @@ async function appContext(
     password_login: config.password_login,
     quotas: config.quotas,
     rate_limits: config.rate_limits,
-    ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
+    ssh: { hosts: ssh.hosts, first_port: ssh.ports.first, last_port: ssh.ports.last, listen: ssh.listen },
     http: httpEndpoint({
       domain: config.http.domain,
       listen_port: config.http.listen.port,

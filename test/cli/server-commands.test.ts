@@ -1,12 +1,14 @@
 /** Server commands through `bin/berth`, on the database of an API in this process. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
+import { insertIngress } from '../../src/hosts/ingress-store.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
@@ -110,6 +112,38 @@ describe('berth audit verify', () => {
     const { code, err } = await berth('audit', 'verify', who.org_id);
     assert.equal(code, 1);
     assert.match(err, /: entry aud_\w+, not sealed yet, was changed or inserted$/m);
+  });
+});
+
+describe('berth ingress', () => {
+  test('lists ingresses, revokes tokens, and says what is wrong', async () => {
+    await api.person();
+    await insertIngress(api.db, 'front', randomBytes(32));
+    assert.match(
+      (await berth('ingress', 'ls')).out,
+      /^NAME +STATE +WATCHING SINCE +LAST SEEN\nfront +expected +never +never\n/,
+    );
+    assert.equal((await berth('ingress', 'ls', '-q')).out, 'front\n');
+    assert.match((await berth('ingress', 'ls', '--format', 'json')).out, /"name": ?"front"/);
+    const first = await firstOrg();
+    assert.match((await berth('ingress', 'rm', 'front')).out, /^Removed front, and revoked its token\./);
+    assert.equal((await actions(first)).at(-1), 'ingress.remove by operator');
+    const again = await berth('ingress', 'rm', 'front');
+    assert.deepEqual(
+      [again.code, again.err],
+      [3, 'berth: there is no ingress front\n  next: berth ingress ls\n'],
+    );
+    await api.ingress.reportActivity({ watched_ms: 1, active: [] }, AbortSignal.timeout(5_000));
+    const local = await berth('ingress', 'rm', 'local');
+    assert.equal(local.code, 5);
+    assert.equal((await berth('ingress', 'add', 'Front')).code, 2);
+    assert.match((await berth('ingress', 'add', 'front')).err, /BERTH_HOSTS_LISTEN is not set/);
+    const alone = await berth('ingress');
+    assert.equal(alone.code, 2);
+    assert.match(
+      alone.err,
+      /^berth: BERTH_CONTROL_PLANE: is not set; .*\n.*BERTH_INGRESS_TOKEN_FILE: is not set/,
+    );
   });
 });
 

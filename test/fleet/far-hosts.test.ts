@@ -118,9 +118,9 @@ test("the listener for hosts serves neither this machine's token nor the ingress
   const beat = (client: ControlPlaneClient) => client.heartbeat({ facts: FACTS, disks: [] });
   assert.equal(await refused(api.host_token, beat), '401');
   assert.equal(await refused(`berth_host_${'x'.repeat(49)}`, beat), '401');
-  assert.equal(await refused(of_far, (client) => client.routes({ seen: null, blocked: [] }, signal)), '404');
+  assert.equal(await refused(of_far, (client) => client.routes({ seen: null, blocked: [] }, signal)), '401');
   const { id } = await api.instance(owner);
-  assert.equal(await refused(of_far, (client) => client.wake({ instance_id: id }, signal)), '404');
+  assert.equal(await refused(of_far, (client) => client.wake({ instance_id: id }, signal)), '401');
   const client = new ControlPlaneClient({ address: origin, token: of_far, fingerprint });
   await assert.rejects(client.openTunnel(id), 'a host asks for no way to VMs of others');
   await client.close();
@@ -170,10 +170,12 @@ const running = async (): Promise<InstanceOut> => {
 /** An instance that runs there, with its port here. */
 const reachable = async (t: TestContext) => {
   const instance = await running();
-  const route = (await listRoutes(api.db)).find(({ instance_id }) => instance_id === instance.id);
+  const route = (await listRoutes(api.db, api.host_id)).find(
+    ({ instance_id }) => instance_id === instance.id,
+  );
   assert.equal(route?.target, `tunnel:${instance.id}`);
-  const client = new ControlPlaneClient({ address: api.internal_origin, token: api.host_token });
-  const ingress = new Ingress({ host: '127.0.0.1', client, log });
+  const client = new ControlPlaneClient({ address: api.internal_origin, token: api.ingress_token });
+  const ingress = new Ingress({ listen: { every: '127.0.0.1', by_name: null }, client, log });
   t.after(async () => {
     await ingress.close();
     await client.close();

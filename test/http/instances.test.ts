@@ -60,7 +60,7 @@ describe('201', () => {
       auto_flush_seconds: 60,
       generations_keep: { last: 24, daily_days: 14 },
       egress: { mode: 'open', allow: [] },
-      ssh: { host: api.context.ssh.host, port: (await portsOf([id]))[0] },
+      ssh: { host: api.context.ssh.hosts[0], port: (await portsOf([id]))[0] },
       host_keys: [],
       forked_from: null,
       deleting: false,
@@ -123,7 +123,7 @@ describe('201', () => {
   });
 
   test('a port that another program uses is skipped', async (t) => {
-    const { host } = api.context.ssh;
+    const [host] = api.context.ssh.hosts;
     const last = Math.max(...(await portsOf([(await create({ name: newName() })).body.id])));
     const blocker = createServer();
     t.after(() => new Promise((resolve) => blocker.close(resolve)));

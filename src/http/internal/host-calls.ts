@@ -13,18 +13,21 @@ import { runningPlace } from '../../vms/tunnel.ts';
 import { refuseUpgrade } from '../errors.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
 import { newRequestId } from '../server/request-id.ts';
+import type { CallingHost, CallingIngress } from './admit.ts';
 import type { InternalContext } from './internal-context.ts';
-import { accepted, type CallingHost, serve } from './serve.ts';
+import { accepted, serve } from './serve.ts';
 
 /** The ingress waits as long. */
 const TUNNEL_OPEN_MS = 5_000;
 
-type AdmitHost = (headers: IncomingHttpHeaders) => Promise<{ host: CallingHost; refusal: string | null }>;
+type Admit<Caller> = (
+  headers: IncomingHttpHeaders,
+) => Promise<{ readonly caller: Caller; readonly refusal: string | null }>;
 
 export function registerHostCalls(
   app: FastifyInstance,
   { db, host_calls, log }: InternalContext,
-  { admit, tunnels }: { admit: AdmitHost; tunnels: boolean },
+  admit: { readonly host: Admit<CallingHost>; readonly ingress: Admit<CallingIngress> },
 ): void {
   serve(app, ROUTES.calls, async ({ host: { id }, body, request, reply }) => {
     if (body.fresh) host_calls.failTaken(id);
@@ -42,12 +45,15 @@ export function registerHostCalls(
   });
 
   async function accept(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
-    const { host, refusal } = await admit(request.headers);
-    if (refusal !== null) return refuse(refusal, socket);
     const [, instance_id, port] =
       /^\/internal\/v1\/tunnels\/(inst_[0-9a-z]{26})(?:\/([1-9][0-9]{0,4}))?$/.exec(request.url ?? '') ?? [];
-    if (tunnels && instance_id !== undefined)
+    if (instance_id !== undefined) {
+      const { refusal } = await admit.ingress(request.headers);
+      if (refusal !== null) return refuse(refusal, socket);
       return tunnel(instance_id as InstanceId, port === undefined ? null : Number(port), { socket, head });
+    }
+    const { caller: host, refusal } = await admit.host(request.headers);
+    if (refusal !== null) return refuse(refusal, socket);
     const id = /^\/internal\/v1\/calls\/([0-9a-f-]{36})\/stream$/.exec(request.url ?? '')?.[1] ?? '';
     const known = request.headers.upgrade === CONSOLE_PROTOCOL && request.url === consoleStreamPath(id);
     if (!known) throw new AppError('NOT_FOUND');

@@ -1,20 +1,12 @@
 /**
- * The internal API, which agents and the ingress call (agent-api/routes.ts). It listens on a unix socket, and for hosts
- * on other machines on its own address over TLS; never on the public listener. Every call carries a host's token.
+ * The internal API, which agents and ingresses call (agent-api/routes.ts). It listens on a unix socket, and for other machines on
+ * its own address over TLS; never on the public listener. Every call carries the token of a host or of an ingress.
  */
-import type { IncomingHttpHeaders } from 'node:http';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import type { TSchema } from 'typebox';
 import { POLL_HOLD_MS } from '../../agent-api/client.ts';
-import {
-  AGENT_PROTOCOL,
-  PROTOCOL_HEADER,
-  protocolOf,
-  refusalBody,
-  refusalOf,
-} from '../../agent-api/protocol.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../../agent-api/protocol.ts';
 import { ROUTES } from '../../agent-api/routes.ts';
-import { hashToken } from '../../auth/tokens.ts';
 import { transaction } from '../../db/pool.ts';
 import { findStoreMark } from '../../disks/mark-store.ts';
 import { readDataKeys, readHead } from '../../disks/read-head.ts';
@@ -22,7 +14,7 @@ import { findLineage, recordBootOrder } from '../../disks/store.ts';
 import { recordDenied } from '../../egress/record-denied.ts';
 import { recordExec } from '../../execs/use-exec.ts';
 import { renewLease } from '../../hosts/lease-store.ts';
-import { findHostByToken, recordHeartbeat, setProtocol } from '../../hosts/store.ts';
+import { recordHeartbeat } from '../../hosts/store.ts';
 import { commitGeneration } from '../../instances/commit-generation.ts';
 import { recordDisks } from '../../instances/record-disks.ts';
 import { AppError } from '../../lib/errors.ts';
@@ -39,30 +31,35 @@ import { markUserDataGiven, readUserData } from '../../vms/user-data-store.ts';
 import { wakeVm } from '../../vms/wake-vm.ts';
 import { sendError } from '../errors.ts';
 import { endConnectionsAtClose } from '../server/end-connections.ts';
+import { admitHost, admitIngress } from './admit.ts';
 import { etagOf, held } from './held.ts';
 import { registerHostCalls } from './host-calls.ts';
 import { registerHttpPorts } from './http-ports.ts';
 import { registerImageCalls } from './images.ts';
 import type { InternalContext } from './internal-context.ts';
 import { registerOpenPort } from './open-port.ts';
-import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
+import { accepted, checkedBy, serve, serveIngress } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
-/** Each SSH connection to another machine takes one. */
-const CONNECTIONS_OF_HOSTS = 20_000;
+/** Each connection of an ingress or to a host on another machine takes one. */
+const CONNECTIONS_OF_MACHINES = 20_000;
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 /** A flush of a whole, incompressible disk of 1 TiB is 177,000 segments: 30 MiB. */
 const COMMIT_LIMIT_BYTES = 64 * 1024 * 1024;
 /** Detects the end of SSH connections to a host that has vanished. */
 const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
 
-/** With `tls` it serves the agents of other machines only; without, on a unix socket, agent and ingress of this machine. */
+const OF_INGRESSES: ReadonlySet<string> = new Set(
+  Object.values(ROUTES).flatMap(({ caller, path }) => (caller === 'ingress' ? [path] : [])),
+);
+
+/** With `tls` it serves agents and ingresses of other machines only; without, on a unix socket, those of this machine. */
 export function createInternalApp(
   context: InternalContext,
   tls: { readonly cert: Buffer; readonly key: Buffer } | null = null,
 ): FastifyInstance {
   const far = tls !== null;
-  const { log } = context;
+  const { db, log } = context;
   const app = Fastify({
     loggerInstance: log as never,
     logController: new LogController({ disableRequestLogging: true }),
@@ -74,42 +71,29 @@ export function createInternalApp(
   endConnectionsAtClose(app);
   app.setValidatorCompiler(({ schema }) => checkedBy(schema as TSchema));
   app.decorateRequest('calling_host', null);
+  app.decorateRequest('calling_ingress', null);
   app.addHook('onRequest', async (request, reply) => {
     reply.header(PROTOCOL_HEADER, String(AGENT_PROTOCOL));
-    const { host, refusal } = await admitHost(context, request.headers, far);
-    request.calling_host = host;
+    const is_ingress = OF_INGRESSES.has(request.routeOptions.url ?? '');
+    const { caller, refusal } = await (is_ingress ? admitIngress : admitHost)(db, request.headers, far);
+    if ('remote' in caller) request.calling_host = caller;
+    else request.calling_ingress = caller;
     if (refusal !== null) return reply.code(426).send(refusalBody(refusal));
     return undefined;
   });
   registerReports(app, context);
   registerDisks(app, context);
   registerImageCalls(app, context);
-  if (!far) registerIngress(app, context);
-  if (!far) registerHttpPorts(app, context);
-  if (!far) registerOpenPort(app, context);
+  registerIngress(app, context);
+  registerHttpPorts(app, context);
+  registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
-  if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
+  if (far) app.server.maxConnections = CONNECTIONS_OF_MACHINES;
   registerHostCalls(app, context, {
-    admit: (headers) => admitHost(context, headers, far),
-    tunnels: !far,
+    host: (headers) => admitHost(db, headers, far),
+    ingress: (headers) => admitIngress(db, headers, far),
   });
   return app;
-}
-
-/** The calling host, and why it is refused. Keeps its protocol version for `berth host ls`. @throws AppError UNAUTHENTICATED */
-async function admitHost(
-  { db }: InternalContext,
-  headers: IncomingHttpHeaders,
-  far: boolean,
-): Promise<{ host: CallingHost; refusal: string | null }> {
-  const token = /^Bearer (\S{1,200})$/.exec(headers.authorization ?? '')?.[1];
-  const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
-  // The token of this machine's host is valid on the unix socket only, and that of any other host only over TLS.
-  if (!host || far !== host.remote) throw new AppError('UNAUTHENTICATED');
-  const { id, remote } = host;
-  const protocol = protocolOf(headers);
-  if (protocol !== host.protocol) await setProtocol(db, id, protocol);
-  return { host: { id, remote }, refusal: refusalOf(protocol) };
 }
 
 function registerReports(app: FastifyInstance, context: InternalContext): void {
@@ -170,19 +154,19 @@ function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext)
 }
 
 function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalContext): void {
-  serve(app, ROUTES.routes, async ({ body, request, reply }) => {
-    for (const { port, problem } of body.blocked) {
-      request.log.warn({ port, problem }, 'an SSH port cannot be opened');
+  serveIngress(app, ROUTES.routes, async ({ ingress, body, request, reply }) => {
+    for (const { host, port, problem } of body.blocked) {
+      request.log.warn({ host, port, problem }, 'an SSH address cannot be opened');
     }
     const read = async () => {
-      const routes = await listRoutes(db);
+      const routes = await listRoutes(db, ingress.host_id);
       return { etag: etagOf(routes), routes };
     };
     return held(read, body.seen, reply, (look, signal) =>
       hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
     );
   });
-  serve(app, ROUTES.wake, async ({ body: { instance_id }, request }) => {
+  serveIngress(app, ROUTES.wake, async ({ body: { instance_id }, request }) => {
     try {
       return await transaction(db, (tx) => wakeVm(tx, quotas, instance_id));
     } catch (error) {
@@ -192,8 +176,8 @@ function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalCont
       return { outcome: 'refused' as const, why: untrustedText(error.message) };
     }
   });
-  serve(app, ROUTES.activity, async ({ body }) => {
-    await recordActivity(db, body);
+  serveIngress(app, ROUTES.activity, async ({ ingress, body }) => {
+    await recordActivity(db, ingress.id, body);
     return {};
   });
 }
