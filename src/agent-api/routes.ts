@@ -9,7 +9,7 @@
 import type { TSchema } from 'typebox';
 import { DeniedReport } from './egress-types.ts';
 import { ExecsReport } from './exec-types.ts';
-import { AnswerRequest, CallsRequest, CallsResponse } from './host-calls.ts';
+import { AnswerRequest, CallsRequest, CallsResponse, PeerAnswerRequest } from './host-calls.ts';
 import {
   FindImageRequest,
   FindImageResponse,
@@ -38,6 +38,7 @@ import {
   WakeResponse,
 } from './ingress-types.ts';
 import { MinutesReport } from './metric-types.ts';
+import { PeerConfirmRequest, PeerHostRequest, PeerTakeRequest, PeerTakeResponse } from './peer-types.ts';
 import { named } from './schemas.ts';
 import {
   BootOrderReport,
@@ -67,8 +68,8 @@ import { WeaknessesResponse } from './weaknesses.ts';
 
 export interface AgentRoute<Request extends TSchema = TSchema, Response extends TSchema = TSchema> {
   readonly path: string;
-  /** Calls of ingress and operator are served only on this machine's socket. */
-  readonly caller: 'host' | 'ingress' | 'operator';
+  /** Calls of ingress and operator are served only on this machine's socket, and those of peers, other control planes, only over TLS. */
+  readonly caller: 'host' | 'ingress' | 'operator' | 'peer';
   readonly summary: string;
   readonly request: Request;
   readonly response: Response;
@@ -126,6 +127,34 @@ export const ROUTES = {
     CallsResponse,
   ),
   answerCall: route('calls/answer', 'Answers a call.', AnswerRequest, ReportResponse),
+  peerTake: route(
+    'peers/take',
+    'Takes the calls that wait here for a host that polls at the caller.',
+    PeerTakeRequest,
+    PeerTakeResponse,
+    'peer',
+  ),
+  peerConfirm: route(
+    'peers/confirm',
+    'Confirms that the host got the calls.',
+    PeerConfirmRequest,
+    Nothing,
+    'peer',
+  ),
+  peerAnswer: route(
+    'peers/answer',
+    'Passes on the answer to a call.',
+    PeerAnswerRequest,
+    ReportResponse,
+    'peer',
+  ),
+  peerFailTaken: route(
+    'peers/fail-taken',
+    'Says that the agent of a host was restarted.',
+    PeerHostRequest,
+    Nothing,
+    'peer',
+  ),
   routes: route(
     'routes',
     'The routes of SSH ports. Held until they change.',

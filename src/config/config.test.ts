@@ -57,6 +57,7 @@ test('an empty environment gives the defaults of the contract', () => {
     metrics_listen: null,
     host_lease_ms: 40_000,
     hosts_listen: null,
+    hosts_url: null,
     join: null,
     log_level: 'info',
   });
@@ -94,6 +95,7 @@ test('every setting is read', () => {
     BERTH_METRICS_LISTEN: '127.0.0.1:9464',
     BERTH_HOST_LEASE_SECONDS: '90',
     BERTH_HOSTS_LISTEN: '0.0.0.0:7500',
+    BERTH_HOSTS_URL: 'https://plane-1.example.org:7500/',
     BERTH_S3_BUCKET: 'berth',
     BERTH_CONTROL_PLANE: 'https://10.0.0.1:7500/',
     BERTH_HOST_TOKEN_FILE: 'host-token',
@@ -122,6 +124,7 @@ test('every setting is read', () => {
   assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
   assert.equal(config.host_lease_ms, 90_000);
   assert.deepEqual(config.hosts_listen, { host: '0.0.0.0', port: 7500 });
+  assert.equal(config.hosts_url, 'https://plane-1.example.org:7500');
   assert.deepEqual(config.join, {
     control_plane: 'https://10.0.0.1:7500',
     token_path: '/srv/berth/host-token',
@@ -135,6 +138,8 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_HOST_LEASE_SECONDS', '2', /^BERTH_HOST_LEASE_SECONDS: "2" .*whole seconds from 3 to 3600/],
   ['BERTH_HOSTS_LISTEN', ':7500', /^BERTH_HOSTS_LISTEN: .*HOST:PORT/],
   ['BERTH_HOSTS_LISTEN', '0.0.0.0:7500', /^BERTH_S3_BUCKET is missing; .*several hosts need one bucket/],
+  ['BERTH_HOSTS_URL', 'https://10.0.0.1:7500', /^BERTH_HOSTS_LISTEN is missing; BERTH_HOSTS_URL is set/],
+  ['BERTH_HOSTS_URL', 'http://10.0.0.1:7500', /^BERTH_HOSTS_URL: .*an https origin/],
   ['BERTH_CONTROL_PLANE', 'https://10.0.0.1:7500', /^BERTH_HOST_TOKEN_FILE is missing/],
   ['BERTH_HOST_TOKEN_FILE', 'token', /^BERTH_CONTROL_PLANE is missing/],
   ['BERTH_LISTEN', 'localhost', /^BERTH_LISTEN: "localhost" is not valid; expected HOST:PORT/],
@@ -300,4 +305,15 @@ test('any environment gives a configuration or lines, and no line repeats a secr
       }
     }),
   );
+});
+
+test('others reach a control plane where it listens to hosts, unless that is every address', () => {
+  const urlOf = (listen: string) => {
+    const parsed = parseConfig({ BERTH_HOSTS_LISTEN: listen, BERTH_S3_BUCKET: 'berth' }, '/');
+    assert(parsed.ok);
+    return parsed.config.hosts_url;
+  };
+  assert.equal(urlOf('10.0.0.1:7500'), 'https://10.0.0.1:7500');
+  assert.equal(urlOf('[fd00::1]:7500'), 'https://[fd00::1]:7500');
+  for (const every of ['0.0.0.0:7500', '[::]:7500']) assert.equal(urlOf(every), null);
 });

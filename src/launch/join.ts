@@ -1,7 +1,6 @@
-/** Checks, before anything else, what a host of a fleet needs. */
+/** The token of a host of a fleet. */
 import { chmod, lstat, readFile } from 'node:fs/promises';
 import { type JoinToken, parseJoinToken } from '../agent-api/join-token.ts';
-import type { Config } from '../config/config.ts';
 import { messageOf } from '../lib/errors.ts';
 import { StartError } from './start-error.ts';
 
@@ -17,15 +16,4 @@ export async function readJoinToken(path: string): Promise<JoinToken> {
     });
   }
   throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} holds no token; berth host add NAME prints one`);
-}
-
-/** @throws StartError */
-export async function checkJoin(config: Config): Promise<void> {
-  if (config.join === null) return;
-  await readJoinToken(config.join.token_path);
-  if (config.s3 === null) {
-    throw new StartError(
-      'BERTH_S3_BUCKET: is not set; a host needs the same bucket as the control plane. A folder serves one machine only',
-    );
-  }
 }

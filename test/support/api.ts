@@ -10,6 +10,7 @@ import type { Static } from 'typebox';
 import { Agent } from 'undici';
 import { AuditLog } from '../../src/audit/append.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
+import { claimForKey } from '../../src/control-planes/secret-key.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool, transaction } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
@@ -97,6 +98,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const context = contextOf(url, mailbox, options);
   const { db, hub } = context;
   const host_token = randomBytes(32).toString('hex');
+  await claimForKey(database.db, context.secret_key);
   const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
   await transaction(database.db, (tx) => offerPorts(tx, context.ssh));
   const app = await createApp(context);

@@ -1,6 +1,7 @@
 /**
  * The internal API, which agents and the ingress call (agent-api/routes.ts). It listens on a unix socket, and for hosts
- * on other machines on its own address over TLS; never on the public listener. Every call carries a host's token.
+ * and control planes on other machines on its own address over TLS; never on the public listener. Every call carries a host's
+ * token, or a control plane's.
  */
 import type { IncomingHttpHeaders } from 'node:http';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
@@ -45,6 +46,7 @@ import { registerHttpPorts } from './http-ports.ts';
 import { registerImageCalls } from './images.ts';
 import type { InternalContext } from './internal-context.ts';
 import { registerOpenPort } from './open-port.ts';
+import { PEER_PATHS, registerPeers } from './peers.ts';
 import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
@@ -59,7 +61,7 @@ const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
 /** With `tls` it serves the agents of other machines only; without, on a unix socket, agent and ingress of this machine. */
 export function createInternalApp(
   context: InternalContext,
-  tls: { readonly cert: Buffer; readonly key: Buffer } | null = null,
+  tls: { readonly cert: string; readonly key: string } | null = null,
 ): FastifyInstance {
   const far = tls !== null;
   const { log } = context;
@@ -68,7 +70,9 @@ export function createInternalApp(
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BODY_LIMIT_BYTES,
     keepAliveTimeout: 65_000,
-    ...(tls ? { https: { ...tls, ...KEEP_ALIVE, minVersion: 'TLSv1.3' as const } } : {}),
+    ...(tls
+      ? { https: { cert: tls.cert, key: tls.key, ...KEEP_ALIVE, minVersion: 'TLSv1.3' as const } }
+      : {}),
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   endConnectionsAtClose(app);
@@ -76,6 +80,10 @@ export function createInternalApp(
   app.decorateRequest('calling_host', null);
   app.addHook('onRequest', async (request, reply) => {
     reply.header(PROTOCOL_HEADER, String(AGENT_PROTOCOL));
+    if (far && request.url.startsWith(PEER_PATHS)) {
+      if (context.peers?.isPeer(request.headers)) return undefined;
+      throw new AppError('UNAUTHENTICATED');
+    }
     const { host, refusal } = await admitHost(context, request.headers, far);
     request.calling_host = host;
     if (refusal !== null) return reply.code(426).send(refusalBody(refusal));
@@ -88,6 +96,7 @@ export function createInternalApp(
   if (!far) registerHttpPorts(app, context);
   if (!far) registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
+  if (far) registerPeers(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
     admit: (headers) => admitHost(context, headers, far),
@@ -113,14 +122,14 @@ async function admitHost(
 }
 
 function registerReports(app: FastifyInstance, context: InternalContext): void {
-  const { db, hub, host_lease_ms, secrets, public_url } = context;
+  const { db, hub, host_lease_ms, secrets, public_url, peers } = context;
   serve(app, ROUTES.lease, async ({ host, body }) => ({
     lease_ms: await renewLease(db, host.id, body.kept_ms, host_lease_ms),
   }));
   serve(app, ROUTES.heartbeat, async ({ host, body }) => {
     await recordHeartbeat(db, host.id, body.facts);
     await recordDisks(db, host.id, body.disks);
-    return { host_id: host.id };
+    return { host_id: host.id, ...(peers && host.remote ? { control_planes: peers.places } : {}) };
   });
   serve(app, ROUTES.poll, async ({ host, body, reply }) => {
     const read = async () => {
