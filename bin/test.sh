@@ -1,8 +1,12 @@
 #!/bin/sh
-# npm test [-- PATTERN]: runs all checks, the cheapest first, and stops at the first stage that fails. PATTERN is a regular
-# expression as of grep -E: only the test files whose paths match it are run.
+# npm test: checks types and style, and runs the test files that take some seconds, the cheapest first. Stops at the first stage that fails.
+# npm run test:long: runs the other test files, those of bin/long-tests.txt.
+# npm test -- PATTERN: runs the test files whose paths match PATTERN, a regular expression as of grep -E.
 set -eu
+files=short
+[ "${1-}" != --long ] || { files=long; shift; }
 [ $# -le 1 ] || { echo 'usage: npm test [-- PATTERN]' >&2; exit 2; }
+[ $# -eq 0 ] || files=matching
 cd "$(dirname "$0")/.."
 began=$(date +%s)
 pattern=${1-}
@@ -34,11 +38,11 @@ heading() {
   echo "== $stage"
 }
 
-# Test files below the given folders that match PATTERN: the long ones of bin/long-tests.txt first, in its order. Before all others:
-# fast-start, whose template the other guests use, beside two files without guests.
+# Test files below the given folders: the short ones, those of bin/long-tests.txt in its order, or those that match PATTERN.
 test_files() {
   find "$@" -name '*.test.ts' -type f 2> /dev/null | grep -E -e "$pattern" | sort |
-    awk 'NR == FNR { rank[$1] = NR; next } { print (($1 in rank) ? rank[$1] : 1000) "\t" $1 }' bin/long-tests.txt - |
+    awk -v files="$files" 'NR == FNR { rank[$1] = NR; next }
+      files == "matching" || (files == "long") == ($1 in rank) { print (($1 in rank) ? rank[$1] : 1000) "\t" $1 }' bin/long-tests.txt - |
     sort -n -s -k 1,1 | cut -f 2 || true
 }
 
@@ -86,7 +90,7 @@ if [ -n "$integration$guests" ]; then
   ) > "$results/preparation.txt" 2>&1 &
   preparation=$!
 fi
-if [ -z "$pattern" ]; then
+if [ "$files" = short ]; then
   heading 'types (tsc)'
   # One checker: by default four work, and each infers most types again, for twice the processor time.
   node_modules/.bin/tsc -p . --checkers 1

@@ -1,5 +1,6 @@
 /** Messages between control plane and ingress: routes, wakes, activity. */
 import { Type } from 'typebox';
+import { CONTROL_PLANES_MAX, ControlPlanePlace } from './peer-types.ts';
 import {
   Count,
   closed,
@@ -68,6 +69,12 @@ export const ActivityReport = named('ActivityReport', {
   active: listOf(closed({ instance_id: InstanceId, ago_ms: Milliseconds }), ROUTES_MAX),
 });
 export type ActivityReport = Of<typeof ActivityReport>;
+
+/** `control_planes`: those that live; absent or empty: the one that the ingress knows. */
+export const ActivityResponse = named('ActivityResponse', {
+  control_planes: Type.Optional(listOf(ControlPlanePlace, CONTROL_PLANES_MAX)),
+});
+export type ActivityResponse = Of<typeof ActivityResponse>;
 
 /** The address on this machine that leads to a TCP port of a running VM. */
 export const OpenPortRequest = named('OpenPortRequest', { instance_id: InstanceId, port: Port });

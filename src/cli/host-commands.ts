@@ -1,9 +1,8 @@
 /** `berth host …`, on the server. */
-import { readFile } from 'node:fs/promises';
 import { composeJoinToken } from '../agent-api/join-token.ts';
 import { refusalOf } from '../agent-api/protocol.ts';
 import { HOST_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
-import { pathsIn } from '../config/paths.ts';
+import { hostsCertificate } from '../control-planes/hosts-certificate.ts';
 import { type Tx, transaction } from '../db/pool.ts';
 import {
   countUnreleased,
@@ -66,9 +65,7 @@ export async function addHost(
     throw new CommandError(
       'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
     );
-  const certificate = await readFile(pathsIn(config.data_dir).hosts_tls_cert).catch(() => {
-    throw new CommandError('there is no certificate for hosts yet: start Berth once with BERTH_HOSTS_LISTEN');
-  });
+  const { cert } = await hostsCertificate(db, server.secret_key);
   const token = newToken(HOST_PREFIX);
   await transaction(db, async (tx) => {
     // Otherwise the new host would get these VMs, and restart them from their heads without a report of the loss.
@@ -85,7 +82,7 @@ export async function addHost(
       });
     await noteOperator(tx, server, 'host.add', id, { name, ...capacity });
   });
-  return `${composeJoinToken(token, certificate)}\n`;
+  return `${composeJoinToken(token, cert)}\n`;
 }
 
 export async function listHosts({ db }: ServerContext, terminal = new Terminal('human')): Promise<string> {

@@ -1,10 +1,9 @@
 /** `berth ingress …`, on the server. */
-import { readFile } from 'node:fs/promises';
 import { composeJoinToken } from '../agent-api/join-token.ts';
 import { refusalOf } from '../agent-api/protocol.ts';
 import { hashToken, INGRESS_PREFIX, newToken } from '../auth/tokens.ts';
 import { readEnv } from '../config/env.ts';
-import { pathsIn } from '../config/paths.ts';
+import { hostsCertificate } from '../control-planes/hosts-certificate.ts';
 import { transaction } from '../db/pool.ts';
 import { deleteIngress, insertIngress, listIngresses } from '../hosts/ingress-store.ts';
 import { checkIngressJoin } from '../launch/join.ts';
@@ -31,11 +30,7 @@ export async function addIngress(server: ServerContext, name: string): Promise<s
     throw new CommandError(
       'BERTH_HOSTS_LISTEN is not set: set it to the address at which other machines reach this one',
     );
-  const certificate = await readFile(pathsIn(config.data_dir).hosts_tls_cert).catch(() => {
-    throw new CommandError(
-      'there is no certificate for other machines yet: start Berth once with BERTH_HOSTS_LISTEN',
-    );
-  });
+  const { cert } = await hostsCertificate(db, server.secret_key);
   const token = newToken(INGRESS_PREFIX);
   await transaction(db, async (tx) => {
     const id = await insertIngress(tx, name, hashToken(token));
@@ -46,7 +41,7 @@ export async function addIngress(server: ServerContext, name: string): Promise<s
       });
     await noteOperator(tx, server, 'ingress.add', id, { name });
   });
-  return `${composeJoinToken(token, certificate)}\n`;
+  return `${composeJoinToken(token, cert)}\n`;
 }
 
 export async function showIngresses(

@@ -58,6 +58,7 @@ test('an empty environment gives the defaults of the contract', () => {
     metrics_listen: null,
     host_lease_ms: 40_000,
     hosts_listen: null,
+    hosts_url: null,
     join: null,
     ingress_join: null,
     log_level: 'info',
@@ -96,6 +97,7 @@ test('every setting is read', () => {
     BERTH_METRICS_LISTEN: '127.0.0.1:9464',
     BERTH_HOST_LEASE_SECONDS: '90',
     BERTH_HOSTS_LISTEN: '0.0.0.0:7500',
+    BERTH_HOSTS_URL: 'https://plane-1.example.org:7500/',
     BERTH_S3_BUCKET: 'berth',
     BERTH_CONTROL_PLANE: 'https://10.0.0.1:7500/',
     BERTH_HOST_TOKEN_FILE: 'host-token',
@@ -112,11 +114,10 @@ test('every setting is read', () => {
     { address: 'fd00::', prefix: 8, family: 'ipv6' },
     { address: '192.0.2.7', prefix: 32, family: 'ipv4' },
   ]);
-  assert.deepEqual(config.ssh, {
-    hosts: ['ssh.example.org'],
-    ports: { first: 30_000, last: 30_000 },
-    listen: LISTEN_AT_NAMES,
-  });
+  assert.deepEqual(
+    [config.ssh.hosts, config.ssh.ports],
+    [['ssh.example.org'], { first: 30_000, last: 30_000 }],
+  );
   assert.deepEqual(config.admin, { email: 'root@example.org', password: 'twelve chars' });
   assert.equal(config.encryption, false);
   assert.equal(config.accel, 'tcg');
@@ -129,14 +130,12 @@ test('every setting is read', () => {
   assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
   assert.equal(config.host_lease_ms, 90_000);
   assert.deepEqual(config.hosts_listen, { host: '0.0.0.0', port: 7500 });
+  assert.equal(config.hosts_url, 'https://plane-1.example.org:7500');
   assert.deepEqual(config.join, {
     control_plane: 'https://10.0.0.1:7500',
     token_path: '/srv/berth/host-token',
   });
-  assert.deepEqual(config.ingress_join, {
-    control_plane: 'https://10.0.0.1:7500',
-    token_path: '/srv/berth/ingress-token',
-  });
+  assert.equal(config.ingress_join?.token_path, '/srv/berth/ingress-token');
   assert.equal(config.log_level, 'debug');
   assert.equal(localOrigin(config), 'https://[::1]:8443');
 });
@@ -146,6 +145,8 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_HOST_LEASE_SECONDS', '2', /^BERTH_HOST_LEASE_SECONDS: "2" .*whole seconds from 3 to 3600/],
   ['BERTH_HOSTS_LISTEN', ':7500', /^BERTH_HOSTS_LISTEN: .*HOST:PORT/],
   ['BERTH_HOSTS_LISTEN', '0.0.0.0:7500', /^BERTH_S3_BUCKET is missing; .*several hosts need one bucket/],
+  ['BERTH_HOSTS_URL', 'https://10.0.0.1:7500', /^BERTH_HOSTS_LISTEN is missing; BERTH_HOSTS_URL is set/],
+  ['BERTH_HOSTS_URL', 'http://10.0.0.1:7500', /^BERTH_HOSTS_URL: .*an https origin/],
   ['BERTH_CONTROL_PLANE', 'https://10.0.0.1:7500', /^BERTH_HOST_TOKEN_FILE is missing/],
   ['BERTH_HOST_TOKEN_FILE', 'token', /^BERTH_CONTROL_PLANE is missing/],
   ['BERTH_INGRESS_TOKEN_FILE', 'token', /^BERTH_CONTROL_PLANE is missing/],
@@ -335,4 +336,15 @@ test('any environment gives a configuration or lines, and no line repeats a secr
       }
     }),
   );
+});
+
+test('others reach a control plane where it listens to hosts, unless that is every address', () => {
+  const urlOf = (listen: string) => {
+    const parsed = parseConfig({ BERTH_HOSTS_LISTEN: listen, BERTH_S3_BUCKET: 'berth' }, '/');
+    assert(parsed.ok);
+    return parsed.config.hosts_url;
+  };
+  assert.equal(urlOf('10.0.0.1:7500'), 'https://10.0.0.1:7500');
+  assert.equal(urlOf('[fd00::1]:7500'), 'https://[fd00::1]:7500');
+  for (const every of ['0.0.0.0:7500', '[::]:7500']) assert.equal(urlOf(every), null);
 });

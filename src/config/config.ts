@@ -23,6 +23,7 @@ import {
   parseDomain,
   parseEmail,
   parseHosts,
+  parseHttpsOrigin,
   parseLease,
   parseOrigin,
   parsePassword,
@@ -118,6 +119,8 @@ export interface Config {
   readonly host_lease_ms: number;
   /** Where remote hosts reach the control plane, over TLS; null: nowhere. */
   readonly hosts_listen: Address | null;
+  /** Where hosts, ingresses and other control planes reach this one: its own address, never a balancer's; null: unknown. */
+  readonly hosts_url: string | null;
   /** On a remote host: the control plane's origin and the file with the join token; else null. */
   readonly join: JoinConfig | null;
   /** The same of an ingress on a machine without a control plane. */
@@ -135,6 +138,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
   const path = (text: string) => resolve(cwd, text);
   const listen = reader.read('BERTH_LISTEN', parseAddress, { host: '127.0.0.1', port: 7400 });
   const tls = readTls(reader, path, 'BERTH_TLS');
+  const hosts_listen = reader.read('BERTH_HOSTS_LISTEN', parseAddress, null);
   const config: Config = {
     data_dir: reader.read('BERTH_DATA_DIR', path, path('data')),
     listen,
@@ -173,7 +177,8 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     webhook_allow_cidrs: reader.read('BERTH_WEBHOOK_ALLOW_CIDRS', parseCidrs, []),
     metrics_listen: reader.read('BERTH_METRICS_LISTEN', parseAddress, null),
     host_lease_ms: reader.read('BERTH_HOST_LEASE_SECONDS', parseLease, 40_000),
-    hosts_listen: reader.read('BERTH_HOSTS_LISTEN', parseAddress, null),
+    hosts_listen,
+    hosts_url: reader.read('BERTH_HOSTS_URL', parseHttpsOrigin, null) ?? dialled(hosts_listen),
     ...readJoins(reader, path),
     log_level: reader.read('BERTH_LOG_LEVEL', parseChoice(LOG_LEVELS), 'info'),
   };
@@ -287,6 +292,9 @@ function together(config: Config, reader: Reader): string[] {
   if (config.hosts_listen !== null && config.s3 === null && reader.text('BERTH_S3_BUCKET') === null) {
     problems.push('BERTH_S3_BUCKET is missing; BERTH_HOSTS_LISTEN is set, and several hosts need one bucket');
   }
+  if (config.hosts_url !== null && reader.text('BERTH_HOSTS_LISTEN') === null) {
+    problems.push('BERTH_HOSTS_LISTEN is missing; BERTH_HOSTS_URL is set, and names where others reach it');
+  }
   if (tls !== null && (public_url ?? '').startsWith('http:')) {
     problems.push(problemLine('BERTH_PUBLIC_URL', public_url ?? '', 'an https origin, because TLS is on'));
   }
@@ -336,6 +344,12 @@ function addressText({ host, port }: Address): string {
 
 function originOf(address: Address, tls: boolean): string {
   return new URL(`${tls ? 'https' : 'http'}://${addressText(address)}`).origin;
+}
+
+/** The origin of an address that others can dial; null: of a wildcard. */
+function dialled(address: Address | null): string | null {
+  if (address === null || ['0.0.0.0', '::'].includes(address.host)) return null;
+  return originOf(address, true);
 }
 
 /** How a client on this machine reaches `listen`: the loopback for a wildcard. */

@@ -67,6 +67,16 @@ create table console_tickets (
   constraint console_tickets_credential_kind_check CHECK ((credential_kind = ANY (ARRAY['session'::text, 'key'::text])))
 );
 
+create table control_planes (
+  id text not null,
+  url text not null,
+  fingerprint text not null,
+  started_at timestamp with time zone not null default now(),
+  seen_at timestamp with time zone not null default now(),
+  constraint control_planes_pkey PRIMARY KEY (id),
+  constraint control_planes_id_check CHECK ((id ~ '^[0-9a-f]{12}$'::text))
+);
+
 create table data_keys (
   instance_id text not null,
   key_id text not null,
@@ -378,6 +388,16 @@ create table ingresses (
   constraint ingresses_name_key UNIQUE (name),
   constraint ingresses_token_hash_key UNIQUE (token_hash),
   constraint ingresses_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id) ON DELETE CASCADE
+);
+
+create table installation (
+  only_one boolean not null default true,
+  key_check bytea not null,
+  hosts_certificate text,
+  hosts_key bytea,
+  constraint installation_pkey PRIMARY KEY (only_one),
+  constraint installation_check CHECK (((hosts_certificate IS NULL) = (hosts_key IS NULL))),
+  constraint installation_only_one_check CHECK (only_one)
 );
 
 create table instance_ssh_keys (

@@ -19,6 +19,7 @@ import type { OwnQuotas } from '../lib/quotas.ts';
 import type { RestartPolicy } from '../lib/restart-policy.ts';
 import { ROLES, type Role } from '../lib/roles.ts';
 import type { AuditTables } from './audit-tables.ts';
+import type { ControlPlaneTables } from './control-plane-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
 import type { ExecTables } from './exec-tables.ts';
@@ -69,6 +70,7 @@ export interface StoredCredential {
 
 export interface Database
   extends AuditTables,
+    ControlPlaneTables,
     DeliveryTables,
     EgressTables,
     ExecTables,

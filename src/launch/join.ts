@@ -1,4 +1,4 @@
-/** Checks, before anything else, what a host or an ingress on another machine needs. */
+/** The tokens of hosts and ingresses on other machines. */
 import { chmod, lstat, readFile } from 'node:fs/promises';
 import { type JoinToken, parseJoinToken } from '../agent-api/join-token.ts';
 import type { Config } from '../config/config.ts';
@@ -34,22 +34,6 @@ async function readToken(
     throw new StartError(`${setting}: ${path} cannot be read: ${messageOf(error)}`, 2, { cause: error });
   }
   throw new StartError(`${setting}: ${path} holds no token; ${command} prints one`);
-}
-
-/** @throws StartError */
-export async function checkJoin({ join, ingress_join, s3 }: Config): Promise<void> {
-  if (join === null) {
-    if (ingress_join === null) return;
-    throw new StartError(
-      'BERTH_INGRESS_TOKEN_FILE: is set, so this machine is an ingress of another control plane: run berth ingress',
-    );
-  }
-  await readJoinToken(join.token_path);
-  if (s3 === null) {
-    throw new StartError(
-      'BERTH_S3_BUCKET: is not set; a host needs the same bucket as the control plane. A folder serves one machine only',
-    );
-  }
 }
 
 /** For `berth ingress`, which needs nothing else. @throws StartError */

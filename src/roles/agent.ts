@@ -1,6 +1,7 @@
 /** The process `agent`: runs this host's VMs. */
 import { join } from 'node:path';
-import { type ControlPlaneAddress, ControlPlaneClient } from '../agent-api/client.ts';
+import { ControlPlaneClient } from '../agent-api/client.ts';
+import type { ControlPlaneAddress } from '../agent-api/control-plane-places.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
@@ -23,6 +24,7 @@ import { applyEgressRules } from '../host/vm/egress.ts';
 import { dataFolderId } from '../host/vm/egress-rules.ts';
 import { type Jail, openJail, refreshResolvers } from '../host/vm/jail.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
+import { keepControlPlanes, readControlPlanes } from '../launch/control-planes-file.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import { readJoinToken } from '../launch/join.ts';
 import { makeReachable } from '../launch/reachable.ts';
@@ -67,7 +69,8 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const vm_gid = choice.accel === 'kvm' ? kvm_gid : VM_GID;
   say(`accelerator: ${choice.accel} (${choice.reason})`);
   log.info(choice, 'accelerator');
-  const client = new ControlPlaneClient(await controlPlaneOf(config), logNegotiated(log));
+  const keep = keepControlPlanes(paths, log);
+  const client = new ControlPlaneClient(await controlPlaneOf(config), logNegotiated(log), keep);
   const pool = new CompressPool();
   const store = hostStore(client, await openStore({ s3: config.s3, folder: paths.objects, log }));
   const fence = () => startFencer(paths, config.log_level);
@@ -143,7 +146,7 @@ function cgroupsOf({ join: joined, data_dir }: Config): CgroupMounts | null {
   return mounts && joined ? { ...mounts, parent: `berth-${dataFolderId(data_dir)}` } : mounts;
 }
 
-/** The control plane's address, and this host's token. */
+/** The control planes' addresses, and this host's token. */
 async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
   const { join: joined, secret_key } = config;
   if (joined === null) {
@@ -151,7 +154,8 @@ async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
     const { host_token } = await readSecrets(paths, secret_key);
     return { address: `unix:${paths.agent_api_socket}`, token: host_token };
   }
-  return { address: joined.control_plane, ...(await readJoinToken(joined.token_path)) };
+  const others = await readControlPlanes(pathsIn(config.data_dir));
+  return { address: joined.control_plane, ...(await readJoinToken(joined.token_path)), others };
 }
 
 /** Without root there is neither; {@link isolate} reports that. */

@@ -1,14 +1,17 @@
 /** The process `ingress`: every instance's SSH port and HTTP ports. */
-import { type ControlPlaneAddress, ControlPlaneClient } from '../agent-api/client.ts';
+import { mkdir } from 'node:fs/promises';
+import { ControlPlaneClient } from '../agent-api/client.ts';
+import type { ControlPlaneAddress } from '../agent-api/control-plane-places.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { httpEndpoint } from '../config/http-url.ts';
-import { pathsIn } from '../config/paths.ts';
+import { type Paths, pathsIn } from '../config/paths.ts';
 import { HttpIngress } from '../ingress/http/http-ingress.ts';
 import { TrustedProxies } from '../ingress/http/incoming.ts';
 import { HTTP_LIMITS, type HttpLimits, limitsWithin } from '../ingress/http/limits.ts';
 import { Ingress } from '../ingress/ingress.ts';
 import { openFilesLimit } from '../ingress/open-files.ts';
+import { keepControlPlanes, readControlPlanes } from '../launch/control-planes-file.ts';
 import { readIngressSecret } from '../launch/data-folder.ts';
 import { readIngressToken } from '../launch/join.ts';
 import type { Log } from '../lib/log.ts';
@@ -20,7 +23,9 @@ export interface IngressOptions {
 }
 
 export async function runIngress({ config, log, signal }: IngressOptions): Promise<void> {
-  const client = new ControlPlaneClient(await controlPlaneOf(config), logNegotiated(log));
+  const paths = pathsIn(config.data_dir);
+  const address = await controlPlaneOf(config, paths);
+  const client = new ControlPlaneClient(address, logNegotiated(log), keepControlPlanes(paths, log));
   const { listen, tls, domain, url } = config.http;
   const endpoint = httpEndpoint({ domain, listen_port: listen.port, tls: tls !== null, url });
   const http = new HttpIngress({
@@ -33,13 +38,15 @@ export async function runIngress({ config, log, signal }: IngressOptions): Promi
   await client.close();
 }
 
-/** The control plane's address, and this ingress's token. */
-async function controlPlaneOf({ data_dir, ingress_join }: Config): Promise<ControlPlaneAddress> {
+/** The control planes' addresses, and this ingress's token. */
+async function controlPlaneOf({ ingress_join }: Config, paths: Paths): Promise<ControlPlaneAddress> {
   if (ingress_join !== null) {
     const { control_plane, token_path } = ingress_join;
-    return { address: control_plane, ...(await readIngressToken(token_path)) };
+    // Where no folder can be made, the list is not kept.
+    await mkdir(paths.run, { recursive: true, mode: 0o700 }).catch(() => undefined);
+    const others = await readControlPlanes(paths);
+    return { address: control_plane, ...(await readIngressToken(token_path)), others };
   }
-  const paths = pathsIn(data_dir);
   return { address: `unix:${paths.agent_api_socket}`, token: await readIngressSecret(paths) };
 }
 

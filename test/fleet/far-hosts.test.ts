@@ -14,12 +14,12 @@ import { addHost, drainHost, listHosts, removeHost } from '../../src/cli/host-co
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
 import { LeaseMonitor } from '../../src/hosts/lease-monitor.ts';
 import { listLiveHosts } from '../../src/hosts/store.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
-import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { expireHosts } from '../../src/tasks/expire-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
@@ -50,10 +50,8 @@ let far: ScriptedAgent;
 before(async () => {
   await makeDataFolder(paths);
   await ensureSecrets(paths, null, false);
-  await ensureHostsCertificate(paths);
-  const tls = { cert: readFileSync(paths.hosts_tls_cert), key: readFileSync(paths.hosts_tls_key) };
-  await ensureHostsCertificate(paths);
-  assert.deepEqual(readFileSync(paths.hosts_tls_cert), tls.cert, 'made once');
+  const tls = await hostsCertificate(api.db, api.context.secret_key);
+  assert.deepEqual(await hostsCertificate(api.db, api.context.secret_key), tls, 'made once');
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000 }, tls);
   origin = await app.listen({ host: '127.0.0.1', port: 0 });
   api.beforeClose(async () => {

@@ -143,6 +143,10 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
   redeemHttpTicket: null,
   reportHttp: null,
   openPort: null,
+  peerTake: null,
+  peerConfirm: null,
+  peerAnswer: null,
+  peerFailTaken: null,
   findImage: null,
   heartbeat: () => {
     const root = { used_bytes: 99, total_bytes: 100 };

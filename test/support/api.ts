@@ -11,6 +11,7 @@ import { Agent } from 'undici';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { AuditLog } from '../../src/audit/append.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
+import { claimForKey } from '../../src/control-planes/secret-key.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool, transaction } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
@@ -106,6 +107,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const { db, hub } = context;
   const host_token = randomBytes(32).toString('hex');
   const ingress_token = randomBytes(32).toString('hex');
+  await claimForKey(database.db, context.secret_key);
   const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
   await upsertLocalIngress(database.db, 'local', hashToken(ingress_token), host_id);
   await transaction(database.db, (tx) => offerAddresses(tx, context.ssh));

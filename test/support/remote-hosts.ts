@@ -1,6 +1,6 @@
 /** The control plane's listener for remote hosts, in this process, and hosts that join through it. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after } from 'node:test';
@@ -9,9 +9,9 @@ import { addHost, type GivenCapacity } from '../../src/cli/host-commands.ts';
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
-import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import type { TestApi } from './api.ts';
 import { ScriptedAgent } from './scripted-agent.ts';
 
@@ -19,7 +19,7 @@ const FLEET = { BERTH_HOSTS_LISTEN: '0.0.0.0:7500', BERTH_S3_BUCKET: 'berth' };
 
 export interface RemoteHosts {
   readonly origin: string;
-  readonly cert: Buffer;
+  readonly cert: string;
   /** The context of commands on the server, as `bin/berth` loads it. */
   readonly server: ServerContext;
   /** Adds a host of that name, which has not reported yet. */
@@ -32,9 +32,7 @@ export async function listenToRemoteHosts(api: TestApi): Promise<RemoteHosts> {
   const paths = pathsIn(data_dir);
   await makeDataFolder(paths);
   await ensureSecrets(paths, null, false);
-  await ensureHostsCertificate(paths);
-  const cert = readFileSync(paths.hosts_tls_cert);
-  const tls = { cert, key: readFileSync(paths.hosts_tls_key) };
+  const tls = await hostsCertificate(api.db, api.context.secret_key);
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000 }, tls);
   const origin = await app.listen({ host: '127.0.0.1', port: 0 });
   api.beforeClose(async () => {
@@ -47,7 +45,7 @@ export async function listenToRemoteHosts(api: TestApi): Promise<RemoteHosts> {
   const { database, db } = api;
   const server = { config: parsed.config, paths, database_url: database.url, secret_key, db, audit };
   return {
-    ...{ origin, cert, server },
+    ...{ origin, cert: tls.cert, server },
     join: async (name, capacity) => {
       const joining = parseJoinToken((await addHost(server, name, capacity)).trim());
       assert(joining);

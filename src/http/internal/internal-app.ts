@@ -1,6 +1,7 @@
 /**
- * The internal API, which agents and ingresses call (agent-api/routes.ts). It listens on a unix socket, and for other machines on
- * its own address over TLS; never on the public listener. Every call carries the token of a host or of an ingress.
+ * The internal API, which agents, ingresses and other control planes call (agent-api/routes.ts). It listens on a unix socket, and
+ * for other machines on its own address over TLS; never on the public listener. Every call carries the token of a host or of an
+ * ingress, or a control plane's.
  */
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import type { TSchema } from 'typebox';
@@ -38,6 +39,7 @@ import { registerHttpPorts } from './http-ports.ts';
 import { registerImageCalls } from './images.ts';
 import type { InternalContext } from './internal-context.ts';
 import { registerOpenPort } from './open-port.ts';
+import { PEER_PATHS, registerPeers } from './peers.ts';
 import { accepted, checkedBy, serve, serveIngress } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
@@ -56,7 +58,7 @@ const OF_INGRESSES: ReadonlySet<string> = new Set(
 /** With `tls` it serves agents and ingresses of other machines only; without, on a unix socket, those of this machine. */
 export function createInternalApp(
   context: InternalContext,
-  tls: { readonly cert: Buffer; readonly key: Buffer } | null = null,
+  tls: { readonly cert: string; readonly key: string } | null = null,
 ): FastifyInstance {
   const far = tls !== null;
   const { db, log } = context;
@@ -65,7 +67,9 @@ export function createInternalApp(
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BODY_LIMIT_BYTES,
     keepAliveTimeout: 65_000,
-    ...(tls ? { https: { ...tls, ...KEEP_ALIVE, minVersion: 'TLSv1.3' as const } } : {}),
+    ...(tls
+      ? { https: { cert: tls.cert, key: tls.key, ...KEEP_ALIVE, minVersion: 'TLSv1.3' as const } }
+      : {}),
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   endConnectionsAtClose(app);
@@ -74,6 +78,10 @@ export function createInternalApp(
   app.decorateRequest('calling_ingress', null);
   app.addHook('onRequest', async (request, reply) => {
     reply.header(PROTOCOL_HEADER, String(AGENT_PROTOCOL));
+    if (far && request.url.startsWith(PEER_PATHS)) {
+      if (context.peers?.isPeer(request.headers)) return undefined;
+      throw new AppError('UNAUTHENTICATED');
+    }
     const is_ingress = OF_INGRESSES.has(request.routeOptions.url ?? '');
     const { caller, refusal } = await (is_ingress ? admitIngress : admitHost)(db, request.headers, far);
     if ('remote' in caller) request.calling_host = caller;
@@ -88,8 +96,10 @@ export function createInternalApp(
   registerHttpPorts(app, context);
   registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
+  if (far) registerPeers(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_MACHINES;
   registerHostCalls(app, context, {
+    far,
     host: (headers) => admitHost(db, headers, far),
     ingress: (headers) => admitIngress(db, headers, far),
   });
@@ -97,14 +107,14 @@ export function createInternalApp(
 }
 
 function registerReports(app: FastifyInstance, context: InternalContext): void {
-  const { db, hub, host_lease_ms, secrets, public_url } = context;
+  const { db, hub, host_lease_ms, secrets, public_url, peers } = context;
   serve(app, ROUTES.lease, async ({ host, body }) => ({
     lease_ms: await renewLease(db, host.id, body.kept_ms, host_lease_ms),
   }));
   serve(app, ROUTES.heartbeat, async ({ host, body }) => {
     await recordHeartbeat(db, host.id, body.facts);
     await recordDisks(db, host.id, body.disks);
-    return { host_id: host.id };
+    return { host_id: host.id, ...(peers && host.remote ? { control_planes: peers.places } : {}) };
   });
   serve(app, ROUTES.poll, async ({ host, body, reply }) => {
     const read = async () => {
@@ -153,7 +163,7 @@ function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext)
   serve(app, ROUTES.dataKeys, ({ host, body }) => readDataKeys(db, disk_keys, host.id, body));
 }
 
-function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalContext): void {
+function registerIngress(app: FastifyInstance, { db, hub, quotas, peers }: InternalContext): void {
   serveIngress(app, ROUTES.routes, async ({ ingress, body, request, reply }) => {
     for (const { host, port, problem } of body.blocked) {
       request.log.warn({ host, port, problem }, 'an SSH address cannot be opened');
@@ -178,6 +188,6 @@ function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalCont
   });
   serveIngress(app, ROUTES.activity, async ({ ingress, body }) => {
     await recordActivity(db, ingress.id, body);
-    return {};
+    return peers && ingress.host_id === null ? { control_planes: peers.places } : {};
   });
 }

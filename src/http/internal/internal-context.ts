@@ -1,3 +1,4 @@
+import type { Peers } from '../../control-planes/peers.ts';
 import type { AppContext } from '../context.ts';
 
 type Shared =
@@ -17,4 +18,6 @@ type Shared =
 export interface InternalContext extends Pick<AppContext, Shared> {
   /** The lease of a host that is not the only one. */
   readonly host_lease_ms: number;
+  /** The other control planes; absent: there can be none. */
+  readonly peers?: Pick<Peers, 'isPeer' | 'places'>;
 }
