@@ -7,6 +7,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
+import { parseJoinToken } from '../../src/agent-api/join-token.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { insertIngress } from '../../src/hosts/ingress-store.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';
@@ -165,6 +166,16 @@ describe('berth host', () => {
     assert.match((await berth('host', 'rm', 'nope')).err, /there is no host nope\n {2}next: berth host ls\n/);
     assert.equal((await berth('host', 'add', 'far', '--cpus', 'x')).code, 2);
     assert.equal((await actions(first)).length, before + 2);
+  });
+});
+
+describe('berth host add', () => {
+  test('prints the token alone on stdout, for a file, and what to do with it on stderr', async () => {
+    const fleet = { BERTH_HOSTS_LISTEN: '127.0.0.1:7500', BERTH_S3_BUCKET: 'berth' };
+    const { code, out, err } = await berthWith({ ...settings, ...fleet }, ['host', 'add', 'rack-2']);
+    assert.equal(code, 0, err);
+    assert.notEqual(parseJoinToken(out), null, out);
+    assert.match(err, /^Added rack-2\. Its token is shown only once: .* BERTH_HOST_TOKEN_FILE .*\n$/);
   });
 });
 
