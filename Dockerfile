@@ -26,4 +26,5 @@ WORKDIR /var/lib/berth
 STOPSIGNAL SIGTERM
 COPY packaging/container/healthy.mjs /usr/lib/berth/
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10m CMD ["/usr/lib/berth/node_modules/.bin/node", "/usr/lib/berth/healthy.mjs"]
-ENTRYPOINT ["berth", "server"]
+ENTRYPOINT ["berth"]
+CMD ["server"]

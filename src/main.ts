@@ -1,10 +1,11 @@
-/** The program's entry: runs one role. `start` runs all roles of this machine. */
+/** The program's entry: runs one role. `start` is the launcher, which runs all roles of its machine. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { readEnv } from './config/env.ts';
 import { pathsIn } from './config/paths.ts';
 import { AGENT_ENV, AGENT_FLAGS } from './launch/agent-memory.ts';
 import { boundLogFile, logDestination } from './launch/log-file.ts';
+import { MACHINES, type Machine, ROLES_OF } from './launch/machine.ts';
 import { announceWhenReady } from './launch/ready.ts';
 import { configOrRefuse, start } from './launch/start.ts';
 import { refuse, StartError, sayOnStdout } from './launch/start-error.ts';
@@ -14,13 +15,14 @@ import { shutdownSignal } from './roles/shutdown.ts';
 const ROLES = ['start', 'control-plane', 'agent', 'ingress'] as const;
 type Role = (typeof ROLES)[number];
 
-const SUPERVISED = (['control-plane', 'agent', 'ingress'] as const).map((name) => ({
-  name,
-  args: [...(name === 'agent' ? AGENT_FLAGS : []), import.meta.filename, name],
-  ...(name === 'agent' ? { env: AGENT_ENV } : {}),
-}));
+const supervised = (machine: Machine) =>
+  ROLES_OF[machine].map((name) => ({
+    name,
+    args: [...(name === 'agent' ? AGENT_FLAGS : []), import.meta.filename, name],
+    ...(name === 'agent' ? { env: AGENT_ENV } : {}),
+  }));
 
-async function run(role: Role): Promise<number> {
+async function run(role: Role, machine: Machine): Promise<number> {
   const env = readEnv();
   const config = configOrRefuse(env, process.cwd());
   const { log_file } = pathsIn(config.data_dir);
@@ -31,12 +33,13 @@ async function run(role: Role): Promise<number> {
   switch (role) {
     case 'start':
       return start({
+        machine,
         config,
         env,
         project_dir: join(import.meta.dirname, '..'),
         say,
         log,
-        roles: config.join === null ? SUPERVISED : SUPERVISED.filter(({ name }) => name === 'agent'),
+        roles: supervised(machine),
         started: (_prepared, ended) => {
           say('starting');
           if (destination) void boundLogFile(log_file, ended);
@@ -79,11 +82,13 @@ async function main(): Promise<void> {
   leaveMemoryOutOfCoreDumps();
   // If the reader of the pipe has ended or the terminal was closed, output is lost and the work continues.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
-  const role = ROLES.find((each) => each === process.argv[2]);
-  if (!role || process.argv.length > 3) {
-    throw new StartError(`usage: main.ts ${ROLES.join('|')}`);
+  const [, , asked, on = 'all', ...more] = process.argv;
+  const role = ROLES.find((each) => each === asked);
+  const machine = MACHINES.find((each) => each === on);
+  if (!role || !machine || more.length > 0 || (machine !== 'all' && role !== 'start')) {
+    throw new StartError(`usage: main.ts ${ROLES.join('|')}, or main.ts start ${MACHINES.join('|')}`);
   }
-  process.exit(await run(role));
+  process.exit(await run(role, machine));
 }
 
 main().catch((error: unknown) => {

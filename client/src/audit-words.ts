@@ -22,6 +22,7 @@ export const AUDIT_ACTIONS: readonly string[] = [
   ...['exec.attach', 'exec.create', 'exec.kill', 'exec.signal'],
   ...['file.create_directory', 'file.delete', 'file.move', 'file.write'],
   ...['host.add', 'host.cordon', 'host.drain', 'host.remove', 'host.rotate', 'host.set', 'host.uncordon'],
+  ...['ingress.add', 'ingress.remove'],
   ...['image.add', 'image.build', 'image.remove'],
   ...['instance.change', 'instance.create', 'instance.delete', 'instance.fork', 'instance.replace_ssh_keys'],
   ...['instance.restore', 'invitation.accept', 'invitation.create', 'invitation.delete'],

@@ -1,16 +1,18 @@
 /**
  * The internal API's client: JSON over HTTP, through a unix socket or a URL, with the host's token. Every call has a
- * timeout. When the control plane cannot be reached the call throws {@link ControlPlaneUnavailable}, and may be retried.
+ * timeout. When the control plane cannot be reached the call throws {@link ControlPlaneUnavailable}, and may be retried: the
+ * retry goes to the next control plane, if the client knows several.
  */
 import type { Duplex } from 'node:stream';
-import type { TLSSocket } from 'node:tls';
 import type { TSchema } from 'typebox';
-import { Agent, buildConnector, type Dispatcher, request, upgrade } from 'undici';
+import { type Dispatcher, request, upgrade } from 'undici';
 import type { InstanceId } from '../lib/ids.ts';
 import { untrustedText } from '../lib/untrusted-text.ts';
 import { problemOfAnswer } from './check.ts';
+import { type ControlPlaneAddress, ControlPlanePlaces, type Place } from './control-plane-places.ts';
 import { type AnswerRequest, CONSOLE_PROTOCOL, consoleStreamPath, tunnelPath } from './host-calls.ts';
 import type { FoundImage } from './host-types.ts';
+import type { ControlPlanePlace } from './peer-types.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, ProtocolRefusal } from './protocol.ts';
 import { type AgentRoute, ROUTES } from './routes.ts';
 import type { Of } from './schemas.ts';
@@ -54,53 +56,21 @@ const OPEN_PORT_MS = 8_000;
 /** Access that is not confirmed ends within 5 s: the ingress asks every 2 s. */
 const AUTHORISE_MS = 2_500;
 
-export interface ControlPlaneAddress {
-  /** `unix:/path/control.sock` or `http(s)://host:port`. */
-  readonly address: string;
-  /** A function where it changes. */
-  readonly token: string | (() => string);
-  /** Of the certificate that the control plane must show (`X509Certificate.fingerprint256`). */
-  readonly fingerprint?: string;
-}
-
-/** Trusts exactly the pinned certificate, and no authority. */
-function pinnedConnector(fingerprint: string): buildConnector.connector {
-  const connect = buildConnector({ rejectUnauthorized: false, maxCachedSessions: 0, minVersion: 'TLSv1.3' });
-  return (options, callback) =>
-    connect(options, (...[error, socket]) => {
-      if (error) return callback(error, null);
-      if ((socket as TLSSocket).getPeerX509Certificate?.()?.fingerprint256 === fingerprint) {
-        return callback(null, socket);
-      }
-      socket.destroy();
-      callback(new Error('the certificate of the control plane is not the one in the join token'), null);
-    });
-}
-
 export class ControlPlaneClient {
-  readonly #origin: string;
+  readonly #places: ControlPlanePlaces;
   readonly #token: () => string;
-  readonly #agent: Agent;
-  /** For renewals alone, so that no other call delays them. */
-  readonly #lease: Agent;
-  readonly #streams: Agent;
   readonly #onNegotiated: (found: Negotiated) => void;
   #negotiated: Negotiated | null = null;
 
   constructor(
-    { address, token, fingerprint }: ControlPlaneAddress,
+    address: ControlPlaneAddress,
     onNegotiated: (found: Negotiated) => void = () => undefined,
+    onLearned: (others: readonly ControlPlanePlace[]) => void = () => undefined,
   ) {
     this.#onNegotiated = onNegotiated;
-    const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
-    this.#origin = socket === undefined ? address.replace(/\/$/, '') : 'http://control-plane';
+    const { token } = address;
     this.#token = typeof token === 'string' ? () => token : token;
-    const plain = socket === undefined ? {} : { socketPath: socket };
-    const connect = fingerprint === undefined ? plain : pinnedConnector(fingerprint);
-    this.#agent = new Agent({ connect, connections: 32 });
-    this.#lease = new Agent({ connect, connections: 1 });
-    // Each upgrade keeps its connection.
-    this.#streams = new Agent({ connect });
+    this.#places = new ControlPlanePlaces(address, onLearned);
   }
 
   /** With a join token as the client's token. */
@@ -112,16 +82,28 @@ export class ControlPlaneClient {
     return this.#post(ROUTES.rotate, body);
   }
 
-  heartbeat(body: Body<'heartbeat'>): Answer<'heartbeat'> {
-    return this.#post(ROUTES.heartbeat, body);
+  /** How many control planes it knows. */
+  get control_planes(): number {
+    return this.#places.count;
+  }
+
+  /** The live control planes, as an answer lists them. */
+  learn(live: readonly ControlPlanePlace[]): void {
+    this.#places.learn(live);
+  }
+
+  async heartbeat(body: Body<'heartbeat'>): Answer<'heartbeat'> {
+    const answer = await this.#post(ROUTES.heartbeat, body);
+    this.learn(answer.control_planes ?? []);
+    return answer;
   }
 
   renewLease(body: Body<'lease'>, timeout_ms: number, signal: AbortSignal): Answer<'lease'> {
-    return this.#post(ROUTES.lease, body, timeout_ms, signal, this.#lease);
+    return this.#post(ROUTES.lease, body, timeout_ms, signal, 'lease');
   }
 
   poll(body: Body<'poll'>, signal: AbortSignal): Answer<'poll'> {
-    return this.#post(ROUTES.poll, body, POLL_HOLD_MS + 10_000, signal);
+    return this.#poll(ROUTES.poll, body, signal);
   }
 
   report(body: Body<'report'>): Answer<'report'> {
@@ -210,7 +192,7 @@ export class ControlPlaneClient {
   }
 
   routes(body: Body<'routes'>, signal: AbortSignal): Answer<'routes'> {
-    return this.#post(ROUTES.routes, body, POLL_HOLD_MS + 10_000, signal);
+    return this.#poll(ROUTES.routes, body, signal);
   }
 
   wake(body: Body<'wake'>, signal: AbortSignal): Answer<'wake'> {
@@ -218,7 +200,8 @@ export class ControlPlaneClient {
   }
 
   async reportActivity(body: Body<'activity'>, signal: AbortSignal): Promise<void> {
-    await this.#post(ROUTES.activity, body, 15_000, signal);
+    const { control_planes } = await this.#post(ROUTES.activity, body, 15_000, signal);
+    this.learn(control_planes ?? []);
   }
 
   openPort(body: Body<'openPort'>, signal: AbortSignal): Answer<'openPort'> {
@@ -226,7 +209,7 @@ export class ControlPlaneClient {
   }
 
   httpRoutes(body: Body<'httpRoutes'>, signal: AbortSignal): Answer<'httpRoutes'> {
-    return this.#post(ROUTES.httpRoutes, body, POLL_HOLD_MS + 10_000, signal);
+    return this.#poll(ROUTES.httpRoutes, body, signal);
   }
 
   authoriseHttp(body: Body<'authoriseHttp'>, signal?: AbortSignal): Answer<'authoriseHttp'> {
@@ -242,7 +225,7 @@ export class ControlPlaneClient {
   }
 
   calls(body: Body<'calls'>, signal: AbortSignal): Answer<'calls'> {
-    return this.#post(ROUTES.calls, body, POLL_HOLD_MS + 10_000, signal);
+    return this.#poll(ROUTES.calls, body, signal);
   }
 
   answerCall(body: AnswerRequest): Answer<'answerCall'> {
@@ -262,8 +245,9 @@ export class ControlPlaneClient {
   }
 
   async #openStream(path: string): Promise<Duplex> {
-    const { socket } = await upgrade(this.#origin + path, {
-      dispatcher: this.#streams,
+    const { origin, streams } = this.#places.current;
+    const { socket } = await upgrade(origin + path, {
+      dispatcher: streams,
       headers: this.#headers(),
       protocol: CONSOLE_PROTOCOL,
       signal: AbortSignal.timeout(STREAM_OPEN_MS),
@@ -276,9 +260,17 @@ export class ControlPlaneClient {
   }
 
   async close(): Promise<void> {
-    await this.#streams.destroy();
-    await this.#lease.destroy();
-    await this.#agent.destroy();
+    await this.#places.close();
+  }
+
+  /** Ends early when the client goes on to another control plane. */
+  #poll<Request extends TSchema, Response extends TSchema>(
+    route: AgentRoute<Request, Response>,
+    body: unknown,
+    signal: AbortSignal,
+  ): Promise<Of<Response>> {
+    const left = this.#places.current.left.signal;
+    return this.#post(route, body, POLL_HOLD_MS + 10_000, AbortSignal.any([signal, left]));
   }
 
   async #post<Request extends TSchema, Response extends TSchema>(
@@ -286,15 +278,16 @@ export class ControlPlaneClient {
     body: unknown,
     timeout_ms = 15_000,
     signal?: AbortSignal,
-    dispatcher = this.#agent,
+    through: 'agent' | 'lease' = 'agent',
   ): Promise<Of<Response>> {
+    const place = this.#places.current;
     const bounded = AbortSignal.any([AbortSignal.timeout(timeout_ms), ...(signal ? [signal] : [])]);
     let text: string;
     let response: Dispatcher.ResponseData;
     try {
-      response = await request(this.#origin + path, {
+      response = await request(place.origin + path, {
         method: 'POST',
-        dispatcher,
+        dispatcher: place[through],
         headers: { ...this.#headers(), 'content-type': 'application/json' },
         body: JSON.stringify(body),
         signal: bounded,
@@ -303,9 +296,11 @@ export class ControlPlaneClient {
       });
       text = await response.body.text();
     } catch (cause) {
+      if (signal?.aborted !== true) this.#places.leave(place);
       throw new ControlPlaneUnavailable(`the control plane does not answer ${path}`, { cause });
     }
     const { statusCode: status } = response;
+    this.#leaveAfter(status, path, place);
     const refusal = status === 426 ? refusalIn(text) : null;
     this.#note(response.headers[PROTOCOL_HEADER], refusal);
     if (refusal !== null) throw new ProtocolRefused(refusal);
@@ -319,6 +314,11 @@ export class ControlPlaneClient {
     if (problem !== null)
       throw new ControlPlaneUnavailable(`the answer to ${path} cannot be read: ${problem}`);
     return answer as Of<Response>;
+  }
+
+  /** It cannot reach its database, or is of another version. An answer to a call may fail because of a third one. */
+  #leaveAfter(status: number, path: string, place: Place): void {
+    if ((status >= 500 && path !== ROUTES.answerCall.path) || status === 426) this.#places.leave(place);
   }
 
   #note(header: string | string[] | undefined, refusal: string | null): void {

@@ -17,6 +17,7 @@ import {
   anyText,
   Bytes,
   closed,
+  HostId,
   InstanceId,
   listOf,
   Milliseconds,
@@ -189,6 +190,12 @@ export interface AnswerRequest {
   readonly id: string;
   readonly answer: CallAnswer;
 }
+/** A control plane passes on a host's answer to the one whose call it is. */
+export const PeerAnswerRequest = named('PeerAnswerRequest', {
+  host_id: HostId,
+  id: Uuid,
+  answer: CallAnswer,
+});
 
 /** The protocol of the HTTP upgrade for streams. */
 export const CONSOLE_PROTOCOL = 'berth-console';

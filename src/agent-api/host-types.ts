@@ -1,5 +1,6 @@
 /** A host's reports of itself and its images. */
 import { Type } from 'typebox';
+import { CONTROL_PLANES_MAX, ControlPlanePlace } from './peer-types.ts';
 import {
   Bytes,
   HostId,
@@ -52,8 +53,10 @@ export const DiskReport = named('DiskReport', {
 export type DiskReport = Of<typeof DiskReport>;
 export const Heartbeat = named('Heartbeat', { facts: HostFacts, disks: listOf(DiskReport, DISKS_MAX) });
 export type Heartbeat = Of<typeof Heartbeat>;
+/** `control_planes`: those that live; absent or empty: the one that the host knows. */
 export const HeartbeatResponse = named('HeartbeatResponse', {
   host_id: HostId,
+  control_planes: Type.Optional(listOf(ControlPlanePlace, CONTROL_PLANES_MAX)),
   /** The host is to replace its credential; absent: no. */
   rotate: Type.Optional(Type.Boolean()),
 });

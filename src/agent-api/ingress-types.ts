@@ -1,5 +1,6 @@
 /** Messages between control plane and ingress: routes, wakes, activity. */
 import { Type } from 'typebox';
+import { CONTROL_PLANES_MAX, ControlPlanePlace } from './peer-types.ts';
 import {
   Count,
   closed,
@@ -17,11 +18,14 @@ import {
 
 /** Prefix of a route's target that is reached through its host's agent. */
 export const TUNNEL = 'tunnel:';
-const PORTS_MAX = 65_535;
+const ROUTES_MAX = 1_000_000;
+const HostName = matching('^[0-9A-Za-z.:-]+$', 253);
 
-/** Where the ingress sends the connections of one instance's port. */
+/** Where the ingress sends the connections of one instance's SSH address. */
 export const IngressRoute = named('IngressRoute', {
   instance_id: InstanceId,
+  /** The name of its SSH address. */
+  host: HostName,
   port: Port,
   /** `host:port` of the VM's sshd, or {@link TUNNEL} and the instance's id where it runs elsewhere; null while no VM runs. */
   target: nullable(matching('^[\\x21-\\x7e]+$', 100)),
@@ -37,13 +41,13 @@ export const IngressRoute = named('IngressRoute', {
 export type IngressRoute = Of<typeof IngressRoute>;
 export const RoutesRequest = named('RoutesRequest', {
   seen: nullable(Etag),
-  /** Ports that could not be opened, and why. */
-  blocked: listOf(closed({ port: Port, problem: Text }), PORTS_MAX),
+  /** SSH addresses that could not be opened, and why. */
+  blocked: listOf(closed({ host: Type.Optional(HostName), port: Port, problem: Text }), ROUTES_MAX),
 });
 export type RoutesRequest = Of<typeof RoutesRequest>;
 export const RoutesResponse = named('RoutesResponse', {
   etag: Etag,
-  routes: listOf(IngressRoute, PORTS_MAX),
+  routes: listOf(IngressRoute, ROUTES_MAX),
 });
 export type RoutesResponse = Of<typeof RoutesResponse>;
 
@@ -62,9 +66,15 @@ export const ActivityReport = named('ActivityReport', {
   /** For how long this ingress has watched without interruption. */
   watched_ms: Milliseconds,
   /** Ports used since the last acknowledged report, and how long ago. */
-  active: listOf(closed({ instance_id: InstanceId, ago_ms: Milliseconds }), PORTS_MAX),
+  active: listOf(closed({ instance_id: InstanceId, ago_ms: Milliseconds }), ROUTES_MAX),
 });
 export type ActivityReport = Of<typeof ActivityReport>;
+
+/** `control_planes`: those that live; absent or empty: the one that the ingress knows. */
+export const ActivityResponse = named('ActivityResponse', {
+  control_planes: Type.Optional(listOf(ControlPlanePlace, CONTROL_PLANES_MAX)),
+});
+export type ActivityResponse = Of<typeof ActivityResponse>;
 
 /** The address on this machine that leads to a TCP port of a running VM. */
 export const OpenPortRequest = named('OpenPortRequest', { instance_id: InstanceId, port: Port });

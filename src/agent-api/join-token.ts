@@ -1,7 +1,7 @@
 /**
- * The join token of a remote host: a token and the SHA-256 of the control plane's certificate, `<token>.<43 base64url>`. It works
- * once: the host exchanges it for a credential of its own. The host sends only the token, and only to a server with that
- * certificate.
+ * The join token of a host or an ingress on another machine: a token and the SHA-256 of the control plane's certificate,
+ * `<token>.<43 base64url>`. It is sent only to a server with that certificate. That of a host works once: the host exchanges it for a
+ * credential of its own.
  */
 import { X509Certificate } from 'node:crypto';
 
@@ -20,7 +20,7 @@ export function composeJoinToken(token: string, certificate_pem: string | Buffer
 
 /** Null when the text is not a join token. */
 export function parseJoinToken(text: string): JoinToken | null {
-  const match = /^(berth_(join|host)_[0-9A-Za-z]{49})\.([A-Za-z0-9_-]{43})$/.exec(text.trim());
+  const match = /^(berth_(join|host|ingress)_[0-9A-Za-z]{49})\.([A-Za-z0-9_-]{43})$/.exec(text.trim());
   if (!match?.[1] || !match[3]) return null;
   const hex = Buffer.from(match[3], 'base64url').toString('hex').toUpperCase();
   const fingerprint = (hex.match(/../g) ?? []).join(':');

@@ -9,7 +9,7 @@
 import type { TSchema } from 'typebox';
 import { DeniedReport } from './egress-types.ts';
 import { ExecsReport } from './exec-types.ts';
-import { AnswerRequest, CallsRequest, CallsResponse } from './host-calls.ts';
+import { AnswerRequest, CallsRequest, CallsResponse, PeerAnswerRequest } from './host-calls.ts';
 import {
   CredentialRequest,
   CredentialResponse,
@@ -32,6 +32,7 @@ import {
 } from './http-port-types.ts';
 import {
   ActivityReport,
+  ActivityResponse,
   OpenPortRequest,
   OpenPortResponse,
   RoutesRequest,
@@ -41,6 +42,7 @@ import {
 } from './ingress-types.ts';
 import { MinutesReport } from './metric-types.ts';
 import { ObjectPermissionsRequest, ObjectPermissionsResponse } from './object-permissions.ts';
+import { PeerConfirmRequest, PeerHostRequest, PeerTakeRequest, PeerTakeResponse } from './peer-types.ts';
 import { named } from './schemas.ts';
 import {
   BootOrderReport,
@@ -70,8 +72,8 @@ import { WeaknessesResponse } from './weaknesses.ts';
 
 export interface AgentRoute<Request extends TSchema = TSchema, Response extends TSchema = TSchema> {
   readonly path: string;
-  /** Calls of ingress and operator are served only on this machine's socket. */
-  readonly caller: 'host' | 'ingress' | 'operator';
+  /** Whose token is accepted. The operator's calls take that of this machine's host, on its socket. Peers are other control planes. */
+  readonly caller: 'host' | 'ingress' | 'operator' | 'peer';
   readonly summary: string;
   readonly request: Request;
   readonly response: Response;
@@ -147,6 +149,34 @@ export const ROUTES = {
     CallsResponse,
   ),
   answerCall: route('calls/answer', 'Answers a call.', AnswerRequest, ReportResponse),
+  peerTake: route(
+    'peers/take',
+    'Takes the calls that wait here for a host that polls at the caller.',
+    PeerTakeRequest,
+    PeerTakeResponse,
+    'peer',
+  ),
+  peerConfirm: route(
+    'peers/confirm',
+    'Confirms that the host got the calls.',
+    PeerConfirmRequest,
+    Nothing,
+    'peer',
+  ),
+  peerAnswer: route(
+    'peers/answer',
+    'Passes on the answer to a call.',
+    PeerAnswerRequest,
+    ReportResponse,
+    'peer',
+  ),
+  peerFailTaken: route(
+    'peers/fail-taken',
+    'Says that the agent of a host was restarted.',
+    PeerHostRequest,
+    Nothing,
+    'peer',
+  ),
   routes: route(
     'routes',
     'The routes of SSH ports. Held until they change.',
@@ -155,7 +185,7 @@ export const ROUTES = {
     'ingress',
   ),
   wake: route('wake', 'Starts a VM for a connection.', WakeRequest, WakeResponse, 'ingress'),
-  activity: route('activity', 'Reports which ports are in use.', ActivityReport, Nothing, 'ingress'),
+  activity: route('activity', 'Reports which ports are in use.', ActivityReport, ActivityResponse, 'ingress'),
   httpRoutes: route(
     'http-routes',
     'The routes of HTTP ports. Held until they change.',

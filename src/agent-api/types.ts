@@ -139,7 +139,7 @@ const MachineSpec = named('MachineSpec', {
   cpus: whole(1, 4_096),
   memory_mib: whole(1, 2 ** 26),
   disk_bytes: Bytes,
-  /** Stable for the instance; the VM's uid derives from it. */
+  /** Of no other instance on this host, and fixed there: user, TAP device and own address derive from it. */
   ssh_port: Port,
   auto_flush_seconds: nullable(whole(0, 2 ** 31 - 1)),
 });

@@ -26,6 +26,8 @@ const HEADER = {
 /** Upgrades: what follows are the bytes of a stream, so they are no calls of the table. */
 const STREAMS = {
   '/internal/v1/calls/{id}/stream': 'The stream that answers a call for a console or a way to SSH.',
+  '/internal/v1/peers/streams/{host_id}/{id}':
+    'Such a stream, passed on by the control plane that the host has opened it to.',
   '/internal/v1/tunnels/{id}':
     'A way to the SSH server of a VM on another host; on this machine’s socket alone.',
 };
@@ -80,12 +82,14 @@ export function agentDocument(): string {
     };
   }
   for (const [path, summary] of Object.entries(STREAMS)) {
-    const id = { name: 'id', in: 'path', required: true, schema: { type: 'string', maxLength: 36 } };
+    const ids = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
+      ...{ name, in: 'path', required: true, schema: { type: 'string', maxLength: 36 } },
+    }));
     const responses = {
       '101': { description: `A stream, by the upgrade to ${CONSOLE_PROTOCOL}.` },
       ...refusals,
     };
-    paths[path] = { get: { summary, parameters: [id, HEADER], responses } };
+    paths[path] = { get: { summary, parameters: [...ids, HEADER], responses } };
   }
   const schemas = Object.fromEntries(Object.entries(components.schemas).sort(([a], [b]) => (a < b ? -1 : 1)));
   const document = {
@@ -98,6 +102,7 @@ export function agentDocument(): string {
     },
     tags: [
       { name: 'host', description: 'Called by the agent of a host, which speaks for its own VMs alone.' },
+      { name: 'peer', description: 'Called by other control planes, over TLS, with a token of their own.' },
       { name: 'ingress', description: 'Called by the ingress, on a unix socket of the same machine.' },
     ],
     security: [{ host: [] }],

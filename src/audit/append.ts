@@ -15,7 +15,6 @@ import { rfc3339 } from '../lib/clock.ts';
 import { type AuditId, newId, type OrgId } from '../lib/ids.ts';
 import { type AuditEntry, AuditMacs, NO_MAC } from './macs.ts';
 import {
-  findFirstSealed,
   findHead,
   type Head,
   insertEntry,
@@ -83,14 +82,6 @@ export class AuditLog {
         ...(await this.#verifyChain(tx, org_id)),
         ...(await this.#verifyUnsealed(tx, org_id)),
       }));
-  }
-
-  /** Whether the log was sealed with this key; null: nothing is sealed yet. */
-  async beganWithThisKey(tx: Tx): Promise<boolean | null> {
-    const first = await findFirstSealed(tx);
-    return first === undefined
-      ? null
-      : this.#macs.chained(NO_MAC, 1, this.#macs.own(first)).equals(first.mac);
   }
 
   async #verifyChain(tx: Tx, org_id: OrgId): Promise<Pick<Verdict, 'entries' | 'broken_at'>> {

@@ -79,12 +79,6 @@ export function findHead(tx: Tx, org_id: OrgId): Promise<Head | undefined> {
   return tx.selectFrom('audit_heads').selectAll().where('org_id', '=', org_id).executeTakeFirst();
 }
 
-/** The first entry of any organisation's chain. */
-export async function findFirstSealed(tx: Tx): Promise<StoredEntry | undefined> {
-  const row = await entries(tx).where('seq', '=', 1).limit(1).executeTakeFirst();
-  return row && stored(row);
-}
-
 /** Organisations, deleted ones too, that have entries or a head. Reads indexes only: the log may be long. */
 export async function listLogs(tx: Tx): Promise<OrgId[]> {
   const entries = tx.selectFrom('audit_log').select('org_id');

@@ -21,6 +21,8 @@ export const MAIL_PREFIX = 'berth_mail_';
 export const DEVICE_PREFIX = 'berth_devc_';
 /** Lets a host on another machine join, once. Its credential then is its own: `berth_host_…`. */
 export const JOIN_PREFIX = 'berth_join_';
+/** Tokens of ingresses on other machines. */
+export const INGRESS_PREFIX = 'berth_ingress_';
 /** Opens a console once. */
 export const CONSOLE_PREFIX = 'berth_cons_';
 /** Opens a stream to an exec once. */
@@ -31,6 +33,7 @@ export const PORT_COOKIE_PREFIX = 'berth_pcky_';
 const PREFIXES = [
   ...([SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX] as const),
   ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, EXEC_TICKET_PREFIX, JOIN_PREFIX] as const),
+  ...([INGRESS_PREFIX] as const),
   ...([PORT_TICKET_PREFIX, PORT_COOKIE_PREFIX, DEVICE_PREFIX] as const),
 ] as const;
 export type TokenPrefix = (typeof PREFIXES)[number];

@@ -1,9 +1,8 @@
 /** `berth host …`, on the server. */
-import { readFile } from 'node:fs/promises';
 import { composeJoinToken } from '../agent-api/join-token.ts';
 import { refusalOf } from '../agent-api/protocol.ts';
 import { hashToken, JOIN_PREFIX, newToken } from '../auth/tokens.ts';
-import { pathsIn } from '../config/paths.ts';
+import { hostsCertificate } from '../control-planes/hosts-certificate.ts';
 import { transaction } from '../db/pool.ts';
 import { requestRotation, setJoinToken } from '../hosts/credential-store.ts';
 import {
@@ -98,11 +97,11 @@ export async function addHost(
   name: string,
   given: GivenCapacity = {},
 ): Promise<string> {
-  const { db, config } = server;
+  const { db } = server;
   const capacity = capacityIn(given);
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
     throw new CommandError(NAME_RULE, { exit_code: EXIT.usage });
-  const certificate = await hostsCertificate(config);
+  const cert = await certificateOf(server);
   const token = newToken(JOIN_PREFIX);
   await transaction(db, async (tx) => {
     // Otherwise the new host would get these VMs, and restart them from their heads without a report of the loss.
@@ -119,22 +118,20 @@ export async function addHost(
       });
     await noteOperator(tx, server, 'host.add', id, { name, ...capacity });
   });
-  return `${composeJoinToken(token, certificate)}\n`;
+  return `${composeJoinToken(token, cert)}\n`;
 }
 
-async function hostsCertificate({ hosts_listen, data_dir }: ServerContext['config']): Promise<Buffer> {
-  if (hosts_listen === null)
+async function certificateOf({ config, db, secret_key }: ServerContext): Promise<string | Buffer> {
+  if (config.hosts_listen === null)
     throw new CommandError(
       'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
     );
-  return readFile(pathsIn(data_dir).hosts_tls_cert).catch(() => {
-    throw new CommandError('there is no certificate for hosts yet: start Berth once with BERTH_HOSTS_LISTEN');
-  });
+  return (await hostsCertificate(db, secret_key)).cert;
 }
 
 /** Has the host replace its credential; with `join`, revokes it, and prints a token to join with anew. */
 export async function rotateHost(server: ServerContext, name: string, join: boolean): Promise<string> {
-  const certificate = join ? await hostsCertificate(server.config) : null;
+  const certificate = join ? await certificateOf(server) : null;
   return transaction(server.db, async (tx) => {
     const host = await findHost(tx, name);
     if (!host.remote)

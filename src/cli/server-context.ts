@@ -4,10 +4,10 @@ import { AuditLog } from '../audit/append.ts';
 import type { Config } from '../config/config.ts';
 import { readEnv } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
+import { fitsKey } from '../control-planes/secret-key.ts';
 import { MigrationError, refuseNewerDatabase } from '../db/migrate.ts';
 import { type Db, isUnavailable, openPool, type Tx } from '../db/pool.ts';
-import { dataKeysOpen, diskKeys } from '../disks/data-keys.ts';
-import { readSecrets } from '../launch/data-folder.ts';
+import { readSecretKey } from '../launch/data-folder.ts';
 import { runningDatabaseUrl } from '../launch/embedded-postgres.ts';
 import { configOrRefuse } from '../launch/start.ts';
 import { StartError } from '../launch/start-error.ts';
@@ -56,14 +56,12 @@ export async function withServer<T>(
       { exit_code: EXIT.unavailable },
     );
   }
-  const { secret_key } = await readSecrets(paths, config.secret_key);
+  const secret_key = await readSecretKey(paths, config.secret_key);
   const db = openPool(database_url, () => undefined, 2);
   try {
     await requireDatabase(db, database_url);
     const audit = new AuditLog(secret_key);
-    const disk_keys = diskKeys(secret_key, config.encryption);
-    const fits = any_key || ((await dataKeysOpen(db, disk_keys)) ?? (await audit.beganWithThisKey(db)));
-    refuseWrongKey(fits, config, paths);
+    refuseWrongKey(any_key || (await fitsKey(db, secret_key)), config, paths);
     return await work({ config, paths, database_url, secret_key, db, audit });
   } finally {
     await db.destroy();

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { QUOTA_DEFAULTS } from '../lib/quotas.ts';
+import { LISTEN_AT_NAMES, listenAddress } from '../lib/ssh-listen.ts';
 import { type Config, localOrigin, parseConfig } from './config.ts';
 import { SETTINGS } from './settings.ts';
 
@@ -24,7 +25,7 @@ test('an empty environment gives the defaults of the contract', () => {
     hosts: [],
     tls: null,
     trusted_proxies: [],
-    ssh: { host: '127.0.0.1', ports: { first: 22_000, last: 22_999 } },
+    ssh: { hosts: ['127.0.0.1'], ports: { first: 22_000, last: 22_999 }, listen: LISTEN_AT_NAMES },
     http: { listen: { host: '127.0.0.1', port: 7480 }, domain: 'localhost', tls: null, url: null },
     admin: { email: 'admin@localhost', password: null },
     database_url: null,
@@ -57,7 +58,9 @@ test('an empty environment gives the defaults of the contract', () => {
     metrics_listen: null,
     host_lease_ms: 40_000,
     hosts_listen: null,
+    hosts_url: null,
     join: null,
+    ingress_join: null,
     log_level: 'info',
   });
 });
@@ -94,9 +97,11 @@ test('every setting is read', () => {
     BERTH_METRICS_LISTEN: '127.0.0.1:9464',
     BERTH_HOST_LEASE_SECONDS: '90',
     BERTH_HOSTS_LISTEN: '0.0.0.0:7500',
+    BERTH_HOSTS_URL: 'https://plane-1.example.org:7500/',
     BERTH_S3_BUCKET: 'berth',
     BERTH_CONTROL_PLANE: 'https://10.0.0.1:7500/',
     BERTH_HOST_TOKEN_FILE: 'host-token',
+    BERTH_INGRESS_TOKEN_FILE: 'ingress-token',
     BERTH_LOG_LEVEL: 'debug',
   });
   assert.equal(config.data_dir, '/srv/state');
@@ -109,7 +114,10 @@ test('every setting is read', () => {
     { address: 'fd00::', prefix: 8, family: 'ipv6' },
     { address: '192.0.2.7', prefix: 32, family: 'ipv4' },
   ]);
-  assert.deepEqual(config.ssh, { host: 'ssh.example.org', ports: { first: 30_000, last: 30_000 } });
+  assert.deepEqual(
+    [config.ssh.hosts, config.ssh.ports],
+    [['ssh.example.org'], { first: 30_000, last: 30_000 }],
+  );
   assert.deepEqual(config.admin, { email: 'root@example.org', password: 'twelve chars' });
   assert.equal(config.encryption, false);
   assert.equal(config.accel, 'tcg');
@@ -122,10 +130,12 @@ test('every setting is read', () => {
   assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
   assert.equal(config.host_lease_ms, 90_000);
   assert.deepEqual(config.hosts_listen, { host: '0.0.0.0', port: 7500 });
+  assert.equal(config.hosts_url, 'https://plane-1.example.org:7500');
   assert.deepEqual(config.join, {
     control_plane: 'https://10.0.0.1:7500',
     token_path: '/srv/berth/host-token',
   });
+  assert.equal(config.ingress_join?.token_path, '/srv/berth/ingress-token');
   assert.equal(config.log_level, 'debug');
   assert.equal(localOrigin(config), 'https://[::1]:8443');
 });
@@ -135,8 +145,11 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_HOST_LEASE_SECONDS', '2', /^BERTH_HOST_LEASE_SECONDS: "2" .*whole seconds from 3 to 3600/],
   ['BERTH_HOSTS_LISTEN', ':7500', /^BERTH_HOSTS_LISTEN: .*HOST:PORT/],
   ['BERTH_HOSTS_LISTEN', '0.0.0.0:7500', /^BERTH_S3_BUCKET is missing; .*several hosts need one bucket/],
+  ['BERTH_HOSTS_URL', 'https://10.0.0.1:7500', /^BERTH_HOSTS_LISTEN is missing; BERTH_HOSTS_URL is set/],
+  ['BERTH_HOSTS_URL', 'http://10.0.0.1:7500', /^BERTH_HOSTS_URL: .*an https origin/],
   ['BERTH_CONTROL_PLANE', 'https://10.0.0.1:7500', /^BERTH_HOST_TOKEN_FILE is missing/],
   ['BERTH_HOST_TOKEN_FILE', 'token', /^BERTH_CONTROL_PLANE is missing/],
+  ['BERTH_INGRESS_TOKEN_FILE', 'token', /^BERTH_CONTROL_PLANE is missing/],
   ['BERTH_LISTEN', 'localhost', /^BERTH_LISTEN: "localhost" is not valid; expected HOST:PORT/],
   ['BERTH_LISTEN', '127.0.0.1:70000', /^BERTH_LISTEN: .*port from 1 to 65535/],
   ['BERTH_LISTEN', '::1:7400', /^BERTH_LISTEN: /],
@@ -160,6 +173,11 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_TRUSTED_PROXIES', '10.0.0.0/33', /^BERTH_TRUSTED_PROXIES: .*CIDR/],
   ['BERTH_WEBHOOK_ALLOW_CIDRS', 'example.org', /^BERTH_WEBHOOK_ALLOW_CIDRS: .*CIDR/],
   ['BERTH_SSH_HOST', 'a b', /^BERTH_SSH_HOST: "a b"/],
+  ['BERTH_SSH_HOST', 'a.example.org,', /^BERTH_SSH_HOST: .*separated by commas/],
+  ['BERTH_SSH_HOST', 'a.example.org,A.example.org', /^BERTH_SSH_HOST: .*different ones/],
+  ['BERTH_SSH_LISTEN', 'a.example.org=', /^BERTH_SSH_LISTEN: .*NAME=ADDRESS pairs/],
+  ['BERTH_SSH_LISTEN', 'a.example.org=10.0.0.5,10.0.0.6', /^BERTH_SSH_LISTEN: /],
+  ['BERTH_SSH_LISTEN', 'a.example.org=10.0.0.5,a.example.org=10.0.0.6', /^BERTH_SSH_LISTEN: /],
   ['BERTH_SSH_PORTS', '22', /^BERTH_SSH_PORTS: .*FIRST-LAST/],
   ['BERTH_SSH_PORTS', '300-200', /^BERTH_SSH_PORTS: /],
   ['BERTH_SSH_PORTS', '7000-7450', /^BERTH_SSH_PORTS: .*contains the port of BERTH_LISTEN/],
@@ -237,6 +255,24 @@ test('half a pair of credentials and an invalid region are refused, a line each'
   assert.match(problems({ ...S3, AWS_REGION: 'a/b' })[0] ?? '', /^AWS_REGION: "a\/b" is not valid/);
 });
 
+test('several names of SSH addresses need an address each to listen at', () => {
+  const names = { BERTH_SSH_HOST: 'a.example.org, b.example.org' };
+  assert.deepEqual(accepted(names).ssh.hosts, ['a.example.org', 'b.example.org']);
+  assert.match(
+    problems({ ...names, BERTH_SSH_LISTEN: '0.0.0.0' })[0] ?? '',
+    /^BERTH_SSH_LISTEN: "0.0.0.0" is one address for the 2 names .*a.example.org=ADDRESS,b.example.org=ADDRESS/,
+  );
+  const { listen } = accepted({
+    ...names,
+    BERTH_SSH_LISTEN: 'a.example.org=10.0.0.5,b.example.org=::1',
+  }).ssh;
+  assert.equal(listenAddress(listen, 'a.example.org'), '10.0.0.5');
+  assert.equal(listenAddress(listen, 'b.example.org'), '::1');
+  assert.equal(listenAddress(listen, 'c.example.org'), null);
+  const one = accepted({ BERTH_SSH_HOST: 'a.example.org', BERTH_SSH_LISTEN: '0.0.0.0' }).ssh;
+  assert.equal(listenAddress(one.listen, 'a.example.org'), '0.0.0.0');
+});
+
 test('all problems are reported at once', () => {
   assert.equal(problems({ BERTH_ACCEL: 'x', BERTH_SIGNUPS: 'x', BERTH_LISTN: 'x' }).length, 3);
 });
@@ -300,4 +336,15 @@ test('any environment gives a configuration or lines, and no line repeats a secr
       }
     }),
   );
+});
+
+test('others reach a control plane where it listens to hosts, unless that is every address', () => {
+  const urlOf = (listen: string) => {
+    const parsed = parseConfig({ BERTH_HOSTS_LISTEN: listen, BERTH_S3_BUCKET: 'berth' }, '/');
+    assert(parsed.ok);
+    return parsed.config.hosts_url;
+  };
+  assert.equal(urlOf('10.0.0.1:7500'), 'https://10.0.0.1:7500');
+  assert.equal(urlOf('[fd00::1]:7500'), 'https://[fd00::1]:7500');
+  for (const every of ['0.0.0.0:7500', '[::]:7500']) assert.equal(urlOf(every), null);
 });

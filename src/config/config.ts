@@ -5,14 +5,16 @@
 import { resolve } from 'node:path';
 import { isLoopback } from '../lib/loopback.ts';
 import { QUOTA_DEFAULTS, type QuotaLimits } from '../lib/quotas.ts';
+import { LISTEN_AT_NAMES, type SshListen } from '../lib/ssh-listen.ts';
 import type { Env } from './env.ts';
+import { type JoinConfig, readJoins } from './join-settings.ts';
 import { type OidcConfig, parseGroups, parseIssuer } from './oidc-settings.ts';
 import { dataDirProblem } from './paths.ts';
+import { Reader } from './reader.ts';
 import {
   type Address,
   type Cidr,
   DEFAULT_RATE_LIMITS,
-  Expected,
   type PortRange,
   parseAddress,
   parseChoice,
@@ -20,7 +22,6 @@ import {
   parseDatabaseUrl,
   parseDomain,
   parseEmail,
-  parseHost,
   parseHosts,
   parseHttpsOrigin,
   parseLease,
@@ -33,9 +34,9 @@ import {
   parseSmtpUrl,
   problemLine,
   type RateLimitsConfig,
-  type Setting,
   unknownSettings,
 } from './settings.ts';
+import { parseSshHosts, parseSshListen } from './ssh-settings.ts';
 
 export type { Address, Cidr, PortRange, RateLimitsConfig };
 
@@ -72,7 +73,12 @@ export interface Config {
   /** Absolute paths of PEM files. */
   readonly tls: TlsFiles | null;
   readonly trusted_proxies: readonly Cidr[];
-  readonly ssh: { readonly host: string; readonly ports: PortRange };
+  readonly ssh: {
+    /** The names in the SSH addresses of new instances. */
+    readonly hosts: readonly string[];
+    readonly ports: PortRange;
+    readonly listen: SshListen;
+  };
   /** HTTP ports of instances. */
   readonly http: {
     readonly listen: Address;
@@ -113,8 +119,12 @@ export interface Config {
   readonly host_lease_ms: number;
   /** Where remote hosts reach the control plane, over TLS; null: nowhere. */
   readonly hosts_listen: Address | null;
+  /** Where hosts, ingresses and other control planes reach this one: its own address, never a balancer's; null: unknown. */
+  readonly hosts_url: string | null;
   /** On a remote host: the control plane's origin and the file with the join token; else null. */
-  readonly join: { readonly control_plane: string; readonly token_path: string } | null;
+  readonly join: JoinConfig | null;
+  /** The same of an ingress on a machine without a control plane. */
+  readonly ingress_join: JoinConfig | null;
   readonly log_level: LogLevel;
 }
 
@@ -122,39 +132,13 @@ export type ConfigResult =
   | { readonly ok: true; readonly config: Config }
   | { readonly ok: false; readonly problems: readonly string[] };
 
-/** Reads single settings, and collects their problems. */
-class Reader {
-  readonly problems: string[] = [];
-  readonly #env: Env;
-
-  constructor(env: Env) {
-    this.#env = env;
-  }
-
-  text(name: string): string | null {
-    return this.#env[name] || null;
-  }
-
-  /** The setting's value, or `fallback` when it is unset or invalid (which is recorded). */
-  read<T, F>(name: Setting, parse: (text: string) => T, fallback: F): T | F {
-    const text = this.text(name);
-    if (text === null) return fallback;
-    try {
-      return parse(text);
-    } catch (error) {
-      if (!(error instanceof Expected)) throw error;
-      this.problems.push(problemLine(name, text, error.message));
-      return fallback;
-    }
-  }
-}
-
 /** Relative paths are resolved against `cwd` (absolute). */
 export function parseConfig(env: Env, cwd: string): ConfigResult {
   const reader = new Reader(env);
   const path = (text: string) => resolve(cwd, text);
   const listen = reader.read('BERTH_LISTEN', parseAddress, { host: '127.0.0.1', port: 7400 });
   const tls = readTls(reader, path, 'BERTH_TLS');
+  const hosts_listen = reader.read('BERTH_HOSTS_LISTEN', parseAddress, null);
   const config: Config = {
     data_dir: reader.read('BERTH_DATA_DIR', path, path('data')),
     listen,
@@ -163,8 +147,9 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     tls,
     trusted_proxies: reader.read('BERTH_TRUSTED_PROXIES', parseCidrs, []),
     ssh: {
-      host: reader.read('BERTH_SSH_HOST', parseHost, '127.0.0.1'),
+      hosts: reader.read('BERTH_SSH_HOST', parseSshHosts, ['127.0.0.1']),
       ports: reader.read('BERTH_SSH_PORTS', parsePorts, { first: 22_000, last: 22_999 }),
+      listen: reader.read('BERTH_SSH_LISTEN', parseSshListen, LISTEN_AT_NAMES),
     },
     http: {
       listen: reader.read('BERTH_HTTP_LISTEN', parseAddress, { host: '127.0.0.1', port: 7480 }),
@@ -192,8 +177,9 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     webhook_allow_cidrs: reader.read('BERTH_WEBHOOK_ALLOW_CIDRS', parseCidrs, []),
     metrics_listen: reader.read('BERTH_METRICS_LISTEN', parseAddress, null),
     host_lease_ms: reader.read('BERTH_HOST_LEASE_SECONDS', parseLease, 40_000),
-    hosts_listen: reader.read('BERTH_HOSTS_LISTEN', parseAddress, null),
-    join: readJoin(reader, path),
+    hosts_listen,
+    hosts_url: reader.read('BERTH_HOSTS_URL', parseHttpsOrigin, null) ?? dialled(hosts_listen),
+    ...readJoins(reader, path),
     log_level: reader.read('BERTH_LOG_LEVEL', parseChoice(LOG_LEVELS), 'info'),
   };
   const problems = [
@@ -215,21 +201,6 @@ function readTls(
   const [has, lacks] = cert_path !== null ? ['CERT', 'KEY'] : ['KEY', 'CERT'];
   if (cert_path !== null || key_path !== null) {
     reader.problems.push(`${prefix}_${lacks} is missing; ${prefix}_${has} is set, and TLS needs both`);
-  }
-  return null;
-}
-
-function readJoin(reader: Reader, path: (text: string) => string): Config['join'] {
-  const control_plane = reader.read('BERTH_CONTROL_PLANE', parseHttpsOrigin, null);
-  const token_path = reader.read('BERTH_HOST_TOKEN_FILE', path, null);
-  if (control_plane !== null && token_path !== null) return { control_plane, token_path };
-  for (const [has, lacks] of [
-    ['BERTH_CONTROL_PLANE', 'BERTH_HOST_TOKEN_FILE'],
-    ['BERTH_HOST_TOKEN_FILE', 'BERTH_CONTROL_PLANE'],
-  ] as const) {
-    if (reader.text(has) !== null && reader.text(lacks) === null) {
-      reader.problems.push(`${lacks} is missing; ${has} is set, and a host of a fleet needs both`);
-    }
   }
   return null;
 }
@@ -321,8 +292,16 @@ function together(config: Config, reader: Reader): string[] {
   if (config.hosts_listen !== null && config.s3 === null && reader.text('BERTH_S3_BUCKET') === null) {
     problems.push('BERTH_S3_BUCKET is missing; BERTH_HOSTS_LISTEN is set, and several hosts need one bucket');
   }
+  if (config.hosts_url !== null && reader.text('BERTH_HOSTS_LISTEN') === null) {
+    problems.push('BERTH_HOSTS_LISTEN is missing; BERTH_HOSTS_URL is set, and names where others reach it');
+  }
   if (tls !== null && (public_url ?? '').startsWith('http:')) {
     problems.push(problemLine('BERTH_PUBLIC_URL', public_url ?? '', 'an https origin, because TLS is on'));
+  }
+  if (ssh.hosts.length > 1 && ssh.listen.every !== null) {
+    problems.push(
+      `BERTH_SSH_LISTEN: ${JSON.stringify(ssh.listen.every)} is one address for the ${ssh.hosts.length} names of BERTH_SSH_HOST; expected ${ssh.hosts.map((name) => `${name}=ADDRESS`).join(',')}, because the same port is open at each`,
+    );
   }
   if (listen.port >= ssh.ports.first && listen.port <= ssh.ports.last) {
     problems.push(
@@ -365,6 +344,12 @@ function addressText({ host, port }: Address): string {
 
 function originOf(address: Address, tls: boolean): string {
   return new URL(`${tls ? 'https' : 'http'}://${addressText(address)}`).origin;
+}
+
+/** The origin of an address that others can dial; null: of a wildcard. */
+function dialled(address: Address | null): string | null {
+  if (address === null || ['0.0.0.0', '::'].includes(address.host)) return null;
+  return originOf(address, true);
 }
 
 /** How a client on this machine reaches `listen`: the loopback for a wildcard. */

@@ -28,6 +28,8 @@ export interface Paths {
   readonly lease: string;
   /** The process that enforces the lease. */
   readonly fencer: string;
+  /** The control planes that a host of a fleet knows. */
+  readonly control_planes: string;
   /** VMs were paused, so the agent must check them. */
   readonly fenced: string;
   /** The control plane's socket for the host's agent. */
@@ -38,11 +40,9 @@ export interface Paths {
   readonly host_token: string;
   /** Of a host on another machine. */
   readonly host_credential: string;
+  readonly ingress_token: string;
   /** The first administrator's address and generated password, as JSON. */
   readonly first_login: string;
-  /** The key and certificate that remote hosts pin. */
-  readonly hosts_tls_key: string;
-  readonly hosts_tls_cert: string;
   readonly logs: string;
   /** Berth's log, when it runs on a terminal. */
   readonly log_file: string;
@@ -70,6 +70,7 @@ export function pathsIn(data: string): Paths {
     jail_etc: join(data, 'run', 'etc'),
     lease: join(data, 'run', 'lease.json'),
     fencer: join(data, 'run', 'fencer.json'),
+    control_planes: join(data, 'run', 'control-planes.json'),
     fenced: join(data, 'run', 'fenced'),
     agent_api_socket: join(data, 'run', 'agent-api.sock'),
     mail: join(data, 'mail'),
@@ -77,9 +78,8 @@ export function pathsIn(data: string): Paths {
     secret_key: join(data, 'secrets', 'secret-key'),
     host_token: join(data, 'secrets', 'host-token'),
     host_credential: join(data, 'secrets', 'host-credential'),
+    ingress_token: join(data, 'secrets', 'ingress-token'),
     first_login: join(data, 'secrets', 'first-login'),
-    hosts_tls_key: join(data, 'secrets', 'hosts-tls.key'),
-    hosts_tls_cert: join(data, 'secrets', 'hosts-tls.crt'),
     logs: join(data, 'logs'),
     log_file: join(data, 'logs', 'berth.log'),
     postgres_log: join(data, 'logs', 'postgres.log'),

@@ -16,6 +16,7 @@ export const SETTINGS = [
   'BERTH_TRUSTED_PROXIES',
   'BERTH_SSH_HOST',
   'BERTH_SSH_PORTS',
+  'BERTH_SSH_LISTEN',
   'BERTH_HTTP_LISTEN',
   'BERTH_HTTP_DOMAIN',
   'BERTH_HTTP_TLS_CERT',
@@ -44,8 +45,10 @@ export const SETTINGS = [
   'BERTH_METRICS_LISTEN',
   'BERTH_HOST_LEASE_SECONDS',
   'BERTH_HOSTS_LISTEN',
+  'BERTH_HOSTS_URL',
   'BERTH_CONTROL_PLANE',
   'BERTH_HOST_TOKEN_FILE',
+  'BERTH_INGRESS_TOKEN_FILE',
   'BERTH_LOG_LEVEL',
 ] as const;
 export type Setting = (typeof SETTINGS)[number];
@@ -98,7 +101,7 @@ function parsePort(text: string): number | undefined {
 
 const HOST_NAME = /^(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$/i;
 
-function isHost(text: string): boolean {
+export function isHost(text: string): boolean {
   // A name of only digits and dots is a mistyped address.
   return isIP(text) !== 0 || (HOST_NAME.test(text) && !/^[0-9.]+$/.test(text));
 }
@@ -114,11 +117,6 @@ export function parseAddress(text: string): Address {
     throw new Expected('HOST:PORT such as 127.0.0.1:7400 or [::1]:7400, with a port from 1 to 65535');
   }
   return { host, port };
-}
-
-export function parseHost(text: string): string {
-  if (!isHost(text)) throw new Expected('a host name or an IP address');
-  return text;
 }
 
 const MOST_HOSTS = 64;

@@ -25,7 +25,8 @@ export type Topic =
   | 'events'
   | 'notifications'
   | 'mail'
-  | 'webhook';
+  | 'webhook'
+  | 'calls';
 
 /** When the transaction commits, wakes every waiter for `topic` and `id`, in every process. */
 export async function notify(tx: Tx, topic: Topic, id = ''): Promise<void> {
@@ -67,6 +68,11 @@ export class NotifyHub {
       this.#emitter.off(name, wake);
       this.#emitter.off('reconnected', wake);
     };
+  }
+
+  /** Calls `hear` with the id of each notification of `topic`. Those of a lost connection are never heard. */
+  listen(topic: Topic, hear: (id: string) => void): void {
+    this.#emitter.on(`every ${topic}`, hear);
   }
 
   /**
@@ -125,7 +131,11 @@ export class NotifyHub {
       try {
         await client.connect();
         this.#client = client;
-        client.on('notification', (message) => this.#emitter.emit(message.payload ?? ''));
+        client.on('notification', ({ payload = '' }) => {
+          const [topic = '', id = ''] = payload.split(':', 2);
+          this.#emitter.emit(payload);
+          this.#emitter.emit(`every ${topic}`, id);
+        });
         await client.query(`listen ${CHANNEL}`);
         attempt = 0;
         this.#emitter.emit('reconnected');

@@ -67,6 +67,16 @@ create table console_tickets (
   constraint console_tickets_credential_kind_check CHECK ((credential_kind = ANY (ARRAY['session'::text, 'key'::text])))
 );
 
+create table control_planes (
+  id text not null,
+  url text not null,
+  fingerprint text not null,
+  started_at timestamp with time zone not null default now(),
+  seen_at timestamp with time zone not null default now(),
+  constraint control_planes_pkey PRIMARY KEY (id),
+  constraint control_planes_id_check CHECK ((id ~ '^[0-9a-f]{12}$'::text))
+);
+
 create table data_keys (
   instance_id text not null,
   key_id text not null,
@@ -190,7 +200,8 @@ create table flushes (
 create table free_ssh_ports (
   port integer not null,
   quarantined_at timestamp with time zone,
-  constraint free_ssh_ports_pkey PRIMARY KEY (port)
+  host text not null default '127.0.0.1'::text,
+  constraint free_ssh_ports_pkey PRIMARY KEY (host, port)
 );
 
 create table generations (
@@ -227,6 +238,17 @@ create table host_org_use (
   constraint host_org_use_pkey PRIMARY KEY (host_id, org_id),
   constraint host_org_use_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id) ON DELETE CASCADE,
   constraint host_org_use_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE
+);
+
+create table host_slots (
+  host_id text not null,
+  slot integer not null,
+  instance_id text not null,
+  constraint host_slots_pkey PRIMARY KEY (host_id, slot),
+  constraint host_slots_host_id_instance_id_key UNIQUE (host_id, instance_id),
+  constraint host_slots_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id) ON DELETE CASCADE,
+  constraint host_slots_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint host_slots_slot_check CHECK (((slot >= 1) AND (slot <= 65535)))
 );
 
 create table host_use (
@@ -395,6 +417,31 @@ create table ingress_watch (
   constraint ingress_watch_one_check CHECK (one)
 );
 
+create table ingresses (
+  id text not null,
+  name text not null,
+  token_hash bytea not null,
+  host_id text,
+  created_at timestamp with time zone not null default now(),
+  protocol integer,
+  watching_since timestamp with time zone,
+  reported_at timestamp with time zone,
+  constraint ingresses_pkey PRIMARY KEY (id),
+  constraint ingresses_name_key UNIQUE (name),
+  constraint ingresses_token_hash_key UNIQUE (token_hash),
+  constraint ingresses_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id) ON DELETE CASCADE
+);
+
+create table installation (
+  only_one boolean not null default true,
+  key_check bytea not null,
+  hosts_certificate text,
+  hosts_key bytea,
+  constraint installation_pkey PRIMARY KEY (only_one),
+  constraint installation_check CHECK (((hosts_certificate IS NULL) = (hosts_key IS NULL))),
+  constraint installation_only_one_check CHECK (only_one)
+);
+
 create table instance_ssh_keys (
   instance_id text not null,
   ssh_key_id text not null,
@@ -435,7 +482,7 @@ create table instances (
   tolerations text[] not null default '{}'::text[],
   constraint instances_pkey PRIMARY KEY (id),
   constraint instances_org_id_name_key UNIQUE (org_id, name),
-  constraint instances_ssh_port_key UNIQUE (ssh_port),
+  constraint instances_ssh_address UNIQUE (ssh_host, ssh_port),
   constraint instances_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id),
   constraint instances_egress_mode_check CHECK ((egress_mode = ANY (ARRAY['open'::text, 'deny'::text, 'allow'::text]))),
   constraint instances_restart_check CHECK ((restart = ANY (ARRAY['never'::text, 'on_failure'::text]))),
@@ -615,6 +662,13 @@ create table replaced_refresh_tokens (
   replaced_at timestamp with time zone not null default clock_timestamp(),
   constraint replaced_refresh_tokens_pkey PRIMARY KEY (token_hash),
   constraint replaced_refresh_tokens_session_id_fkey FOREIGN KEY (session_id) REFERENCES sessions(id) ON DELETE CASCADE
+);
+
+create table request_counts (
+  key text not null,
+  points integer not null default 0,
+  expire bigint,
+  constraint request_counts_pkey PRIMARY KEY (key)
 );
 
 create table schema_migrations (
@@ -908,9 +962,10 @@ CREATE INDEX execs_running ON public.execs USING btree (instance_id) WHERE (stat
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
-CREATE INDEX free_ssh_ports_order ON public.free_ssh_ports USING btree (quarantined_at NULLS FIRST, port);
+CREATE INDEX free_ssh_ports_order ON public.free_ssh_ports USING btree (quarantined_at NULLS FIRST, port, host);
 CREATE INDEX generations_dropped ON public.generations USING btree (instance_id) WHERE (NOT retained);
 CREATE INDEX host_org_use_org ON public.host_org_use USING btree (org_id);
+CREATE INDEX host_slots_instance ON public.host_slots USING btree (instance_id);
 CREATE INDEX http_cookies_port ON public.http_cookies USING btree (port_id);
 CREATE INDEX http_cookies_session ON public.http_cookies USING btree (session_id, port_id, created_at);
 CREATE UNIQUE INDEX http_hostnames_active ON public.http_hostnames USING btree (hostname) WHERE (active_at IS NOT NULL);

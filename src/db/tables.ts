@@ -19,12 +19,14 @@ import type { OwnQuotas } from '../lib/quotas.ts';
 import type { RestartPolicy } from '../lib/restart-policy.ts';
 import { ROLES, type Role } from '../lib/roles.ts';
 import type { AuditTables } from './audit-tables.ts';
+import type { ControlPlaneTables } from './control-plane-tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 import type { EgressTables } from './egress-tables.ts';
 import type { ExecTables } from './exec-tables.ts';
 import type { HostTables } from './host-tables.ts';
 import type { HttpTables } from './http-tables.ts';
 import type { IdentityTables } from './identity-tables.ts';
+import type { IngressTables } from './ingress-tables.ts';
 import type { SecretTables } from './secret-tables.ts';
 import type { UsageTables } from './usage-tables.ts';
 import type { VmTables } from './vm-tables.ts';
@@ -69,11 +71,13 @@ export interface StoredCredential {
 
 export interface Database
   extends AuditTables,
+    ControlPlaneTables,
     DeliveryTables,
     EgressTables,
     ExecTables,
     HttpTables,
     IdentityTables,
+    IngressTables,
     SecretTables,
     UsageTables,
     VmTables,
@@ -279,7 +283,6 @@ export interface Database
     updated_at: Generated<Date>;
   };
   instance_ssh_keys: { instance_id: InstanceId; ssh_key_id: SshKeyId };
-  free_ssh_ports: { port: number; quarantined_at: Date | null };
   disks: {
     instance_id: InstanceId;
     size_bytes: number;

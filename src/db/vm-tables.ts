@@ -68,7 +68,6 @@ export interface VmTables {
     mins: readonly (number | null)[];
     maxs: readonly (number | null)[];
   };
-  ingress_watch: { one: Generated<boolean>; since: Date; reported_at: Date };
   flushes: {
     id: FlushId;
     instance_id: InstanceId;

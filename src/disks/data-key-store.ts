@@ -62,11 +62,6 @@ export async function retireDataKey(
     .execute();
 }
 
-/** Any data key, to test the server's key on. */
-export async function findSomeDataKey(tx: Tx) {
-  return tx.selectFrom('data_keys').select(['instance_id', 'key_id', 'wrapped']).limit(1).executeTakeFirst();
-}
-
 export async function deleteDataKeyRows(tx: Tx, instance_id: InstanceId): Promise<void> {
   await tx.deleteFrom('data_keys').where('instance_id', '=', instance_id).execute();
 }

@@ -17,7 +17,6 @@ import { Sealer } from '../lib/seal.ts';
 import {
   type DataKeyRow,
   deleteDataKeyRows,
-  findSomeDataKey,
   insertDataKey,
   insertMissingDataKey,
   type KeyUse,
@@ -132,14 +131,6 @@ export async function mayWriteWith(
       use === 'disk' || (until_generation !== null && generation <= until_generation),
   );
   return [...key_ids].every((key_id) => allowed.some((row) => row.key_id === key_id));
-}
-
-/** Whether stored data keys open with the server's key; null when there is none. */
-export async function dataKeysOpen(tx: Tx, { sealer }: DiskKeys): Promise<boolean | null> {
-  const some = await findSomeDataKey(tx);
-  return some === undefined
-    ? null
-    : sealer.open(some.wrapped, boundTo(some.instance_id, some.key_id)) !== null;
 }
 
 /** Runs in the transaction that deletes the instance: its commit makes the instance's objects unreadable. */

@@ -5,6 +5,7 @@ import type { HostCall } from '../agent-api/host-calls.ts';
 import { AGENT_PROTOCOL } from '../agent-api/protocol.ts';
 import { type HostId, newId } from '../lib/ids.ts';
 import { HostCalls } from './host-calls.ts';
+import { askerOf, newCallId, noOthers } from './other-control-planes.ts';
 
 const HOST: HostId = newId('host');
 const never = new AbortController().signal;
@@ -20,7 +21,7 @@ test('long commands do not block a stream', async () => {
   const opened = calls.open(HOST, { kind: 'ssh', ...vm }, 60_000, never);
   const [ssh] = await calls.take(HOST, 1_000, never);
   assert.equal(ssh?.call.kind, 'ssh');
-  assert(calls.connect(HOST, ssh.id, new Duplex()));
+  assert(await calls.connect(HOST, ssh.id, () => new Duplex()));
   await opened;
   calls.close();
   await ended;
@@ -60,4 +61,55 @@ test('an agent of the previous version never gets a call that it does not know, 
   await told;
   calls.close();
   await ran;
+});
+
+test('the id of a call is a UUID that names its control plane', () => {
+  const random = '01234567-89ab-4cde-8f01-23456789abcd';
+  const id = newCallId('fedcba987654', random);
+  assert.equal(id, 'fedcba98-7654-4cde-8f01-23456789abcd');
+  assert.equal(askerOf(id), 'fedcba987654');
+});
+
+test('a call that another control plane has pulled fails after 5 s, unless the host got it', async (t) => {
+  const calls = new HostCalls();
+  t.mock.timers.enable({ apis: ['setTimeout', 'setInterval'] });
+  const [lost, passed_on] = [exec('lost'), exec('passed on')].map((call) =>
+    calls.ask(HOST, call, 60_000, never),
+  );
+  const told = assert.rejects(lost ?? Promise.resolve(), {
+    code: 'UNAVAILABLE',
+    message: /took the call and then stopped\. It may have been carried out/,
+  });
+  const pulled = calls.pick(HOST, AGENT_PROTOCOL, 'pulled');
+  assert.deepEqual([pulled.length, calls.pick(HOST, AGENT_PROTOCOL, 'pulled').length], [2, 0], 'each once');
+  const [, second] = pulled;
+  calls.confirm(HOST, [second?.id ?? '']);
+  t.mock.timers.tick(5_000);
+  await told;
+  const result = { exit_code: 0, stdout: '', stderr: '', truncated: false };
+  assert.equal(await calls.answer(HOST, second?.id ?? '', { result }), true);
+  assert.deepEqual(await passed_on, result);
+});
+
+test('the others are told of a call until one of them has it, and not when the host polls here', async (t) => {
+  const told: string[] = [];
+  const calls = new HostCalls({ ...noOthers(), tell: (host_id) => void told.push(host_id) });
+  const here = calls.take(HOST, 60_000, never);
+  const first = calls.ask(HOST, exec(), 60_000, never);
+  const [taken] = await here;
+  await new Promise(setImmediate);
+  assert.deepEqual(told, []);
+  t.mock.timers.enable({ apis: ['setInterval'] });
+  const second = calls.ask(HOST, exec(), 60_000, never);
+  await new Promise(setImmediate);
+  assert.equal(told.length, 1);
+  t.mock.timers.tick(1_000);
+  assert.equal(told.length, 2);
+  assert.equal(calls.pick(HOST, AGENT_PROTOCOL, 'pulled').length, 1);
+  t.mock.timers.tick(3_000);
+  assert.equal(told.length, 2);
+  assert(taken);
+  const ended = Promise.allSettled([first, second]);
+  calls.close();
+  await ended;
 });

@@ -1,7 +1,13 @@
 /**
- * Calls to a host that an API caller waits for. They are in memory, because they end with their caller's connection.
+ * Calls to a host that an API caller waits for. They are in the memory of the control plane that has the caller's connection,
+ * because they end with it. Their ids name it.
+ *
+ *   waiting ── the host polls here ───────────────▶ taken ── answer, stream, or the end of the wait ──▶ gone
+ *      └── another pulls it, which has the poll ──▶ pulled ── the other has passed it on ──▶ taken
+ *
  * Invariants: each call goes to its agent once, so a command never runs twice; number and time are bounded; nothing of a
- * call is kept after its caller has disconnected.
+ * call is kept after its caller has disconnected; a call that is not pulled or taken within 5 s fails, and so does one that
+ * is not passed on within 5 s after it was pulled.
  */
 import { randomUUID } from 'node:crypto';
 import { EventEmitter } from 'node:events';
@@ -17,20 +23,31 @@ import {
 import { AGENT_PROTOCOL } from '../agent-api/protocol.ts';
 import { AppError, type ErrorCode } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
+import { askerOf, newCallId, noOthers, type OtherControlPlanes } from './other-control-planes.ts';
 
 /** A connected agent takes a call at once. */
 const TAKEN_WITHIN_MS = 5_000;
+/** Hints to the others may be lost. */
+const TELL_EVERY_MS = 1_000;
 /** Per kind, so that long commands do not block SSH, consoles and metrics. */
 const CALLS_A_HOST = 256;
 /** About how much one poll returns; the next poll, which follows at once, takes the rest. */
 const TAKEN_BYTES = 8 * 1024 * 1024;
 
 const TOO_OLD = "The VM's host runs an older Berth, which cannot do this. Upgrade Berth on the host.";
+const NOT_TAKEN: Record<Waiting['state'], string> = {
+  waiting: 'The host does not answer; it may be restarting.',
+  pulled:
+    'The control plane that the host is connected to took the call and then stopped. It may have been carried out.',
+  taken: '',
+};
 
 interface Waiting {
   readonly host_id: HostId;
   readonly pending: PendingCall;
-  taken: boolean;
+  state: 'waiting' | 'pulled' | 'taken';
+  /** Fails it unless it is taken. */
+  readonly patience: NodeJS.Timeout;
   readonly answer: (answer: CallAnswer) => void;
   readonly connect: ((stream: Duplex) => void) | null;
 }
@@ -44,9 +61,15 @@ const CODES: Record<string, ErrorCode> = {
 
 export class HostCalls {
   readonly #waiting = new Map<string, Waiting>();
-  /** Emits the id of a host that has a new call. */
+  /** Emits the id of a host that has a new call, here or at another control plane. */
   readonly #added = new EventEmitter().setMaxListeners(0);
   readonly #closing = new AbortController();
+  readonly #others: OtherControlPlanes;
+
+  constructor(others: OtherControlPlanes = noOthers()) {
+    this.#others = others;
+    others.onTold((host_id) => this.#added.emit(host_id));
+  }
 
   /** The agent's answer. @throws AppError VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE */
   ask<T>(host_id: HostId, call: HostCall, timeout_ms: number, signal: AbortSignal): Promise<T> {
@@ -64,7 +87,7 @@ export class HostCalls {
     }));
   }
 
-  /** Long poll of a host's agent: its waiting calls, or none after `hold_ms`. Those that its version does not know fail. */
+  /** Long poll of a host's agent: its waiting calls, here or elsewhere, or none after `hold_ms`. */
   async take(
     host_id: HostId,
     hold_ms: number,
@@ -72,63 +95,113 @@ export class HostCalls {
     protocol: number = AGENT_PROTOCOL,
   ): Promise<PendingCall[]> {
     const ended = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(hold_ms)]);
-    const isKnown = ({ pending: { call }, answer }: Waiting) => {
-      const known = (CALL_SINCE[call.kind] ?? 0) <= protocol;
-      if (!known) answer({ error: { code: 'failed', message: TOO_OLD } });
-      return known;
+    let woken = false;
+    let wake = () => {};
+    const added = () => {
+      woken = true;
+      wake();
     };
-    const mine = () =>
-      [...this.#waiting.values()].filter((each) => each.host_id === host_id && !each.taken && isKnown(each));
-    if (mine().length === 0 && !ended.aborted) {
-      await new Promise<void>((resolve) => {
-        const done = () => {
-          this.#added.off(host_id, done);
-          ended.removeEventListener('abort', done);
-          resolve();
-        };
-        this.#added.on(host_id, done);
-        ended.addEventListener('abort', done);
-      });
+    this.#added.on(host_id, added);
+    ended.addEventListener('abort', added);
+    try {
+      for (;;) {
+        woken = false;
+        // A disconnected agent gets nothing: its next poll takes the calls.
+        if (signal.aborted) return [];
+        const mine = this.pick(host_id, protocol, 'taken');
+        if (mine.length > 0 || ended.aborted) return mine;
+        const theirs = await this.#others.take(host_id, protocol);
+        if (theirs.length > 0) return theirs;
+        if (woken || ended.aborted) continue;
+        await new Promise<void>((resolve) => {
+          wake = resolve;
+        });
+      }
+    } finally {
+      this.#added.off(host_id, added);
+      ended.removeEventListener('abort', added);
     }
-    // A disconnected agent gets nothing: its next poll takes the calls.
-    if (signal.aborted) return [];
+  }
+
+  /** The host got these calls, as {@link take} returned them. */
+  async passed(host_id: HostId, calls: readonly PendingCall[]): Promise<void> {
+    const theirs = calls.filter(({ id }) => !this.#isOurs(id)).map(({ id }) => id);
+    if (theirs.length > 0) await this.#others.confirm(host_id, theirs);
+  }
+
+  /** The calls that wait here, as many as fit into an answer. Those that the host's version does not know fail. */
+  pick(host_id: HostId, protocol: number, state: 'pulled' | 'taken'): PendingCall[] {
     const found: PendingCall[] = [];
     let bytes = 0;
-    for (const each of mine()) {
+    for (const each of this.#waiting.values()) {
+      if (each.host_id !== host_id || each.state !== 'waiting') continue;
+      if ((CALL_SINCE[each.pending.call.kind] ?? 0) > protocol) {
+        each.answer({ error: { code: 'failed', message: TOO_OLD } });
+        continue;
+      }
       bytes += sizeOf(each.pending.call);
       if (found.length > 0 && bytes > TAKEN_BYTES) break;
-      each.taken = true;
+      each.state = state;
+      if (state === 'pulled') each.patience.refresh();
       found.push(each.pending);
     }
     return found;
   }
 
+  /** Another control plane has passed these calls on to the host. */
+  confirm(host_id: HostId, call_ids: readonly string[]): void {
+    for (const id of call_ids) {
+      const waiting = this.#waiting.get(id);
+      if (waiting?.host_id === host_id) waiting.state = 'taken';
+    }
+  }
+
   /** The host's agent was restarted: it will not answer calls that it had taken. */
   failTaken(host_id: HostId): void {
     for (const each of this.#waiting.values()) {
-      if (each.host_id !== host_id || !each.taken) continue;
+      if (each.host_id !== host_id || each.state === 'waiting') continue;
       each.answer({ error: { code: 'failed', message: 'The host agent was restarted meanwhile.' } });
     }
   }
 
+  /** The same, for the calls of all control planes. */
+  async failAllTaken(host_id: HostId): Promise<void> {
+    this.failTaken(host_id);
+    await this.#others.failTaken(host_id);
+  }
+
   /** False when its caller no longer waits. */
-  answer(host_id: HostId, id: string, answer: CallAnswer): boolean {
+  async answer(host_id: HostId, id: string, answer: CallAnswer): Promise<boolean> {
+    if (!this.#isOurs(id)) return this.#others.answer(host_id, id, answer);
+    return this.answerOurs(host_id, id, answer);
+  }
+
+  answerOurs(host_id: HostId, id: string, answer: CallAnswer): boolean {
     const waiting = this.#waiting.get(id);
     if (waiting?.host_id !== host_id) return false;
     waiting.answer(answer);
     return true;
   }
 
-  /** The same with a stream. */
-  connect(host_id: HostId, id: string, stream: Duplex): boolean {
+  /** The same with a stream, which `accept` begins. */
+  async connect(host_id: HostId, id: string, accept: () => Duplex): Promise<boolean> {
+    if (!this.#isOurs(id)) return this.#others.connect(host_id, id, accept);
+    return this.connectOurs(host_id, id, accept);
+  }
+
+  connectOurs(host_id: HostId, id: string, accept: () => Duplex): boolean {
     const waiting = this.#waiting.get(id);
     if (waiting?.host_id !== host_id || !waiting.connect) return false;
-    waiting.connect(stream);
+    waiting.connect(accept());
     return true;
   }
 
   close(): void {
     this.#closing.abort();
+  }
+
+  #isOurs(call_id: string): boolean {
+    return askerOf(call_id) === this.#others.id;
   }
 
   async #wait<T>(
@@ -145,11 +218,15 @@ export class HostCalls {
     if (same_kind.length >= CALLS_A_HOST) throw unavailable('The host has too many calls under way.');
     const { promise, resolve, reject } = Promise.withResolvers<T>();
     const { answered, connect } = ends(resolve, reject);
-    const id = randomUUID();
+    const id = newCallId(this.#others.id, randomUUID());
+    const patience = setTimeout(() => {
+      if (waiting.state !== 'taken') reject(unavailable(NOT_TAKEN[waiting.state]));
+    }, TAKEN_WITHIN_MS);
     const waiting: Waiting = {
       host_id,
       pending: { id, call },
-      taken: false,
+      state: 'waiting',
+      patience,
       answer: ({ error, result }) => {
         if (error) reject(failure(error));
         else if (fits(RESULTS[call.kind], result)) answered(result);
@@ -158,10 +235,7 @@ export class HostCalls {
       connect,
     };
     this.#waiting.set(id, waiting);
-    this.#added.emit(host_id);
-    const not_taken = setTimeout(() => {
-      if (!waiting.taken) reject(unavailable('The host does not answer; it may be restarting.'));
-    }, TAKEN_WITHIN_MS);
+    const stopTelling = this.#announce(waiting);
     const over = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(timeout_ms)]);
     const giveUp = () => reject(unavailable('The host did not answer in time.'));
     over.addEventListener('abort', giveUp);
@@ -169,10 +243,26 @@ export class HostCalls {
     try {
       return await promise;
     } finally {
-      clearTimeout(not_taken);
+      clearTimeout(patience);
+      stopTelling();
       over.removeEventListener('abort', giveUp);
       this.#waiting.delete(id);
     }
+  }
+
+  /** Wakes the host's poll here; if that does not take the call, the others are told. Returns the function that ends it. */
+  #announce(waiting: Waiting): () => void {
+    this.#added.emit(waiting.host_id);
+    const tell = () => {
+      if (waiting.state === 'waiting') this.#others.tell(waiting.host_id);
+      else clearInterval(telling);
+    };
+    const telling = setInterval(tell, TELL_EVERY_MS);
+    const first = setImmediate(tell);
+    return () => {
+      clearImmediate(first);
+      clearInterval(telling);
+    };
   }
 }
 

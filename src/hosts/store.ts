@@ -8,15 +8,39 @@ import type { Capacity } from './placement.ts';
 /** A host without a heartbeat for this long gets no new VM. */
 export const HOST_FRESH_SECONDS = 20;
 
-/** Inserts the host of this name, or replaces its token. */
+/** A host of this name with another token is connected. */
+export class HostTakenError extends Error {
+  override name = 'HostTakenError';
+}
+
+/** Inserts the host of this name, or replaces its token. @throws HostTakenError */
 export async function upsertHost(tx: Tx, name: string, token_hash: Buffer): Promise<HostId> {
   const row = await tx
     .insertInto('hosts')
     .values({ id: newId('host'), name, token_hash, last_seen_at: null, facts: null })
-    .onConflict((conflict) => conflict.column('name').doUpdateSet({ token_hash }))
+    .onConflict((conflict) =>
+      conflict
+        .column('name')
+        .doUpdateSet({ token_hash })
+        .where((eb) =>
+          eb.or([
+            eb('hosts.token_hash', '=', token_hash),
+            eb('hosts.last_seen_at', 'is', null),
+            eb('hosts.last_seen_at', '<=', seenBefore()),
+          ]),
+        ),
+    )
     .returning('id')
-    .executeTakeFirstOrThrow();
+    .executeTakeFirst();
+  if (!row) throw new HostTakenError(`the host ${name} is connected with another token`);
   return row.id;
+}
+
+const seenBefore = () => sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`;
+
+/** Of a restored backup: nothing is connected to it yet. */
+export async function forgetHeartbeats(tx: Tx): Promise<void> {
+  await tx.updateTable('hosts').set({ last_seen_at: null }).execute();
 }
 
 export async function recordHeartbeat(tx: Tx, id: HostId, facts: HostFacts): Promise<void> {
@@ -60,7 +84,7 @@ export async function isDisconnected(tx: Tx, id: HostId): Promise<boolean> {
     .selectFrom('hosts')
     .select('id')
     .where('id', '=', id)
-    .where('last_seen_at', '<=', sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`)
+    .where('last_seen_at', '<=', seenBefore())
     .where('lost_at', 'is', null)
     .where('removed_at', 'is', null)
     .executeTakeFirst();

@@ -1,11 +1,19 @@
 /**
- * Rate limits, which every process counts for itself: requests a minute of a principal (a user or service account, with all
- * its credentials together), and of an address on the routes that take a password or a token. Headers follow the IETF
- * draft "RateLimit header fields for HTTP", revision 10.
+ * Rate limits: requests a minute of a principal (a user or service account, with all its credentials together), and of an address
+ * on the routes that take a password or a token. The latter protects accounts, so it is counted in the database, over all
+ * control planes. The former only shares a process fairly, and each counts its own. Headers follow the IETF draft
+ * "RateLimit header fields for HTTP", revision 10.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
-import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible';
+import { CompiledQuery } from 'kysely';
+import {
+  type RateLimiterAbstract,
+  RateLimiterMemory,
+  RateLimiterPostgres,
+  type RateLimiterRes,
+} from 'rate-limiter-flexible';
 import { actorOf, type Principal } from '../auth/principal.ts';
+import type { Db } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { firstGroups } from '../lib/ipv6.ts';
 
@@ -19,13 +27,12 @@ export interface RequestLimits {
 
 export class RateLimits {
   readonly #principals: RateLimiterMemory | null;
-  readonly #addresses: RateLimiterMemory | null;
+  readonly #addresses: RateLimiterPostgres | null;
 
   /** Null: no limits. */
-  constructor(limits: RequestLimits | null) {
-    const limiter = (points: number) => new RateLimiterMemory({ points, duration: WINDOW_S });
-    this.#principals = limits && limiter(limits.principal);
-    this.#addresses = limits && limiter(limits.address);
+  constructor(limits: RequestLimits | null, db: Db) {
+    this.#principals = limits && new RateLimiterMemory({ points: limits.principal, duration: WINDOW_S });
+    this.#addresses = limits && sharedLimiter(limits.address, db);
   }
 
   /** @throws AppError RATE_LIMITED */
@@ -40,8 +47,20 @@ export class RateLimits {
   }
 }
 
+/** Counts in the database. Once an address is refused, this process refuses it without asking, until its window ends. */
+function sharedLimiter(points: number, db: Db): RateLimiterPostgres {
+  const storeClient = {
+    query: ({ text, values }: { readonly text: string; readonly values: readonly unknown[] }) =>
+      db.executeQuery(CompiledQuery.raw(text, [...values])),
+  };
+  return new RateLimiterPostgres({
+    ...{ storeClient, storeType: 'client', tableName: 'request_counts', tableCreated: true },
+    ...{ keyPrefix: 'address', points, duration: WINDOW_S, inMemoryBlockOnConsumed: points },
+  });
+}
+
 async function consume(
-  limiter: RateLimiterMemory,
+  limiter: RateLimiterAbstract,
   name: string,
   key: string,
   reply: FastifyReply,

@@ -1,15 +1,16 @@
 /**
- * Listens on every instance's SSH port and splices connections to the VM's sshd, without reading the session. It has no
+ * Listens on every instance's SSH address and splices connections to the VM's sshd, without reading the session. It has no
  * state of its own: routes come from the control plane by long poll, and the last ones stay in use while the control plane is
  * unreachable. Connections survive a change of routes, and end with their VM.
  *
  * It requests the start of VMs that connections wait for, and reports which ports are in use.
  */
 import type { ControlPlaneClient } from '../agent-api/client.ts';
-import type { IngressRoute } from '../agent-api/ingress-types.ts';
+import type { IngressRoute, RoutesRequest } from '../agent-api/ingress-types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import { listenAddress, type SshListen } from '../lib/ssh-listen.ts';
 import { untrustedText } from '../lib/untrusted-text.ts';
 import { ActivityReporter, type UsedPort } from './activity.ts';
 import { dialBy } from './dial.ts';
@@ -28,9 +29,18 @@ const REOPEN_MS = 2_000;
 /** Time for buffered data to be sent before the process ends. */
 const CLOSE_MS = 1_000;
 
+const IN_USE = 'another program uses the port, or another name listens there';
+
+type BlockedAddress = RoutesRequest['blocked'][number];
+
+function addressOf({ host, port }: Pick<IngressRoute, 'host' | 'port'>): string {
+  return `${host}:${port}`;
+}
+
 export class Ingress {
-  readonly #ports = new Map<number, InstancePort>();
-  readonly #blocked = new Map<number, string>();
+  /** By SSH address. */
+  readonly #ports = new Map<string, InstancePort>();
+  readonly #blocked = new Map<string, BlockedAddress>();
   readonly #waking = new Set<InstancePort>();
   readonly #totals = new Totals();
   readonly #closing = new AbortController();
@@ -48,19 +58,19 @@ export class Ingress {
   #next_refresh: Promise<void> | null = null;
   readonly #activity: ActivityReporter;
   readonly #limits: IngressLimits;
-  readonly #host: string;
+  readonly #listen: SshListen;
   readonly #client: ControlPlaneClient;
   readonly #log: Log;
 
   constructor(options: {
-    host: string;
+    listen: SshListen;
     client: ControlPlaneClient;
     log: Log;
     limits?: Partial<IngressLimits>;
     /** Ports of other protocols, whose use counts too. */
     others?: () => Iterable<UsedPort>;
   }) {
-    this.#host = options.host;
+    this.#listen = options.listen;
     this.#client = options.client;
     this.#log = options.log;
     this.#limits = { ...LIMITS, ...options.limits };
@@ -80,10 +90,7 @@ export class Ingress {
       const polling = new AbortController();
       this.#polling = polling;
       try {
-        const blocked = [...this.#blocked].map(([port, problem]) => ({
-          port,
-          problem: untrustedText(problem),
-        }));
+        const blocked = [...this.#blocked.values()];
         const either = AbortSignal.any([signal, polling.signal]);
         const { routes, etag } = await this.#client.routes({ seen: this.#seen, blocked }, either);
         failures = 0;
@@ -126,15 +133,16 @@ export class Ingress {
   }
 
   async #apply(routes: readonly IngressRoute[]): Promise<void> {
-    const wanted = new Set(routes.map((route) => route.port));
-    for (const [number, port] of this.#ports) {
-      if (wanted.has(number)) continue;
-      this.#ports.delete(number);
+    const served = routes.filter(({ host }) => listenAddress(this.#listen, host) !== null);
+    const wanted = new Set(served.map(addressOf));
+    for (const [address, port] of this.#ports) {
+      if (wanted.has(address)) continue;
+      this.#ports.delete(address);
       port.destroy();
     }
-    for (const number of this.#blocked.keys()) if (!wanted.has(number)) this.#blocked.delete(number);
-    for (const route of routes) {
-      const port = this.#ports.get(route.port);
+    for (const address of this.#blocked.keys()) if (!wanted.has(address)) this.#blocked.delete(address);
+    for (const route of served) {
+      const port = this.#ports.get(addressOf(route));
       if (!port) await this.#open(route);
       else if (port.route.instance_id === route.instance_id) port.update(route);
       else {
@@ -165,18 +173,17 @@ export class Ingress {
         refresh: () => this.#refresh(),
       },
     });
+    const address = addressOf(route);
+    const local = listenAddress(this.#listen, route.host) ?? route.host;
     try {
-      await port.listen(this.#host);
+      await port.listen(local);
       if (this.#closing.signal.aborted) return port.destroy();
-      this.#ports.set(route.port, port);
-      this.#blocked.delete(route.port);
+      this.#ports.set(address, port);
+      this.#blocked.delete(address);
     } catch (error) {
       port.destroy();
-      this.#ports.delete(route.port);
-      this.#block(
-        route,
-        errnoOf(error) === 'EADDRINUSE' ? 'another program uses the port' : messageOf(error),
-      );
+      this.#ports.delete(address);
+      this.#block(route, local, errnoOf(error) === 'EADDRINUSE' ? IN_USE : messageOf(error));
     }
   }
 
@@ -217,10 +224,14 @@ export class Ingress {
     }
   }
 
-  #block({ port, instance_id }: IngressRoute, problem: string): void {
-    if (!this.#blocked.has(port))
-      this.#log.error({ port, instance_id }, `SSH port ${port} cannot be opened: ${problem}`);
-    this.#blocked.set(port, problem);
+  #block({ host, port, instance_id }: IngressRoute, local: string, problem: string): void {
+    const address = addressOf({ host, port });
+    if (!this.#blocked.has(address))
+      this.#log.error(
+        { host, port, instance_id },
+        `SSH port ${port} cannot be opened at ${local}: ${problem}`,
+      );
+    this.#blocked.set(address, { host, port, problem: untrustedText(problem) });
   }
 
   /** Requests the VM's start while connections wait. A new route ends the wait. */

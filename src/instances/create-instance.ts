@@ -12,8 +12,9 @@ import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import type { RestartPolicy } from '../lib/restart-policy.ts';
+import { listenAddress, type SshListen } from '../lib/ssh-listen.ts';
 import { checkQuota } from '../orgs/quotas.ts';
-import { lockFreePort, type PortRange, takePort } from './port-store.ts';
+import { type AddressRange, lockFreeAddress, type SshAddress, takeAddress } from './ssh-address-store.ts';
 import { findInstance, type InstanceRow, insertInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
@@ -40,9 +41,9 @@ export interface InstanceRequest {
   readonly forked_from?: ForkedFrom;
 }
 
-/** The address and range of instances' SSH ports. */
-export interface SshEndpoint extends PortRange {
-  readonly host: string;
+/** The SSH addresses of new instances, and where this machine's ingress listens for them. */
+export interface SshEndpoint extends AddressRange {
+  readonly listen: SshListen;
 }
 
 export interface CreationContext {
@@ -52,7 +53,7 @@ export interface CreationContext {
 }
 
 /**
- * Creates an instance with an empty disk, its data keys and an SSH port.
+ * Creates an instance with an empty disk, its data keys and an SSH address.
  * @throws AppError CONFLICT, INVALID_REQUEST, QUOTA_EXCEEDED, UNAVAILABLE
  */
 export async function createInstance(
@@ -75,21 +76,21 @@ export async function createInstance(
   return announce(tx, principal, id, 'instance.created', {});
 }
 
-/** Inserts the rows of a new instance: an empty disk, data keys, an SSH port. @throws AppError CONFLICT, UNAVAILABLE */
+/** Inserts the rows of a new instance: an empty disk, data keys, an SSH address. @throws AppError CONFLICT, UNAVAILABLE */
 export async function insertNew(
   tx: Tx,
   principal: Principal,
   { ssh, disk_keys }: CreationContext,
   request: InstanceRequest,
 ): Promise<InstanceId> {
-  const ssh_port = await takeOpenablePort(tx, ssh);
+  const address = await takeOpenableAddress(tx, ssh);
   const id = newId('inst');
   try {
     await insertInstance(tx, {
       ...request,
       id,
-      ssh_port,
-      ssh_host: ssh.host,
+      ssh_host: address.host,
+      ssh_port: address.port,
       forked_from: request.forked_from ?? null,
       org_id: principal.org_id,
       created_by: actorOf(principal),
@@ -123,27 +124,30 @@ export async function announce(
   return row;
 }
 
-/** Skips ports that another program of this machine has open. */
-async function takeOpenablePort(tx: Tx, ssh: SshEndpoint): Promise<number> {
-  const foreign: number[] = [];
+/** Skips addresses that another program of this machine has open. */
+async function takeOpenableAddress(tx: Tx, ssh: SshEndpoint): Promise<SshAddress> {
+  const foreign: SshAddress[] = [];
   for (;;) {
-    const port = await lockFreePort(tx, ssh, foreign);
-    if (port === undefined) {
+    const address = await lockFreeAddress(tx, ssh, foreign);
+    if (address === undefined) {
+      const names = ssh.hosts.length > 1 ? ` of ${ssh.hosts.join(', ')}` : '';
       throw new AppError('UNAVAILABLE', {
-        message: `SSH ports ${ssh.first_port}-${ssh.last_port} are all in use. Delete an instance, or widen BERTH_SSH_PORTS.`,
+        message: `SSH ports ${ssh.first_port}-${ssh.last_port}${names} are all in use. Delete an instance, widen BERTH_SSH_PORTS, or add a name to BERTH_SSH_HOST.`,
         retry_after_seconds: 60,
       });
     }
-    if (await portIsFree(ssh.host, port)) {
-      await takePort(tx, port);
-      return port;
+    if (await isOpenable(ssh.listen, address)) {
+      await takeAddress(tx, address);
+      return address;
     }
-    foreign.push(port);
+    foreign.push(address);
   }
 }
 
 /** Whether the port can be opened. An address of another machine cannot be tried, and counts as free. */
-function portIsFree(host: string, port: number): Promise<boolean> {
+function isOpenable(listen: SshListen, { host: name, port }: SshAddress): Promise<boolean> {
+  const host = listenAddress(listen, name);
+  if (host === null) return Promise.resolve(true);
   return new Promise((resolve) => {
     const probe = createServer();
     probe.once('error', (error: NodeJS.ErrnoException) => resolve(error.code !== 'EADDRINUSE'));

@@ -4,7 +4,7 @@ import type { Database, ForkedFrom } from '../db/tables.ts';
 import type { EgressMode } from '../lib/egress-policy.ts';
 import type { HostId, InstanceId, OrgId } from '../lib/ids.ts';
 import type { RestartPolicy } from '../lib/restart-policy.ts';
-import { releasePort } from './port-store.ts';
+import { releaseAddress } from './ssh-address-store.ts';
 
 /** An instance with its disk and its newest VM (null before the first start). */
 export type InstanceRow = Awaited<ReturnType<typeof getInstance>> & object;
@@ -156,15 +156,6 @@ export async function insertInstance(tx: Tx, { user_data, ...instance }: NewInst
   await tx.insertInto('user_data').values({ instance_id: instance.id, script: user_data }).execute();
 }
 
-/** At the control plane's start: the address of every instance's SSH port. */
-export async function setSshHost(tx: Tx, ssh_host: string): Promise<void> {
-  await tx
-    .updateTable('instances')
-    .set({ ssh_host, version: sql`version + 1` })
-    .where('ssh_host', '!=', ssh_host)
-    .execute();
-}
-
 export interface InstanceChange {
   readonly name?: string;
   readonly labels?: Record<string, string>;
@@ -242,7 +233,7 @@ export async function markDeleting(tx: Tx, id: InstanceId): Promise<void> {
     .execute();
 }
 
-/** Deletes the instance's row, and returns its port. */
+/** Deletes the instance's row, and returns its SSH address. */
 export async function removeInstance(tx: Tx, id: InstanceId): Promise<void> {
   const ran = await tx
     .selectFrom('vms')
@@ -251,8 +242,12 @@ export async function removeInstance(tx: Tx, id: InstanceId): Promise<void> {
     .where('started_at', 'is not', null)
     .limit(1)
     .executeTakeFirst();
-  const row = await tx.deleteFrom('instances').where('id', '=', id).returning('ssh_port').executeTakeFirst();
-  if (row) await releasePort(tx, row.ssh_port, ran !== undefined);
+  const address = await tx
+    .deleteFrom('instances')
+    .where('id', '=', id)
+    .returning(['ssh_host as host', 'ssh_port as port'])
+    .executeTakeFirst();
+  if (address) await releaseAddress(tx, address, ran !== undefined);
 }
 
 export async function setHostKeys(

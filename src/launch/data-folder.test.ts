@@ -38,14 +38,14 @@ test('secrets are created once, differ, and are the same for the roles', async (
   assert.notEqual(made.secret_key.toString('hex'), made.host_token);
   assert.deepEqual(await ensureSecrets(paths, null, true), made);
   assert.deepEqual(await readSecrets(paths, null), made);
-  assert.deepEqual((await readdir(paths.secrets)).sort(), ['host-token', 'secret-key']);
+  assert.deepEqual((await readdir(paths.secrets)).sort(), ['host-token', 'ingress-token', 'secret-key']);
 });
 
 test('a given key is used and not stored', async (t) => {
   const paths = await dataFolder(t);
   const given = Buffer.alloc(32, 9);
   assert.equal((await ensureSecrets(paths, given, true)).secret_key, given);
-  assert.deepEqual(await readdir(paths.secrets), ['host-token']);
+  assert.deepEqual(await readdir(paths.secrets), ['host-token', 'ingress-token']);
 });
 
 test('a database whose key is lost is refused rather than given a new key', async (t) => {

@@ -1,5 +1,5 @@
 /**
- * The data folder on disk: its folders, their modes, and the two secrets created at the first start. A folder that a VM's
+ * The data folder on disk: its folders, their modes, and the secrets created at the first start. A folder that a VM's
  * user must traverse is 0711; a private one is 0700.
  */
 import { randomBytes } from 'node:crypto';
@@ -63,28 +63,52 @@ export interface Secrets {
   readonly host_token: string;
 }
 
-/**
- * Reads both secrets, or creates them at the first start. `given_key` (BERTH_SECRET_KEY) replaces the one in the folder. When a
- * database exists but its key is missing, this refuses rather than create a new key.
- */
+/** For a machine with a control plane, VMs and an ingress. As {@link ensureSecretKey}. */
 export async function ensureSecrets(
   paths: Paths,
   given_key: Buffer | null,
   database_exists: boolean,
 ): Promise<Secrets> {
+  const secret_key = await ensureSecretKey(paths, given_key, database_exists);
+  await ensureSecret(paths.ingress_token);
+  return { secret_key, host_token: await ensureSecret(paths.host_token) };
+}
+
+/**
+ * Reads the secret key, or creates it at the first start. `given_key` (BERTH_SECRET_KEY) replaces the one in the folder. When a
+ * database exists but its key is missing, this refuses rather than create a new key.
+ */
+export async function ensureSecretKey(
+  paths: Paths,
+  given_key: Buffer | null,
+  database_exists: boolean,
+): Promise<Buffer> {
   if (given_key === null && database_exists && (await readSecret(paths.secret_key)) === undefined) {
     throw new StartError(
       `the database exists, but its secret key ${paths.secret_key} does not: restore that file from a backup, or set BERTH_SECRET_KEY`,
     );
   }
-  const secret_key = given_key ?? Buffer.from(await ensureSecret(paths.secret_key), 'hex');
-  return { secret_key, host_token: await ensureSecret(paths.host_token) };
+  return given_key ?? Buffer.from(await ensureSecret(paths.secret_key), 'hex');
 }
 
 /** For the roles, after {@link ensureSecrets}. */
 export async function readSecrets(paths: Paths, given_key: Buffer | null): Promise<Secrets> {
-  const secret_key = given_key ?? Buffer.from(await requireSecret(paths.secret_key), 'hex');
+  const secret_key = await readSecretKey(paths, given_key);
   return { secret_key, host_token: await requireSecret(paths.host_token) };
+}
+
+/** Authenticates this machine's ingress to the control plane. */
+export function readIngressSecret(paths: Paths): Promise<string> {
+  return requireSecret(paths.ingress_token);
+}
+
+export async function readSecretKey(paths: Paths, given_key: Buffer | null): Promise<Buffer> {
+  return given_key ?? Buffer.from(await requireSecret(paths.secret_key), 'hex');
+}
+
+/** Undefined on a machine without VMs. */
+export function readHostToken(paths: Paths): Promise<string | undefined> {
+  return readSecret(paths.host_token);
 }
 
 async function requireSecret(path: string): Promise<string> {

@@ -4,8 +4,12 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import type { Config } from '../config/config.ts';
 import { parseConfig } from '../config/config.ts';
-import { checkJoin } from './join.ts';
+import { pathsIn } from '../config/paths.ts';
+import { checkMachine } from './machine.ts';
+
+const checkJoin = (config: Config) => checkMachine('host', config, pathsIn(config.data_dir));
 
 test('a host of a fleet needs its token, and is refused with a bucket', async (t) => {
   const folder = await mkdtemp(join(tmpdir(), 'berth-join-'));

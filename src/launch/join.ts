@@ -1,37 +1,54 @@
-/** What a host of a fleet needs before anything else: its join token, or the credential that it has exchanged it for. */
-import { existsSync } from 'node:fs';
+/** The tokens of hosts and ingresses on other machines. */
 import { chmod, lstat, readFile } from 'node:fs/promises';
 import { type JoinToken, parseJoinToken } from '../agent-api/join-token.ts';
 import type { Config } from '../config/config.ts';
-import { pathsIn } from '../config/paths.ts';
 import { messageOf } from '../lib/errors.ts';
 import { StartError } from './start-error.ts';
 
+const OF_HOST = {
+  setting: 'BERTH_HOST_TOKEN_FILE',
+  command: 'berth host add NAME',
+  kinds: ['join', 'host'],
+} as const;
+const OF_INGRESS = {
+  setting: 'BERTH_INGRESS_TOKEN_FILE',
+  command: 'berth ingress add NAME',
+  kinds: ['ingress'],
+} as const;
+
 /** Reads the token that `berth host add` printed, and makes its file private. @throws StartError */
-export async function readJoinToken(path: string): Promise<JoinToken> {
+export function readJoinToken(path: string): Promise<JoinToken> {
+  return readToken(path, OF_HOST);
+}
+
+/** The same for `berth ingress add`. @throws StartError */
+export function readIngressToken(path: string): Promise<JoinToken> {
+  return readToken(path, OF_INGRESS);
+}
+
+async function readToken(
+  path: string,
+  { setting, command, kinds }: typeof OF_HOST | typeof OF_INGRESS,
+): Promise<JoinToken> {
   try {
     if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600);
     const token = parseJoinToken(await readFile(path, 'utf8'));
-    if (token) return token;
+    if (token && kinds.some((kind) => token.token.startsWith(`berth_${kind}_`))) return token;
   } catch (error) {
-    throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} cannot be read: ${messageOf(error)}`, 2, {
-      cause: error,
-    });
+    throw new StartError(`${setting}: ${path} cannot be read: ${messageOf(error)}`, 2, { cause: error });
   }
-  throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} holds no token; berth host add NAME prints one`);
+  throw new StartError(`${setting}: ${path} holds no token; ${command} prints one`);
 }
 
-/** @throws StartError */
-export async function checkJoin(config: Config): Promise<void> {
-  if (config.join === null) return;
-  const { token_path } = config.join;
-  // A host that has joined needs the token no more.
-  const joined = existsSync(pathsIn(config.data_dir).host_credential);
-  if (!joined || existsSync(token_path)) await readJoinToken(token_path);
-  if (config.s3 !== null) {
+/** For `berth ingress`, which needs nothing else. @throws StartError */
+export async function checkIngressJoin({ ingress_join }: Config): Promise<void> {
+  if (ingress_join === null) {
     throw new StartError(
-      'BERTH_S3_BUCKET: is set, but a host of a fleet has no bucket: the control plane signs its requests. ' +
-        'Remove BERTH_S3_… and the credentials from this machine',
+      [
+        'BERTH_CONTROL_PLANE: is not set; expected https://HOST:PORT where a control plane listens to other machines',
+        'BERTH_INGRESS_TOKEN_FILE: is not set; expected the file with the token that berth ingress add NAME printed',
+      ].join('\n'),
     );
   }
+  await readIngressToken(ingress_join.token_path);
 }

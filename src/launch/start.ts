@@ -1,5 +1,5 @@
 /**
- * `npm start` on one machine, with a validated configuration: prepares everything that the roles need, cheap checks first, then
+ * The launcher, with a validated configuration: prepares everything that the roles of its machine need, cheap checks first, then
  * runs the roles until a signal.
  */
 import { readFileSync } from 'node:fs';
@@ -11,12 +11,11 @@ import { type Paths, pathsIn } from '../config/paths.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { compiledSources } from './agent-memory.ts';
-import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from './data-folder.ts';
+import { ensureSecretKey, ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from './data-folder.ts';
 import { ensureDebianPackages } from './debian-packages.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded-postgres.ts';
 import { type GuestImage, someGuestImage } from './guest-image.ts';
-import { ensureHostsCertificate } from './hosts-certificate.ts';
-import { checkJoin } from './join.ts';
+import { checkMachine, type Machine } from './machine.ts';
 import { clusterExists } from './postgres-cluster.ts';
 import { makeReachable, VM_USER } from './reachable.ts';
 import { checkListenAddress, type DataFolderLock, lockDataFolder } from './single.ts';
@@ -43,6 +42,8 @@ export interface Prepared {
 }
 
 export interface PrepareOptions {
+  /** What runs on this machine; absent: everything. */
+  readonly machine?: Machine;
   readonly config: Config;
   readonly env: Env;
   /** The folder of package.json. */
@@ -52,34 +53,22 @@ export interface PrepareOptions {
 
 /** On a {@link StartError} nothing is left running. */
 export async function prepare(options: PrepareOptions): Promise<Prepared> {
-  const { config, env, project_dir, say } = options;
+  const { machine = 'all', config, env, say } = options;
+  const has_control_plane = machine !== 'host';
   const paths = pathsIn(config.data_dir);
-  const is_root = process.getuid?.() === 0;
   checkTls(config);
-  await checkJoin(config);
+  await checkMachine(machine, config, paths);
   await makeDataFolder(paths);
   const lock = await lockDataFolder(paths.launcher_lock, say);
   let postgres: EmbeddedPostgres | undefined;
   let newer_image: Prepared['newer_image'];
   try {
-    if (config.join === null) await checkListenAddress(config.listen);
-    const list_paths = [join(project_dir, 'bin', 'debian-packages.txt')];
-    await ensureDebianPackages({ list_paths, env, is_root, say });
-    if (is_root) {
-      for (const folder of [paths.debian_12, paths.overlays, paths.vms]) {
-        await makeReachable(folder, VM_USER, say);
-      }
-    }
+    if (has_control_plane) await checkListenAddress(config.listen);
+    if (machine !== 'control-plane') await prepareForVms(options, paths);
     await refuseUnfinishedRestore(paths);
-    if (config.join === null) await ensureAuthority(config, paths);
-    const { newer } = await someGuestImage({
-      build_script: join(project_dir, 'guest', 'build.sh'),
-      images_dir: paths.debian_12,
-      seed_dir: join(project_dir, '.cache', 'images', 'debian-12'),
-      say,
-    });
-    newer_image = newer;
-    if (config.join === null && config.database_url === null)
+    if (has_control_plane) await ensureAuthority(machine, config, paths);
+    if (machine !== 'control-plane') newer_image = await guestImage(options, paths);
+    if (has_control_plane && config.database_url === null)
       postgres = await startEmbeddedPostgres(paths, { say });
   } catch (error) {
     lock.release();
@@ -96,11 +85,36 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
   };
 }
 
-/** Secrets and certificate, which only the control plane's machine has. */
-async function ensureAuthority(config: Config, paths: Paths): Promise<void> {
+/** Programs and folders. */
+async function prepareForVms({ project_dir, env, say }: PrepareOptions, paths: Paths): Promise<void> {
+  const is_root = process.getuid?.() === 0;
+  const list_paths = [join(project_dir, 'bin', 'debian-packages.txt')];
+  await ensureDebianPackages({ list_paths, env, is_root, say });
+  if (!is_root) return;
+  for (const folder of [paths.debian_12, paths.overlays, paths.vms]) {
+    await makeReachable(folder, VM_USER, say);
+  }
+}
+
+/** Makes sure that there is an image. Returns how to build a newer one. */
+async function guestImage(
+  { project_dir, say }: PrepareOptions,
+  paths: Paths,
+): Promise<Prepared['newer_image']> {
+  const { newer } = await someGuestImage({
+    build_script: join(project_dir, 'guest', 'build.sh'),
+    images_dir: paths.debian_12,
+    seed_dir: join(project_dir, '.cache', 'images', 'debian-12'),
+    say,
+  });
+  return newer;
+}
+
+/** The secrets, which only a control plane's machine has. */
+async function ensureAuthority(machine: Machine, config: Config, paths: Paths): Promise<void> {
   const has_database = config.database_url === null && (await clusterExists(paths.postgres));
-  await ensureSecrets(paths, config.secret_key, has_database);
-  if (config.hosts_listen !== null) await ensureHostsCertificate(paths);
+  const ensure = machine === 'all' ? ensureSecrets : ensureSecretKey;
+  await ensure(paths, config.secret_key, has_database);
 }
 
 async function close(postgres: EmbeddedPostgres | undefined, lock: DataFolderLock): Promise<void> {

@@ -1,18 +1,14 @@
-/**
- * Refuses a secret key other than the database's. Such a key opens no disk and no second factor, and breaks the audit log's
- * chains. Each failure would appear separately, and new data would be sealed with the wrong key.
- */
 import type { Config } from '../config/config.ts';
 import type { Paths } from '../config/paths.ts';
 import { StartError } from './start-error.ts';
 
-/** `fits`: whether the key opens the database's sealed data; null: there is none yet. @throws StartError */
+/** `fits`: whether the database is this key's (`control-planes/secret-key.ts`). @throws StartError */
 export function refuseWrongKey(
-  fits: boolean | null,
+  fits: boolean,
   given: Pick<Config, 'secret_key'>,
   paths: Pick<Paths, 'secret_key'>,
 ): void {
-  if (fits !== false) return;
+  if (fits) return;
   const [which, remedy] =
     given.secret_key === null
       ? [paths.secret_key, 'restore that file from a backup, or set BERTH_SECRET_KEY']

@@ -18,6 +18,7 @@ export const ID_PREFIXES = [
   'ntf',
   'evt',
   'host',
+  'ing',
   'aud',
   'mfa',
   'inv',
@@ -38,6 +39,7 @@ export type InstanceId = Id<'inst'>;
 export type VmId = Id<'vm'>;
 export type SshKeyId = Id<'key'>;
 export type HostId = Id<'host'>;
+export type IngressId = Id<'ing'>;
 export type AuditId = Id<'aud'>;
 export type MfaFactorId = Id<'mfa'>;
 export type InvitationId = Id<'inv'>;

@@ -3,7 +3,7 @@ import { sql } from 'kysely';
 import type { HttpRoute } from '../agent-api/http-port-types.ts';
 import type { Access } from '../db/http-tables.ts';
 import type { Tx } from '../db/pool.ts';
-import type { HttpPortId, InstanceId } from '../lib/ids.ts';
+import type { HostId, HttpPortId, InstanceId } from '../lib/ids.ts';
 import { type HttpEndpoint, hostnameOf } from './model.ts';
 
 interface Row {
@@ -17,22 +17,26 @@ interface Row {
   readonly moving: boolean | null;
   readonly state: string | null;
   readonly resets: number | null;
-  readonly remote: boolean | null;
+  readonly host_id: HostId | null;
 }
 
-export async function listHttpRoutes(tx: Tx, endpoint: HttpEndpoint): Promise<HttpRoute[]> {
+/** `near`: the host whose VMs the ingress dials itself. It reaches all others by a tunnel through their agents. */
+export async function listHttpRoutes(
+  tx: Tx,
+  endpoint: HttpEndpoint,
+  near: HostId | null,
+): Promise<HttpRoute[]> {
   const { rows } = await sql<Row>`
-    select p.id, p.instance_id, p.label, p.port, p.access, i.wake_on_connect, v.state, v.resets, v.remote, v.moving,
+    select p.id, p.instance_id, p.label, p.port, p.access, i.wake_on_connect, v.state, v.resets, v.host_id, v.moving,
       array(select h.hostname from http_hostnames h
         where h.port_id = p.id and h.active_at is not null order by h.hostname) as custom
     from http_ports p
     join instances i on i.id = p.instance_id and not i.deleting
     left join lateral (
-      select vms.state, vms.resets, hosts.remote,
+      select state, resets, host_id,
         -- As isMoving in vms/model.ts.
-        vms.move is not null or (vms.state = 'starting' and vms.reason_code = 'host_drain') as moving
-      from vms join hosts on hosts.id = vms.host_id
-      where vms.instance_id = i.id order by vms.boot desc limit 1
+        move is not null or (state = 'starting' and reason_code = 'host_drain') as moving
+      from vms where instance_id = i.id order by boot desc limit 1
     ) v on true
     order by p.id`.execute(tx);
   return rows.map((row) => {
@@ -44,7 +48,7 @@ export async function listHttpRoutes(tx: Tx, endpoint: HttpEndpoint): Promise<Ht
       hostnames: [hostnameOf(endpoint, row.label), ...row.custom],
       port: row.port,
       access: row.access,
-      target: reachable ? (row.remote === true ? 'tunnel' : 'local') : null,
+      target: reachable ? (near !== null && row.host_id === near ? 'local' : 'tunnel') : null,
       resets: row.resets ?? 0,
       // A request does not start a failed VM: it would fail again and again.
       wake: (row.wake_on_connect || row.moving === true) && row.state !== 'failed',

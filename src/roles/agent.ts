@@ -1,6 +1,7 @@
 /** The process `agent`: runs this host's VMs. */
 import { join } from 'node:path';
-import { type ControlPlaneAddress, ControlPlaneClient } from '../agent-api/client.ts';
+import { ControlPlaneClient } from '../agent-api/client.ts';
+import type { ControlPlaneAddress } from '../agent-api/control-plane-places.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
@@ -24,6 +25,7 @@ import { dataFolderId } from '../host/vm/egress-rules.ts';
 import { type Jail, openJail, refreshResolvers } from '../host/vm/jail.ts';
 import { machineHash } from '../host/vm/machine-traits.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
+import { keepControlPlanes, readControlPlanes } from '../launch/control-planes-file.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import { HostCredential } from '../launch/host-credential.ts';
 import { makeReachable } from '../launch/reachable.ts';
@@ -166,7 +168,8 @@ function cgroupsOf({ join: joined, data_dir }: Config): CgroupMounts | null {
 async function connect(config: Config, log: Log, signal: AbortSignal) {
   const { join: joined, secret_key, data_dir } = config;
   const paths = pathsIn(data_dir);
-  const clientOf = (to: ControlPlaneAddress) => new ControlPlaneClient(to, logNegotiated(log));
+  const keep = keepControlPlanes(paths, log);
+  const clientOf = (to: ControlPlaneAddress) => new ControlPlaneClient(to, logNegotiated(log), keep);
   if (joined === null) {
     const { host_token: token } = await readSecrets(paths, secret_key);
     return {
@@ -178,7 +181,9 @@ async function connect(config: Config, log: Log, signal: AbortSignal) {
   const path = paths.host_credential;
   const credential = await HostCredential.open({ path, join_path, control_plane, log, signal });
   const { fingerprint } = credential;
-  const client = clientOf({ address: control_plane, token: () => credential.token, fingerprint });
+  const token = () => credential.token;
+  const others = await readControlPlanes(paths);
+  const client = clientOf({ address: control_plane, token, fingerprint, others });
   return { client, rotateCredential: () => credential.rotate(client) };
 }
 

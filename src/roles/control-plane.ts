@@ -15,13 +15,18 @@ import { httpEndpoint } from '../config/http-url.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import type { Address, Setting } from '../config/settings.ts';
 import { weakSettings } from '../config/weak-settings.ts';
+import { type HostsCertificate, hostsCertificate } from '../control-planes/hosts-certificate.ts';
+import { Membership } from '../control-planes/membership.ts';
+import { Peers } from '../control-planes/peers.ts';
+import { claimForKey } from '../control-planes/secret-key.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool, transaction } from '../db/pool.ts';
-import { dataKeysOpen, diskKeys } from '../disks/data-keys.ts';
+import { diskKeys } from '../disks/data-keys.ts';
 import { knownMarks } from '../disks/mark-store.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
-import { upsertHost } from '../hosts/store.ts';
+import { upsertLocalIngress } from '../hosts/ingress-store.ts';
+import { HostTakenError, upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
 import { createInternalApp } from '../http/internal/internal-app.ts';
@@ -29,9 +34,8 @@ import type { InternalContext } from '../http/internal/internal-context.ts';
 import { createMetricsApp } from '../http/monitoring/metrics.ts';
 import { RequestMetrics } from '../http/monitoring/request-metrics.ts';
 import type { Installation } from '../http/monitoring/weaknesses.ts';
-import { offerPorts } from '../instances/port-store.ts';
-import { setSshHost } from '../instances/store.ts';
-import { readSecrets, type Secrets } from '../launch/data-folder.ts';
+import { offerAddresses } from '../instances/ssh-address-store.ts';
+import { readHostToken, readIngressSecret, readSecretKey } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
 import { fullDisk } from '../launch/full-disk.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
@@ -69,36 +73,35 @@ export interface ControlPlaneOptions {
 /** Runs until `signal` aborts. @throws StartError for what the operator must fix */
 export async function runControlPlane({ config, log, say, signal }: ControlPlaneOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
-  const secrets = await readSecrets(paths, config.secret_key);
+  const secret_key = await readSecretKey(paths, config.secret_key);
   const { database_url } = config;
   if (database_url === null)
     throw new StartError('DATABASE_URL: is not set; the control plane needs a database');
   await bringUpToDate(database_url);
   const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
+  refuseWrongKey(await claimForKey(db, secret_key), config, paths);
   const hub = new NotifyHub(database_url, log);
   const objects = await openStore({ s3: config.s3, folder: paths.objects, log });
   const store = ownStore(knownMarks(db), objects);
-  const audit = new AuditLog(secrets.secret_key);
-  const disk_keys = diskKeys(secrets.secret_key, config.encryption);
-  refuseWrongKey((await dataKeysOpen(db, disk_keys)) ?? (await audit.beganWithThisKey(db)), config, paths);
   await refuseWrongStore(store, log);
-  await upsertHost(db, 'local', hashToken(secrets.host_token));
   await ensureAdministrator(db, config, paths, say);
+  await addLocalHost(db, paths);
   const { smtp_url, admin } = config;
   const deliver = createDeliver({ smtp_url, folder: paths.mail, from: admin.email });
-  const base = await appContext(config, secrets, { db, hub, log });
+  const certificate = config.hosts_listen && (await hostsCertificate(db, secret_key));
+  const membership = new Membership(placeOf(config, certificate), { db, log });
+  const peers = new Peers({ membership, secret_key, db, hub, log });
+  const base = await appContext(config, secret_key, { db, hub, log, host_calls: new HostCalls(peers) });
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
-  await transaction(db, async (tx) => {
-    await offerPorts(tx, context.ssh);
-    await setSshHost(tx, context.ssh.host);
-  });
-  const internal = { ...context, host_lease_ms: config.host_lease_ms, ...signing(objects, store) };
+  await transaction(db, (tx) => offerAddresses(tx, context.ssh));
+  const internal = { ...context, host_lease_ms: config.host_lease_ms, peers, ...signing(objects, store) };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
-  const far = await listenToHosts(config, paths, internal);
+  const far = certificate && (await listenToHosts(config, certificate, internal));
   const scraped = metrics && (await listenToPrometheus(config, metrics, context));
   hub.start();
   await listen(apps, config, paths);
+  const member = membership.run(signal);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
   const tasks = runTasks(schedule({ ...context, store, deliver, signal }), hub, log, signal);
   const senders = runSenders({ db, hub, log, ...context.webhooks }, signal);
@@ -109,7 +112,8 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   // Ends the long polls, which would keep the servers open.
   context.host_calls.close();
   await hub.stop();
-  await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks]);
+  await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks, member]);
+  await peers.close();
   await db.destroy();
 }
 
@@ -132,6 +136,23 @@ async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
     if (error instanceof WrongStoreError) throw new StartError(`object store: ${error.message}`, 2);
     if (!(error instanceof ObjectStoreUnavailableError)) throw error;
     log.warn({ problem: error.message }, 'the object store cannot be claimed yet');
+  }
+}
+
+/** Host and ingress of this machine, if it has them; its control plane alone reaches them. @throws StartError when another machine has them */
+async function addLocalHost(db: Db, paths: Paths): Promise<void> {
+  const host_token = await readHostToken(paths);
+  if (host_token === undefined) return;
+  try {
+    const host_id = await upsertHost(db, 'local', hashToken(host_token));
+    await upsertLocalIngress(db, 'local', hashToken(await readIngressSecret(paths)), host_id);
+  } catch (error) {
+    if (!(error instanceof HostTakenError)) throw error;
+    throw new StartError(
+      'DATABASE_URL: another machine runs npm start on this database; here run berth control-plane, and berth host for VMs',
+      2,
+      { cause: error },
+    );
   }
 }
 
@@ -171,13 +192,12 @@ async function ensureAdministrator(db: Db, config: Config, paths: Paths, say: Sa
 
 async function appContext(
   config: Config,
-  { secret_key }: Secrets,
-  parts: Pick<AppContext, 'db' | 'hub' | 'log'>,
+  secret_key: Buffer,
+  parts: Pick<AppContext, 'db' | 'hub' | 'log' | 'host_calls'>,
 ): Promise<AppContext> {
   const { tls, ssh } = config;
   return {
     ...parts,
-    host_calls: new HostCalls(),
     secret_key,
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
@@ -194,7 +214,7 @@ async function appContext(
     password_login: config.password_login,
     quotas: config.quotas,
     rate_limits: config.rate_limits,
-    ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
+    ssh: { hosts: ssh.hosts, first_port: ssh.ports.first, last_port: ssh.ports.last, listen: ssh.listen },
     http: httpEndpoint({
       domain: config.http.domain,
       listen_port: config.http.listen.port,
@@ -247,14 +267,20 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
+/** Where hosts, ingresses and other control planes reach this one; null: nowhere, or at an address that nobody has named. */
+function placeOf({ hosts_url }: Config, certificate: HostsCertificate | null) {
+  return hosts_url === null || certificate === null
+    ? null
+    : { url: hosts_url, fingerprint: certificate.fingerprint };
+}
+
 /** The listener for remote hosts. Comes before the other listeners, so that a wrong address fails the start. */
 async function listenToHosts(
   { hosts_listen }: Config,
-  { hosts_tls_cert, hosts_tls_key }: Paths,
+  { cert, key }: HostsCertificate,
   context: InternalContext,
 ): Promise<FastifyInstance | null> {
   if (hosts_listen === null) return null;
-  const [cert, key] = await Promise.all([readFile(hosts_tls_cert), readFile(hosts_tls_key)]);
   const app = createInternalApp(context, { cert, key });
   await listenAt(app, 'BERTH_HOSTS_LISTEN', hosts_listen);
   return app;

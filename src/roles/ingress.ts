@@ -1,15 +1,19 @@
 /** The process `ingress`: every instance's SSH port and HTTP ports. */
+import { mkdir } from 'node:fs/promises';
 import { ControlPlaneClient } from '../agent-api/client.ts';
+import type { ControlPlaneAddress } from '../agent-api/control-plane-places.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { httpEndpoint } from '../config/http-url.ts';
-import { pathsIn } from '../config/paths.ts';
+import { type Paths, pathsIn } from '../config/paths.ts';
 import { HttpIngress } from '../ingress/http/http-ingress.ts';
 import { TrustedProxies } from '../ingress/http/incoming.ts';
 import { HTTP_LIMITS, type HttpLimits, limitsWithin } from '../ingress/http/limits.ts';
 import { Ingress } from '../ingress/ingress.ts';
 import { openFilesLimit } from '../ingress/open-files.ts';
-import { readSecrets } from '../launch/data-folder.ts';
+import { keepControlPlanes, readControlPlanes } from '../launch/control-planes-file.ts';
+import { readIngressSecret } from '../launch/data-folder.ts';
+import { readIngressToken } from '../launch/join.ts';
 import type { Log } from '../lib/log.ts';
 
 export interface IngressOptions {
@@ -20,9 +24,8 @@ export interface IngressOptions {
 
 export async function runIngress({ config, log, signal }: IngressOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
-  const { host_token } = await readSecrets(paths, config.secret_key);
-  const address = { address: `unix:${paths.agent_api_socket}`, token: host_token };
-  const client = new ControlPlaneClient(address, logNegotiated(log));
+  const address = await controlPlaneOf(config, paths);
+  const client = new ControlPlaneClient(address, logNegotiated(log), keepControlPlanes(paths, log));
   const { listen, tls, domain, url } = config.http;
   const endpoint = httpEndpoint({ domain, listen_port: listen.port, tls: tls !== null, url });
   const http = new HttpIngress({
@@ -30,9 +33,21 @@ export async function runIngress({ config, log, signal }: IngressOptions): Promi
     trusted: new TrustedProxies(config.trusted_proxies),
     active: () => ssh.noteActive(),
   });
-  const ssh = new Ingress({ host: config.ssh.host, client, log, others: () => http.proxy.ports });
+  const ssh = new Ingress({ listen: config.ssh.listen, client, log, others: () => http.proxy.ports });
   await Promise.all([ssh.run(signal), http.run(signal)]);
   await client.close();
+}
+
+/** The control planes' addresses, and this ingress's token. */
+async function controlPlaneOf({ ingress_join }: Config, paths: Paths): Promise<ControlPlaneAddress> {
+  if (ingress_join !== null) {
+    const { control_plane, token_path } = ingress_join;
+    // Where no folder can be made, the list is not kept.
+    await mkdir(paths.run, { recursive: true, mode: 0o700 }).catch(() => undefined);
+    const others = await readControlPlanes(paths);
+    return { address: control_plane, ...(await readIngressToken(token_path)), others };
+  }
+  return { address: `unix:${paths.agent_api_socket}`, token: await readIngressSecret(paths) };
 }
 
 function httpLimits(log: Log): HttpLimits {

@@ -60,7 +60,7 @@ function assignmentOf(row: AssignedRow, { keys, secrets }: OfGuest): Assignment 
       cpus: row.cpus,
       memory_mib: row.memory_mib,
       disk_bytes: row.disk_gib * 2 ** 30,
-      ssh_port: row.ssh_port,
+      ssh_port: row.slot,
       auto_flush_seconds: row.auto_flush_seconds,
     },
     egress: { mode: row.egress_mode, allow: row.egress_allow },
@@ -75,6 +75,9 @@ async function assignedRows(tx: Tx, host_id: HostId) {
       .selectFrom('vms as v')
       .innerJoin('instances as i', 'i.id', 'v.instance_id')
       .innerJoin('disks as d', 'd.instance_id', 'v.instance_id')
+      .leftJoin('host_slots as s', (join) =>
+        join.onRef('s.host_id', '=', 'v.host_id').onRef('s.instance_id', '=', 'v.instance_id'),
+      )
       .leftJoin('flushes as f', (join) =>
         // Running ones too: an agent that restarted during a flush begins it again.
         join.onRef('f.vm_id', '=', 'v.id').on('f.state', 'in', ['queued', 'running']),
@@ -95,10 +98,12 @@ async function assignedRows(tx: Tx, host_id: HostId) {
       .select([
         ...(['v.id as vm_id', 'v.instance_id', 'v.boot', 'v.epoch', 'v.desired', 'v.state'] as const),
         ...(['v.force', 'v.reboots', 'v.suspended_at', 'f.id as flush_id', 'm.ref as resume'] as const),
-        ...(['i.image', 'i.name', 'i.cpus', 'i.memory_mib', 'i.disk_gib', 'i.ssh_port'] as const),
+        ...(['i.image', 'i.name', 'i.cpus', 'i.memory_mib', 'i.disk_gib'] as const),
         ...(['i.auto_flush_seconds', 'i.deleting', 'u.given as user_data_given', 'd.growth'] as const),
         ...(['i.egress_mode', 'i.egress_allow'] as const),
         ...(['ran.state as last_ran_state', 'elsewhere.epoch as last_elsewhere'] as const),
+        // A control plane of the version before places VMs without a slot.
+        sql<number>`coalesce(s.slot, i.ssh_port)`.as('slot'),
         sql<boolean>`i.host_keys is null`.as('host_key_new'),
         // Only a failed VM keeps a `stopped_at` while its stop is under way.
         sql<boolean>`v.started_at is not null and v.stopped_at is not null and v.suspended_at is null`.as(

@@ -6,10 +6,10 @@ import { remedy } from './model.ts';
 const SSH_USER = 'root';
 
 /** How to connect by SSH. @throws AppError VM_NOT_RUNNING in every state but running */
-export function connectionDetails(row: InstanceRow, host: string, allowed_keys: number) {
+export function connectionDetails(row: InstanceRow, allowed_keys: number) {
   const state = row.state ?? 'stopped';
   if (state !== 'running') throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
-  const port = row.ssh_port;
+  const { ssh_host: host, ssh_port: port } = row;
   const host_keys = row.host_keys ?? [];
   return {
     host,

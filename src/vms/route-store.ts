@@ -1,20 +1,20 @@
-/** The ingress's routes: every instance's port, and where its connections go now. */
+/** The routes of an ingress: every instance's SSH address, and where its connections go now. */
 import { type IngressRoute, TUNNEL } from '../agent-api/ingress-types.ts';
 import type { Tx } from '../db/pool.ts';
-import type { InstanceId } from '../lib/ids.ts';
+import type { HostId, InstanceId } from '../lib/ids.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
 import { isMoving, type VmState } from './model.ts';
 
-export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
+/** `near`: the host whose VMs the ingress dials itself. It reaches all others by a tunnel through their agents. */
+export async function listRoutes(tx: Tx, near: HostId | null): Promise<IngressRoute[]> {
   const rows = await tx
     .selectFrom('instances as i')
     .leftJoinLateral(
       (eb) =>
         eb
           .selectFrom('vms')
-          .innerJoin('hosts', 'hosts.id', 'vms.host_id')
-          .select(['vms.state', 'vms.resets', 'vms.ssh_address', 'vms.applied_keys'])
-          .select(['vms.move', 'vms.reason_code', 'hosts.remote'])
+          .select(['vms.state', 'vms.resets', 'vms.ssh_address', 'vms.applied_keys', 'vms.host_id'])
+          .select(['vms.move', 'vms.reason_code'])
           .whereRef('vms.instance_id', '=', 'i.id')
           .orderBy('vms.boot', 'desc')
           .limit(1)
@@ -23,13 +23,14 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
     )
     .select([
       'i.id',
+      'i.ssh_host',
       'i.ssh_port',
       'i.wake_on_connect',
       'v.state',
       'v.resets',
       'v.ssh_address',
       'v.applied_keys',
-      'v.remote',
+      'v.host_id',
       'v.move',
       'v.reason_code',
     ])
@@ -48,8 +49,9 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
     const wanted = allowed.get(row.id) ?? new Set<string>();
     return {
       instance_id: row.id,
+      host: row.ssh_host,
       port: row.ssh_port,
-      target: targetOf(targets.get(row.id)),
+      target: targetOf(targets.get(row.id), near),
       resets: row.resets ?? 0,
       revoking: applied.some((each) => !wanted.has(each)),
       settling: [...wanted].some((each) => !applied.includes(each)),
@@ -61,10 +63,11 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
 
 /** An address that another machine reported is never dialled: the control plane opens a tunnel instead. */
 function targetOf(
-  vm: { id: InstanceId; ssh_address: string | null; remote: boolean | null } | undefined,
+  vm: { id: InstanceId; ssh_address: string | null; host_id: HostId | null } | undefined,
+  near: HostId | null,
 ): string | null {
   if (vm === undefined) return null;
-  return vm.remote ? `${TUNNEL}${vm.id}` : vm.ssh_address;
+  return near !== null && vm.host_id === near ? vm.ssh_address : `${TUNNEL}${vm.id}`;
 }
 
 function isReachable(state: VmState | null): boolean {

@@ -1,6 +1,7 @@
 import { sql } from 'kysely';
 import type { Reason } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
+import { keepSlot } from '../hosts/slot-store.ts';
 import { countUse } from '../hosts/use-store.ts';
 import { assert } from '../lib/assert.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
@@ -55,6 +56,7 @@ function deadlineOf(state: VmState): Date | null {
 }
 
 export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
+  await keepSlot(tx, vm.host_id, vm.instance_id);
   await tx
     .insertInto('vms')
     .values({

@@ -1,6 +1,7 @@
 /** Server commands through `bin/berth`, on the database of an API in this process. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -8,7 +9,7 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { parseJoinToken } from '../../src/agent-api/join-token.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
+import { insertIngress } from '../../src/hosts/ingress-store.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
@@ -115,6 +116,38 @@ describe('berth audit verify', () => {
   });
 });
 
+describe('berth ingress', () => {
+  test('lists ingresses, revokes tokens, and says what is wrong', async () => {
+    await api.person();
+    await insertIngress(api.db, 'front', randomBytes(32));
+    assert.match(
+      (await berth('ingress', 'ls')).out,
+      /^NAME +STATE +WATCHING SINCE +LAST SEEN\nfront +expected +never +never\n/,
+    );
+    assert.equal((await berth('ingress', 'ls', '-q')).out, 'front\n');
+    assert.match((await berth('ingress', 'ls', '--format', 'json')).out, /"name": ?"front"/);
+    const first = await firstOrg();
+    assert.match((await berth('ingress', 'rm', 'front')).out, /^Removed front, and revoked its token\./);
+    assert.equal((await actions(first)).at(-1), 'ingress.remove by operator');
+    const again = await berth('ingress', 'rm', 'front');
+    assert.deepEqual(
+      [again.code, again.err],
+      [3, 'berth: there is no ingress front\n  next: berth ingress ls\n'],
+    );
+    await api.ingress.reportActivity({ watched_ms: 1, active: [] }, AbortSignal.timeout(5_000));
+    const local = await berth('ingress', 'rm', 'local');
+    assert.equal(local.code, 5);
+    assert.equal((await berth('ingress', 'add', 'Front')).code, 2);
+    assert.match((await berth('ingress', 'add', 'front')).err, /BERTH_HOSTS_LISTEN is not set/);
+    const alone = await berth('ingress');
+    assert.equal(alone.code, 2);
+    assert.match(
+      alone.err,
+      /^berth: BERTH_CONTROL_PLANE: is not set; .*\n.*BERTH_INGRESS_TOKEN_FILE: is not set/,
+    );
+  });
+});
+
 describe('berth host', () => {
   test('what it changes is in the audit log of the organisation that the installation began with', async () => {
     const first = await firstOrg();
@@ -140,7 +173,6 @@ describe('berth host', () => {
 
 describe('berth host add', () => {
   test('prints the token alone on stdout, for a file, and what to do with it on stderr', async () => {
-    await ensureHostsCertificate(pathsIn(data_dir));
     const fleet = { BERTH_HOSTS_LISTEN: '127.0.0.1:7500', BERTH_S3_BUCKET: 'berth' };
     const { code, out, err } = await berthWith({ ...settings, ...fleet }, ['host', 'add', 'rack-2']);
     assert.equal(code, 0, err);

@@ -1,6 +1,6 @@
 /** `berth doctor` shows weak settings, and only to users who can read the server's data folder. */
 import assert from 'node:assert/strict';
-import { chmod, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, beforeEach, describe, test } from 'node:test';
@@ -10,11 +10,11 @@ import { hashToken } from '../../src/auth/tokens.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { weakSettings } from '../../src/config/weak-settings.ts';
+import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { ensureSecrets, makeDataFolder, writeSecret } from '../../src/launch/data-folder.ts';
 import { keepFirstLogin } from '../../src/launch/first-login.ts';
-import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import { weakFiles } from '../../src/launch/weak-files.ts';
 import { allQuotas, QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { updateQuotas } from '../../src/orgs/quota-store.ts';
@@ -131,9 +131,8 @@ test('without the data folder that is said, and nobody is told without the hostâ
 });
 
 test('hosts on other machines are not told', async () => {
-  const { paths } = await serverWith(SOUND);
-  await ensureHostsCertificate(paths);
-  const tls = { cert: await readFile(paths.hosts_tls_cert), key: await readFile(paths.hosts_tls_key) };
+  await serverWith(SOUND);
+  const tls = await hostsCertificate(api.db, api.context.secret_key);
   const token = 'far-token';
   const far_id = await upsertHost(api.db, 'far', hashToken(token));
   await api.db.updateTable('hosts').set({ remote: true }).where('id', '=', far_id).execute();

@@ -144,7 +144,7 @@ describe('HTTP ports and egress in the console', { skip: NO_BROWSER, timeout: 60
       last_error,
     };
     const report = { ports: [used], responses: [0, 0, 0, 0, 7] };
-    await api.agent.client.reportHttp(report, AbortSignal.timeout(5_000));
+    await api.ingress.reportHttp(report, AbortSignal.timeout(5_000));
     await card.getByText('7 requests a minute').waitFor();
     await card.getByText('Last error: Nothing listens at port 3000 in the VM.').waitFor();
     await leave();
@@ -169,7 +169,7 @@ describe('the way to a private port', { skip: NO_BROWSER, timeout: 600_000 }, as
     const url = new URL((await asked).url());
     assert.equal(url.pathname, '/.berth/open');
     const ticket = url.searchParams.get('ticket') ?? '';
-    const redeemed = await api.agent.client.redeemHttpTicket({ hostname: body.hostname, ticket });
+    const redeemed = await api.ingress.redeemHttpTicket({ hostname: body.hostname, ticket });
     assert.equal(redeemed.outcome, 'redeemed');
     await tab.close();
     await leave();

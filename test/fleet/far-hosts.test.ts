@@ -15,12 +15,12 @@ import { addHost, listHosts, removeHost } from '../../src/cli/host-commands.ts';
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
 import { LeaseMonitor } from '../../src/hosts/lease-monitor.ts';
 import { listLiveHosts } from '../../src/hosts/store.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
-import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { expireHosts } from '../../src/tasks/expire-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
@@ -54,10 +54,8 @@ let far: ScriptedAgent;
 before(async () => {
   await makeDataFolder(paths);
   await ensureSecrets(paths, null, false);
-  await ensureHostsCertificate(paths);
-  const tls = { cert: readFileSync(paths.hosts_tls_cert), key: readFileSync(paths.hosts_tls_key) };
-  await ensureHostsCertificate(paths);
-  assert.deepEqual(readFileSync(paths.hosts_tls_cert), tls.cert, 'made once');
+  const tls = await hostsCertificate(api.db, api.context.secret_key);
+  assert.deepEqual(await hostsCertificate(api.db, api.context.secret_key), tls, 'made once');
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000 }, tls);
   origin = await app.listen({ host: '127.0.0.1', port: 0 });
   api.beforeClose(async () => {
@@ -122,9 +120,9 @@ test("the listener for hosts serves neither this machine's token nor the ingress
   const beat = (client: ControlPlaneClient) => client.heartbeat({ facts: FACTS, disks: [] });
   assert.equal(await refused(api.host_token, beat), '401');
   assert.equal(await refused(`berth_host_${'x'.repeat(49)}`, beat), '401');
-  assert.equal(await refused(of_far, (client) => client.routes({ seen: null, blocked: [] }, signal)), '404');
+  assert.equal(await refused(of_far, (client) => client.routes({ seen: null, blocked: [] }, signal)), '401');
   const { id } = await api.instance(owner);
-  assert.equal(await refused(of_far, (client) => client.wake({ instance_id: id }, signal)), '404');
+  assert.equal(await refused(of_far, (client) => client.wake({ instance_id: id }, signal)), '401');
   const client = new ControlPlaneClient({ address: origin, token: of_far, fingerprint });
   await assert.rejects(client.openTunnel(id), 'a host asks for no way to VMs of others');
   await client.close();
@@ -177,10 +175,12 @@ const running = async (): Promise<InstanceOut> => {
 /** An instance that runs there, with its port here. */
 const reachable = async (t: TestContext) => {
   const instance = await running();
-  const route = (await listRoutes(api.db)).find(({ instance_id }) => instance_id === instance.id);
+  const route = (await listRoutes(api.db, api.host_id)).find(
+    ({ instance_id }) => instance_id === instance.id,
+  );
   assert.equal(route?.target, `tunnel:${instance.id}`);
-  const client = new ControlPlaneClient({ address: api.internal_origin, token: api.host_token });
-  const ingress = new Ingress({ host: '127.0.0.1', client, log });
+  const client = new ControlPlaneClient({ address: api.internal_origin, token: api.ingress_token });
+  const ingress = new Ingress({ listen: { every: '127.0.0.1', by_name: null }, client, log });
   t.after(async () => {
     await ingress.close();
     await client.close();

@@ -114,7 +114,7 @@ describe('with a second host', () => {
     assert.match(reason?.message ?? '', /host b is lost.*continues from generation 1/);
     const told = db.selectFrom('events').select('id').where('type', '=', 'vm.failed');
     assert.equal((await told.where('instance_id', '=', instance.id).execute()).length, 1);
-    const route = (await listRoutes(db)).find((each) => each.instance_id === instance.id);
+    const route = (await listRoutes(db, api.host_id)).find((each) => each.instance_id === instance.id);
     assert.equal(route?.target, null);
     // A flush is refused at once; a stop that nobody could carry out says again what is the matter.
     const flush = await api

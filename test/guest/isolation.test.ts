@@ -222,7 +222,14 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
   test('its user can read only the image and its own files of the installation', async () => {
     const { paths } = berth;
     const closed = [
-      ...[paths.secret_key, paths.host_token, paths.postgres_log, paths.agent_api_socket, paths.objects],
+      ...[
+        paths.secret_key,
+        paths.host_token,
+        paths.ingress_token,
+        paths.postgres_log,
+        paths.agent_api_socket,
+        paths.objects,
+      ],
       ...[join(paths.postgres, 'cluster', 'PG_VERSION'), overlayPaths(paths.overlays, neighbour.id).overlay],
       ...[join(paths.vms, neighbour.id, 'record.json'), '/etc/shadow', `/proc/${process.pid}/environ`],
       ...(await neighbour.segments()),

@@ -120,8 +120,10 @@ describe('a VM of a draining host', () => {
     const { id } = instance;
     await client.post(`/v1/instances/${id}/ports`, { port: 80, access: 'public' });
     const waking = async () => {
-      const ssh = (await listRoutes(db)).find((route) => route.instance_id === id);
-      const http = (await listHttpRoutes(db, api.context.http)).find((route) => route.instance_id === id);
+      const ssh = (await listRoutes(db, null)).find((route) => route.instance_id === id);
+      const http = (await listHttpRoutes(db, api.context.http, null)).find(
+        (route) => route.instance_id === id,
+      );
       assert.equal(ssh?.wake, http?.wake);
       return ssh?.wake;
     };

@@ -123,13 +123,7 @@ describe('what happens by itself is of the host or of system:', () => {
       .set({ active_at: long_ago, started_at: long_ago })
       .where('instance_id', '=', id)
       .execute();
-    await db
-      .insertInto('ingress_watch')
-      .values({ since: long_ago, reported_at: new Date() })
-      .onConflict((conflict) =>
-        conflict.column('one').doUpdateSet({ since: long_ago, reported_at: new Date() }),
-      )
-      .execute();
+    await api.ingress.reportActivity({ watched_ms: 3_600_000, active: [] }, AbortSignal.timeout(5_000));
     assert.ok(await transaction(db, (tx) => stopIdleVm(tx, id)));
     await agent.stopped(id);
     assert.deepEqual(await last(id), ['vm.stopped', 'system', 'idle']);

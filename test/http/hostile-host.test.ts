@@ -147,6 +147,10 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
   redeemHttpTicket: null,
   reportHttp: null,
   openPort: null,
+  peerTake: null,
+  peerConfirm: null,
+  peerAnswer: null,
+  peerFailTaken: null,
   findImage: null,
   heartbeat: () => {
     const root = { used_bytes: 99, total_bytes: 100 };
@@ -243,13 +247,13 @@ describe('calls about an instance that runs elsewhere', () => {
     assert.deepEqual(await asked, { text: 'the truth' });
   });
 
-  test('routes, wake, activity: are refused to hosts on other machines', async () => {
+  test('routes, wake, activity: are refused to hosts', async () => {
     for (const [path, body] of [
       [ROUTES.routes.path, { seen: null, blocked: [] }],
       [ROUTES.wake.path, { instance_id: instance.id }],
       [ROUTES.activity.path, { watched_ms: 1, active: [] }],
     ] as const)
-      assert.equal((await say(path, body)).status, 404);
+      assert.equal((await say(path, body)).status, 401);
   });
 
   test('the token of a host on another machine is refused on this machine’s socket', async () => {

@@ -3,11 +3,13 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import type { IngressRoute } from '../../src/agent-api/ingress-types.ts';
+import { hashToken } from '../../src/auth/tokens.ts';
+import { deleteIngress, insertIngress } from '../../src/hosts/ingress-store.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { setQuota } from '../../src/orgs/quotas.ts';
 import { stopIdle } from '../../src/tasks/stop-idle.ts';
-import { listIdle } from '../../src/vms/activity-store.ts';
+import { listIdle, recordActivity } from '../../src/vms/activity-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
@@ -21,7 +23,7 @@ const { agent, db } = api;
 const log = createLog('test', 'silent');
 const signal = new AbortController().signal;
 
-const routes = async () => agent.client.routes({ seen: null, blocked: [] }, signal);
+const routes = async () => api.ingress.routes({ seen: null, blocked: [] }, signal);
 async function routeOf(id: InstanceId): Promise<IngressRoute> {
   const found = (await routes()).routes.find((each) => each.instance_id === id);
   assert(found);
@@ -70,7 +72,7 @@ describe('a revocation', () => {
       const leaver = await colleague();
       const { id, keys } = await runningWith(owner, leaver);
       const { etag } = await routes();
-      const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
+      const held = api.ingress.routes({ seen: etag, blocked: [] }, signal);
       await act(id, leaver, keys[0]?.id ?? '');
       const told = (await held).routes.find((each) => each.instance_id === id);
       assert.deepEqual([told?.revoking, typeof told?.target], [true, 'string']);
@@ -89,7 +91,7 @@ describe('a revocation', () => {
     await makeSshKey(db, creator.user_id);
     await agent.ready(id, null, await fingerprints(id));
     const { etag } = await routes();
-    const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
+    const held = api.ingress.routes({ seen: etag, blocked: [] }, signal);
     const path = `/v1/orgs/${owner.org_id}/members/${creator.user_id}`;
     assert.equal((await client.patch(path, { role: 'billing' })).status, 200);
     assert.equal((await held).routes.find((each) => each.instance_id === id)?.revoking, true);
@@ -111,7 +113,7 @@ describe('a revocation', () => {
   test('a stop removes the target, and the ingress is notified at once', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const { etag } = await routes();
-    const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
+    const held = api.ingress.routes({ seen: etag, blocked: [] }, signal);
     await client.delete(`/v1/instances/${id}/vm`);
     assert.equal((await held).routes.find((each) => each.instance_id === id)?.target, null);
   });
@@ -130,7 +132,7 @@ describe('a wake', () => {
     await api.as(who).patch(`/v1/instances/${id}`, { wake_on_connect: true });
     return id;
   };
-  const wake = (instance_id: InstanceId) => agent.client.wake({ instance_id }, signal);
+  const wake = (instance_id: InstanceId) => api.ingress.wake({ instance_id }, signal);
 
   test('starts a stopped VM once, as the system, with its reason', async () => {
     const id = await wakeable('stopped');
@@ -204,7 +206,7 @@ describe('an idle stop', () => {
     sql`update vms set started_at = now() - interval '1 hour', active_at = now() - interval '1 hour'
         where instance_id = ${id}`.execute(db);
   const report = (watched_ms: number, active: { instance_id: InstanceId; ago_ms: number }[] = []) =>
-    agent.client.reportActivity({ watched_ms, active }, signal);
+    api.ingress.reportActivity({ watched_ms, active }, signal);
   const isStopped = async (id: InstanceId) => {
     await stopIdle(db, log);
     return (await stateOf(api, owner, id)).state === 'stopping';
@@ -257,7 +259,7 @@ describe('an idle stop', () => {
   test('never happens without a report of the ingress, nor soon after the first one', async () => {
     const id = await idler();
     await report(LONG);
-    await sql`update ingress_watch set reported_at = now() - interval '1 minute'`.execute(db);
+    await sql`update ingresses set reported_at = now() - interval '1 minute'`.execute(db);
     assert.equal(await isStopped(id), false);
     await report(5_000);
     assert.equal(await isStopped(id), false);
@@ -267,7 +269,7 @@ describe('an idle stop', () => {
 
   test('never happens after an incomplete report', async () => {
     const id = await idler();
-    await sql`update ingress_watch set reported_at = now() - interval '1 minute'`.execute(db);
+    await sql`update ingresses set reported_at = now() - interval '1 minute'`.execute(db);
     const { reported } = await db.transaction().execute(async (tx) => {
       await sql`select from vms where instance_id = ${id} for update`.execute(tx);
       const reported = report(LONG, [{ instance_id: id, ago_ms: 0 }]);
@@ -277,6 +279,32 @@ describe('an idle stop', () => {
     });
     await reported;
     assert.equal(await isStopped(id), false);
+  });
+
+  test('waits for every ingress that lives, and no longer for one that is dead or removed', async () => {
+    const token = 'of the other';
+    const other = await insertIngress(db, 'other', hashToken(token));
+    assert(other);
+    const saysNothingSince = (age: string) =>
+      sql`update ingresses set reported_at = now() - ${age}::interval where id = ${other}`.execute(db);
+    const id = await idler();
+    await report(LONG);
+    await recordActivity(db, other, { watched_ms: LONG, active: [{ instance_id: id, ago_ms: 0 }] });
+    assert.equal(await isStopped(id), false, 'it is in use through the other');
+    await longAgo(id);
+    await saysNothingSince('21 seconds');
+    assert.equal(await isStopped(id), false, 'it may be in use through the other');
+    await recordActivity(db, other, { watched_ms: 1_000, active: [] });
+    assert.equal(await isStopped(id), false, 'the other has only begun to watch');
+    await saysNothingSince('301 seconds');
+    await report(LONG);
+    assert.equal(await isStopped(id), true, 'the other is dead');
+
+    const next = await idler();
+    await saysNothingSince('21 seconds');
+    assert.equal(await isStopped(next), false);
+    assert.equal(await deleteIngress(db, 'other'), other);
+    assert.equal(await isStopped(next), true, 'the other is removed');
   });
 
   test('never happens without a timeout', async () => {

@@ -61,7 +61,7 @@ describe('201', () => {
       generations_keep: { last: 24, daily_days: 14 },
       egress: { mode: 'open', allow: [] },
       placement: { host_labels: {}, tolerations: [] },
-      ssh: { host: api.context.ssh.host, port: (await portsOf([id]))[0] },
+      ssh: { host: api.context.ssh.hosts[0], port: (await portsOf([id]))[0] },
       host_keys: [],
       forked_from: null,
       deleting: false,
@@ -124,7 +124,7 @@ describe('201', () => {
   });
 
   test('a port that another program uses is skipped', async (t) => {
-    const { host } = api.context.ssh;
+    const [host] = api.context.ssh.hosts;
     const last = Math.max(...(await portsOf([(await create({ name: newName() })).body.id])));
     const blocker = createServer();
     t.after(() => new Promise((resolve) => blocker.close(resolve)));

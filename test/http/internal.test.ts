@@ -357,7 +357,7 @@ test('the head of an unknown instance is null', async () => {
 
 describe('the routes', () => {
   const read = async () =>
-    (await agent.client.routes({ seen: null, blocked: [] }, new AbortController().signal)).routes;
+    (await api.ingress.routes({ seen: null, blocked: [] }, new AbortController().signal)).routes;
   const targetOf = async (id: string) => (await read()).find((each) => each.instance_id === id)?.target;
 
   test('lead to a VM as long as it answers', async () => {
@@ -374,8 +374,8 @@ describe('the routes', () => {
   test('end at once with the deletion', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const signal = new AbortController().signal;
-    const { etag } = await agent.client.routes({ seen: null, blocked: [] }, signal);
-    const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
+    const { etag } = await api.ingress.routes({ seen: null, blocked: [] }, signal);
+    const held = api.ingress.routes({ seen: etag, blocked: [] }, signal);
     await api.as(owner).delete(`/v1/instances/${id}`);
     const { routes } = await held;
     assert.equal(

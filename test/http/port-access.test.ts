@@ -11,7 +11,7 @@ import { makeKey, makeServiceKey, makeSession, type Person } from '../support/pe
 
 const api = await apiForFile();
 const owner = await api.person();
-const { client: ingress } = api.agent;
+const { ingress } = api;
 
 interface Published {
   readonly id: HttpPortId;

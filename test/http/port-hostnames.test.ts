@@ -54,7 +54,7 @@ async function checkAt(address: string): Promise<void> {
   await checkHostnames(api.db, api.context.http, (name) => resolver.resolveTxt(name));
 }
 async function routed(port: Port): Promise<readonly string[]> {
-  const { routes } = await api.agent.client.httpRoutes({ seen: null }, AbortSignal.timeout(5_000));
+  const { routes } = await api.ingress.httpRoutes({ seen: null }, AbortSignal.timeout(5_000));
   return routes.find((each) => each.port_id === port.id)?.hostnames ?? [];
 }
 async function secondsToCheck(port: Port): Promise<number> {
@@ -188,12 +188,12 @@ test('a private port opens in a browser under its active custom hostname, with a
   const { url } = (await open()).body;
   assert.equal(new URL(url).hostname, hostname);
   const ticket = new URL(url).searchParams.get('ticket') ?? '';
-  const redeemed = await api.agent.client.redeemHttpTicket({ hostname, ticket });
+  const redeemed = await api.ingress.redeemHttpTicket({ hostname, ticket });
   assert.equal(redeemed.outcome, 'redeemed');
   const cookie = redeemed.outcome === 'redeemed' ? redeemed.cookie : '';
   const judge = async (at: string) =>
     (
-      await api.agent.client.authoriseHttp({
+      await api.ingress.authoriseHttp({
         port_id: port.id,
         hostname: at,
         address: '::1',

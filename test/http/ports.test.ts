@@ -131,7 +131,7 @@ describe('POST', () => {
     await published(id);
     await client.delete(`/v1/instances/${id}`);
     assertError(await client.post(`/v1/instances/${id}/ports`, { port: 80 }), 'CONFLICT', /deleted/);
-    const { routes } = await api.agent.client.httpRoutes({ seen: null }, AbortSignal.timeout(5_000));
+    const { routes } = await api.ingress.httpRoutes({ seen: null }, AbortSignal.timeout(5_000));
     assert.ok(!routes.some((each) => each.instance_id === id));
   });
 });

@@ -1,9 +1,12 @@
 /** Rate limits: by principal on everything, by address where a password or a token is taken. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { Agent } from 'undici';
 import { DEFAULT_RATE_LIMITS } from '../../src/config/settings.ts';
+import { createApp } from '../../src/http/app.ts';
 import { type AccessApi, accessApiForFile, type Member } from '../support/access-api.ts';
-import type { Answer } from '../support/client.ts';
+import { startApi } from '../support/api.ts';
+import { type Answer, Client } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 
 const { principal: PRINCIPAL_LIMIT, address: ADDRESS_LIMIT } = DEFAULT_RATE_LIMITS;
@@ -103,6 +106,27 @@ test('60 logins a minute from an address; the 61st is 429 with Retry-After; anot
   assertError(refused, 'RATE_LIMITED');
   assert.match(String(refused.headers['retry-after']), /^([1-9]|[1-5]\d|60)$/);
   assertError(await login(api, '192.0.2.2', 'somebody-else@example.org'), 'UNAUTHENTICATED');
+});
+
+test('an address has one limit at all control planes; a principal has its own at each', async (t) => {
+  const first = await startApi({ context: { rate_limits: { principal: 2, address: 3 } } });
+  t.after(() => first.close());
+  const other = await createApp(first.context);
+  const connections = new Agent();
+  first.beforeClose(async () => {
+    await connections.destroy();
+    await other.close();
+  });
+  const second = new Client(await other.listen({ host: '127.0.0.1', port: 0 }), connections);
+  const logins = [];
+  for (const client of [first.client, second, first.client, second, first.client])
+    logins.push((await client.post('/v1/auth/login', nobody)).status);
+  assert.deepEqual(logins, [401, 401, 401, 429, 429]);
+  const { session } = await first.person();
+  const reads = [];
+  for (const client of [first.client, second, first.client, second, first.client])
+    reads.push((await client.as(session).get('/v1/me')).status);
+  assert.deepEqual(reads, [200, 200, 200, 200, 429]);
 });
 
 test('the routes that take a password or a token share the limit of an address', async () => {

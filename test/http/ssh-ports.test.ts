@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, type TestContext, test } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
-import { offerPorts } from '../../src/instances/port-store.ts';
+import { offerAddresses } from '../../src/instances/ssh-address-store.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { freeDeleted } from '../../src/tasks/free-deleted.ts';
@@ -135,7 +135,7 @@ test('another range applies from the next start; instances keep their ports, whi
   const kept = await api.instance(member);
   await runAndRemove(api, member);
   const restart = (first_port: number, last_port: number) =>
-    transaction(db, (tx) => offerPorts(tx, { first_port, last_port }));
+    transaction(db, (tx) => offerAddresses(tx, { ...api.context.ssh, first_port, last_port }));
 
   await restart(30_000, 30_001);
   const quarantined = (await pool(api)).filter(({ quarantined_at }) => quarantined_at !== null);

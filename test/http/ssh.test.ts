@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
-import { setSshHost } from '../../src/instances/store.ts';
+import { offerAddresses } from '../../src/instances/ssh-address-store.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { VM_STATES } from '../../src/vms/model.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
@@ -37,7 +37,7 @@ describe('200', () => {
     const { id } = await instanceIn(api, owner, 'running');
     const { body, status } = await client.get<Details>(`/v1/instances/${id}/ssh`);
     assert.equal(status, 200);
-    const { host } = api.context.ssh;
+    const [host] = api.context.ssh.hosts;
     assert.deepEqual(body, {
       host,
       port: body.port,
@@ -51,7 +51,7 @@ describe('200', () => {
   });
 
   test('the instance has the address in every state, and the host keys of its last boot', async () => {
-    const { host } = api.context.ssh;
+    const [host] = api.context.ssh.hosts;
     const made = await api.instance(owner);
     const { port } = made.ssh;
     assert.deepEqual([made.ssh, made.host_keys], [{ host, port }, []]);
@@ -67,11 +67,12 @@ describe('200', () => {
   test('another BERTH_SSH_HOST changes the address of every instance, and its ETag', async () => {
     const { id, ssh } = await api.instance(owner);
     const before = await client.get<InstanceOut>(`/v1/instances/${id}`);
-    await transaction(api.db, (tx) => setSshHost(tx, 'ssh.example.org'));
+    await transaction(api.db, (tx) => offerAddresses(tx, { ...api.context.ssh, hosts: ['ssh.example.org'] }));
     const after = await client.get<InstanceOut>(`/v1/instances/${id}`);
     assert.deepEqual(after.body.ssh, { host: 'ssh.example.org', port: ssh.port });
     assert.notEqual(after.headers['etag'], before.headers['etag']);
-    await transaction(api.db, (tx) => setSshHost(tx, ssh.host));
+    await transaction(api.db, (tx) => offerAddresses(tx, api.context.ssh));
+    assert.deepEqual((await client.get<InstanceOut>(`/v1/instances/${id}`)).body.ssh, ssh);
   });
 
   test('host, port and host keys stay the same over stop and start', async () => {

@@ -189,8 +189,8 @@ test("another host's agent neither sees nor answers it", async () => {
   const other = newId('host');
   assert.deepEqual(await calls.take(other, 1, never), []);
   const [pending] = await calls.take(mine, 1_000, never);
-  assert.equal(calls.answer(other, pending?.id ?? '', { result: { text: 'theirs' } }), false);
-  assert.equal(calls.answer(mine, pending?.id ?? '', { result: { text: 'ours' } }), true);
+  assert.equal(await calls.answer(other, pending?.id ?? '', { result: { text: 'theirs' } }), false);
+  assert.equal(await calls.answer(mine, pending?.id ?? '', { result: { text: 'ours' } }), true);
   assert.deepEqual(await asked, { text: 'ours' });
   calls.close();
 });

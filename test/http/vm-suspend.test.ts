@@ -117,7 +117,7 @@ describe('suspend and resume', () => {
   test('a connection resumes it', async () => {
     const { id } = await instanceIn(api, owner, 'suspended');
     await client.patch(`/v1/instances/${id}`, { wake_on_connect: true });
-    assert.deepEqual(await agent.client.wake({ instance_id: id }, AbortSignal.timeout(10_000)), {
+    assert.deepEqual(await api.ingress.wake({ instance_id: id }, AbortSignal.timeout(10_000)), {
       outcome: 'coming',
     });
     assert.notEqual((await agent.assigned(id)).resume, null);

@@ -1,43 +1,58 @@
-/** A control plane starts with the key that its database was filled with, and with no other. */
+/** A control plane starts with the key that its database was first used with, and with no other. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { test } from 'node:test';
-import { AuditLog } from '../../src/audit/append.ts';
-import { dataKeysOpen, diskKeys } from '../../src/disks/data-keys.ts';
+import { after, test } from 'node:test';
+import { hashToken } from '../../src/auth/tokens.ts';
+import { claimForKey, fitsKey } from '../../src/control-planes/secret-key.ts';
+import { HostTakenError, recordHeartbeat, upsertHost } from '../../src/hosts/store.ts';
 import { refuseWrongKey } from '../../src/launch/wrong-key.ts';
-import { sealAudit } from '../../src/tasks/seal-audit.ts';
-import { apiForFile } from '../support/api.ts';
+import { startDatabase } from '../support/database.ts';
+import { FACTS } from '../support/scripted-agent.ts';
 
-const { db, context, person, instance } = await apiForFile();
+const database = await startDatabase();
+after(() => database.close());
+const { db } = database;
 const FILE = { secret_key: '/data/secrets/secret-key' };
-const another = randomBytes(32);
+const [first, another] = [randomBytes(32), randomBytes(32)];
+
 async function start(key: Buffer, given: Buffer | null): Promise<void> {
-  const audit = new AuditLog(key);
-  const fits = (await dataKeysOpen(db, diskKeys(key, true))) ?? (await audit.beganWithThisKey(db));
-  refuseWrongKey(fits, { secret_key: given }, FILE);
+  refuseWrongKey(await claimForKey(db, key), { secret_key: given }, FILE);
 }
 
-test('an empty database accepts any key', () => start(another, another));
+test('commands on the server do not decide whose an empty database is', async () => {
+  assert.equal(await fitsKey(db, another), true);
+  assert.equal(await fitsKey(db, first), true);
+});
 
-test('the audit log detects another key, before there is an instance', async () => {
-  const owner = await person();
-  await context.audit.append(db, owner.org_id, {
-    ...{ actor: owner.user_id, action: 'test.append', target: null, ip: null, request_id: null, data: {} },
-  });
-  await sealAudit(db, context.audit);
-  await start(context.secret_key, null);
+test('of two control planes that start at once on an empty database, one key stays', async () => {
+  const kept = await Promise.all([claimForKey(db, first), claimForKey(db, another)]);
+  assert.deepEqual([...kept].sort(), [false, true]);
+  await db.deleteFrom('installation').execute();
+});
+
+test('another key is refused although nothing is stored yet, and by commands on the server too', async () => {
+  await start(first, null);
+  await start(first, first);
   await assert.rejects(
     start(another, another),
     /^StartError: BERTH_SECRET_KEY: is not the key .*, or unset it/,
   );
-});
-
-test('the keys of disks detect another key', async () => {
-  await instance(await person());
-  await db.deleteFrom('audit_log').execute();
-  await start(context.secret_key, context.secret_key);
   await assert.rejects(start(another, null), {
     message: `${FILE.secret_key}: is not the key that this database was made with; restore that file from a backup, or set BERTH_SECRET_KEY`,
     exit_code: 2,
   });
+  assert.deepEqual([await fitsKey(db, first), await fitsKey(db, another)], [true, false]);
+});
+
+test("a second machine does not take the first one's host while that is connected", async () => {
+  const [mine, theirs] = [hashToken('mine'), hashToken('theirs')];
+  const id = await upsertHost(db, 'local', mine);
+  assert.equal(await upsertHost(db, 'local', theirs), id, 'it never connected');
+  await upsertHost(db, 'local', mine);
+  await recordHeartbeat(db, id, FACTS);
+  assert.equal(await upsertHost(db, 'local', mine), id);
+  await assert.rejects(upsertHost(db, 'local', theirs), HostTakenError);
+  const long_ago = new Date(Date.now() - 60_000);
+  await db.updateTable('hosts').set({ last_seen_at: long_ago }).execute();
+  assert.equal(await upsertHost(db, 'local', theirs), id, 'its token was lost');
 });

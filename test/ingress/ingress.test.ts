@@ -9,24 +9,27 @@ import type { IngressRoute, RoutesRequest } from '../../src/agent-api/ingress-ty
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { LISTEN_AT_NAMES } from '../../src/lib/ssh-listen.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { dial, HOST, listen, readAll, target } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';
 
+/** Another loopback address of this machine. */
+const OTHER_HOST = '127.0.0.2';
 const log = createLog('test', 'silent');
 const nowhere = new ControlPlaneClient({ address: 'http://127.0.0.1:1', token: 'none' });
 const instance_id = newId('inst');
 
 function route(port: number, change: Partial<IngressRoute> = {}): IngressRoute {
   const closed = { target: null, resets: 0, revoking: false, settling: false, wake: false };
-  return { instance_id, port, ...closed, ...change };
+  return { instance_id, host: HOST, port, ...closed, ...change };
 }
 
 async function ingressTo(
   t: TestContext,
   address: string | null,
 ): Promise<{ ingress: Ingress; port: number }> {
-  const ingress = new Ingress({ host: HOST, client: nowhere, log });
+  const ingress = new Ingress({ listen: LISTEN_AT_NAMES, client: nowhere, log });
   t.after(() => ingress.close());
   const port = await ownPort();
   await ingress.apply([route(port, { target: address })]);
@@ -52,7 +55,7 @@ async function runIngress(
   const address = `http://${HOST}:${await listen(control)}`;
   const client = new ControlPlaneClient({ address, token: 'token' });
   const ended = new AbortController();
-  const running = new Ingress({ host: HOST, client, log }).run(ended.signal);
+  const running = new Ingress({ listen: LISTEN_AT_NAMES, client, log }).run(ended.signal);
   t.after(async () => {
     ended.abort();
     await running;
@@ -159,7 +162,7 @@ test('a removed route closes its port and its connections', async (t) => {
 });
 
 test('concurrent routes open a port once, and it closes with its route', async (t) => {
-  const ingress = new Ingress({ host: HOST, client: nowhere, log });
+  const ingress = new Ingress({ listen: LISTEN_AT_NAMES, client: nowhere, log });
   t.after(() => ingress.close());
   const port = await ownPort();
   const address = await target(t, (socket) => socket.end('hello'));
@@ -227,11 +230,36 @@ test('a port that another program uses is reported, blocks no change, and is ope
       answer('e2', [route(port), route(other, change)]);
     }
   });
-  assert.deepEqual(await reported.promise, [{ port, problem: 'another program uses the port' }]);
+  assert.deepEqual(await reported.promise, [
+    { host: HOST, port, problem: 'another program uses the port, or another name listens there' },
+  ]);
   await until('the other is open', () => isOpen(other));
   await new Promise((resolve) => blocker.close(resolve));
   await until('it is open', () => isOpen(port));
   assert.equal((await readAll(dial(t, port))).length, 0, 'its VM does not run');
+});
+
+test('names have the same port, each at its own local address; a name without one is not served', async (t) => {
+  const by_name = new Map([
+    ['a.example.org', HOST],
+    ['b.example.org', OTHER_HOST],
+    ['again.example.org', HOST],
+  ]);
+  const ingress = new Ingress({ listen: { every: null, by_name }, client: nowhere, log });
+  t.after(() => ingress.close());
+  const [port, unserved] = [await ownPort(), await ownPort()];
+  const to = async (host: string, at: number) => {
+    const address = await target(t, (socket) => socket.end(host));
+    return route(at, { host, instance_id: newId('inst'), target: address });
+  };
+  const [a, b] = [await to('a.example.org', port), await to('b.example.org', port)];
+  const again = await to('again.example.org', port);
+  await ingress.apply([a, b, again, await to('c.example.org', unserved)]);
+  const at = (host: string) => readAll(connect({ host, port })).then(String);
+  assert.deepEqual([await at(HOST), await at(OTHER_HOST)], ['a.example.org', 'b.example.org']);
+  assert.equal(await isOpen(unserved), false);
+  await ingress.apply([b, again]);
+  assert.deepEqual([await at(HOST), await at(OTHER_HOST)], ['again.example.org', 'b.example.org']);
 });
 
 async function isOpen(port: number): Promise<boolean> {

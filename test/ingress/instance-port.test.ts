@@ -10,6 +10,7 @@ import { Ingress } from '../../src/ingress/ingress.ts';
 import type { IngressLimits } from '../../src/ingress/limits.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { LISTEN_AT_NAMES } from '../../src/lib/ssh-listen.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { dial, HOST, listen, readAll, target } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';
@@ -59,7 +60,7 @@ async function setUp(
     address: `http://${HOST}:${await listen(control)}`,
     token: 'token',
   });
-  const ingress = new Ingress({ host: HOST, client, log, limits });
+  const ingress = new Ingress({ listen: LISTEN_AT_NAMES, client, log, limits });
   const port = await ownPort();
   const setup: Setup = {
     ingress,
@@ -73,6 +74,7 @@ async function setUp(
       ingress.apply([
         {
           instance_id,
+          host: HOST,
           port,
           target: null,
           resets: 0,
@@ -359,6 +361,7 @@ test('a VM that has just started is reached before its new route arrives', async
   const { port, newest } = await setUp(t, {});
   newest.routes.push({
     instance_id,
+    host: HOST,
     port,
     target: await echo(t),
     resets: 0,
@@ -374,7 +377,7 @@ test('a VM that has just started is reached before its new route arrives', async
 test('connections to a VM that does not run are closed, and many at once refresh the routes once or twice', async (t) => {
   const { port, newest } = await setUp(t, {});
   const stopped = { target: null, resets: 0, revoking: false, settling: false, wake: false };
-  newest.routes.push({ instance_id, port, ...stopped });
+  newest.routes.push({ instance_id, host: HOST, port, ...stopped });
   await Promise.all(Array.from({ length: 50 }, () => closed(dial(t, port))));
   assert.ok(newest.asked >= 1 && newest.asked <= 10, `${newest.asked} readings for 50 connections`);
 });

@@ -21,7 +21,12 @@ const LOGIN = Buffer.alloc(LIMITS.login_bytes, 'x');
 async function portWith(t: TestContext, limits: Partial<IngressLimits>, totals = new Totals(), to?: string) {
   const port = await ownPort();
   const route = {
-    ...{ instance_id: newId('inst'), port, target: to ?? (await target(t, (socket) => socket.pipe(socket))) },
+    ...{
+      instance_id: newId('inst'),
+      host: HOST,
+      port,
+      target: to ?? (await target(t, (socket) => socket.pipe(socket))),
+    },
     ...{ resets: 0, revoking: false, settling: false, wake: false },
   };
   const open = new InstancePort(route, {

@@ -25,6 +25,7 @@ import {
 } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
+import { LISTEN_AT_NAMES } from '../../src/lib/ssh-listen.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { secretSealer } from '../../src/secrets/seal-value.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
@@ -106,7 +107,7 @@ export async function accessApiForFile(
     password_login: true,
     quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
-    ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
+    ssh: { hosts: ['127.0.0.1'], first_port: 22_000, last_port: 22_999, listen: LISTEN_AT_NAMES },
     http: { domain: 'apps.example.org', scheme: 'http', port: null },
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],

@@ -8,21 +8,25 @@ import { after } from 'node:test';
 import type { FastifyInstance } from 'fastify';
 import type { Static } from 'typebox';
 import { Agent } from 'undici';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { AuditLog } from '../../src/audit/append.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
+import { claimForKey } from '../../src/control-planes/secret-key.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool, transaction } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
 import { HostCalls } from '../../src/hosts/host-calls.ts';
+import { upsertLocalIngress } from '../../src/hosts/ingress-store.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import type { InstanceBody, Vm } from '../../src/http/schemas.ts';
-import { offerPorts } from '../../src/instances/port-store.ts';
+import { offerAddresses } from '../../src/instances/ssh-address-store.ts';
 import type { HostId, InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
+import { LISTEN_AT_NAMES } from '../../src/lib/ssh-listen.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { secretSealer } from '../../src/secrets/seal-value.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
@@ -48,6 +52,9 @@ export interface TestApi {
   readonly host_id: HostId;
   readonly host_token: string;
   readonly agent: ScriptedAgent;
+  /** The token of this machine's ingress, and its client. */
+  readonly ingress_token: string;
+  readonly ingress: ControlPlaneClient;
   /** All mails so far, oldest first. */
   readonly mails: readonly Mail[];
   /** Without a credential. */
@@ -64,6 +71,8 @@ export interface TestApi {
 export interface ApiOptions {
   /** The address that the API connects to, such as a proxy of the test. Default: the database itself. */
   readonly database_url?: (database: TestDatabase) => Promise<string>;
+  /** Default: an address of this process alone. */
+  readonly ssh_hosts?: readonly string[];
   readonly first_port?: number;
   readonly last_port?: number;
   readonly host_lease_ms?: number;
@@ -97,8 +106,11 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const context = contextOf(url, mailbox, options);
   const { db, hub } = context;
   const host_token = randomBytes(32).toString('hex');
+  const ingress_token = randomBytes(32).toString('hex');
+  await claimForKey(database.db, context.secret_key);
   const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
-  await transaction(database.db, (tx) => offerPorts(tx, context.ssh));
+  await upsertLocalIngress(database.db, 'local', hashToken(ingress_token), host_id);
+  await transaction(database.db, (tx) => offerAddresses(tx, context.ssh));
   const app = await createApp(context);
   const internal = createInternalApp({ ...context, host_lease_ms: options.host_lease_ms ?? 40_000 });
   hub.start();
@@ -106,6 +118,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const internal_origin = await internal.listen({ host: '127.0.0.1', port: 0 });
   const agent = new ScriptedAgent(internal_origin, host_token);
   await agent.connect();
+  const ingress = new ControlPlaneClient({ address: internal_origin, token: ingress_token });
   const connections = new Agent({ connections: 64 });
   const endings: (() => Promise<void>)[] = [];
   const client = new Client(origin, connections);
@@ -120,6 +133,8 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     internal_origin,
     host_id,
     host_token,
+    ingress_token,
+    ingress,
     agent,
     mails: mailbox.committed,
     client,
@@ -134,6 +149,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     close: async () => {
       await Promise.all(endings.map((end) => end()));
       await agent.close();
+      await ingress.close();
       await connections.destroy();
       context.host_calls.close();
       await hub.stop();
@@ -174,9 +190,10 @@ function contextOf(
     quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
     ssh: {
-      host: loopbackAddress(),
+      hosts: options.ssh_hosts ?? [loopbackAddress()],
       first_port: options.first_port ?? 22_000,
       last_port: options.last_port ?? 22_999,
+      listen: LISTEN_AT_NAMES,
     },
     http: { domain: 'apps.test', scheme: 'http', port: 7480 },
     public_url: 'http://127.0.0.1',

@@ -18,6 +18,7 @@ import type { AppContext } from '../../src/http/context.ts';
 import { SUDO_COOKIE } from '../../src/http/cookies.ts';
 import { newId, type OrgId, type SessionId, type UserId } from '../../src/lib/ids.ts';
 import { Sealer } from '../../src/lib/seal.ts';
+import { LISTEN_AT_NAMES } from '../../src/lib/ssh-listen.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { startDatabase } from './database.ts';
@@ -94,7 +95,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     password_login: true,
     quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
-    ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
+    ssh: { hosts: ['127.0.0.1'], first_port: 22_000, last_port: 22_999, listen: LISTEN_AT_NAMES },
     http: { domain: 'apps.example.org', scheme: 'http', port: null },
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],

@@ -1,5 +1,5 @@
 /**
- * A second host of an installation's fleet, a remote one that runs on this machine: `npm start` with a join token, its own data
+ * A second host of an installation's fleet, a remote one that runs on this machine: `berth host` with a join token, its own data
  * folder, agent, fencer and VMs. `dispose` ends all of it.
  */
 import assert from 'node:assert/strict';
@@ -43,7 +43,7 @@ export class RemoteHost {
       const token_path = join(data_dir, 'token');
       writeFileSync(token_path, token, { mode: 0o600 });
       const joined = { BERTH_CONTROL_PLANE: control_plane, BERTH_HOST_TOKEN_FILE: token_path };
-      const child = spawn(process.execPath, [MAIN, 'start'], {
+      const child = spawn(process.execPath, [MAIN, 'start', 'host'], {
         cwd: data_dir,
         env: { ...inheritedEnvironment(), BERTH_DATA_DIR: data_dir, ...joined, ...settings },
         stdio: ['ignore', 'pipe', 'pipe'],

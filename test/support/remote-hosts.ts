@@ -1,7 +1,7 @@
 /** The control plane's listener for remote hosts, in this process, and hosts that join through it. */
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after } from 'node:test';
@@ -11,10 +11,10 @@ import { addHost, type GivenCapacity } from '../../src/cli/host-commands.ts';
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import type { InternalContext } from '../../src/http/internal/internal-context.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
-import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import type { TestApi } from './api.ts';
 import { ScriptedAgent } from './scripted-agent.ts';
 
@@ -22,7 +22,7 @@ const FLEET = { BERTH_HOSTS_LISTEN: '0.0.0.0:7500', BERTH_S3_BUCKET: 'berth' };
 
 export interface RemoteHosts {
   readonly origin: string;
-  readonly cert: Buffer;
+  readonly cert: string;
   /** The context of commands on the server, as `bin/berth` loads it. */
   readonly server: ServerContext;
   /** Adds a host of that name, which has not reported yet. */
@@ -53,9 +53,7 @@ export async function listenToRemoteHosts(
   const paths = pathsIn(data_dir);
   await makeDataFolder(paths);
   await ensureSecrets(paths, null, false);
-  await ensureHostsCertificate(paths);
-  const cert = readFileSync(paths.hosts_tls_cert);
-  const tls = { cert, key: readFileSync(paths.hosts_tls_key) };
+  const tls = await hostsCertificate(api.db, api.context.secret_key);
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000, ...more }, tls);
   const origin = await app.listen({ host: '127.0.0.1', port: 0 });
   api.beforeClose(async () => {
@@ -68,7 +66,7 @@ export async function listenToRemoteHosts(
   const { database, db } = api;
   const server = { config: parsed.config, paths, database_url: database.url, secret_key, db, audit };
   return {
-    ...{ origin, cert, server },
+    ...{ origin, cert: tls.cert, server },
     join: async (name, capacity) => {
       const { token, fingerprint } = await joinWith(origin, await addHost(server, name, capacity));
       const agent = new ScriptedAgent(origin, token, fingerprint);

@@ -24,24 +24,35 @@ async function onServer(
     orgs: typeof import('../org-commands.ts');
     hosts: typeof import('../host-commands.ts');
     drains: typeof import('../drain-commands.ts');
+    ingresses: typeof import('../ingress-commands.ts');
   }) => Promise<string>,
 ): Promise<undefined> {
-  const [context, users, identities, orgs, hosts, drains] = await Promise.all([
+  const [context, users, identities, orgs, hosts, drains, ingresses] = await Promise.all([
     import('../server-context.ts'),
     import('../user-commands.ts'),
     import('../identity-commands.ts'),
     import('../org-commands.ts'),
     import('../host-commands.ts'),
     import('../drain-commands.ts'),
+    import('../ingress-commands.ts'),
   ]);
-  process.stdout.write(await work({ context, users, identities, orgs, hosts, drains }));
+  process.stdout.write(await work({ context, users, identities, orgs, hosts, drains, ingresses }));
 }
 
-/** Runs the program of npm start in this process, so that signals and exit code pass unchanged. */
-async function server(): Promise<undefined> {
+/** Runs the launcher in this process, so that signals and exit code pass unchanged. */
+async function launch(machine: 'all' | 'control-plane' | 'host'): Promise<undefined> {
   const program = join(import.meta.dirname, '..', '..', `main${extname(import.meta.filename)}`);
-  process.execve?.(process.execPath, [process.execPath, program, 'start'], readEnv());
-  throw new Error('berth server needs Node.js 24 on Linux');
+  process.execve?.(process.execPath, [process.execPath, program, 'start', machine], readEnv());
+  throw new Error('this command needs Node.js 24 on Linux');
+}
+
+/** Runs the ingress alone in this process. It prepares nothing and keeps nothing, so it needs no launcher. */
+async function ingress(): Promise<undefined> {
+  const { checkIngress } = await import('../ingress-commands.ts');
+  await checkIngress();
+  const program = join(import.meta.dirname, '..', '..', `main${extname(import.meta.filename)}`);
+  process.execve?.(process.execPath, [process.execPath, program, 'ingress'], readEnv());
+  throw new Error('berth ingress needs Node.js 24 on Linux');
 }
 
 export const SERVER_COMMANDS: readonly Command[] = [
@@ -50,7 +61,24 @@ export const SERVER_COMMANDS: readonly Command[] = [
     summary: 'run Berth on this machine until Ctrl-C, as npm start does',
     example: 'BERTH_DATA_DIR=/var/lib/berth berth server',
     on_server: true,
-    run: server,
+    run: () => launch('all'),
+  },
+  {
+    name: 'control-plane',
+    summary: 'run a control plane of a fleet on this machine until Ctrl-C, without VMs',
+    details:
+      'Any number of them run on one database. Each needs DATABASE_URL, BERTH_S3_BUCKET, BERTH_HOSTS_LISTEN and the same BERTH_SECRET_KEY.',
+    example: 'BERTH_HOSTS_LISTEN=10.0.0.2:7500 berth control-plane',
+    on_server: true,
+    run: () => launch('control-plane'),
+  },
+  {
+    name: 'host',
+    summary: 'run VMs of a fleet on this machine until Ctrl-C',
+    details: 'It needs BERTH_CONTROL_PLANE, BERTH_HOST_TOKEN_FILE and BERTH_S3_BUCKET.',
+    example: 'BERTH_CONTROL_PLANE=https://10.0.0.1:7500 BERTH_HOST_TOKEN_FILE=/etc/berth/token berth host',
+    on_server: true,
+    run: () => launch('host'),
   },
   {
     name: 'user ls',
@@ -156,7 +184,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
         context.withServer((server) => hosts.addHost(server, name, capacityOf(options))),
       );
       terminal.warn(
-        `Added ${name}. Its token works once, within 24 hours: put it into a file on that machine, set BERTH_HOST_TOKEN_FILE and BERTH_CONTROL_PLANE there, and run npm start.`,
+        `Added ${name}. Its token works once, within 24 hours: put it into a file on that machine, set BERTH_HOST_TOKEN_FILE and BERTH_CONTROL_PLANE there, and run berth host.`,
       );
     },
   },
@@ -246,6 +274,52 @@ export const SERVER_COMMANDS: readonly Command[] = [
     run: ({ args: [name = ''], options }) =>
       onServer(({ context, hosts }) =>
         context.withServer((server) => hosts.removeHost(server, name, options.flag('lost'))),
+      ),
+  },
+  {
+    name: 'ingress',
+    summary: 'hold the ports of instances on this machine until Ctrl-C, for control planes elsewhere',
+    details:
+      'It needs BERTH_CONTROL_PLANE and BERTH_INGRESS_TOKEN_FILE, needs no root, and keeps only the list of control planes in BERTH_DATA_DIR.',
+    example:
+      'BERTH_CONTROL_PLANE=https://10.0.0.1:7500 BERTH_INGRESS_TOKEN_FILE=/etc/berth/token BERTH_SSH_LISTEN=0.0.0.0 berth ingress',
+    on_server: true,
+    run: ingress,
+  },
+  {
+    name: 'ingress ls',
+    summary: 'list the processes that hold the ports of instances',
+    example: 'berth ingress ls',
+    on_server: true,
+    run: ({ terminal }) =>
+      onServer(({ context, ingresses }) =>
+        context.withServer((server) => ingresses.showIngresses(server, terminal)),
+      ),
+  },
+  {
+    name: 'ingress add',
+    args: ['NAME'],
+    summary: 'add an ingress on another machine, and print its token, which is shown only once',
+    example: 'berth ingress add front-2 > token',
+    on_server: true,
+    run: async ({ args: [name = ''], terminal }) => {
+      await onServer(({ context, ingresses }) =>
+        context.withServer((server) => ingresses.addIngress(server, name)),
+      );
+      terminal.warn(
+        `Added ${name}. Its token is shown only once: put it into a file on that machine, set BERTH_INGRESS_TOKEN_FILE and BERTH_CONTROL_PLANE there, and run berth ingress.`,
+      );
+    },
+  },
+  {
+    name: 'ingress rm',
+    args: ['NAME'],
+    summary: 'remove an ingress, and revoke its token',
+    example: 'berth ingress rm front-2',
+    on_server: true,
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, ingresses }) =>
+        context.withServer((server) => ingresses.removeIngress(server, name)),
       ),
   },
   {

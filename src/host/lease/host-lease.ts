@@ -116,7 +116,9 @@ export class HostLease {
     try {
       const kept_ms = this.#wanted_ms !== null && runningFencer(this.#options.paths) ? this.#wanted_ms : null;
       const sent_ms = bootMs();
-      const bound_ms = Math.min(RENEW_MS, (this.#wanted_ms ?? RENEW_MS * 3) / 3);
+      // Each control plane is tried within the lease.
+      const tries = client.control_planes + 2;
+      const bound_ms = Math.min(RENEW_MS, (this.#wanted_ms ?? RENEW_MS * tries) / tries);
       const { lease_ms } = await client.renewLease({ kept_ms }, bound_ms, signal);
       if (lease_ms === null) await this.#dropLease(signal);
       else await this.#keep(sent_ms, lease_ms, kept_ms, signal);

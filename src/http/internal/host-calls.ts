@@ -8,31 +8,46 @@ import { joinStreams } from '../../agent-api/join-streams.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, protocolOf, refusalBody } from '../../agent-api/protocol.ts';
 import { ROUTES } from '../../agent-api/routes.ts';
 import { AppError } from '../../lib/errors.ts';
-import type { InstanceId } from '../../lib/ids.ts';
+import type { HostId, InstanceId } from '../../lib/ids.ts';
 import { runningPlace } from '../../vms/tunnel.ts';
 import { refuseUpgrade } from '../errors.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
 import { newRequestId } from '../server/request-id.ts';
+import type { CallingHost, CallingIngress } from './admit.ts';
 import type { InternalContext } from './internal-context.ts';
-import { accepted, type CallingHost, serve } from './serve.ts';
+import { peerStream } from './peers.ts';
+import { accepted, serve } from './serve.ts';
 
 /** The ingress waits as long. */
 const TUNNEL_OPEN_MS = 5_000;
 
-type AdmitHost = (headers: IncomingHttpHeaders) => Promise<{ host: CallingHost; refusal: string | null }>;
+type Admit<Caller> = (
+  headers: IncomingHttpHeaders,
+) => Promise<{ readonly caller: Caller; readonly refusal: string | null }>;
 
 export function registerHostCalls(
   app: FastifyInstance,
-  { db, host_calls, log }: InternalContext,
-  { admit, tunnels }: { admit: AdmitHost; tunnels: boolean },
+  { db, host_calls, log, peers }: InternalContext,
+  admit: {
+    readonly host: Admit<CallingHost>;
+    readonly ingress: Admit<CallingIngress>;
+    /** On the listener for other machines. */
+    readonly far: boolean;
+  },
 ): void {
   serve(app, ROUTES.calls, async ({ host: { id }, body, request, reply }) => {
-    if (body.fresh) host_calls.failTaken(id);
+    if (body.fresh) await host_calls.failAllTaken(id);
     const protocol = protocolOf(request.headers);
-    return { calls: await host_calls.take(id, POLL_HOLD_MS, disconnectSignal(reply), protocol) };
+    const calls = await host_calls.take(id, POLL_HOLD_MS, disconnectSignal(reply), protocol);
+    reply.raw.once('finish', () => {
+      host_calls
+        .passed(id, calls)
+        .catch((error: unknown) => log.warn({ err: error }, 'calls could not be confirmed'));
+    });
+    return { calls };
   });
   serve(app, ROUTES.answerCall, async ({ host, body }) =>
-    accepted(host_calls.answer(host.id, body.id, body.answer as CallAnswer)),
+    accepted(await host_calls.answer(host.id, body.id, body.answer as CallAnswer)),
   );
   app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     socket.on('error', () => socket.destroy());
@@ -42,17 +57,31 @@ export function registerHostCalls(
   });
 
   async function accept(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
-    const { host, refusal } = await admit(request.headers);
-    if (refusal !== null) return refuse(refusal, socket);
+    const of_peer = admit.far && peers && peerStream(request.url ?? '');
+    if (of_peer) return acceptPeer(request, of_peer, { socket, head });
     const [, instance_id, port] =
       /^\/internal\/v1\/tunnels\/(inst_[0-9a-z]{26})(?:\/([1-9][0-9]{0,4}))?$/.exec(request.url ?? '') ?? [];
-    if (tunnels && instance_id !== undefined)
+    if (instance_id !== undefined) {
+      const { refusal } = await admit.ingress(request.headers);
+      if (refusal !== null) return refuse(refusal, socket);
       return tunnel(instance_id as InstanceId, port === undefined ? null : Number(port), { socket, head });
+    }
+    const { caller: host, refusal } = await admit.host(request.headers);
+    if (refusal !== null) return refuse(refusal, socket);
     const id = /^\/internal\/v1\/calls\/([0-9a-f-]{36})\/stream$/.exec(request.url ?? '')?.[1] ?? '';
     const known = request.headers.upgrade === CONSOLE_PROTOCOL && request.url === consoleStreamPath(id);
     if (!known) throw new AppError('NOT_FOUND');
-    begin(socket, head);
-    if (!host_calls.connect(host.id, id, socket)) socket.destroy();
+    if (!(await host_calls.connect(host.id, id, () => begin(socket, head)))) begin(socket, head).destroy();
+  }
+
+  /** Another control plane passes on a stream that a host has opened to it. */
+  async function acceptPeer(
+    { headers }: IncomingMessage,
+    { host_id, call_id }: { host_id: HostId; call_id: string },
+    { socket, head }: { socket: Duplex; head: Buffer },
+  ): Promise<void> {
+    if (!peers?.isPeer(headers)) throw new AppError('UNAUTHENTICATED');
+    if (!host_calls.connectOurs(host_id, call_id, () => begin(socket, head))) begin(socket, head).destroy();
   }
 
   /** Splices the ingress's stream with one to the agent of the VM's host. */
@@ -82,9 +111,11 @@ function refuse(refusal: string, socket: Duplex): void {
   );
 }
 
-function begin(socket: Duplex, head: Buffer): void {
+/** Accepts the upgrade. */
+function begin(socket: Duplex, head: Buffer): Duplex {
   socket.write(
     `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${CONSOLE_PROTOCOL}\r\n\r\n`,
   );
   if (head.length > 0) socket.unshift(head);
+  return socket;
 }

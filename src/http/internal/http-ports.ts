@@ -11,24 +11,24 @@ import { recordUse } from '../../ports/use-store.ts';
 import { addHttpBytes } from '../../usage/count-store.ts';
 import { etagOf, held } from './held.ts';
 import type { InternalContext } from './internal-context.ts';
-import { serve } from './serve.ts';
+import { serveIngress } from './serve.ts';
 
 export function registerHttpPorts(app: FastifyInstance, { db, hub, http, metrics }: InternalContext): void {
-  serve(app, ROUTES.httpRoutes, async ({ body, reply }) => {
+  serveIngress(app, ROUTES.httpRoutes, async ({ ingress, body, reply }) => {
     const read = async () => {
-      const routes = await listHttpRoutes(db, http);
+      const routes = await listHttpRoutes(db, http, ingress.host_id);
       return { etag: etagOf(routes), routes };
     };
     return held(read, body.seen, reply, (look, signal) =>
       hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
     );
   });
-  serve(app, ROUTES.authoriseHttp, ({ body }) => authoriseRequest(db, http, body));
-  serve(app, ROUTES.redeemHttpTicket, async ({ body: { hostname, ticket } }) => {
+  serveIngress(app, ROUTES.authoriseHttp, ({ body }) => authoriseRequest(db, http, body));
+  serveIngress(app, ROUTES.redeemHttpTicket, async ({ body: { hostname, ticket } }) => {
     const redeemed = await transaction(db, (tx) => redeemTicket(tx, hostname, ticket));
     return redeemed ? { outcome: 'redeemed' as const, ...redeemed } : { outcome: 'refused' as const };
   });
-  serve(app, ROUTES.reportHttp, async ({ body }) => {
+  serveIngress(app, ROUTES.reportHttp, async ({ body }) => {
     await transaction(db, async (tx) => {
       await recordUse(tx, body);
       await addHttpBytes(tx, body.ports.map(bytesOf));

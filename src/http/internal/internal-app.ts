@@ -1,20 +1,13 @@
 /**
- * The internal API, which agents and the ingress call (agent-api/routes.ts). It listens on a unix socket, and for hosts
- * on other machines on its own address over TLS; never on the public listener. Every call carries a host's token.
+ * The internal API, which agents, ingresses and other control planes call (agent-api/routes.ts). It listens on a unix socket, and
+ * for other machines on its own address over TLS; never on the public listener. Every call carries the token of a host or of an
+ * ingress, or a control plane's.
  */
-import type { IncomingHttpHeaders } from 'node:http';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import type { TSchema } from 'typebox';
 import { POLL_HOLD_MS } from '../../agent-api/client.ts';
-import {
-  AGENT_PROTOCOL,
-  PROTOCOL_HEADER,
-  protocolOf,
-  refusalBody,
-  refusalOf,
-} from '../../agent-api/protocol.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../../agent-api/protocol.ts';
 import { ROUTES } from '../../agent-api/routes.ts';
-import { hashToken } from '../../auth/tokens.ts';
 import { transaction } from '../../db/pool.ts';
 import { findStoreMark } from '../../disks/mark-store.ts';
 import { readDataKeys, readHead } from '../../disks/read-head.ts';
@@ -22,17 +15,16 @@ import { findLineage, recordBootOrder } from '../../disks/store.ts';
 import { recordDenied } from '../../egress/record-denied.ts';
 import { recordExec } from '../../execs/use-exec.ts';
 import {
-  findHostByJoinToken,
-  findHostByToken,
   isRotationDue,
   promoteNextCredential,
   setNextCredential,
   useJoinToken,
 } from '../../hosts/credential-store.ts';
 import { renewLease } from '../../hosts/lease-store.ts';
-import { recordHeartbeat, setProtocol } from '../../hosts/store.ts';
+import { recordHeartbeat } from '../../hosts/store.ts';
 import { commitGeneration } from '../../instances/commit-generation.ts';
 import { recordDisks } from '../../instances/record-disks.ts';
+import { present } from '../../lib/assert.ts';
 import { AppError } from '../../lib/errors.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import { secretsAuthority } from '../../secrets/authority.ts';
@@ -47,6 +39,7 @@ import { markUserDataGiven, readUserData } from '../../vms/user-data-store.ts';
 import { wakeVm } from '../../vms/wake-vm.ts';
 import { sendError } from '../errors.ts';
 import { endConnectionsAtClose } from '../server/end-connections.ts';
+import { admitHost, admitIngress, tokenHashIn } from './admit.ts';
 import { etagOf, held } from './held.ts';
 import { registerHostCalls } from './host-calls.ts';
 import { registerHttpPorts } from './http-ports.ts';
@@ -54,40 +47,56 @@ import { registerImageCalls } from './images.ts';
 import type { InternalContext } from './internal-context.ts';
 import { registerObjectPermissions } from './object-permissions.ts';
 import { registerOpenPort } from './open-port.ts';
-import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
+import { PEER_PATHS, registerPeers } from './peers.ts';
+import { accepted, checkedBy, serve, serveIngress } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
-/** Each SSH connection to another machine takes one. */
-const CONNECTIONS_OF_HOSTS = 20_000;
+/** Each connection of an ingress or to a host on another machine takes one. */
+const CONNECTIONS_OF_MACHINES = 20_000;
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 /** A flush of a whole, incompressible disk of 1 TiB is 177,000 segments: 30 MiB. */
 const COMMIT_LIMIT_BYTES = 64 * 1024 * 1024;
 /** Detects the end of SSH connections to a host that has vanished. */
 const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
 
-/** With `tls` it serves the agents of other machines only; without, on a unix socket, agent and ingress of this machine. */
+const OF_INGRESSES: ReadonlySet<string> = new Set(
+  Object.values(ROUTES).flatMap(({ caller, path }) => (caller === 'ingress' ? [path] : [])),
+);
+
+/** With `tls` it serves agents and ingresses of other machines only; without, on a unix socket, those of this machine. */
 export function createInternalApp(
   context: InternalContext,
-  tls: { readonly cert: Buffer; readonly key: Buffer } | null = null,
+  tls: { readonly cert: string; readonly key: string } | null = null,
 ): FastifyInstance {
   const far = tls !== null;
-  const { log } = context;
+  const { db, log } = context;
   const app = Fastify({
     loggerInstance: log as never,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BODY_LIMIT_BYTES,
     keepAliveTimeout: 65_000,
-    ...(tls ? { https: { ...tls, ...KEEP_ALIVE, minVersion: 'TLSv1.3' as const } } : {}),
+    ...(tls
+      ? { https: { cert: tls.cert, key: tls.key, ...KEEP_ALIVE, minVersion: 'TLSv1.3' as const } }
+      : {}),
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   endConnectionsAtClose(app);
   app.setValidatorCompiler(({ schema }) => checkedBy(schema as TSchema));
   app.decorateRequest('calling_host', null);
+  app.decorateRequest('calling_ingress', null);
   app.addHook('onRequest', async (request, reply) => {
     reply.header(PROTOCOL_HEADER, String(AGENT_PROTOCOL));
+    if (far && request.url.startsWith(PEER_PATHS)) {
+      if (context.peers?.isPeer(request.headers)) return undefined;
+      throw new AppError('UNAUTHENTICATED');
+    }
+    const is_ingress = OF_INGRESSES.has(request.routeOptions.url ?? '');
     const joins = request.routeOptions.url === ROUTES.join.path;
-    const { host, refusal } = await admitHost(context, request.headers, { far, joins });
-    request.calling_host = host;
+    const { caller, refusal } = is_ingress
+      ? await admitIngress(db, request.headers, far)
+      : await admitHost(db, request.headers, far, joins);
+    if ('remote' in caller) request.calling_host = caller;
+    else request.calling_ingress = caller;
     if (refusal !== null) return reply.code(426).send(refusalBody(refusal));
     return undefined;
   });
@@ -96,37 +105,18 @@ export function createInternalApp(
   registerImageCalls(app, context);
   if (far) registerCredentials(app, context);
   registerObjectPermissions(app, context);
-  if (!far) registerIngress(app, context);
-  if (!far) registerHttpPorts(app, context);
-  if (!far) registerOpenPort(app, context);
+  registerIngress(app, context);
+  registerHttpPorts(app, context);
+  registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
-  if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
+  if (far) registerPeers(app, context);
+  if (far) app.server.maxConnections = CONNECTIONS_OF_MACHINES;
   registerHostCalls(app, context, {
-    admit: (headers) => admitHost(context, headers, { far, joins: false }),
-    tunnels: !far,
+    far,
+    host: (headers) => admitHost(db, headers, far),
+    ingress: (headers) => admitIngress(db, headers, far),
   });
   return app;
-}
-
-/** The calling host, and why it is refused. Keeps its protocol version for `berth host ls`. @throws AppError UNAUTHENTICATED */
-async function admitHost(
-  { db }: InternalContext,
-  headers: IncomingHttpHeaders,
-  { far, joins }: { readonly far: boolean; readonly joins: boolean },
-): Promise<{ host: CallingHost; refusal: string | null }> {
-  const find = joins ? findHostByJoinToken : findHostByToken;
-  const token = bearerOf(headers);
-  const host = token === undefined ? undefined : await find(db, hashToken(token));
-  // The token of this machine's host is valid on the unix socket only, and that of any other host only over TLS.
-  if (!host || far !== host.remote) throw new AppError('UNAUTHENTICATED');
-  const { id, remote, is_next } = host;
-  const protocol = protocolOf(headers);
-  if (protocol !== host.protocol) await setProtocol(db, id, protocol);
-  return { host: { id, remote, is_next }, refusal: refusalOf(protocol) };
-}
-
-function bearerOf({ authorization }: IncomingHttpHeaders): string | undefined {
-  return /^Bearer (\S{1,200})$/.exec(authorization ?? '')?.[1];
 }
 
 const JOIN_REFUSED =
@@ -135,7 +125,7 @@ const JOIN_REFUSED =
 /** The credentials of hosts on other machines. */
 function registerCredentials(app: FastifyInstance, { db }: InternalContext): void {
   serve(app, ROUTES.join, async ({ host, body, request }) => {
-    const join_hash = hashToken(bearerOf(request.headers) ?? '');
+    const join_hash = present(tokenHashIn(request.headers), 'token');
     if (!(await useJoinToken(db, join_hash, Buffer.from(body.credential_sha256, 'hex'))))
       throw new AppError('UNAUTHENTICATED', { message: JOIN_REFUSED });
     return { host_id: host.id };
@@ -147,7 +137,7 @@ function registerCredentials(app: FastifyInstance, { db }: InternalContext): voi
 }
 
 function registerReports(app: FastifyInstance, context: InternalContext): void {
-  const { db, hub, host_lease_ms, secrets, public_url } = context;
+  const { db, hub, host_lease_ms, secrets, public_url, peers } = context;
   serve(app, ROUTES.lease, async ({ host, body }) => ({
     lease_ms: await renewLease(db, host.id, body.kept_ms, host_lease_ms),
   }));
@@ -156,7 +146,11 @@ function registerReports(app: FastifyInstance, context: InternalContext): void {
     await recordDisks(db, host.id, body.disks);
     if (host.is_next) await promoteNextCredential(db, host.id);
     const rotate = host.remote && (await isRotationDue(db, host.id));
-    return { host_id: host.id, ...(rotate ? { rotate } : {}) };
+    return {
+      host_id: host.id,
+      ...(peers && host.remote ? { control_planes: peers.places } : {}),
+      ...(rotate ? { rotate } : {}),
+    };
   });
   serve(app, ROUTES.poll, async ({ host, body, reply }) => {
     const read = async () => {
@@ -205,20 +199,20 @@ function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext)
   serve(app, ROUTES.dataKeys, ({ host, body }) => readDataKeys(db, disk_keys, host.id, body));
 }
 
-function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalContext): void {
-  serve(app, ROUTES.routes, async ({ body, request, reply }) => {
-    for (const { port, problem } of body.blocked) {
-      request.log.warn({ port, problem }, 'an SSH port cannot be opened');
+function registerIngress(app: FastifyInstance, { db, hub, quotas, peers }: InternalContext): void {
+  serveIngress(app, ROUTES.routes, async ({ ingress, body, request, reply }) => {
+    for (const { host, port, problem } of body.blocked) {
+      request.log.warn({ host, port, problem }, 'an SSH address cannot be opened');
     }
     const read = async () => {
-      const routes = await listRoutes(db);
+      const routes = await listRoutes(db, ingress.host_id);
       return { etag: etagOf(routes), routes };
     };
     return held(read, body.seen, reply, (look, signal) =>
       hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
     );
   });
-  serve(app, ROUTES.wake, async ({ body: { instance_id }, request }) => {
+  serveIngress(app, ROUTES.wake, async ({ body: { instance_id }, request }) => {
     try {
       return await transaction(db, (tx) => wakeVm(tx, quotas, instance_id));
     } catch (error) {
@@ -228,8 +222,8 @@ function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalCont
       return { outcome: 'refused' as const, why: untrustedText(error.message) };
     }
   });
-  serve(app, ROUTES.activity, async ({ body }) => {
-    await recordActivity(db, body);
-    return {};
+  serveIngress(app, ROUTES.activity, async ({ ingress, body }) => {
+    await recordActivity(db, ingress.id, body);
+    return peers && ingress.host_id === null ? { control_planes: peers.places } : {};
   });
 }

@@ -1,4 +1,5 @@
 import type { ObjectRequest, SignedRequest } from '../../agent-api/object-permissions.ts';
+import type { Peers } from '../../control-planes/peers.ts';
 import type { AppContext } from '../context.ts';
 
 type Shared =
@@ -20,4 +21,6 @@ export interface InternalContext extends Pick<AppContext, Shared> {
   readonly host_lease_ms: number;
   /** Signs a request to the bucket, for a host on another machine. Absent: the objects are in a folder. */
   readonly sign?: (request: ObjectRequest) => Promise<SignedRequest>;
+  /** The other control planes; absent: there can be none. */
+  readonly peers?: Pick<Peers, 'isPeer' | 'places'>;
 }

@@ -1,4 +1,4 @@
-/** Internal API: the address of a guest's TCP port, for the ingress of this machine. */
+/** Internal API: the address of a guest's TCP port on its host, for an ingress. */
 import type { FastifyInstance } from 'fastify';
 import type { OpenPortResult } from '../../agent-api/host-calls.ts';
 import type { OpenPortRequest, OpenPortResponse } from '../../agent-api/ingress-types.ts';
@@ -7,13 +7,13 @@ import { AppError } from '../../lib/errors.ts';
 import { runningPlace } from '../../vms/tunnel.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
 import type { InternalContext } from './internal-context.ts';
-import { serve } from './serve.ts';
+import { serveIngress } from './serve.ts';
 
 /** Less than the ingress waits. */
 const OPEN_MS = 5_000;
 
 export function registerOpenPort(app: FastifyInstance, context: InternalContext): void {
-  serve(app, ROUTES.openPort, async ({ body, reply }) => {
+  serveIngress(app, ROUTES.openPort, async ({ body, reply }) => {
     try {
       return await openPort(context, body, disconnectSignal(reply));
     } catch (error) {

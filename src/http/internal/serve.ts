@@ -6,26 +6,17 @@ import type { AgentRoute } from '../../agent-api/routes.ts';
 import type { Of } from '../../agent-api/schemas.ts';
 import { present } from '../../lib/assert.ts';
 import { AppError } from '../../lib/errors.ts';
-import type { HostId } from '../../lib/ids.ts';
-
-/** The host that calls. */
-export interface CallingHost {
-  readonly id: HostId;
-  /** On another machine. */
-  readonly remote: boolean;
-  /** It came with the credential that replaces the present one. */
-  readonly is_next: boolean;
-}
+import type { CallingHost, CallingIngress } from './admit.ts';
 
 declare module 'fastify' {
   interface FastifyRequest {
     calling_host: CallingHost | null;
+    calling_ingress: CallingIngress | null;
   }
 }
 
 export interface InternalCall<Body> {
   readonly body: Body;
-  readonly host: CallingHost;
   readonly request: FastifyRequest;
   readonly reply: FastifyReply;
 }
@@ -34,7 +25,33 @@ export function accepted(is_so: boolean): { outcome: 'accepted' | 'fenced' } {
   return { outcome: is_so ? 'accepted' : 'fenced' };
 }
 
+/** A call of a host. */
 export function serve<Request extends TSchema, Response extends TSchema>(
+  app: FastifyInstance,
+  route: AgentRoute<Request, Response>,
+  handle: (call: InternalCall<Of<Request>> & { readonly host: CallingHost }) => Promise<Of<Response>>,
+  limits: { readonly bodyLimit?: number } = {},
+): void {
+  register(
+    app,
+    route,
+    (call) => handle({ ...call, host: present(call.request.calling_host, 'host') }),
+    limits,
+  );
+}
+
+/** A call of an ingress. */
+export function serveIngress<Request extends TSchema, Response extends TSchema>(
+  app: FastifyInstance,
+  route: AgentRoute<Request, Response>,
+  handle: (call: InternalCall<Of<Request>> & { readonly ingress: CallingIngress }) => Promise<Of<Response>>,
+): void {
+  register(app, route, (call) =>
+    handle({ ...call, ingress: present(call.request.calling_ingress, 'ingress') }),
+  );
+}
+
+function register<Request extends TSchema, Response extends TSchema>(
   app: FastifyInstance,
   route: AgentRoute<Request, Response>,
   handle: (call: InternalCall<Of<Request>>) => Promise<Of<Response>>,
@@ -42,8 +59,7 @@ export function serve<Request extends TSchema, Response extends TSchema>(
 ): void {
   const options = { schema: { body: route.request }, ...(bodyLimit === undefined ? {} : { bodyLimit }) };
   app.post(route.path, options, async (request, reply) => {
-    const host = present(request.calling_host, 'host');
-    const answer = await handle({ body: request.body as Of<Request>, host, request, reply });
+    const answer = await handle({ body: request.body as Of<Request>, request, reply });
     // Not by Fastify: it sends no body for null, and its serialiser is slower for unions.
     return reply.type('application/json').send(JSON.stringify(answer));
   });

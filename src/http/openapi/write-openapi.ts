@@ -13,6 +13,7 @@ import { HostCalls } from '../../hosts/host-calls.ts';
 import { createLog } from '../../lib/log.ts';
 import { QUOTA_DEFAULTS } from '../../lib/quotas.ts';
 import { Sealer } from '../../lib/seal.ts';
+import { LISTEN_AT_NAMES } from '../../lib/ssh-listen.ts';
 import { Mailbox } from '../../mail/mailbox.ts';
 import { secretSealer } from '../../secrets/seal-value.ts';
 import { Outbound } from '../../webhooks/outbound/outbound.ts';
@@ -45,7 +46,7 @@ export async function openApiText(): Promise<string> {
     password_login: true,
     quotas: QUOTA_DEFAULTS,
     rate_limits: null,
-    ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
+    ssh: { hosts: ['127.0.0.1'], first_port: 22_000, last_port: 22_999, listen: LISTEN_AT_NAMES },
     http: { domain: 'apps.example.org', scheme: 'http', port: null },
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],

@@ -58,7 +58,7 @@ export function registerInstanceSsh(app: App, context: AppContext, cursors: Curs
   registerMemberKeys(app, context, cursors);
 }
 
-function registerDetails(app: App, { db, ssh }: AppContext): void {
+function registerDetails(app: App, { db }: AppContext): void {
   app.route({
     method: 'GET',
     url: '/v1/instances/:id/ssh',
@@ -75,7 +75,7 @@ function registerDetails(app: App, { db, ssh }: AppContext): void {
       const row = await findInstance(db, principal.org_id, instanceId(request.params));
       if (!row) throw new AppError('NOT_FOUND');
       const keys = await readKeySet(db, principal, row.id);
-      return connectionDetails(row, ssh.host, keys.data.length);
+      return connectionDetails(row, keys.data.length);
     },
   });
 }

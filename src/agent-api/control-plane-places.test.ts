@@ -1,0 +1,56 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { ControlPlanePlaces } from './control-plane-places.ts';
+import type { ControlPlanePlace } from './peer-types.ts';
+
+const FINGERPRINT = Array(32).fill('AB').join(':');
+const at = (n: number): ControlPlanePlace => ({ url: `https://10.0.0.${n}:7500`, fingerprint: FINGERPRINT });
+const given = { address: at(1).url, token: 'x', fingerprint: FINGERPRINT };
+
+test('a client stays with one control plane until that fails, and goes round', () => {
+  const places = new ControlPlanePlaces({ ...given, others: [at(2), at(3)] }, () => undefined);
+  const [first, used] = [places.current, [places.current.origin]];
+  const { left } = first;
+  for (let n = 0; n < 3; n++) {
+    places.leave(places.current);
+    used.push(places.current.origin);
+  }
+  assert.deepEqual(
+    used,
+    [1, 2, 3, 1].map((n) => at(n).url),
+  );
+  assert(left.signal.aborted && !first.left.signal.aborted, 'polls there ended, and new ones may begin');
+});
+
+test('calls that fail together leave one place once', () => {
+  const places = new ControlPlanePlaces({ ...given, others: [at(2), at(3)] }, () => undefined);
+  const first = places.current;
+  places.leave(first);
+  places.leave(first);
+  assert.equal(places.current.origin, at(2).url);
+});
+
+test('the given one stays known, also when others no longer list it; what is learned is reported once', () => {
+  const reported: (readonly ControlPlanePlace[])[] = [];
+  const places = new ControlPlanePlaces(given, (others) => void reported.push(others));
+  places.learn([]);
+  places.learn([at(1)]);
+  assert.deepEqual([places.count, reported], [1, []]);
+  places.learn([at(1), at(2)]);
+  places.learn([at(2), at(1)]);
+  places.leave(places.current);
+  const used = places.current;
+  places.learn([at(2), at(3)]);
+  assert.equal(places.current, used, 'it stays where it is');
+  assert.equal(places.count, 3);
+  places.learn([at(3)]);
+  assert.deepEqual([places.current.origin, used.left.signal.aborted], [at(1).url, true]);
+  assert.deepEqual(reported, [[at(2)], [at(2), at(3)], [at(3)]]);
+});
+
+test('the certificate of a known address may change', () => {
+  const places = new ControlPlanePlaces(given, () => undefined);
+  const renewed = { url: at(1).url, fingerprint: FINGERPRINT.replaceAll('AB', 'CD') };
+  places.learn([renewed]);
+  assert.equal(places.count, 2);
+});

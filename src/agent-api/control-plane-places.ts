@@ -1,0 +1,117 @@
+/**
+ * The control planes that a client knows, and the one that it uses: it stays with one until that fails, and goes on to the next.
+ * The one that it was given, maybe a balancer, is always among them. The others come from answers.
+ */
+import { Agent } from 'undici';
+import { CONTROL_PLANES_MAX, type ControlPlanePlace } from './peer-types.ts';
+import { CONNECT_MS, pinnedConnector } from './pinned-connector.ts';
+
+export interface ControlPlaneAddress {
+  /** `unix:/path/control.sock` or `http(s)://host:port`. */
+  readonly address: string;
+  /** A function where it changes. */
+  readonly token: string | (() => string);
+  /** Of the certificate that the control plane must show (`X509Certificate.fingerprint256`). */
+  readonly fingerprint?: string;
+  /** Others, as {@link ControlPlanePlaces.learn} has reported them. */
+  readonly others?: readonly ControlPlanePlace[];
+}
+
+export interface Place {
+  readonly origin: string;
+  readonly fingerprint: string | undefined;
+  readonly agent: Agent;
+  /** For renewals alone, so that no other call delays them. */
+  readonly lease: Agent;
+  readonly streams: Agent;
+  /** Aborts when the client goes on to another place: polls held here would otherwise go on for long. */
+  left: AbortController;
+}
+
+function placeAt(address: string, fingerprint: string | undefined): Place {
+  const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
+  const plain = socket === undefined ? { timeout: CONNECT_MS } : { socketPath: socket };
+  const connect = fingerprint === undefined ? plain : pinnedConnector(fingerprint);
+  return {
+    origin: socket === undefined ? address.replace(/\/$/, '') : 'http://control-plane',
+    fingerprint,
+    agent: new Agent({ connect, connections: 32 }),
+    lease: new Agent({ connect, connections: 1 }),
+    // Each upgrade keeps its connection.
+    streams: new Agent({ connect }),
+    left: new AbortController(),
+  };
+}
+
+export class ControlPlanePlaces {
+  readonly #given: Place;
+  readonly #onLearned: (others: readonly ControlPlanePlace[]) => void;
+  #places: readonly Place[];
+  #current: Place;
+
+  /** `onLearned` gets the other control planes at each change, to keep them for the next start. */
+  constructor(
+    { address, fingerprint, others = [] }: ControlPlaneAddress,
+    onLearned: (others: readonly ControlPlanePlace[]) => void,
+  ) {
+    this.#given = placeAt(address, fingerprint);
+    this.#places = [this.#given];
+    this.#current = this.#given;
+    this.#onLearned = () => undefined;
+    this.learn(others);
+    this.#onLearned = onLearned;
+  }
+
+  get current(): Place {
+    return this.#current;
+  }
+
+  get count(): number {
+    return this.#places.length;
+  }
+
+  /** It has failed: the next call goes to the next one. */
+  leave(place: Place): void {
+    if (place !== this.#current || this.#places.length === 1) return;
+    const next = (this.#places.indexOf(place) + 1) % this.#places.length;
+    this.#current = this.#places[next] ?? this.#given;
+    place.left.abort();
+    place.left = new AbortController();
+  }
+
+  /** These live. An empty list says nothing: a lone control plane is none that others reach. */
+  learn(listed: readonly ControlPlanePlace[]): void {
+    if (listed.length === 0) return;
+    const others = listed
+      .slice(0, CONTROL_PLANES_MAX)
+      .filter(
+        ({ url, fingerprint }) => url !== this.#given.origin || fingerprint !== this.#given.fingerprint,
+      );
+    const before = this.#places;
+    const kept = (url: string, fingerprint: string) =>
+      before.find((each) => each.origin === url && each.fingerprint === fingerprint);
+    const places = [
+      this.#given,
+      ...others.map(({ url, fingerprint }) => kept(url, fingerprint) ?? placeAt(url, fingerprint)),
+    ];
+    if (places.length === before.length && places.every((each) => before.includes(each))) return;
+    this.#places = places;
+    const gone = before.filter((each) => !places.includes(each));
+    if (gone.includes(this.#current)) this.#current = this.#given;
+    for (const place of gone) {
+      place.left.abort();
+      // Streams end with the VMs or callers that they serve.
+      for (const agent of [place.agent, place.lease, place.streams]) void agent.close();
+    }
+    this.#onLearned(others);
+  }
+
+  async close(): Promise<void> {
+    for (const { agent, lease, streams, left } of this.#places) {
+      left.abort();
+      await streams.destroy();
+      await lease.destroy();
+      await agent.destroy();
+    }
+  }
+}

@@ -1,0 +1,24 @@
+/** The tables of ingresses, SSH addresses, and counted requests. */
+import type { Generated } from 'kysely';
+import type { HostId, IngressId, InstanceId } from '../lib/ids.ts';
+
+export interface IngressTables {
+  /** `hosts/ingress-store.ts` */
+  ingresses: {
+    id: IngressId;
+    name: string;
+    token_hash: Buffer;
+    /** The host of the same machine; null: on another machine. */
+    host_id: HostId | null;
+    created_at: Generated<Date>;
+    protocol: Generated<number | null>;
+    watching_since: Generated<Date | null>;
+    reported_at: Generated<Date | null>;
+  };
+  /** `instances/ssh-address-store.ts` */
+  free_ssh_ports: { host: Generated<string>; port: number; quarantined_at: Date | null };
+  /** `http/rate-limits.ts` */
+  request_counts: { key: string; points: number; expire: number | null };
+  /** `hosts/slot-store.ts` */
+  host_slots: { host_id: HostId; slot: number; instance_id: InstanceId };
+}

@@ -1,0 +1,36 @@
+/**
+ * Slots: what identifies an instance's VMs on a host. Their user, TAP device and own address derive from it. An instance keeps
+ * its slot on a host for life, because its files there belong to that user; on another host it may have another.
+ */
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import type { HostId, InstanceId } from '../lib/ids.ts';
+
+/** Gives the instance a slot on the host, unless it has one: the number of its SSH port, or the lowest free one. */
+export async function keepSlot(tx: Tx, host_id: HostId, instance_id: InstanceId): Promise<void> {
+  for (;;) {
+    const kept = await tx
+      .selectFrom('host_slots')
+      .select('slot')
+      .where('host_id', '=', host_id)
+      .where('instance_id', '=', instance_id)
+      .executeTakeFirst();
+    if (kept) return;
+    // A concurrent placement may choose the same slot. This one then waits for that transaction, and chooses again.
+    await sql`
+      insert into host_slots (host_id, instance_id, slot)
+      select ${host_id}, i.id, free.slot
+      from instances i, lateral (
+        select slot, slot = i.ssh_port as preferred from (
+          select i.ssh_port as slot
+          union select 1
+          union select slot + 1 from host_slots where host_id = ${host_id} and slot < 65535
+        ) candidates
+        where not exists (
+          select from host_slots taken where taken.host_id = ${host_id} and taken.slot = candidates.slot)
+        order by preferred desc, slot limit 1
+      ) free
+      where i.id = ${instance_id}
+      on conflict do nothing`.execute(tx);
+  }
+}

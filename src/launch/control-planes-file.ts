@@ -1,0 +1,39 @@
+/** The control planes that a host or an ingress of a fleet knows, kept for its next start: the one that it was given may be down then. */
+import { readFile, rename, writeFile } from 'node:fs/promises';
+import { Type } from 'typebox';
+import { fits } from '../agent-api/check.ts';
+import { CONTROL_PLANES_MAX, ControlPlanePlace } from '../agent-api/peer-types.ts';
+import type { Paths } from '../config/paths.ts';
+import type { Log } from '../lib/log.ts';
+
+type File = Pick<Paths, 'control_planes'>;
+
+const Kept = Type.Array(ControlPlanePlace, { maxItems: CONTROL_PLANES_MAX });
+
+/** Empty when nothing readable is kept: the given one tells them again. */
+export async function readControlPlanes({ control_planes }: File): Promise<readonly ControlPlanePlace[]> {
+  try {
+    const kept: unknown = JSON.parse(await readFile(control_planes, 'utf8'));
+    return fits(Kept, kept) ? (kept as ControlPlanePlace[]) : [];
+  } catch {
+    return [];
+  }
+}
+
+/** Keeps each list that it gets, one after the other. */
+export function keepControlPlanes(
+  { control_planes }: File,
+  log: Log,
+): (known: readonly ControlPlanePlace[]) => void {
+  let last = Promise.resolve();
+  const write = async (known: readonly ControlPlanePlace[]) => {
+    await writeFile(`${control_planes}.new`, `${JSON.stringify(known)}\n`, { mode: 0o600 });
+    await rename(`${control_planes}.new`, control_planes);
+  };
+  return (known) => {
+    log.info({ urls: known.map(({ url }) => url) }, 'the control planes that can be used');
+    last = last
+      .then(() => write(known))
+      .catch((error: unknown) => log.warn({ err: error }, 'the list of control planes could not be kept'));
+  };
+}

@@ -1,0 +1,158 @@
+/** Several control planes on one database: each serves every host, whichever it is connected to, and any may be killed. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { after, before, describe, test } from 'node:test';
+import { WebSocket } from 'ws';
+import { claimForKey } from '../../src/control-planes/secret-key.ts';
+import { migrate } from '../../src/db/migrate.ts';
+import { openPool } from '../../src/db/pool.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
+import { AnsweringHost } from '../support/answering-host.ts';
+import { Balancer, type ControlPlaneProcess, FleetLab, untilKnown } from '../support/fleet-lab.ts';
+import type { Answer } from '../support/rest-client.ts';
+import { ScriptedAgent } from '../support/scripted-agent.ts';
+import { until } from '../support/waiting.ts';
+
+interface Ran {
+  readonly stdout: string;
+  readonly error?: { readonly code: string; readonly message: string };
+}
+
+const CALLS = 20;
+
+/** 200, or why not. */
+const saying = ({ status, body }: Answer<Ran>) => body.error?.message ?? status;
+
+describe('two control planes', { timeout: 600_000 }, () => {
+  let lab: FleetLab;
+  let a: ControlPlaneProcess;
+  let b: ControlPlaneProcess;
+  let agent: ScriptedAgent;
+  let host: AnsweringHost;
+  let id: InstanceId;
+
+  const exec = (at: ControlPlaneProcess, command: string, of: InstanceId = id): Promise<Answer<Ran>> =>
+    at.client.request<Ran>('POST', `/v1/instances/${of}/vm/exec`, { command: [command] });
+
+  /** The text that comes back from a stream of the API, through the host. */
+  async function echoed(at: ControlPlaneProcess, path: string, text: string): Promise<string> {
+    const headers = { authorization: `Bearer ${at.client.token}` };
+    const socket = new WebSocket(`ws://127.0.0.1:${at.port}/v1/instances/${id}/vm/${path}`, { headers });
+    await once(socket, 'open');
+    socket.send(Buffer.from(text));
+    let got = '';
+    while (got.length < text.length) got += String((await once(socket, 'message'))[0]);
+    const closed = once(socket, 'close');
+    socket.close();
+    await closed;
+    return got;
+  }
+
+  before(async () => {
+    lab = await FleetLab.start();
+    a = await lab.controlPlane();
+    b = await lab.controlPlane();
+    agent = await lab.host('rack-1', a.hosts_port);
+    await untilKnown(agent, 2);
+    host = new AnsweringHost(agent);
+    id = await lab.running(a, agent, 'first');
+  });
+  after(async () => {
+    await host?.close();
+    await lab?.dispose();
+  });
+
+  test('a host learns of all of them by its heartbeat', () => {
+    assert.equal(agent.client.control_planes, 2);
+  });
+
+  test('commands, console, metrics and ports work at the one that the host is not connected to', async () => {
+    for (const at of [a, b]) {
+      const { status, body } = await exec(at, `at ${at.port}`);
+      assert.deepEqual([status, body.stdout], [200, `ran at ${at.port}`]);
+      const log = await at.client.request<string>('GET', `/v1/instances/${id}/vm/console`);
+      assert.equal(log.status, 200, at.output());
+      const metrics = await at.client.request('GET', `/v1/instances/${id}/vm/metrics`);
+      assert.equal(metrics.status, 200);
+      assert.equal(await echoed(at, 'forward?port=5432', 'through the guest'), 'through the guest');
+      const { ticket } = await at.client.expect<{ ticket: string }>(
+        201,
+        'POST',
+        `/v1/instances/${id}/vm/console/ticket`,
+      );
+      assert.equal(await echoed(at, `console/stream?ticket=${ticket}`, 'line'), 'line');
+    }
+  });
+
+  test('each of many calls at both is run once', async () => {
+    const from = host.ran.length;
+    const answers = await Promise.all(
+      Array.from({ length: CALLS }, (_, n) => exec(n % 2 === 0 ? a : b, `once ${n}`)),
+    );
+    assert.deepEqual(answers.map(saying), Array(CALLS).fill(200));
+    const ran = host.ran.slice(from);
+    assert.equal(ran.length, CALLS);
+    assert.equal(new Set(ran).size, CALLS);
+  });
+
+  test('a host that reaches them by a balancer serves both', async (t) => {
+    const balancer = await Balancer.open([a.hosts_port, b.hosts_port]);
+    t.after(() => balancer.close());
+    const { token, fingerprint } = await lab.token('rack-2');
+    const behind = new ScriptedAgent(`https://127.0.0.1:${balancer.port}`, token, fingerprint);
+    const other = new AnsweringHost(behind);
+    t.after(async () => {
+      await other.close();
+      await behind.close();
+    });
+    await behind.connect();
+    await lab.database.db.updateTable('hosts').set({ draining: true }).where('name', '=', 'rack-1').execute();
+    const there = await lab.running(a, behind, 'second');
+    await lab.database.db.updateTable('hosts').set({ draining: false }).execute();
+    const answers = await Promise.all(
+      Array.from({ length: CALLS }, (_, n) => exec(n % 2 === 0 ? a : b, `balanced ${n}`, there)),
+    );
+    assert.deepEqual(answers.map(saying), Array(CALLS).fill(200));
+    assert.equal(other.ran.length, CALLS);
+    assert.deepEqual([...balancer.passed.keys()].sort(), [a.hosts_port, b.hosts_port].sort());
+  });
+
+  test('one is killed while calls run through it: each caller retries at most once, and no call runs twice', async () => {
+    const answer = host.hold('slow');
+    const from = host.ran.length;
+    // The host is connected to a. These callers are at b.
+    const slow = Array.from({ length: CALLS }, (_, n) => exec(b, `slow ${n}`));
+    await until('the host has them all', () => host.ran.length - from === CALLS);
+    await a.kill();
+    answer();
+    const first = await Promise.all(slow);
+    // The host gives its answers to the other one.
+    assert.deepEqual(first.map(saying), Array(CALLS).fill(200));
+    const retried = await exec(b, 'after the kill');
+    assert.equal(retried.status, 200, retried.body.error?.message);
+    const ran = host.ran.slice(from);
+    assert.equal(new Set(ran).size, ran.length);
+  });
+
+  test('another one, started later, serves the host at once', async () => {
+    const c = await lab.controlPlane();
+    await untilKnown(agent, 3);
+    const { status, body } = await exec(c, 'at a new one');
+    assert.deepEqual([status, body.stdout], [200, 'ran at a new one']);
+    await c.kill();
+  });
+
+  test('one with another secret key is refused, also where nothing is stored yet', async () => {
+    const url = await lab.database.createEmpty('young');
+    await migrate(url);
+    const db = openPool(url, () => undefined);
+    await claimForKey(db, randomBytes(32));
+    await db.destroy();
+    const settings = { ...(await lab.settings()), DATABASE_URL: url };
+    const { child, output } = lab.run(settings, 'start', 'control-plane');
+    const [code] = await once(child, 'exit');
+    assert.equal(code, 2, output());
+    assert.match(output(), /BERTH_SECRET_KEY: is not the key that this database was made with/);
+  });
+});

@@ -1,0 +1,92 @@
+/** An ingress that knows two control planes: it serves on when the one that it uses is killed. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { writeFileSync } from 'node:fs';
+import { connect, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { joinStreams } from '../../src/agent-api/join-streams.ts';
+import { composeJoinToken } from '../../src/agent-api/join-token.ts';
+import { hashToken, INGRESS_PREFIX, newToken } from '../../src/auth/tokens.ts';
+import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
+import { insertIngress } from '../../src/hosts/ingress-store.ts';
+import { type ControlPlaneProcess, FleetLab, untilKnown } from '../support/fleet-lab.ts';
+import { ownPort } from '../support/own-ports.ts';
+import type { ScriptedAgent } from '../support/scripted-agent.ts';
+import { target } from '../support/sockets.ts';
+import { until } from '../support/waiting.ts';
+
+/** The ingress's loopback address of its own. */
+const FRONT = '127.0.0.3';
+const ssh_port = await ownPort();
+let lab: FleetLab;
+let a: ControlPlaneProcess;
+let b: ControlPlaneProcess;
+let agent: ScriptedAgent;
+let output: () => string;
+
+before(async () => {
+  lab = await FleetLab.start();
+  const ssh = { BERTH_SSH_HOST: 'ssh.example.org', BERTH_SSH_PORTS: `${ssh_port}-${ssh_port}` };
+  a = await lab.controlPlane(ssh);
+  b = await lab.controlPlane(ssh);
+  agent = await lab.host('rack-1', b.hosts_port);
+  await untilKnown(agent, 2);
+  await lab.running(b, agent, 'first');
+  const token = newToken(INGRESS_PREFIX);
+  assert(await insertIngress(lab.database.db, 'front', hashToken(token)));
+  const { cert } = await hostsCertificate(lab.database.db, lab.secret_key);
+  const token_path = join(lab.folder, 'ingress-token');
+  writeFileSync(token_path, composeJoinToken(token, cert), { mode: 0o600 });
+  const settings = {
+    PATH: process.env['PATH'] ?? '',
+    BERTH_DATA_DIR: join(lab.folder, 'ingress'),
+    BERTH_CONTROL_PLANE: `https://127.0.0.1:${a.hosts_port}`,
+    BERTH_INGRESS_TOKEN_FILE: token_path,
+    BERTH_SSH_LISTEN: FRONT,
+    BERTH_HTTP_LISTEN: `${FRONT}:${ssh_port + 1}`,
+  };
+  ({ output } = lab.run(settings, 'ingress'));
+});
+after(() => lab?.dispose());
+
+async function isOpen(): Promise<Socket | undefined> {
+  const socket = connect({ host: FRONT, port: ssh_port, allowHalfOpen: true });
+  socket.on('error', () => undefined);
+  return once(socket, 'connect').then(
+    () => socket,
+    () => undefined,
+  );
+}
+
+test('when its control plane is killed, connections go through the other one', async (t) => {
+  const sshd = await target(t, (socket) => socket.pipe(socket));
+  const echoes = async (text: string) => {
+    const socket = await until('the port is open', isOpen);
+    t.after(() => socket.destroy());
+    const { id } = await agent.nextCall('ssh');
+    const port = Number(sshd.split(':')[1]);
+    joinStreams(
+      await agent.client.openConsole(id),
+      connect({ host: '127.0.0.1', port, allowHalfOpen: true }),
+    );
+    const answered = once(socket, 'data');
+    socket.write(text);
+    return String((await answered)[0]);
+  };
+  assert.equal(await echoes('by the first'), 'by the first');
+  await until('it knows both', () => output().includes('the control planes that can be used'));
+  const killed_at_ms = Date.now();
+  await a.kill();
+  assert.equal((await b.client.request('GET', '/v1/instances')).status, 200);
+  // Its first call finds the killed one; the retry goes to the other.
+  await until('it has gone on', async () => {
+    const row = await lab.database.db
+      .selectFrom('ingresses')
+      .select('reported_at')
+      .where('name', '=', 'front')
+      .executeTakeFirstOrThrow();
+    return row.reported_at !== null && row.reported_at.getTime() > killed_at_ms;
+  });
+  assert.equal(await echoes('by the other'), 'by the other');
+});
