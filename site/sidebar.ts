@@ -66,6 +66,7 @@ export const SIDEBAR: readonly Part[] = [
       ['OpenID Connect', 'docs/sign-in.md'],
       ['Backups', 'docs/backup.md'],
       ['Several hosts', 'docs/fleet.md'],
+      ['PostgreSQL', 'docs/operating/postgresql.md'],
       ['Security', 'SECURITY.md'],
     ],
   },

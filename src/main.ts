@@ -13,6 +13,8 @@ import { shutdownSignal } from './roles/shutdown.ts';
 
 const ROLES = ['start', 'control-plane', 'agent', 'ingress'] as const;
 type Role = (typeof ROLES)[number];
+/** Of a control plane of a fleet, where `berth migrate` upgrades the database. Otherwise it does so itself. */
+const MIGRATED = '--migrated';
 
 const SUPERVISED = (['control-plane', 'agent', 'ingress'] as const).map((name) => ({
   name,
@@ -20,7 +22,7 @@ const SUPERVISED = (['control-plane', 'agent', 'ingress'] as const).map((name) =
   ...(name === 'agent' ? { env: AGENT_ENV } : {}),
 }));
 
-async function run(role: Role): Promise<number> {
+async function run(role: Role, migrates: boolean): Promise<number> {
   const env = readEnv();
   const config = configOrRefuse(env, process.cwd());
   const { log_file } = pathsIn(config.data_dir);
@@ -47,7 +49,7 @@ async function run(role: Role): Promise<number> {
       });
     case 'control-plane': {
       const { runControlPlane } = await import('./roles/control-plane.ts');
-      await runControlPlane({ config, log, say, signal: shutdownSignal() });
+      await runControlPlane({ config, log, say, signal: shutdownSignal(), migrates });
       return 0;
     }
     case 'agent': {
@@ -80,10 +82,12 @@ async function main(): Promise<void> {
   // If the reader of the pipe has ended or the terminal was closed, output is lost and the work continues.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
   const role = ROLES.find((each) => each === process.argv[2]);
-  if (!role || process.argv.length > 3) {
-    throw new StartError(`usage: main.ts ${ROLES.join('|')}`);
+  const options = process.argv.slice(3);
+  const migrated = role === 'control-plane' && options[0] === MIGRATED;
+  if (!role || options.length > (migrated ? 1 : 0)) {
+    throw new StartError(`usage: main.ts ${ROLES.join('|')}, or control-plane ${MIGRATED}`);
   }
-  process.exit(await run(role));
+  process.exit(await run(role, !migrated));
 }
 
 main().catch((error: unknown) => {

@@ -24,6 +24,7 @@ import type { EgressTables } from './egress-tables.ts';
 import type { ExecTables } from './exec-tables.ts';
 import type { HttpTables } from './http-tables.ts';
 import type { IdentityTables } from './identity-tables.ts';
+import type { ReaderTables } from './reader-tables.ts';
 import type { SecretTables } from './secret-tables.ts';
 import type { UsageTables } from './usage-tables.ts';
 import type { VmTables } from './vm-tables.ts';
@@ -74,6 +75,7 @@ export interface Database
     HttpTables,
     IdentityTables,
     SecretTables,
+    ReaderTables,
     UsageTables,
     VmTables,
     WebhookTables {

@@ -15,7 +15,7 @@ import { httpEndpoint } from '../config/http-url.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import type { Address, Setting } from '../config/settings.ts';
 import { weakSettings } from '../config/weak-settings.ts';
-import { MigrationError, migrate } from '../db/migrate.ts';
+import { MigrationError, migrate, requireMigrated } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool, transaction } from '../db/pool.ts';
 import { dataKeysOpen, diskKeys } from '../disks/data-keys.ts';
@@ -63,16 +63,24 @@ export interface ControlPlaneOptions {
   readonly log: Log;
   readonly say: Say;
   readonly signal: AbortSignal;
+  /** The launcher's control plane brings the database up to date; one of a fleet requires that `berth migrate` did. */
+  readonly migrates: boolean;
 }
 
 /** Runs until `signal` aborts. @throws StartError for what the operator must fix */
-export async function runControlPlane({ config, log, say, signal }: ControlPlaneOptions): Promise<void> {
+export async function runControlPlane({
+  config,
+  log,
+  say,
+  signal,
+  migrates,
+}: ControlPlaneOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
   const secrets = await readSecrets(paths, config.secret_key);
   const { database_url } = config;
   if (database_url === null)
     throw new StartError('DATABASE_URL: is not set; the control plane needs a database');
-  await bringUpToDate(database_url);
+  await refuseUnlessUpToDate(database_url, migrates);
   const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
   const hub = new NotifyHub(database_url, log);
   const store = ownStore(knownMarks(db), await openStore({ s3: config.s3, folder: paths.objects, log }));
@@ -122,9 +130,10 @@ async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
   }
 }
 
-async function bringUpToDate(database_url: string): Promise<void> {
+async function refuseUnlessUpToDate(database_url: string, migrates: boolean): Promise<void> {
   try {
-    await migrate(database_url);
+    if (migrates) await migrate(database_url);
+    else await requireMigrated(database_url);
   } catch (error) {
     if (error instanceof MigrationError)
       throw new StartError(`database: ${error.message}`, 2, { cause: error });

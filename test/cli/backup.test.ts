@@ -112,7 +112,13 @@ describe('berth backup and restore-backup', () => {
     let heads: { instance_id: string; commit_id: string }[] = [];
     const HEADS = 'select instance_id, commit_id::text from disks order by 1';
     const made = await makeBackup({
-      ...{ folder: saved, database_url: api.database.url, paths, secret_key: api.context.secret_key },
+      ...{
+        folder: saved,
+        db: api.db,
+        database_url: api.database.url,
+        paths,
+        secret_key: api.context.secret_key,
+      },
       ...{ with_key: true, store, signal: new AbortController().signal },
       onProgress: () => undefined,
       afterDatabase: async () => {

@@ -139,6 +139,7 @@ test('commands for users speak HTTP through the client only; only commands on th
       'identity-commands',
       'image-commands',
       'host-commands',
+      'database-commands',
       'server-context',
     ],
     ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands', 'qemu-img'],
