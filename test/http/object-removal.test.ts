@@ -39,11 +39,12 @@ async function deleted(): Promise<{ id: InstanceId; key: string }> {
 }
 const known = async (key: string) =>
   (await db.selectFrom('segments').select('key').where('key', '=', key).execute()).length > 0;
-const changed = (change: Partial<Record<'list' | 'delete', unknown>>) =>
-  Object.create(
-    store,
-    Object.fromEntries(Object.entries(change).map(([name, value]) => [name, { value }])),
-  ) as FolderStore;
+const changed = (change: Partial<Pick<FolderStore, 'list' | 'delete'>>) =>
+  ({
+    list: (prefix: string) => store.list(prefix),
+    delete: (key: string) => store.delete(key),
+    ...change,
+  }) as Partial<FolderStore> as FolderStore;
 
 test('two control planes that delete one instance at once delete it whole, and count its use once', async () => {
   const { id, key } = await deleted();
