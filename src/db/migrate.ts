@@ -37,23 +37,24 @@ export class MigrationError extends Error {
 export interface AppliedMigration {
   readonly name: string;
   readonly sha256: string;
-  /** The migration that a program must know to use the database; null: any program may. Absent: this one. */
+  /** The migration that a program must know to use the database. Null or absent: this one. */
   readonly needs?: string | null;
 }
 
 interface Migration extends AppliedMigration {
   readonly text: string;
-  readonly needs: string | null;
+  readonly needs: string;
 }
 
-function neededAfter(name: string, text: string): string | null {
+/** Every program knows the first migration. */
+function neededAfter(name: string, text: string, every: string): string {
   const [first = ''] = text.split('\n', 1);
   const [, expands, after] = STEP.exec(first) ?? [];
   if (expands === undefined && after === undefined && /^-- *(expand|contract)/i.test(first))
     throw new MigrationError(
       `${name}: its first line is neither "-- expand" nor "-- contract after NAME.sql"`,
     );
-  return expands === undefined ? (after ?? name) : null;
+  return expands === undefined ? (after ?? name) : every;
 }
 
 function readMigrations(dir: string): Migration[] {
@@ -67,7 +68,7 @@ function readMigrations(dir: string): Migration[] {
       name,
       text,
       sha256: createHash('sha256').update(text).digest('hex'),
-      needs: neededAfter(name, text),
+      needs: neededAfter(name, text, names[0] ?? name),
     };
   });
 }
@@ -140,9 +141,7 @@ export function refuseUnknown(
   applied: readonly AppliedMigration[],
 ): void {
   const by_name = new Map(known.map(({ name, sha256 }) => [name, sha256]));
-  const refusing = applied.find(({ name, needs = name }) => {
-    return !by_name.has(name) && needs !== null && !by_name.has(needs);
-  });
+  const refusing = applied.find(({ name, needs }) => !by_name.has(name) && !by_name.has(needs ?? name));
   if (refusing) {
     throw new MigrationError(
       `the database was made by another version of Berth (migration ${refusing.name} is unknown): use that version, or another data folder`,
