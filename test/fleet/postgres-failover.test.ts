@@ -17,9 +17,8 @@ const LOAD = fileURLToPath(import.meta.resolve('../support/failover-load.ts'));
 const ROUNDS = Number(process.env['BERTH_TEST_FAILOVERS'] ?? 2);
 /** Writes acknowledged before a fault, and by the next leader. */
 const WRITES = 100;
-/** With a time to live of 5 s, and 8 s to notice that a server is silent. */
-const GAP_MS = 30_000;
 
+const seconds = (ms: number) => `${(ms / 1_000).toFixed(1)} s`;
 const missing = patroniMissing();
 const only = missing === null ? THOROUGH : { skip: missing };
 
@@ -44,7 +43,8 @@ function startLoad(t: TestContext, cluster: PatroniCluster): Load {
   };
 }
 
-const isWrite = (line: Line): line is Extract<Line, { at_ms: number }> => 'at_ms' in line;
+type Write = Exclude<Extract<Line, { at_ms: number }>, { kind: 'failure' }>;
+const isWrite = (line: Line): line is Write => line.kind !== 'failure' && line.kind !== 'wrong';
 
 type Named = Extract<Line, { name: string }>;
 const isNamed = (line: Line): line is Named => line.kind === 'account' || line.kind === 'instance';
@@ -61,8 +61,8 @@ function longestGap(lines: readonly Line[], from_ms: number): number {
   return Math.max(...times.slice(1).map((at, i) => at - (times[i] ?? at)));
 }
 
-/** Strikes the leader, and waits until another node serves. Returns the gap. */
-async function failOver(cluster: PatroniCluster, { lines }: Load, fault: Fault): Promise<number> {
+/** Strikes the leader, and waits until another node serves. Returns what happened, in words. */
+async function failOver(cluster: PatroniCluster, { lines }: Load, fault: Fault): Promise<string> {
   const count = () => lines.filter(isWrite).length;
   const before = count();
   await until('the load writes', () => count() > before + WRITES);
@@ -73,12 +73,14 @@ async function failOver(cluster: PatroniCluster, { lines }: Load, fault: Fault):
     const now = cluster.leader();
     return now !== undefined && now !== leader;
   });
+  const led_ms = Date.now() - began;
   const after = count();
   await until('it takes writes', () => count() > after + WRITES);
   const gap_ms = longestGap(lines, began);
   cluster.heal(leader, fault);
   await cluster.untilHealthy();
-  return gap_ms;
+  const failed = lines.filter((line) => line.kind === 'failure' && line.at_ms >= began).length;
+  return `another node led after ${seconds(led_ms)}, no write for ${seconds(gap_ms)}, ${failed} attempts failed`;
 }
 
 /** Every acknowledged write is there, once. */
@@ -131,9 +133,7 @@ test(
     await until('it is ready', () => load.lines.some(({ kind }) => kind === 'ready'));
     for (let round = 0; round < ROUNDS; round++) {
       for (const fault of FAULTS) {
-        const gap_ms = await failOver(cluster, load, fault);
-        t.diagnostic(`leader ${fault}: no write for ${(gap_ms / 1000).toFixed(1)} s`);
-        assert(gap_ms < GAP_MS, `${fault}: ${gap_ms} ms without a write`);
+        t.diagnostic(`leader ${fault}: ${await failOver(cluster, load, fault)}`);
       }
     }
     await load.end();

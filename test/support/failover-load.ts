@@ -30,7 +30,7 @@ export type Line =
       readonly commit_id: string;
       readonly at_ms: number;
     }
-  | { readonly kind: 'failure'; readonly what: string; readonly took_ms: number }
+  | { readonly kind: 'failure'; readonly what: string; readonly took_ms: number; readonly at_ms: number }
   /** An answer that no caller should get. */
   | { readonly kind: 'wrong'; readonly what: string }
   | { readonly kind: 'ready' | 'end'; readonly at_ms: number };
@@ -70,7 +70,12 @@ async function acknowledged<T>(
     const answer = await api.as(token).post<ErrorBody>(path, json, { headers });
     if (answer.status < 300) return answer.body as T;
     if (mayRepeat(answer))
-      say({ kind: 'failure', what: answer.body.error.code, took_ms: performance.now() - began });
+      say({
+        kind: 'failure',
+        what: answer.body.error.code,
+        took_ms: performance.now() - began,
+        at_ms: now(),
+      });
     else say({ kind: 'wrong', what: `${path}: ${answer.status} ${answer.text}` });
     await sleep(PAUSE_MS);
   }
@@ -87,7 +92,12 @@ async function committed(clients: readonly ControlPlaneClient[], commit: CommitR
       say({ kind: 'wrong', what: `commit ${generation} of ${instance_id}: ${outcome}` });
       return;
     } catch (error) {
-      say({ kind: 'failure', what: `commit: ${String(error)}`, took_ms: performance.now() - began });
+      say({
+        kind: 'failure',
+        what: `commit: ${String(error)}`,
+        took_ms: performance.now() - began,
+        at_ms: now(),
+      });
       await sleep(PAUSE_MS);
     }
   }
