@@ -67,6 +67,7 @@ export const SIDEBAR: readonly Part[] = [
       ['Backups', 'docs/backup.md'],
       ['Several hosts', 'docs/fleet.md'],
       ['Hosts', 'docs/operating/hosts.md'],
+      ['PostgreSQL', 'docs/operating/postgresql.md'],
       ['Security', 'SECURITY.md'],
     ],
   },

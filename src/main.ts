@@ -14,15 +14,21 @@ import { shutdownSignal } from './roles/shutdown.ts';
 
 const ROLES = ['start', 'control-plane', 'agent', 'ingress'] as const;
 type Role = (typeof ROLES)[number];
+/** Of a control plane of a fleet, where `berth migrate` upgrades the database. Otherwise it does so itself. */
+const MIGRATED = '--migrated';
 
 const supervised = (machine: Machine) =>
   ROLES_OF[machine].map((name) => ({
     name,
-    args: [...(name === 'agent' ? AGENT_FLAGS : []), import.meta.filename, name],
+    args: [
+      ...(name === 'agent' ? AGENT_FLAGS : []),
+      ...[import.meta.filename, name],
+      ...(machine === 'control-plane' ? [MIGRATED] : []),
+    ],
     ...(name === 'agent' ? { env: AGENT_ENV } : {}),
   }));
 
-async function run(role: Role, machine: Machine): Promise<number> {
+async function run(role: Role, machine: Machine, migrates: boolean): Promise<number> {
   const env = readEnv();
   const config = configOrRefuse(env, process.cwd());
   const { log_file } = pathsIn(config.data_dir);
@@ -50,7 +56,7 @@ async function run(role: Role, machine: Machine): Promise<number> {
       });
     case 'control-plane': {
       const { runControlPlane } = await import('./roles/control-plane.ts');
-      await runControlPlane({ config, log, say, signal: shutdownSignal() });
+      await runControlPlane({ config, log, say, signal: shutdownSignal(), migrates });
       return 0;
     }
     case 'agent': {
@@ -82,13 +88,17 @@ async function main(): Promise<void> {
   leaveMemoryOutOfCoreDumps();
   // If the reader of the pipe has ended or the terminal was closed, output is lost and the work continues.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
-  const [, , asked, on = 'all', ...more] = process.argv;
+  const [, , asked, option, ...more] = process.argv;
   const role = ROLES.find((each) => each === asked);
-  const machine = MACHINES.find((each) => each === on);
-  if (!role || !machine || more.length > 0 || (machine !== 'all' && role !== 'start')) {
-    throw new StartError(`usage: main.ts ${ROLES.join('|')}, or main.ts start ${MACHINES.join('|')}`);
+  const migrated = role === 'control-plane' && option === MIGRATED;
+  const machine = MACHINES.find((each) => each === ((role === 'start' && option) || 'all'));
+  const understood = option === undefined || role === 'start' || migrated;
+  if (!role || !machine || !understood || more.length > 0) {
+    throw new StartError(
+      `usage: main.ts ${ROLES.join('|')}, main.ts start ${MACHINES.join('|')}, or main.ts control-plane ${MIGRATED}`,
+    );
   }
-  process.exit(await run(role, machine));
+  process.exit(await run(role, machine, !migrated));
 }
 
 main().catch((error: unknown) => {

@@ -1,6 +1,6 @@
 /** The tables whose rows are saved and loaded, ordered so that referenced tables come first. */
-import pg from 'pg';
-import { connectionOptions } from '../db/pool.ts';
+import type pg from 'pg';
+import { connect } from '../db/connect.ts';
 import { assert } from '../lib/assert.ts';
 
 export interface DataTable {
@@ -15,8 +15,8 @@ export interface DataTable {
   readonly identities: readonly string[];
 }
 
-/** The applied migrations are saved separately. */
-const APART = 'schema_migrations';
+/** The applied migrations are saved separately; readers of objects, such as the backup itself, not at all. */
+const APART = ['schema_migrations', 'object_readers'];
 
 const TABLES = `
   select c.relname as name,
@@ -31,7 +31,7 @@ const TABLES = `
       join pg_attribute a on a.attnum = p.attnum
       where k.conrelid = c.oid and k.contype = 'p' and a.attrelid = c.oid order by p.place) as key
   from pg_class c
-  where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and c.relname <> $1
+  where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and c.relname <> all($1)
   order by c.relname collate "C"`;
 
 const REFERENCES = `
@@ -64,8 +64,7 @@ export const PLAIN_TEXT_SETTINGS = `
 
 /** The number of tables in our schema. */
 export async function queryTableCount(url: string): Promise<number> {
-  const client = new pg.Client(connectionOptions(url));
-  await client.connect();
+  const client = await connect(url);
   try {
     const { rows } = await client.query<{ count: number }>(
       `select count(*)::int as count from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')`,

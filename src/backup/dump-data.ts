@@ -6,8 +6,8 @@
  *     {"sequences":[{"table":…,"column":…,"last":…}]}      {"complete":true,"rows":…}
  */
 import pg from 'pg';
+import { connect } from '../db/connect.ts';
 import { type AppliedMigration, appliedMigrations } from '../db/migrate.ts';
-import { connectionOptions } from '../db/pool.ts';
 import { type DataTable, dataTables, PLAIN_TEXT_SETTINGS } from './data-tables.ts';
 
 /** Rows held in memory at once. */
@@ -23,9 +23,7 @@ export interface Snapshot {
 
 /** `work` reads one consistent snapshot. Writers are not blocked. */
 export async function withSnapshot<T>(url: string, work: (snapshot: Snapshot) => Promise<T>): Promise<T> {
-  const client = new pg.Client(connectionOptions(url, 0));
-  client.on('error', () => undefined);
-  await client.connect();
+  const client = await connect(url, { statement_timeout_ms: 0 });
   try {
     await client.query('begin isolation level repeatable read read only');
     const result = await work(await snapshotOf(client));
@@ -40,7 +38,7 @@ async function snapshotOf(client: pg.Client): Promise<Snapshot> {
   await client.query(PLAIN_TEXT_SETTINGS);
   const migrations = await appliedMigrations(client);
   return {
-    migrations,
+    migrations: migrations.map(({ name, sha256 }) => ({ name, sha256 })),
     lines: () => lines(client),
     query: async <Row extends pg.QueryResultRow>(text: string) => (await client.query<Row>(text)).rows,
   };

@@ -1,6 +1,6 @@
 /** Loads the rows that `dump-data.ts` wrote into empty tables, in one transaction. */
 import pg from 'pg';
-import { connectionOptions } from '../db/pool.ts';
+import { connect } from '../db/connect.ts';
 import { type DataTable, dataTables, PLAIN_TEXT_SETTINGS } from './data-tables.ts';
 import type { SavedSequence } from './dump-data.ts';
 
@@ -17,9 +17,7 @@ export class DataError extends Error {
  * @throws DataError
  */
 export async function loadData(url: string, lines: AsyncIterable<string>): Promise<number> {
-  const client = new pg.Client(connectionOptions(url, 0));
-  client.on('error', () => undefined);
-  await client.connect();
+  const client = await connect(url, { statement_timeout_ms: 0 });
   try {
     await client.query('begin');
     await client.query(PLAIN_TEXT_SETTINGS);

@@ -3,11 +3,12 @@
  * images and the server's key.
  *
  * It is consistent because objects never change, are durable before a row names them, and are not removed meanwhile
- * (`keepObjects`). The order: lock, snapshot, copies, sync, manifest.
+ * (`keepObjects`). The order: row, snapshot, copies, sync, manifest.
  */
 import { mkdir, open, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Paths } from '../config/paths.ts';
+import type { Db } from '../db/pool.ts';
 import { keepObjects } from '../disks/keep-objects.ts';
 import { runCommand } from '../launch/run-command.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
@@ -28,6 +29,7 @@ import {
 export interface MakeBackupOptions {
   /** Created if missing; must be empty. */
   readonly folder: string;
+  readonly db: Db;
   readonly database_url: string;
   readonly paths: Pick<Paths, 'data' | 'images'>;
   readonly secret_key: Buffer;
@@ -71,11 +73,10 @@ const IMAGES = `
 
 /** @throws BackupError */
 export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup> {
-  const { folder, database_url, paths, secret_key, with_key, signal, onProgress } = options;
+  const { folder, db, database_url, paths, secret_key, with_key, signal, onProgress } = options;
   await makeEmptyFolder(folder);
   const into = backupPaths(folder);
-  onProgress('waiting for removals under way');
-  const kept = await keepObjects(database_url);
+  const kept = await keepObjects(db);
   try {
     onProgress('saving the database');
     const state = await withSnapshot(database_url, (snapshot) => saveDatabase(snapshot, folder, signal));
@@ -99,7 +100,7 @@ export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup
     }
     if (with_key)
       await writeFile(into.secret_key, `${secret_key.toString('hex')}\n`, { mode: 0o600, flag: 'wx' });
-    // Without the lock, objects may have been removed meanwhile.
+    // Otherwise, objects may have been removed meanwhile.
     await kept.check();
     const manifest: BackupManifest = {
       kind: 'berth backup',

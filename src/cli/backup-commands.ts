@@ -46,6 +46,7 @@ export async function backup({
       const store = saves ? ownStore(knownMarks(db), await openStore(settings)) : null;
       return makeBackup({
         folder,
+        db,
         database_url,
         paths,
         secret_key,

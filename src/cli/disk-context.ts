@@ -30,7 +30,7 @@ const EXITS: Readonly<Record<string, number>> = {
 export async function withDisks<T>(work: (context: DiskContext) => Promise<T>): Promise<T> {
   return withServer(async (server) => {
     const { config, paths, secret_key } = server;
-    const kept = await keepObjects(server.database_url);
+    const kept = await keepObjects(server.db);
     try {
       const settings = { s3: config.s3, folder: paths.objects, log: createLog('cli', 'error') };
       const store = ownStore(knownMarks(server.db), await openStore(settings));

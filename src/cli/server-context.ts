@@ -27,15 +27,31 @@ export interface ServerContext {
   readonly audit: AuditLog;
 }
 
+/** @throws CommandError when the embedded database does not run */
+export async function databaseUrl(config: Config): Promise<string> {
+  const url = config.database_url ?? (await runningDatabaseUrl(pathsIn(config.data_dir)));
+  if (url !== undefined) return url;
+  throw new CommandError(
+    `the database of ${config.data_dir} does not run; start Berth first, or set BERTH_DATA_DIR`,
+    { exit_code: EXIT.unavailable },
+  );
+}
+
+/** What a command says when the database cannot be reached, or is of another version. */
+export function databaseProblem(error: unknown): Error {
+  if (error instanceof MigrationError)
+    return new StartError(`database: ${error.message}`, 2, { cause: error });
+  const exit_code = isUnavailable(error) ? EXIT.unavailable : EXIT.failed;
+  return new CommandError(`the database cannot be used: ${messageOf(error)}`, { exit_code });
+}
+
 /** Refuses a database that a newer program has migrated. */
 async function requireDatabase(db: Db, database_url: string): Promise<void> {
   try {
     await sql`select 1`.execute(db);
     await refuseNewerDatabase(database_url);
   } catch (error) {
-    if (error instanceof MigrationError) throw new StartError(error.message, 2, { cause: error });
-    const exit_code = isUnavailable(error) ? EXIT.unavailable : EXIT.failed;
-    throw new CommandError(`the database cannot be used: ${messageOf(error)}`, { exit_code });
+    throw databaseProblem(error);
   }
 }
 
@@ -49,13 +65,7 @@ export async function withServer<T>(
 ): Promise<T> {
   const config = configOrRefuse(readEnv(), process.cwd());
   const paths = pathsIn(config.data_dir);
-  const database_url = config.database_url ?? (await runningDatabaseUrl(paths));
-  if (database_url === undefined) {
-    throw new CommandError(
-      `the database of ${config.data_dir} does not run; start Berth first, or set BERTH_DATA_DIR`,
-      { exit_code: EXIT.unavailable },
-    );
-  }
+  const database_url = await databaseUrl(config);
   const secret_key = await readSecretKey(paths, config.secret_key);
   const db = openPool(database_url, () => undefined, 2);
   try {

@@ -3,6 +3,7 @@
  * a description of a valid one. Pure.
  */
 import { isIP } from 'node:net';
+import { serverUrls } from '../lib/database-url.ts';
 import { nearest } from '../lib/nearest.ts';
 import { type Limit, parseLimit, QUOTA_DEFAULTS, QUOTAS, type QuotaLimits } from '../lib/quotas.ts';
 
@@ -199,9 +200,11 @@ export function parseDomain(text: string): string {
 }
 
 export function parseDatabaseUrl(text: string): string {
-  const expected = 'postgres://USER:PASSWORD@HOST:PORT/DATABASE';
-  const url = parseUrl(text, ['postgres:', 'postgresql:'], expected);
-  if (url.pathname.length < 2) throw new Expected(expected);
+  if (serverUrls(text) === null) {
+    throw new Expected(
+      'postgres://USER:PASSWORD@HOST:PORT/DATABASE; several HOST:PORT are separated by commas, and target_session_attrs may only be read-write',
+    );
+  }
   return text;
 }
 

@@ -5,13 +5,14 @@
  */
 import { EventEmitter, once } from 'node:events';
 import { sql } from 'kysely';
-import pg from 'pg';
+import type pg from 'pg';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { Log } from '../lib/log.ts';
-import { connectionOptions, type Tx } from './pool.ts';
+import { connect } from './connect.ts';
+import type { Tx } from './pool.ts';
 
 const CHANNEL = 'berth';
-const ASK_MS = { every: 10_000, answer: 5_000 };
+const ASK_MS = { every: 5_000, answer: 3_000 };
 
 /** The subject of a notification; its id follows. */
 export type Topic =
@@ -122,37 +123,37 @@ export class NotifyHub {
 
   async #run(): Promise<void> {
     for (let attempt = 0; !this.#stopped.signal.aborted; attempt++) {
-      const client = new pg.Client({
-        ...connectionOptions(this.#url, 0),
-        query_timeout: this.#ask_ms.answer,
-      });
-      client.on('error', () => undefined);
+      let client: pg.Client | undefined;
       let asking: NodeJS.Timeout | undefined;
       try {
-        await client.connect();
-        this.#client = client;
-        client.on('notification', ({ payload = '' }) => {
+        const connected = await connect(this.#url, {
+          statement_timeout_ms: 0,
+          query_timeout_ms: this.#ask_ms.answer,
+        });
+        client = connected;
+        this.#client = connected;
+        connected.on('notification', ({ payload = '' }) => {
           const [topic = '', id = ''] = payload.split(':', 2);
           this.#emitter.emit(payload);
           this.#emitter.emit(`every ${topic}`, id);
         });
-        await client.query(`listen ${CHANNEL}`);
+        await connected.query(`listen ${CHANNEL}`);
         attempt = 0;
         this.#emitter.emit('reconnected');
         asking = setInterval(() => {
-          client.query('select 1').catch((error: unknown) => {
-            if (this.#client !== client || this.#stopped.signal.aborted) return;
+          connected.query('select 1').catch((error: unknown) => {
+            if (this.#client !== connected || this.#stopped.signal.aborted) return;
             this.#log.warn({ err: error }, 'notifications: no answer, connecting anew');
-            client.end().catch(() => undefined);
+            connected.end().catch(() => undefined);
           });
         }, this.#ask_ms.every);
-        await once(client, 'end', { signal: this.#stopped.signal });
+        await once(connected, 'end', { signal: this.#stopped.signal });
       } catch (error) {
         if (!this.#stopped.signal.aborted) this.#log.warn({ err: error }, 'notifications: connection lost');
       }
       clearInterval(asking);
       this.#client = undefined;
-      await client.end().catch(() => undefined);
+      await client?.end().catch(() => undefined);
       await pause(backoffMs(attempt, 100, 3_000), this.#stopped.signal);
     }
   }

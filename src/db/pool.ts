@@ -1,70 +1,20 @@
 import { Kysely, PostgresDialect, sql, type Transaction } from 'kysely';
 import pg from 'pg';
-import { assert } from '../lib/assert.ts';
-import { poolWithNames } from './statement-names.ts';
+import { NoServerError } from './connect.ts';
+import { ServerPool } from './server-pool.ts';
+import { isPlanStale, poolWithNames } from './statement-names.ts';
 import type { Database } from './tables.ts';
 
 export type Db = Kysely<Database>;
 /** What every store function takes: a transaction, or the pool for a single statement. */
 export type Tx = Kysely<Database> | Transaction<Database>;
 
-const INT8_OID = 20;
-const NUMERIC_OID = 1700;
-
-function parseInteger(text: string): number {
-  const value = Number(text);
-  assert(Number.isSafeInteger(value), `bigint out of range: ${text}`);
-  return value;
-}
-
-const types: pg.CustomTypesConfig = {
-  getTypeParser: (oid: number, format?: 'text' | 'binary') =>
-    oid === INT8_OID || oid === NUMERIC_OID ? parseInteger : pg.types.getTypeParser(oid, format ?? 'text'),
-} as pg.CustomTypesConfig;
-
-/** Probes idle connections: firewalls drop them silently, and so do hosts that crash. */
-export const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelayMillis: 10_000 } as const;
-/** A statement without an answer for so long fails: the server, which ends statements well before, cannot be reached. */
-export const NO_ANSWER_MS = 60_000;
-
-/**
- * How long a transaction may sit idle or wait for a lock. One that hangs with a lock blocks everyone who needs
- * it.
- */
-const HANGS_MS = 5_000;
-
 /** After a failure for lack of space the disk counts as full for so long: only a write shows whether there is space again. */
 const FULL_FOR_MS = 30_000;
 
-/**
- * Options of every connection of the program. `statement_timeout_ms` bounds each statement. 0 is for long work on a
- * dedicated connection: no timeouts for statements, answers and locks.
- */
-export function connectionOptions(url: string, statement_timeout_ms = 30_000): pg.ClientConfig {
-  return {
-    ...KEEP_ALIVE,
-    connectionString: url,
-    types,
-    statement_timeout: statement_timeout_ms,
-    connectionTimeoutMillis: 5_000,
-    ...(statement_timeout_ms === 0
-      ? { idle_in_transaction_session_timeout: 60_000 }
-      : {
-          idle_in_transaction_session_timeout: HANGS_MS,
-          lock_timeout: HANGS_MS,
-          query_timeout: NO_ANSWER_MS,
-        }),
-    // Tables are in memory or on flash: indexes before scans, also in plans that were made while a table was small.
-    options: '-c random_page_cost=1.1',
-  };
-}
-
 /** A pool of up to `max` connections. `onError` gets errors of idle connections and must not throw. */
 export function openPool(url: string, onError: (error: Error) => void, max = 20): Db {
-  const pool = new pg.Pool({ ...connectionOptions(url), max, pipeline: true });
-  // The pool listens only to idle connections; one that breaks while in use must not end the process.
-  pool.on('connect', (client) => client.on('error', () => undefined));
-  pool.on('error', onError);
+  const pool = new ServerPool(url, max, onError);
   const state = { pool, full_until_ms: 0 };
   const dialect = new PostgresDialect({
     pool: poolWithNames(pool, (error) => {
@@ -76,7 +26,7 @@ export function openPool(url: string, onError: (error: Error) => void, max = 20)
   return db;
 }
 
-const states = new WeakMap<Db, { readonly pool: pg.Pool; full_until_ms: number }>();
+const states = new WeakMap<Db, { readonly pool: ServerPool; full_until_ms: number }>();
 
 /** Whether a statement failed within the last {@link FULL_FOR_MS} because the database's disk is full. */
 export function hasFailedForSpace(db: Db): boolean {
@@ -90,8 +40,7 @@ export async function ping(db: Db): Promise<void> {
 
 /** How many connections of a pool there are in each state, and how many callers wait for one. */
 export function poolState(db: Db): Record<'used' | 'idle' | 'waiting', number> {
-  const { totalCount = 0, idleCount = 0, waitingCount = 0 } = states.get(db)?.pool ?? {};
-  return { used: totalCount - idleCount, idle: idleCount, waiting: waitingCount };
+  return states.get(db)?.pool.counts() ?? { used: 0, idle: 0, waiting: 0 };
 }
 
 /** The effects to run after each open transaction's commit. */
@@ -108,8 +57,8 @@ const RETRYABLE = new Set(['40001', '40P01']);
 const TRIES = 4;
 
 /**
- * Runs `work` in one transaction (read committed). On a serialization failure or a deadlock, repeats it up to three
- * times, so `work` must have no effect outside of the database.
+ * Runs `work` in one transaction (read committed). On a serialization failure, a deadlock or a table that was altered
+ * meanwhile, repeats it up to three times, so `work` must have no effect outside of the database.
  */
 export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt++) {
@@ -122,7 +71,7 @@ export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) =
       for (const effect of effects) effect();
       return result;
     } catch (error) {
-      if (attempt >= TRIES || !RETRYABLE.has(sqlStateOf(error) ?? '')) throw error;
+      if (attempt >= TRIES || !(RETRYABLE.has(sqlStateOf(error) ?? '') || isPlanStale(error))) throw error;
     }
   }
 }
@@ -143,7 +92,7 @@ export function isForeignKeyOf(error: unknown, table: keyof Database, constraint
   return error.table === table && (constraint === undefined || error.constraint === constraint);
 }
 
-/** Whether `error` says that the server did not answer for {@link NO_ANSWER_MS}. */
+/** Whether `error` says that the server did not answer for `NO_ANSWER_MS`. */
 export function isNoAnswer(error: unknown): boolean {
   return error instanceof Error && error.message === 'Query read timeout';
 }
@@ -153,19 +102,24 @@ export function isFull(error: unknown): boolean {
   return sqlStateOf(error) === '53100';
 }
 
+const LOST = [
+  ...['ECONNREFUSED', 'ECONNRESET', 'ENOENT', 'EPIPE', 'ETIMEDOUT', 'ENOTFOUND', 'EACCES', 'EAI_AGAIN'],
+  ...['EHOSTUNREACH', 'ENETUNREACH'],
+];
+
 /**
- * Whether `error` says that the database cannot be reached or is shutting down (SQLSTATE classes 08, 53, 57P), or that it
- * aborted a transaction for sitting idle (25P03) or for waiting for a lock (55P03).
+ * Whether `error` says that the database cannot be reached or is shutting down (SQLSTATE classes 08, 53, 57P), that its server
+ * takes no writes (25006), or that it aborted a transaction for sitting idle (25P03) or for waiting for a lock (55P03).
+ * A repeat may succeed. A commit that failed so may have happened.
  */
 export function isUnavailable(error: unknown): boolean {
   const state = sqlStateOf(error);
-  if (state !== undefined) return /^(08|53|57P|25P03|55P03)/.test(state);
+  if (state !== undefined) return /^(08|53|57P|25006|25P03|55P03)/.test(state) || isPlanStale(error);
   if (!(error instanceof Error)) return false;
-  if (isNoAnswer(error)) return true;
-  const code = (error as NodeJS.ErrnoException).code ?? '';
+  if (isNoAnswer(error) || error instanceof NoServerError) return true;
   return (
-    ['ECONNREFUSED', 'ECONNRESET', 'ENOENT', 'EPIPE', 'ETIMEDOUT', 'ENOTFOUND', 'EACCES'].includes(code) ||
-    /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
+    LOST.includes((error as NodeJS.ErrnoException).code ?? '') ||
+    /Connection terminated|timeout expired|timeout exceeded when trying to connect|is not queryable/.test(
       error.message,
     )
   );

@@ -630,6 +630,12 @@ create table notifications (
   constraint notifications_pkey PRIMARY KEY (recipient, id)
 );
 
+create table object_readers (
+  id uuid not null,
+  until timestamp with time zone not null,
+  constraint object_readers_pkey PRIMARY KEY (id)
+);
+
 create table object_stores (
   only_one boolean not null default true,
   id text not null,
@@ -675,6 +681,7 @@ create table schema_migrations (
   name text not null,
   sha256 text not null,
   applied_at timestamp with time zone not null default now(),
+  needs text,
   constraint schema_migrations_pkey PRIMARY KEY (name)
 );
 

@@ -6,6 +6,7 @@
  */
 import type { PostgresPool, PostgresPoolClient } from 'kysely';
 import pg from 'pg';
+import type { ServerPool } from './server-pool.ts';
 
 /**
  * At the start of a text: it gets no name. For statements whose tables may grow fast: a plan made for a small table is
@@ -47,7 +48,7 @@ class StatementNames {
 }
 
 /** A table was altered under a prepared `select *`: only another name helps. */
-function isPlanStale(error: unknown): boolean {
+export function isPlanStale(error: unknown): boolean {
   return error instanceof pg.DatabaseError && error.code === '0A000' && /cached plan/.test(error.message);
 }
 
@@ -55,13 +56,14 @@ function isPlanStale(error: unknown): boolean {
  * `pool` in the form that Kysely takes, which sends statements with parameters under their names. `onError` gets the error
  * of each failed statement and must not throw.
  */
-export function poolWithNames(pool: pg.Pool, onError: (error: unknown) => void): PostgresPool {
+export function poolWithNames(pool: ServerPool, onError: (error: unknown) => void): PostgresPool {
   const names = new StatementNames();
   const wrap = (client: pg.PoolClient): PostgresPoolClient => {
     const query = async (text: string, values: readonly unknown[]): Promise<pg.QueryResult> => {
       const name = values.length === 0 ? undefined : names.nameOf(text);
       try {
-        return await client.query({ text, values: [...values], ...(name !== undefined && { name }) });
+        const statement = { text, values: [...values], ...(name !== undefined && { name }) };
+        return await pool.query(client, statement);
       } catch (error) {
         if (isPlanStale(error)) names.clear();
         onError(error);
@@ -71,7 +73,7 @@ export function poolWithNames(pool: pg.Pool, onError: (error: unknown) => void):
     return {
       // Its other form takes a cursor, which we do not use.
       query: query as unknown as PostgresPoolClient['query'],
-      release: (destroy) => client.release(destroy),
+      release: (destroy) => pool.release(client, destroy === true),
     };
   };
   // Kysely keeps state per client.
@@ -82,5 +84,5 @@ export function poolWithNames(pool: pg.Pool, onError: (error: unknown) => void):
     wrapped.set(client, known);
     return known;
   };
-  return { options: pool.options, connect, end: () => pool.end() };
+  return { options: {}, connect, end: () => pool.end() };
 }

@@ -27,6 +27,7 @@ import type { HostTables } from './host-tables.ts';
 import type { HttpTables } from './http-tables.ts';
 import type { IdentityTables } from './identity-tables.ts';
 import type { IngressTables } from './ingress-tables.ts';
+import type { ReaderTables } from './reader-tables.ts';
 import type { SecretTables } from './secret-tables.ts';
 import type { UsageTables } from './usage-tables.ts';
 import type { VmTables } from './vm-tables.ts';
@@ -79,6 +80,7 @@ export interface Database
     IdentityTables,
     IngressTables,
     SecretTables,
+    ReaderTables,
     UsageTables,
     VmTables,
     HostTables,

@@ -1,57 +1,65 @@
 /**
- * Keeps objects while a backup, a verification or an export reads them: no task removes any meanwhile. The means are
- * PostgreSQL's advisory locks, which end with their connection.
+ * Keeps objects while a backup, a verification or an export reads them: no task removes any meanwhile.
  *
- * Each task that removes objects takes its lock exclusively for one round, and skips the round when the lock is taken.
- * Readers take all of these locks, shared.
+ * A reader has a row that says until when, and renews it. A task looks for such rows after it has chosen what to remove and
+ * before it removes it. So a reader that begins later reads a state in which nobody needs the chosen objects, and never
+ * will: released segments get no new holder, deleted instances do not return, and an object without a row for a day gets
+ * none. It does not matter how long the removal then takes, or in how many processes it runs; nothing depends on a
+ * connection.
  */
+import { randomUUID } from 'node:crypto';
 import { sql } from 'kysely';
-import pg from 'pg';
-import { connectionOptions, type Db } from '../db/pool.ts';
+import type { Db } from '../db/pool.ts';
 
-/** The first number of each lock's pair; the second is the task's index in REMOVERS. */
-const LOCKS = 7_400_003;
-export const REMOVERS = ['free-deleted', 'free-segments', 'sweep-orphans'] as const;
-export type Remover = (typeof REMOVERS)[number];
+/** After the death of a reader, removals wait for so long. */
+const KEPT_SECONDS = 120;
+const RENEW_MS = 20_000;
 
-/** Runs one round of a task that removes objects. False when it was skipped because objects are kept. */
-export async function removingObjects(db: Db, remover: Remover, work: () => Promise<void>): Promise<boolean> {
-  const lock = sql`${sql.lit(LOCKS)}, ${sql.lit(REMOVERS.indexOf(remover))}`;
-  return db.connection().execute(async (connection) => {
-    const { rows } = await sql<{ taken: boolean }>`select pg_try_advisory_lock(${lock}) as taken`.execute(
-      connection,
-    );
-    if (rows[0]?.taken !== true) return false;
-    try {
-      await work();
-    } finally {
-      await sql`select pg_advisory_unlock(${lock})`.execute(connection);
-    }
-    return true;
-  });
+/** Whether anybody reads objects. A task asks after it has chosen what to remove. */
+export async function objectsAreKept(db: Db): Promise<boolean> {
+  const row = await db
+    .selectFrom('object_readers')
+    .select('id')
+    .where('until', '>', sql<Date>`now()`)
+    .limit(1)
+    .executeTakeFirst();
+  return row !== undefined;
 }
 
-/** No object is removed until `release`, or the end of this process. */
+/** No object is removed until `release`, or {@link KEPT_SECONDS} after the end of this process. */
 export interface KeptObjects {
-  /** Throws when the connection with the locks broke: objects may have been removed since. */
+  /** Throws when the row has expired, or was lost with its server: objects may have been removed since. */
   check(): Promise<void>;
   release(): Promise<void>;
 }
 
-/** Waits for the rounds under way. */
-export async function keepObjects(url: string): Promise<KeptObjects> {
-  const client = new pg.Client(connectionOptions(url, 0));
-  client.on('error', () => undefined);
-  await client.connect();
-  try {
-    for (const [i] of REMOVERS.entries())
-      await client.query('select pg_advisory_lock_shared($1, $2)', [LOCKS, i]);
-  } catch (error) {
-    await client.end();
-    throw error;
-  }
+/** `db` must stay open until `release`. */
+export async function keepObjects(db: Db, kept_seconds = KEPT_SECONDS): Promise<KeptObjects> {
+  const id = randomUUID();
+  const until = sql<Date>`now() + make_interval(secs => ${kept_seconds})`;
+  await db.deleteFrom('object_readers').where('until', '<', sql<Date>`now()`).execute();
+  await db.insertInto('object_readers').values({ id, until }).execute();
+  const renew = async () => {
+    const { numUpdatedRows } = await db
+      .updateTable('object_readers')
+      .set({ until })
+      .where('id', '=', id)
+      .where('until', '>', sql<Date>`now()`)
+      .executeTakeFirst();
+    if (numUpdatedRows !== 1n) throw new Error('objects may have been removed while they were read');
+  };
+  // A failure is repeated, and `check` tells whether it lasted.
+  const renewals = setInterval(() => void renew().catch(() => undefined), RENEW_MS);
   return {
-    check: async () => void (await client.query('select 1')),
-    release: () => client.end(),
+    check: renew,
+    release: async () => {
+      clearInterval(renewals);
+      // The row expires by itself.
+      await db
+        .deleteFrom('object_readers')
+        .where('id', '=', id)
+        .execute()
+        .catch(() => undefined);
+    },
   };
 }

@@ -65,8 +65,14 @@ export async function getInstance(tx: Tx, id: InstanceId) {
 }
 
 /** Locks the row until the transaction's end: this serialises all calls on the instance. */
-export async function lockInstance(tx: Tx, id: InstanceId): Promise<void> {
-  await tx.selectFrom('instances').select('id').where('id', '=', id).forUpdate().executeTakeFirst();
+export async function lockInstance(tx: Tx, id: InstanceId): Promise<boolean> {
+  const row = await tx
+    .selectFrom('instances')
+    .select('id')
+    .where('id', '=', id)
+    .forUpdate()
+    .executeTakeFirst();
+  return row !== undefined;
 }
 
 export interface InstanceFilter {

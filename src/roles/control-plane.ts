@@ -19,7 +19,7 @@ import { type HostsCertificate, hostsCertificate } from '../control-planes/hosts
 import { Membership } from '../control-planes/membership.ts';
 import { Peers } from '../control-planes/peers.ts';
 import { claimForKey } from '../control-planes/secret-key.ts';
-import { MigrationError, migrate } from '../db/migrate.ts';
+import { MigrationError, migrate, requireMigrated } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool, transaction } from '../db/pool.ts';
 import { diskKeys } from '../disks/data-keys.ts';
@@ -68,16 +68,24 @@ export interface ControlPlaneOptions {
   readonly log: Log;
   readonly say: Say;
   readonly signal: AbortSignal;
+  /** The launcher's control plane brings the database up to date; one of a fleet requires that `berth migrate` did. */
+  readonly migrates: boolean;
 }
 
 /** Runs until `signal` aborts. @throws StartError for what the operator must fix */
-export async function runControlPlane({ config, log, say, signal }: ControlPlaneOptions): Promise<void> {
+export async function runControlPlane({
+  config,
+  log,
+  say,
+  signal,
+  migrates,
+}: ControlPlaneOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
   const secret_key = await readSecretKey(paths, config.secret_key);
   const { database_url } = config;
   if (database_url === null)
     throw new StartError('DATABASE_URL: is not set; the control plane needs a database');
-  await bringUpToDate(database_url);
+  await refuseUnlessUpToDate(database_url, migrates);
   const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
   refuseWrongKey(await claimForKey(db, secret_key), config, paths);
   const hub = new NotifyHub(database_url, log);
@@ -156,9 +164,10 @@ async function addLocalHost(db: Db, paths: Paths): Promise<void> {
   }
 }
 
-async function bringUpToDate(database_url: string): Promise<void> {
+async function refuseUnlessUpToDate(database_url: string, migrates: boolean): Promise<void> {
   try {
-    await migrate(database_url);
+    if (migrates) await migrate(database_url);
+    else await requireMigrated(database_url);
   } catch (error) {
     if (error instanceof MigrationError)
       throw new StartError(`database: ${error.message}`, 2, { cause: error });

@@ -1,9 +1,10 @@
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { diskPrefix } from '../disk-format/disk-prefix.ts';
-import { removingObjects } from '../disks/keep-objects.ts';
+import { objectsAreKept } from '../disks/keep-objects.ts';
 import { dropHolder, heldByOthers } from '../disks/segment-store.ts';
-import { listFreed, removeInstance } from '../instances/store.ts';
+import { listFreed, lockInstance, removeInstance } from '../instances/store.ts';
+import type { InstanceId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
 import { countLastStored } from '../usage/count-store.ts';
@@ -15,33 +16,38 @@ const BATCH = 500;
 /**
  * Completes the deletion of instances that no host holds: first the objects, then the rows. Segments that another
  * instance also holds stay. The instance's own keys were deleted when the deletion began, so the rest cannot be read.
+ * Two control planes may do the same at once.
  */
 export async function freeDeleted(db: Db, store: ObjectStore, log: Log): Promise<void> {
-  await removingObjects(db, 'free-deleted', () => freeEach(db, store, log));
-}
-
-async function freeEach(db: Db, store: ObjectStore, log: Log): Promise<void> {
   await eachInTurn(await listFreed(db), async ({ id, name }) => {
     const prefix = `${diskPrefix(id)}/`;
     const removed: string[] = [];
     for await (const keys of batches(store.list(prefix))) {
       const held = await heldByOthers(db, id, keys);
+      if (await objectsAreKept(db)) return;
       for (const key of keys) {
         if (held.has(key)) continue;
         await store.delete(key);
         removed.push(key);
       }
     }
-    await transaction(db, async (tx) => {
-      // `free-segments` deletes the segments that another instance has released since.
-      await dropHolder(tx, id, removed);
-      await deleteSamples(tx, id);
-      await countLastStored(tx, id);
-      await removeInstance(tx, id);
-      // Wakes the requests that wait for its VM.
-      await notify(tx, 'instance', id);
-    });
-    log.info({ instance_id: id, name, objects: removed.length }, 'instance deleted');
+    if (await removeRows(db, id, removed))
+      log.info({ instance_id: id, name, objects: removed.length }, 'instance deleted');
+  });
+}
+
+/** False when another control plane has done it. */
+async function removeRows(db: Db, id: InstanceId, removed: readonly string[]): Promise<boolean> {
+  return transaction(db, async (tx) => {
+    if (!(await lockInstance(tx, id))) return false;
+    // `free-segments` deletes the segments that another instance has released since.
+    await dropHolder(tx, id, removed);
+    await deleteSamples(tx, id);
+    await countLastStored(tx, id);
+    await removeInstance(tx, id);
+    // Wakes the requests that wait for its VM.
+    await notify(tx, 'instance', id);
+    return true;
   });
 }
 

@@ -1,5 +1,5 @@
 import type { Db } from '../db/pool.ts';
-import { removingObjects } from '../disks/keep-objects.ts';
+import { objectsAreKept } from '../disks/keep-objects.ts';
 import { listUnheld, removeUnheld } from '../disks/segment-store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
@@ -8,7 +8,10 @@ import type { ObjectStore } from '../object-store/object-store.ts';
 const HORIZON_MS = 3_600_000;
 const BATCH = 500;
 
-/** Removes segments that no instance has held for an hour: what compaction replaced, what a deleted fork shared. */
+/**
+ * Removes segments that no instance has held for an hour: what compaction replaced, what a deleted fork shared. Two control
+ * planes may do the same at once.
+ */
 export async function freeSegments(
   db: Db,
   store: ObjectStore,
@@ -16,20 +19,14 @@ export async function freeSegments(
   horizon_ms = HORIZON_MS,
 ): Promise<void> {
   let freed = 0;
-  await removingObjects(db, 'free-segments', async () => {
-    freed = await freeUnheld(db, store, horizon_ms);
-  });
-  if (freed > 0) log.info({ segments: freed }, 'segments without a holder removed');
-}
-
-async function freeUnheld(db: Db, store: ObjectStore, horizon_ms: number): Promise<number> {
-  let freed = 0;
   for (;;) {
     const keys = await listUnheld(db, horizon_ms, BATCH);
+    if (await objectsAreKept(db)) break;
     let now = 0;
     for (const key of keys) if (await removeUnheld(db, key, () => store.delete(key))) now += 1;
     freed += now;
     // None of a batch: others are at it, or it has holders again.
-    if (keys.length < BATCH || now === 0) return freed;
+    if (keys.length < BATCH || now === 0) break;
   }
+  if (freed > 0) log.info({ segments: freed }, 'segments without a holder removed');
 }

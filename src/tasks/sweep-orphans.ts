@@ -1,6 +1,6 @@
 import type { Db } from '../db/pool.ts';
 import { diskPrefix } from '../disk-format/disk-prefix.ts';
-import { removingObjects } from '../disks/keep-objects.ts';
+import { objectsAreKept } from '../disks/keep-objects.ts';
 import { knownObjects } from '../disks/segment-store.ts';
 import { listPresent } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
@@ -14,7 +14,8 @@ const BATCH = 500;
 /**
  * Removes orphaned objects below the prefixes of disks: those that flushes and tasks left when they were killed. Objects
  * younger than a day stay, and so do, at any age, those of the one generation that can still be committed
- * (`knownObjects`). It does not look below other prefixes, which may belong to another installation.
+ * (`knownObjects`). It does not look below other prefixes, which may belong to another installation. Two control planes
+ * may do the same at once.
  */
 export async function sweepOrphans(
   db: Db,
@@ -22,11 +23,9 @@ export async function sweepOrphans(
   log: Log,
   horizon_ms = HORIZON_MS,
 ): Promise<void> {
-  await removingObjects(db, 'sweep-orphans', async () => {
-    // The store's clock, for both times: if ours were a day ahead, new objects would seem orphaned.
-    const now = await storeTime(store);
-    await sweepAll(db, store, log, now.getTime() - horizon_ms);
-  });
+  // The store's clock, for both times: if ours were a day ahead, new objects would seem orphaned.
+  const now = await storeTime(store);
+  await sweepAll(db, store, log, now.getTime() - horizon_ms);
 }
 
 async function sweepAll(db: Db, store: ObjectStore, log: Log, before: number): Promise<void> {
@@ -37,6 +36,7 @@ async function sweepAll(db: Db, store: ObjectStore, log: Log, before: number): P
     batch = [];
     if (keys.length === 0) return;
     const known = await knownObjects(db, keys);
+    if (await objectsAreKept(db)) return;
     for (const key of keys) {
       if (known.has(key)) continue;
       await store.delete(key);

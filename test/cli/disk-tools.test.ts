@@ -70,7 +70,7 @@ function berth(...args: string[]): Promise<Ran> {
     );
   });
 }
-const kept = await keepObjects(api.database.url);
+const kept = await keepObjects(api.db);
 await kept.release();
 const context = {
   ...{ db: api.db, disk_keys: api.context.disk_keys, store, paths },
@@ -253,7 +253,7 @@ describe('berth disk verify', () => {
 
   test('while a reader keeps objects none is removed', async () => {
     const made = await disk();
-    const kept = await keepObjects(api.database.url);
+    const kept = await keepObjects(api.db);
     const key = (await layers(made.id, 1)).segments[0]?.key ?? '';
     await made.remove();
     await freeEverything(model);

@@ -291,10 +291,10 @@ test('another secret key than the database was filled with is refused: no entry,
 });
 
 /** A role as the launcher starts it; it ends by itself. */
-const controlPlane = (more: Readonly<Record<string, string>>) =>
+const controlPlane = (more: Readonly<Record<string, string>>, ...options: string[]) =>
   new Promise<Ran>((resolve) => {
     const env = { PATH: process.env['PATH'] ?? '', ...settings, BERTH_LISTEN: '127.0.0.1:1', ...more };
-    execFile(process.execPath, [MAIN, 'control-plane'], { env }, (error, out, err) =>
+    execFile(process.execPath, [MAIN, 'control-plane', ...options], { env }, (error, out, err) =>
       resolve({ code: error === null ? 0 : Number(error.code), out, err }),
     );
   });
@@ -325,4 +325,24 @@ test('a database that a newer program has changed is left alone, by the commands
   } finally {
     await queryOnce(api.database.url, 'delete from schema_migrations where name = $1', [newer.name]);
   }
+});
+
+test('berth migrate applies what is missing; until then a control plane of a fleet refuses to start, and applies nothing', async () => {
+  const url = await api.database.createEmpty('fleet');
+  const refused = await controlPlane({ DATABASE_URL: url }, '--migrated');
+  assert.equal(refused.code, 2, refused.err);
+  assert.match(
+    refused.err,
+    /^berth: database: it lacks the migration 000001-accounts.sql: run berth migrate/m,
+  );
+  const tables = `select count(*)::int as tables from pg_class where relnamespace = 'public'::regnamespace`;
+  assert.deepEqual(await queryOnce(url, tables), [{ tables: 0 }]);
+  const migrate = () => berthWith({ ...settings, DATABASE_URL: url }, ['migrate']);
+  const ran = await migrate();
+  assert.deepEqual([ran.code, ran.err], [0, '']);
+  assert.match(ran.out, /^applied 000001-accounts.sql\n(applied .*\n)+the database is up to date\n$/);
+  assert.deepEqual(await migrate(), { code: 0, out: 'the database was up to date\n', err: '' });
+  const nowhere = await berthWith({ ...settings, DATABASE_URL: 'postgres://a@127.0.0.1:1/db' }, ['migrate']);
+  assert.equal(nowhere.code, 6, nowhere.err);
+  assert.match(nowhere.err, /^berth: the database cannot be used: .*ECONNREFUSED/);
 });

@@ -1,12 +1,15 @@
 /** The migrator and the committed schema, on real databases. */
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { cp, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, type TestContext, test } from 'node:test';
-import { MigrationError, migrate, refuseNewerDatabase } from '../../src/db/migrate.ts';
+import pg from 'pg';
+import { MigrationError, migrate, refuseNewerDatabase, requireMigrated } from '../../src/db/migrate.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
 import { dumpSchema } from '../support/dump-schema.ts';
+import { until } from '../support/waiting.ts';
 
 const DB = join(import.meta.dirname, '..', '..', 'src', 'db');
 const database = await startDatabase();
@@ -89,6 +92,110 @@ test('a database of another version is refused, and the message says what to do'
   }
   assert.equal(await dumpSchema(url), before);
   await refuseNewerDatabase(await empty());
+});
+
+/** Applies one more migration, as a later version would. */
+async function later(t: TestContext, url: string, text: string): Promise<void> {
+  const folder = await migrations(t);
+  await writeFile(join(folder, '999999-later.sql'), text);
+  assert.deepEqual(await migrate(url, { dir: folder }), ['999999-later.sql']);
+}
+
+test('a program goes on after a migration that only expands, and after a contraction of what it does not use', async (t) => {
+  for (const first of ['-- expand', `-- contract after ${NAMES.at(-1)}`]) {
+    const url = await empty();
+    await migrate(url);
+    await later(t, url, `${first}\ncreate table later (id text);`);
+    await refuseNewerDatabase(url);
+    await requireMigrated(url);
+    assert.deepEqual(await migrate(url), []);
+  }
+});
+
+test('a contraction of what a program uses is refused by it, and taken by the one before the contraction', async (t) => {
+  const url = await empty();
+  await migrate(url);
+  await later(t, url, '-- expand\ncreate table later (id text);');
+  const folder = await migrations(t);
+  await writeFile(join(folder, '999999-later.sql'), '-- expand\ncreate table later (id text);');
+  const before = folder;
+  const after = await migrations(t);
+  await cp(folder, after, { recursive: true });
+  const text = '-- contract after 999999-later.sql\nalter table users drop column name;';
+  await writeFile(join(after, '999999-we-drop.sql'), text);
+  assert.deepEqual(await migrate(url, { dir: after }), ['999999-we-drop.sql']);
+  await requireMigrated(url, before);
+  for (const refused of [migrate, refuseNewerDatabase, requireMigrated])
+    await assert.rejects(
+      refused(url),
+      /another version of Berth \(migration 999999-we-drop.sql is unknown\)/,
+    );
+});
+
+test('a program of a fleet refuses a database that lacks its migrations, and applies none', async (t) => {
+  const url = await empty();
+  await assert.rejects(requireMigrated(url), {
+    message: `it lacks the migration ${NAMES[0]}: run berth migrate, which upgrades it`,
+  });
+  assert.deepEqual(await queryOnce(url, "select to_regclass('users') as users"), [{ users: null }]);
+  await migrate(url);
+  await requireMigrated(url);
+  const folder = await migrations(t);
+  await writeFile(join(folder, '999999-later.sql'), '-- expand\ncreate table later (id text);');
+  await assert.rejects(requireMigrated(url, folder), /it lacks the migration 999999-later.sql/);
+});
+
+test('a migration waits for its locks without holding up others, and is tried again', async (t) => {
+  const url = await empty();
+  await migrate(url);
+  const holder = new pg.Client({ connectionString: url });
+  await holder.connect();
+  t.after(() => holder.end());
+  await holder.query('begin; lock table users in access share mode');
+  const migrating = later(t, url, '-- expand\nalter table users add column later text;');
+  const waits = () =>
+    queryOnce(
+      url,
+      "select from pg_stat_activity where wait_event_type = 'Lock' and query like '%add column later%'",
+    );
+  await until('it waits for the table', async () => (await waits()).length > 0);
+  // Behind it, and answered when it gives up.
+  assert.deepEqual(await queryOnce(url, 'select count(*)::int as count from users'), [{ count: 0 }]);
+  await holder.query('commit');
+  await migrating;
+});
+
+const EXPANDS = NAMES.filter((name) => readFileSync(join(DB, 'sql', name), 'utf8').startsWith('-- expand'));
+
+test('a migration that claims to expand takes nothing away from older programs', () => {
+  // Removals, other types and names, and columns that their inserts would have to fill.
+  const TAKES =
+    /\b(drop|rename|alter column|set not null|add constraint)\b|\badd column\b(?![^,;]*\bdefault\b)[^,;]*\bnot null\b/i;
+  assert.ok(EXPANDS.length > 0);
+  for (const name of EXPANDS) {
+    const text = readFileSync(join(DB, 'sql', name), 'utf8').replaceAll(/--.*$/gm, '');
+    assert.doesNotMatch(text, TAKES, name);
+  }
+  for (const text of [
+    'drop table a',
+    'alter table a add column b text not null',
+    'alter table a rename b to c',
+  ])
+    assert.match(text, TAKES);
+  for (const text of [
+    "alter table a add column b text not null default ''",
+    'alter table a add column b int',
+  ])
+    assert.doesNotMatch(text, TAKES);
+});
+
+test('a first line that means to say a step, and does not, is refused', async (t) => {
+  const folder = await migrations(t);
+  await writeFile(join(folder, '999999-later.sql'), '-- Expands\ncreate table later (id text);');
+  await assert.rejects(
+    migrate(await empty(), { dir: folder }),
+    /999999-later.sql: its first line is neither/,
+  );
 });
 
 test('a failed migration leaves nothing behind, keeps the earlier ones, and is tried again', async (t) => {

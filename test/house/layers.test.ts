@@ -155,6 +155,7 @@ test('commands for users speak HTTP through the client only; only commands on th
       'drain-commands',
       'found-host',
       'ingress-commands',
+      'database-commands',
       'server-context',
     ],
     ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands', 'qemu-img'],

@@ -69,6 +69,8 @@ export interface TestApi {
 }
 
 export interface ApiOptions {
+  /** A database of the caller's. Default: a new one. */
+  readonly database?: TestDatabase;
   /** The address that the API connects to, such as a proxy of the test. Default: the database itself. */
   readonly database_url?: (database: TestDatabase) => Promise<string>;
   /** Default: an address of this process alone. */
@@ -100,7 +102,7 @@ export function newName(): string {
 }
 
 export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
-  const database = await startDatabase();
+  const database = options.database ?? (await startDatabase());
   const url = (await options.database_url?.(database)) ?? database.url;
   const mailbox = new RecordingMailbox();
   const context = contextOf(url, mailbox, options);

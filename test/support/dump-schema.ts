@@ -2,8 +2,7 @@
  * Dumps the schema of a database as SQL, from pg_catalog: tables with their columns, defaults and constraints, then indexes,
  * ordered by name. `schema.sql` is the committed dump, for reading and for comparison.
  */
-import pg from 'pg';
-import { connectionOptions } from '../../src/db/pool.ts';
+import { connect } from '../../src/db/connect.ts';
 
 const HEAD = '-- Made by `node test/support/write-schema.ts` from a migrated database. Do not edit.\n';
 
@@ -71,8 +70,7 @@ const OTHERS = `
 
 /** The schema `public` of the database at `url`. @throws Error when it has objects of a kind that is not dumped */
 export async function dumpSchema(url: string): Promise<string> {
-  const client = new pg.Client(connectionOptions(url));
-  await client.connect();
+  const client = await connect(url);
   try {
     await client.query('begin isolation level repeatable read read only');
     const others = (await client.query<{ name: string }>(OTHERS)).rows;

@@ -18,9 +18,8 @@ import { readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import pg from 'pg';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
-import { connectionOptions } from '../../src/db/pool.ts';
+import { connect } from '../../src/db/connect.ts';
 import { removeGuestNetwork } from '../../src/host/network/guest-network.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../../src/host/vm/egress.ts';
@@ -330,8 +329,7 @@ export class Installation {
   async sql(text: string, values: readonly unknown[] = []): Promise<readonly Record<string, unknown>[]> {
     const url = await runningDatabaseUrl(this.paths);
     assert(url !== undefined, 'the database runs');
-    const client = new pg.Client(connectionOptions(url, 5_000));
-    await client.connect();
+    const client = await connect(url, { statement_timeout_ms: 5_000 });
     try {
       return (await client.query(text, [...values])).rows;
     } finally {

@@ -81,6 +81,17 @@ export const SERVER_COMMANDS: readonly Command[] = [
     run: () => launch('host'),
   },
   {
+    name: 'migrate',
+    summary: "bring the database to this version's schema, before the control planes of a fleet are upgraded",
+    example: 'DATABASE_URL=postgres://berth@db1,db2/berth berth migrate',
+    on_server: true,
+    run: async () => {
+      const { migrateDatabase } = await import('../database-commands.ts');
+      process.stdout.write(await migrateDatabase());
+      return undefined;
+    },
+  },
+  {
     name: 'user ls',
     summary: 'list accounts',
     example: 'berth user ls',

@@ -1,0 +1,323 @@
+/**
+ * PostgreSQL in high availability, from Debian's packages: three nodes, each with etcd, Patroni and PostgreSQL in a network
+ * namespace of its own, and HAProxy in the namespace where the clients run.
+ *
+ *     client (HAProxy, .10) ─ bridge ─ p1 (.11), p2 (.12), p3 (.13)
+ *
+ * etcd is used by its v2 API: Debian's Patroni 3.0.2 loses acknowledged commits with v3 (docs/operating/postgresql.md).
+ */
+import { execFileSync, spawn } from 'node:child_process';
+import { chmodSync, closeSync, existsSync, mkdirSync, openSync, writeFileSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { commandLineOf } from '../../src/host/vm/process-identity.ts';
+import { deleteNamespace, inNamespace, ip } from './egress-outside.ts';
+import { endIfInterrupted } from './interrupted.ts';
+import { until } from './waiting.ts';
+
+const NET = '10.77.0';
+const NODES = [1, 2, 3] as const;
+export type Node = (typeof NODES)[number];
+const PROGRAMS = ['/usr/bin/etcd', '/usr/bin/patroni', '/usr/sbin/haproxy'];
+const BINARIES = '/usr/lib/postgresql/15/bin';
+const USER = 'berth:test-only';
+const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' };
+export const FAULTS = ['kill', 'pause', 'cut'] as const;
+export type Fault = (typeof FAULTS)[number];
+
+/** Why it cannot run here, or null. */
+export function patroniMissing(): string | null {
+  if (process.getuid?.() !== 0) return 'needs root, for network namespaces';
+  const missing = [...PROGRAMS, `${BINARIES}/postgres`].filter((path) => !existsSync(path));
+  if (missing.length === 0) return null;
+  return `needs ${missing.join(', ')} (apt-get install patroni etcd-server haproxy postgresql-15)`;
+}
+
+export class PatroniCluster {
+  /** All servers, as libpq writes them. */
+  readonly url =
+    `postgresql://${USER}@${NODES.map((node) => `${NET}.1${node}:5432`).join(',')}/postgres?target_session_attrs=read-write`;
+  /** One address, which leads to the leader. */
+  readonly proxy_url = `postgresql://${USER}@${NET}.10:5432/postgres`;
+  readonly folder: string;
+  readonly #prefix = `berth-ha${process.pid}`;
+  readonly #away: () => void;
+
+  private constructor(folder: string) {
+    this.folder = folder;
+    this.#away = endIfInterrupted(() => this.close());
+  }
+
+  static async start(): Promise<PatroniCluster> {
+    const cluster = new PatroniCluster(await mkdtemp(join(tmpdir(), 'berth-patroni-')));
+    try {
+      cluster.#makeNetwork();
+      for (const node of NODES) cluster.#startEtcd(node);
+      for (const node of NODES) cluster.#writePatroni(node);
+      for (const node of NODES) cluster.#startPatroni(node);
+      cluster.#startProxy();
+      await cluster.untilHealthy();
+      return cluster;
+    } catch (error) {
+      await cluster.close();
+      throw error;
+    }
+  }
+
+  /** Of the namespace where clients run. */
+  get clients(): string {
+    return this.#namespace('client');
+  }
+
+  /** One leader, and two standbys that stream, one of them synchronously. */
+  async untilHealthy(): Promise<void> {
+    await until('three nodes, one of them a synchronous standby', () => {
+      const { members = [] } = this.#ask('cluster') as {
+        members?: { role: string; state: string; timeline?: number }[];
+      };
+      const [leader] = members.filter(({ role }) => role === 'leader');
+      const streaming = members.filter(
+        ({ role, state, timeline }) =>
+          role !== 'leader' && ['running', 'streaming'].includes(state) && timeline === leader?.timeline,
+      );
+      return streaming.length === 2 && members.some(({ role }) => role === 'sync_standby');
+    });
+  }
+
+  /** The node that takes writes now, or undefined. */
+  leader(): Node | undefined {
+    return NODES.find((node) => this.#status(node, 'primary') === '200');
+  }
+
+  /** The rows of a query on the leader, as text. */
+  query(text: string): string[][] {
+    const leader = NODES.find((node) => this.#status(node, 'primary') === '200') ?? 1;
+    const url = `postgresql://${USER}@${NET}.1${leader}:5432/postgres`;
+    const out = inNamespace(this.clients, `${BINARIES}/psql`, ['-AtqF', '\t', '-c', text, url]);
+    return out
+      .split('\n')
+      .filter(Boolean)
+      .map((line) => line.split('\t'));
+  }
+
+  strike(node: Node, fault: Fault): void {
+    if (fault === 'cut') ip('-n', this.#name('bridge'), 'link', 'set', `v-${node}`, 'down');
+    else this.#signal(node, fault === 'kill' ? 'SIGKILL' : 'SIGSTOP');
+  }
+
+  heal(node: Node, fault: Fault): void {
+    if (fault === 'cut') ip('-n', this.#name('bridge'), 'link', 'set', `v-${node}`, 'up');
+    else if (fault === 'kill') this.#startPatroni(node);
+    else this.#signal(node, 'SIGCONT');
+  }
+
+  async close(): Promise<void> {
+    const spaces = ['client', ...NODES.map((node) => `p${node}`)];
+    for (const signal of ['SIGCONT', 'SIGKILL'] as const) {
+      for (const name of spaces) for (const pid of this.#pids(name)) kill(pid, signal);
+    }
+    await until('its processes have ended', () => spaces.every((name) => this.#pids(name).length === 0));
+    for (const name of [...spaces, 'bridge']) deleteNamespace(this.#name(name));
+    await rm(this.folder, { recursive: true, force: true });
+    this.#away();
+  }
+
+  #name(name: string): string {
+    return `${this.#prefix}-${name}`;
+  }
+  #namespace(name: string): string {
+    return `/run/netns/${this.#name(name)}`;
+  }
+
+  #makeNetwork(): void {
+    const bridge = this.#name('bridge');
+    ip('netns', 'add', bridge);
+    ip('-n', bridge, 'link', 'add', 'br0', 'type', 'bridge');
+    ip('-n', bridge, 'link', 'set', 'br0', 'up');
+    for (const [name, number] of [['client', 10], ...NODES.map((node) => [`p${node}`, 10 + node])] as const) {
+      const [space, port] = [this.#name(`${name}`), `v-${name === 'client' ? 'c' : Number(number) - 10}`];
+      ip('netns', 'add', space);
+      ip('-n', space, 'link', 'set', 'lo', 'up');
+      ip('-n', bridge, 'link', 'add', port, 'type', 'veth', 'peer', 'name', 'e0', 'netns', space);
+      ip('-n', bridge, 'link', 'set', port, 'master', 'br0', 'up');
+      ip('-n', space, 'addr', 'add', `${NET}.${number}/24`, 'dev', 'e0');
+      ip('-n', space, 'link', 'set', 'e0', 'up');
+    }
+  }
+
+  /** As `user`, in a namespace; ends with this process at the latest. Its output goes to a file. */
+  #run(space: string, user: string, name: string, command: readonly string[]): void {
+    const log = openSync(join(this.folder, `${name}.log`), 'a');
+    const ids = ['--reuid', user, '--regid', user, '--init-groups', '--pdeathsig', 'KILL'];
+    const args = [`--net=${this.#namespace(space)}`, '--', 'setpriv', ...ids, ...command];
+    const child = spawn('nsenter', args, { env: ENV, cwd: '/', stdio: ['ignore', log, log] });
+    child.on('error', () => undefined).unref();
+    closeSync(log);
+  }
+
+  #ownFolder(name: string, user: string): string {
+    const path = join(this.folder, name);
+    mkdirSync(path, { mode: 0o700 });
+    execFileSync('chown', [`${user}:${user}`, path]);
+    return path;
+  }
+
+  #startEtcd(node: Node): void {
+    chmodSync(this.folder, 0o711);
+    const at = (port: number, of: number = node) => `http://${NET}.1${of}:${port}`;
+    this.#run(`p${node}`, 'etcd', `etcd${node}`, [
+      ...['etcd', '--name', `e${node}`, '--data-dir', join(this.#ownFolder(`etcd${node}`, 'etcd'), 'data')],
+      ...['--listen-peer-urls', at(2380), '--initial-advertise-peer-urls', at(2380)],
+      ...['--listen-client-urls', at(2379), '--advertise-client-urls', at(2379)],
+      ...['--initial-cluster', NODES.map((each) => `e${each}=${at(2380, each)}`).join()],
+      ...[
+        '--heartbeat-interval',
+        '100',
+        '--election-timeout',
+        '1000',
+        '--log-level',
+        'warn',
+        '--enable-v2=true',
+      ],
+    ]);
+  }
+
+  #writePatroni(node: Node): void {
+    const folder = this.#ownFolder(`pg${node}`, 'postgres');
+    const address = `${NET}.1${node}`;
+    const auth = (username: string) => ({ username, password: `test-only-${username}` });
+    const timeouts = {
+      wal_receiver_timeout: '5s',
+      wal_sender_timeout: '5s',
+      wal_receiver_status_interval: '1s',
+    };
+    const settings = {
+      scope: 'ha',
+      name: `p${node}`,
+      restapi: { listen: `${address}:8008`, connect_address: `${address}:8008` },
+      etcd: { hosts: NODES.map((each) => `${NET}.1${each}:2379`) },
+      bootstrap: {
+        dcs: {
+          ...{
+            ttl: 5,
+            loop_wait: 1,
+            retry_timeout: 2,
+            maximum_lag_on_failover: 1_048_576,
+            master_start_timeout: 0,
+          },
+          ...{ synchronous_mode: true, synchronous_mode_strict: true },
+          postgresql: {
+            ...{ use_pg_rewind: true, use_slots: true },
+            remove_data_directory_on_rewind_failure: true,
+            remove_data_directory_on_diverged_timelines: true,
+            parameters: {
+              ...timeouts,
+              max_connections: 100,
+              shared_buffers: '32MB',
+              wal_log_hints: 'on',
+              wal_keep_size: '128MB',
+            },
+          },
+        },
+        initdb: [{ encoding: 'UTF8' }, { locale: 'C.UTF-8' }, 'data-checksums'],
+        pg_hba: [
+          'local all all trust',
+          `host all all ${NET}.0/24 scram-sha-256`,
+          `host replication replicator ${NET}.0/24 scram-sha-256`,
+        ],
+        users: { berth: { password: 'test-only', options: ['superuser'] } },
+      },
+      postgresql: {
+        ...{
+          listen: `${address}:5432`,
+          connect_address: `${address}:5432`,
+          data_dir: join(folder, 'data'),
+          bin_dir: BINARIES,
+        },
+        ...{
+          pgpass: join(folder, 'pgpass'),
+          use_unix_socket: true,
+          parameters: { unix_socket_directories: folder },
+        },
+        authentication: {
+          superuser: auth('postgres'),
+          replication: auth('replicator'),
+          rewind: auth('rewinder'),
+        },
+      },
+    };
+    // JSON is YAML.
+    writeFileSync(join(folder, 'patroni.yml'), JSON.stringify(settings));
+  }
+
+  #startPatroni(node: Node): void {
+    this.#run(`p${node}`, 'postgres', `patroni${node}`, [
+      'patroni',
+      join(this.folder, `pg${node}`, 'patroni.yml'),
+    ]);
+  }
+
+  #startProxy(): void {
+    const path = join(this.folder, 'haproxy.cfg');
+    writeFileSync(
+      path,
+      `defaults
+  mode tcp
+  timeout connect 2s
+  timeout client 30m
+  timeout server 30m
+  timeout check 1s
+listen primary
+  bind ${NET}.10:5432
+  option httpchk
+  http-check send meth OPTIONS uri /primary
+  http-check expect status 200
+  default-server inter 500ms fall 2 rise 1 on-marked-down shutdown-sessions
+${NODES.map((node) => `  server p${node} ${NET}.1${node}:5432 check port 8008\n`).join('')}`,
+    );
+    this.#run('client', 'haproxy', 'haproxy', ['haproxy', '-db', '-f', path]);
+  }
+
+  #pids(name: string): number[] {
+    try {
+      return execFileSync('ip', ['netns', 'pids', this.#name(name)], { encoding: 'utf8', stdio: 'pipe' })
+        .split('\n')
+        .filter(Boolean)
+        .map(Number);
+    } catch {
+      return [];
+    }
+  }
+
+  /** Patroni and PostgreSQL of a node. Its etcd runs on. */
+  #signal(node: Node, signal: NodeJS.Signals): void {
+    for (const pid of this.#pids(`p${node}`))
+      if (!/etcd$/.test(commandLineOf(pid)[0] ?? '')) kill(pid, signal);
+  }
+
+  #curl(node: Node, path: string, args: readonly string[]): string {
+    const url = `http://${NET}.1${node}:8008/${path}`;
+    const command = [`--net=${this.clients}`, '--', 'curl', '-sS', '-m', '1', ...args, url];
+    try {
+      return execFileSync('nsenter', command, { encoding: 'utf8', stdio: 'pipe' });
+    } catch {
+      return '';
+    }
+  }
+  #status(node: Node, path: string): string {
+    return this.#curl(node, path, ['-o', '/dev/null', '-w', '%{http_code}']);
+  }
+  #ask(path: string): unknown {
+    const answer = NODES.map((node) => this.#curl(node, path, [])).find((each) => each !== '') ?? '{}';
+    return JSON.parse(answer);
+  }
+}
+
+function kill(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal);
+  } catch {
+    // It has ended.
+  }
+}
