@@ -34,6 +34,11 @@ import { requestsBench } from './requests.ts';
 import { describeRun, MIN_RUNS, writeResults } from './results.ts';
 import { s3Bench } from './s3.ts';
 import { s3backerBench } from './s3backer.ts';
+
+import { scaleBench } from './scale.ts';
+
+import { secretsBench } from './secrets.ts';
+
 import { startBench } from './start.ts';
 import { webhooksBench } from './webhooks.ts';
 
@@ -51,12 +56,14 @@ const BENCHES: readonly Bench[] = [
   networkBench,
   filesBench,
   egressBench,
+  secretsBench,
   asAgent(encryptionBench),
   requestsBench,
   webhooksBench,
   httpPortsBench,
   execsBench,
   neighboursBench,
+  scaleBench,
 ];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;

@@ -49,7 +49,7 @@ export async function buildFolder({ folder, name, inputs, make }: FolderToBuild)
   if (isBuilt(path, stamp)) return;
   const began = performance.now();
   const made = mkdtempSync(`${path}.new-`);
-  // As a checkout makes folders; mkdtemp lets nobody else in.
+  // As a checkout makes folders; mkdtemp makes it private.
   chmodSync(made, 0o755);
   try {
     await make(made);

@@ -115,7 +115,7 @@ function inputOf(parameters: readonly Parameter[], body: Operation['requestBody'
     const type = typeOf(schema, '    ');
     parts.push(body.required === true ? `body: ${type}` : `body?: ${type} | undefined`);
   }
-  if (body?.content?.['application/octet-stream']) parts.push('body?: Uint8Array<ArrayBuffer> | undefined');
+  if (body?.content?.['application/octet-stream']) parts.push('body?: RawBody | undefined');
   return parts.length === 0 ? 'Record<string, never>' : `{ ${parts.join('; ')} }`;
 }
 
@@ -130,6 +130,10 @@ function answerOf(responses: Operation['responses']): string {
     }),
   );
 }
+
+const RAW_BODY = `/** A body that is sent as it is; a stream is sent while it is read. */
+export type RawBody = string | Uint8Array | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>;
+`;
 
 export function generate(document: OpenApi): string {
   const types = Object.entries(document.components.schemas).map(
@@ -156,12 +160,14 @@ export function generate(document: OpenApi): string {
       );
       const upper = method.toUpperCase();
       const answers_text = answer === 'string';
-      const entry = `{ method: '${upper}', path: '${path}', takes_idempotency_key: ${takes_key}, answers_text: ${answers_text} }`;
+      const takes_bytes = operation.requestBody?.content?.['application/octet-stream'] !== undefined;
+      const entry = `{ method: '${upper}', path: '${path}', takes_idempotency_key: ${takes_key}, takes_bytes: ${takes_bytes}, answers_text: ${answers_text} }`;
       table.push(`  ${operation.operationId}: ${entry},\n`);
     }
   }
   return [
     '/** Written by `npm run openapi` from openapi/v1.json; do not change by hand. */\n',
+    RAW_BODY,
     ...types,
     `export interface Operations {\n${shapes.join('')}}`,
     `export const OPERATIONS = {\n${table.join('')}} as const;\n`,

@@ -7,7 +7,8 @@ import { programName } from './user-agents.ts';
 export const AUDIT_ACTIONS: readonly string[] = [
   ...['account.change', 'account.confirm_email', 'account.delete'],
   ...['api_key.create', 'api_key.revoke', 'api_key.rotate'],
-  ...['auth.change_password', 'auth.end_reused_session', 'auth.end_sessions_by_provider'],
+  ...['auth.change_password', 'auth.confirm_device_login', 'auth.refuse_device_login'],
+  ...['auth.end_reused_session', 'auth.end_sessions_by_provider'],
   ...['auth.link_identity', 'auth.login', 'auth.logout', 'auth.register', 'auth.register_at_provider'],
   ...['auth.reset_mfa_on_server', 'auth.reset_password', 'auth.reset_password_on_server'],
   ...[

@@ -52,7 +52,6 @@ export {
   type StartExecOptions,
 } from './execs.ts';
 export {
-  type FileContent,
   type FileEntry,
   type FilePath,
   Files,
@@ -85,6 +84,7 @@ export type {
   Operations,
   Org,
   Port,
+  RawBody,
   Secret,
   SshKey,
   Usage,
@@ -155,6 +155,11 @@ export class Berth {
   ): Promise<{ readonly expires_at: string; readonly cookie: string }> {
     const { expires_at } = await this.call('grantSudo', { body: { password } }, options);
     return { expires_at, cookie: this.#transport.sudo_cookie ?? '' };
+  }
+
+  /** The sudo grant of this client's session, if it has one. */
+  get sudo_cookie(): string | undefined {
+    return this.#transport.sudo_cookie;
   }
 
   /** Continues with a grant from `sudo`. */

@@ -5,11 +5,10 @@
  *   await files.write('/srv/app.conf', 'port = 80\n', { mode: '0640' });
  *   const text = await (await files.read('/srv/app.conf')).text();
  */
-import type { File as FileView } from './generated.ts';
+import type { File as FileView, RawBody } from './generated.ts';
 import type { CallOptions, Transport } from './transport.ts';
 
 export type FilePath = string | Uint8Array;
-export type FileContent = string | Uint8Array | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>;
 
 /** As the API shows it, with a path that the calls here take. */
 export interface FileEntry extends Omit<FileView, 'path'> {
@@ -53,20 +52,19 @@ export class Files {
   }
 
   /** The whole file appears at once, or not at all. */
-  async write(path: FilePath, content: FileContent, options: WriteOptions = {}): Promise<FileEntry> {
+  async write(path: FilePath, content: RawBody, options: WriteOptions = {}): Promise<FileEntry> {
     const { mode, user, create, signal, if_match } = options;
     const more = new URLSearchParams();
     if (mode !== undefined) more.set('mode', mode);
     if (user !== undefined) more.set('user', user);
-    const response = await this.#transport.send('writeFile', this.#of(), {
-      ...{
-        signal,
-        if_match,
-        content,
-        search: `path=${encodePath(path)}${more.size === 0 ? '' : `&${more}`}`,
+    const response = await this.#transport.send(
+      'writeFile',
+      { ...this.#of(), body: content },
+      {
+        ...{ signal, if_match, search: `path=${encodePath(path)}${more.size === 0 ? '' : `&${more}`}` },
+        headers: create === true ? { 'if-none-match': '*' } : {},
       },
-      headers: create === true ? { 'if-none-match': '*' } : {},
-    });
+    );
     return entryOf((await response.json()) as FileView);
   }
 

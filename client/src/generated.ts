@@ -1,5 +1,8 @@
 /** Written by `npm run openapi` from openapi/v1.json; do not change by hand. */
 
+/** A body that is sent as it is; a stream is sent while it is read. */
+export type RawBody = string | Uint8Array | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>;
+
 export type ErrorBody = {
   error: {
     code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'RANGE_NOT_SATISFIABLE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'BAD_GATEWAY' | 'UNAVAILABLE' | 'DISK_FULL';
@@ -82,6 +85,11 @@ export type ApiKey = {
   expires_at: string | null;
   previous_expires_at: string | null;
   created_by_key: string | null;
+};
+
+export type AskForDeviceLoginRequest = {
+  /** The session also gets a sudo grant; whoever confirms needs one, too */
+  sudo?: boolean | undefined;
 };
 
 export type AuditEntry = {
@@ -366,6 +374,34 @@ export type DeniedDestination = {
   port?: number | undefined;
   /** The attempts, of which `at` is the last */
   count: number;
+};
+
+export type DeviceLogin = {
+  /** Eight letters, for people to compare */
+  user_code: string;
+  /** The address of the program */
+  ip: string;
+  /** What the program calls itself */
+  user_agent: string;
+  /** The session also gets a sudo grant; whoever confirms needs one, too */
+  sudo: boolean;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
+};
+
+export type DeviceLoginStart = {
+  /** A secret of the program */
+  device_code: string;
+  /** Eight letters, for people to compare */
+  user_code: string;
+  /** Where a person confirms the code */
+  url: string;
+  /** Wait so long between two questions */
+  interval_seconds: number;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
 };
 
 export type Disk = {
@@ -1295,6 +1331,11 @@ export type SudoGrantResponse = {
   expires_at: string;
 };
 
+export type TakeDeviceLoginRequest = {
+  /** A secret of the program */
+  device_code: string;
+};
+
 export type Usage = {
   /** It may be deleted */
   instance_id: string;
@@ -1508,6 +1549,31 @@ export interface Operations {
   beginOidcSudo: {
     input: { body?: BeginOidcSudoRequest | undefined };
     answer: OidcSudoStart;
+  };
+  /** Begin a login that a person confirms in the console */
+  askForDeviceLogin: {
+    input: { body?: AskForDeviceLoginRequest | undefined };
+    answer: DeviceLoginStart;
+  };
+  /** Open the session of a confirmed login, once */
+  takeDeviceLogin: {
+    input: { body: TakeDeviceLoginRequest };
+    answer: SessionResponse;
+  };
+  /** Who asks for a login */
+  getDeviceLogin: {
+    input: { path: { user_code: string } };
+    answer: DeviceLogin;
+  };
+  /** Refuse a login */
+  refuseDeviceLogin: {
+    input: { path: { user_code: string } };
+    answer: undefined;
+  };
+  /** Let the program that shows this code log in as the caller */
+  confirmDeviceLogin: {
+    input: { path: { user_code: string }; body?: EmptyRequest | undefined };
+    answer: undefined;
   };
   /** Re-enter the password, which allows this session destructive calls for five minutes */
   grantSudo: {
@@ -1881,7 +1947,7 @@ export interface Operations {
   };
   /** Send bytes to the input of an exec, and with `eof=true` its end */
   writeExecInput: {
-    input: { path: { id: string; exec_id: string }; query?: { eof?: 'true' | 'false' | undefined } | undefined; body?: Uint8Array<ArrayBuffer> | undefined };
+    input: { path: { id: string; exec_id: string }; query?: { eof?: 'true' | 'false' | undefined } | undefined; body?: RawBody | undefined };
     answer: undefined;
   };
   /** List the entries of a folder, sorted by name */
@@ -1901,7 +1967,7 @@ export interface Operations {
   };
   /** Write a file of the guest */
   writeFile: {
-    input: { path: { id: string }; query?: { path: string; mode?: string | undefined; user?: string | undefined } | undefined; body?: Uint8Array<ArrayBuffer> | undefined };
+    input: { path: { id: string }; query?: { path: string; mode?: string | undefined; user?: string | undefined } | undefined; body?: RawBody | undefined };
     answer: File;
   };
   /** Move or rename a file, a link or a folder */
@@ -2106,131 +2172,136 @@ export interface Operations {
   };
 }
 export const OPERATIONS = {
-  register: { method: 'POST', path: '/v1/auth/register', takes_idempotency_key: false, answers_text: false },
-  login: { method: 'POST', path: '/v1/auth/login', takes_idempotency_key: false, answers_text: false },
-  refresh: { method: 'POST', path: '/v1/auth/refresh', takes_idempotency_key: false, answers_text: false },
-  logout: { method: 'POST', path: '/v1/auth/logout', takes_idempotency_key: false, answers_text: false },
-  changePassword: { method: 'POST', path: '/v1/auth/password', takes_idempotency_key: false, answers_text: false },
-  requestPasswordReset: { method: 'POST', path: '/v1/auth/password-reset', takes_idempotency_key: false, answers_text: false },
-  confirmPasswordReset: { method: 'POST', path: '/v1/auth/password-reset/confirm', takes_idempotency_key: false, answers_text: false },
-  beginOidcSudo: { method: 'POST', path: '/v1/auth/oidc/sudo', takes_idempotency_key: false, answers_text: false },
-  grantSudo: { method: 'POST', path: '/v1/auth/sudo', takes_idempotency_key: false, answers_text: false },
-  listSessions: { method: 'GET', path: '/v1/auth/sessions', takes_idempotency_key: false, answers_text: false },
-  revokeOtherSessions: { method: 'DELETE', path: '/v1/auth/sessions', takes_idempotency_key: false, answers_text: false },
-  revokeSession: { method: 'DELETE', path: '/v1/auth/sessions/{id}', takes_idempotency_key: false, answers_text: false },
-  getMe: { method: 'GET', path: '/v1/me', takes_idempotency_key: false, answers_text: false },
-  changeMe: { method: 'PATCH', path: '/v1/me', takes_idempotency_key: false, answers_text: false },
-  deleteMe: { method: 'DELETE', path: '/v1/me', takes_idempotency_key: false, answers_text: false },
-  changeEmail: { method: 'PUT', path: '/v1/me/email', takes_idempotency_key: false, answers_text: false },
-  confirmEmail: { method: 'POST', path: '/v1/me/email/confirm', takes_idempotency_key: false, answers_text: false },
-  listSshKeys: { method: 'GET', path: '/v1/me/ssh-keys', takes_idempotency_key: false, answers_text: false },
-  addSshKey: { method: 'POST', path: '/v1/me/ssh-keys', takes_idempotency_key: true, answers_text: false },
-  revokeSshKey: { method: 'DELETE', path: '/v1/me/ssh-keys/{id}', takes_idempotency_key: false, answers_text: false },
-  listMfaFactors: { method: 'GET', path: '/v1/me/mfa/factors', takes_idempotency_key: false, answers_text: false },
-  addMfaFactor: { method: 'POST', path: '/v1/me/mfa/factors', takes_idempotency_key: false, answers_text: false },
-  verifyMfaFactor: { method: 'POST', path: '/v1/me/mfa/factors/{id}/verify', takes_idempotency_key: false, answers_text: false },
-  removeMfaFactor: { method: 'DELETE', path: '/v1/me/mfa/factors/{id}', takes_idempotency_key: false, answers_text: false },
-  passkeyOptions: { method: 'POST', path: '/v1/auth/passkey/options', takes_idempotency_key: false, answers_text: false },
-  loginByPasskey: { method: 'POST', path: '/v1/auth/passkey', takes_idempotency_key: false, answers_text: false },
-  createApiKey: { method: 'POST', path: '/v1/api-keys', takes_idempotency_key: true, answers_text: false },
-  listApiKeys: { method: 'GET', path: '/v1/api-keys', takes_idempotency_key: false, answers_text: false },
-  getApiKey: { method: 'GET', path: '/v1/api-keys/{id}', takes_idempotency_key: false, answers_text: false },
-  revokeApiKey: { method: 'DELETE', path: '/v1/api-keys/{id}', takes_idempotency_key: false, answers_text: false },
-  rotateApiKey: { method: 'POST', path: '/v1/api-keys/{id}/rotate', takes_idempotency_key: false, answers_text: false },
-  listServiceAccounts: { method: 'GET', path: '/v1/service-accounts', takes_idempotency_key: false, answers_text: false },
-  createServiceAccount: { method: 'POST', path: '/v1/service-accounts', takes_idempotency_key: true, answers_text: false },
-  getServiceAccount: { method: 'GET', path: '/v1/service-accounts/{id}', takes_idempotency_key: false, answers_text: false },
-  deleteServiceAccount: { method: 'DELETE', path: '/v1/service-accounts/{id}', takes_idempotency_key: false, answers_text: false },
-  listOrgs: { method: 'GET', path: '/v1/orgs', takes_idempotency_key: false, answers_text: false },
-  createOrg: { method: 'POST', path: '/v1/orgs', takes_idempotency_key: true, answers_text: false },
-  getOrg: { method: 'GET', path: '/v1/orgs/{id}', takes_idempotency_key: false, answers_text: false },
-  changeOrg: { method: 'PATCH', path: '/v1/orgs/{id}', takes_idempotency_key: false, answers_text: false },
-  getOrgQuota: { method: 'GET', path: '/v1/orgs/{id}/quota', takes_idempotency_key: false, answers_text: false },
-  changeBillingEmail: { method: 'PUT', path: '/v1/orgs/{id}/billing-email', takes_idempotency_key: false, answers_text: false },
-  getOperatorStatus: { method: 'GET', path: '/v1/operator', takes_idempotency_key: false, answers_text: false },
-  listOperatorHosts: { method: 'GET', path: '/v1/operator/hosts', takes_idempotency_key: false, answers_text: false },
-  listOperatorImages: { method: 'GET', path: '/v1/operator/images', takes_idempotency_key: false, answers_text: false },
-  listOperatorOrganisations: { method: 'GET', path: '/v1/operator/organisations', takes_idempotency_key: false, answers_text: false },
-  listMembers: { method: 'GET', path: '/v1/orgs/{id}/members', takes_idempotency_key: false, answers_text: false },
-  getMember: { method: 'GET', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false, answers_text: false },
-  changeMember: { method: 'PATCH', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false, answers_text: false },
-  removeMember: { method: 'DELETE', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false, answers_text: false },
-  createInvitation: { method: 'POST', path: '/v1/orgs/{id}/invitations', takes_idempotency_key: true, answers_text: false },
-  listInvitations: { method: 'GET', path: '/v1/orgs/{id}/invitations', takes_idempotency_key: false, answers_text: false },
-  deleteInvitation: { method: 'DELETE', path: '/v1/orgs/{id}/invitations/{invitation_id}', takes_idempotency_key: false, answers_text: false },
-  acceptInvitation: { method: 'POST', path: '/v1/invitations/accept', takes_idempotency_key: false, answers_text: false },
-  listAudit: { method: 'GET', path: '/v1/audit', takes_idempotency_key: false, answers_text: false },
-  listImages: { method: 'GET', path: '/v1/images', takes_idempotency_key: false, answers_text: false },
-  createInstance: { method: 'POST', path: '/v1/instances', takes_idempotency_key: true, answers_text: false },
-  listInstances: { method: 'GET', path: '/v1/instances', takes_idempotency_key: false, answers_text: false },
-  getInstance: { method: 'GET', path: '/v1/instances/{id}', takes_idempotency_key: false, answers_text: false },
-  changeInstance: { method: 'PATCH', path: '/v1/instances/{id}', takes_idempotency_key: false, answers_text: false },
-  deleteInstance: { method: 'DELETE', path: '/v1/instances/{id}', takes_idempotency_key: false, answers_text: false },
-  listGenerations: { method: 'GET', path: '/v1/instances/{id}/generations', takes_idempotency_key: false, answers_text: false },
-  changeGeneration: { method: 'PATCH', path: '/v1/instances/{id}/generations/{generation}', takes_idempotency_key: false, answers_text: false },
-  restoreInstance: { method: 'POST', path: '/v1/instances/{id}/restore', takes_idempotency_key: true, answers_text: false },
-  forkInstance: { method: 'POST', path: '/v1/instances/{id}/fork', takes_idempotency_key: true, answers_text: false },
-  getVm: { method: 'GET', path: '/v1/instances/{id}/vm', takes_idempotency_key: false, answers_text: false },
-  startVm: { method: 'POST', path: '/v1/instances/{id}/vm', takes_idempotency_key: true, answers_text: false },
-  stopVm: { method: 'DELETE', path: '/v1/instances/{id}/vm', takes_idempotency_key: false, answers_text: false },
-  restartVm: { method: 'POST', path: '/v1/instances/{id}/vm/restart', takes_idempotency_key: true, answers_text: false },
-  suspendVm: { method: 'POST', path: '/v1/instances/{id}/vm/suspend', takes_idempotency_key: true, answers_text: false },
-  flushVm: { method: 'POST', path: '/v1/instances/{id}/vm/flush', takes_idempotency_key: true, answers_text: false },
-  getConsoleLog: { method: 'GET', path: '/v1/instances/{id}/vm/console', takes_idempotency_key: false, answers_text: true },
-  createConsoleTicket: { method: 'POST', path: '/v1/instances/{id}/vm/console/ticket', takes_idempotency_key: false, answers_text: false },
-  listDeniedEgress: { method: 'GET', path: '/v1/instances/{id}/vm/egress/denied', takes_idempotency_key: false, answers_text: false },
-  execInVm: { method: 'POST', path: '/v1/instances/{id}/vm/exec', takes_idempotency_key: false, answers_text: false },
-  createExec: { method: 'POST', path: '/v1/instances/{id}/execs', takes_idempotency_key: true, answers_text: false },
-  listExecs: { method: 'GET', path: '/v1/instances/{id}/execs', takes_idempotency_key: false, answers_text: false },
-  getExec: { method: 'GET', path: '/v1/instances/{id}/execs/{exec_id}', takes_idempotency_key: false, answers_text: false },
-  killExec: { method: 'DELETE', path: '/v1/instances/{id}/execs/{exec_id}', takes_idempotency_key: false, answers_text: false },
-  signalExec: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/signal', takes_idempotency_key: false, answers_text: false },
-  resizeExec: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/resize', takes_idempotency_key: false, answers_text: false },
-  createExecTicket: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/ticket', takes_idempotency_key: false, answers_text: false },
-  getExecOutput: { method: 'GET', path: '/v1/instances/{id}/execs/{exec_id}/output', takes_idempotency_key: false, answers_text: true },
-  writeExecInput: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/stdin', takes_idempotency_key: false, answers_text: false },
-  listFiles: { method: 'GET', path: '/v1/instances/{id}/files/list', takes_idempotency_key: false, answers_text: false },
-  deleteFile: { method: 'DELETE', path: '/v1/instances/{id}/files', takes_idempotency_key: false, answers_text: false },
-  readFile: { method: 'GET', path: '/v1/instances/{id}/files', takes_idempotency_key: false, answers_text: true },
-  writeFile: { method: 'PUT', path: '/v1/instances/{id}/files', takes_idempotency_key: false, answers_text: false },
-  moveFile: { method: 'POST', path: '/v1/instances/{id}/files/move', takes_idempotency_key: false, answers_text: false },
-  createDirectory: { method: 'POST', path: '/v1/instances/{id}/files/directory', takes_idempotency_key: false, answers_text: false },
-  getVmMetrics: { method: 'GET', path: '/v1/instances/{id}/vm/metrics', takes_idempotency_key: false, answers_text: false },
-  getMetricHistory: { method: 'GET', path: '/v1/instances/{id}/metrics', takes_idempotency_key: false, answers_text: false },
-  getSsh: { method: 'GET', path: '/v1/instances/{id}/ssh', takes_idempotency_key: false, answers_text: false },
-  getKeySet: { method: 'GET', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
-  replaceKeySet: { method: 'PUT', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
-  listOrgSshKeys: { method: 'GET', path: '/v1/orgs/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
-  createPort: { method: 'POST', path: '/v1/instances/{id}/ports', takes_idempotency_key: true, answers_text: false },
-  listPorts: { method: 'GET', path: '/v1/instances/{id}/ports', takes_idempotency_key: false, answers_text: false },
-  getPort: { method: 'GET', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, answers_text: false },
-  changePort: { method: 'PATCH', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, answers_text: false },
-  deletePort: { method: 'DELETE', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, answers_text: false },
-  openPort: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/open', takes_idempotency_key: false, answers_text: false },
-  addPortHostname: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/hostnames', takes_idempotency_key: true, answers_text: false },
-  deletePortHostname: { method: 'DELETE', path: '/v1/instances/{id}/ports/{port_id}/hostnames/{hostname}', takes_idempotency_key: false, answers_text: false },
-  setSecret: { method: 'PUT', path: '/v1/instances/{id}/secrets/{name}', takes_idempotency_key: false, answers_text: false },
-  deleteSecret: { method: 'DELETE', path: '/v1/instances/{id}/secrets/{name}', takes_idempotency_key: false, answers_text: false },
-  listSecrets: { method: 'GET', path: '/v1/instances/{id}/secrets', takes_idempotency_key: false, answers_text: false },
-  createWebhook: { method: 'POST', path: '/v1/webhooks', takes_idempotency_key: true, answers_text: false },
-  listWebhooks: { method: 'GET', path: '/v1/webhooks', takes_idempotency_key: false, answers_text: false },
-  getWebhook: { method: 'GET', path: '/v1/webhooks/{id}', takes_idempotency_key: false, answers_text: false },
-  changeWebhook: { method: 'PATCH', path: '/v1/webhooks/{id}', takes_idempotency_key: false, answers_text: false },
-  deleteWebhook: { method: 'DELETE', path: '/v1/webhooks/{id}', takes_idempotency_key: false, answers_text: false },
-  rotateWebhookSecret: { method: 'POST', path: '/v1/webhooks/{id}/rotate-secret', takes_idempotency_key: false, answers_text: false },
-  listWebhookDeliveries: { method: 'GET', path: '/v1/webhooks/{id}/deliveries', takes_idempotency_key: false, answers_text: false },
-  getWebhookDelivery: { method: 'GET', path: '/v1/webhooks/{id}/deliveries/{delivery_id}', takes_idempotency_key: false, answers_text: false },
-  pingWebhook: { method: 'POST', path: '/v1/webhooks/{id}/ping', takes_idempotency_key: true, answers_text: false },
-  redeliverWebhookDelivery: { method: 'POST', path: '/v1/webhooks/{id}/deliveries/{delivery_id}/redeliver', takes_idempotency_key: true, answers_text: false },
-  replayWebhook: { method: 'POST', path: '/v1/webhooks/{id}/replay', takes_idempotency_key: true, answers_text: false },
-  listNotifications: { method: 'GET', path: '/v1/notifications', takes_idempotency_key: false, answers_text: false },
-  countUnreadNotifications: { method: 'GET', path: '/v1/notifications/unread-count', takes_idempotency_key: false, answers_text: false },
-  markNotification: { method: 'PATCH', path: '/v1/notifications/{id}', takes_idempotency_key: false, answers_text: false },
-  markAllNotifications: { method: 'POST', path: '/v1/notifications/read-all', takes_idempotency_key: false, answers_text: false },
-  getNotificationPreferences: { method: 'GET', path: '/v1/notifications/preferences', takes_idempotency_key: false, answers_text: false },
-  setNotificationPreferences: { method: 'PUT', path: '/v1/notifications/preferences', takes_idempotency_key: false, answers_text: false },
-  streamNotifications: { method: 'GET', path: '/v1/notifications/stream', takes_idempotency_key: false, answers_text: true },
-  listUsage: { method: 'GET', path: '/v1/usage', takes_idempotency_key: false, answers_text: false },
-  listEvents: { method: 'GET', path: '/v1/events', takes_idempotency_key: false, answers_text: false },
-  streamEvents: { method: 'GET', path: '/v1/events/stream', takes_idempotency_key: false, answers_text: true },
+  register: { method: 'POST', path: '/v1/auth/register', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  login: { method: 'POST', path: '/v1/auth/login', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  refresh: { method: 'POST', path: '/v1/auth/refresh', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  logout: { method: 'POST', path: '/v1/auth/logout', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changePassword: { method: 'POST', path: '/v1/auth/password', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  requestPasswordReset: { method: 'POST', path: '/v1/auth/password-reset', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  confirmPasswordReset: { method: 'POST', path: '/v1/auth/password-reset/confirm', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  beginOidcSudo: { method: 'POST', path: '/v1/auth/oidc/sudo', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  askForDeviceLogin: { method: 'POST', path: '/v1/auth/device-logins', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  takeDeviceLogin: { method: 'POST', path: '/v1/auth/device-logins/token', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getDeviceLogin: { method: 'GET', path: '/v1/auth/device-logins/{user_code}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  refuseDeviceLogin: { method: 'DELETE', path: '/v1/auth/device-logins/{user_code}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  confirmDeviceLogin: { method: 'POST', path: '/v1/auth/device-logins/{user_code}/confirm', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  grantSudo: { method: 'POST', path: '/v1/auth/sudo', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listSessions: { method: 'GET', path: '/v1/auth/sessions', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  revokeOtherSessions: { method: 'DELETE', path: '/v1/auth/sessions', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  revokeSession: { method: 'DELETE', path: '/v1/auth/sessions/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getMe: { method: 'GET', path: '/v1/me', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changeMe: { method: 'PATCH', path: '/v1/me', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  deleteMe: { method: 'DELETE', path: '/v1/me', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changeEmail: { method: 'PUT', path: '/v1/me/email', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  confirmEmail: { method: 'POST', path: '/v1/me/email/confirm', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listSshKeys: { method: 'GET', path: '/v1/me/ssh-keys', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  addSshKey: { method: 'POST', path: '/v1/me/ssh-keys', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  revokeSshKey: { method: 'DELETE', path: '/v1/me/ssh-keys/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listMfaFactors: { method: 'GET', path: '/v1/me/mfa/factors', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  addMfaFactor: { method: 'POST', path: '/v1/me/mfa/factors', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  verifyMfaFactor: { method: 'POST', path: '/v1/me/mfa/factors/{id}/verify', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  removeMfaFactor: { method: 'DELETE', path: '/v1/me/mfa/factors/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  passkeyOptions: { method: 'POST', path: '/v1/auth/passkey/options', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  loginByPasskey: { method: 'POST', path: '/v1/auth/passkey', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createApiKey: { method: 'POST', path: '/v1/api-keys', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  listApiKeys: { method: 'GET', path: '/v1/api-keys', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getApiKey: { method: 'GET', path: '/v1/api-keys/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  revokeApiKey: { method: 'DELETE', path: '/v1/api-keys/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  rotateApiKey: { method: 'POST', path: '/v1/api-keys/{id}/rotate', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listServiceAccounts: { method: 'GET', path: '/v1/service-accounts', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createServiceAccount: { method: 'POST', path: '/v1/service-accounts', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  getServiceAccount: { method: 'GET', path: '/v1/service-accounts/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  deleteServiceAccount: { method: 'DELETE', path: '/v1/service-accounts/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listOrgs: { method: 'GET', path: '/v1/orgs', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createOrg: { method: 'POST', path: '/v1/orgs', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  getOrg: { method: 'GET', path: '/v1/orgs/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changeOrg: { method: 'PATCH', path: '/v1/orgs/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getOrgQuota: { method: 'GET', path: '/v1/orgs/{id}/quota', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changeBillingEmail: { method: 'PUT', path: '/v1/orgs/{id}/billing-email', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getOperatorStatus: { method: 'GET', path: '/v1/operator', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listOperatorHosts: { method: 'GET', path: '/v1/operator/hosts', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listOperatorImages: { method: 'GET', path: '/v1/operator/images', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listOperatorOrganisations: { method: 'GET', path: '/v1/operator/organisations', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listMembers: { method: 'GET', path: '/v1/orgs/{id}/members', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getMember: { method: 'GET', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changeMember: { method: 'PATCH', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  removeMember: { method: 'DELETE', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createInvitation: { method: 'POST', path: '/v1/orgs/{id}/invitations', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  listInvitations: { method: 'GET', path: '/v1/orgs/{id}/invitations', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  deleteInvitation: { method: 'DELETE', path: '/v1/orgs/{id}/invitations/{invitation_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  acceptInvitation: { method: 'POST', path: '/v1/invitations/accept', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listAudit: { method: 'GET', path: '/v1/audit', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listImages: { method: 'GET', path: '/v1/images', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createInstance: { method: 'POST', path: '/v1/instances', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  listInstances: { method: 'GET', path: '/v1/instances', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getInstance: { method: 'GET', path: '/v1/instances/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changeInstance: { method: 'PATCH', path: '/v1/instances/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  deleteInstance: { method: 'DELETE', path: '/v1/instances/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listGenerations: { method: 'GET', path: '/v1/instances/{id}/generations', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changeGeneration: { method: 'PATCH', path: '/v1/instances/{id}/generations/{generation}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  restoreInstance: { method: 'POST', path: '/v1/instances/{id}/restore', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  forkInstance: { method: 'POST', path: '/v1/instances/{id}/fork', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  getVm: { method: 'GET', path: '/v1/instances/{id}/vm', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  startVm: { method: 'POST', path: '/v1/instances/{id}/vm', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  stopVm: { method: 'DELETE', path: '/v1/instances/{id}/vm', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  restartVm: { method: 'POST', path: '/v1/instances/{id}/vm/restart', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  suspendVm: { method: 'POST', path: '/v1/instances/{id}/vm/suspend', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  flushVm: { method: 'POST', path: '/v1/instances/{id}/vm/flush', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  getConsoleLog: { method: 'GET', path: '/v1/instances/{id}/vm/console', takes_idempotency_key: false, takes_bytes: false, answers_text: true },
+  createConsoleTicket: { method: 'POST', path: '/v1/instances/{id}/vm/console/ticket', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listDeniedEgress: { method: 'GET', path: '/v1/instances/{id}/vm/egress/denied', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  execInVm: { method: 'POST', path: '/v1/instances/{id}/vm/exec', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createExec: { method: 'POST', path: '/v1/instances/{id}/execs', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  listExecs: { method: 'GET', path: '/v1/instances/{id}/execs', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getExec: { method: 'GET', path: '/v1/instances/{id}/execs/{exec_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  killExec: { method: 'DELETE', path: '/v1/instances/{id}/execs/{exec_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  signalExec: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/signal', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  resizeExec: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/resize', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createExecTicket: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/ticket', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getExecOutput: { method: 'GET', path: '/v1/instances/{id}/execs/{exec_id}/output', takes_idempotency_key: false, takes_bytes: false, answers_text: true },
+  writeExecInput: { method: 'POST', path: '/v1/instances/{id}/execs/{exec_id}/stdin', takes_idempotency_key: false, takes_bytes: true, answers_text: false },
+  listFiles: { method: 'GET', path: '/v1/instances/{id}/files/list', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  deleteFile: { method: 'DELETE', path: '/v1/instances/{id}/files', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  readFile: { method: 'GET', path: '/v1/instances/{id}/files', takes_idempotency_key: false, takes_bytes: false, answers_text: true },
+  writeFile: { method: 'PUT', path: '/v1/instances/{id}/files', takes_idempotency_key: false, takes_bytes: true, answers_text: false },
+  moveFile: { method: 'POST', path: '/v1/instances/{id}/files/move', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createDirectory: { method: 'POST', path: '/v1/instances/{id}/files/directory', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getVmMetrics: { method: 'GET', path: '/v1/instances/{id}/vm/metrics', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getMetricHistory: { method: 'GET', path: '/v1/instances/{id}/metrics', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getSsh: { method: 'GET', path: '/v1/instances/{id}/ssh', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getKeySet: { method: 'GET', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  replaceKeySet: { method: 'PUT', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listOrgSshKeys: { method: 'GET', path: '/v1/orgs/{id}/ssh-keys', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createPort: { method: 'POST', path: '/v1/instances/{id}/ports', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  listPorts: { method: 'GET', path: '/v1/instances/{id}/ports', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getPort: { method: 'GET', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changePort: { method: 'PATCH', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  deletePort: { method: 'DELETE', path: '/v1/instances/{id}/ports/{port_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  openPort: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/open', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  addPortHostname: { method: 'POST', path: '/v1/instances/{id}/ports/{port_id}/hostnames', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  deletePortHostname: { method: 'DELETE', path: '/v1/instances/{id}/ports/{port_id}/hostnames/{hostname}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  setSecret: { method: 'PUT', path: '/v1/instances/{id}/secrets/{name}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  deleteSecret: { method: 'DELETE', path: '/v1/instances/{id}/secrets/{name}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listSecrets: { method: 'GET', path: '/v1/instances/{id}/secrets', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  createWebhook: { method: 'POST', path: '/v1/webhooks', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  listWebhooks: { method: 'GET', path: '/v1/webhooks', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getWebhook: { method: 'GET', path: '/v1/webhooks/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  changeWebhook: { method: 'PATCH', path: '/v1/webhooks/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  deleteWebhook: { method: 'DELETE', path: '/v1/webhooks/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  rotateWebhookSecret: { method: 'POST', path: '/v1/webhooks/{id}/rotate-secret', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listWebhookDeliveries: { method: 'GET', path: '/v1/webhooks/{id}/deliveries', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getWebhookDelivery: { method: 'GET', path: '/v1/webhooks/{id}/deliveries/{delivery_id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  pingWebhook: { method: 'POST', path: '/v1/webhooks/{id}/ping', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  redeliverWebhookDelivery: { method: 'POST', path: '/v1/webhooks/{id}/deliveries/{delivery_id}/redeliver', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  replayWebhook: { method: 'POST', path: '/v1/webhooks/{id}/replay', takes_idempotency_key: true, takes_bytes: false, answers_text: false },
+  listNotifications: { method: 'GET', path: '/v1/notifications', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  countUnreadNotifications: { method: 'GET', path: '/v1/notifications/unread-count', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  markNotification: { method: 'PATCH', path: '/v1/notifications/{id}', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  markAllNotifications: { method: 'POST', path: '/v1/notifications/read-all', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  getNotificationPreferences: { method: 'GET', path: '/v1/notifications/preferences', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  setNotificationPreferences: { method: 'PUT', path: '/v1/notifications/preferences', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  streamNotifications: { method: 'GET', path: '/v1/notifications/stream', takes_idempotency_key: false, takes_bytes: false, answers_text: true },
+  listUsage: { method: 'GET', path: '/v1/usage', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  listEvents: { method: 'GET', path: '/v1/events', takes_idempotency_key: false, takes_bytes: false, answers_text: false },
+  streamEvents: { method: 'GET', path: '/v1/events/stream', takes_idempotency_key: false, takes_bytes: false, answers_text: true },
 } as const;

@@ -69,8 +69,6 @@ interface SendOptions extends CallOptions {
   readonly headers?: Readonly<Record<string, string>> | undefined;
   /** Of the query, encoded already. */
   readonly search?: string | undefined;
-  /** A body that is not JSON; it is streamed. */
-  readonly content?: unknown;
 }
 
 export class Transport {
@@ -97,11 +95,12 @@ export class Transport {
     input: Input<K>,
     options: CallOptions = {},
   ): Promise<Answer<K>> {
-    const { method, takes_idempotency_key, answers_text } = OPERATIONS[operation];
+    const { method, takes_idempotency_key, takes_bytes, answers_text } = OPERATIONS[operation];
     const idempotency_key = takes_idempotency_key
       ? (options.idempotency_key ?? crypto.randomUUID())
       : options.idempotency_key;
-    const repeatable = ['GET', 'PUT', 'DELETE'].includes(method) || takes_idempotency_key;
+    // A raw body may be a stream, which is read once.
+    const repeatable = (['GET', 'PUT', 'DELETE'].includes(method) && !takes_bytes) || takes_idempotency_key;
     const retries = repeatable ? (this.#options.retries ?? 4) : 0;
     for (let attempt = 0; ; attempt++) {
       try {
@@ -125,24 +124,21 @@ export class Transport {
     input: Input<K>,
     options: SendOptions = {},
   ): Promise<Response> {
-    const { method } = OPERATIONS[operation];
+    const { method, takes_bytes } = OPERATIONS[operation];
     const { body } = input as LooseInput;
-    const { content, search } = options;
-    const request: RequestInit = {
+    const type = takes_bytes ? 'application/octet-stream' : 'application/json';
+    const request = {
       method,
-      headers: this.#headers(options, contentType(body)),
+      headers: this.#headers(options, body === undefined ? null : type),
       redirect: 'error',
-      ...(body === undefined
-        ? {}
-        : { body: body instanceof Uint8Array ? (body as Uint8Array<ArrayBuffer>) : JSON.stringify(body) }),
-      // A stream is sent while it is read; the type of requests does not know that yet.
-      ...(content === undefined ? {} : ({ body: content, duplex: 'half' } as RequestInit)),
+      // The type of requests does not know `duplex` yet, without which no stream is sent.
+      ...(body === undefined ? {} : { body: takes_bytes ? body : JSON.stringify(body), duplex: 'half' }),
       ...(options.signal ? { signal: options.signal } : {}),
-    };
+    } as RequestInit;
     let response: Response;
     try {
       response = await (this.#options.fetch ?? globalThis.fetch)(
-        this.#address(operation, input, search),
+        this.#address(operation, input, options.search),
         request,
       );
     } catch (cause) {
@@ -196,12 +192,6 @@ export class Transport {
     const found = response.headers.getSetCookie().find((each) => each.startsWith(`${SUDO_COOKIE}=`));
     if (found !== undefined) this.#sudo = found.split(';')[0];
   }
-}
-
-/** Bytes are sent as they are. */
-function contentType(body: unknown): string | null {
-  if (body === undefined) return null;
-  return body instanceof Uint8Array ? 'application/octet-stream' : 'application/json';
 }
 
 async function bodyOf(response: Response, is_text: boolean): Promise<unknown> {

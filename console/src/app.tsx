@@ -10,6 +10,7 @@ import { AccountPage } from './pages/account.tsx';
 import { ApiKeysPage } from './pages/api-keys.tsx';
 import { AuditPage } from './pages/audit.tsx';
 import { ConfirmEmailPage } from './pages/confirm-email.tsx';
+import { DevicePage } from './pages/device.tsx';
 import { InstancePage } from './pages/instance.tsx';
 import { InstancesPage } from './pages/instances.tsx';
 import { InvitationPage } from './pages/invitation.tsx';
@@ -152,6 +153,8 @@ function Page() {
       return <InvitationPage />;
     case 'email':
       return <ConfirmEmailPage />;
+    case 'device':
+      return <DevicePage />;
     default:
       return <NotFoundPage />;
   }

@@ -1,5 +1,6 @@
 /** The login at the OpenID provider: the way there, and what the server says behind `#oidc=` when the browser is back. */
 import { berth } from './api.ts';
+import { keptInvitation } from './pages/invitation-token.ts';
 import { ended, session } from './session.ts';
 import { loadSettings, settings } from './settings.ts';
 import { tell } from './ui/toasts.tsx';
@@ -54,7 +55,8 @@ export async function showEnding(ending: string | null): Promise<void> {
 export function loginUrl(): string | null {
   const url = settings.value?.oidc?.login_url;
   if (url === undefined) return null;
-  const here = location.pathname === '/login' ? '/' : location.pathname + location.search;
+  const page = location.pathname === '/login' ? '/' : location.pathname + location.search;
+  const here = keptInvitation() === '' ? page : '/invitation';
   return `${url}?return_to=${encodeURIComponent(here)}`;
 }
 

@@ -9,7 +9,7 @@ import { changedFields } from './instance/as-commands.ts';
 /** Each attempt fails only if somebody else's change was made. */
 const ATTEMPTS = 5;
 
-/** Reads, and writes if nobody has written since; else again. @param write may throw to refuse what it got */
+/** Reads, and writes if there was no other write since; else again. @param write may throw to refuse what it got */
 export async function readThenChange<T, R>(
   read: (options: CallOptions) => Promise<T>,
   write: (now: T, options: CallOptions) => Promise<R>,

@@ -2,7 +2,7 @@
 import { get as httpGet } from 'node:http';
 import { get as httpsGet } from 'node:https';
 
-// A host of another control plane answers nobody: that it runs is all there is to ask.
+// A host of another control plane accepts no requests, so the only question is whether it runs.
 if (process.env.BERTH_CONTROL_PLANE) process.exit(0);
 const { BERTH_LISTEN: listen = '127.0.0.1:7400', BERTH_TLS_CERT: certificate } = process.env;
 // By its address, whose name the certificate need not carry: nothing is sent but the question.

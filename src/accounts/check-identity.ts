@@ -26,7 +26,7 @@ export type Checked =
   | { readonly outcome: 'sessions_ended'; readonly because: 'refused' | 'no_token'; readonly count: number }
   | { readonly outcome: 'busy' };
 
-/** Of the user whose turn it is; null: nobody's. @throws ProviderError without a usable answer */
+/** Of the user whose turn it is; null: no user's. @throws ProviderError without a usable answer */
 export async function checkDueIdentity(context: OidcContext): Promise<Checked | null> {
   const identity = await claimDueIdentity(context.db, context.provider.issuer);
   return identity === undefined ? null : checkIdentity(context, identity);

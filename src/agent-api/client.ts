@@ -48,7 +48,7 @@ export interface Negotiated {
 export const POLL_HOLD_MS = 20_000;
 const STREAM_OPEN_MS = 5_000;
 const OPEN_PORT_MS = 8_000;
-/** Access that nobody confirms ends within 5 s: the ingress asks every 2 s. */
+/** Access that is not confirmed ends within 5 s: the ingress asks every 2 s. */
 const AUTHORISE_MS = 2_500;
 
 export class ControlPlaneClient {

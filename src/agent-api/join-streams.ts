@@ -1,7 +1,8 @@
 import type { Duplex } from 'node:stream';
+import { passParts } from '../lib/pass-parts.ts';
 
 /**
- * Pipes two streams into each other. When one closes, the other closes too, after it got everything that the first had
+ * Passes two streams into each other. When one closes, the other closes too, after it got everything that the first had
  * sent. Half-open works: one side may still send after the other has ended.
  */
 export function joinStreams(one: Duplex, other: Duplex): void {
@@ -23,5 +24,6 @@ export function joinStreams(one: Duplex, other: Duplex): void {
     other.destroy();
     return;
   }
-  one.pipe(other).pipe(one);
+  passParts(one, other);
+  passParts(other, one);
 }

@@ -1,5 +1,5 @@
 import type { AuditLog } from '../audit/append.ts';
-import { type Db, transaction } from '../db/pool.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { UserId } from '../lib/ids.ts';
 import { type QuotaLimits, requireWithin } from '../lib/quotas.ts';
@@ -60,45 +60,56 @@ export async function login(parts: LoginParts, request: LoginRequest) {
 /** Where a login comes from. */
 export interface LoginCaller extends Caller {
   readonly request_id: string;
-  /** The provider that verified the user; absent: Berth did. */
+  /** What verified the user in place of Berth: the provider, or the session that confirmed a device login. */
   readonly by?: string;
   /** Default: {@link SESSION_LIFETIME_S}. */
   readonly lifetime_s?: number;
 }
 
-/**
- * Opens a session for a verified user. `proved_by`: the password hash that was verified. If it has changed since, its
- * sessions have ended and no new one is opened. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED
- */
+type OpeningParts = Pick<LoginParts, 'db' | 'audit' | 'quotas'>;
+
+/** Opens a session for a verified user. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED */
 export async function finishLogin(
-  { db, audit, quotas }: Pick<LoginParts, 'db' | 'audit' | 'quotas'>,
+  parts: OpeningParts,
   user_id: UserId,
   caller: LoginCaller,
   proved_by?: string,
 ) {
-  return transaction(db, async (tx) => {
-    // A concurrent password change either waits for this session and ends it, or is visible here.
-    await lockUser(tx, user_id);
-    const user = await findUser(tx, user_id);
-    if (!user) throw new AppError('UNAUTHENTICATED');
-    if (proved_by !== undefined && proved_by !== user.password_hash) {
-      throw new AppError('UNAUTHENTICATED', WRONG);
-    }
-    requireWithin('sessions', quotas.sessions, await countSessions(tx, user_id));
-    const { ip, user_agent, by, lifetime_s } = caller;
-    const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent }, lifetime_s);
-    await noteLogin(tx, user.id, session, { ip, user_agent });
-    const org_id = await firstOrganisation(tx, user.id);
-    if (org_id !== null) {
-      await audit.append(tx, org_id, {
-        actor: user.id,
-        action: 'auth.login',
-        target: session.session_id,
-        ip,
-        request_id: caller.request_id,
-        data: { user_agent, ...(by === undefined ? {} : { by }) },
-      });
-    }
-    return { user, ...session };
-  });
+  return transaction(parts.db, (tx) => openVerified(tx, parts, user_id, caller, proved_by));
+}
+
+/**
+ * The same in a transaction. `proved_by`: the password hash that was verified. If it has changed since, its sessions have
+ * ended and no new one is opened. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED
+ */
+export async function openVerified(
+  tx: Tx,
+  { audit, quotas }: Omit<OpeningParts, 'db'>,
+  user_id: UserId,
+  caller: LoginCaller,
+  proved_by?: string,
+) {
+  // A concurrent password change either waits for this session and ends it, or is visible here.
+  await lockUser(tx, user_id);
+  const user = await findUser(tx, user_id);
+  if (!user) throw new AppError('UNAUTHENTICATED');
+  if (proved_by !== undefined && proved_by !== user.password_hash) {
+    throw new AppError('UNAUTHENTICATED', WRONG);
+  }
+  requireWithin('sessions', quotas.sessions, await countSessions(tx, user_id));
+  const { ip, user_agent, by, lifetime_s } = caller;
+  const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent }, lifetime_s);
+  await noteLogin(tx, user.id, session, { ip, user_agent });
+  const org_id = await firstOrganisation(tx, user.id);
+  if (org_id !== null) {
+    await audit.append(tx, org_id, {
+      actor: user.id,
+      action: 'auth.login',
+      target: session.session_id,
+      ip,
+      request_id: caller.request_id,
+      data: { user_agent, ...(by === undefined ? {} : { by }) },
+    });
+  }
+  return { user, ...session };
 }

@@ -17,6 +17,8 @@ export const REFRESH_PREFIX = 'berth_refr_';
 export const SUDO_PREFIX = 'berth_sudo_';
 /** Tokens in mails. */
 export const MAIL_PREFIX = 'berth_mail_';
+/** What a program asks with whether its login is confirmed. */
+export const DEVICE_PREFIX = 'berth_devc_';
 /** Tokens of hosts on other machines. */
 export const HOST_PREFIX = 'berth_host_';
 /** Opens a console once. */
@@ -29,7 +31,7 @@ export const PORT_COOKIE_PREFIX = 'berth_pcky_';
 const PREFIXES = [
   ...([SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX] as const),
   ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, EXEC_TICKET_PREFIX, HOST_PREFIX] as const),
-  ...([PORT_TICKET_PREFIX, PORT_COOKIE_PREFIX] as const),
+  ...([PORT_TICKET_PREFIX, PORT_COOKIE_PREFIX, DEVICE_PREFIX] as const),
 ] as const;
 export type TokenPrefix = (typeof PREFIXES)[number];
 

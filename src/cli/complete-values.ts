@@ -177,7 +177,7 @@ const SOURCES: Readonly<Record<string, Source>> = {
   },
   KIND: async ({ session }) =>
     Object.keys((await session().berth().call('getNotificationPreferences', {}, ask())).mail),
-  // Whoever has acted lately.
+  // Those who have acted lately.
   ACTOR: async ({ session }) => {
     const { data } = await session()
       .berth()

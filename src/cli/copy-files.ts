@@ -91,7 +91,13 @@ export class Copier {
     await mkdir(place, { recursive: true });
     for await (const { path, type, mode: of } of files.list(source, { signal })) {
       const from = bytesOf(path);
-      const to = joinPath(place, lastName(from));
+      const name = lastName(from);
+      // Said by somebody who wants to write beside the folder.
+      if (['', '.', '..'].includes(name.toString('latin1'))) {
+        this.#tell(from, 'has no name of its own');
+        continue;
+      }
+      const to = joinPath(place, name);
       await this.#try(from, async () => {
         if (type === 'directory') await this.#downloadFolder(from, to, of);
         else if (type === 'other') this.#tell(from, 'is not a regular file');

@@ -157,6 +157,16 @@ export function asksAboutNoun([noun = '', verb, ...rest]: readonly string[], ask
   return only && rest.length === 0 && isNoun(noun);
 }
 
+/** Nouns differ in their verb for a new thing. */
+const CREATING: readonly string[] = ['create', 'add', 'set', 'new'];
+
+/** The command of this noun that was probably meant. Another noun's would do something else. */
+function commandOfNoun(noun: string, verb = ''): string | undefined {
+  const names = NAMES.filter((name) => name.startsWith(`${noun} `));
+  const creating = CREATING.map((each) => `${noun} ${each}`).find((name) => names.includes(name));
+  return CREATING.includes(verb) && creating !== undefined ? creating : nearest(`${noun} ${verb}`, names);
+}
+
 /** The help for an unknown command: the commands of its noun, and the nearest command. */
 export function helpFor([noun = '', verb]: readonly string[]): string {
   const alike = COMMANDS.filter(({ name }) => name.startsWith(`${noun} `));
@@ -166,7 +176,9 @@ export function helpFor([noun = '', verb]: readonly string[]): string {
     (each) => [`berth ${[each.name, ...(each.args ?? [])].join(' ')}`, each.summary] as const,
   );
   if (asks && alike.length > 0) return `usage:\n${columns(rows)}`;
-  const meant = OTHER_WORDS.get(noun) ?? nearest(said, NAMES) ?? nearest(noun, WORDS);
+  const meant = isNoun(noun)
+    ? commandOfNoun(noun, verb)
+    : (OTHER_WORDS.get(noun) ?? nearest(said, NAMES) ?? nearest(noun, WORDS));
   const hint = meant === undefined ? '' : `. Did you mean berth ${meant}?`;
   const usage = alike.length === 0 ? 'usage: berth COMMAND [NAME] [OPTIONS]\n' : `usage:\n${columns(rows)}`;
   const next = alike.length === 0 ? 'berth help' : `berth help ${noun}`;

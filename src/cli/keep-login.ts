@@ -25,6 +25,8 @@ export const CONFIRM: Readonly<Record<'confirm', Option>> = {
 export interface Opened {
   readonly berth: Berth;
   readonly session: Answer<'login'>;
+  /** Confirmed in a browser, without a password. */
+  readonly in_browser?: true;
 }
 
 interface Ending {
@@ -39,7 +41,7 @@ interface Ending {
 }
 
 /** Ends the session in any case. @throws CommandError when no organisation fits */
-export async function keepLogin(call: Call, { berth, session: opened }: Opened, ending: Ending) {
+export async function keepLogin(call: Call, { berth, session: opened, in_browser }: Opened, ending: Ending) {
   const { session, terminal, options } = call;
   const { url, profile_name, profile: before } = session;
   const { id: user_id, email } = opened.user;
@@ -55,7 +57,8 @@ export async function keepLogin(call: Call, { berth, session: opened }: Opened, 
     const { role } = await acting.call('getMember', { path: { id: org.id, user_id } });
     const name = `cli on ${hostname()}`.slice(0, 100);
     const { id: api_key_id, key: api_key } = await acting.createApiKey({ name, scope: scopeOfRole(role) });
-    session.keepAsCurrent(profile_name, { url, email, user_id, org_id: org.id, api_key_id, api_key });
+    const way = in_browser ? { in_browser } : {};
+    session.keepAsCurrent(profile_name, { url, email, user_id, org_id: org.id, api_key_id, api_key, ...way });
     if (before !== undefined) await endBefore(before, acting);
     const keys = await acting.call('listSshKeys', { query: { limit: 1 } });
     const is_one_of_several = Object.keys(readProfiles(session.env).profiles).length > 1;

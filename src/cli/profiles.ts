@@ -27,6 +27,8 @@ export interface Profile {
   readonly org_id: string;
   readonly api_key_id: string;
   readonly api_key: string;
+  /** The user confirmed the login in a browser, and so confirms again in place of a password. */
+  readonly in_browser?: true;
   readonly sudo?: SudoGrant;
 }
 

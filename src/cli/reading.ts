@@ -33,7 +33,7 @@ export async function warnOfNamesakes<T extends { readonly id: string; readonly 
   made: Pick<T, 'id' | 'name'>,
   { what, detail }: Kind<T>,
 ): Promise<void> {
-  // Whoever may create some may not always list them.
+  // A caller who may create some may not always list them.
   const all = await collect(items).catch(() => []);
   const others = all.filter(({ id, name }) => name === made.name && id !== made.id);
   if (others.length === 0) return;

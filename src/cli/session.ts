@@ -1,9 +1,11 @@
 /**
  * The server and credential of a command. Server: --url, BERTH_URL, the profile's, else this machine's, else that of the
- * last login. Credential: BERTH_API_KEY, else the profile's key. A call that needs a recent password opens a session with the password.
+ * last login. Credential: BERTH_API_KEY, else the profile's key. A call that needs a recent password opens a session with the
+ * password, or one that the user confirms in a browser.
  */
 import { Berth, BerthConnectionError, BerthError, type BerthOptions } from '../../client/src/berth.ts';
 import type { Env } from '../config/env.ts';
+import { askInBrowser } from './ask-in-browser.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { findFirstLogin } from './first-login.ts';
@@ -13,6 +15,8 @@ import type { Terminal } from './terminal.ts';
 export const LOCAL_URL = 'http://127.0.0.1:7400';
 export const USER_AGENT = `berth-cli (${process.platform})`;
 const REACH_MS = 15_000;
+/** A grant lasts five minutes; less the way here. */
+const GRANT_MS = 290_000;
 
 export interface Place {
   readonly profile?: string | undefined;
@@ -220,6 +224,14 @@ export class Session {
     }
   }
 
+  /** Opens a session that the user confirms in a browser. */
+  async openInBrowser({ sudo } = { sudo: false }) {
+    const asking = this.stranger();
+    const session = await askInBrowser(asking, this.env, this.#terminal, sudo);
+    const berth = this.opened(session);
+    return { berth, session, sudo_cookie: asking.sudo_cookie ?? '' };
+  }
+
   /** The login of the user who runs the command. @throws CommandError without one: a key alone opens no session */
   requireProfile(): Profile {
     const { profile } = this;
@@ -268,7 +280,11 @@ export class Session {
       const { sudo: _ended, ...rest } = profile;
       this.keep(this.profile_name, rest);
     }
-    return this.withPassword(proof, work);
+    if (!profile.in_browser || proof.password_stdin) return this.withPassword(proof, work);
+    // Kept, as by `berth sudo`: a browser for each command would be too much.
+    const granted = await this.grantInBrowser(profile);
+    this.keep(this.profile_name, { ...profile, sudo: granted.sudo });
+    return work(granted.berth);
   }
 
   /** The same, and always asks: for calls that take the password themselves. */
@@ -294,5 +310,25 @@ export class Session {
       await berth.call('logout', {}).catch(() => undefined);
       throw error;
     }
+  }
+
+  /** The same, confirmed in a browser by the user of the profile. @throws CommandError if somebody else did */
+  async grantInBrowser(profile: Profile) {
+    const { berth: own, session, sudo_cookie: cookie } = await this.openInBrowser({ sudo: true });
+    const { session_token, user } = session;
+    const berth = this.#granted(profile, session_token);
+    berth.useSudo(cookie);
+    if (user.id !== profile.user_id) {
+      await own.call('logout', {}).catch(() => undefined);
+      throw new CommandError(
+        `${user.email} confirmed this in the browser, but the login “${this.profile_name}” is ${profile.email}’s`,
+        {
+          next: 'the same again, and in the browser the other account',
+          exit_code: EXIT.not_authorised,
+        },
+      );
+    }
+    const expires_at = new Date(Date.now() + GRANT_MS).toISOString();
+    return { berth, sudo: { session_token, cookie, expires_at } };
   }
 }

@@ -61,7 +61,7 @@ function positions(headings: readonly string[], columns: readonly string[]): rea
   });
 }
 
-/** The positions of the columns that nobody chose. */
+/** The positions of the columns that were not chosen. */
 function usual<T>({ headings, more }: Listing<T>, is_table: boolean): readonly number[] {
   if (is_table) return [...headings.keys()];
   return [...headings, ...(more?.headings ?? [])].flatMap((each, at) =>

@@ -95,7 +95,7 @@ export interface Config {
   /** 32 bytes; null: the one in the data folder. */
   readonly secret_key: Buffer | null;
   readonly signups: 'open' | 'closed';
-  /** Null: nobody logs in at an OpenID provider. */
+  /** Null: no login at an OpenID provider. */
   readonly oidc: OidcConfig | null;
   /** False: the provider is the only way to log in. */
   readonly password_login: boolean;

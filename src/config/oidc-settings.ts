@@ -4,7 +4,7 @@ import { isLoopback } from '../lib/loopback.ts';
 import { ROLES, type Role } from '../lib/roles.ts';
 import { Expected } from './settings.ts';
 
-/** Whoever is in the group has the role in the organisation. */
+/** Members of the group have the role in the organisation. */
 export interface GroupRole {
   readonly group: string;
   readonly org_id: OrgId;

@@ -1,6 +1,6 @@
-/** The table of identities at an OpenID provider. */
+/** The tables of identities at an OpenID provider, and of logins that a person confirms in a browser. */
 import type { Generated } from 'kysely';
-import type { UserId } from '../lib/ids.ts';
+import type { SessionId, UserId } from '../lib/ids.ts';
 
 export interface IdentityTables {
   identities: {
@@ -11,5 +11,15 @@ export interface IdentityTables {
     checked_at: Generated<Date>;
     claimed_until: Date | null;
     created_at: Generated<Date>;
+  };
+  device_logins: {
+    device_hash: Buffer;
+    user_code: string;
+    sudo: boolean;
+    ip: string;
+    user_agent: string;
+    created_at: Generated<Date>;
+    expires_at: Date;
+    confirmed_by: SessionId | null;
   };
 }

@@ -103,6 +103,20 @@ create table denied_destinations (
   constraint denied_destinations_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
 );
 
+create table device_logins (
+  device_hash bytea not null,
+  user_code text not null,
+  sudo boolean not null,
+  ip text not null,
+  user_agent text not null,
+  created_at timestamp with time zone not null default now(),
+  expires_at timestamp with time zone not null,
+  confirmed_by text,
+  constraint device_logins_pkey PRIMARY KEY (device_hash),
+  constraint device_logins_user_code_key UNIQUE (user_code),
+  constraint device_logins_confirmed_by_fkey FOREIGN KEY (confirmed_by) REFERENCES sessions(id) ON DELETE CASCADE
+);
+
 create table disks (
   instance_id text not null,
   size_bytes bigint not null,
@@ -864,6 +878,8 @@ CREATE INDEX audit_log_target ON public.audit_log USING btree (org_id, target, i
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE (seq IS NULL);
 CREATE UNIQUE INDEX data_keys_in_use ON public.data_keys USING btree (instance_id, use) WHERE (use = ANY (ARRAY['disk'::text, 'memory'::text]));
 CREATE INDEX denied_destinations_newest ON public.denied_destinations USING btree (instance_id, at DESC);
+CREATE INDEX device_logins_confirmed ON public.device_logins USING btree (confirmed_by);
+CREATE INDEX device_logins_expiry ON public.device_logins USING btree (expires_at);
 CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_actor ON public.events USING btree (org_id, actor, "position" DESC) WHERE (actor > 'i'::text);
 CREATE INDEX events_age ON public.events USING brin (created_at);

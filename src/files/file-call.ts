@@ -166,7 +166,10 @@ export class FileCall {
       const { type, payload } = await this.#next();
       if (type === FROM_FILES.done) break;
       if (type !== FROM_FILES.entry || found.length >= max) throw await this.#broken('too many entries');
-      found.push(await this.#understand(() => fieldsOf(payload)));
+      const fields = await this.#understand(() => fieldsOf(payload));
+      // A caller who copies the folder would write beside its own.
+      if (!isName(fields.name)) throw await this.#broken('an entry without a proper name');
+      found.push(fields);
     }
     this.close();
     return found;
@@ -244,4 +247,9 @@ async function* framesOf(line: Duplex): AsyncGenerator<Frame> {
   } finally {
     line.destroy();
   }
+}
+
+/** Of one entry of a folder. */
+function isName(name: Buffer): boolean {
+  return !name.includes('/') && !['', '.', '..'].includes(name.toString('latin1'));
 }

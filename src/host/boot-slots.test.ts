@@ -45,7 +45,7 @@ test('an aborted wait leaves the slot to the next', async () => {
   await assert.rejects(take('e', gone.signal), /no longer wanted/);
 });
 
-test('a boot that takes too long blocks nobody', async (t) => {
+test('a boot that takes too long does not block others', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const order: string[] = [];
   const take = taker(new BootSlots(1), order);

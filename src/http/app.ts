@@ -28,6 +28,7 @@ import { type App, typed } from './typed-app.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAudit } from './v1/audit.ts';
 import { answerWithSession, registerAuth } from './v1/auth.ts';
+import { registerDeviceLogins } from './v1/device-logins.ts';
 import { registerEvents } from './v1/events.ts';
 import { registerExecOutput } from './v1/exec-output.ts';
 import { registerExecs } from './v1/execs.ts';
@@ -141,6 +142,7 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerHealth(app, context);
   registerAuth(app, context, limits);
   registerOidc(app, context, limits);
+  registerDeviceLogins(app, context, limits);
   registerSessions(app, context, cursors, limits);
   registerMe(app, context, cursors, limits);
   registerMfa(app, context, cursors, limits, (request, reply, user_id) =>

@@ -2,6 +2,7 @@
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { pause } from '../lib/backoff.ts';
+import { passParts } from '../lib/pass-parts.ts';
 import type { Dial } from './dial.ts';
 import type { IngressLimits } from './limits.ts';
 
@@ -62,5 +63,6 @@ function join(inbound: Socket, outbound: Duplex): void {
   inbound.setKeepAlive(true, KEEP_ALIVE_MS);
   outbound.once('close', () => inbound.destroySoon());
   inbound.once('close', () => outbound.destroy());
-  inbound.pipe(outbound).pipe(inbound);
+  passParts(inbound, outbound);
+  passParts(outbound, inbound);
 }

@@ -8,3 +8,8 @@ test('less than a tenth of free space is told with both numbers and the folder',
   const [weak] = fullDisk('/data', { ...space, bavail: 10 * 262_144 - 1 });
   assert.match(weak?.found ?? '', /^nearly full: 10\.0 of 100\.0 GiB are free at \/data;/);
 });
+
+test('a small file system is told in MiB', () => {
+  const [weak] = fullDisk('/data', { bsize: 4_096, blocks: 2_560, bavail: 128 });
+  assert.match(weak?.found ?? '', /^nearly full: 0\.5 of 10\.0 MiB are free at \/data;/);
+});

@@ -1,6 +1,7 @@
 /** What the relays of HTTP ports and of the egress gate share: sending an answer that another server gave. */
 import type { IncomingMessage, OutgoingMessage, ServerResponse } from 'node:http';
 import { asRecord } from './http-request.ts';
+import { passParts } from './pass-parts.ts';
 
 /**
  * Sends the fields of an HTTP/1.1 message before its body. Node's flushHeaders() would write them as UTF-8, and so change all
@@ -28,5 +29,5 @@ export function passBody(
   answer.once('close', () => {
     if (!answer.complete) response.destroy();
   });
-  answer.pipe(response, { end: false });
+  passParts(answer, response, { end: false });
 }

@@ -111,6 +111,7 @@ function nameEntry(host: string, port: number | null): EgressEntry | string {
   if (name === null)
     return host.includes('*') ? 'has a * in the wrong place; only *.example.com is possible' : NO_NAME;
   if (isSpecialName(name)) return 'is a name of this machine or its network, which no instance may reach';
+  if (!name.includes('.')) return 'is no full name; examples: example.com, *.example.com';
   return { kind: 'name', name, below, port };
 }
 
@@ -135,12 +136,13 @@ export function sentName(text: string): string | null {
   return /^[\x21-\x7e]*$/.test(text) ? canonicalName(text) : null;
 }
 
-function idnaName(text: string): string {
-  return /[\s%]/.test(text) ? '' : domainToASCII(text);
+/** A name with other letters than ASCII's as A-labels; '' when it is none. Node cuts off what is no part of a URL's host. */
+export function idnaName(text: string): string {
+  return /[\s%/\\?#@:]/.test(text) ? '' : domainToASCII(text);
 }
 
 function isSpecialName(name: string): boolean {
-  return !name.includes('.') || /(^|\.)(localhost|local|localdomain|in-addr\.arpa|ip6\.arpa)$/.test(name);
+  return /(^|\.)(localhost|local|localdomain|in-addr\.arpa|ip6\.arpa)$/.test(name);
 }
 
 /** The stored form. */

@@ -24,7 +24,7 @@ export async function renameOrganisation(
 
 /**
  * Changes the billing address and notifies the old and the new one by mail. The change is rejected if one of them got too
- * many such mails, so that nobody's mailbox is flooded and no change goes unannounced.
+ * many such mails, so that no mailbox is flooded and no change goes unannounced.
  * @throws AppError NOT_FOUND, RATE_LIMITED
  */
 export async function changeBillingEmail(

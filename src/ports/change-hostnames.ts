@@ -48,8 +48,9 @@ export async function removeHostname(
   place: PortPlace,
   hostname: string,
 ): Promise<void> {
-  await lockedPort(tx, principal, place);
-  if (!(await deleteHostname(tx, place.id, hostname))) throw new AppError('NOT_FOUND');
+  const { hostnames } = await lockedPort(tx, principal, place);
+  if (!hostnames.some((each) => each.hostname === hostname)) throw new AppError('NOT_FOUND');
+  await deleteHostname(tx, place.id, hostname);
   await changed(tx, endpoint, principal, place, { hostname, is: 'removed' });
 }
 

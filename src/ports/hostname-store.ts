@@ -19,14 +19,12 @@ export async function insertHostname(
   return row !== undefined;
 }
 
-export async function deleteHostname(tx: Tx, port_id: HttpPortId, hostname: string): Promise<boolean> {
-  const row = await tx
+export async function deleteHostname(tx: Tx, port_id: HttpPortId, hostname: string): Promise<void> {
+  await tx
     .deleteFrom('http_hostnames')
     .where('port_id', '=', port_id)
     .where('hostname', '=', hostname)
-    .returning('hostname')
-    .executeTakeFirst();
-  return row !== undefined;
+    .execute();
 }
 
 export interface DueHostname {

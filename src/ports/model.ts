@@ -1,6 +1,6 @@
 /** HTTP ports: names, limits and rates. Pure. */
 import { isIP } from 'node:net';
-import { domainToASCII } from 'node:url';
+import { idnaName } from '../lib/egress-policy.ts';
 
 export const PORTS_AN_INSTANCE = 20;
 export const TICKET_SECONDS = 60;
@@ -43,7 +43,7 @@ export function readHostname(
 ): { readonly hostname: string } | { readonly issue: string } {
   const lower = text.toLowerCase();
   // An ASCII name is taken as it is: the URL standard would read 1.2.3 or 0x7f.1 as an address.
-  const hostname = /^[a-z0-9._-]*$/.test(lower) ? lower : domainToASCII(text);
+  const hostname = /^[\x20-\x7e]*$/.test(lower) ? lower : idnaName(text);
   const labels = hostname.split('.');
   if (isIP(text) !== 0 || /^(\d+|0x[0-9a-f]*)$/.test(labels.at(-1) ?? ''))
     return { issue: 'must be a name, not an IP address' };

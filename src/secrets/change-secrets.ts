@@ -7,7 +7,7 @@ import { lockInstanceOf, refuseDeleting } from '../instances/lock-instance.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
-import { checkedHosts, checkName, checkValue, newPlaceholder } from './model.ts';
+import { checkedHosts, checkName, checkValue, isName, newPlaceholder } from './model.ts';
 import { openValue, sealValue } from './seal-value.ts';
 import { deleteSecret, sealedSecrets, secretNames, upsertSecret } from './store.ts';
 
@@ -57,7 +57,8 @@ export async function removeSecret(
   { instance_id, name }: SecretPlace,
 ): Promise<SecretRecord> {
   const instance = await lockInstanceOf(tx, principal, instance_id);
-  const hosts = await deleteSecret(tx, instance_id, name);
+  // PostgreSQL cannot even compare one with NUL.
+  const hosts = isName(name) && (await deleteSecret(tx, instance_id, name));
   if (!hosts) throw new AppError('NOT_FOUND');
   refuseDeleting(instance);
   if (instance.host_id !== null) await notify(tx, 'host', instance.host_id);

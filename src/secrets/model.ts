@@ -7,9 +7,13 @@ import { type AppError, invalid } from '../lib/errors.ts';
 export const SECRET_NAME_PATTERN = '^[A-Z][A-Z0-9_]{0,63}$';
 export const SECRET_HOST_LENGTH_MAX = 255;
 
+export function isName(name: string): boolean {
+  return new RegExp(SECRET_NAME_PATTERN).test(name);
+}
+
 /** @throws AppError INVALID_REQUEST */
 export function checkName(name: string): void {
-  if (!new RegExp(SECRET_NAME_PATTERN).test(name))
+  if (!isName(name))
     throw invalid('name', 'must be 1 to 64 of A to Z, 0 to 9 and _, and begin with a letter');
 }
 

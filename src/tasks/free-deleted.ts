@@ -14,7 +14,7 @@ const BATCH = 500;
 
 /**
  * Completes the deletion of instances that no host holds: first the objects, then the rows. Segments that another
- * instance also holds stay. The instance's own keys were deleted when the deletion began, so nobody can read the rest.
+ * instance also holds stay. The instance's own keys were deleted when the deletion began, so the rest cannot be read.
  */
 export async function freeDeleted(db: Db, store: ObjectStore, log: Log): Promise<void> {
   await removingObjects(db, 'free-deleted', () => freeEach(db, store, log));

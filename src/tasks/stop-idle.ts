@@ -4,7 +4,7 @@ import { listIdle } from '../vms/activity-store.ts';
 import { stopIdleVm } from '../vms/stop-vm.ts';
 import { eachInTurn } from './each-in-turn.ts';
 
-/** Stops, with their flush, the VMs that nobody has used for their `idle_timeout_seconds`. */
+/** Stops, with their flush, the VMs that were not used for their `idle_timeout_seconds`. */
 export async function stopIdle(db: Db, log: Log): Promise<void> {
   await eachInTurn(await listIdle(db), async (id) => {
     const stopped = await transaction(db, (tx) => stopIdleVm(tx, id));

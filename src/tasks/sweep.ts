@@ -1,3 +1,4 @@
+import { deleteExpiredDeviceLogins } from '../auth/device-login-store.ts';
 import { deleteOldPlaces } from '../auth/known-place-store.ts';
 import { sweepUnconfirmedFactors } from '../auth/mfa/store.ts';
 import { deleteExpired } from '../auth/store.ts';
@@ -21,6 +22,7 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   deleteExpiredInvitations,
   sweepUnconfirmedFactors,
   deleteExpired,
+  deleteExpiredDeviceLogins,
   deleteOldEvents,
   pruneDeliveries,
   deleteOldNotifications,

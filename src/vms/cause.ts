@@ -22,7 +22,7 @@ export interface Cause {
   readonly actor: string;
 }
 
-/** @param vm as it was before the change @returns null where nobody knows */
+/** @param vm as it was before the change @returns null: unknown */
 export function causeOf({
   state,
   reason_code,

@@ -1,8 +1,8 @@
 /**
  * Decides when deadlines of transient states are enforced. Pure.
  *
- * Deadlines are times of day, and pass while nobody watches: the control plane or its database was down, or the machine
- * slept. The hosts' queued reports arrive within seconds after that, so enforcement waits for a grace period. Without
+ * Deadlines are times of day, and pass also while this does not run: the control plane or its database was down, or the
+ * machine slept. The hosts' queued reports arrive within seconds after that, so enforcement waits for a grace period. Without
  * it, a VM that has long been running would fail because its report had not arrived yet.
  */
 

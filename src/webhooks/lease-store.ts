@@ -34,7 +34,7 @@ export async function takeLease(
       .where('webhook_id', '=', webhook_id)
       .returning('owner')
       .executeTakeFirst();
-    // Released between the two statements: nobody was woken, and the lease is free.
+    // Released between the two statements: no sender was woken, and the lease is free.
     if (!woken) continue;
     await notify(tx, 'webhook', webhook_id);
     return false;

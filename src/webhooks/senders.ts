@@ -116,7 +116,7 @@ class Senders {
     this.#startReady('slow');
   }
 
-  /** Wakes due webhooks that nobody sends to. */
+  /** Wakes due webhooks that no process sends to. */
   async poll(): Promise<void> {
     const { db, log } = this.#parts;
     try {

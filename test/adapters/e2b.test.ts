@@ -318,6 +318,8 @@ describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, 
     assert.equal((await forked.getInfo()).templateId, 'mine');
     assert.deepEqual((await forked.getInfo()).metadata, {});
     await assert.rejects(Sandbox.create('unknown', options), /no template unknown/);
+    await assert.rejects(sandbox.kill(), /is the template mine/);
+    await berth.client.expect(200, 'PATCH', `/v1/instances/${id}`, { labels });
     // The end of its time pauses it, as was asked for.
     await forked.setTimeout(1_000);
     await until('it is paused', async () => (await forked.getInfo()).state === 'paused');

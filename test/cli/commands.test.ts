@@ -381,7 +381,7 @@ describe('API keys', () => {
     assert.equal((await cli.run(['sudo', '--password-stdin'], PASSWORD)).code, 0);
     assert.equal(statSync(configOf(cli)).mode & 0o777, 0o600);
     await cli.done('api-key', 'rotate', 'ci');
-    assert.equal(await cli.done('sudo', '--end'), 'From now on your password is asked for again.\n');
+    assert.equal(await cli.done('sudo', '--end'), 'From now on you are asked again.\n');
     assert.match(await cli.fails(2, 'api-key', 'rotate', 'ci'), /--password-stdin/);
     await cli.run(
       [

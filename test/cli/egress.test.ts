@@ -67,3 +67,27 @@ test('denied destinations are listed with the command that allows one', async ()
   assert.match(shown, new RegExp(`To allow one: berth egress ${name} allow evil\\.example`));
   assert.equal(await cli.done('egress', name, '-q'), 'evil.example:443\n');
 });
+
+test('only what the list lacks is offered to be allowed, by its port where that is needed', async () => {
+  const name = newName();
+  const { id } = await cli.json<{ id: string }>('create', name, '--egress', 'allow');
+  await api.as(who).post(`/v1/instances/${id}/vm`);
+  await api.agent.assigned(id as never);
+  const ago = (minutes: number) => new Date(Date.now() - minutes * 60_000).toISOString();
+  const denied = { instance_id: id as never, count: 1, address: '203.0.113.7' };
+  await api.agent.client.reportDenied({
+    denials: [
+      { ...denied, name: 'first.example', port: 443, at: ago(1) },
+      { ...denied, name: 'a.second.example', port: 8443, at: ago(2) },
+    ],
+  });
+  const offered = async () => /berth egress .*/.exec(await cli.done('egress', name))?.[0];
+  assert.equal(await offered(), `berth egress ${name} allow first.example`);
+  await cli.done('egress', name, 'allow', 'first.example');
+  assert.equal(await offered(), `berth egress ${name} allow a.second.example:8443`);
+  await cli.done('egress', name, 'allow', '*.second.example:8443');
+  assert.equal(await offered(), undefined);
+  await cli.done('egress', name, 'remove', 'first.example');
+  await cli.done('set', name, '--egress', 'open');
+  assert.equal(await offered(), undefined, 'the mode open allows it');
+});

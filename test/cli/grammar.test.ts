@@ -53,6 +53,11 @@ describe('names', () => {
       await cli.fails(2, 'webhook', 'lst'),
       /Did you mean berth webhook ls\?\n {2}next: berth help webhook/,
     );
+    // A verb of other nouns: never the other noun.
+    assert.match(await cli.fails(2, 'port', 'create', 'web', '80'), /Did you mean berth port add\?/);
+    assert.match(await cli.fails(2, 'webhook', 'add', 'x'), /Did you mean berth webhook create\?/);
+    assert.match(await cli.fails(2, 'secret', 'new', 'web', 'A'), /Did you mean berth secret set\?/);
+    assert.doesNotMatch(await cli.fails(2, 'port', 'help'), /[Dd]id you mean/);
     assert.match(await cli.fails(2, 'create', 'x', '--memroy', '1g'), /Did you mean --memory\?/);
   });
 });

@@ -6,7 +6,9 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
+import { parseJoinToken } from '../../src/agent-api/join-token.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
@@ -131,6 +133,17 @@ describe('berth host', () => {
     assert.match((await berth('host', 'rm', 'nope')).err, /there is no host nope\n {2}next: berth host ls\n/);
     assert.equal((await berth('host', 'add', 'far', '--cpus', 'x')).code, 2);
     assert.equal((await actions(first)).length, before + 2);
+  });
+});
+
+describe('berth host add', () => {
+  test('prints the token alone on stdout, for a file, and what to do with it on stderr', async () => {
+    await ensureHostsCertificate(pathsIn(data_dir));
+    const fleet = { BERTH_HOSTS_LISTEN: '127.0.0.1:7500', BERTH_S3_BUCKET: 'berth' };
+    const { code, out, err } = await berthWith({ ...settings, ...fleet }, ['host', 'add', 'rack-2']);
+    assert.equal(code, 0, err);
+    assert.notEqual(parseJoinToken(out), null, out);
+    assert.match(err, /^Added rack-2\. Its token is shown only once: .* BERTH_HOST_TOKEN_FILE .*\n$/);
   });
 });
 

@@ -209,3 +209,22 @@ test('doctor says of something else than Berth that it is', async () => {
   assert.doesNotMatch(out, /undefined|unknown/);
   assert.equal(code, 1);
 });
+
+test('entries of a folder whose names lead out of it are not copied', async () => {
+  says({});
+  const entry = {
+    type: 'directory',
+    size: null,
+    mode: '0755',
+    user: 'root',
+    mtime: '2026-01-01T00:00:00.000Z',
+  };
+  const data = ['/srv/..', '/srv/.', '/', ''].map((path) => ({ ...entry, name: '..', path }));
+  answers['/files/list'] = { data, next_cursor: null };
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  const { code, err } = await cli.run(['cp', '-r', 'web:/srv', join(cli.home, 'a/b')]);
+  assert.equal(code, 1, err);
+  assert.equal(err.match(/has no name of its own/g)?.length, 4, err);
+  assert.deepEqual(filesIn(cli), []);
+  assert.deepEqual(readdirSync(cli.home, { recursive: true }), ['a', 'a/b']);
+});

@@ -1,12 +1,33 @@
 /** The console of people who log in at a real OpenID provider, in a browser. */
 import assert from 'node:assert/strict';
+import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
+import type { DeviceLoginStart } from '../../client/src/generated.ts';
 import { accessibilityFindings, layoutShifts, NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';
 import { press } from '../support/keyboard.ts';
 import { oidcContext, startProvider, type TestProvider } from '../support/oidc-provider.ts';
 import { ownPort } from '../support/own-ports.ts';
+
+/** For docs/images, when asked for. The provider of a test has no name that a picture could show. */
+async function picture(page: Page): Promise<void> {
+  const folder = process.env['BERTH_TEST_PICTURES'];
+  if (folder === undefined) return;
+  await page.route('**/settings.json', async (route) => {
+    const response = await route.fetch();
+    const settings = (await response.json()) as { readonly oidc: object };
+    await route.fulfill({
+      response,
+      json: { ...settings, oidc: { ...settings.oidc, name: 'id.example.com' } },
+    });
+  });
+  await page.reload();
+  await page.getByRole('link', { name: 'Log in with id.example.com' }).waitFor();
+  await page.screenshot({ path: join(folder, 'console-login.png') });
+  await page.unrouteAll();
+  await page.reload();
+}
 
 describe('the console with an OpenID provider', { skip: NO_BROWSER }, async () => {
   const ports = [await ownPort(), await ownPort()] as const;
@@ -100,6 +121,7 @@ describe('the console with an OpenID provider', { skip: NO_BROWSER }, async () =
     const page = await open(both, '/');
     await page.getByLabel('Password', { exact: true }).waitFor();
     assert.deepEqual(await accessibilityFindings(page, { every: true }), []);
+    await picture(page);
     const who = await both.api.person();
     provider.accounts.set('grace', { email: who.email, email_verified: true });
     const other = await page.context().newPage();
@@ -108,6 +130,65 @@ describe('the console with an OpenID provider', { skip: NO_BROWSER }, async () =
     await logInThere(other, 'grace');
     await other.getByRole('button', { name: 'Log out' }).waitFor();
     await page.getByRole('button', { name: 'Log out' }).waitFor();
+    await page.context().close();
+  });
+
+  test('lets a program log in once the person has logged in, and has seen who asks', async () => {
+    const ask = async () =>
+      (await alone.api.client.post<DeviceLoginStart>('/v1/auth/device-logins', {})).body;
+    const take = ({ device_code }: DeviceLoginStart) =>
+      alone.api.client.post('/v1/auth/device-logins/token', { device_code });
+    provider.accounts.set('kim', { email: 'kim@example.org', email_verified: true });
+    const asked = await ask();
+    const { pathname, search } = new URL(asked.url);
+    const page = await open(alone, pathname + search);
+    await page.getByText('Log in here first').waitFor();
+    await link(page).click();
+    await logInThere(page, 'kim');
+    await page.getByText(asked.user_code).waitFor();
+    await page.getByText('127.0.0.1').waitFor();
+    await page.getByText('It can then act as kim@example.org.').waitFor();
+    assert.deepEqual(await accessibilityFindings(page, { every: true }), []);
+    assert.equal((await take(asked)).status, 409);
+    await press(page, page.getByRole('button', { name: 'Confirm' }));
+    await page.getByText('Confirmed. The program goes on').waitFor();
+    assert.equal((await take(asked)).status, 200);
+    await page.reload();
+    await page.getByText(`No program waits with the code ${asked.user_code}`).waitFor();
+
+    const other = await ask();
+    await page.goto('/device');
+    await page.getByLabel('Code').fill(other.user_code.toLowerCase().replace('-', ' '));
+    await page.getByRole('button', { name: 'Continue' }).click();
+    await page.getByRole('button', { name: 'Refuse' }).click();
+    await page.getByText('Refused.').waitFor();
+    assert.equal((await take(other)).status, 401);
+    await page.context().close();
+  });
+
+  test('remembers an invitation through the login at the provider', async () => {
+    provider.accounts.set('lin', { email: 'lin@example.org', email_verified: true });
+    const inviter = await alone.api.person();
+    const { body } = await alone.api
+      .as(inviter)
+      .post<{ accept_url: string }>(`/v1/orgs/${inviter.org_id}/invitations`, {
+        email: 'lin@example.org',
+        role: 'member',
+      });
+    const page = await open(alone, `/invitation${new URL(body.accept_url).hash}`);
+    await link(page).click();
+    await logInThere(page, 'lin');
+    await page.getByRole('button', { name: 'Join the organisation' }).click();
+    await page.getByRole('heading', { name: 'Instances', exact: true }).waitFor();
+    assert.equal(await page.evaluate('sessionStorage.length'), 0);
+    const role = await alone.api.db
+      .selectFrom('memberships')
+      .innerJoin('users', 'users.id', 'memberships.user_id')
+      .select('role')
+      .where('org_id', '=', inviter.org_id)
+      .where('users.email', '=', 'lin@example.org')
+      .executeTakeFirst();
+    assert.deepEqual(role, { role: 'member' });
     await page.context().close();
   });
 

@@ -96,6 +96,13 @@ describe('HTTP ports and egress in the console', { skip: NO_BROWSER, timeout: 60
       mode: 'allow',
       allow: ['example.com', 'theirs.example', 'api.example.net'],
     });
+    // An entry for all names below one lists it too.
+    for (const allow of [['other.example'], ['*.example.net']]) {
+      await api.as(who).patch(`/v1/instances/${id}`, { egress: { allow } });
+      await page
+        .getByText('in the list')
+        .waitFor({ state: allow[0] === '*.example.net' ? 'visible' : 'detached' });
+    }
     assert.deepEqual(await pageFindings(page, new URL(page.url()).origin, path), []);
     await leave();
   });

@@ -146,4 +146,19 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await restart.filter({ hasText: 'on failure' }).waitFor();
     await leave();
   });
+
+  test('shows durations as its forms and the command line take them, and leads from the generations to their setting', async () => {
+    const { who, page, heading, leave } = await visit();
+    const durations = { idle_timeout_seconds: 86_400, auto_flush_seconds: 600 };
+    const { name } = await api.instance(who, durations);
+    await page.goto(`/instances/${name}`);
+    await page.getByText('after 1d', { exact: true }).waitFor();
+    await page.getByText('every 10m while it runs', { exact: true }).waitFor();
+    await page.goto(`/instances/${name}/generations`);
+    await page.getByText('Berth flushes every 10m while the VM runs.').waitFor();
+    await page.getByRole('link', { name: 'Change this' }).click();
+    await heading('Settings').waitFor();
+    assert.equal(await page.getByLabel('Automatic flush every').inputValue(), '10m');
+    await leave();
+  });
 });

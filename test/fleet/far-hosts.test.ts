@@ -7,6 +7,7 @@ import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, type TestContext, test } from 'node:test';
+import { Berth } from '../../client/src/berth.ts';
 import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
 import { joinStreams } from '../../src/agent-api/join-streams.ts';
 import { parseJoinToken } from '../../src/agent-api/join-token.ts';
@@ -24,6 +25,7 @@ import { createLog } from '../../src/lib/log.ts';
 import { expireHosts } from '../../src/tasks/expire-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
+import { serveGuestFiles } from '../support/guest-files.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
 import { dial, readAll, target } from '../support/sockets.ts';
 import { stateOf } from '../support/states.ts';
@@ -250,6 +252,27 @@ test('a tunnel is half-open: one side may send after the other has ended', async
   assert.equal(String(await readAll(second)), 'all');
   second.end(said);
   assert((await heard.promise).equals(said));
+});
+
+const skip = process.getuid?.() === 0 ? false : 'the files of a guest are those of root';
+test('files of a remote VM are written, read in part, listed and removed', { skip }, async (t) => {
+  const { id } = await running();
+  const folder = mkdtempSync(join(tmpdir(), 'bt-files-'));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  t.after(serveGuestFiles(far));
+  const files = new Berth({ url: api.origin, token: owner.session }).files(id);
+  const content = randomBytes(5 * 1024 * 1024);
+  const path = join(folder, 'new/file');
+  assert.equal((await files.write(path, content, { mode: '0640' })).mode, '0640');
+  assert(readFileSync(path).equals(content));
+  const part = await files.read(path, { start: 1_000_000, end: 4_000_000 });
+  assert(Buffer.from(await part.arrayBuffer()).equals(content.subarray(1_000_000, 4_000_000)));
+  const names: string[] = [];
+  for await (const { name } of files.list(join(folder, 'new'))) names.push(name);
+  assert.deepEqual(names, ['file']);
+  await files.remove(join(folder, 'new'), { recursive: true });
+  await assert.rejects(files.read(path), { code: 'NOT_FOUND' });
+  await far.failed(id);
 });
 
 test('a drained host gets no VM; a host with VMs is removed only with --lost', async () => {

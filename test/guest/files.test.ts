@@ -21,6 +21,7 @@ import { Cli } from '../support/cli.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
+import { THOROUGH } from '../support/thorough.ts';
 
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;
@@ -124,6 +125,22 @@ describe('files of a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
         .update(Buffer.alloc(16 * MIB))
         .digest('hex'),
     );
+    await files.remove('/srv/sparse');
+  });
+
+  test('a sparse file of 10 GiB is read as a whole, in bounded memory', THOROUGH, async () => {
+    await guest.sh('truncate -s 10G /srv/sparse; echo end >> /srv/sparse');
+    const { body } = await files.read('/srv/sparse');
+    let seen = 0;
+    let tail = Buffer.alloc(0);
+    const before = process.memoryUsage.rss();
+    for await (const chunk of body as ReadableStream<Uint8Array>) {
+      seen += chunk.length;
+      tail = Buffer.concat([tail, chunk]).subarray(-8);
+    }
+    assert.equal(seen, 10 * GIB + 4);
+    assert.equal(tail.toString(), '\0\0\0\0end\n');
+    assert.ok(process.memoryUsage.rss() - before < 512 * MIB);
     await files.remove('/srv/sparse');
   });
 

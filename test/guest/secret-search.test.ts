@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
@@ -58,7 +58,7 @@ describe('the value of a secret', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }
     assert.deepEqual(inMemory(guest.qemu.pid, [placeholder, ...needles()]), [true, false, false, false]);
   });
 
-  test('is on no disk: as exported from its generations, and that of a fork with the values', async () => {
+  test('is in no generation of its disk, as exported, nor of that of a fork with the values', async () => {
     await guest.flush();
     const body = { name: 'forked', secrets: true };
     const { id } = await berth.client.expect<{ id: string }>(201, 'POST', `${guest.path}/fork`, body);
@@ -71,12 +71,30 @@ describe('the value of a secret', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }
     await fork.stop();
     const folder = join(berth.data_dir, 'exported');
     mkdirSync(folder);
+    const heads: string[] = [];
     for (const each of [guest, fork]) {
-      const { code, err } = await berth.cli('disk', 'export', each.id, join(folder, each.id));
-      assert.equal(code, 0, err);
+      const { data } = await berth.client.expect<{ data: { generation: number }[] }>(
+        200,
+        'GET',
+        `${each.path}/generations`,
+      );
+      const paths = data.map(({ generation }) => [
+        String(generation),
+        join(folder, `${each.id}-${generation}`),
+      ]);
+      heads.push(paths[0]?.[1] ?? '');
+      for (const [generation = '', path = ''] of paths) {
+        const { code, err } = await berth.cli('disk', 'export', each.id, path, '--generation', generation);
+        assert.equal(code, 0, err);
+      }
     }
     const [found = [], ...others] = filesWith(folder, [placeholder, ...needles()]);
-    assert.equal(found.length, 2);
+    rmSync(folder, { recursive: true });
+    assert.deepEqual(
+      heads.filter((path) => !found.includes(path)),
+      [],
+      'the search finds the placeholder in the last generation of both',
+    );
     assert.deepEqual(others, [[], [], []]);
   });
 

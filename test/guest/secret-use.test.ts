@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
+import { packClients, UNPACK } from '../support/guest-clients.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { type SecretInstallation, startBesideServers } from '../support/secret-installation.ts';
@@ -11,6 +12,16 @@ import { until } from '../support/waiting.ts';
 const IN_EFFECT_MS = 2_000;
 const PLACEHOLDER = /^berth-secret-[0-9a-f]{32}$/;
 
+const PYTHON = `
+import os, requests
+headers = {"Authorization": "Bearer " + os.environ["BERTH_SECRET_KEY"]}
+print(requests.post("https://api.test/python", headers=headers, data="hello").status_code)
+`;
+const NODE = `
+const headers = { authorization: "Bearer " + process.env.BERTH_SECRET_KEY };
+fetch("https://api.test/node", { method: "POST", body: "hello", headers }).then((answer) => console.log(answer.status));
+`;
+
 describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   let lab: SecretInstallation | undefined;
   let servers: SecretServers;
@@ -18,7 +29,7 @@ describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_
   let guest: GuestInstance;
 
   before(async () => {
-    lab = await startBesideServers();
+    lab = await startBesideServers({ GIT_PASSWORD: 'sk-one' });
     ({ berth, servers } = lab);
     guest = await GuestInstance.running(berth, 'web');
     await set('sk-one');
@@ -45,6 +56,22 @@ describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_
     await session('curl -sk -m 10 -H "X-Key: $BERTH_SECRET_KEY" https://other.test/other');
     const got = servers.got.find(({ url }) => url === '/other') ?? assert.fail('nothing arrived');
     assert.match(fieldOf(got, 'x-key')[0] ?? '', PLACEHOLDER);
+  });
+
+  test('works with Python requests, Node fetch and git, which know nothing of it', async (t) => {
+    const packed = packClients();
+    if (!packed) return t.skip('this machine has no Python with requests, or no git');
+    await berth.ssh.output(guest.target, UNPACK, { input: packed });
+    servers.makeRepository();
+    const said = [await session(`python3 -c '${PYTHON}'`), await session(`node -e '${NODE}'`)];
+    assert.deepEqual(said, ['200', '200']);
+    for (const path of ['/python', '/node']) {
+      const got = servers.got.find(({ url }) => url === path) ?? assert.fail(`nothing arrived at ${path}`);
+      assert.deepEqual(fieldOf(got, 'authorization'), ['Bearer sk-one'], path);
+    }
+    const clone = 'git clone -q "https://user:$BERTH_SECRET_KEY@api.test/repo.git" /root/cloned';
+    const log = await berth.ssh.output(guest.target, `${clone} && git -C /root/cloned log --format=%s`);
+    assert.equal(log, 'first');
   });
 
   test('changes within 2 s, and ends so', async () => {

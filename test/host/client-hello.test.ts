@@ -1,10 +1,16 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { type AddressInfo, createServer } from 'node:net';
+import { type AddressInfo, connect as connectTcp, createServer } from 'node:net';
 import { test } from 'node:test';
-import { connect } from 'node:tls';
+import { connect, createServer as createTlsServer } from 'node:tls';
 import fc from 'fast-check';
-import { type Hello, readClientHello } from '../../src/host/egress/client-hello.ts';
+import {
+  asksForRetry,
+  type Hello,
+  readClientHello,
+  readRetriedHello,
+} from '../../src/host/egress/client-hello.ts';
+import { serverCertificate } from '../support/test-certificates.ts';
 import { extension, hello, inRecords, serverName } from '../support/tls-hello.ts';
 
 /** What OpenSSL sends first. */
@@ -25,7 +31,7 @@ const nameOf = (answer: Hello) => (typeof answer === 'string' ? answer : answer.
 
 test('the name of a real client is read, and at no earlier byte', async () => {
   const bytes = await helloOf('www.Example.com');
-  assert.deepEqual(readClientHello(bytes), { name: 'www.example.com', protocols: [] });
+  assert.deepEqual(readClientHello(bytes), { name: 'www.example.com', protocols: [], bytes: bytes.length });
   for (let cut = 0; cut < bytes.length; cut++) assert.equal(readClientHello(bytes.subarray(0, cut)), 'more');
 });
 
@@ -34,7 +40,11 @@ test('the name is read from a message that is cut into records of any size', asy
   const message = whole.subarray(5);
   for (const size of [Math.ceil(message.length / 64), 100, 300, 1_000]) {
     const bytes = inRecords(message, size);
-    assert.deepEqual(readClientHello(bytes), { name: 'a.example.com', protocols: [] }, String(size));
+    assert.deepEqual(
+      readClientHello(bytes),
+      { name: 'a.example.com', protocols: [], bytes: bytes.length },
+      String(size),
+    );
     assert.equal(readClientHello(bytes.subarray(0, bytes.length - 1)), 'more');
   }
 });
@@ -46,6 +56,59 @@ test('early data after the message does not matter', () => {
   ]);
   assert.equal(nameOf(readClientHello(bytes)), 'a.com');
 });
+
+test('another message before the server has answered is refused', () => {
+  const one = inRecords(hello([serverName('a.com')]));
+  assert.equal(readClientHello(Buffer.concat([one, one])), 'not tls');
+});
+
+test('a second hello is read behind early data', () => {
+  const early = Buffer.from([20, 3, 3, 0, 1, 1, 23, 3, 3, 0, 2, 9, 9]);
+  const bytes = Buffer.concat([early, inRecords(hello([serverName('a.com')]), 9)]);
+  assert.equal(nameOf(readRetriedHello(bytes)), 'a.com');
+  for (let cut = 0; cut < bytes.length; cut++) assert.equal(readRetriedHello(bytes.subarray(0, cut)), 'more');
+  assert.equal(readRetriedHello(Buffer.concat([early, Buffer.from('evil')])), 'not tls');
+  const endless = Buffer.concat(Array.from({ length: 10_000 }, () => early));
+  assert.equal(readRetriedHello(endless), 'not tls');
+});
+
+test('only a HelloRetryRequest asks for another hello', async () => {
+  const answers = { 'P-384': true, 'X25519:P-384': false };
+  for (const [ecdhCurve, retry] of Object.entries(answers)) {
+    const said = await answerOf(ecdhCurve);
+    assert.equal(asksForRetry(said), retry, ecdhCurve);
+    assert.equal(asksForRetry(said.subarray(0, 40)), 'more');
+  }
+  assert.equal(asksForRetry(Buffer.from([21, 3, 3, 0, 2, 2, 40])), false);
+});
+
+/** What a server says first to a client that has sent a key of X25519. */
+async function answerOf(ecdhCurve: string): Promise<Buffer> {
+  const server = createTlsServer({ ecdhCurve, ...(await serverCertificate('a.com', null)) }).listen(
+    0,
+    '127.0.0.1',
+  );
+  server.on('tlsClientError', () => undefined);
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  const relay = createServer((socket) => {
+    const to = connectTcp(port, '127.0.0.1');
+    to.once('data', (bytes: Buffer) => relay.emit('said', bytes));
+    for (const each of [socket, to])
+      each.on('error', () => undefined).on('close', () => [socket, to].map((one) => one.destroy()));
+    socket.pipe(to).pipe(socket);
+  }).listen(0, '127.0.0.1');
+  await once(relay, 'listening');
+  const said = once(relay, 'said');
+  const options = { ecdhCurve: 'X25519:P-384', rejectUnauthorized: false };
+  const client = connect({ ...options, port: (relay.address() as AddressInfo).port, host: '127.0.0.1' });
+  client.on('error', () => undefined);
+  const [bytes] = await said;
+  client.destroy();
+  relay.close();
+  server.close();
+  return bytes as Buffer;
+}
 
 test('what two readers could understand differently is no hello', () => {
   const name = serverName('allowed.com');
@@ -71,13 +134,9 @@ test('a hello without a host name has no name', () => {
     'évil.com',
   ];
   for (const name of none) {
-    assert.deepEqual(
-      readClientHello(inRecords(hello([serverName(name)]))),
-      { name: null, protocols: [] },
-      name,
-    );
+    assert.equal(nameOf(readClientHello(inRecords(hello([serverName(name)])))), null, name);
   }
-  assert.deepEqual(readClientHello(inRecords(hello([]))), { name: null, protocols: [] });
+  assert.equal(nameOf(readClientHello(inRecords(hello([])))), null);
 });
 
 test('other protocols are recognised by their first bytes', () => {

@@ -124,6 +124,12 @@ describe('a guest with an egress policy', { skip, timeout: 300_000 }, () => {
     assert.match(await tcp('203.0.113.40', 443, helloFor('chain.test')), /REACHED 203\.0\.113\.40:443/);
     await lookUp('a.b.wild.test');
     assert.match(await tcp('203.0.113.50', 443, helloFor('a.b.wild.test')), /REACHED 203\.0\.113\.50:443/);
+    const [asked, other] = [helloFor('retry.wild.test'), helloFor('RETRY.wild.test')];
+    await tcp('203.0.113.50', 443, asked, other.subarray(0, 40), other.subarray(40));
+    assert.ok(
+      lab.contacts.some(({ first }) => first.includes('RETRY.wild.test')),
+      'a second hello of the same name',
+    );
     const cut = helloFor('allowed.test');
     assert.match(
       await tcp('203.0.113.10', 443, cut.subarray(0, 3), cut.subarray(3, 60), cut.subarray(60)),

@@ -73,6 +73,17 @@ describe('a usual client behind the egress gate', { skip, timeout: 120_000 }, ()
     assert.match(said, /"url":"\/path\?q=1","host":"web.test"/);
   });
 
+  for (const [what, curves, hellos] of [
+    ['once where the server takes its key', 'P-384', 1],
+    ['again where the server asks for another key', 'X25519:P-384', 2],
+  ] as const) {
+    test(`greets ${what}`, async () => {
+      const { said } = await curl(['-v', '--stderr', '-', '--curves', curves, 'https://web.test/again']);
+      assert.match(said, /"url":"\/again"/);
+      assert.equal(said.match(/Client hello \(1\)/g)?.length, hellos);
+    });
+  }
+
   test('uploads a large body over TLS', async () => {
     const { said } = await curl(['-T', '-', 'https://web.test/up'], BODY);
     assert.match(said, new RegExp(`"bytes":${BODY.length},"last":"last"`));

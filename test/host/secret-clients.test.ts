@@ -151,15 +151,7 @@ describe('a client with the placeholder of a secret', { skip, timeout: 120_000 }
   });
 
   test('git clones with a name and the placeholder as password', async () => {
-    const source = join(lab.folder, 'source');
-    const git = (...args: string[]) =>
-      execFileSync('git', ['-c', 'user.name=T', '-c', 'user.email=t@example.org', ...args], {
-        stdio: 'pipe',
-      });
-    git('init', '-q', source);
-    git('-C', source, 'commit', '-q', '--allow-empty', '-m', 'first');
-    git('clone', '-q', '--bare', source, join(lab.folder, 'repo.git'));
-    git('-C', join(lab.folder, 'repo.git'), 'update-server-info');
+    lab.makeRepository();
     const target = join(lab.folder, 'cloned');
     const { status, said } = await lab.run('git', [
       'clone',

@@ -32,6 +32,8 @@ const PUBLIC: readonly string[] = [
   'POST /v1/auth/passkey',
   'GET /v1/auth/oidc/login',
   'GET /v1/auth/oidc/callback',
+  'POST /v1/auth/device-logins',
+  'POST /v1/auth/device-logins/token',
 ];
 
 /** Endpoints for service accounts. Never accounts, sessions, sudo, MFA, members, or the creation of keys. */

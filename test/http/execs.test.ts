@@ -213,6 +213,12 @@ describe('output', () => {
     assert.deepEqual([both.text, both.offset], ['outerr', '4']);
     const err = await read('?stream=stderr');
     assert.deepEqual([err.text, err.offset], ['err', '7']);
+    // Past the end.
+    const none = client.get(`${execs}/${id}/output?offset=99`);
+    const { line } = await streamed();
+    line.end(streamFrame(FRAME.attached, offsetBytes(10)));
+    const { status, text } = await none;
+    assert.deepEqual([status, text], [200, '']);
     const gone = client.get(`${execs}/${id}/output`);
     const { id: call_id } = await agent.nextCall('exec_stream');
     await agent.client.answerCall({

@@ -127,6 +127,16 @@ describe('a stream that breaks', () => {
       assertError(await asked, 'UNAVAILABLE');
     }
   });
+  test('an entry whose name leads out of its folder is refused', async () => {
+    for (const name of ['', '.', '..', 'a/b', '/etc', '../x']) {
+      const asked = client.get(`${files}/list?path=/srv`);
+      const host = await nextFileCall(agent);
+      const fields = FIELDS.subarray(0, FIELDS.lastIndexOf(0) + 1);
+      host.say('entry', Buffer.concat([fields, Buffer.from(name)]));
+      host.say('done');
+      assertError(await asked, 'UNAVAILABLE');
+    }
+  });
   test('more entries than were asked for are refused', async () => {
     const asked = client.get(`${files}/list?path=/&limit=2`);
     const host = await nextFileCall(agent);

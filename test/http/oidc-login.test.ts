@@ -2,8 +2,10 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { FLOW_COOKIE } from '../../src/http/cookies.ts';
+import { findWeaknesses } from '../../src/http/monitoring/weaknesses.ts';
 import { newId, type OrgId } from '../../src/lib/ids.ts';
 import { apiForFile, type TestApi } from '../support/api.ts';
+import { assertError } from '../support/expect.ts';
 import { OidcBrowser } from '../support/oidc-browser.ts';
 import { oidcContext, startProvider } from '../support/oidc-provider.ts';
 import { makeKey, makeSession, makeSshKey } from '../support/people.ts';
@@ -280,5 +282,42 @@ describe('an account with the same address', () => {
       .execute();
     const { sub } = newAccount({ email: who.email });
     assert.equal((await new OidcBrowser(api).logIn(sub)).place, '/login#oidc=second_factor');
+  });
+});
+
+describe('for its operator', () => {
+  test('berth doctor names a provider that does not answer, and mapped organisations that do not exist', async () => {
+    const unknown = newId('org');
+    const mapped = [...groups, { group: 'x', org_id: unknown, role: 'member' }] as const;
+    const { oidc } = oidcContext(provider, PUBLIC, mapped);
+    const { db, quotas, installation } = api.context;
+    const about = async () =>
+      (await findWeaknesses({ db, quotas, installation, oidc })).filter(
+        ({ check }) => check === 'OpenID provider',
+      );
+    assert.deepEqual(
+      (await about()).map(({ found }) => found),
+      [`BERTH_OIDC_GROUPS names ${unknown}, which does not exist`],
+    );
+    provider.state.down = true;
+    const [down] = await about();
+    provider.state.down = false;
+    assert.match(down?.found ?? '', new RegExp(`^${provider.issuer} gives no usable document: `));
+    assert.equal(down?.next, `curl ${provider.issuer}/.well-known/openid-configuration`);
+  });
+
+  test('the two redirects and the begin of sudo count against the address', async () => {
+    const limited = await apiForFile({
+      context: { ...oidcContext(provider, PUBLIC), rate_limits: { principal: 1_200, address: 2 } },
+    });
+    const first = new OidcBrowser(limited);
+    const { place } = await first.visit('/v1/auth/oidc/login');
+    assert.match(place, /^\/interaction\//);
+    const { sub } = newAccount();
+    const there = await first.visit(provider.issuer + place, { account: sub });
+    assert.equal(there.place, '/login#oidc=no_account', 'the second that counts');
+    assert.equal((await first.visit('/v1/auth/oidc/login')).place, '/login#oidc=too_many_requests');
+    const who = await limited.person();
+    assertError(await limited.as(who).post('/v1/auth/oidc/sudo', {}), 'RATE_LIMITED');
   });
 });

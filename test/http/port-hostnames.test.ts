@@ -147,6 +147,7 @@ describe('POST', () => {
       ...['1.2.3.4', '1.2.3', '0x7f.1', '[::1]', '::1', 'app', '*.example.com', 'https://app.example.com'],
       ...['app.example.com:80', 'app.example.com.', '-a.example.com', 'a_b.example.com', 'a..example.com'],
       ...['apps.test', 'x.apps.test', 'a.b.apps.test', 'localhost', 'x.localhost', 'X.APPS.TEST'],
+      ...['app.example.com/path', 'app.example.com?x', 'bücher.example.com/path', 'user@bücher.example.com'],
       ...[`${'a'.repeat(64)}.example.com`, `${'a.'.repeat(124)}example.com`, 'app example.com'],
     ]) {
       const answer = await client.post(`${port.path}/hostnames`, { hostname });
@@ -173,7 +174,8 @@ test('DELETE: 204, its route ends; 404 for one that the port does not have', asy
   await check({ [txt.name]: txt.value });
   assert.equal((await client.delete(`${port.path}/hostnames/${hostname}`)).status, 204);
   assert.deepEqual(await routed(port), [port.hostname]);
-  assertError(await client.delete(`${port.path}/hostnames/${hostname}`), 'NOT_FOUND');
+  for (const each of [hostname, '%00', 'a%0a', '..%2f..'])
+    assertError(await client.delete(`${port.path}/hostnames/${each}`), 'NOT_FOUND');
 });
 
 test('a private port opens in a browser under its active custom hostname, with a cookie of that name alone', async () => {

@@ -171,7 +171,8 @@ test('DELETE: 204, then 404; a name that can be none is 404', async () => {
   await set(id, 'A');
   assert.equal((await client.delete(pathOf(id, 'A'))).status, 204);
   assertError(await client.delete(pathOf(id, 'A')), 'NOT_FOUND');
-  assertError(await client.delete(pathOf(id, 'lower')), 'NOT_FOUND');
+  for (const name of ['lower', '%00', 'A%00', 'A%0a'])
+    assertError(await client.delete(pathOf(id, name)), 'NOT_FOUND');
 });
 
 test('another organisation gets 404 on every route; a reader may list and not write', async () => {

@@ -5,10 +5,11 @@ import { METRICS, type Spreads } from '../../src/agent-api/metric-types.ts';
 import { transaction } from '../../src/db/pool.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { countUsage } from '../../src/tasks/count-usage.ts';
-import { countLastStored, deleteOldUsage } from '../../src/usage/count-store.ts';
+import { addHttpBytes, countLastStored, deleteOldUsage } from '../../src/usage/count-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import type { Person } from '../support/people.ts';
+import { makePort } from '../support/ports.ts';
 import { instanceIn } from '../support/states.ts';
 
 const api = await apiForFile();
@@ -136,6 +137,18 @@ test('processor time is counted from the reported minutes, each once', async () 
   assert.deepEqual(
     data.map(({ cpu_seconds }) => cpu_seconds),
     [90],
+  );
+});
+
+test('bytes of HTTP ports are counted in both directions, in the hour of their report', async () => {
+  const owner = await api.person();
+  const { id } = await instanceIn(api, owner, 'running');
+  const port_id = await makePort(db, id);
+  for (const bytes of [700, 300]) await transaction(db, (tx) => addHttpBytes(tx, [{ port_id, bytes }]));
+  const { data } = await read(owner, `?instance=${id}`);
+  assert.deepEqual(
+    data.map(({ http_bytes }) => http_bytes),
+    [1_000],
   );
 });
 

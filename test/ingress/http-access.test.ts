@@ -136,6 +136,9 @@ test('a ticket becomes a cookie of this hostname alone, and a used one is refuse
   ]);
   assert.equal((await ask({}, { path: '/.berth/open?ticket=good' })).status, 401);
   assert.equal((await ask({}, { path: '/.berth/other' })).status, 404);
+  for (const path of ['/.berth?ticket=good', `http://${NAME}/.berth/other`]) {
+    assert.equal((await ask({ authorization: `Bearer ${KEY}` }, { path })).status, 404, path);
+  }
   assert.equal((await ask({ host: 'other.localhost' }, { path: '/.berth/open?ticket=good' })).status, 404);
   assert.equal(seen.length, 0);
 });

@@ -76,6 +76,11 @@ test('a Berth credential reaches no guest, on a public port either', async (t) =
   for (const [sent, arrives] of [
     ['Bearer berth_live_abc', undefined],
     ['bearer   berth_sess_abc', undefined],
+    ['Bearer berth_live_abc more', undefined],
+    ['Bearer "berth_live_abc"', undefined],
+    ['Basic dTpw, Bearer berth_live_abc', undefined],
+    ['token berth_live_abc', undefined],
+    ['berth_live_abc', undefined],
     ['Bearer of-the-guest', 'Bearer of-the-guest'],
     ['Basic dTpw', 'Basic dTpw'],
   ] as const) {
@@ -94,6 +99,8 @@ test('a guest sets cookies for its own hostname alone, and none of Berth', async
       'c=3; HttpOnly',
       'berth-port=stolen',
       '__Host-berth-port=stolen; Secure; Path=/',
+      '=berth-port=stolen',
+      ' = __host-berth-port=stolen; Path=/',
     ]);
     response.setHeader('clear-site-data', '"cookies"');
     response.end();

@@ -75,6 +75,16 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     assert.match((await say(['doctor'], env)).stdout, /^ok {2}ready/m);
     assert.match((await say(['create', 'web'], env)).stdout, /^Created web/);
     assert.equal((await say(['ls', '-q'], env)).stdout.trim(), 'web');
+    for (const [path, part] of [
+      ['/', '<title>Berth</title>'],
+      ['/docs', 'Berth'],
+      ['/docs/cli', 'berth login'],
+      ['/docs/api', 'askForDeviceLogin'],
+    ] as const) {
+      const page = await fetch(installation.origin + path, { headers: { accept: 'text/html' } });
+      assert.equal(page.status, 200, path);
+      assert.ok((await page.text()).includes(part), path);
+    }
     const { mode } = await stat(installation.paths.first_login);
     assert.equal(mode & 0o777, 0o600);
     assert.match(
@@ -112,6 +122,9 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
         '/lib/systemd/system/berth.service',
         '/etc/berth/berth.env',
         '/usr/bin/berth -> ',
+        '/usr/lib/berth/dist/console/dist/index.html',
+        '/usr/lib/berth/dist/site/dist/index.html',
+        '/usr/share/doc/berth/docs/e2b.md',
       ]) {
         assert.ok(
           contents.some((line) => line.includes(` .${path}`)),

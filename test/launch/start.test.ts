@@ -189,6 +189,20 @@ test('bad settings end with 2 and a line each, before anything is created', asyn
   await assert.rejects(readFile(join(project, 'data')), { code: 'ENOENT' });
 });
 
+test('an incomplete OpenID provider ends with 2 and a line each, without its secret', async (t) => {
+  const project = await projectFolder(t);
+  const settings = { BERTH_OIDC_ISSUER: 'https://id.example.org', BERTH_OIDC_CLIENT_SECRET: 'hidden-secret' };
+  const { code, output } = await launch(t, project, { ...settings, BERTH_OIDC_GROUPS: 'staff' }).ended;
+  assert.equal(code, 2);
+  assert.match(output, /^berth: BERTH_OIDC_CLIENT_ID is missing; BERTH_OIDC_ISSUER is set/m);
+  assert.match(output, /^berth: BERTH_OIDC_GROUPS: .* expected GROUP=ORGANISATION:ROLE/m);
+  assert.doesNotMatch(output, /hidden-secret/);
+  const alone = await launch(t, project, { BERTH_PASSWORD_LOGIN: 'off' }).ended;
+  assert.equal(alone.code, 2);
+  assert.match(alone.output, /^berth: BERTH_OIDC_ISSUER is missing; BERTH_PASSWORD_LOGIN is set/);
+  await assert.rejects(readFile(join(project, 'data')), { code: 'ENOENT' });
+});
+
 test('an unreadable TLS certificate ends with 2 and a line', async (t) => {
   const project = await projectFolder(t);
   const settings = { BERTH_TLS_CERT: 'no.pem', BERTH_TLS_KEY: 'no.key' };

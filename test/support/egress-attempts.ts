@@ -179,6 +179,29 @@ const TLS: readonly Attempt[] = [
   udp('QUIC to an allowed address', GOOD, 443, text('evil')),
 ];
 
+/** Its server asks for another hello (egress-internet.ts). */
+const RETRY_HELLO = helloFor('retry.wild.test');
+const EARLY_DATA = Buffer.from([20, 3, 3, 0, 1, 1, 23, 3, 3, 0, 4, 9, 9, 9, 9]);
+const RETRIES: readonly Attempt[] = (
+  [
+    ['of another name', [evilHello]],
+    ['of another name, in the segment of the first', null],
+    ['of another name, behind early data', [EARLY_DATA, evilHello]],
+    ['of another name, in records of some bytes', [inRecords(hello([serverName('evil.test')]), 7)]],
+    ['of another name, in segments of one byte', bytesOf(evilHello)],
+    ['of two names', [inRecords(hello([serverName('retry.wild.test', 'evil.test')]))]],
+    ['without a name', [inRecords(hello([extension(21, Buffer.from('evil'))]))]],
+    ['that is none', text('evil')],
+  ] as const
+).map(([what, second]) =>
+  tcp(
+    `a second hello ${what}`,
+    '203.0.113.50',
+    443,
+    second ? [RETRY_HELLO, ...second] : [Buffer.concat([RETRY_HELLO, EARLY_DATA, evilHello])],
+  ),
+);
+
 const PLACES: readonly Attempt[] = [
   tcp('another port of the name server', '203.0.113.2', 443, [helloFor('allowed.test')], false),
   tcp('the next hop', '198.51.100.2', 443, [helloFor('allowed.test')]),
@@ -241,6 +264,7 @@ const PACKETS: readonly Attempt[] = [
 export const ATTEMPTS: readonly Attempt[] = [
   ...LOOK_UPS,
   ...TLS,
+  ...RETRIES,
   ...HTTP_ATTEMPTS,
   ...PLACES,
   ...PACKETS,

@@ -2,6 +2,7 @@
  * The servers of a network namespace that plays the internet: `egress-internet.ts ADDRESS…`. They accept whatever comes, and print
  * a line of JSON for each contact: {protocol, address, port, first}. HTTP is answered, so that a client can ask again.
  */
+import { createHash } from 'node:crypto';
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
 
@@ -14,6 +15,13 @@ function tell(contact: object): void {
 
 const addresses = process.argv.slice(2);
 
+/** What a TLS server says that wants another ClientHello: its random number tells (RFC 8446, section 4.1.3). */
+const RETRY = Buffer.concat([
+  Buffer.from('1603030038020000340303', 'hex'),
+  createHash('sha256').update('HelloRetryRequest').digest(),
+  Buffer.from('00130100000c002b00020304003300020018', 'hex'),
+]);
+
 /** The name server has port 53 of another address. */
 for (const [port, address] of TCP_PORTS.flatMap((port) =>
   (port === 53 ? addresses : ['::']).map((at) => [port, at] as const),
@@ -24,6 +32,7 @@ for (const [port, address] of TCP_PORTS.flatMap((port) =>
     socket.on('error', () => socket.destroy());
     socket.on('data', (bytes) => {
       tell({ protocol: 'tcp', address: reached, port, first: bytes.toString('latin1').slice(0, 2_000) });
+      if (bytes.includes('retry.')) return void socket.write(RETRY);
       const said = `REACHED ${reached}:${port}`;
       socket.write(
         port === 80 ? `HTTP/1.1 200 OK\r\nContent-Length: ${said.length}\r\n\r\n${said}` : `${said}\n`,

@@ -1,4 +1,7 @@
-/** `egress-web-server.ts KEY CERTIFICATE`: HTTPS on port 8444, HTTP on port 8081. They tell what they got, in chunks and with a trailer. */
+/**
+ * `egress-web-server.ts KEY CERTIFICATE`: HTTPS on port 8444, HTTP on port 8081. They tell what they got, in chunks and with a trailer.
+ * A client that offers no key of P-384 is asked for another ClientHello.
+ */
 import { readFileSync } from 'node:fs';
 import { createServer, type RequestListener } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
@@ -23,7 +26,7 @@ const tell: RequestListener = async (request, response) => {
 };
 
 createServer(tell).listen(8_081, '0.0.0.0');
-createTlsServer({ key: readFileSync(key), cert: readFileSync(certificate) }, tell).listen(
+createTlsServer({ key: readFileSync(key), cert: readFileSync(certificate), ecdhCurve: 'P-384' }, tell).listen(
   8_444,
   '0.0.0.0',
   () => process.stdout.write('ready\n'),

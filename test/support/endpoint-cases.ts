@@ -86,6 +86,12 @@ function accounts({ db }: TestApi): Record<string, EndpointCase> {
     'GET /v1/auth/oidc/login': PUBLIC,
     'GET /v1/auth/oidc/callback': PUBLIC,
     'POST /v1/auth/oidc/sudo': { need: 'session', to_keys: 'UNAUTHENTICATED' },
+    'POST /v1/auth/device-logins': PUBLIC,
+    'POST /v1/auth/device-logins/token': PUBLIC,
+    // They belong to nobody until somebody answers.
+    'GET /v1/auth/device-logins/{user_code}': SESSION,
+    'POST /v1/auth/device-logins/{user_code}/confirm': SESSION,
+    'DELETE /v1/auth/device-logins/{user_code}': SESSION,
     'POST /v1/auth/password-reset': PUBLIC,
     'POST /v1/auth/password-reset/confirm': PUBLIC,
     'POST /v1/auth/passkey/options': PUBLIC,

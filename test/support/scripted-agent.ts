@@ -210,8 +210,8 @@ export class ScriptedAgent {
   /** Waits for the next requested operation. */
   async nextCall<K extends HostCall['kind']>(
     kind: K,
+    given_up = AbortSignal.timeout(ASSIGNED_WITHIN_MS),
   ): Promise<{ id: string; call: Extract<HostCall, { kind: K }> }> {
-    const given_up = AbortSignal.timeout(ASSIGNED_WITHIN_MS);
     for (;;) {
       const { calls } = await this.client.calls({ fresh: false }, given_up);
       const [first] = calls;

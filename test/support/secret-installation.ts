@@ -15,7 +15,10 @@ export interface SecretInstallation {
   readonly close: () => Promise<void>;
 }
 
-export async function startBesideServers(): Promise<SecretInstallation> {
+/** `environment`: of the servers. */
+export async function startBesideServers(
+  environment: Record<string, string> = {},
+): Promise<SecretInstallation> {
   const folder = mkdtempSync(join(tmpdir(), 'berth-names-'));
   const servers = new SecretServers();
   const opened: { outside?: EgressOutside; berth?: Installation } = {};
@@ -30,7 +33,7 @@ export async function startBesideServers(): Promise<SecretInstallation> {
     // Berth lets only the default route's interface forward.
     writeFileSync(`/proc/sys/net/ipv4/conf/eg${process.pid}/forwarding`, '1');
     await servers.prepare();
-    await servers.serve(opened.outside.path);
+    await servers.serve(opened.outside.path, environment);
     writeFileSync(join(folder, 'resolv.conf'), `nameserver ${NAME_SERVER}\n`);
     writeFileSync(join(folder, 'roots'), readFileSync(ROOTS, 'utf8') + readFileSync(servers.roots, 'utf8'));
     // A copy of another test's mount would keep its device busy.

@@ -1,5 +1,5 @@
 /** The egress lab, with servers that secrets are for. They have an authority of their own, which the gate trusts. */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -70,6 +70,20 @@ export class SecretServers {
       writeFileSync(join(folder, `${name}.json`), JSON.stringify(await made));
   }
 
+  /** A repository that api.test serves to `user`, with the password of the variable GIT_PASSWORD of {@link serve}. */
+  makeRepository(): void {
+    const source = join(this.folder, 'source');
+    const bare = join(this.folder, 'repo.git');
+    const git = (...args: string[]) =>
+      execFileSync('git', ['-c', 'user.name=T', '-c', 'user.email=t@example.org', ...args], {
+        stdio: 'pipe',
+      });
+    git('init', '-q', source);
+    git('-C', source, 'commit', '-q', '--allow-empty', '-m', 'first');
+    git('clone', '-q', '--bare', source, bare);
+    git('-C', bare, 'update-server-info');
+  }
+
   /** `path`: of the namespace. */
   async serve(path: string, environment: Record<string, string> = {}): Promise<void> {
     inNamespace(path, 'nft', ['-f', '-'], REDIRECTS);
@@ -109,6 +123,9 @@ export class SecretLab {
 
   get folder(): string {
     return this.#servers.folder;
+  }
+  makeRepository(): void {
+    this.#servers.makeRepository();
   }
   get got(): GotRequest[] {
     return this.#servers.got;

@@ -8,7 +8,8 @@ export async function readBody(request: IncomingMessage, max_bytes: number): Pro
   let bytes = 0;
   for await (const chunk of request as AsyncIterable<Buffer>) {
     bytes += chunk.length;
-    if (bytes > max_bytes) throw new Failure('too_large', `A body here has at most ${max_bytes} bytes.`);
+    if (bytes > max_bytes)
+      throw new Failure('too_large', `A request here has at most ${max_bytes / 2 ** 20} MiB.`);
     chunks.push(chunk);
   }
   return Buffer.concat(chunks);

@@ -40,6 +40,7 @@ test('labels keep metadata, the end and what happens then', () => {
     assert.throws(() => endIn(bad, new Date()), isFailure('invalid_argument'));
   assert.equal(endOf({ 'e2b-ends-at': labels['e2b-ends-at'] ?? '' }), null);
   assert.equal(endOf({ ...labels, 'e2b-ends-at': 'soon' }), null);
+  assert.equal(endOf({ ...labels, 'e2b-template': 'tools' }), null, 'a template has no end');
 });
 
 test('an access token opens its own sandbox, with the key that sealed it', () => {

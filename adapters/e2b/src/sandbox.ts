@@ -5,7 +5,8 @@
  *   e2b-ends-at     when its time is over
  *   e2b-on-timeout  `kill` or `pause`: what happens then
  *
- * Metadata are labels too, under their own names. A template is an instance with the label `e2b-template`.
+ * Metadata are labels too, under their own names. A template is an instance with the label `e2b-template`; a sandbox that gets it
+ * lasts, and is not killed.
  */
 import type { Instance, VmState } from '../../../client/src/berth.ts';
 import { Failure } from './failures.ts';
@@ -63,10 +64,11 @@ export function metadataOf(labels: Labels): Record<string, string> {
   return Object.fromEntries(Object.entries(labels).filter(([name]) => !OWN_LABEL.test(name)));
 }
 
-/** Null: it is not a sandbox, or somebody has removed or changed the label; then it has no end. */
+/** Null: it has no end, because it is not a sandbox, or has become a template, or somebody has removed or changed the label. */
 export function endOf(labels: Labels): Date | null {
   const at = new Date(labels[ENDS_AT_LABEL] ?? Number.NaN);
-  return labels[SANDBOX_LABEL] === undefined || Number.isNaN(at.getTime()) ? null : at;
+  const lasts = labels[SANDBOX_LABEL] === undefined || labels[TEMPLATE_LABEL] !== undefined;
+  return lasts || Number.isNaN(at.getTime()) ? null : at;
 }
 
 export function onTimeoutOf(labels: Labels): OnTimeout {

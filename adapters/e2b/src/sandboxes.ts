@@ -138,7 +138,12 @@ export class Sandboxes {
 
   async kill(api_key: string, sandbox_id: string): Promise<void> {
     const berth = this.#client(api_key);
-    const { id } = await this.#find(berth, sandbox_id);
+    const { id, labels } = await this.#find(berth, sandbox_id);
+    const template = labels[TEMPLATE_LABEL];
+    if (template !== undefined) {
+      const message = `Sandbox ${sandbox_id} is the template ${template}. Remove its label ${TEMPLATE_LABEL} first.`;
+      throw new Failure('already_exists', message);
+    }
     await berth.instances.delete(id);
     this.#deadlines.forget(sandbox_id);
   }

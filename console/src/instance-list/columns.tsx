@@ -1,8 +1,9 @@
 /** The columns of the list of instances: what each shows, and what it is sorted by. The name is always shown. */
 import type { ComponentChildren } from 'preact';
 import type { Instance } from '../../../client/src/berth.ts';
+import { durationText } from '../../../client/src/durations.ts';
 import { readChoice, writeChoice } from '../choices.ts';
-import { duration, mebibytes } from '../format.ts';
+import { mebibytes } from '../format.ts';
 import { Labels } from '../instance/labels.tsx';
 import { savedState } from '../instance/saved-state.ts';
 import { StateBadge } from '../instance/state-badge.tsx';
@@ -128,7 +129,7 @@ export const COLUMNS: readonly InstanceColumn[] = [
     class: WIDE,
     sort: ({ idle_timeout_seconds }) => idle_timeout_seconds ?? Number.MAX_SAFE_INTEGER,
     cell: ({ idle_timeout_seconds }) =>
-      idle_timeout_seconds === null ? 'off' : `after ${duration(idle_timeout_seconds)}`,
+      idle_timeout_seconds === null ? 'off' : `after ${durationText(idle_timeout_seconds)}`,
   },
   {
     key: 'created',

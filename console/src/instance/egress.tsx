@@ -1,6 +1,7 @@
 /** What an instance may reach, and what its VM was denied. A change takes effect within seconds, also for open connections. */
 import { useEffect } from 'preact/hooks';
 import type { DeniedDestination, Instance } from '../../../client/src/berth.ts';
+import { destinationText, entryFor, isListed } from '../../../client/src/egress-entries.ts';
 import { call } from '../api.ts';
 import { putInstance } from '../live/instances.ts';
 import { listen } from '../live/streams.ts';
@@ -70,9 +71,9 @@ function Denied({ instance }: Props) {
       ),
     [reload],
   );
-  const isListed = (row: Row) => instance.egress.allow.includes(hostOf(row));
+  const listed = (row: Row) => isListed(instance.egress.allow, row);
   const allow = async (row: Row) => {
-    const host = hostOf(row);
+    const host = entryFor(row);
     const changed = await changeNow(id, ({ egress: { allow } }) => ({
       egress: { allow: allow.includes(host) ? allow : [...allow, host] },
     }));
@@ -99,8 +100,8 @@ function Denied({ instance }: Props) {
                   class: 'wrap',
                   cell: (row) => (
                     <>
-                      <code>{destinationOf(row)}</code>{' '}
-                      {isListed(row) && (
+                      <code>{destinationText(row)}</code>{' '}
+                      {listed(row) && (
                         <span class="tag" id={`listed-${row.id}`}>
                           in the list
                         </span>
@@ -118,8 +119,8 @@ function Denied({ instance }: Props) {
                   : [
                       {
                         name: 'Allow',
-                        about: (row) => `Allow ${hostOf(row)}`,
-                        reasonId: (row) => (isListed(row) ? `listed-${row.id}` : undefined),
+                        about: (row) => `Allow ${entryFor(row)}`,
+                        reasonId: (row) => (listed(row) ? `listed-${row.id}` : undefined),
                         work: allow,
                       },
                     ]
@@ -131,17 +132,4 @@ function Denied({ instance }: Props) {
       </Loaded>
     </Section>
   );
-}
-
-/** The entry that allows it. */
-function hostOf({ name, address, port }: DeniedDestination): string {
-  const host = name ?? address ?? '';
-  const is_usual = name !== undefined && (port === undefined || port === 80 || port === 443);
-  if (is_usual || port === undefined) return host;
-  return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
-}
-
-function destinationOf({ name, address, port }: DeniedDestination): string {
-  const host = name ?? address ?? '';
-  return port === undefined ? host : host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
 }

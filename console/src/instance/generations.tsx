@@ -1,6 +1,7 @@
 /** A timeline of the disk's generations, newest first. Each can be restored or forked. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Generation, Instance } from '../../../client/src/berth.ts';
+import { durationText } from '../../../client/src/durations.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
 import { bytes, exactly } from '../format.ts';
@@ -20,7 +21,7 @@ import { RestoreDialog } from './restore-dialog.tsx';
 type Asked = { readonly what: 'restore' | 'fork' | 'name'; readonly generation: Generation } | null;
 
 export function Generations({ instance }: { readonly instance: Instance }) {
-  const { id, disk, generations_keep: keep } = instance;
+  const { id, disk, generations_keep: keep, auto_flush_seconds } = instance;
   const [asked, setAsked] = useState<Asked>(null);
   const list = useList(`generations ${id}`, (query) =>
     call('listGenerations', { path: { id }, query: { limit: 50, ...query } }),
@@ -33,10 +34,20 @@ export function Generations({ instance }: { readonly instance: Instance }) {
   };
   const close = () => setAsked(null);
   const reason = whyFixed(instance);
+  const schedule =
+    auto_flush_seconds === null
+      ? 'The automatic flush is off.'
+      : `Berth flushes every ${durationText(auto_flush_seconds)} while the VM runs.`;
   return (
     <Section
       title="Generations"
-      lead={`Each flush with something to save makes one. The last ${keep.last} are kept, then one a day for ${keep.daily_days} days, and those that are pinned.`}
+      lead={
+        <>
+          Each flush with something to save makes one. {schedule} The last {keep.last} are kept, then one a
+          day for {keep.daily_days} days, and those that are pinned.{' '}
+          <a href={`/instances/${instance.name}/settings`}>Change this</a>
+        </>
+      }
     >
       {reason !== undefined && <p class="hint timeline-reason">{reason}</p>}
       <LoadedList

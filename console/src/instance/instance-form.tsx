@@ -62,7 +62,7 @@ export function SettingsFields({
           label="Idle stop after"
           range={IDLE_STOP}
           seconds={of.idle_timeout_seconds}
-          hint="Stops the VM, with a flush, when nobody has used it for so long, such as 30m or 24h. Empty: never"
+          hint="Stops the VM, with a flush, after this time without use, such as 30m or 24h. Empty: never"
           issue={issues[IDLE_STOP.name]}
         />
       </div>

@@ -45,7 +45,7 @@ interface EditProps {
 function Edit({ instance, keys, onSaved }: EditProps) {
   const [explicit, setExplicit] = useState(keys.mode === 'explicit');
   useEffect(() => setExplicit(keys.mode === 'explicit'), [keys.mode]);
-  /** Null: nobody has touched the boxes. */
+  /** Null: the boxes were not touched. */
   const [chosen, setChosen] = useState<readonly string[] | null>(null);
   const accepted = keys.mode === 'explicit' ? keys.data.map(({ id }) => id) : [];
   const wanted = chosen ?? accepted;

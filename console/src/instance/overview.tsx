@@ -1,7 +1,8 @@
 /** How to connect, what is saved, and the VM's usage. */
 import type { ComponentChildren } from 'preact';
 import type { Instance } from '../../../client/src/berth.ts';
-import { bytes, duration } from '../format.ts';
+import { durationText } from '../../../client/src/durations.ts';
+import { bytes } from '../format.ts';
 import { instances } from '../live/instances.ts';
 import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
@@ -59,10 +60,10 @@ function DiskFacts({ instance }: Props) {
             <Time at={vm.started_at} />
           </Fact>
           <Fact name="Automatic flush">
-            {auto_flush_seconds === null ? 'off' : `every ${duration(auto_flush_seconds)} while it runs`}
+            {auto_flush_seconds === null ? 'off' : `every ${durationText(auto_flush_seconds)} while it runs`}
           </Fact>
           <Fact name="Idle stop">
-            {idle_timeout_seconds === null ? 'off' : `after ${duration(idle_timeout_seconds)}`}
+            {idle_timeout_seconds === null ? 'off' : `after ${durationText(idle_timeout_seconds)}`}
           </Fact>
           <Fact name="Wake on connect">{wake_on_connect ? 'on' : 'off'}</Fact>
           <Fact name="Restart">{RESTART_WORDS[restart]}</Fact>

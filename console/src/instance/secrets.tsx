@@ -1,4 +1,4 @@
-/** The secrets of an instance: its VM uses them, and nobody reads them. */
+/** The secrets of an instance: its VM uses them, and they cannot be read. */
 import { useState } from 'preact/hooks';
 import type { Instance, Secret } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
@@ -108,7 +108,7 @@ function Limits() {
       <p>
         The value is in no memory, disk, generation or fork of the VM, and no log or answer has it. It is not
         protected from a host that you name: one that sends a request's headers back shows the value to the
-        guest. Whoever runs programs in the VM can use the secret, as long as it is set.
+        guest. Anyone who runs programs in the VM can use the secret, as long as it is set.
       </p>
     </div>
   );

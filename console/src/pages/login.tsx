@@ -31,6 +31,9 @@ export function LoginPage() {
         </p>
       )}
       {partsOf(path.value)[0] === 'email' && <p class="notice">Log in to confirm your address.</p>}
+      {partsOf(path.value)[0] === 'device' && (
+        <p class="notice">Log in here first. Then confirm the login of the program.</p>
+      )}
       <p class="dim">Berth runs Linux machines that you can stop without losing a file.</p>
       {takesPasswords() ? (
         <>

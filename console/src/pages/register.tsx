@@ -32,8 +32,9 @@ export function RegisterPage() {
     return (
       <Gate title={invited ? 'You are invited' : 'Create an account'}>
         <p>
-          Log in first, with the address that the invitation was sent to. Then open the link of the invitation
-          once more.
+          {invited
+            ? 'Log in with the address that the invitation was sent to. Then you are asked whether you join.'
+            : 'Log in with the address that the invitation was sent to. Then open its link once more.'}
         </p>
         <ProviderLogin primary />
       </Gate>

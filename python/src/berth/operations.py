@@ -23,6 +23,16 @@ confirm_password_reset: Operation[None] = Operation("POST", "/v1/auth/password-r
 """Set a new password with the mailed token; every session ends"""
 begin_oidc_sudo: Operation[types.OidcSudoStart] = Operation("POST", "/v1/auth/oidc/sudo")
 """Begin a sudo grant by a new login at the OpenID provider"""
+ask_for_device_login: Operation[types.DeviceLoginStart] = Operation("POST", "/v1/auth/device-logins")
+"""Begin a login that a person confirms in the console"""
+take_device_login: Operation[types.SessionResponse] = Operation("POST", "/v1/auth/device-logins/token")
+"""Open the session of a confirmed login, once"""
+get_device_login: Operation[types.DeviceLogin] = Operation("GET", "/v1/auth/device-logins/{user_code}")
+"""Who asks for a login"""
+refuse_device_login: Operation[None] = Operation("DELETE", "/v1/auth/device-logins/{user_code}", answer="nothing")
+"""Refuse a login"""
+confirm_device_login: Operation[None] = Operation("POST", "/v1/auth/device-logins/{user_code}/confirm", answer="nothing")
+"""Let the program that shows this code log in as the caller"""
 grant_sudo: Operation[types.SudoGrantResponse] = Operation("POST", "/v1/auth/sudo")
 """Re-enter the password, which allows this session destructive calls for five minutes"""
 list_sessions: ListOperation[types.ListSessionsResponse, types.Session] = ListOperation("GET", "/v1/auth/sessions")

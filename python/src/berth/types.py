@@ -87,6 +87,10 @@ class ApiKey(TypedDict):
     previous_expires_at: Optional[str]
     created_by_key: Optional[str]
 
+class AskForDeviceLoginRequest(TypedDict, total=False):
+    sudo: bool
+    """The session also gets a sudo grant; whoever confirms needs one, too"""
+
 class AuditEntry(TypedDict):
     id: str
     seq: Optional[int]
@@ -365,6 +369,32 @@ class DeniedDestination(_DeniedDestinationRequired, total=False):
     """Absent: the look-up of the name was refused"""
     port: int
     """Absent: a look-up, or a protocol without ports"""
+
+class DeviceLogin(TypedDict):
+    user_code: str
+    """Eight letters, for people to compare"""
+    ip: str
+    """The address of the program"""
+    user_agent: str
+    """What the program calls itself"""
+    sudo: bool
+    """The session also gets a sudo grant; whoever confirms needs one, too"""
+    created_at: str
+    """RFC 3339, UTC, milliseconds"""
+    expires_at: str
+    """RFC 3339, UTC, milliseconds"""
+
+class DeviceLoginStart(TypedDict):
+    device_code: str
+    """A secret of the program"""
+    user_code: str
+    """Eight letters, for people to compare"""
+    url: str
+    """Where a person confirms the code"""
+    interval_seconds: int
+    """Wait so long between two questions"""
+    expires_at: str
+    """RFC 3339, UTC, milliseconds"""
 
 class _DiskRequired(TypedDict):
     size_bytes: int
@@ -1217,6 +1247,10 @@ class SudoGrantRequest(TypedDict):
 class SudoGrantResponse(TypedDict):
     expires_at: str
     """RFC 3339, UTC, milliseconds"""
+
+class TakeDeviceLoginRequest(TypedDict):
+    device_code: str
+    """A secret of the program"""
 
 class Usage(TypedDict):
     instance_id: str

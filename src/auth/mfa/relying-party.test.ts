@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { relyingParty } from './relying-party.ts';
 
-test('the relying party is the host name people use, localhost at a loopback address, nobody at another', () => {
+test('the relying party is the host name people use, localhost at a loopback address, none at another', () => {
   const cases: [public_url: string, expected: ReturnType<typeof relyingParty>][] = [
     ['https://berth.example.org', { id: 'berth.example.org', origin: 'https://berth.example.org' }],
     ['https://berth.example.org:8443', { id: 'berth.example.org', origin: 'https://berth.example.org:8443' }],

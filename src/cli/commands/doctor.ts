@@ -87,7 +87,7 @@ function whyNoAnswer(url: string, error: Error): { readonly found: string; reado
   return { found: `${url} does not answer${why}`, next: 'berth login --url URL, if the address is wrong' };
 }
 
-/** Without a mail server nobody gets an invitation or a password reset, although the server accepts both. */
+/** Without a mail server no invitation or password reset arrives, although the server accepts both. */
 async function mail(url: string): Promise<Finding[]> {
   const check = 'mail';
   const settings = await readSettings(url);

@@ -1,5 +1,6 @@
 /** berth egress: what an instance may reach, and what its VM was denied. */
-import type { Berth, DeniedDestination, EgressMode, Instance } from '../../../client/src/berth.ts';
+import type { Berth, EgressMode, Instance } from '../../../client/src/berth.ts';
+import { destinationText, entryFor, isListed } from '../../../client/src/egress-entries.ts';
 import { changeCurrent } from '../change-current.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
@@ -18,12 +19,6 @@ export function egressWords({ mode, allow }: Egress): string {
   return `allow: ${allow.length === 0 ? 'nothing yet' : allow.join(', ')}`;
 }
 
-function destinationOf({ name, address, port }: DeniedDestination): string {
-  const to = name ?? address ?? '';
-  if (port === undefined) return to;
-  return to.includes(':') ? `[${to}]:${port}` : `${to}:${port}`;
-}
-
 async function show({ terminal }: Call, berth: Berth, { id, name, egress }: Instance): Promise<undefined> {
   const denied = await collect(berth.list('listDeniedEgress', { path: { id } }));
   if (terminal.format === 'json') return void terminal.json({ egress, denied });
@@ -31,16 +26,18 @@ async function show({ terminal }: Call, berth: Berth, { id, name, egress }: Inst
   terminal.list(denied, {
     headings: ['DENIED', 'ADDRESS', 'ATTEMPTS', 'LAST'],
     row: (each) => [
-      destinationOf(each),
+      destinationText(each),
       each.address ?? '-',
       { text: String(each.count), value: each.count },
       timeCell(each.at),
     ],
-    quiet: destinationOf,
+    quiet: destinationText,
     empty: 'Nothing was denied.',
   });
-  const wanted = denied.find((each) => each.name !== undefined);
-  if (wanted?.name !== undefined) terminal.say(`To allow one: berth egress ${name} allow ${wanted.name}`);
+  // A name at a private address stays closed, so what the list has already is not offered again.
+  const wanted = denied.find((each) => each.name !== undefined && !isListed(egress.allow, each));
+  if (wanted !== undefined && egress.mode !== 'open')
+    terminal.say(`To allow one: berth egress ${name} allow ${entryFor(wanted)}`);
   return undefined;
 }
 

@@ -1,4 +1,4 @@
-/** The filters of events and audit entries, and why a list of them is empty: nobody of that name, or no such action. */
+/** The filters of events and audit entries, and why a list of them is empty: no such actor, or no such action. */
 
 import { AUDIT_ACTIONS } from '../../../client/src/audit-words.ts';
 import { nearest } from '../../lib/nearest.ts';
@@ -49,7 +49,7 @@ export function requireAction(action: string | undefined): void {
   );
 }
 
-/** @throws CommandError when nobody of that name or id has acted. Call it for an empty answer. */
+/** @throws CommandError when no actor of that name or id has acted. Call it for an empty answer. */
 export async function requireActor(
   { session }: Pick<Call, 'session'>,
   actor: string | undefined,

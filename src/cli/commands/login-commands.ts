@@ -2,28 +2,22 @@
 import { Berth, BerthError } from '../../../client/src/berth.ts';
 import { proofOf } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
-import { CommandError } from '../command-error.ts';
+import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
+import { type FirstLogin, findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
 import { clock } from '../format.ts';
-import { CONFIRM, keepLogin, revoke } from '../keep-login.ts';
+import { CONFIRM, keepLogin, type Opened, revoke } from '../keep-login.ts';
 import { USER_AGENT } from '../session.ts';
+import { readSettings, UNKNOWN_SETTINGS } from '../settings.ts';
 
 export async function login(call: Call): Promise<undefined> {
-  const { session, terminal, options } = call;
-  const { url } = session;
+  const { session, options } = call;
   const last = session.profile ?? session.logged_out;
-  // On the server's machine, offer the first administrator's address.
-  const local = isLocal(url);
-  const email =
-    options.text('email') ??
-    (last?.url === url ? last.email : undefined) ??
-    (local ? (session.env['BERTH_ADMIN_EMAIL'] ?? 'admin@localhost') : undefined) ??
-    (await terminal.ask(`E-mail address at ${url}`, null, '--email ADDRESS'));
-  const { first, ...opened } = await openLogin(call, email, local);
+  const { first, ...opened } = await openLogin(call);
+  const { email } = opened.session.user;
   const wanted = options.text('org');
   // The organisation of the last login; else the oldest membership, the last of the list.
-  const is_same = last?.url === url && last.email === email;
+  const is_same = last?.url === session.url && last.email === email;
   return keepLogin(call, opened, {
     lead: 'You are logged in',
     notes:
@@ -39,12 +33,46 @@ export async function login(call: Call): Promise<undefined> {
   });
 }
 
-/** With the generated password on this machine while it works; else asks. */
-async function openLogin({ session, terminal, options }: Call, email: string, local: boolean) {
+interface OpenedFirst extends Opened {
+  /** The generated password that was used. */
+  readonly first: FirstLogin | undefined;
+}
+
+/** In a browser on request, or where there are no passwords. */
+async function openLogin(call: Call): Promise<OpenedFirst> {
+  const { session, options } = call;
+  const asks_browser = options.flag('browser');
+  if (asks_browser && options.flag('password-stdin')) {
+    throw new UsageError('--browser and --password-stdin exclude each other');
+  }
+  const { password_login, oidc } = asks_browser ? UNKNOWN_SETTINGS : await readSettings(session.url);
+  if (asks_browser || (password_login === 'off' && !options.flag('password-stdin'))) {
+    const { berth, session: opened } = await session.openInBrowser();
+    return { berth, session: opened, in_browser: true, first: undefined };
+  }
+  return openByPassword(call, oidc?.name);
+}
+
+async function emailOf({ session, terminal, options }: Call): Promise<string> {
   const { url } = session;
+  const last = session.profile ?? session.logged_out;
+  return (
+    options.text('email') ??
+    (last?.url === url ? last.email : undefined) ??
+    // On the server's machine, offer the first administrator's address.
+    (isLocal(url) ? (session.env['BERTH_ADMIN_EMAIL'] ?? 'admin@localhost') : undefined) ??
+    (await terminal.ask(`E-mail address at ${url}`, null, '--email ADDRESS'))
+  );
+}
+
+/** With the generated password on this machine while it works; else asks. @param provider of OpenID */
+async function openByPassword(call: Call, provider: string | undefined): Promise<OpenedFirst> {
+  const { session, terminal, options } = call;
+  const { url } = session;
+  const email = await emailOf(call);
   const totp = options.text('totp');
   const from_stdin = options.flag('password-stdin');
-  const found = local && !from_stdin ? findFirstLogin(session.env, url) : undefined;
+  const found = isLocal(url) && !from_stdin ? findFirstLogin(session.env, url) : undefined;
   if (found?.email === email) {
     try {
       return { ...(await session.open(email, found.password, totp)), first: found };
@@ -56,7 +84,9 @@ async function openLogin({ session, terminal, options }: Call, email: string, lo
   if (!from_stdin) await session.mustAnswer();
   const password = from_stdin
     ? ((await terminal.stdin()).split('\n')[0] ?? '')
-    : await terminal.askSecret(`Password of ${email} at ${url} (another account: --email)`);
+    : await terminal.askSecret(
+        `Password of ${email} at ${url} (another account: --email${provider === undefined ? '' : `; by ${provider}: --browser`})`,
+      );
   return { ...(await session.openAsked(email, password, totp)), first: undefined };
 }
 
@@ -116,12 +146,15 @@ async function sudo({ session, terminal, options }: Call): Promise<undefined> {
   const { sudo: _old, ...rest } = profile;
   if (options.flag('end')) {
     session.keep(profile_name, rest);
-    return void terminal.done('From now on your password is asked for again.', {});
+    return void terminal.done('From now on you are asked again.', {});
   }
   const proof = proofOf(options);
-  const { sudo: grant } = await session.grant(rest, await session.password(rest, proof), proof);
+  const { sudo: grant } =
+    rest.in_browser && !proof.password_stdin
+      ? await session.grantInBrowser(rest)
+      : await session.grant(rest, await session.password(rest, proof), proof);
   session.keep(profile_name, { ...rest, sudo: grant });
-  terminal.done(`Commands do not ask for your password until ${clock(grant.expires_at)}.`, {
+  terminal.done(`Commands do not ask you again until ${clock(grant.expires_at)}.`, {
     expires_at: grant.expires_at,
   });
 }
@@ -142,6 +175,10 @@ export const LOGIN_COMMANDS: readonly Command[] = [
         value: 'ORG',
         help: 'the organisation, by name or id; default: that of the last login, else the first',
       },
+      browser: {
+        type: 'boolean',
+        help: 'confirm the login in a browser, on this or another machine: for accounts without a password',
+      },
       ...CONFIRM,
       ...PROOF,
     },
@@ -161,7 +198,7 @@ export const LOGIN_COMMANDS: readonly Command[] = [
   },
   {
     name: 'sudo',
-    summary: 'enter your password once, for all commands of the next five minutes',
+    summary: 'prove once who you are, for all commands of the next five minutes',
     example: 'berth sudo && berth api-key rotate ci',
     options: {
       end: { type: 'boolean', help: 'end it now, before the five minutes are over' },

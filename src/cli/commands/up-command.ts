@@ -104,7 +104,7 @@ export const UP: Command = {
   args: ['NAME'],
   names_instances: true,
   ...PASSED_TO_SSH,
-  summary: 'log in to an instance, and create whatever is missing for that',
+  summary: 'log in to an instance, and create what is missing for that',
   details: `Before it logs in, it creates a login, an SSH key and the instance, and starts the VM, where they are missing. ${DEFAULTS} ${SSH_RULE}`,
   example: 'berth up web',
   options: { ...SETTINGS, ...IDENTITY },

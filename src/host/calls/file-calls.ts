@@ -40,7 +40,7 @@ export async function serveFiles(
 }
 
 /** As the verbs of file-tasks.pl take them. */
-function wordsOf(action: FileCall['action']): Buffer[] {
+export function wordsOf(action: FileCall['action']): Buffer[] {
   const words = [Buffer.from(action.verb), bytesOf(action.path)];
   switch (action.verb) {
     case 'read':

@@ -4,6 +4,7 @@
  * Anything that two readers could understand differently is refused: two names, two such extensions, lengths that do not add up, an
  * empty record, many small records. With Encrypted ClientHello the name is the outer one: the real one is the guest's and the server's secret.
  */
+import { createHash } from 'node:crypto';
 import { sentName } from '../../lib/egress-policy.ts';
 
 /** The longest message that is read. Real ones have up to some 4 KiB. */
@@ -13,8 +14,14 @@ const RECORDS_MAX = 64;
 
 const RECORD_HEADER_BYTES = 5;
 const RECORD_MAX_BYTES = 16_384;
+/** Some more than servers take of it. */
+const EARLY_DATA_MAX_BYTES = 64 * 1024;
+const CHANGE_CIPHER_SPEC = 20;
 const HANDSHAKE = 22;
+const APPLICATION_DATA = 23;
 const CLIENT_HELLO = 1;
+const SERVER_HELLO = 2;
+const RETRY_RANDOM = createHash('sha256').update('HelloRetryRequest').digest();
 const SERVER_NAME = 0;
 const HOST_NAME = 0;
 const ALPN = 16;
@@ -24,6 +31,8 @@ export interface ReadHello {
   readonly name: string | null;
   /** What the client offers to speak; empty: it does not say. */
   readonly protocols: readonly string[];
+  /** Of the connection, up to its end. */
+  readonly bytes: number;
 }
 
 /** `more`: not complete yet. `not tls`: no ClientHello that can be understood. */
@@ -31,54 +40,70 @@ export type Hello = 'more' | 'not tls' | ReadHello;
 
 /** `received`: everything of the connection so far. */
 export function readClientHello(received: Buffer): Hello {
-  const message = joinRecords(received);
+  const parts: Buffer[] = [];
+  let at = 0;
+  while (received[at] === HANDSHAKE) {
+    if (at + 1 < received.length && received[at + 1] !== 3) return 'not tls';
+    if (at + RECORD_HEADER_BYTES > received.length) return 'more';
+    const length = received.readUInt16BE(at + 3);
+    if (length === 0 || length > RECORD_MAX_BYTES || parts.length === RECORDS_MAX) return 'not tls';
+    at += RECORD_HEADER_BYTES;
+    parts.push(received.subarray(at, at + length));
+    at += length;
+  }
+  const message = readMessage(Buffer.concat(parts));
   if (message === 'not tls') return message;
-  const { bytes } = message;
-  if (bytes.length < 4) return bytes.length > 0 && bytes[0] !== CLIENT_HELLO ? 'not tls' : moreOf(received);
-  if (bytes[0] !== CLIENT_HELLO) return 'not tls';
+  // Other records (early data) may follow a whole message.
+  if (at < received.length) return message === 'more' ? 'not tls' : { ...message, bytes: at };
+  if (message !== 'more' && at === received.length) return { ...message, bytes: at };
+  return received.length > 2 * HELLO_MAX_BYTES ? 'not tls' : 'more';
+}
+
+/** The hello that a server asked for by its answer to the first one. `received`: what came behind that. Early data may precede it. */
+export function readRetriedHello(received: Buffer): Hello {
+  let at = 0;
+  for (;;) {
+    const type = received[at];
+    if (type === HANDSHAKE) return readClientHello(received.subarray(at));
+    if (at > EARLY_DATA_MAX_BYTES) return 'not tls';
+    if (type !== undefined && type !== CHANGE_CIPHER_SPEC && type !== APPLICATION_DATA) return 'not tls';
+    if (at + RECORD_HEADER_BYTES > received.length) return 'more';
+    at += RECORD_HEADER_BYTES + received.readUInt16BE(at + 3);
+  }
+}
+
+/**
+ * Whether a server's first word asks for another hello (HelloRetryRequest, RFC 8446 §4.1.4): a ServerHello with this number in place of
+ * a random one.
+ */
+export function asksForRetry(said: Buffer): boolean | 'more' {
+  if (said.length > 0 && said[0] !== HANDSHAKE) return false;
+  if (said.length > RECORD_HEADER_BYTES && said[RECORD_HEADER_BYTES] !== SERVER_HELLO) return false;
+  const from = RECORD_HEADER_BYTES + 4 + 2;
+  if (said.length < from + RETRY_RANDOM.length) return 'more';
+  return said.subarray(from, from + RETRY_RANDOM.length).equals(RETRY_RANDOM);
+}
+
+type Message = 'more' | 'not tls' | Omit<ReadHello, 'bytes'>;
+
+function readMessage(bytes: Buffer): Message {
+  if (bytes.length > 0 && bytes[0] !== CLIENT_HELLO) return 'not tls';
+  if (bytes.length < 4) return 'more';
   const length = bytes.readUIntBE(1, 3);
   if (length > HELLO_MAX_BYTES) return 'not tls';
-  if (bytes.length < 4 + length) return moreOf(received);
+  if (bytes.length < 4 + length) return 'more';
+  // Nothing of this kind follows before the server has answered.
+  if (bytes.length > 4 + length) return 'not tls';
   try {
-    return readExtensions(new Reader(bytes.subarray(4, 4 + length)));
+    return readExtensions(new Reader(bytes.subarray(4)));
   } catch (error) {
     if (error instanceof RangeError) return 'not tls';
     throw error;
   }
 }
 
-function moreOf(received: Buffer): Hello {
-  return received.length > 2 * HELLO_MAX_BYTES ? 'not tls' : 'more';
-}
-
-/** The payload of the records so far, the last one maybe in part. */
-function joinRecords(received: Buffer): { readonly bytes: Buffer } | 'not tls' {
-  const parts: Buffer[] = [];
-  for (let at = 0; at < received.length; ) {
-    if (received[at] !== HANDSHAKE) return parts.length === 0 || !isWhole(parts) ? 'not tls' : joined(parts);
-    if (at + 1 < received.length && received[at + 1] !== 3) return 'not tls';
-    if (at + RECORD_HEADER_BYTES > received.length) break;
-    const length = received.readUInt16BE(at + 3);
-    if (length === 0 || length > RECORD_MAX_BYTES) return 'not tls';
-    if (parts.length === RECORDS_MAX) return 'not tls';
-    parts.push(received.subarray(at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + length));
-    at += RECORD_HEADER_BYTES + length;
-  }
-  return joined(parts);
-}
-
-function joined(parts: readonly Buffer[]): { readonly bytes: Buffer } {
-  return { bytes: Buffer.concat(parts) };
-}
-
-/** Other records (early data) may follow a whole message. */
-function isWhole(parts: readonly Buffer[]): boolean {
-  const { bytes } = joined(parts);
-  return bytes.length >= 4 && bytes.length >= 4 + bytes.readUIntBE(1, 3);
-}
-
 /** @throws RangeError when the message is malformed */
-function readExtensions(hello: Reader): ReadHello {
+function readExtensions(hello: Reader): Omit<ReadHello, 'bytes'> {
   hello.take(2 + 32);
   hello.take(hello.number(1));
   hello.take(hello.number(2));

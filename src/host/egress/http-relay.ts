@@ -22,6 +22,7 @@ import {
   tokensOf,
   trailersOf,
 } from '../../lib/http-request.ts';
+import { passParts } from '../../lib/pass-parts.ts';
 import type { Destination } from './tls-way.ts';
 
 const HEADERS_MS = 15_000;
@@ -129,8 +130,13 @@ export interface Passing {
 export function passRequest(incoming: IncomingMessage, response: ServerResponse, passing: Passing): void {
   const { checked } = passing;
   const outgoing = asked(incoming, passing, framingOf(incoming.method ?? '', incoming.rawHeaders, checked));
+  let stopBody = () => {};
+  const readRest = () => {
+    stopBody();
+    incoming.resume();
+  };
   const fail = (error: Error) => {
-    incoming.unpipe(outgoing).resume();
+    readRest();
     outgoing.destroy();
     // As if it were not relayed: clients then send a request again that the server never saw.
     if (response.headersSent || outgoing.reusedSocket) incoming.socket.destroy();
@@ -139,7 +145,7 @@ export function passRequest(incoming: IncomingMessage, response: ServerResponse,
   let answered = false;
   outgoing.on('error', (error) => {
     // An answer may be whole before the request is.
-    if (answered) incoming.unpipe(outgoing).resume();
+    if (answered) readRest();
     else fail(error);
   });
   outgoing.once('close', () => {
@@ -170,7 +176,7 @@ export function passRequest(incoming: IncomingMessage, response: ServerResponse,
     outgoing.end();
   });
   incoming.once('error', () => outgoing.destroy());
-  incoming.pipe(outgoing, { end: false });
+  stopBody = passParts(incoming, outgoing, { end: false });
 }
 
 /** Clients do not depend on them, and Node throws for fields that it cannot read. */
@@ -227,7 +233,8 @@ export function passUpgrade(incoming: IncomingMessage, socket: Socket, head: Buf
     socket.write(headText(answer, passing.passes, WEBSOCKET), 'latin1');
     socket.write(first);
     outside.write(head);
-    outside.pipe(socket).pipe(outside);
+    passParts(outside, socket);
+    passParts(socket, outside);
   });
   outgoing.on('response', (answer) => {
     socket.write(headText(answer, passing.passes, ['Connection', 'close']), 'latin1');

@@ -14,6 +14,7 @@ import {
   sensitiveHeaders,
 } from 'node:http2';
 import { AmbiguousRequest, asRecord, checkRequest, trailersOf } from '../../lib/http-request.ts';
+import { passParts } from '../../lib/pass-parts.ts';
 import { decide, type Intercepted, passesToGuest, type RefusedRequest } from './secret-request.ts';
 import { ServerTrouble } from './secret-server.ts';
 
@@ -159,13 +160,14 @@ function join(stream: ServerHttp2Stream, server: ClientHttp2Stream): void {
     if (!server.closed) server.close(stream.rstCode === NGHTTP2_NO_ERROR ? NGHTTP2_CANCEL : stream.rstCode);
   });
   server.once('close', () => {
-    stream.unpipe(server).resume();
+    stopBody();
+    stream.resume();
     // A whole answer may still be on its way to the guest, with trailers.
     if (server.rstCode === NGHTTP2_NO_ERROR && server.readableEnded) return;
     if (!stream.closed) stream.close(server.rstCode || NGHTTP2_INTERNAL_ERROR);
   });
-  stream.pipe(server);
-  server.pipe(stream);
+  const stopBody = passParts(stream, server);
+  passParts(server, stream);
 }
 
 function kept(headers: IncomingHttpHeaders): OutgoingHttpHeaders {

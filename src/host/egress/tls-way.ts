@@ -6,12 +6,19 @@
  * A VM with secrets comes here with every connection to port 443, also in mode open and to an allowed address. There any protocol passes.
  */
 import type { Socket } from 'node:net';
-import { type ReadHello, readClientHello } from './client-hello.ts';
+import {
+  asksForRetry,
+  type Hello,
+  type ReadHello,
+  readClientHello,
+  readRetriedHello,
+} from './client-hello.ts';
 import type { Guest } from './guest.ts';
 import { joinTo } from './join-sockets.ts';
 import type { SecretWay } from './secret-way.ts';
 
 const HELLO_MS = 10_000;
+const ANSWER_MS = 30_000;
 /** A client that waits for the server's first word. */
 const SILENT_MS = 3_000;
 /** A fatal alert, `access_denied` (RFC 8446): clients tell it apart from a network failure. */
@@ -57,41 +64,101 @@ export async function passTls(
     by_address() || (name !== null && permitsName() && (await guest.nameHas(name, address)) && permitsName());
   if (!permitted) {
     guest.deny({ name, address, port });
-    socket.end(ACCESS_DENIED);
-    socket.destroySoon();
-    return;
+    return refuse(socket);
   }
   if (socket.destroyed) return;
-  if (with_secret && name !== null) await secrets.pass(socket, guest, { ...hello, name, to });
-  else joinTo(socket, to, hello.received);
+  if (with_secret && name !== null) return secrets.pass(socket, guest, { ...hello, name, to });
+  if (by_address()) return void joinTo(socket, to, hello.received);
+  const behind = hello.received.subarray(hello.bytes);
+  joinTo(socket, to, hello.received.subarray(0, hello.bytes), async (outside) => {
+    const other = await passBehindHello(socket, outside, behind, name);
+    if (other === null) return true;
+    guest.deny({ name: other.name, address, port });
+    refuse(socket);
+    return false;
+  });
+}
+
+function refuse(socket: Socket): void {
+  socket.end(ACCESS_DENIED);
+  socket.destroySoon();
+}
+
+/**
+ * Passes what stands behind the hello. Servers go by the last hello, so that which answers a HelloRetryRequest must have the name of the
+ * first, and nothing passes before the server has said whether it asks for one. Returns a hello with another name.
+ */
+async function passBehindHello(
+  inside: Socket,
+  outside: Socket,
+  behind: Buffer,
+  name: string | null,
+): Promise<{ readonly name: string | null } | null> {
+  if (!(await isRetryAsked(outside))) {
+    outside.write(behind);
+    return null;
+  }
+  const retried = await receiveHello(inside, HELLO_MS, { received: behind, read: readRetriedHello });
+  if (retried === 'gone') return null;
+  if (!('name' in retried)) return { name: null };
+  if (retried.name !== name) return retried;
+  outside.write(retried.received);
+  return null;
+}
+
+async function isRetryAsked(outside: Socket): Promise<boolean> {
+  const { promise, resolve } = Promise.withResolvers<boolean>();
+  let said = Buffer.alloc(0);
+  const hear = (chunk: Buffer) => {
+    said = Buffer.concat([said, chunk]);
+    const asked = asksForRetry(said);
+    if (asked !== 'more') resolve(asked);
+  };
+  const late = setTimeout(() => outside.destroy(), ANSWER_MS);
+  const closed = () => resolve(false);
+  outside.on('data', hear);
+  outside.once('close', closed);
+  try {
+    return await promise;
+  } finally {
+    clearTimeout(late);
+    outside.off('data', hear);
+    outside.off('close', closed);
+  }
 }
 
 interface Unreadable {
   readonly received: Buffer;
 }
+interface Reading extends Unreadable {
+  readonly read: (received: Buffer) => Hello;
+}
 type Received = 'gone' | Unreadable | (ReadHello & Unreadable);
 
 /** The hello, and everything that was read for it. The socket is paused then. */
-async function receiveHello(socket: Socket, silent_ms: number): Promise<Received> {
+async function receiveHello(
+  socket: Socket,
+  silent_ms: number,
+  { received, read }: Reading = { received: Buffer.alloc(0), read: readClientHello },
+): Promise<Received> {
   const { promise, resolve } = Promise.withResolvers<Received>();
-  let received = Buffer.alloc(0);
   const unreadable = () => {
     socket.pause();
     resolve({ received });
   };
   let late = setTimeout(unreadable, silent_ms);
-  const read = (chunk: Buffer) => {
+  const take = (chunk: Buffer) => {
     if (received.length === 0) {
       clearTimeout(late);
       late = setTimeout(unreadable, HELLO_MS);
     }
     received = Buffer.concat([received, chunk]);
-    const hello = readClientHello(received);
+    const hello = read(received);
     if (hello === 'more') return;
     socket.pause();
     resolve(hello === 'not tls' ? { received } : { ...hello, received });
   };
-  socket.on('data', read);
+  socket.on('data', take).resume();
   const closed = () => (received.length === 0 ? resolve('gone') : unreadable());
   socket.once('close', closed);
   socket.once('end', closed);
@@ -99,7 +166,7 @@ async function receiveHello(socket: Socket, silent_ms: number): Promise<Received
     return await promise;
   } finally {
     clearTimeout(late);
-    socket.off('data', read);
+    socket.off('data', take);
     socket.off('close', closed);
     socket.off('end', closed);
   }

@@ -198,7 +198,7 @@ export class ImageKeeper {
     this.#settled.add(image.version);
   }
 
-  /** Nobody needs it. The current version of the standard image stays, for new disks. */
+  /** It is not needed any more. The current version of the standard image stays, for new disks. */
   async #remove({ id, version, folder }: HostImage): Promise<void> {
     const { images_dir, log } = this.#options;
     const current = await readlink(join(images_dir, id, 'current')).catch(() => null);

@@ -2,7 +2,7 @@
  * Keeps the guest's authorized keys as the control plane last set them. A frozen guest's agent refuses; the push is retried.
  *
  * Keys count as applied once they are in their file (the next handshake uses them) and the connections of all other keys have
- * ended. That is reported; after a revocation the ingress connects nobody to this guest until then.
+ * ended. That is reported; after a revocation the ingress makes no connection to this guest until then.
  *
  * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in force are
  * unknown, and every key that was sent may be in force.

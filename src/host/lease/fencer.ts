@@ -1,6 +1,6 @@
 /**
  * The fencer: a separate process on each host of a fleet. It outlives agent and launcher, as the VMs do, and pauses the VMs when the
- * lease was not renewed in time. It reads the lease's file and /proc, and talks to nobody.
+ * lease was not renewed in time. It reads the lease's file and /proc, and talks to no other process.
  *
  * It pauses VMs as long as the lease is over, and exits when there is no lease.
  */

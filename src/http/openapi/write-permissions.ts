@@ -36,7 +36,7 @@ const REFINEMENTS = `## Exceptions and details
 - A user sees and manages their own API keys. Owners and admins also manage those of service accounts.
 - Owners and admins manage webhooks, read deliveries and redeliver them, with a session or their own key. A service account
   has no role: with \`webhooks:read\` it can only list webhooks.
-- Nobody can create a key or service account with more permissions than their own.
+- A key or service account cannot have more permissions than its creator.
 - A user reads their own notifications, a key those of its creator, a service account those about itself.
 - Events of instances, VMs, disks and keys need \`instances:read\`, all others \`org:read\`. A caller with one of the scopes sees only its events.
 - A session of an account whose address is not confirmed cannot create an API key, register an SSH key, or create or accept an

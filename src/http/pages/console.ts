@@ -14,7 +14,7 @@ import { type EncodedFile, sendEncoded } from './encoded-file.ts';
 
 /** First segments of the console's paths; each also serves every path below it. */
 export const CONSOLE_PAGES = [
-  ...(['login', 'register', 'invitation', 'password-reset', 'email'] as const),
+  ...(['login', 'register', 'invitation', 'password-reset', 'email', 'device'] as const),
   ...([
     'instances',
     'usage',

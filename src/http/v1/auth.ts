@@ -65,7 +65,7 @@ const RegisterRequest = closed({
   invitation_token: Type.Optional(Type.String({ ...MailToken, examples: [] })),
 });
 const LoginRequest = closed({ email: Email, password: GivenPassword, ...SecondFactor });
-const SessionResponse = named('SessionResponse', {
+export const SessionResponse = named('SessionResponse', {
   user: User,
   session_token: SessionToken,
   expires_at: Time,
@@ -90,9 +90,15 @@ export async function answerWithSession(
 
 type Opened = Awaited<ReturnType<typeof finishLogin>>;
 
-function sessionAnswer(context: AppContext, reply: FastifyReply, opened: Opened) {
+/** @param options without `cookie` the session cannot be renewed */
+export function sessionAnswer(
+  context: AppContext,
+  reply: FastifyReply,
+  opened: Opened,
+  { cookie } = { cookie: true },
+) {
   reply.header('cache-control', 'no-store');
-  setRefreshCookie(reply, opened.refresh_token);
+  if (cookie) setRefreshCookie(reply, opened.refresh_token);
   return {
     user: userView(context, opened.user),
     session_token: opened.session_token,

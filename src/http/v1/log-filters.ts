@@ -38,7 +38,7 @@ export interface LogFilter {
   readonly actor?: string;
 }
 
-/** Null: nobody is the wanted actor, so that nothing fits. @throws AppError INVALID_REQUEST */
+/** Null: no account is the wanted actor, so that nothing fits. @throws AppError INVALID_REQUEST */
 export async function logFilter(tx: Tx, org_id: OrgId, query: LogQuery): Promise<LogFilter | null> {
   const { since, until, actor: text } = query;
   const times = {

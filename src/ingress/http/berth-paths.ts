@@ -10,6 +10,11 @@ import { notFound, Refusal, unavailable } from './refusal.ts';
 const OPEN = '/.berth/open';
 const TLS_ALLOWED = '/.berth/tls-allowed';
 
+/** Also in absolute-form, as clients send it to a proxy. */
+export function isOwnPath(target: string): boolean {
+  return /^(?:https?:\/\/[^/?]*)?\/\.berth(?:[/?]|$)/i.test(target);
+}
+
 /** A proxy on this machine asks for a name, without a port's hostname and without a client behind it. */
 export function isTlsQuestion({ url, method, socket, headers }: IncomingMessage): boolean {
   const from_here = isLoopback(socket.remoteAddress ?? '') && headers['x-forwarded-for'] === undefined;

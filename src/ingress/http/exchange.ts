@@ -5,6 +5,7 @@
 import { type ClientRequest, type IncomingMessage, request as sendRequest } from 'node:http';
 import { passBody, sendHead } from '../../lib/answer.ts';
 import { asRecord, framingOf } from '../../lib/http-request.ts';
+import { passParts } from '../../lib/pass-parts.ts';
 import { fieldsForClient, fieldsForGuest, passedTrailers } from './fields.ts';
 import { DialError, type GuestPort, type Way } from './guest-port.ts';
 import type { Answering, Incoming } from './incoming.ts';
@@ -56,9 +57,14 @@ export function forward(
   let answered = false;
   /** The request goes another way. */
   let lost = false;
+  let stopBody = () => {};
+  const readRest = () => {
+    stopBody();
+    request.resume();
+  };
   const fail = (refusal: Refusal) => {
     if (lost) return;
-    request.unpipe(guest_request).resume();
+    readRest();
     guest_request.destroy();
     if (response.headersSent) response.destroy();
     over.reject(refusal);
@@ -68,7 +74,9 @@ export function forward(
     if (!response.writableFinished) guest_request.destroy();
     over.resolve();
   });
-  guest_request.once('socket', () => sendBody(incoming, guest_request, port));
+  guest_request.once('socket', () => {
+    stopBody = sendBody(incoming, guest_request, port);
+  });
   guest_request.once('continue', () => response.writeContinue());
   guest_request.once('timeout', () => fail(badGateway('The VM did not send a byte for ten minutes.')));
   guest_request.on('error', (error) => {
@@ -79,10 +87,10 @@ export function forward(
       return;
     }
     // The response has begun, or is whole: what is still sent of the request is read to its end.
-    if (response.headersSent) request.unpipe(guest_request).resume();
+    if (response.headersSent) readRest();
     else fail(badGateway(troubleOf(error, port.route.port)));
   });
-  // Without an error, after an upgrade that nobody asked for.
+  // Without an error, after an upgrade that was not asked for.
   guest_request.once('close', () => {
     if (!answered) fail(badGateway(troubleOf(new Error('closed'), port.route.port)));
   });
@@ -98,8 +106,16 @@ export function forward(
   return over.promise;
 }
 
-function sendBody({ request, checked: { body } }: Incoming, guest_request: ClientRequest, port: GuestPort) {
-  if (body === 'none') return void guest_request.end();
+/** @returns stops sending it */
+function sendBody(
+  { request, checked: { body } }: Incoming,
+  guest_request: ClientRequest,
+  port: GuestPort,
+): () => void {
+  if (body === 'none') {
+    guest_request.end();
+    return () => {};
+  }
   request.on('data', (part: Buffer) => {
     port.use.received_bytes += part.length;
   });
@@ -110,7 +126,7 @@ function sendBody({ request, checked: { body } }: Incoming, guest_request: Clien
     }
     guest_request.end();
   });
-  request.pipe(guest_request, { end: false });
+  return passParts(request, guest_request, { end: false });
 }
 
 function sendAnswer({ request, response }: Answering, answer: IncomingMessage, port: GuestPort): void {

@@ -6,8 +6,11 @@
  */
 import { HOP_BY_HOP, tokensOf, trailersOf } from '../../lib/http-request.ts';
 
-const BERTHS_COOKIE = /^(?:__Host-|__Secure-)?berth[-_]/i;
+/** Browsers send the value of a cookie without a name as if it were a pair. */
+const BERTHS_COOKIE = /^[\s=]*(?:__Host-|__Secure-)?berth[-_]/i;
 const BERTHS_BEARER = /^bearer\s+(berth_\S+)\s*$/i;
+/** Also where it is written in another way, and so lets nobody in. */
+const BERTHS_TOKEN = /\bberth_/i;
 
 export interface Client {
   readonly address: string;
@@ -25,7 +28,7 @@ export function fieldsForGuest(raw: readonly string[], client: Client, framing: 
     const lower = name.toLowerCase();
     if (HOP_BY_HOP.has(lower) || named.has(lower) || isForwarding(lower)) continue;
     if (lower === 'host' || lower === 'content-length') continue;
-    if (lower === 'authorization' && BERTHS_BEARER.test(value)) continue;
+    if (lower === 'authorization' && BERTHS_TOKEN.test(value)) continue;
     if (lower === 'cookie') {
       cookies.push(...value.split(';').map((each) => each.trim()));
       continue;
@@ -75,7 +78,7 @@ export function fieldsForClient(raw: readonly string[]): string[] {
 /** Without its Domain, so that the browser keeps the cookie for this hostname alone. Null: it would replace one of Berth's. */
 function ownCookie(value: string): string | null {
   const [pair = '', ...attributes] = value.split(';');
-  if (BERTHS_COOKIE.test(pair.trim())) return null;
+  if (BERTHS_COOKIE.test(pair)) return null;
   const kept = attributes.filter((each) => !/^\s*domain\s*(=|$)/i.test(each));
   return kept.length === attributes.length ? value : [pair, ...kept].join(';');
 }

@@ -14,7 +14,7 @@ import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { HttpPortId } from '../../lib/ids.ts';
 import type { Log } from '../../lib/log.ts';
-import { answerOwnPath, isTlsQuestion } from './berth-paths.ts';
+import { answerOwnPath, isOwnPath, isTlsQuestion } from './berth-paths.ts';
 import { Exchange, forward } from './exchange.ts';
 import { DialError, GuestPort, type Way } from './guest-port.ts';
 import { type Answering, type Incoming, type ReadingOptions, readIncoming } from './incoming.ts';
@@ -122,7 +122,7 @@ export class HttpProxy implements HttpHandlers {
     if (isTlsQuestion(request)) return answerOwnPath.tls(request, response, (name) => this.#find(name));
     const incoming: Answering = { ...readIncoming(request, this.#options), response };
     const { route, port } = await this.#portOf(incoming);
-    if (/^\/\.berth(\/|$)/.test(incoming.target)) {
+    if (isOwnPath(incoming.target)) {
       return answerOwnPath.ticket(incoming, route, { ...this.#options });
     }
     const asking = await this.#permit(incoming, route, { upgrade: false });
@@ -135,7 +135,7 @@ export class HttpProxy implements HttpHandlers {
 
   async #joinGuest(incoming: Incoming, side: Handshaking, client: Duplex): Promise<void> {
     const { route, port } = await this.#portOf(incoming);
-    if (/^\/\.berth(\/|$)/.test(incoming.target)) throw notFound();
+    if (isOwnPath(incoming.target)) throw notFound();
     const asking = await this.#permit(incoming, route, { upgrade: true });
     const exchange = new Exchange(asking, () => client.destroy());
     const gone = goneSignal(client);

@@ -55,7 +55,7 @@ export const HTTP_LIMITS: HttpLimits = {
 /** Each connection has another to a guest. The rest is for SSH, the control plane, and connections that end. */
 const SHARE_OF_OPEN_FILES = 0.45;
 
-/** As many connections as the process's limit of open files allows: at that limit nobody would get in, and nothing could be opened. */
+/** As many connections as the process's limit of open files allows: at that limit no connection could be accepted or opened. */
 export function limitsWithin(open_files: number): HttpLimits {
   const connections = Math.min(HTTP_LIMITS.connections, Math.floor(open_files * SHARE_OF_OPEN_FILES));
   return { ...HTTP_LIMITS, connections };

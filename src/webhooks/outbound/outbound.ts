@@ -196,7 +196,7 @@ export class Outbound {
     });
   }
 
-  /** One forbidden address refuses the name: nobody mixes them with good intent. */
+  /** One forbidden address refuses the name: mixing them is an attack. */
   async #checkedAddresses(name: string, protocol: Protocol): Promise<readonly string[]> {
     const addresses = await this.#resolve(name);
     for (const address of addresses) {

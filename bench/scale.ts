@@ -1,0 +1,315 @@
+/**
+ * What a fleet costs the control plane as it grows from 100 to 20,000 instances: 200 simulated hosts (simulated-hosts.ts), a real
+ * control plane and PostgreSQL. Instances are created through the API, and are stopped unless a figure starts them.
+ *
+ * At each size: requests, one after the other; then an idle half minute. At the last size also 1,000 starts a minute for ten
+ * minutes, spread evenly, with 200 readers of the event stream; each VM is stopped a minute later.
+ *
+ * Everything is measured once, with many requests for each figure; `runs` counts the requests.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readdirSync, readFileSync } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
+import { HOST_PREFIX, hashToken, newToken } from '../src/auth/tokens.ts';
+import { pathsIn } from '../src/config/paths.ts';
+import { runningDatabaseUrl } from '../src/launch/embedded-postgres.ts';
+import { messageOf } from '../src/lib/errors.ts';
+import { newId } from '../src/lib/ids.ts';
+import { type Bench, type HostContext, type Measured, measured, quantile } from './figure.ts';
+import { Installation } from './installation.ts';
+import { cpuSeconds, residentMib } from './process-cost.ts';
+
+const PROJECT_DIR = join(import.meta.dirname, '..');
+const HOSTS = 200;
+const SIZES = [100, 1_000, 20_000] as const;
+/** An instance has one of so many labels. */
+const GROUPS = 50;
+const SAMPLES = 100;
+const MAKERS = 8;
+const IDLE_S = 30;
+const STREAMS = 200;
+const STARTS_A_MINUTE = 1_000;
+const STARTS_MINUTES = 10;
+const RUNS_FOR_MS = 60_000;
+/** Enough for all instances; below the kernel's ephemeral ports. */
+const SSH_PORTS = '9000-31000';
+
+/** The figures of one size: samples in the unit of the figure. */
+type AtSize = Record<Name, readonly number[]>;
+const UNITS = {
+  create: 'ms',
+  delete: 'ms',
+  start_to_answer: 'ms',
+  get: 'ms',
+  list_first_page: 'ms',
+  list_deep_page: 'ms',
+  list_by_label: 'ms',
+  idle_control_plane: '% of a core',
+  idle_postgresql: '% of a core',
+  control_plane_memory: 'MiB',
+  database: 'MiB',
+} as const;
+type Name = keyof typeof UNITS;
+
+class Fleet {
+  readonly ids: string[] = [];
+  readonly installation: Installation;
+  readonly db: pg.Client;
+  readonly #context: HostContext;
+
+  constructor(installation: Installation, db: pg.Client, context: HostContext) {
+    this.installation = installation;
+    this.db = db;
+    this.#context = context;
+  }
+
+  get #api() {
+    return this.installation.api;
+  }
+
+  /** Several at a time, as several people would. */
+  async growTo(size: number): Promise<void> {
+    const make = async () => {
+      while (this.ids.length < size) {
+        const at = this.ids.push('') - 1;
+        this.ids[at] = await this.#create(`scale-${at}`, at);
+        if (at % 1_000 === 999) this.#context.say(`${at + 1} instances`);
+      }
+    };
+    await Promise.all(Array.from({ length: MAKERS }, make));
+    await this.db.query('vacuum analyze');
+  }
+
+  async #create(name: string, at: number): Promise<string> {
+    const labels = { group: `g${at % GROUPS}` };
+    const body = { name, labels, memory_mib: 256, auto_flush_seconds: null };
+    return (await this.#api.call<{ id: string }>('POST', '/v1/instances', body)).id;
+  }
+
+  async measure(): Promise<AtSize> {
+    const api = this.#api;
+    const some = Array.from({ length: SAMPLES }, (_, at) => this.ids[(at * 7_919) % this.ids.length] ?? '');
+    const made: string[] = [];
+    const create = await timed(SAMPLES, async (at) => {
+      made.push(await this.#create(`made-${this.ids.length}-${at}`, at));
+    });
+    const remove = await timed(SAMPLES, (at) => api.call('DELETE', `/v1/instances/${made[at]}`));
+    const start = await timed(SAMPLES, (at) => api.startVm(some[at] ?? ''));
+    for (const id of some) await this.#stop(id);
+    const get = await timed(SAMPLES, (at) => api.call('GET', `/v1/instances/${some[at]}`));
+    const page = (query: string) => () =>
+      api.call<{ items: unknown[]; next_cursor: string | null }>('GET', `/v1/instances?limit=20${query}`);
+    const first = await timed(SAMPLES, page(''));
+    const deep = await timed(SAMPLES, page(await this.#deepCursor()));
+    const by_label = await timed(SAMPLES, page('&label=group%3Dg7'));
+    const idle = await this.#idle();
+    const { rows } = await this.db.query<{ bytes: string }>(
+      'select pg_database_size(current_database()) as bytes',
+    );
+    return {
+      ...{ create, delete: remove, start_to_answer: start, get },
+      ...{ list_first_page: first, list_deep_page: deep, list_by_label: by_label, ...idle },
+      control_plane_memory: [residentMib(this.installation.pidOf('control-plane'))],
+      database: [Number(rows[0]?.bytes) / 2 ** 20],
+    };
+  }
+
+  async #stop(id: string): Promise<void> {
+    await this.#api.untilRunning(id);
+    await this.#api.stopVm(id);
+  }
+
+  /** Of the page behind four fifths of the list. */
+  async #deepCursor(): Promise<string> {
+    const step = Math.min(200, this.ids.length / 5);
+    let query = '';
+    for (let passed = 0; passed < this.ids.length * 0.8; passed += step) {
+      const path = `/v1/instances?limit=${step}${query}`;
+      const { next_cursor } = await this.#api.call<{ next_cursor: string | null }>('GET', path);
+      if (next_cursor === null) throw new Error('the list ends too early');
+      query = `&cursor=${encodeURIComponent(next_cursor)}`;
+    }
+    return query;
+  }
+
+  async #idle(): Promise<Pick<AtSize, 'idle_control_plane' | 'idle_postgresql'>> {
+    // What the requests left to do ends before.
+    await sleep(10_000, undefined, { signal: this.#context.signal });
+    const control_plane = this.installation.pidOf('control-plane');
+    const before = { control_plane: cpuSeconds(control_plane), postgres: postgresSeconds(this.installation) };
+    await sleep(IDLE_S * 1_000, undefined, { signal: this.#context.signal });
+    const share = (seconds: number) => [(100 * seconds) / IDLE_S];
+    return {
+      idle_control_plane: share(cpuSeconds(control_plane) - before.control_plane),
+      idle_postgresql: share(postgresSeconds(this.installation) - before.postgres),
+    };
+  }
+
+  /** Starts instances at a steady rate. Returns the ms until each answer, and until each VM ran; `refused` counts other answers. */
+  async startMany(): Promise<{
+    readonly placed: number[];
+    readonly running: number[];
+    readonly refused: number;
+  }> {
+    const placed: number[] = [];
+    const running: number[] = [];
+    let refused = 0;
+    const streams = new AbortController();
+    for (let at = 0; at < STREAMS; at++) void this.#followEvents(streams.signal);
+    const one = async (id: string) => {
+      const asked = performance.now();
+      await this.#api.startVm(id);
+      placed.push(performance.now() - asked);
+      await this.#api.untilRunning(id);
+      running.push(performance.now() - asked);
+      await sleep(RUNS_FOR_MS, undefined, { signal: this.#context.signal });
+      await this.#api.stopVm(id);
+    };
+    const began = performance.now();
+    const all: Promise<void>[] = [];
+    for (let at = 0; at < STARTS_A_MINUTE * STARTS_MINUTES; at++) {
+      const due = began + (at * 60_000) / STARTS_A_MINUTE;
+      const early = due - performance.now();
+      if (early > 0) await sleep(early, undefined, { signal: this.#context.signal });
+      const started = one(this.ids[at % this.ids.length] ?? '');
+      all.push(
+        started.catch((error: unknown) => {
+          refused += 1;
+          this.#context.say(messageOf(error));
+        }),
+      );
+      if (at % STARTS_A_MINUTE === 0) this.#context.say(`starts: minute ${at / STARTS_A_MINUTE + 1}`);
+    }
+    await Promise.all(all);
+    streams.abort();
+    return { placed, running, refused };
+  }
+
+  async #followEvents(signal: AbortSignal): Promise<void> {
+    const { url, authorization } = this.#api;
+    const headers = { ...authorization, accept: 'text/event-stream' };
+    const response = await fetch(`${url}/v1/events`, { headers, signal }).catch(() => null);
+    if (response !== null && !response.ok) this.#context.say(`a stream was refused: ${response.status}`);
+    await response?.body?.pipeTo(new WritableStream(), { signal }).catch(() => undefined);
+  }
+}
+
+async function timed(times: number, request: (at: number) => Promise<unknown>): Promise<number[]> {
+  const taken: number[] = [];
+  for (let at = 0; at < times; at++) {
+    const began = performance.now();
+    await request(at);
+    taken.push(performance.now() - began);
+  }
+  return taken;
+}
+
+/** Processor time of the server of the installation and its children that live now. */
+function postgresSeconds({ data_dir }: Installation): number {
+  const server = Number(
+    readFileSync(join(data_dir, 'postgres', 'cluster', 'postmaster.pid'), 'utf8').split('\n')[0],
+  );
+  const parentOf = (pid: string) => {
+    try {
+      const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
+      return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]);
+    } catch {
+      return -1;
+    }
+  };
+  const processes = readdirSync('/proc').filter((name) => /^\d+$/.test(name));
+  return processes
+    .filter((pid) => Number(pid) === server || parentOf(pid) === server)
+    .reduce((sum, pid) => sum + cpuSeconds(Number(pid)), 0);
+}
+
+async function simulateHosts(installation: Installation, db: pg.Client): Promise<ChildProcess> {
+  const { agent_api_socket } = pathsIn(installation.data_dir);
+  // No VM is placed on the real host of this machine.
+  await db.query('update hosts set draining = true');
+  const program = join(import.meta.dirname, 'simulated-hosts.ts');
+  const child = spawn(process.execPath, [program, agent_api_socket], { stdio: ['pipe', 'pipe', 'inherit'] });
+  for (let at = 0; at < HOSTS; at++) {
+    const token = newToken(HOST_PREFIX);
+    await db.query('insert into hosts (id, name, token_hash) values ($1, $2, $3)', [
+      newId('host'),
+      `simulated-${at}`,
+      hashToken(token),
+    ]);
+    child.stdin?.write(`${token}\n`);
+  }
+  child.stdin?.write('\n');
+  if (child.stdout === null) throw new Error('piped stdout');
+  await once(createInterface({ input: child.stdout }), 'line');
+  return child;
+}
+
+function figures(sizes: ReadonlyMap<number, AtSize>): Measured[] {
+  const smallest = sizes.get(SIZES[0]);
+  if (smallest === undefined) return [];
+  return [...sizes].slice(1).flatMap(([size, at]) =>
+    (Object.keys(UNITS) as Name[]).map((name) =>
+      measured({
+        ...{ bench: 'scale', figure: `${name}_${size}`, unit: UNITS[name], values: at[name] },
+        ...{ beside: `with ${SIZES[0]} instances`, beside_values: smallest[name], remark: '' },
+      }),
+    ),
+  );
+}
+
+async function run(context: HostContext): Promise<Measured[]> {
+  const { scratch_dir, signal, say } = context;
+  await using cleanup = new AsyncDisposableStack();
+  const dir = join(scratch_dir, 'fleet');
+  await mkdir(dir, { mode: 0o711 });
+  const installation = await Installation.start({
+    ...{
+      project_dir: PROJECT_DIR,
+      data_dir: join(dir, 'data'),
+      log_path: join(dir, 'log'),
+      accel: 'tcg',
+      signal,
+    },
+    settings: { BERTH_SSH_PORTS: SSH_PORTS },
+  });
+  cleanup.defer(() => installation.end());
+  const db = new pg.Client(await runningDatabaseUrl(pathsIn(installation.data_dir)));
+  await db.connect();
+  cleanup.defer(() => db.end());
+  const hosts = await simulateHosts(installation, db);
+  cleanup.defer(async () => {
+    hosts.stdin?.end();
+    if (hosts.exitCode === null) await once(hosts, 'exit');
+  });
+  const fleet = new Fleet(installation, db, context);
+  const sizes = new Map<number, AtSize>();
+  for (const size of SIZES) {
+    await fleet.growTo(size);
+    say(`measuring with ${size} instances`);
+    sizes.set(size, await fleet.measure());
+  }
+  const { placed, running, refused } = await fleet.startMany();
+  const limit = (figure: string, values: readonly number[], q: number, beside: string, at: number) =>
+    measured({
+      ...{ bench: 'scale', figure, unit: 'ms', values: [quantile(values, q)] },
+      ...{ beside, beside_values: [at], remark: `${values.length} starts, ${refused} refused` },
+    });
+  return [
+    ...figures(sizes),
+    limit('many_starts_to_answer_p50', placed, 0.5, 'the aim for p99', 250),
+    limit('many_starts_to_answer_p99', placed, 0.99, 'the aim', 250),
+    limit('many_starts_to_running_p99', running, 0.99, 'the aim for the answer', 250),
+  ];
+}
+
+export const scaleBench: Bench = {
+  name: 'scale',
+  summary: 'a fleet of 200 simulated hosts with 100, 1,000 and 20,000 instances',
+  alone: true,
+  run,
+};

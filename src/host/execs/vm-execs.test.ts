@@ -1,0 +1,78 @@
+/** What is kept of execs on their host. test/host/execs.test.ts has those of a guest. */
+import assert from 'node:assert/strict';
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import type { ExecEnd } from '../../agent-api/exec-types.ts';
+import { type ExecId, newId } from '../../lib/ids.ts';
+import { ExecOutput } from './exec-output.ts';
+import { type ExecRecord, writeExecRecord } from './exec-record.ts';
+import { VmExecs } from './vm-execs.ts';
+
+const MIB = 1024 * 1024;
+const END: ExecEnd = {
+  ...{ state: 'exited', exit_code: 0, signal: null, timed_out: false },
+  ended_at: '2026-01-01T00:00:00.000Z',
+};
+
+function folderFor(context: { after: (end: () => void) => void }): string {
+  const root = mkdtempSync(join(tmpdir(), 'berth-execs-'));
+  context.after(() => rmSync(root, { recursive: true, force: true }));
+  mkdirSync(join(root, 'execs'));
+  return root;
+}
+
+/** An exec with output, as the agent before has left it. */
+function leave(root: string, mib: number, more: Partial<ExecRecord> = {}): ExecId {
+  const id = newId('exec');
+  const folder = join(root, 'execs');
+  const output = new ExecOutput(folder, id, 0);
+  for (let at = 0; at < mib; at++) output.append(at * MIB, 1, Buffer.alloc(MIB, 'x'));
+  const known = { session: 's', end: END, output_bytes: mib * MIB, dropped: false, reported: true };
+  writeExecRecord(folder, { id, ...known, ...more });
+  return id;
+}
+
+test('64 MiB of output are kept for an instance; that of the oldest ended exec goes first', (context) => {
+  const root = folderFor(context);
+  const running = leave(root, 8, { end: null });
+  const ended = Array.from({ length: 9 }, () => leave(root, 8)).sort();
+  const execs = new VmExecs(root, () => undefined);
+  execs.tidy();
+  const kept = (id: ExecId) => execs.find(id)?.output.kept_bytes;
+  assert.deepEqual(ended.map(kept), [0, 0, ...Array(7).fill(8 * MIB)]);
+  assert.equal(kept(running), 8 * MIB);
+  assert.deepEqual(
+    ended.map((id) => execs.find(id)?.record.dropped),
+    [true, true, ...Array(7).fill(false)],
+  );
+  // The next agent says the same.
+  assert.equal(new VmExecs(root, () => undefined).find(ended[0] as ExecId)?.record.dropped, true);
+});
+
+test('running execs share the room once no ended one has output: each loses its oldest', (context) => {
+  const root = folderFor(context);
+  const running = Array.from({ length: 9 }, () => leave(root, 8, { end: null }));
+  const execs = new VmExecs(root, () => undefined);
+  execs.tidy();
+  const kept = running.map((id) => execs.find(id)?.output.kept_bytes ?? 0);
+  assert.ok(kept.reduce((all, bytes) => all + bytes, 0) <= 64 * MIB);
+  assert.ok(
+    kept.every((bytes) => bytes >= 7 * MIB),
+    String(kept),
+  );
+});
+
+test('the last 100 ended execs are kept, and every end that is not reported yet', (context) => {
+  const root = folderFor(context);
+  const unreported = leave(root, 0, { reported: false });
+  const ended = Array.from({ length: 103 }, () => leave(root, 0)).sort();
+  const execs = new VmExecs(root, () => undefined);
+  execs.tidy();
+  assert.deepEqual(
+    [unreported, ...ended].map((id) => execs.find(id) !== undefined),
+    [true, false, false, false, ...Array(100).fill(true)],
+  );
+  assert.equal(readdirSync(join(root, 'execs')).length, 101);
+});
