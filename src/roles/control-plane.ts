@@ -82,8 +82,8 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const hub = new NotifyHub(database_url, log);
   const store = ownStore(knownMarks(db), await openStore({ s3: config.s3, folder: paths.objects, log }));
   await refuseWrongStore(store, log);
-  await addLocalHost(db, await readHostToken(paths));
   await ensureAdministrator(db, config, paths, say);
+  await addLocalHost(db, await readHostToken(paths));
   const { smtp_url, admin } = config;
   const deliver = createDeliver({ smtp_url, folder: paths.mail, from: admin.email });
   const certificate = config.hosts_listen && (await hostsCertificate(db, secret_key));

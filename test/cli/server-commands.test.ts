@@ -8,7 +8,6 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { parseJoinToken } from '../../src/agent-api/join-token.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
@@ -138,7 +137,6 @@ describe('berth host', () => {
 
 describe('berth host add', () => {
   test('prints the token alone on stdout, for a file, and what to do with it on stderr', async () => {
-    await ensureHostsCertificate(pathsIn(data_dir));
     const fleet = { BERTH_HOSTS_LISTEN: '127.0.0.1:7500', BERTH_S3_BUCKET: 'berth' };
     const { code, out, err } = await berthWith({ ...settings, ...fleet }, ['host', 'add', 'rack-2']);
     assert.equal(code, 0, err);

@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { WebSocket } from 'ws';
 import { claimForKey } from '../../src/control-planes/secret-key.ts';
@@ -169,6 +170,28 @@ describe('two control planes', { timeout: 600_000 }, () => {
       assert(!existsSync(real.paths.fenced), 'no VM was paused');
     },
   );
+
+  test('its launcher runs it alone: no host is added, no PostgreSQL and no agent start', async () => {
+    const settings = await lab.settings();
+    const { child, output } = lab.run(settings, 'start', 'control-plane');
+    await until('it is ready', () => {
+      assert.equal(child.exitCode, null, output());
+      return output().includes('berth ready at');
+    });
+    const data = settings['BERTH_DATA_DIR'] ?? '';
+    assert.deepEqual(await readdir(join(data, 'secrets')), []);
+    assert.deepEqual(await readdir(join(data, 'images', 'debian-12')), []);
+    const hosts = await lab.database.db.selectFrom('hosts').select('name').execute();
+    assert(!hosts.some(({ name }) => name === 'local'));
+    const ended = once(child, 'exit');
+    child.kill('SIGTERM');
+    assert.deepEqual(await ended, [0, null], output());
+    const left = await lab.database.db.selectFrom('control_planes').select('url').execute();
+    assert(
+      !left.some(({ url }) => url.endsWith(settings['BERTH_HOSTS_LISTEN'] ?? '')),
+      'it has left the list',
+    );
+  });
 
   test('one with another secret key is refused, also where nothing is stored yet', async () => {
     const url = await lab.database.createEmpty('young');
