@@ -18,6 +18,7 @@ import { insertRemoteHost } from '../../src/hosts/fleet-store.ts';
 import { makeDataFolder } from '../../src/launch/data-folder.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
+import { endIfInterrupted } from './interrupted.ts';
 import { ownPort } from './own-ports.ts';
 import { type InstanceBody, RestClient } from './rest-client.ts';
 import { bucketSettings, S3Server } from './s3-server.ts';
@@ -45,12 +46,14 @@ export class FleetLab {
   readonly bucket: Readonly<Record<string, string>>;
   readonly #children: ChildProcess[] = [];
   readonly #agents: ScriptedAgent[] = [];
+  readonly #disposed: () => void;
   #started = 0;
 
   private constructor(database: TestDatabase, store: S3Server, bucket: Record<string, string>) {
     this.database = database;
     this.#store = store;
     this.bucket = bucket;
+    this.#disposed = endIfInterrupted(() => this.dispose());
   }
 
   static async start(): Promise<FleetLab> {
@@ -147,6 +150,7 @@ export class FleetLab {
   }
 
   async dispose(): Promise<void> {
+    this.#disposed();
     for (const agent of this.#agents) await agent.close();
     for (const child of this.#children) {
       if (child.exitCode !== null || child.signalCode !== null) continue;
