@@ -38,9 +38,9 @@ export async function upsertHost(tx: Tx, name: string, token_hash: Buffer): Prom
 
 const seenBefore = () => sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`;
 
-/** Of a restored backup: nothing is connected to it yet. */
-export async function forgetHeartbeats(tx: Tx): Promise<void> {
-  await tx.updateTable('hosts').set({ last_seen_at: null }).execute();
+/** After a restore: the new machine's host takes the place of the one that was saved. */
+export async function forgetLocalHeartbeat(tx: Tx): Promise<void> {
+  await tx.updateTable('hosts').set({ last_seen_at: null }).where('remote', '=', false).execute();
 }
 
 export async function recordHeartbeat(tx: Tx, id: HostId, facts: HostFacts): Promise<void> {

@@ -2,6 +2,9 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { WebSocket } from 'ws';
 import { claimForKey } from '../../src/control-planes/secret-key.ts';
@@ -10,8 +13,10 @@ import { openPool } from '../../src/db/pool.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { AnsweringHost } from '../support/answering-host.ts';
 import { Balancer, type ControlPlaneProcess, FleetLab, untilKnown } from '../support/fleet-lab.ts';
+import { CANNOT_BOOT_GUESTS } from '../support/installation.ts';
+import { RemoteHost } from '../support/remote-host.ts';
 import type { Answer } from '../support/rest-client.ts';
-import { ScriptedAgent } from '../support/scripted-agent.ts';
+import type { ScriptedAgent } from '../support/scripted-agent.ts';
 import { until } from '../support/waiting.ts';
 
 interface Ran {
@@ -20,6 +25,7 @@ interface Ran {
 }
 
 const CALLS = 20;
+const AS_ROOT = { skip: CANNOT_BOOT_GUESTS };
 
 /** 200, or why not. */
 const saying = ({ status, body }: Answer<Ran>) => body.error?.message ?? status;
@@ -99,14 +105,9 @@ describe('two control planes', { timeout: 600_000 }, () => {
   test('a host that reaches them by a balancer serves both', async (t) => {
     const balancer = await Balancer.open([a.hosts_port, b.hosts_port]);
     t.after(() => balancer.close());
-    const { token, fingerprint } = await lab.token('rack-2');
-    const behind = new ScriptedAgent(`https://127.0.0.1:${balancer.port}`, token, fingerprint);
+    const behind = await lab.host('rack-2', balancer.port);
     const other = new AnsweringHost(behind);
-    t.after(async () => {
-      await other.close();
-      await behind.close();
-    });
-    await behind.connect();
+    t.after(() => other.close());
     await lab.database.db.updateTable('hosts').set({ draining: true }).where('name', '=', 'rack-1').execute();
     const there = await lab.running(a, behind, 'second');
     await lab.database.db.updateTable('hosts').set({ draining: false }).execute();
@@ -141,6 +142,55 @@ describe('two control planes', { timeout: 600_000 }, () => {
     const { status, body } = await exec(c, 'at a new one');
     assert.deepEqual([status, body.stdout], [200, 'ran at a new one']);
     await c.kill();
+  });
+
+  test(
+    'an agent keeps the list of control planes, and its lease when the one it was given is killed',
+    AS_ROOT,
+    async (t) => {
+      const c = await lab.controlPlane();
+      await untilKnown(agent, 3);
+      const real = await RemoteHost.start(`https://127.0.0.1:${c.hosts_port}`, await lab.token('rack-3'), {
+        ...lab.bucket,
+        BERTH_ACCEL: 'tcg',
+      });
+      t.after(() => real.dispose());
+      const row = () =>
+        lab.database.db
+          .selectFrom('hosts')
+          .select(['beat', 'lease_ms', 'last_seen_at'])
+          .where('name', '=', 'rack-3')
+          .executeTakeFirstOrThrow();
+      const kept = () => readFile(real.paths.control_planes, 'utf8').catch(() => '');
+      await until('it knows the other', async () => (await kept()).includes(String(b.hosts_port)));
+      await until('it has a lease', async () => (await row()).lease_ms !== null);
+      await c.kill();
+      const { beat } = await row();
+      await until('it renews its lease at the other', async () => (await row()).beat > beat + 1);
+      assert(!existsSync(real.paths.fenced), 'no VM was paused');
+    },
+  );
+
+  test('its launcher runs it alone: no host is added, no PostgreSQL and no agent start', async () => {
+    const settings = await lab.settings();
+    const { child, output } = lab.run(settings, 'start', 'control-plane');
+    await until('it is ready', () => {
+      assert.equal(child.exitCode, null, output());
+      return output().includes('berth ready at');
+    });
+    const data = settings['BERTH_DATA_DIR'] ?? '';
+    assert.deepEqual(await readdir(join(data, 'secrets')), []);
+    assert.deepEqual(await readdir(join(data, 'images', 'debian-12')), []);
+    const hosts = await lab.database.db.selectFrom('hosts').select('name').execute();
+    assert(!hosts.some(({ name }) => name === 'local'));
+    const ended = once(child, 'exit');
+    child.kill('SIGTERM');
+    assert.deepEqual(await ended, [0, null], output());
+    const left = await lab.database.db.selectFrom('control_planes').select('url').execute();
+    assert(
+      !left.some(({ url }) => url.endsWith(settings['BERTH_HOSTS_LISTEN'] ?? '')),
+      'it has left the list',
+    );
   });
 
   test('one with another secret key is refused, also where nothing is stored yet', async () => {

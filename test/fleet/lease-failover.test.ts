@@ -21,7 +21,7 @@ import { ToxicProxy } from '../support/toxic-proxy.ts';
 import { until } from '../support/waiting.ts';
 
 const LEASE_MS = 6_000;
-const RENEWALS = 4;
+const RENEWALS = 2;
 const api = await apiForFile({ host_lease_ms: LEASE_MS });
 const paths = pathsIn(mkdtempSync(join(tmpdir(), 'bt-')));
 const ending = new AbortController();

@@ -344,19 +344,16 @@ describe('calls about its own instance', () => {
   });
 });
 
+const NONSENSE = [[], 5, 'x', null, { more: 1 }, { instance_id: '../x', vm_id: 1, facts: 5, images: 5 }];
+const beat = async (change: object, disks: object[] = []) =>
+  (await say(ROUTES.heartbeat.path, { facts: { ...FACTS, ...change }, disks })).status;
+
 test('nonsense is 400 on every call, changes nothing, and affects nobody', async () => {
   const before_it = await everything();
   for (const { path, caller } of Object.values(ROUTES)) {
     // A join takes another bearer than the others.
     if (caller !== 'host' || path === ROUTES.join.path) continue;
-    for (const body of [
-      [],
-      5,
-      'x',
-      null,
-      { more: 1 },
-      { instance_id: '../x', vm_id: 1, facts: 5, images: 5 },
-    ])
+    for (const body of NONSENSE)
       assert.equal((await say(path, body)).status, 400, `${path} ${JSON.stringify(body)}`);
   }
   for (const change of [
@@ -372,16 +369,10 @@ test('nonsense is 400 on every call, changes nothing, and affects nobody', async
     { object_store_problem: 'a\u0000b' },
     { object_store_problem: '\u001b[31m' },
   ])
-    assert.equal(
-      (await say(ROUTES.heartbeat.path, { facts: { ...FACTS, ...change }, disks: [] })).status,
-      400,
-    );
+    assert.equal(await beat(change), 400);
   const about = { instance_id: newId('inst') };
   for (const dirty_bytes of [-1, 1e300, null, '1'])
-    assert.equal(
-      (await say(ROUTES.heartbeat.path, { facts: FACTS, disks: [{ ...about, dirty_bytes }] })).status,
-      400,
-    );
+    assert.equal(await beat({}, [{ ...about, dirty_bytes }]), 400);
   const running = { kind: 'running', reboots: 0, host_keys: [], applied_keys: [], recovered: null };
   for (const ssh_address of ['10.0.0.1:22', '127.0.0.1:22\r\n', 'evil', '']) {
     const body = { ...once, observed: { ...running, ssh_address } };
@@ -394,7 +385,7 @@ test('nonsense is 400 on every call, changes nothing, and affects nobody', async
 
 test('GET /v1/images works whatever a host has reported', async () => {
   const images = [{ id: 'made-up', version: VERSION }];
-  assert.equal((await say(ROUTES.heartbeat.path, { facts: { ...FACTS, images }, disks: [] })).status, 200);
+  assert.equal(await beat({ images }), 200);
   const listed = async () => {
     const answer = await client.get<{ data: { id: string }[] }>('/v1/images');
     assert.equal(answer.status, 200, answer.text);

@@ -10,7 +10,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { composeJoinToken, type JoinToken, parseJoinToken } from '../../src/agent-api/join-token.ts';
+import { composeJoinToken, parseJoinToken } from '../../src/agent-api/join-token.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
@@ -18,6 +18,7 @@ import { insertRemoteHost } from '../../src/hosts/fleet-store.ts';
 import { makeDataFolder } from '../../src/launch/data-folder.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
+import { endIfInterrupted } from './interrupted.ts';
 import { ownPort } from './own-ports.ts';
 import { type InstanceBody, RestClient } from './rest-client.ts';
 import { bucketSettings, S3Server } from './s3-server.ts';
@@ -41,15 +42,18 @@ export class FleetLab {
   readonly secret_key = randomBytes(32);
   readonly database: TestDatabase;
   readonly #store: S3Server;
-  readonly #bucket: Readonly<Record<string, string>>;
+  /** The settings of the object store. */
+  readonly bucket: Readonly<Record<string, string>>;
   readonly #children: ChildProcess[] = [];
   readonly #agents: ScriptedAgent[] = [];
+  readonly #disposed: () => void;
   #started = 0;
 
   private constructor(database: TestDatabase, store: S3Server, bucket: Record<string, string>) {
     this.database = database;
     this.#store = store;
-    this.#bucket = bucket;
+    this.bucket = bucket;
+    this.#disposed = endIfInterrupted(() => this.dispose());
   }
 
   static async start(): Promise<FleetLab> {
@@ -70,7 +74,7 @@ export class FleetLab {
       BERTH_SECRET_KEY: this.secret_key.toString('hex'),
       BERTH_ADMIN_PASSWORD: PASSWORD,
       BERTH_RATE_LIMITS: 'off',
-      ...this.#bucket,
+      ...this.bucket,
     };
   }
 
@@ -118,21 +122,21 @@ export class FleetLab {
 
   /** A host that joins at the given port, by a token as `berth host add` prints it. It knows no other control plane yet. */
   async host(name: string, port: number): Promise<ScriptedAgent> {
-    const { token, fingerprint } = await this.token(name);
+    const { token, fingerprint } = parseJoinToken(await this.token(name)) ?? assert.fail('a join token');
     const agent = new ScriptedAgent(`https://127.0.0.1:${port}`, token, fingerprint);
     this.#agents.push(agent);
     await agent.connect();
     return agent;
   }
 
-  async token(name: string): Promise<JoinToken> {
-    // As if the host had joined.
+  /** As what `berth host add` prints, of a host that has joined already. */
+  async token(name: string): Promise<string> {
     const token = `berth_host_${randomBytes(24).toString('hex')}0`;
     const { db } = this.database;
     const capacity = { cpus: 64, memory_mib: FACTS.memory_mib };
     assert(await insertRemoteHost(db, name, hashToken(token), capacity));
     const { cert } = await hostsCertificate(db, this.secret_key);
-    return parseJoinToken(composeJoinToken(token, cert)) ?? assert.fail('a join token');
+    return composeJoinToken(token, cert);
   }
 
   /** A VM that runs at the host. */
@@ -146,6 +150,7 @@ export class FleetLab {
   }
 
   async dispose(): Promise<void> {
+    this.#disposed();
     for (const agent of this.#agents) await agent.close();
     for (const child of this.#children) {
       if (child.exitCode !== null || child.signalCode !== null) continue;
