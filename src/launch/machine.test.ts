@@ -8,7 +8,7 @@ import { pathsIn } from '../config/paths.ts';
 import { checkMachine, type Machine } from './machine.ts';
 
 const TOKEN = `berth_host_${'a'.repeat(49)}.${'b'.repeat(43)}`;
-const HOST = { BERTH_CONTROL_PLANE: 'https://10.0.0.1:7500', BERTH_S3_BUCKET: 'berth' };
+const HOST = { BERTH_CONTROL_PLANE: 'https://10.0.0.1:7500' };
 const CONTROL_PLANE = {
   DATABASE_URL: 'postgres://berth@db/berth',
   BERTH_S3_BUCKET: 'berth',
@@ -54,12 +54,10 @@ test('a control plane names every setting that it lacks', async (t) => {
 test('a host names every setting that it lacks, and a token that is none', async (t) => {
   const data = await folder(t);
   const token = { BERTH_HOST_TOKEN_FILE: join(data, 'token') };
-  assert.deepEqual(await named('host', {}, data), [
-    'BERTH_CONTROL_PLANE',
-    'BERTH_HOST_TOKEN_FILE',
-    'BERTH_S3_BUCKET',
-  ]);
+  assert.deepEqual(await named('host', {}, data), ['BERTH_CONTROL_PLANE', 'BERTH_HOST_TOKEN_FILE']);
   assert.deepEqual(await named('host', { ...HOST, ...token }, data), []);
+  const bucket = { BERTH_S3_BUCKET: 'berth', AWS_ACCESS_KEY_ID: 'id', AWS_SECRET_ACCESS_KEY: 'secret' };
+  assert.deepEqual(await named('host', { ...HOST, ...token, ...bucket }, data), ['BERTH_S3_BUCKET']);
   await writeFile(join(data, 'token'), 'nothing');
   assert.deepEqual(await named('host', { ...HOST, ...token }, data), ['BERTH_HOST_TOKEN_FILE']);
 });
