@@ -116,14 +116,8 @@ describe('berth backup and restore-backup', () => {
     const SEEN = 'select last_seen_at::text as at from hosts';
     let seen: { at: string | null }[] = [];
     const made = await makeBackup({
-      ...{
-        folder: saved,
-        db: api.db,
-        database_url: api.database.url,
-        paths,
-        secret_key: api.context.secret_key,
-      },
-      ...{ with_key: true, store, signal: new AbortController().signal },
+      ...{ folder: saved, db: api.db, database_url: api.database.url, paths, store, with_key: true },
+      ...{ secret_key: api.context.secret_key, signal: new AbortController().signal },
       onProgress: () => undefined,
       afterDatabase: async () => {
         before = await rowsOf(api.database.url);

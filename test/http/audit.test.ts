@@ -71,6 +71,11 @@ async function toldHost<T>(asked: Promise<T>): Promise<T> {
 const files = async () => `/v1/instances/${(await instanceIn(api, owner, 'running')).id}/files`;
 const byHost = <T>(asked: Promise<T>) => doneByHost(api.agent, asked);
 
+const deviceLogin = async () => {
+  const { body } = await api.client.post<{ user_code: string }>('/v1/auth/device-logins', {});
+  return `/v1/auth/device-logins/${body.user_code}`;
+};
+
 const ACCOUNTS: Record<string, Call> = {
   register: () =>
     api.client.post('/v1/auth/register', { email: 'new@example.org', password: PASSWORD, name: 'New' }),
@@ -93,6 +98,8 @@ const ACCOUNTS: Record<string, Call> = {
     await makeSession(api.db, who.user_id);
     return api.as(who).call('DELETE', '/v1/auth/sessions');
   },
+  confirmDeviceLogin: async () => api.as(owner).post(`${await deviceLogin()}/confirm`),
+  refuseDeviceLogin: async () => api.as(owner).delete(await deviceLogin()),
   changeMe: () => api.as(owner).patch('/v1/me', { name: 'Other' }),
   deleteMe: async () => {
     const who = await api.person({ password: PASSWORD });
@@ -252,6 +259,8 @@ const WITHOUT: Record<string, string> = {
   beginOidcSudo: 'makes an address and a cookie; the grant itself is noted',
   resizeExec: 'changes what is shown, and nothing else',
   writeExecInput: 'is part of an exec, whose start is noted',
+  askForDeviceLogin: 'makes a code and nothing else; what a person answers is noted',
+  takeDeviceLogin: 'opens its session by the same function as login (test/http/device-logins.test.ts)',
   loginByPasskey: 'opens its session by the same function as login (test/http/passkeys.test.ts)',
 };
 

@@ -127,7 +127,7 @@ describe('a VM of a draining host', () => {
       assert.equal(ssh?.wake, http?.wake);
       return ssh?.wake;
     };
-    const wake = () => api.agent.client.wake({ instance_id: id }, AbortSignal.timeout(10_000));
+    const wake = () => api.ingress.wake({ instance_id: id }, AbortSignal.timeout(10_000));
     assert.equal(await waking(), false);
     await drainHost(far.server, 'one');
     await step();

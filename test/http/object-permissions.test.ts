@@ -84,8 +84,8 @@ let shared: string;
 
 async function startOn(which: 'thief' | 'local', instance: InstanceOut): Promise<number> {
   const only = which === 'thief' ? 'local' : 'thief';
-  await db.updateTable('hosts').set({ draining: false }).where('name', '=', which).execute();
-  await db.updateTable('hosts').set({ draining: true }).where('name', '=', only).execute();
+  await db.updateTable('hosts').set({ cordoned: false }).where('name', '=', which).execute();
+  await db.updateTable('hosts').set({ cordoned: true }).where('name', '=', only).execute();
   assert.equal((await client.post(`/v1/instances/${instance.id}/vm`)).status, 202);
   const agent = which === 'thief' ? thief : local;
   const { epoch } = await agent.assigned(instance.id);

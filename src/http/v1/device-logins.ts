@@ -164,13 +164,13 @@ function registerAnswers(app: App, context: AppContext, limits: RateLimits): voi
       await limits.countAddress(request, reply);
       const user_code = userCode(request.params);
       const principal = principalOf(request);
-      const { id } = sessionOf(principal);
+      const { id, user_id } = sessionOf(principal);
       const sudo_token = readCookie(request, SUDO_COOKIE);
       await mutate(context, request, reply, { action: 'auth.confirm_device_login' }, async (tx) => {
         const confirmed = await confirmAsked(tx, user_code, id);
         if (!confirmed) throw new AppError('NOT_FOUND');
         if (confirmed.sudo) await requireSudo(tx, principal, sudo_token);
-        return { status: 204, body: null, target: null, data: askerOf(confirmed) };
+        return { status: 204, body: null, target: user_id, data: askerOf(confirmed) };
       });
       return reply.status(204).send(null);
     },
@@ -190,10 +190,11 @@ function registerAnswers(app: App, context: AppContext, limits: RateLimits): voi
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);
       const user_code = userCode(request.params);
+      const { user_id } = sessionOf(principalOf(request));
       await mutate(context, request, reply, { action: 'auth.refuse_device_login' }, async (tx) => {
         const refused = await deleteAsked(tx, user_code);
         if (!refused) throw new AppError('NOT_FOUND');
-        return { status: 204, body: null, target: null, data: askerOf(refused) };
+        return { status: 204, body: null, target: user_id, data: askerOf(refused) };
       });
       return reply.status(204).send(null);
     },
