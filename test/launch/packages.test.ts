@@ -110,6 +110,7 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
       );
       for (const path of [
         '/lib/systemd/system/berth.service',
+        '/lib/systemd/system/berth-control-plane.service',
         '/etc/berth/berth.env',
         '/usr/bin/berth -> ',
       ]) {
