@@ -8,7 +8,7 @@ import { StartError } from './start-error.ts';
 /** Reads the token that `berth host add` printed, and makes its file private. @throws StartError */
 export async function readJoinToken(path: string): Promise<JoinToken> {
   try {
-    if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600);
+    if (((await lstat(path)).mode & 0o077) !== 0) await makePrivate(path);
     const token = parseJoinToken(await readFile(path, 'utf8'));
     if (token) return token;
   } catch (error) {
@@ -17,6 +17,11 @@ export async function readJoinToken(path: string): Promise<JoinToken> {
     });
   }
   throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} holds no token; berth host add NAME prints one`);
+}
+
+/** A secret of Kubernetes and a credential of systemd cannot be changed, and are private already. */
+function makePrivate(path: string): Promise<void> {
+  return chmod(path, 0o600).catch(() => undefined);
 }
 
 /** @throws StartError */
