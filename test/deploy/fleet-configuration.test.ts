@@ -40,18 +40,22 @@ test("a host's unit differs from that of one machine only in its words and its c
 });
 const OWN = /^(?:Description|Documentation|Conflicts|ExecStart|EnvironmentFile)=/;
 
-test('each setting that a unit names exists', async () => {
-  for (const name of await readdir(join(DEPLOY, 'systemd'))) {
-    const named = (await textOf(`systemd/${name}`)).match(/\bBERTH_[A-Z0-9_]+|\bDATABASE_URL/g) ?? [];
-    const unknown = named.filter((each) => !(SETTINGS as readonly string[]).includes(each));
-    // Of the ingress's role.
-    assert.deepEqual(
-      unknown.filter((each) => each !== 'BERTH_INGRESS_TOKEN_FILE'),
-      [],
-      name,
-    );
+test('each setting that a unit or a document for operators of a fleet names exists', async () => {
+  const docs = join(DEPLOY, '..', 'docs', 'operating');
+  const files = [join(DEPLOY, 'systemd'), docs].map(async (of) =>
+    (await readdir(of)).map((name) => join(of, name)),
+  );
+  for (const path of (await Promise.all(files)).flat()) {
+    const named = (await readFile(path, 'utf8')).match(/\bBERTH_[A-Z0-9_]+(?=\b[^_…])/g) ?? [];
+    const unknown = named.filter((each) => !KNOWN.includes(each));
+    assert.deepEqual(unknown, [], path);
   }
 });
+/** With settings of roles of a fleet, and a variable of the tests. */
+const KNOWN: readonly string[] = [
+  ...SETTINGS,
+  ...['BERTH_HOSTS_URL', 'BERTH_INGRESS_TOKEN_FILE', 'BERTH_SSH_LISTEN', 'BERTH_TEST_FAULTS'],
+];
 
 test('HAProxy accepts its configuration', skipWithout('haproxy', 'haproxy'), async (t) => {
   const pem = join(folder, 'berth.pem');
