@@ -5,10 +5,13 @@ import type { Config } from '../config/config.ts';
 import { messageOf } from '../lib/errors.ts';
 import { StartError } from './start-error.ts';
 
+/** A secret of Kubernetes and a credential of systemd cannot be changed, and are private already. */
+const ignored = () => undefined;
+
 /** Reads the token that `berth host add` printed, and makes its file private. @throws StartError */
 export async function readJoinToken(path: string): Promise<JoinToken> {
   try {
-    if (((await lstat(path)).mode & 0o077) !== 0) await makePrivate(path);
+    if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600).catch(ignored);
     const token = parseJoinToken(await readFile(path, 'utf8'));
     if (token) return token;
   } catch (error) {
@@ -17,11 +20,6 @@ export async function readJoinToken(path: string): Promise<JoinToken> {
     });
   }
   throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} holds no token; berth host add NAME prints one`);
-}
-
-/** A secret of Kubernetes and a credential of systemd cannot be changed, and are private already. */
-function makePrivate(path: string): Promise<void> {
-  return chmod(path, 0o600).catch(() => undefined);
 }
 
 /** @throws StartError */
