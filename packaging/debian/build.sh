@@ -51,7 +51,7 @@ done
 # Where Debian expects things.
 mkdir -p "$root/usr/bin" "$root/lib/systemd/system" "$root/etc/berth"
 ln -s ../lib/berth/bin/berth "$root/usr/bin/berth"
-cp packaging/debian/berth.service "$root/lib/systemd/system/"
+cp packaging/debian/berth.service deploy/systemd/*.service "$root/lib/systemd/system/"
 install -m 0600 packaging/debian/berth.env "$root/etc/berth/berth.env"
 for shell in bash:bash-completion/completions/berth zsh:zsh/vendor-completions/_berth fish:fish/vendor_completions.d/berth.fish; do
   file=$root/usr/share/${shell#*:}
@@ -59,6 +59,7 @@ for shell in bash:bash-completion/completions/berth zsh:zsh/vendor-completions/_
   "$lib/bin/berth" completion "${shell%%:*}" > "$file"
 done
 mv "$lib/docs" "$doc/docs"
+mv "$lib/deploy" "$doc/deploy"
 mv "$lib/README.md" "$lib/ARCHITECTURE.md" "$lib/SECURITY.md" "$lib/SPECIFICATION.md" "$doc/"
 gzip -9n < "$lib/CHANGELOG.md" > "$doc/changelog.gz"
 rm "$lib/CHANGELOG.md" "$lib/LICENSE"

@@ -15,6 +15,8 @@ const OF_INGRESS = {
   command: 'berth ingress add NAME',
   kinds: ['ingress'],
 } as const;
+/** A secret of Kubernetes and a credential of systemd cannot be changed, and are private already. */
+const ignored = () => undefined;
 
 /** Reads the token that `berth host add` printed, and makes its file private. @throws StartError */
 export function readJoinToken(path: string): Promise<JoinToken> {
@@ -31,7 +33,7 @@ async function readToken(
   { setting, command, kinds }: typeof OF_HOST | typeof OF_INGRESS,
 ): Promise<JoinToken> {
   try {
-    if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600);
+    if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600).catch(ignored);
     const token = parseJoinToken(await readFile(path, 'utf8'));
     if (token && kinds.some((kind) => token.token.startsWith(`berth_${kind}_`))) return token;
   } catch (error) {

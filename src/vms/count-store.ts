@@ -1,4 +1,5 @@
 /** Counts for the operators' metrics. */
+import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import { VM_STATES, type VmState } from './model.ts';
 
@@ -36,4 +37,23 @@ export async function countOpenFlushes(tx: Tx): Promise<number> {
     .where('state', 'in', ['queued', 'running'])
     .executeTakeFirstOrThrow();
   return Number(row.count);
+}
+
+/** A longer interval between automatic flushes tells nothing of a flush that fails. */
+const LONGEST_INTERVAL_SECONDS = 300;
+
+/**
+ * How long the oldest unsaved data may have waited, in seconds: since the last durable generation or the boot, of running VMs with
+ * unsaved data and an automatic flush at least every 5 minutes. 0: nothing waits.
+ */
+export async function maxUnsavedSeconds(tx: Tx): Promise<number> {
+  const { rows } = await sql<{ seconds: number }>`
+    select coalesce(max(extract(epoch from now() - greatest(d.durable_at, v.started_at))), 0)::float8 as seconds
+    from vms v
+    join disks d on d.instance_id = v.instance_id and d.epoch = v.epoch
+    join instances i on i.id = v.instance_id
+    where v.state = 'running' and d.dirty_bytes > 0 and i.auto_flush_seconds <= ${LONGEST_INTERVAL_SECONDS} and not i.deleting`.execute(
+    tx,
+  );
+  return Math.max(0, rows[0]?.seconds ?? 0);
 }

@@ -76,6 +76,7 @@ const FOLDERS = [
   'guest',
   'openapi',
   'packaging',
+  'deploy',
   'bin',
   'site',
 ];

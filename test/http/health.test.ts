@@ -88,6 +88,8 @@ describe('503', () => {
       .execute();
     const { status, body } = await readyz();
     assert.deepEqual([status, body.ready, body.database.ok, body.host.ok], [503, false, true, false]);
+    const for_balancers = await api.client.get<Ready>('/readyz?only=database');
+    assert.deepEqual([for_balancers.status, for_balancers.body.host.ok], [200, false]);
   });
 
   test("/readyz while no host's object store works, and why", async (t) => {
@@ -107,6 +109,7 @@ describe('503', () => {
     t.after(() => (is_restored ? undefined : restore()));
     const { status, body } = await readyz();
     assert.deepEqual([status, body.database.ok], [503, false]);
+    assert.equal((await api.client.get('/readyz?only=database')).status, 503);
     assert.equal((await api.client.get('/healthz')).status, 200, 'still alive');
     for (const [method, path] of [
       ['GET', '/v1/instances'],

@@ -1,10 +1,13 @@
 /** Metrics for Prometheus: their own listener, bounded labels, and no content of an instance. */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
+import { sql } from 'kysely';
 import type { VmSample } from '../../src/agent-api/host-calls.ts';
+import { openPool } from '../../src/db/pool.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { createMetricsApp } from '../../src/http/monitoring/metrics.ts';
 import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { instanceIn } from '../support/states.ts';
@@ -105,6 +108,52 @@ test('a host that does not answer does not affect the rest', async () => {
   assert.doesNotMatch(text, /^berth_vm_cpu_seconds_total\{/m);
 });
 
+test('parts, hosts, and the age of unsaved data', async () => {
+  const { id } = await instanceIn(api, owner, 'running');
+  const of = (text: string, name: string) => text.split('\n').filter((line) => line.startsWith(`${name}{`));
+  let text = await scrape([]);
+  assert.equal(seriesValue(text, 'berth_ready{part="database"}'), 1);
+  assert.equal(seriesValue(text, 'berth_ready{part="object_store"}'), 1);
+  assert.equal(seriesValue(text, 'berth_ready{part="host"}'), 1);
+  assert.equal(seriesValue(text, 'berth_hosts{state="up"}'), 1);
+  assert.equal(seriesValue(text, 'berth_hosts{state="lost"}'), 0);
+  const [seen] = of(text, 'berth_host_silent_seconds');
+  assert.match(seen ?? '', /\{host="[\w-]+"\} \d/);
+  assert.match(of(text, 'berth_host_object_store').join(), /^\S+ 1$/);
+  assert.match(
+    of(text, 'berth_host_memory_bytes').join(),
+    /kind="usable"\} \d{9,},.*kind="promised"\} \d{9,}/,
+  );
+  assert.equal(seriesValue(text, 'berth_unsaved_seconds'), 0);
+
+  const age = sql<Date>`now() - interval '20 minutes'`;
+  const instance_id = id as InstanceId;
+  const disk = api.db.updateTable('disks').where('instance_id', '=', instance_id);
+  await disk.set({ dirty_bytes: 65_536, durable_at: age }).execute();
+  await api.db.updateTable('vms').set({ started_at: age }).where('instance_id', '=', instance_id).execute();
+  text = await scrape([]);
+  assert.equal(Math.round((seriesValue(text, 'berth_unsaved_seconds') ?? 0) / 60), 20);
+  const slow = api.db.updateTable('instances').set({ auto_flush_seconds: 3_600 });
+  await slow.where('id', '=', instance_id).execute();
+  assert.equal(seriesValue(await scrape([]), 'berth_unsaved_seconds'), 0);
+});
+
 test('the public listener does not serve it', async () => {
   assert.equal((await api.client.get('/metrics')).status, 404);
+});
+
+test('without a database a scrape says so, and the installation has no figures', async () => {
+  const registry = new RequestMetrics();
+  const db = openPool('postgres://nobody@127.0.0.1:9/none', () => undefined);
+  const apart = createMetricsApp(registry, { ...api.context, db });
+  try {
+    const { statusCode, body } = await apart.inject({ url: '/metrics', headers: { host: 'localhost' } });
+    assert.equal(statusCode, 200);
+    assert.equal(seriesValue(body, 'berth_ready{part="database"}'), 0);
+    assert.doesNotMatch(body, /^berth_(?:vms|hosts|unsaved_seconds|mails_waiting|flushes_open)\b/m);
+    assert.notEqual(seriesValue(body, 'berth_database_connections{state="idle"}'), undefined);
+  } finally {
+    await apart.close();
+    await db.destroy();
+  }
 });

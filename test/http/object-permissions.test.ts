@@ -113,7 +113,8 @@ async function setTheScene(): Promise<void> {
   const before = await startOn('thief', moved);
   await thief.commit(moved.id, 1);
   await secret(segmentOf(moved.id, before, 1).key);
-  await thief.failed(moved.id);
+  assert.equal((await client.delete(`/v1/instances/${moved.id}/vm`)).status, 202);
+  await thief.stopped(moved.id);
   const now = await startOn('local', moved);
   await local.commit(moved.id, 2);
   await secret(segmentOf(moved.id, now, 2).key);

@@ -120,6 +120,7 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
       );
       for (const path of [
         '/lib/systemd/system/berth.service',
+        '/lib/systemd/system/berth-control-plane.service',
         '/etc/berth/berth.env',
         '/usr/bin/berth -> ',
         '/usr/lib/berth/dist/console/dist/index.html',

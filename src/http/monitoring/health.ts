@@ -14,6 +14,8 @@ const HostPart = closed({
   accelerators: Type.Optional(Type.Array(Type.String())),
 });
 const Readiness = closed({ ready: Type.Boolean(), database: Part, object_store: Part, host: HostPart });
+/** `only=database`, for balancers: this control plane can serve. The others would be no better without a bucket or a host. */
+const ReadyQuery = closed({ only: Type.Optional(Type.Literal('database')) });
 type Parts = Omit<Static<typeof Readiness>, 'ready'>;
 
 /** Whether the database, a host and the host's object store are usable now. */
@@ -52,10 +54,11 @@ export function registerHealth(app: App, context: AppContext): void {
     method: 'GET',
     url: '/readyz',
     config: { access: 'public' },
-    schema: { hide: true, response: { 200: Readiness, 503: Readiness } },
-    handler: async (_request, reply) => {
+    schema: { hide: true, querystring: ReadyQuery, response: { 200: Readiness, 503: Readiness } },
+    handler: async ({ query }, reply) => {
       const parts = await readiness(context);
-      const ready = parts.database.ok && parts.object_store.ok && parts.host.ok;
+      const ready =
+        parts.database.ok && (query.only === 'database' || (parts.object_store.ok && parts.host.ok));
       return reply.status(ready ? 200 : 503).send({ ready, ...parts });
     },
   });

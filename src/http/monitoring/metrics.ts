@@ -18,6 +18,7 @@ import type { AppContext } from '../context.ts';
 import { sendError } from '../errors.ts';
 import { endConnectionsAtClose } from '../server/end-connections.ts';
 import { KnownHosts, registerKnownHosts } from '../server/known-hosts.ts';
+import { FleetMetrics } from './fleet-metrics.ts';
 import type { RequestMetrics } from './request-metrics.ts';
 
 const USAGE_WITHIN_MS = 2_000;
@@ -66,6 +67,7 @@ const VM_GAUGES = {
 /** Gauges that a scrape reads. */
 class Gauges {
   readonly #context: Context;
+  readonly #fleet: FleetMetrics;
   readonly #vms: Gauge<'state'>;
   readonly #execs: Gauge;
   readonly #flushes: Gauge;
@@ -76,6 +78,7 @@ class Gauges {
 
   constructor(registry: Registry, context: Context) {
     this.#context = context;
+    this.#fleet = new FleetMetrics(registry);
     const registers = [registry];
     this.#vms = new Gauge({
       name: 'berth_vms',
@@ -111,9 +114,13 @@ class Gauges {
     ]);
   }
 
-  /** Rejects where the database is unavailable: Prometheus then sees a failed scrape. */
+  /** Where the database is unavailable, `berth_ready` says so, and the gauges of the installation have no values. */
   async read(): Promise<void> {
     const { db } = this.#context;
+    for (const gauge of [this.#vms, ...this.#of_vms.map(([each]) => each)]) gauge.reset();
+    for (const gauge of [this.#execs, this.#flushes, this.#deliveries, this.#mails]) gauge.remove();
+    for (const [state, count] of Object.entries<number>(poolState(db))) this.#pool.set({ state }, count);
+    if (!(await this.#fleet.read(db))) return;
     const [states, flushes, deliveries, mails, digests] = await Promise.all([
       countVmStates(db),
       countOpenFlushes(db),
@@ -127,7 +134,6 @@ class Gauges {
     this.#flushes.set(flushes);
     this.#deliveries.set(deliveries);
     this.#mails.set(mails + digests);
-    for (const [state, count] of Object.entries<number>(poolState(db))) this.#pool.set({ state }, count);
   }
 
   /** Without the VMs of hosts that do not answer. */
@@ -140,7 +146,6 @@ class Gauges {
     );
     // A host reports only for the VMs that are on it.
     const places = new Map((await listActive(db)).map((vm) => [vm.instance_id, vm.host_id]));
-    for (const [gauge] of this.#of_vms) gauge.reset();
     for (const [i, answer] of answers.entries()) {
       if (answer.status === 'rejected') continue;
       for (const { instance_id, sample } of answer.value.vms) {
