@@ -108,7 +108,7 @@ describe('two control planes', { timeout: 600_000 }, () => {
     const behind = await lab.host('rack-2', balancer.port);
     const other = new AnsweringHost(behind);
     t.after(() => other.close());
-    await lab.database.db.updateTable('hosts').set({ draining: true }).where('name', '=', 'rack-1').execute();
+    await lab.database.db.updateTable('hosts').set({ cordoned: true }).where('name', '=', 'rack-1').execute();
     const there = await lab.running(a, behind, 'second');
     await lab.database.db.updateTable('hosts').set({ draining: false }).execute();
     const answers = await Promise.all(

@@ -43,7 +43,7 @@ let token: string;
 before(async () => {
   await agent.connect({ ...FACTS, memory_mib: 4096 * 1024 });
   // All VMs run there.
-  await api.db.updateTable('hosts').set({ draining: true }).where('id', '=', api.host_id).execute();
+  await api.db.updateTable('hosts').set({ cordoned: true }).where('id', '=', api.host_id).execute();
   token = await addIngress(machines.server, 'front');
 });
 
