@@ -232,7 +232,7 @@ function postgresSeconds({ data_dir }: Installation): number {
 async function simulateHosts(installation: Installation, db: pg.Client): Promise<ChildProcess> {
   const { agent_api_socket } = pathsIn(installation.data_dir);
   // No VM is placed on the real host of this machine.
-  await db.query('update hosts set draining = true');
+  await db.query('update hosts set cordoned = true');
   const program = join(import.meta.dirname, 'simulated-hosts.ts');
   const child = spawn(process.execPath, [program, agent_api_socket], { stdio: ['pipe', 'pipe', 'inherit'] });
   for (let at = 0; at < HOSTS; at++) {

@@ -110,7 +110,7 @@ describe('two control planes', { timeout: 600_000 }, () => {
     t.after(() => other.close());
     await lab.database.db.updateTable('hosts').set({ cordoned: true }).where('name', '=', 'rack-1').execute();
     const there = await lab.running(a, behind, 'second');
-    await lab.database.db.updateTable('hosts').set({ draining: false }).execute();
+    await lab.database.db.updateTable('hosts').set({ cordoned: false }).execute();
     const answers = await Promise.all(
       Array.from({ length: CALLS }, (_, n) => exec(n % 2 === 0 ? a : b, `balanced ${n}`, there)),
     );
