@@ -23,7 +23,7 @@ export function skProvider(): string {
         apt('download', 'openssh-tests');
       } catch {
         // The package lists may be missing or old.
-        apt('update');
+        updateLists(() => apt('update'));
         apt('download', 'openssh-tests');
       }
       execFileSync('sh', ['-c', 'dpkg-deb -x openssh-tests_*.deb x'], options);
@@ -34,4 +34,17 @@ export function skProvider(): string {
     }
   }
   return PROVIDER;
+}
+
+/** A mirror may answer with nonsense for some seconds while it is updated. */
+function updateLists(update: () => unknown): void {
+  for (let tries = 1; ; tries++) {
+    try {
+      update();
+      return;
+    } catch (error) {
+      if (tries === 3) throw error;
+      execFileSync('sleep', ['10']);
+    }
+  }
 }
