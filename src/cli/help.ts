@@ -178,7 +178,7 @@ export function helpFor([noun = '', verb]: readonly string[]): string {
   if (asks && alike.length > 0) return `usage:\n${columns(rows)}`;
   const meant = isNoun(noun)
     ? commandOfNoun(noun, verb)
-    : (OTHER_WORDS.get(noun) ?? nearest(said, NAMES) ?? nearest(noun, WORDS));
+    : (OTHER_WORDS.get(noun) ?? nearest(said, [...NAMES, ...WORDS]) ?? nearest(noun, WORDS));
   const hint = meant === undefined ? '' : `. Did you mean berth ${meant}?`;
   const usage = alike.length === 0 ? 'usage: berth COMMAND [NAME] [OPTIONS]\n' : `usage:\n${columns(rows)}`;
   const next = alike.length === 0 ? 'berth help' : `berth help ${noun}`;

@@ -159,7 +159,7 @@ describe('berth backup and restore-backup', () => {
       // Its host has another token on the new machine, and was never seen with that.
       assert.deepEqual(await queryOnce(postgres.database_url, SEEN), [{ at: null }]);
       await queryOnce(postgres.database_url, 'update hosts set last_seen_at = $1', [seen[0]?.at]);
-      const changed = ['vms', 'events', 'instances', 'flushes'];
+      const changed = ['vms', 'events', 'instances', 'flushes', 'host_use', 'host_org_use'];
       assert.deepEqual(without(await rowsOf(postgres.database_url), changed), without(before, changed));
     } finally {
       await postgres.stop();

@@ -151,7 +151,6 @@ describe('two control planes', { timeout: 600_000 }, () => {
       const c = await lab.controlPlane();
       await untilKnown(agent, 3);
       const real = await RemoteHost.start(`https://127.0.0.1:${c.hosts_port}`, await lab.token('rack-3'), {
-        ...lab.bucket,
         BERTH_ACCEL: 'tcg',
       });
       t.after(() => real.dispose());

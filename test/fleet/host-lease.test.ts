@@ -139,6 +139,8 @@ describe("an agent's lease", () => {
     proxy = await ToxicProxy.open(Number(new URL(api.internal_origin).port));
     b = new ScriptedAgent(api.internal_origin, token);
     await b.connect({ ...FACTS, memory_mib: 2 * FACTS.memory_mib });
+    // All VMs run at b.
+    await api.db.updateTable('hosts').set({ cordoned: true }).where('id', '=', api.host_id).execute();
     client = new ControlPlaneClient({ address: proxy.endpoint, token });
     lease = newLease(ending.signal);
   });

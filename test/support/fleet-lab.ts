@@ -14,6 +14,7 @@ import { composeJoinToken, parseJoinToken } from '../../src/agent-api/join-token
 import { hashToken } from '../../src/auth/tokens.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
+import { useJoinToken } from '../../src/hosts/credential-store.ts';
 import { insertRemoteHost } from '../../src/hosts/fleet-store.ts';
 import { makeDataFolder } from '../../src/launch/data-folder.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
@@ -134,7 +135,9 @@ export class FleetLab {
     const token = `berth_host_${randomBytes(24).toString('hex')}0`;
     const { db } = this.database;
     const capacity = { cpus: 64, memory_mib: FACTS.memory_mib };
-    assert(await insertRemoteHost(db, name, hashToken(token), capacity));
+    const join_hash = randomBytes(32);
+    assert(await insertRemoteHost(db, name, join_hash, capacity));
+    assert(await useJoinToken(db, join_hash, hashToken(token)));
     const { cert } = await hostsCertificate(db, this.secret_key);
     return composeJoinToken(token, cert);
   }
