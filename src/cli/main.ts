@@ -84,8 +84,9 @@ async function run(command: Command, named: readonly string[], words: readonly s
     const reason: unknown = interrupted.signal.reason;
     if (error === reason) return EXIT.interrupted;
     if ((error as Partial<Refusal>).name === 'StartError') {
-      process.stderr.write(`berth: ${(error as Refusal).message}\n`);
-      return (error as Refusal).exit_code;
+      const { message, exit_code } = error as Refusal;
+      for (const line of message.split('\n')) process.stderr.write(`berth: ${line}\n`);
+      return exit_code;
     }
     const meant = await suggestInstance(error, command, session);
     const typed = command.rest === undefined ? [...named, ...words] : named;
