@@ -1,4 +1,7 @@
-/** The server of egress.ts: `egress-server.ts PORT`. Behind a ClientHello, which it skips, a line says what to do: up, down MIB, echo. */
+/**
+ * The server of egress.ts: `egress-server.ts PORT`. It answers a ClientHello with one byte, since a gate passes nothing behind a hello
+ * before the server's first word. Behind the hello, a line says what to do: up, down MIB, echo.
+ */
 import { createServer, type Socket } from 'node:net';
 
 const MIB = Buffer.alloc(2 ** 20, 'x');
@@ -7,10 +10,12 @@ const RECORD_HEADER_BYTES = 5;
 createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
   socket.on('error', () => socket.destroy());
   let received = Buffer.alloc(0);
+  let answered = false;
   socket.on('data', function read(chunk: Buffer) {
     received = Buffer.concat([received, chunk]);
     if (received.length < RECORD_HEADER_BYTES) return;
     const begins = RECORD_HEADER_BYTES + received.readUInt16BE(3);
+    if (!answered && received.length >= begins) answered = socket.write('!');
     const ends = received.indexOf('\n', begins);
     if (ends < 0) return;
     socket.off('data', read);

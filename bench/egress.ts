@@ -53,7 +53,7 @@ const JOBS = [
 const CLIENT = `
 use strict; use Socket; use Time::HiRes qw(time);
 my ($mode, $count, $hello, $query) = @ARGV; my ($buffer, $got) = ("x" x 65536, "");
-sub tcp { socket(my $s, PF_INET, SOCK_STREAM, 0); setsockopt($s, 6, 1, 1); connect($s, sockaddr_in(443, inet_aton("${ADDRESS}"))) or die "connect: $!"; syswrite($s, pack("H*", $hello) . "$_[0]\\n"); return $s }
+sub tcp { socket(my $s, PF_INET, SOCK_STREAM, 0); setsockopt($s, 6, 1, 1); connect($s, sockaddr_in(443, inet_aton("${ADDRESS}"))) or die "connect: $!"; syswrite($s, pack("H*", $hello) . "$_[0]\\n"); sysread($s, $got, 1); return $s }
 my $began = time;
 if ($mode eq "up") { my $s = tcp("up"); for (1 .. $count * 16) { my $at = 0; while ($at < 65536) { $at += syswrite($s, $buffer, 65536 - $at, $at) // die } } shutdown($s, 1); sysread($s, $got, 1) or die }
 elsif ($mode eq "down") { my $s = tcp("down $count"); my $all = 0; while (my $n = sysread($s, $got, 65536)) { $all += $n } $all == $count * 1048576 or die "$all" }

@@ -126,7 +126,7 @@ const CLIENT = `
 use strict; use Socket; use Time::HiRes qw(time);
 my ($mode, $address, $hello, $query, $count) = @ARGV; my ($buffer, $got) = ("x" x 65536, "");
 $hello = pack("H*", $hello); $query = pack("H*", $query);
-sub tcp { socket(my $s, PF_INET, SOCK_STREAM, 0); setsockopt($s, 6, 1, 1); connect($s, sockaddr_in(443, inet_aton($address))) or return; syswrite($s, $hello . "$_[0]\\n"); return $s }
+sub tcp { socket(my $s, PF_INET, SOCK_STREAM, 0); setsockopt($s, 6, 1, 1); connect($s, sockaddr_in(443, inet_aton($address))) or return; syswrite($s, $hello . "$_[0]\\n"); sysread($s, $got, 1); return $s }
 sub names { socket(my $s, PF_INET, SOCK_DGRAM, 0); connect($s, sockaddr_in(53, inet_aton("10.0.2.3"))); return $s }
 sub timed { my $code = shift; for (1 .. $count) { my $began = time; $code->(); printf "%.3f\\n", (time - $began) * 1000 } }
 if ($mode eq "connection") { timed(sub { my $s = tcp("echo") or die "connect: $!"; syswrite($s, "x"); sysread($s, $got, 1) or die }) }

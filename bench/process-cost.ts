@@ -1,15 +1,35 @@
 /** CPU time and memory of a process, as Linux counts them (proc(5)). */
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 
 /** USER_HZ, which is 100 on all common architectures. */
 const TICKS_PER_S = 100;
 
 /** CPU time of all its threads so far, in user and kernel mode. */
 export function cpuSeconds(pid: number): number {
-  const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
-  // The second field is a name in parentheses, which may have spaces.
-  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+  const fields = statFields(pid);
   return (Number(fields[11]) + Number(fields[12])) / TICKS_PER_S;
+}
+
+/** CPU time so far of a process and its children, also of those that have ended; but not of theirs. */
+export function familySeconds(pid: number): number {
+  const fields = statFields(pid);
+  const ended_s = (Number(fields[13]) + Number(fields[14])) / TICKS_PER_S;
+  const children = readdirSync('/proc').filter((name) => /^\d+$/.test(name) && isChild(name, pid));
+  return children.reduce((sum, child) => sum + cpuSeconds(Number(child)), cpuSeconds(pid) + ended_s);
+}
+
+function isChild(name: string, parent: number): boolean {
+  try {
+    return statFields(Number(name))[1] === String(parent);
+  } catch {
+    return false;
+  }
+}
+
+/** What /proc/PID/stat has behind the name, which is in parentheses and may have spaces. */
+function statFields(pid: number): readonly string[] {
+  const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
+  return stat.slice(stat.lastIndexOf(')') + 2).split(' ');
 }
 
 export function residentMib(pid: number): number {

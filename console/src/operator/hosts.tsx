@@ -1,11 +1,15 @@
 /** The hosts: state, capacity and use. */
+import { useEffect } from 'preact/hooks';
 import type { OperatorHost } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
-import { duration, mebibytes } from '../format.ts';
+import { duration, mebibytes, plural } from '../format.ts';
 import { ListTable } from '../ui/loaded-list.tsx';
 import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
+
+/** How often the list is read again: a drain goes on meanwhile. */
+const EVERY_MS = 5_000;
 
 const STATES: Readonly<Record<OperatorHost['state'], string>> = {
   up: 'up',
@@ -22,6 +26,11 @@ export function Hosts() {
   const list = useList('operator hosts', (query) =>
     call('listOperatorHosts', { query: { limit: 100, ...query } }),
   );
+  const { reload } = list;
+  useEffect(() => {
+    const timer = setInterval(() => void (document.hidden || reload()), EVERY_MS);
+    return () => clearInterval(timer);
+  }, [reload]);
   return (
     <Section
       title="Hosts"
@@ -58,12 +67,23 @@ export function Hosts() {
 }
 
 function HostName({ host }: { readonly host: OperatorHost }) {
-  const { name, remote, state, protocol, problems } = host;
+  const { name, remote, state, protocol, problems, vms, labels, taints } = host;
   return (
     <>
       <strong>{name}</strong> {!remote && <span class="tag">this server</span>}
+      {Object.entries(labels).map(([label, value]) => (
+        <span key={label} class="tag">
+          {label}={value}
+        </span>
+      ))}
+      {taints.map((taint) => (
+        <span key={taint} class="tag">
+          taint {taint}
+        </span>
+      ))}
       <div class={state === 'up' ? 'dim' : 'bad'}>
         {STATES[state]}
+        {state === 'draining' && `, ${plural(vms, 'VM')} left`}
         {protocol !== null && <span class="dim">, protocol {protocol}</span>}
       </div>
       {problems.map((problem) => (
