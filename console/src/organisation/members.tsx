@@ -2,7 +2,7 @@
 import type { Member } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
-import { instances } from '../live/instances.ts';
+import { instances, instances_error } from '../live/instances.ts';
 import { chooseOrganisation, loadMembership, org, role } from '../live/membership.ts';
 import { user } from '../session.ts';
 import { settings } from '../settings.ts';
@@ -15,7 +15,10 @@ import type { Role } from './roles.ts';
 
 export function Members() {
   const id = org.value?.id ?? '';
-  const list = useList(`members ${id}`, (query) => call('listMembers', { path: { id }, query }));
+  const members = useList(`members ${id}`, (query) => call('listMembers', { path: { id }, query }));
+  // Whether a member may leave depends on the instances. Without them, a reason that comes later would move the page.
+  const is_known = instances.value !== undefined || instances_error.value !== null;
+  const list = { ...members, data: is_known ? members.data : undefined };
   const change = async (member: Member, next: Role) => {
     await attempt(async () => {
       await call('changeMember', { path: { id, user_id: member.id }, body: { role: next } });

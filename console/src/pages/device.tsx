@@ -40,7 +40,7 @@ function AskCode({ onCode }: { readonly onCode: (code: string) => void }) {
   };
   return (
     <>
-      <PageHead title={TITLE} lead="The program shows a code of eight letters." />
+      <PageHead title={TITLE} lead="Enter the code of eight letters that the program shows." />
       <Form class="stack narrow" verb="Continue" primary work={work}>
         {() => <Field label="Code" name="code" autocomplete="off" spellcheck={false} required autofocus />}
       </Form>
