@@ -2,7 +2,7 @@
 import type { Member } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
-import { instances, instances_error } from '../live/instances.ts';
+import { instances } from '../live/instances.ts';
 import { chooseOrganisation, loadMembership, org, role } from '../live/membership.ts';
 import { user } from '../session.ts';
 import { settings } from '../settings.ts';
@@ -15,10 +15,7 @@ import type { Role } from './roles.ts';
 
 export function Members() {
   const id = org.value?.id ?? '';
-  const members = useList(`members ${id}`, (query) => call('listMembers', { path: { id }, query }));
-  // Whether a member may leave depends on the instances. Without them, a reason that comes later would move the page.
-  const is_known = instances.value !== undefined || instances_error.value !== null;
-  const list = { ...members, data: is_known ? members.data : undefined };
+  const list = useList(`members ${id}`, (query) => call('listMembers', { path: { id }, query }));
   const change = async (member: Member, next: Role) => {
     await attempt(async () => {
       await call('changeMember', { path: { id, user_id: member.id }, body: { role: next } });
@@ -114,11 +111,9 @@ function fixed(
     const reason = 'The only owner: make another member owner before you leave or change this role.';
     return { role: reason, leave: reason };
   }
-  const has_instances = (instances.value ?? []).length > 0;
-  return {
-    role: 'The only owner keeps this role.',
-    ...(has_instances ? { leave: 'Delete all instances before you leave: you are the only member.' } : {}),
-  };
+  // One text, also while the instances are not known yet: another one would move what is below.
+  const reason = 'The only member stays its owner, and can leave once all instances are deleted.';
+  return (instances.value ?? []).length > 0 ? { role: reason, leave: reason } : { role: reason };
 }
 
 const reasonId = ({ id }: Member) => `why-${id}`;

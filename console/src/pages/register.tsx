@@ -41,9 +41,7 @@ export function RegisterPage() {
     );
   return (
     <Gate title={invited ? 'You are invited' : 'Create an account'}>
-      {invited && (
-        <p>Create an account with the invited address, or log in if you have one.</p>
-      )}
+      {invited && <p>Create an account with the invited address, or log in if you have one.</p>}
       {needs_invitation && <p>A new account needs an invitation. Open its link, or paste the link below.</p>}
       <Form verb="Create the account" primary work={work}>
         {(issues) => (
