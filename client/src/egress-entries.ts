@@ -24,16 +24,45 @@ function withPort(host: string, port: number | undefined): string {
 }
 
 /**
- * Whether an entry of the list is about it: its name, or one of the form `*.example.com` above it; otherwise its address.
+ * Whether the list has it already: its name, or one of the form `*.example.com` above it; otherwise its address, or a network around it.
  * @param allow in the form that the API answers
  */
-export function isListed(allow: readonly string[], denied: Destination): boolean {
-  const { name, address, port } = denied;
-  if (name === undefined) return allow.includes(entryFor(denied)) || allow.includes(address ?? '');
-  return allow.some((entry) => {
-    const [host = '', its_port] = entry.split(':');
-    const covers = host.startsWith('*.') ? name.endsWith(host.slice(1)) : name === host;
-    const ports = its_port === undefined ? USUAL_PORTS : [Number(its_port)];
-    return covers && (port === undefined || ports.includes(port));
-  });
+export function isListed(allow: readonly string[], { name, address = '', port }: Destination): boolean {
+  return allow.some((entry) =>
+    name === undefined ? coversAddress(entry, address, port) : coversName(entry, name, port),
+  );
+}
+
+function coversName(entry: string, name: string, port: number | undefined): boolean {
+  const [host = '', its_port] = entry.split(':');
+  const covers = host.startsWith('*.') ? name.endsWith(host.slice(1)) : name === host;
+  const ports = its_port === undefined ? USUAL_PORTS : [Number(its_port)];
+  return covers && (port === undefined || ports.includes(port));
+}
+
+/** `203.0.113.0/24:443`, `[2001:db8::/32]:443`; address and port may stand alone. */
+const ADDRESS_ENTRY = /^(?:\[([^\]]+)\]|([^:]+)|(.+))(?::(\d+))?$/;
+
+function coversAddress(entry: string, address: string, port: number | undefined): boolean {
+  const [, bracketed, plain, several_colons, its_port] = ADDRESS_ENTRY.exec(entry) ?? [];
+  const [network = '', prefix] = (bracketed ?? plain ?? several_colons ?? '').split('/');
+  const [bits, wanted] = [addressBits(network), addressBits(address)];
+  if (bits === undefined || wanted?.length !== bits.length) return false;
+  const same = Number(prefix ?? bits.length);
+  return (
+    bits.slice(0, same) === wanted.slice(0, same) && (its_port === undefined || Number(its_port) === port)
+  );
+}
+
+/** The bits of an address as text; undefined for anything else. */
+function addressBits(text: string): string | undefined {
+  if (/^\d+(\.\d+){3}$/.test(text)) return binary(text.split('.'), 10, 8);
+  if (!/^[0-9a-f]*:[0-9a-f:]*$/.test(text)) return undefined;
+  const [before = '', after = ''] = text.split('::');
+  const [high, low] = [before, after].map((part) => part.split(':').filter(Boolean)) as [string[], string[]];
+  return binary([...high, ...Array<string>(8 - high.length - low.length).fill('0'), ...low], 16, 16);
+}
+
+function binary(numbers: readonly string[], base: number, width: number): string {
+  return numbers.map((each) => Number.parseInt(each, base).toString(2).padStart(width, '0')).join('');
 }

@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { ago, bytes, duration, mebibytes, plural } from './format.ts';
 
-test('bytes have the unit that keeps them short, and a digit behind the point below 100', () => {
-  assert.deepEqual([0, 1023, 1024, 65_536, 150 * 1024, 5 * 2 ** 30].map(bytes), [
-    ...['0 B', '1023 B', '1.0 KiB', '64.0 KiB', '150 KiB', '5.0 GiB'],
+test('bytes have the unit that keeps them short, and below 100 a digit behind the point, unless it is 0', () => {
+  assert.deepEqual([0, 1023, 1024, 1536, 65_536, 150 * 1024, 5 * 2 ** 30].map(bytes), [
+    ...['0 B', '1023 B', '1 KiB', '1.5 KiB', '64 KiB', '150 KiB', '5 GiB'],
   ]);
   assert.equal(mebibytes(512), '512 MiB');
   assert.equal(bytes(2 ** 60), '1048576 TiB');

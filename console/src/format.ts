@@ -2,6 +2,7 @@
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
+/** As the command line shows them. */
 export function bytes(value: number): string {
   let amount = value;
   let unit = 0;
@@ -9,8 +10,8 @@ export function bytes(value: number): string {
     amount /= 1024;
     unit += 1;
   }
-  const digits = unit === 0 || amount >= 100 ? 0 : 1;
-  return `${amount.toFixed(digits)} ${UNITS[unit]}`;
+  const shown = amount >= 100 ? amount.toFixed(0) : amount.toFixed(1).replace(/\.0$/, '');
+  return `${shown} ${UNITS[unit]}`;
 }
 
 export function mebibytes(value: number): string {

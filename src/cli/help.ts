@@ -102,7 +102,7 @@ export function helpOfAll(): string {
   const sections = SECTIONS.map(({ title, commands }) => {
     const lines = wrapped(namesIn(commands), SCREEN_WIDTH - width - 2);
     const text = lines.map((line, at) => `  ${(at === 0 ? title : '').padEnd(width)}${line}\n`);
-    return text.join('').replaceAll(NO_BREAK, ' ');
+    return text.join('').replaceAll('| ', '|').replaceAll(NO_BREAK, ' ');
   });
   return [
     'usage: berth COMMAND [NAME] [OPTIONS]\n',

@@ -42,6 +42,8 @@ test('CSV and JSON carry numbers, times in RFC 3339 and null, not their texts fo
     { name: 'a "b", c', made: '2026-11-25T09:12:00.000Z', id: 'id_a "b", c' },
     { name: 'b', made: null, id: null },
   ]);
+  const told = formatList(DISKS.slice(1), LISTING, { columns: ['Disksize', 'disk_size'], format: 'csv' });
+  assert.equal(told, 'disk-size,disk-size\n7,7\n');
   assert.equal(formatList([], LISTING, { columns: null, format: 'csv' }), 'name,disk-size,made,id\n');
   assert.equal(formatList([], LISTING, { columns: null, format: 'json' }), '[]\n');
 });

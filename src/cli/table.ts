@@ -52,8 +52,10 @@ export const columnNames = <T>({ headings, more }: Listing<T>): readonly string[
 /** @throws UsageError for an unknown column */
 function positions(headings: readonly string[], columns: readonly string[]): readonly number[] {
   const names = headings.map(nameOf);
+  // People type email for E-MAIL.
+  const typed = (name: string) => nameOf(name).replaceAll(/[-_]/g, '');
   return columns.map((column) => {
-    const at = names.indexOf(nameOf(column));
+    const at = names.findIndex((name) => typed(name) === typed(column));
     if (at !== -1) return at;
     const meant = nearest(column.toLowerCase(), names);
     const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;

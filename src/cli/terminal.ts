@@ -152,7 +152,7 @@ export class Terminal {
   async ask(question: string, otherwise: string | null, again: string | null = null): Promise<string> {
     if (!this.interactive) {
       if (otherwise !== null) return otherwise;
-      throw new CommandError(`this asks “${question}”, and there is no terminal to ask on`, {
+      throw new CommandError(`this needs an answer to “${question}”, and there is no terminal to ask on`, {
         again,
         exit_code: EXIT.usage,
       });
@@ -174,7 +174,7 @@ export class Terminal {
   /** Asks without echo. @throws CommandError without a terminal */
   async askSecret(question: string): Promise<string> {
     if (!this.interactive) {
-      throw new CommandError(`this asks “${question}”, and there is no terminal to ask on`, {
+      throw new CommandError(`this needs an answer to “${question}”, and there is no terminal to ask on`, {
         next: 'berth login --password-stdin',
         again: '--password-stdin',
         exit_code: EXIT.usage,

@@ -129,6 +129,13 @@ export async function findInvitation(tx: Tx, token: string): Promise<Invitation 
   return findInvitationByToken(tx, hashToken(token));
 }
 
+/** The same for every reason: whoever has no invitation learns of none. */
+function notYours(): AppError {
+  return new AppError('NOT_FOUND', {
+    message: 'This invitation is for another address, was used or withdrawn, or has expired.',
+  });
+}
+
 /**
  * Consumes an invitation of the account's address and makes the user a member.
  * @throws AppError NOT_FOUND (also for another's invitation), CONFLICT if the user is a member
@@ -137,7 +144,7 @@ export async function acceptInvitation(tx: Tx, user_id: UserId, token: string): 
   const invitation = await findInvitation(tx, token);
   const user = await findUser(tx, user_id);
   if (!invitation || !user || user.email_key !== invitation.email.toLowerCase()) {
-    throw new AppError('NOT_FOUND');
+    throw notYours();
   }
   const { org_id, role } = invitation;
   const organisation = await lockOrganisation(tx, org_id);
@@ -145,7 +152,7 @@ export async function acceptInvitation(tx: Tx, user_id: UserId, token: string): 
   if ((await findRole(tx, org_id, user_id)) !== undefined) {
     throw new AppError('CONFLICT', { message: 'You are a member of this organisation already.' });
   }
-  if (!(await takeInvitation(tx, invitation.id))) throw new AppError('NOT_FOUND');
+  if (!(await takeInvitation(tx, invitation.id))) throw notYours();
   await insertMembership(tx, org_id, user_id, role);
   const member = present(await findMember(tx, org_id, user_id), 'member just added');
   await append(tx, { org_id, type: 'member.added', data: { member: memberView(member) }, actor: user_id });

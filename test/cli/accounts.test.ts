@@ -95,7 +95,7 @@ describe('members and invitations', () => {
     assert.match(await done('invitation', 'ls'), new RegExp(`^${ada.who.email} +admin`, 'm'));
     assert.match(
       (await by('invitation', 'accept', link)).err,
-      /^berth: not found, or no access\n {2}next: log in with the address that was invited; /,
+      /^berth: This invitation is for another address, was used or withdrawn, or has expired\.\n {2}next: log in with the address that was invited; /,
     );
     assert.match(
       (await by('invitation', 'create', ada.who.email)).err,

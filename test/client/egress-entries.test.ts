@@ -40,8 +40,36 @@ test('a name is listed exactly where the list allows it', () => {
       }
 });
 
-test('an address is not listed by another one, or by another port', () => {
-  const denied = { address: '203.0.113.7', port: 443 };
-  assert.ok(isListed(['203.0.113.7'], denied));
-  assert.ok(!isListed(['203.0.113.7:80', '203.0.113.70', 'example.com'], denied));
+test('an address is listed exactly where the list allows it', () => {
+  for (const entry of [
+    ...[
+      '203.0.113.7',
+      '203.0.113.7:80',
+      '203.0.113.70',
+      '203.0.113.0/24',
+      '203.0.113.0/29:443',
+      '203.0.113.8/29',
+    ],
+    ...['203.0.112.0/23', '2001:4860::7', '[2001:4860::7]:443', '2001:4860::/64', '[2001:4860::]:80'],
+    ...[
+      '[2001:4860::/125]:443',
+      '2001:4860::8/125',
+      '2001:4860:8000::/33',
+      'example.com',
+      '*.example.com:443',
+    ],
+  ]) {
+    const [kept = ''] = checkedEntries([entry]);
+    for (const address of [...ADDRESSES, '203.0.113.128', '2001:4860:0:1::7', '2001:4860:ffff::'])
+      for (const port of [80, 443, 8443]) {
+        const allowed = allowsAddress(activeEntries({ mode: 'allow', allow: [kept] }), address, port);
+        assert.equal(isListed([kept], { address, port }), allowed, `${kept}, ${address}, ${port}`);
+      }
+  }
+});
+
+test('without a port, an address is listed where the list allows every port', () => {
+  const denied = { address: '203.0.113.7', port: undefined };
+  assert.ok(isListed(['203.0.113.0/24'], denied));
+  assert.ok(!isListed(['203.0.113.0/24:443', '203.0.113.7:80'], denied));
 });

@@ -22,10 +22,11 @@ test('a time has at most two units, and never sixty of one', () => {
   );
 });
 
-test('GiB h have two digits, and no more than two after the point unless they are nearly none', () => {
-  assert.deepEqual([0, 0.0000141, 0.05, 0.1, 1.5, 12.4].map(gibHoursText), [
+test('GiB h have two digits, and a smaller unit when there are few', () => {
+  assert.deepEqual([0, 0.000003, 0.0000141, 0.05, 0.1, 1.5, 12.4].map(gibHoursText), [
     '0 GiB h',
-    '0.000014 GiB h',
+    '3.15 KiB h',
+    '0.014 MiB h',
     '0.05 GiB h',
     '0.10 GiB h',
     '1.50 GiB h',

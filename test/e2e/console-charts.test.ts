@@ -213,7 +213,7 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await api.db.deleteFrom('instances').where('id', '=', gone.id).execute();
     await page.goto('/usage');
     await chart(page, 'Running time').getByText('1 h 30 min in all').waitFor();
-    await chart(page, 'Flushed').getByText('6.0 MiB in all').waitFor();
+    await chart(page, 'Flushed').getByText('6 MiB in all').waitFor();
     const rows = page.getByRole('row');
     await rows.nth(1).getByText('(deleted)').waitFor();
     assert.match(

@@ -151,11 +151,11 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await api.agent.commit(id, 1);
     await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 12 * 2 ** 20 }]);
     await show(visited, name);
-    await page.getByText('12.0 MiB unsaved').waitFor();
+    await page.getByText('12 MiB unsaved').waitFor();
     await button('Fork').click();
     await dialog()
       .getByText(
-        /Saved .*, as generation 1\. Without a flush the fork lacks what .* since then, at least 12\.0 MiB\./,
+        /Saved .*, as generation 1\. Without a flush the fork lacks what .* since then, at least 12 MiB\./,
       )
       .waitFor();
     await picture(page, 'fork');
@@ -185,7 +185,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByLabel('Flush first').uncheck();
     await dialog().getByRole('button', { name: 'Fork', exact: true }).click();
     await heading('older').waitFor();
-    await page.getByText(`${name}, generation 2, without at least 1.0 MiB unsaved`).waitFor();
+    await page.getByText(`${name}, generation 2, without at least 1 MiB unsaved`).waitFor();
     await leave();
   });
 
@@ -196,7 +196,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await api.agent.commit(id, 1);
     await api.agent.commit(id, 2);
     await show(visited, name, '/generations');
-    await page.getByText('automatic flush · 4.0 KiB saved').first().waitFor();
+    await page.getByText('automatic flush · 4 KiB saved').first().waitFor();
     await button('Restore generation 1').click();
     await dialog().getByText(`${name} is running. It is stopped first`).waitFor();
     await picture(page, 'restore');

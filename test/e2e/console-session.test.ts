@@ -53,9 +53,15 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await remove.click();
     await dialog().getByRole('button', { name: 'Remove' }).click();
     await page.getByRole('row').filter({ hasText: other.email }).waitFor({ state: 'detached' });
-    await own.getByText('The only owner keeps this role.').waitFor();
+    const reason = own.getByText('can leave once all instances are deleted');
+    const text = await reason.textContent();
     await own.getByRole('button', { name: 'Leave Org' }).click();
     await dialog().getByText('the organisation is deleted').waitFor();
+    await dialog().getByRole('button', { name: 'Cancel' }).click();
+    // The first instance changes what is possible, and no text: what is below it stays in its place.
+    await api.instance(who);
+    await own.locator('button[aria-disabled="true"]', { hasText: 'Leave' }).waitFor();
+    assert.equal(await own.locator('.hint').textContent(), text);
     await leave();
   });
 

@@ -10,7 +10,10 @@ import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { untilWorks } from '../support/waiting.ts';
 
-describe('a notebook server', { skip: CANNOT_BOOT_GUESTS, timeout: 1_800_000, ...THOROUGH }, () => {
+/** A hook has the runner's timeout, not that of its suite. Building the image can take more than ten minutes. */
+const BUILT = { timeout: 1_800_000 };
+
+describe('a notebook server', { skip: CANNOT_BOOT_GUESTS, ...BUILT, ...THOROUGH }, () => {
   let berth: Installation;
   const shell = new ExampleShell();
   const bearer = () => ({ authorization: `Bearer ${shell.key_token}` });
@@ -40,7 +43,7 @@ describe('a notebook server', { skip: CANNOT_BOOT_GUESTS, timeout: 1_800_000, ..
     });
     const added = await berth.cli('image', 'add', 'notebook', archive);
     assert.equal(added.code, 0, added.err);
-  });
+  }, BUILT);
   after(() => berth?.dispose());
 
   test('it is at the URL that the script prints, without a password, for those with access', async () => {

@@ -20,11 +20,7 @@ export function Findings({ findings }: { readonly findings: readonly OperatorFin
               <strong>{check}</strong> {severity === 'problem' && <span class="tag">problem</span>}
             </p>
             <p class="wrap">{found}</p>
-            {next !== null && (
-              <p class="hint wrap">
-                Next: <code>{next}</code>
-              </p>
-            )}
+            {next !== null && <p class="hint wrap">Next: {next}</p>}
           </div>
         </li>
       ))}

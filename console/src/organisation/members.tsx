@@ -111,11 +111,9 @@ function fixed(
     const reason = 'The only owner: make another member owner before you leave or change this role.';
     return { role: reason, leave: reason };
   }
-  const has_instances = (instances.value ?? []).length > 0;
-  return {
-    role: 'The only owner keeps this role.',
-    ...(has_instances ? { leave: 'Delete all instances before you leave: you are the only member.' } : {}),
-  };
+  // One text, also while the instances are not known yet: another one would move what is below.
+  const reason = 'The only member stays its owner, and can leave once all instances are deleted.';
+  return (instances.value ?? []).length > 0 ? { role: reason, leave: reason } : { role: reason };
 }
 
 const reasonId = ({ id }: Member) => `why-${id}`;

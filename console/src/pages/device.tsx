@@ -40,7 +40,7 @@ function AskCode({ onCode }: { readonly onCode: (code: string) => void }) {
   };
   return (
     <>
-      <PageHead title={TITLE} lead="The program shows a code of eight letters." />
+      <PageHead title={TITLE} lead="Enter the code of eight letters that the program shows." />
       <Form class="stack narrow" verb="Continue" primary work={work}>
         {() => <Field label="Code" name="code" autocomplete="off" spellcheck={false} required autofocus />}
       </Form>
@@ -83,27 +83,37 @@ function Question({ login, onDone }: { readonly login: DeviceLogin; readonly onD
         title={TITLE}
         lead={`Confirm only if you have just started this program yourself, and it shows this code. It can then act as ${user.value?.email ?? 'you'}${login.sudo ? ', also where Berth asks you to confirm that it is you' : ''}.`}
       />
-      <dl class="facts panel">
-        <dt>Code</dt>
-        <dd>
-          <strong>{login.user_code}</strong>
-        </dd>
-        <dt>Program</dt>
-        <dd title={login.user_agent}>{programName(login.user_agent)}</dd>
-        <dt>Address</dt>
-        <dd>{login.ip}</dd>
-        <dt>Asked</dt>
-        <dd>
-          <Time at={login.created_at} />
-        </dd>
-      </dl>
-      <div class="page-actions">
-        <Button kind="primary" busy={confirm.busy} onClick={() => void confirm.run()}>
-          Confirm
-        </Button>
-        <Button busy={refuse.busy} onClick={() => void refuse.run()}>
-          Refuse
-        </Button>
+      <div class="panel stack">
+        <dl class="facts">
+          <div>
+            <dt>Code</dt>
+            <dd>
+              <strong>{login.user_code}</strong>
+            </dd>
+          </div>
+          <div>
+            <dt>Program</dt>
+            <dd title={login.user_agent}>{programName(login.user_agent)}</dd>
+          </div>
+          <div>
+            <dt>Address</dt>
+            <dd>{login.ip}</dd>
+          </div>
+          <div>
+            <dt>Asked</dt>
+            <dd>
+              <Time at={login.created_at} />
+            </dd>
+          </div>
+        </dl>
+        <div class="page-actions">
+          <Button kind="primary" busy={confirm.busy} onClick={() => void confirm.run()}>
+            Confirm
+          </Button>
+          <Button busy={refuse.busy} onClick={() => void refuse.run()}>
+            Refuse
+          </Button>
+        </div>
       </div>
       <Failure text={confirm.error ?? refuse.error} />
     </>

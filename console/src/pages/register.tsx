@@ -33,17 +33,15 @@ export function RegisterPage() {
       <Gate title={invited ? 'You are invited' : 'Create an account'}>
         <p>
           {invited
-            ? 'Log in with the address that the invitation was sent to. Then you are asked whether you join.'
-            : 'Log in with the address that the invitation was sent to. Then open its link once more.'}
+            ? 'Log in with the invited address. Then you are asked whether you join.'
+            : 'Log in with the invited address. Then open its link once more.'}
         </p>
         <ProviderLogin primary />
       </Gate>
     );
   return (
     <Gate title={invited ? 'You are invited' : 'Create an account'}>
-      {invited && (
-        <p>Create an account with the address that the invitation was sent to, or log in if you have one.</p>
-      )}
+      {invited && <p>Create an account with the invited address, or log in if you have one.</p>}
       {needs_invitation && <p>A new account needs an invitation. Open its link, or paste the link below.</p>}
       <Form verb="Create the account" primary work={work}>
         {(issues) => (

@@ -80,6 +80,6 @@ describe('a line', () => {
 test('a value has its unit', () => {
   assert.deepEqual(
     [say(0, 'share'), say(0.034, 'share'), say(0.5, 'share'), say(2048, 'bytes'), say(2048, 'rate')],
-    ['0 %', '3.4 %', '50 %', '2.0 KiB', '2.0 KiB/s'],
+    ['0 %', '3.4 %', '50 %', '2 KiB', '2 KiB/s'],
   );
 });

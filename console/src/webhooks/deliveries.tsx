@@ -82,7 +82,7 @@ function lastAttempt({ attempts, attempt_count }: WebhookDelivery) {
   if (last === undefined) return <span class="dim">none yet</span>;
   return (
     <>
-      {last.status ?? last.error ?? 'no answer'} <span class="dim">in {last.latency_ms} ms</span>
+      {last.status ?? last.error ?? 'no answer'} <span class="dim">({last.latency_ms} ms)</span>
       {attempt_count > 1 && <span class="dim">, {plural(attempt_count, 'attempt')}</span>}
     </>
   );

@@ -21,7 +21,7 @@ function statusOption(text: string | undefined): Status | undefined {
 type Attempt = WebhookDelivery['attempts'][number];
 
 function outcomeOf({ status, error, latency_ms }: Attempt): string {
-  return status === null ? `${error ?? 'no answer'} after ${latency_ms} ms` : `${status} in ${latency_ms} ms`;
+  return status === null ? `${error ?? 'no answer'} (${latency_ms} ms)` : `${status} in ${latency_ms} ms`;
 }
 
 /** `vm.started web` */
