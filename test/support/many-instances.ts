@@ -57,9 +57,9 @@ insert into instances (id, org_id, created_by, name, image, cpus, memory_mib, di
     auto_flush_seconds, ssh_port, ssh_host, restart, event_sequence, created_at)
   select ${of('inst', 'n')}, ${of('org', ORG)}, ${of('usr', 'n % 1000')}, 'i' || n, 'debian-12', 2, 1024, 8,
     jsonb_build_object('group', 'g' || n % 50), 3600, 60, 10000 + n / 2 * 2, (array['${SSH.hosts.join("','")}'])[1 + n % 2],
-    case when n % 10 = 0 then 'on_failure' else 'never' end, 5, now() - interval '10 days' from ${numbers(INSTANCES)};
+    case when n % 10 = 0 then 'on_failure' else 'never' end, 3, now() - interval '10 days' from ${numbers(INSTANCES)};
 insert into disks (instance_id, size_bytes, image_version, generation, epoch, durable_at, stored_bytes)
-  select ${of('inst', 'n')}, 8589934592, repeat('a', 64), 3, 2, now() - interval '1 minute', 100000000 from ${numbers(INSTANCES)};
+  select ${of('inst', 'n')}, 8589934592, repeat('a', 64), 2, 2, now() - interval '1 minute', 100000000 from ${numbers(INSTANCES)};
 insert into data_keys (instance_id, key_id, wrapped, use)
   select ${of('inst', 'n')}, 'dk_' || lpad(n::text, 32, '0'), '', 'disk' from ${numbers(INSTANCES)};
 insert into vms (id, instance_id, boot, epoch, host_id, desired, state, started_at, stopped_at, active_at, ssh_address)
@@ -81,10 +81,10 @@ const HISTORY = `
 insert into generations (instance_id, generation, epoch, created_at, bytes, consistency, segments, parent)
   select ${of('inst', 'n')}, g, 1, now() - g * interval '1 hour', 1000, 'filesystem',
     jsonb_build_array(jsonb_build_object('key', ${KEY}, 'entries', 10)), nullif(g - 1, 0)
-  from ${numbers(INSTANCES)}, generate_series(1, 3) as g;
-insert into segments (key, size_bytes, entries) select ${KEY}, 1000, 10 from ${numbers(INSTANCES)}, generate_series(1, 3) as g;
+  from ${numbers(INSTANCES)}, generate_series(1, 2) as g;
+insert into segments (key, size_bytes, entries) select ${KEY}, 1000, 10 from ${numbers(INSTANCES)}, generate_series(1, 2) as g;
 insert into segment_holders (key, instance_id)
-  select ${KEY}, ${of('inst', 'n')} from ${numbers(INSTANCES)}, generate_series(1, 3) as g;
+  select ${KEY}, ${of('inst', 'n')} from ${numbers(INSTANCES)}, generate_series(1, 2) as g;
 insert into flushes (id, instance_id, vm_id, requested_by, state, finished_at)
   select ${of('flush', 'n')}, ${of('inst', 'n')}, ${of('vm', '2 * n + 2')}, ${of('usr', '0')}, 'done', now() from ${numbers(INSTANCES)};
 insert into execs (id, instance_id, host_id, command, tty, stdin, state, exit_code, ended_at)
@@ -92,25 +92,26 @@ insert into execs (id, instance_id, host_id, command, tty, stdin, state, exit_co
   from ${numbers(INSTANCES)};
 insert into usage_hours (instance_id, org_id, hour, running_seconds)
   select ${of('inst', 'n')}, ${of('org', ORG)}, date_trunc('hour', now(), 'UTC') - h * interval '1 hour', 3600
-  from ${numbers(INSTANCES)}, generate_series(0, 2) as h;
+  from ${numbers(INSTANCES)}, generate_series(0, 1) as h;
 insert into metric_samples (instance_id, at, seconds, minutes, means, mins, maxs)
   select ${of('inst', '40 * n')}, date_trunc('minute', now()) - m * interval '1 minute', 60, 1, '{}', '{}', '{}'
-  from ${numbers(50)}, generate_series(0, 999) as m;
+  from ${numbers(50)}, generate_series(0, 399) as m;
 insert into http_labels (label) select 'web-' || n from ${numbers(2_000)};
 insert into http_ports (id, instance_id, label, port, access)
   select ${of('port', 'n')}, ${of('inst', '10 * n')}, 'web-' || n, 80, 'private' from ${numbers(2_000)};
 insert into events (id, org_id, instance_id, sequence, type, data, actor, position)
   select ${of('evt', 'e')}, ${of('org', ORG)}, ${of('inst', 'n')}, e / ${INSTANCES} + 1, 'instance.created', '{}', 'system', e + 1
-  from (select e, e % ${INSTANCES} as n from ${numbers(100_000, 'e')}) as each;
-update event_head set position = 100000;
+  from (select e, e % ${INSTANCES} as n from ${numbers(60_000, 'e')}) as each;
+update event_head set position = 60000;
+update usage_clock set counted_until = now() - interval '20 seconds', stored_until = now() - interval '5 minutes';
 insert into audit_log (org_id, seq, id, at, actor, action, data, mac)
   select ${of('org', 'n % 51')}, n / 51, ${of('aud', 'n')}, now(), ${of('usr', 'n % 1000')}, 'vm.start', '{}', '\\x00'
-  from ${numbers(50_000)};
-insert into audit_heads (org_id, seq, mac) select ${of('org', 'n')}, 1000, '\\x00' from ${numbers(51)};
+  from ${numbers(20_000)};
+insert into audit_heads (org_id, seq, mac) select ${of('org', 'n')}, 392, '\\x00' from ${numbers(51)};
 insert into webhooks (id, org_id, name, url, events, secret, created_by)
   select ${of('wh', 'n')}, ${of('org', 'n % 51')}, 'w' || n, 'http://127.0.0.1:1', '{*}', '', ${of('usr', '0')} from ${numbers(200)};
 insert into webhook_deliveries (id, webhook_id, event_id, position, state, next_attempt_at)
-  select replace(${of('whd', 'n')}, '_0', '_7'), ${of('wh', 'n % 200')}, ${of('evt', 'n')}, n, 'delivered', null from ${numbers(50_000)};`;
+  select replace(${of('whd', 'n')}, '_0', '_7'), ${of('wh', 'n % 200')}, ${of('evt', 'n')}, n, 'delivered', null from ${numbers(20_000)};`;
 
 /** Ends with the statistics that PostgreSQL gathers by itself in a running installation. */
 export async function fillWithInstances(url: string): Promise<void> {
