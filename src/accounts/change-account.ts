@@ -14,7 +14,7 @@ import type { Mailbox } from '../mail/mailbox.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
 import { type LeftOrganisation, leaveAllOrganisations } from '../orgs/members.ts';
 import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
-import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { vmsOfUserKeys } from '../ssh-keys/store.ts';
 import { postConfirmation } from './change-email.ts';
 
 export interface Registration {
@@ -119,7 +119,7 @@ export async function deleteAccount(
   check: (present: UserRow) => void,
 ): Promise<LeftOrganisation[]> {
   const user_id = userOf(principal);
-  const hosts = await hostsOfUserKeys(tx, user_id);
+  const vms = await vmsOfUserKeys(tx, user_id);
   // Lock organisations before their members, as everywhere.
   const left = await leaveAllOrganisations(tx, user_id);
   await lockUserForDeletion(tx, user_id);
@@ -129,6 +129,6 @@ export async function deleteAccount(
   // Memberships added concurrently; from here on none can be added.
   left.push(...(await leaveAllOrganisations(tx, user_id)));
   await deleteUser(tx, user_id);
-  await notifyKeyChange(tx, hosts);
+  await notifyKeyChange(tx, vms);
   return left;
 }

@@ -1,10 +1,10 @@
 /** Messages between control plane and ingress about the HTTP ports of instances: routes, access, tickets, use. */
 import { Type } from 'typebox';
+import { ROUTES_ANSWERED, ROUTES_ASKED } from './ingress-types.ts';
 import {
   Bytes,
   Count,
   closed,
-  Etag,
   HttpPortId,
   InstanceId,
   listOf,
@@ -47,10 +47,10 @@ export const HttpRoute = named('HttpRoute', {
   wake: Type.Boolean(),
 });
 export type HttpRoute = Of<typeof HttpRoute>;
-export const HttpRoutesRequest = named('HttpRoutesRequest', { seen: nullable(Etag) });
+export const HttpRoutesRequest = named('HttpRoutesRequest', ROUTES_ASKED);
 export type HttpRoutesRequest = Of<typeof HttpRoutesRequest>;
 export const HttpRoutesResponse = named('HttpRoutesResponse', {
-  etag: Etag,
+  ...ROUTES_ANSWERED,
   routes: listOf(HttpRoute, HTTP_PORTS_MAX),
 });
 export type HttpRoutesResponse = Of<typeof HttpRoutesResponse>;

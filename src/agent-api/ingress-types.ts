@@ -39,14 +39,32 @@ export const IngressRoute = named('IngressRoute', {
   wake: Type.Boolean(),
 });
 export type IngressRoute = Of<typeof IngressRoute>;
-export const RoutesRequest = named('RoutesRequest', {
+
+/** Above that many, an answer has all routes. */
+export const CHANGED_MAX = 10_000;
+/** What every poll for routes says. */
+export const ROUTES_ASKED = {
+  /** The newest answer; null: none yet. */
   seen: nullable(Etag),
+  /** The caller understands answers with `changed`. One of the previous version does not. */
+  changes_only: Type.Optional(Type.Boolean()),
+  /** Not held: the answer has every change that was committed before the call. */
+  at_once: Type.Optional(Type.Boolean()),
+};
+/** What every answer says, beside `routes`. */
+export const ROUTES_ANSWERED = {
+  etag: Etag,
+  /** `routes` has all routes of these instances, and those of all others are as in `seen`. Absent: `routes` has all. */
+  changed: Type.Optional(listOf(InstanceId, CHANGED_MAX)),
+};
+export const RoutesRequest = named('RoutesRequest', {
+  ...ROUTES_ASKED,
   /** SSH addresses that could not be opened, and why. */
   blocked: listOf(closed({ host: Type.Optional(HostName), port: Port, problem: Text }), ROUTES_MAX),
 });
 export type RoutesRequest = Of<typeof RoutesRequest>;
 export const RoutesResponse = named('RoutesResponse', {
-  etag: Etag,
+  ...ROUTES_ANSWERED,
   routes: listOf(IngressRoute, ROUTES_MAX),
 });
 export type RoutesResponse = Of<typeof RoutesResponse>;

@@ -52,8 +52,9 @@ export function connectionOptions(url: string, statement_timeout_ms = 30_000): p
           lock_timeout: HANGS_MS,
           query_timeout: NO_ANSWER_MS,
         }),
-    // Tables are in memory or on flash: indexes before scans, also in plans that were made while a table was small.
-    options: '-c random_page_cost=1.1',
+    // Tables are in memory or on flash: indexes before scans, also in plans that were made while a table was small. No statement
+    // is worth its compilation, which takes longer than the longest of them.
+    options: '-c random_page_cost=1.1 -c jit=off',
   };
 }
 

@@ -3,6 +3,7 @@
  * then read the rows again. Hints are lost while the connection is down, so every (re)connection wakes all waiters. An
  * idle connection shows no failure, so it is probed regularly.
  */
+import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
 import { sql } from 'kysely';
 import type pg from 'pg';
@@ -27,11 +28,20 @@ export type Topic =
   | 'notifications'
   | 'mail'
   | 'webhook'
-  | 'calls';
+  | 'calls'
+  | 'mark';
 
 /** When the transaction commits, wakes every waiter for `topic` and `id`, in every process. */
 export async function notify(tx: Tx, topic: Topic, id = ''): Promise<void> {
-  await sql`select pg_notify(${CHANNEL}, ${`${topic}:${id}`})`.execute(tx);
+  await notifyAll(tx, topic, [id]);
+}
+
+/** As {@link notify} for each of `ids`. */
+export async function notifyAll(tx: Tx, topic: Topic, ids: readonly string[]): Promise<void> {
+  if (ids.length === 0) return;
+  await sql`select pg_notify(${CHANNEL}, ${`${topic}:`} || id) from unnest(${[...ids]}::text[]) as id`.execute(
+    tx,
+  );
 }
 
 export class NotifyHub {
@@ -60,9 +70,12 @@ export class NotifyHub {
     await this.#loop;
   }
 
-  /** Calls `wake` at each notification of `topic` and `id`, and after each reconnection. Returns the function that unsubscribes. */
-  subscribe(topic: Topic, id: string, wake: () => void): () => void {
-    const name = `${topic}:${id}`;
+  /**
+   * Calls `wake` at each notification of `topic` and `id` (null: any), and after each reconnection. Returns the function that
+   * unsubscribes.
+   */
+  subscribe(topic: Topic, id: string | null, wake: () => void): () => void {
+    const name = id === null ? `every ${topic}` : `${topic}:${id}`;
     this.#emitter.on(name, wake);
     this.#emitter.on('reconnected', wake);
     return () => {
@@ -71,9 +84,22 @@ export class NotifyHub {
     };
   }
 
-  /** Calls `hear` with the id of each notification of `topic`. Those of a lost connection are never heard. */
-  listen(topic: Topic, hear: (id: string) => void): void {
+  /** Calls `hear` with the id of each notification of `topic`, and `missed` when some may have been lost with a connection. */
+  listen(topic: Topic, hear: (id: string) => void, missed: () => void = () => undefined): void {
     this.#emitter.on(`every ${topic}`, hear);
+    this.#emitter.on('reconnected', missed);
+  }
+
+  /** Resolves when every notification is heard that was sent before this call; to false if that takes longer than `timeout_ms`. */
+  async caughtUp(tx: Tx, timeout_ms: number): Promise<boolean> {
+    const id = randomUUID();
+    const heard = once(this.#emitter, `mark:${id}`, { signal: AbortSignal.timeout(timeout_ms) });
+    const either = heard.then(
+      () => true,
+      () => false,
+    );
+    await notify(tx, 'mark', id);
+    return either;
   }
 
   /**
@@ -82,7 +108,7 @@ export class NotifyHub {
    */
   async waitFor<T>(
     topic: Topic,
-    id: string,
+    id: string | null,
     timeout_ms: number,
     look: () => Promise<T | undefined>,
     signal?: AbortSignal,

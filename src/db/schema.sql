@@ -951,6 +951,7 @@ CREATE INDEX audit_log_actor ON public.audit_log USING btree (org_id, actor, id)
 CREATE UNIQUE INDEX audit_log_place ON public.audit_log USING btree (org_id, seq) WHERE (seq IS NOT NULL);
 CREATE INDEX audit_log_target ON public.audit_log USING btree (org_id, target, id);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE (seq IS NULL);
+CREATE INDEX console_tickets_instance ON public.console_tickets USING btree (instance_id);
 CREATE UNIQUE INDEX data_keys_in_use ON public.data_keys USING btree (instance_id, use) WHERE (use = ANY (ARRAY['disk'::text, 'memory'::text]));
 CREATE INDEX denied_destinations_newest ON public.denied_destinations USING btree (instance_id, at DESC);
 CREATE INDEX device_logins_confirmed ON public.device_logins USING btree (confirmed_by);
@@ -967,6 +968,7 @@ CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("positi
 CREATE INDEX execs_instance ON public.execs USING btree (instance_id, id);
 CREATE INDEX execs_running ON public.execs USING btree (instance_id) WHERE (state = ANY (ARRAY['starting'::text, 'running'::text]));
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX flushes_instance ON public.flushes USING btree (instance_id);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
 CREATE INDEX free_ssh_ports_order ON public.free_ssh_ports USING btree (quarantined_at NULLS FIRST, port, host);
@@ -983,7 +985,9 @@ CREATE INDEX identities_due ON public.identities USING btree (checked_at) WHERE 
 CREATE INDEX identities_user ON public.identities USING btree (user_id);
 CREATE UNIQUE INDEX image_versions_current ON public.image_versions USING btree (image_id) WHERE current;
 CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);
+CREATE INDEX instances_deleting ON public.instances USING btree (id) WHERE deleting;
 CREATE INDEX instances_image ON public.instances USING btree (image);
+CREATE INDEX instances_maker ON public.instances USING btree (created_by);
 CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
 CREATE INDEX instances_restart ON public.instances USING btree (id) WHERE (restart <> 'never'::text);
 CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC);
@@ -1016,6 +1020,7 @@ CREATE INDEX sudo_grants_user ON public.sudo_grants USING btree (user_id);
 CREATE INDEX usage_hours_old ON public.usage_hours USING btree (hour);
 CREATE INDEX usage_hours_page ON public.usage_hours USING btree (org_id, hour DESC, instance_id DESC);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+CREATE INDEX vms_failed ON public.vms USING btree (instance_id) WHERE (state = 'failed'::text);
 CREATE INDEX vms_host ON public.vms USING btree (host_id) WHERE (state <> 'stopped'::text);
 CREATE INDEX vms_moving ON public.vms USING btree (instance_id) WHERE (move IS NOT NULL);
 CREATE INDEX vms_stopped_at ON public.vms USING btree (stopped_at);

@@ -14,30 +14,18 @@ export async function renewLease(
   kept_ms: number | null,
   lease_ms: number,
 ): Promise<number | null> {
-  const is_alone = (await countHosts(tx)) < 2;
-  await tx
-    .updateTable('hosts')
-    .set({
-      beat: sql`beat + 1`,
-      last_seen_at: sql`now()`,
-      lost_at: null,
-      // The only host cannot expire, even before it learns so.
-      lease_ms: is_alone ? null : kept_ms,
-    })
-    .where('id', '=', id)
-    .execute();
-  return is_alone ? null : lease_ms;
-}
-
-/** Hosts of the fleet; this machine's own only after its first heartbeat. */
-async function countHosts(tx: Tx): Promise<number> {
-  const { count } = await tx
-    .selectFrom('hosts')
-    .select((eb) => eb.fn.countAll<number>().as('count'))
-    .where('removed_at', 'is', null)
-    .where((eb) => eb.or([eb('remote', '=', true), eb('last_seen_at', 'is not', null)]))
-    .executeTakeFirstOrThrow();
-  return count;
+  // In one statement, because every host renews every few seconds. This machine's own host counts after its first heartbeat.
+  const { rows } = await sql<{ is_alone: boolean }>`
+    with fleet as (
+      select exists (
+        select from hosts where id <> ${id} and removed_at is null and (remote or last_seen_at is not null)
+      ) as has_others
+    )
+    update hosts set beat = beat + 1, last_seen_at = now(), lost_at = null,
+      -- The only host cannot expire, even before it learns so.
+      lease_ms = case when fleet.has_others then ${kept_ms}::int end
+    from fleet where id = ${id} returning not fleet.has_others as is_alone`.execute(tx);
+  return rows[0]?.is_alone === false ? lease_ms : null;
 }
 
 /** Hosts that can expire, and removed ones. */

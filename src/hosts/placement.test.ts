@@ -72,17 +72,24 @@ test('labels, taints, image, egress and cordon are respected', () => {
   });
 });
 
-test('the order of the hosts does not matter', () => {
+const freeMib = ({ capacity, used_memory_mib }: Candidate) => (capacity?.memory_mib ?? 0) - used_memory_mib;
+
+test('the order of the hosts matters only between equal ones, of which the first is chosen', () => {
   holds((all, wanted) => {
     const found = chosen(all, wanted);
-    assert.equal(chosen([...all].reverse(), wanted), found);
-    assert.equal(
-      chosen(
-        [...all].sort((a, b) => a.used_memory_mib - b.used_memory_mib),
-        wanted,
-      ),
-      found,
-    );
+    if (!found) return;
+    const merits = (each: Candidate) => [
+      each.cordoned,
+      canResume(each, wanted),
+      each.id === wanted.last,
+      each.org_vms,
+      freeMib(each),
+    ];
+    const other = chosen([...all].reverse(), wanted);
+    assert.deepEqual(other && merits(other), merits(found));
+    const twin = { ...found, id: 'host_twin' as HostId };
+    if (found.id !== wanted.last) assert.equal(chosen([twin, ...all], wanted), twin);
+    assert.equal(chosen([...all, twin], wanted), found);
   });
 });
 
@@ -116,8 +123,7 @@ test('preferred are, in this order: memory that can be resumed, a warm overlay, 
     const warm = equal.find(({ id }) => id === wanted.last);
     if (warm) return assert.equal(found, warm);
     assert.equal(found.org_vms, Math.min(...equal.map(({ org_vms }) => org_vms)));
-    const free = ({ capacity, used_memory_mib }: Candidate) => (capacity?.memory_mib ?? 0) - used_memory_mib;
     const few = equal.filter(({ org_vms }) => org_vms === found.org_vms);
-    assert.equal(free(found), Math.max(...few.map(free)));
+    assert.equal(freeMib(found), Math.max(...few.map(freeMib)));
   });
 });

@@ -3,8 +3,7 @@
  *
  * A host qualifies if it passes every rule of {@link RULES}. Of those, the first is chosen in this order: the one with the only
  * copy of some writes; one that is not cordoned; one that can resume the VM's saved memory; the one that ran the instance last,
- * whose overlay may be warm; the one with the fewest VMs of the organisation; the one with most free memory; the lowest id. So
- * equal facts always give the same host.
+ * whose overlay may be warm; the one with the fewest VMs of the organisation; the one with most free memory; the first of the list.
  */
 import type { EgressMode } from '../lib/egress-policy.ts';
 import type { HostId } from '../lib/ids.ts';
@@ -128,8 +127,7 @@ function compare(a: Candidate, b: Candidate, need: Need): number {
     Number(canResume(b, need)) - Number(canResume(a, need)) ||
     Number(b.id === need.last) - Number(a.id === need.last) ||
     a.org_vms - b.org_vms ||
-    freeMib(b) - freeMib(a) ||
-    (a.id < b.id ? -1 : 1)
+    freeMib(b) - freeMib(a)
   );
 }
 

@@ -19,18 +19,17 @@ export async function keepSlot(tx: Tx, host_id: HostId, instance_id: InstanceId)
     // A concurrent placement may choose the same slot. This one then waits for that transaction, and chooses again.
     await sql`
       insert into host_slots (host_id, instance_id, slot)
-      select ${host_id}, i.id, free.slot
-      from instances i, lateral (
-        select slot, slot = i.ssh_port as preferred from (
-          select i.ssh_port as slot
-          union select 1
-          union select slot + 1 from host_slots where host_id = ${host_id} and slot < 65535
+      select ${host_id}, i.id, coalesce(
+        (select i.ssh_port where not exists (
+          select from host_slots taken where taken.host_id = ${host_id} and taken.slot = i.ssh_port)),
+        -- Rarely needed: it reads the host's slots.
+        (select slot from (
+          select 1 as slot union all select slot + 1 from host_slots where host_id = ${host_id} and slot < 65535
         ) candidates
         where not exists (
           select from host_slots taken where taken.host_id = ${host_id} and taken.slot = candidates.slot)
-        order by preferred desc, slot limit 1
-      ) free
-      where i.id = ${instance_id}
+        order by slot limit 1))
+      from instances i where i.id = ${instance_id}
       on conflict do nothing`.execute(tx);
   }
 }

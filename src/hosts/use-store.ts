@@ -20,7 +20,10 @@ export interface Sought {
   readonly image: string | null;
 }
 
-/** Connected hosts, or `only` one. Read without a lock. Of the facts only what a placement needs: there are hundreds of hosts. */
+/**
+ * Connected hosts, or `only` one, in a random order: simultaneous placements then do not all choose, and wait for, the same one of
+ * many equal hosts. Read without a lock. Of the facts only what a placement needs: there are hundreds of hosts.
+ */
 export async function listCandidates(
   tx: Tx,
   sought: Sought,
@@ -41,7 +44,8 @@ export async function listCandidates(
       and h.facts is not null and h.lost_at is null and h.removed_at is null
       -- An earlier version stored facts without validating them.
       and jsonb_typeof(h.facts->'cpus') = 'number' and jsonb_typeof(h.facts->'memory_mib') = 'number'
-      and (${only}::text is null or h.id = ${only})`.execute(tx);
+      and (${only}::text is null or h.id = ${only})
+    order by random()`.execute(tx);
   return rows.map(({ remote, cpus, memory_mib, has_cpus, has_memory_mib, ...row }) => ({
     ...row,
     capacity: capacityOf({ remote, cpus, memory_mib, facts: { cpus: has_cpus, memory_mib: has_memory_mib } }),

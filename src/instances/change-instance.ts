@@ -57,7 +57,7 @@ export async function changeInstance(
     await updateInstance(tx, id, change);
     if (change.disk_gib !== undefined && more_gib > 0) await growDisk(tx, id, change.disk_gib);
     if (row.host_id) await notify(tx, 'host', row.host_id);
-    if (change.wake_on_connect !== undefined) await notify(tx, 'routes');
+    if (change.wake_on_connect !== undefined) await notify(tx, 'routes', id);
     return present(await findInstance(tx, principal.org_id, id), 'instance after its change');
   } catch (error) {
     if (violates(error, 'instances_org_id_name_key')) {
@@ -102,7 +102,7 @@ export async function deleteInstance(
     actor: actorOf(principal),
   });
   if (row.host_id) await notify(tx, 'host', row.host_id);
-  await notify(tx, 'routes');
+  await notify(tx, 'routes', id);
   await notify(tx, 'deleting');
   return after;
 }

@@ -120,7 +120,7 @@ export async function announce(
     data: { instance: instanceView(row), ...data },
     actor: actorOf(principal),
   });
-  await notify(tx, 'routes');
+  await notify(tx, 'routes', id);
   return row;
 }
 

@@ -65,7 +65,7 @@ export async function replaceKeys(
     data: { instance: instanceView(after), ssh_keys: { mode: set.mode, data: set.data } },
     actor: actorOf(principal),
   });
-  await notifyKeyChange(tx, row.host_id === null ? [] : [row.host_id]);
+  await notifyKeyChange(tx, row.host_id === null ? [] : [{ instance_id: id, host_id: row.host_id }]);
   return set;
 }
 

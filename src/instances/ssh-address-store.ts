@@ -5,6 +5,7 @@
  * assigned last; quarantine never blocks an assignment.
  */
 import { sql } from 'kysely';
+import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 
 export interface SshAddress {
@@ -54,6 +55,7 @@ async function followName(tx: Tx, host: string): Promise<void> {
   if (rows.length !== 1 || before === undefined || before.host === host) return;
   await tx.updateTable('free_ssh_ports').set({ host }).execute();
   await tx.updateTable('instances').set({ ssh_host: host, version: sql`version + 1` }).execute();
+  await notify(tx, 'routes');
 }
 
 /**

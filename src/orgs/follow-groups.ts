@@ -9,7 +9,7 @@ import { present } from '../lib/assert.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
-import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { vmsOfUserKeys } from '../ssh-keys/store.ts';
 import { ensureOrganisation } from './create-organisation.ts';
 import { deleteInvitationsBeyond } from './invitation-store.ts';
 import { findMember, insertMembership, type MemberRow, membershipsOf, updateRole } from './member-store.ts';
@@ -90,7 +90,7 @@ async function addMember(tx: Tx, org_id: OrgId, user_id: UserId, role: Role): Pr
   const member = present(await findMember(tx, org_id, user_id), 'member just added');
   await append(tx, { org_id, type: 'member.added', data: { member: memberView(member) }, actor: 'system' });
   // Instances that the returning user made before may accept the user's keys again.
-  await notifyKeyChange(tx, await hostsOfUserKeys(tx, user_id));
+  await notifyKeyChange(tx, await vmsOfUserKeys(tx, user_id));
   return { org_id, change: 'added', role };
 }
 
@@ -98,7 +98,7 @@ async function changeMember(tx: Tx, org_id: OrgId, before: MemberRow, role: Role
   const { user_id, role: previous_role } = before;
   await updateRole(tx, org_id, user_id, role);
   // In mode `account` the role decides whether the member's keys count.
-  await notifyKeyChange(tx, await hostsOfUserKeys(tx, user_id));
+  await notifyKeyChange(tx, await vmsOfUserKeys(tx, user_id));
   await deleteInvitationsBeyond(tx, org_id, user_id, role);
   const data = { member: memberView({ ...before, role }), previous_role };
   await append(tx, { org_id, type: 'member.role_changed', data, actor: 'system' });

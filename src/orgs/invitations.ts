@@ -11,7 +11,7 @@ import { AppError } from '../lib/errors.ts';
 import { type InvitationId, newId, type OrgId, type UserId } from '../lib/ids.ts';
 import type { Mailbox, Post } from '../mail/mailbox.ts';
 import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
-import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { vmsOfUserKeys } from '../ssh-keys/store.ts';
 import {
   countInvitations,
   findInvitationByToken,
@@ -157,6 +157,6 @@ export async function acceptInvitation(tx: Tx, user_id: UserId, token: string): 
   const member = present(await findMember(tx, org_id, user_id), 'member just added');
   await append(tx, { org_id, type: 'member.added', data: { member: memberView(member) }, actor: user_id });
   // Instances that the returning user made before may accept the user's keys again.
-  await notifyKeyChange(tx, await hostsOfUserKeys(tx, user_id));
+  await notifyKeyChange(tx, await vmsOfUserKeys(tx, user_id));
   return organisation;
 }

@@ -9,7 +9,7 @@ import type { OrgId, UserId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { revokeKeysOfMember } from '../ssh-keys/account-keys.ts';
 import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
-import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { vmsOfUserKeys } from '../ssh-keys/store.ts';
 import { ensureOrganisation } from './create-organisation.ts';
 import { deleteInvitationsBeyond } from './invitation-store.ts';
 import {
@@ -49,7 +49,7 @@ export async function changeRole(
   if (before.role === 'owner' && (await isLastOwner(tx, org_id))) throw lastOwnerStays('be demoted');
   await updateRole(tx, org_id, user_id, role);
   // In mode `account` the role decides whether the member's keys count.
-  await notifyKeyChange(tx, await hostsOfUserKeys(tx, user_id));
+  await notifyKeyChange(tx, await vmsOfUserKeys(tx, user_id));
   await deleteInvitationsBeyond(tx, org_id, user_id, role);
   const member = { ...before, role };
   await append(tx, {
@@ -130,13 +130,13 @@ export async function endMembership(
   }
   // From here on no key of the member joins a key set, and concurrent additions are committed.
   await lockMembership(tx, org_id, user_id);
-  const hosts = await hostsOfUserKeys(tx, user_id);
+  const vms = await vmsOfUserKeys(tx, user_id);
   await dropFromKeySets(tx, org_id, user_id);
   await revokeKeysOf(tx, org_id, { user_id }, actor);
   await revokeKeysOfMember(tx, org_id, user_id, actor);
   await deleteInvitationsBeyond(tx, org_id, user_id, null);
   await deleteMembership(tx, org_id, user_id);
   await append(tx, { org_id, type: 'member.removed', data: { member: memberView(member) }, actor });
-  await notifyKeyChange(tx, hosts);
+  await notifyKeyChange(tx, vms);
   return true;
 }

@@ -54,10 +54,11 @@ function countOf(quota: CountedQuota, org_id: OrgId | RawBuilder<unknown>) {
       return sql`(select coalesce(sum(disk_gib), 0)::bigint from instances where org_id = ${org_id})`;
     case 'cpus':
     case 'memory_mib':
+      // Only the newest boot of an instance is in another state.
       return sql`(
-        select coalesce(sum(i.${sql.ref(quota)}), 0)::bigint from instances i
-        cross join lateral (select state from vms where instance_id = i.id order by boot desc limit 1) v
-        where i.org_id = ${org_id} and v.state not in ${IDLE_STATES})`;
+        select coalesce(sum(i.${sql.ref(quota)}), 0)::bigint from vms v
+        join instances i on i.id = v.instance_id
+        where v.state not in ${IDLE_STATES} and i.org_id = ${org_id})`;
     case 'api_keys':
     case 'service_accounts':
     case 'webhooks':

@@ -141,5 +141,5 @@ export async function announcePort(
   const port = portRecord(endpoint, row);
   const data = { instance: instanceView(instance), port, ...(change === undefined ? {} : { change }) };
   await append(tx, { org_id, instance_id, type, data, actor });
-  await notify(tx, 'routes');
+  await notify(tx, 'routes', instance_id);
 }

@@ -20,11 +20,15 @@ interface Row {
   readonly host_id: HostId | null;
 }
 
-/** `near`: the host whose VMs the ingress dials itself. It reaches all others by a tunnel through their agents. */
+/**
+ * Of `only` these instances; null: of all. `near`: the host whose VMs the ingress dials itself. It reaches all others by a tunnel
+ * through their agents.
+ */
 export async function listHttpRoutes(
   tx: Tx,
   endpoint: HttpEndpoint,
   near: HostId | null,
+  only: readonly InstanceId[] | null = null,
 ): Promise<HttpRoute[]> {
   const { rows } = await sql<Row>`
     select p.id, p.instance_id, p.label, p.port, p.access, i.wake_on_connect, v.state, v.resets, v.host_id, v.moving,
@@ -38,6 +42,7 @@ export async function listHttpRoutes(
         move is not null or (state = 'starting' and reason_code = 'host_drain') as moving
       from vms where instance_id = i.id order by boot desc limit 1
     ) v on true
+    ${only === null ? sql`` : sql`where p.instance_id = any(${[...only]}::text[])`}
     order by p.id`.execute(tx);
   return rows.map((row) => {
     // A guest that restarts accepts nothing new: requests wait for its end.

@@ -3,7 +3,7 @@ import { lockUser } from '../auth/store.ts';
 import { isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
-import { type ApiKeyId, type HostId, newId, type OrgId, type SshKeyId, type UserId } from '../lib/ids.ts';
+import { type ApiKeyId, newId, type OrgId, type SshKeyId, type UserId } from '../lib/ids.ts';
 import { type QuotaLimits, requireWithin } from '../lib/quotas.ts';
 import { notifyKeyChange } from './notify-key-change.ts';
 import { parsePublicKey } from './public-key.ts';
@@ -11,7 +11,6 @@ import {
   countSshKeys,
   deleteSshKeys,
   findByFingerprint,
-  hostsOfUserKeys,
   insertSshKey,
   type KeyView,
   lockKeysOfMember,
@@ -19,6 +18,8 @@ import {
   lockSshKey,
   organisationsGranted,
   type SshKeyRow,
+  type VmPlace,
+  vmsOfUserKeys,
 } from './store.ts';
 import { sshKeyView } from './view.ts';
 
@@ -77,7 +78,7 @@ export async function addSshKey(
       ...(each === principal.org_id ? { user_id } : {}),
     });
   }
-  await notifyKeyChange(tx, await hostsOfUserKeys(tx, user_id));
+  await notifyKeyChange(tx, await vmsOfUserKeys(tx, user_id));
   return { row, org_ids };
 }
 
@@ -105,9 +106,9 @@ export async function revokeSshKey(tx: Tx, principal: Principal, id: SshKeyId): 
   const view = keyViewOf(principal);
   const row = await lockSshKey(tx, view, id);
   if (!row) throw new AppError('NOT_FOUND');
-  const hosts = await hostsOfUserKeys(tx, view.user_id);
+  const vms = await vmsOfUserKeys(tx, view.user_id);
   const changed = await deleteKey(tx, principal, row);
-  await notifyKeyChange(tx, hosts);
+  await notifyKeyChange(tx, vms);
   return changed;
 }
 
@@ -118,12 +119,12 @@ export async function revokeRegisteredBy(
   api_key_ids: readonly ApiKeyId[],
 ): Promise<ChangedKey[]> {
   const changed: ChangedKey[] = [];
-  const hosts = new Set<HostId>();
+  const vms: VmPlace[] = [];
   for (const { user_id, ...row } of await lockRegisteredBy(tx, api_key_ids)) {
-    for (const host_id of await hostsOfUserKeys(tx, user_id)) hosts.add(host_id);
+    vms.push(...(await vmsOfUserKeys(tx, user_id)));
     changed.push(await deleteKey(tx, principal, row));
   }
-  await notifyKeyChange(tx, [...hosts]);
+  await notifyKeyChange(tx, vms);
   return changed;
 }
 

@@ -1,9 +1,14 @@
-import { notify } from '../db/notify.ts';
+import { notifyAll } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
-import type { HostId } from '../lib/ids.ts';
+import type { VmPlace } from './store.ts';
 
-/** Wakes hosts to push changed keys to their VMs, and the ingress to hold connections until the guests confirm. */
-export async function notifyKeyChange(tx: Tx, hosts: readonly HostId[]): Promise<void> {
-  for (const host_id of hosts) await notify(tx, 'host', host_id);
-  if (hosts.length > 0) await notify(tx, 'routes');
+/** Wakes hosts to push changed keys to these VMs, and ingresses to hold connections until the guests confirm. */
+export async function notifyKeyChange(tx: Tx, vms: readonly VmPlace[]): Promise<void> {
+  const hosts = new Set(vms.map(({ host_id }) => host_id));
+  await notifyAll(tx, 'host', [...hosts]);
+  await notifyAll(
+    tx,
+    'routes',
+    vms.map(({ instance_id }) => instance_id),
+  );
 }

@@ -69,8 +69,9 @@ const WANTED_RUNNING: readonly VmState[] = ['starting', 'running', 'restarting']
 export async function applyKeys(db: Db, host_id: HostId, report: KeysReport): Promise<'accepted' | 'fenced'> {
   return transaction(db, async (tx) => {
     const vm = { id: report.vm_id, host_id, epoch: report.epoch };
-    if (!(await setAppliedKeys(tx, vm, report.applied_keys))) return 'fenced';
-    await notify(tx, 'routes');
+    const instance_id = await setAppliedKeys(tx, vm, report.applied_keys);
+    if (instance_id === null) return 'fenced';
+    await notify(tx, 'routes', instance_id);
     return 'accepted';
   });
 }
@@ -131,7 +132,7 @@ async function transition(
     await announceFlushFailure(tx, instance.id, 'final', seen.reason, vm.reason_actor ?? host_id);
   }
   await notify(tx, 'instance', instance.id);
-  await notify(tx, 'routes');
+  await notify(tx, 'routes', instance.id);
   if (vm.move !== null && (next === 'suspended' || next === 'stopped')) await notify(tx, 'moving');
   if (change.desired !== undefined) await notify(tx, 'host', host_id);
 }

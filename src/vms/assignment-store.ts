@@ -2,7 +2,7 @@ import { sql } from 'kysely';
 import type { SecretForHost } from '../agent-api/secret-types.ts';
 import type { Assignment } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
-import type { HostId } from '../lib/ids.ts';
+import type { HostId, VmId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { secretsOf } from '../secrets/secrets-of-host.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
@@ -80,7 +80,10 @@ async function assignedRows(tx: Tx, host_id: HostId) {
       )
       .leftJoin('flushes as f', (join) =>
         // Running ones too: an agent that restarted during a flush begins it again.
-        join.onRef('f.vm_id', '=', 'v.id').on('f.state', 'in', ['queued', 'running']),
+        join
+          .onRef('f.instance_id', '=', 'v.instance_id')
+          .onRef('f.vm_id', '=', 'v.id')
+          .on('f.state', 'in', ['queued', 'running']),
       )
       .leftJoin('memory_images as m', (join) =>
         // Only until the guest runs: after that the saved memory is stale.
@@ -113,7 +116,8 @@ async function assignedRows(tx: Tx, host_id: HostId) {
       .distinctOn('v.instance_id')
       .where('v.host_id', '=', host_id)
       .where('v.released', '=', false)
-      .where('v.id', 'in', assignedIds(tx, host_id))
+      // An array, so that these are looked up, and no other boot of the host is read.
+      .where('v.id', '=', sql<VmId>`any(array(${assignedIds(tx, host_id)}))`)
       .orderBy('v.instance_id')
       .orderBy('v.boot', 'desc')
       // The queued flush before the running one, which the agent already knows.
@@ -129,7 +133,7 @@ function assignedIds(tx: Tx, host_id: HostId) {
       .selectFrom('vms as here')
       .select('here.id')
       .where('here.host_id', '=', host_id)
-      .where('here.state', 'not in', ['stopped', 'suspended'])
+      .where(sql<boolean>`here.state not in ('stopped', 'suspended')`)
       // Only the newest boot of an instance can be alive.
       .where(({ not, exists, selectFrom }) =>
         not(
@@ -146,7 +150,7 @@ function assignedIds(tx: Tx, host_id: HostId) {
           .selectFrom('vms as gone')
           .innerJoin('instances', 'instances.id', 'gone.instance_id')
           .select('gone.id')
-          .where('instances.deleting', '=', true)
+          .where('instances.deleting', '=', sql.lit(true))
           .where('gone.host_id', '=', host_id),
       )
   );

@@ -51,6 +51,6 @@ export async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason, actor
   await loseExecs(tx, vm.instance_id);
   await announce(tx, vm, 'failed', { kind: 'failed', reason }, actor);
   await notify(tx, 'instance', vm.instance_id);
-  await notify(tx, 'routes');
+  await notify(tx, 'routes', vm.instance_id);
   await notify(tx, 'host', vm.host_id);
 }

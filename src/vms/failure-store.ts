@@ -24,14 +24,15 @@ export async function findFailed(tx: Tx, id: InstanceId): Promise<FailedVm | und
 async function failed(tx: Tx, rest: ReturnType<typeof sql>): Promise<FailedVm[]> {
   const { rows } = await sql<FailedVm>`
     select i.id as instance_id, v.stopped_at as failed_at, coalesce(r.restarted_at, '{}') as restarted_at
-    from instances i
-    cross join lateral (select * from vms where instance_id = i.id order by boot desc limit 1) v
+    from vms v
+    join instances i on i.id = v.instance_id
     cross join lateral (
       select array_agg(earlier.restarted_at) as restarted_at from vms earlier
       where earlier.instance_id = i.id
         and earlier.restarted_at > v.stopped_at - make_interval(secs => ${RESTARTS_WINDOW_MS / 1000})
     ) r
     where i.restart <> 'never' and not i.deleting
+      and not exists (select from vms newer where newer.instance_id = v.instance_id and newer.boot > v.boot)
       and v.state = 'failed' and (v.desired = 'running' or v.move is not null) and v.stopped_at is not null ${rest}`.execute(
     tx,
   );

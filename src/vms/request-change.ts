@@ -69,5 +69,5 @@ export async function requestChange(
 export async function notifyChange(tx: Tx, id: InstanceId, host_id: string): Promise<void> {
   await notify(tx, 'host', host_id);
   await notify(tx, 'instance', id);
-  await notify(tx, 'routes');
+  await notify(tx, 'routes', id);
 }

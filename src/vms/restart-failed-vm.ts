@@ -29,6 +29,6 @@ export async function restartFailedVm(
   await markRestarted(tx, present(await newestVm(tx, id), 'new boot').id);
   await notify(tx, 'host', host_id);
   await notify(tx, 'instance', id);
-  await notify(tx, 'routes');
+  await notify(tx, 'routes', id);
   return true;
 }

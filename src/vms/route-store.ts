@@ -1,12 +1,20 @@
 /** The routes of an ingress: every instance's SSH address, and where its connections go now. */
+import { sql } from 'kysely';
 import { type IngressRoute, TUNNEL } from '../agent-api/ingress-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
 import { isMoving, type VmState } from './model.ts';
 
-/** `near`: the host whose VMs the ingress dials itself. It reaches all others by a tunnel through their agents. */
-export async function listRoutes(tx: Tx, near: HostId | null): Promise<IngressRoute[]> {
+/**
+ * Of `only` these instances; null: of all. `near`: the host whose VMs the ingress dials itself. It reaches all others by a tunnel
+ * through their agents.
+ */
+export async function listRoutes(
+  tx: Tx,
+  near: HostId | null,
+  only: readonly InstanceId[] | null = null,
+): Promise<IngressRoute[]> {
   const rows = await tx
     .selectFrom('instances as i')
     .leftJoinLateral(
@@ -35,6 +43,9 @@ export async function listRoutes(tx: Tx, near: HostId | null): Promise<IngressRo
       'v.reason_code',
     ])
     .where('i.deleting', '=', false)
+    .$if(only !== null, (query) =>
+      query.where('i.id', '=', sql<InstanceId>`any(${[...(only ?? [])]}::text[])`),
+    )
     .orderBy('i.id')
     .execute();
   const reachable = rows.filter((row) => row.ssh_address !== null && isReachable(row.state));

@@ -179,13 +179,13 @@ export async function markUsed(tx: Tx, instance_id: InstanceId): Promise<void> {
     .execute();
 }
 
-/** False when the VM is not, or no longer, that host's. */
+/** Returns the VM's instance; null when the VM is not, or no longer, that host's. */
 export async function setAppliedKeys(
   tx: Tx,
   vm: { id: VmId; host_id: HostId; epoch: number },
   applied_keys: readonly string[],
-): Promise<boolean> {
-  const result = await tx
+): Promise<InstanceId | null> {
+  const row = await tx
     .updateTable('vms')
     .set({ applied_keys: JSON.stringify(applied_keys) })
     .where('id', '=', vm.id)
@@ -201,8 +201,9 @@ export async function setAppliedKeys(
         ),
       ),
     )
+    .returning('instance_id')
     .executeTakeFirst();
-  return result.numUpdatedRows === 1n;
+  return row?.instance_id ?? null;
 }
 
 /** VMs whose transient state is past its deadline. */

@@ -4,9 +4,11 @@ import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer, type IncomingMessage, request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { after, before, describe, type TestContext, test } from 'node:test';
 import { sql } from 'kysely';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
@@ -20,9 +22,10 @@ import { stopIdle } from '../../src/tasks/stop-idle.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { inheritedEnvironment } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';
+import { makeKey } from '../support/people.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { FACTS } from '../support/scripted-agent.ts';
-import { readAll, target } from '../support/sockets.ts';
+import { listen, readAll, target } from '../support/sockets.ts';
 import { stateOf } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
@@ -176,6 +179,38 @@ test('a VM that is in use through one ingress is not stopped as idle, whatever t
   const near = api.ingress.reportActivity({ watched_ms: 3_600_000, active: [] }, AbortSignal.timeout(5_000));
   await near;
   assert.equal(await state(), 'stopping');
+});
+
+test('a request with a token reaches the port of a VM on another machine, one without a token does not', async (t) => {
+  startFar(t);
+  const guest = createServer((request, response) => response.end(`${request.method} ${request.url}`));
+  t.after(() => {
+    guest.closeAllConnections();
+    guest.close();
+  });
+  const guest_port = await listen(guest);
+  const { id } = await runningInstance();
+  const { body } = await client.post<{ hostname: string }>(`/v1/instances/${id}/ports`, { port: 8080 });
+  const { key } = await makeKey(api.db, owner, 'vm:read');
+  const ask = async (headers: Record<string, string>) => {
+    const at = { host: FAR, port: first_port + 20, path: '/some?thing' };
+    const asked = request({ ...at, method: 'POST', headers: { ...headers, host: body.hostname } }).end();
+    const [response] = (await once(asked, 'response')) as [IncomingMessage];
+    return [response.statusCode, await text(response)] as const;
+  };
+  const refused = await until('the ingress listens', () => ask({}).catch(() => undefined));
+  assert.equal(refused[0], 401);
+  const answer = ask({ authorization: `Bearer ${key}` });
+  const open = await agent.nextCall('open_port');
+  assert.equal(open.call.port, 8080);
+  await agent.client.answerCall({ id: open.id, answer: { result: { address: '127.0.0.1:1' } } });
+  // That address leads nowhere from here: the bytes take a tunnel.
+  const tunnel = await agent.nextCall('port');
+  joinStreams(
+    await agent.client.openConsole(tunnel.id),
+    connect({ host: '127.0.0.1', port: guest_port, allowHalfOpen: true }),
+  );
+  assert.deepEqual(await answer, [200, 'POST /some?thing']);
 });
 
 describe('the token of an ingress', () => {

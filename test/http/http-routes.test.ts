@@ -17,7 +17,7 @@ const client = api.as(owner);
 const { ingress } = api;
 
 async function routes(seen: string | null = null) {
-  return ingress.httpRoutes({ seen }, AbortSignal.timeout(20_000));
+  return ingress.httpRoutes({ seen, at_once: seen === null }, AbortSignal.timeout(20_000));
 }
 async function routeOf(id: HttpPortId): Promise<HttpRoute | undefined> {
   return (await routes()).routes.find((each) => each.port_id === id);

@@ -23,7 +23,7 @@ const { agent, db } = api;
 const log = createLog('test', 'silent');
 const signal = new AbortController().signal;
 
-const routes = async () => api.ingress.routes({ seen: null, blocked: [] }, signal);
+const routes = async () => api.ingress.routes({ seen: null, at_once: true, blocked: [] }, signal);
 async function routeOf(id: InstanceId): Promise<IngressRoute> {
   const found = (await routes()).routes.find((each) => each.instance_id === id);
   assert(found);

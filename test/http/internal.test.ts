@@ -374,7 +374,7 @@ describe('the routes', () => {
   test('end at once with the deletion', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const signal = new AbortController().signal;
-    const { etag } = await api.ingress.routes({ seen: null, blocked: [] }, signal);
+    const { etag } = await api.ingress.routes({ seen: null, at_once: true, blocked: [] }, signal);
     const held = api.ingress.routes({ seen: etag, blocked: [] }, signal);
     await api.as(owner).delete(`/v1/instances/${id}`);
     const { routes } = await held;

@@ -7,7 +7,7 @@ import { type TestContext, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { IngressRoute, RoutesRequest } from '../../src/agent-api/ingress-types.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { LISTEN_AT_NAMES } from '../../src/lib/ssh-listen.ts';
 import { ownPort } from '../support/own-ports.ts';
@@ -36,7 +36,7 @@ async function ingressTo(
   return { ingress, port };
 }
 
-type Answer = (etag: string, routes: readonly IngressRoute[]) => void;
+type Answer = (etag: string, routes: readonly IngressRoute[], changed?: readonly InstanceId[]) => void;
 
 /** An ingress that runs beside a control plane of which there is only the call for routes; its own side of it is tested in test/http. */
 async function runIngress(
@@ -46,9 +46,9 @@ async function runIngress(
   const control = createHttpServer((request, response) => {
     void request.toArray().then((parts) => {
       if (request.url !== '/internal/v1/routes') return response.end('{}');
-      onRoutes(JSON.parse(Buffer.concat(parts).toString()) as RoutesRequest, (etag, routes) => {
+      onRoutes(JSON.parse(Buffer.concat(parts).toString()) as RoutesRequest, (etag, routes, changed) => {
         response.setHeader('content-type', 'application/json');
-        response.end(JSON.stringify({ etag, routes }));
+        response.end(JSON.stringify({ etag, changed, routes }));
       });
     });
   });
@@ -180,41 +180,60 @@ test('routes refreshed for a connection do not undo newer ones of the poll', asy
   const opened = Promise.withResolvers<void>();
   let polled: (() => void) | undefined;
   let looked: (() => void) | undefined;
-  await runIngress(t, ({ seen }, answer) => {
-    if (seen === 'old') {
+  await runIngress(t, ({ seen, at_once }, answer) => {
+    if (at_once) {
+      if (looked) return answer('now', now);
+      looked = () => answer('old', old);
+      polled?.();
+    } else if (seen === null) answer('old', old);
+    else if (seen === 'old') {
       // The poll is held until a connection has asked.
       polled = () => answer('now', now);
       opened.resolve();
-    } else if (seen === 'now') {
+    } else {
       // What the poll brought is in force: only now comes the answer to the connection, read before.
       looked?.();
-    } else if (!polled) answer('old', old);
-    else if (!looked) {
-      looked = () => answer('old', old);
-      polled();
-    } else answer('now', now);
+    }
   });
   await opened.promise;
   assert.equal(String(await readAll(dial(t, port))), 'hello');
   assert.equal(String(await readAll(dial(t, port))), 'hello');
 });
 
-test('after a refresh the poll waits for changes from the refreshed routes', async (t) => {
-  const port = await ownPort();
-  const address = await target(t, (socket) => socket.end('hello'));
-  const [held, anew] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
-  let first = true;
+test('an answer with changes replaces the routes of its instances, and leaves all others', async (t) => {
+  const greeter = async (text: string) => {
+    const address = await target(t, (socket) => socket.write(text));
+    return route(await ownPort(), { instance_id: newId('inst'), target: address });
+  };
+  const [gone, moved, kept, added] = [
+    await greeter('gone'),
+    await greeter('moved'),
+    await greeter('kept'),
+    await greeter('added'),
+  ];
+  const elsewhere = { ...moved, port: await ownPort() };
+  const change = Promise.withResolvers<void>();
   await runIngress(t, ({ seen }, answer) => {
-    if (seen === 'before') held.resolve();
-    else if (seen === 'after') anew.resolve();
-    else if (first) {
-      first = false;
-      answer('before', [route(port)]);
-    } else answer('after', [route(port, { target: address })]);
+    if (seen === null) answer('e1', [gone, moved, kept]);
+    else if (seen === 'e1') {
+      const changed = [gone, moved, added].map((each) => each.instance_id);
+      void change.promise.then(() => answer('e2', [elsewhere, added], changed));
+    }
   });
-  await held.promise;
-  assert.equal(String(await readAll(dial(t, port))), 'hello');
-  await anew.promise;
+  await until('the first routes are open', () => isOpen(kept.port));
+  const open = dial(t, kept.port);
+  assert.equal(String((await once(open, 'data'))[0]), 'kept');
+  change.resolve();
+  await until('the changes are in force', () => isOpen(added.port));
+  assert.deepEqual([await isOpen(gone.port), await isOpen(moved.port)], [false, false]);
+  for (const [{ port }, text] of [
+    [elsewhere, 'moved'],
+    [kept, 'kept'],
+    [added, 'added'],
+  ] as const) {
+    assert.equal(String((await once(dial(t, port), 'data'))[0]), text);
+  }
+  assert.equal(open.destroyed, false, 'its connection stays');
 });
 
 test('a port that another program uses is reported, blocks no change, and is opened once it is free', async (t) => {

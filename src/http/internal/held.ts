@@ -1,6 +1,7 @@
 /** Long polls: an answer is held until it differs from the one that the caller has seen. */
 import { createHash } from 'node:crypto';
 import type { FastifyReply } from 'fastify';
+import { present } from '../../lib/assert.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
 
 /** Holds a poll until its answer differs from the one that the caller has seen, or the time is over. */
@@ -10,11 +11,13 @@ export async function held<T extends { etag: string }>(
   reply: FastifyReply,
   wait: (look: () => Promise<T | undefined>, signal: AbortSignal) => Promise<T | undefined>,
 ): Promise<T> {
+  let newest: T | undefined;
   const look = async () => {
-    const answer = await read();
-    return answer.etag === seen ? undefined : answer;
+    newest = await read();
+    return newest.etag === seen ? undefined : newest;
   };
-  return (await wait(look, disconnectSignal(reply))) ?? (await read());
+  const changed = await wait(look, disconnectSignal(reply));
+  return changed ?? present(newest, 'an answer: it looks at least once');
 }
 
 /** Identifies the answer of a poll. */

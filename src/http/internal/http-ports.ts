@@ -1,6 +1,5 @@
 /** Internal API: what the ingress asks and reports about HTTP ports. */
 import type { FastifyInstance } from 'fastify';
-import { POLL_HOLD_MS } from '../../agent-api/client.ts';
 import type { HttpReport } from '../../agent-api/http-port-types.ts';
 import { ROUTES } from '../../agent-api/routes.ts';
 import { transaction } from '../../db/pool.ts';
@@ -9,20 +8,18 @@ import { redeemTicket } from '../../ports/open-port.ts';
 import { listHttpRoutes } from '../../ports/route-store.ts';
 import { recordUse } from '../../ports/use-store.ts';
 import { addHttpBytes } from '../../usage/count-store.ts';
-import { etagOf, held } from './held.ts';
 import type { InternalContext } from './internal-context.ts';
+import type { RouteChanges } from './route-changes.ts';
 import { serveIngress } from './serve.ts';
 
-export function registerHttpPorts(app: FastifyInstance, { db, hub, http, metrics }: InternalContext): void {
-  serveIngress(app, ROUTES.httpRoutes, async ({ ingress, body, reply }) => {
-    const read = async () => {
-      const routes = await listHttpRoutes(db, http, ingress.host_id);
-      return { etag: etagOf(routes), routes };
-    };
-    return held(read, body.seen, reply, (look, signal) =>
-      hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
-    );
-  });
+export function registerHttpPorts(
+  app: FastifyInstance,
+  { db, http, metrics }: InternalContext,
+  route_changes: RouteChanges,
+): void {
+  serveIngress(app, ROUTES.httpRoutes, ({ ingress, body, reply }) =>
+    route_changes.answer(body, reply, (only) => listHttpRoutes(db, http, ingress.host_id, only)),
+  );
   serveIngress(app, ROUTES.authoriseHttp, ({ body }) => authoriseRequest(db, http, body));
   serveIngress(app, ROUTES.redeemHttpTicket, async ({ body: { hostname, ticket } }) => {
     const redeemed = await transaction(db, (tx) => redeemTicket(tx, hostname, ticket));

@@ -48,6 +48,7 @@ import type { InternalContext } from './internal-context.ts';
 import { registerObjectPermissions } from './object-permissions.ts';
 import { registerOpenPort } from './open-port.ts';
 import { PEER_PATHS, registerPeers } from './peers.ts';
+import { RouteChanges } from './route-changes.ts';
 import { accepted, checkedBy, serve, serveIngress } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
@@ -105,8 +106,9 @@ export function createInternalApp(
   registerImageCalls(app, context);
   if (far) registerCredentials(app, context);
   registerObjectPermissions(app, context);
-  registerIngress(app, context);
-  registerHttpPorts(app, context);
+  const route_changes = new RouteChanges(db, context.hub);
+  registerIngress(app, context, route_changes);
+  registerHttpPorts(app, context, route_changes);
   registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
   if (far) registerPeers(app, context);
@@ -199,18 +201,16 @@ function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext)
   serve(app, ROUTES.dataKeys, ({ host, body }) => readDataKeys(db, disk_keys, host.id, body));
 }
 
-function registerIngress(app: FastifyInstance, { db, hub, quotas, peers }: InternalContext): void {
+function registerIngress(
+  app: FastifyInstance,
+  { db, quotas, peers }: InternalContext,
+  route_changes: RouteChanges,
+): void {
   serveIngress(app, ROUTES.routes, async ({ ingress, body, request, reply }) => {
     for (const { host, port, problem } of body.blocked) {
       request.log.warn({ host, port, problem }, 'an SSH address cannot be opened');
     }
-    const read = async () => {
-      const routes = await listRoutes(db, ingress.host_id);
-      return { etag: etagOf(routes), routes };
-    };
-    return held(read, body.seen, reply, (look, signal) =>
-      hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
-    );
+    return route_changes.answer(body, reply, (only) => listRoutes(db, ingress.host_id, only));
   });
   serveIngress(app, ROUTES.wake, async ({ body: { instance_id }, request }) => {
     try {

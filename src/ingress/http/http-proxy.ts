@@ -14,6 +14,7 @@ import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { HttpPortId } from '../../lib/ids.ts';
 import type { Log } from '../../lib/log.ts';
+import { type RouteChange, RouteFollower } from '../route-follower.ts';
 import { answerOwnPath, isOwnPath, isTlsQuestion } from './berth-paths.ts';
 import { Exchange, forward } from './exchange.ts';
 import { DialError, GuestPort, type Way } from './guest-port.ts';
@@ -49,7 +50,8 @@ export interface HttpProxyOptions extends ReadingOptions {
 
 export class HttpProxy implements HttpHandlers {
   readonly #options: HttpProxyOptions;
-  readonly #table: RouteTable;
+  readonly #table = new RouteTable();
+  readonly #follower: RouteFollower<HttpRoute>;
   readonly #permissions: Permissions;
   readonly #reporter: HttpReporter;
   readonly #ports = new Map<HttpPortId, GuestPort>();
@@ -60,14 +62,18 @@ export class HttpProxy implements HttpHandlers {
   constructor(options: HttpProxyOptions) {
     this.#options = options;
     const { client, limits, log } = options;
-    this.#table = new RouteTable(client, log, (routes) => this.#update(routes));
+    this.#follower = new RouteFollower({
+      ask: (asked, signal) => client.httpRoutes(asked, signal),
+      apply: (change) => this.#update(change),
+      log,
+    });
     this.#permissions = new Permissions(client, limits);
     this.#reporter = new HttpReporter(client, () => this.#ports.values(), limits.report_ms);
   }
 
   /** Until `signal` aborts, which ends all exchanges. */
   async run(signal: AbortSignal): Promise<void> {
-    await Promise.all([this.#table.run(signal), this.#reporter.run(signal), this.#recheck(signal)]);
+    await Promise.all([this.#follower.run(signal), this.#reporter.run(signal), this.#recheck(signal)]);
     this.close();
   }
 
@@ -77,8 +83,8 @@ export class HttpProxy implements HttpHandlers {
   }
 
   /** For tests, in place of {@link run}. */
-  apply(routes: readonly HttpRoute[]): void {
-    this.#table.apply(routes, null);
+  apply(routes: readonly HttpRoute[]): Promise<void> {
+    return this.#follower.apply({ etag: null, routes });
   }
 
   get ports(): Iterable<GuestPort> {
@@ -177,11 +183,10 @@ export class HttpProxy implements HttpHandlers {
   }
 
   #exchangesOf({ route: { instance_id } }: GuestPort): number {
-    let count = 0;
-    for (const each of this.#ports.values()) {
-      if (each.route.instance_id === instance_id) count += each.exchanges.size;
-    }
-    return count;
+    const sizes = this.#table
+      .ofInstance(instance_id)
+      .map(({ port_id }) => this.#ports.get(port_id)?.exchanges.size ?? 0);
+    return sizes.reduce((sum, size) => sum + size, 0);
   }
 
   async #permit(incoming: Incoming, route: HttpRoute, { upgrade }: { upgrade: boolean }): Promise<Asking> {
@@ -202,19 +207,17 @@ export class HttpProxy implements HttpHandlers {
   async #find(hostname: string): Promise<HttpRoute | undefined> {
     const known = this.#table.find(hostname);
     if (known) return known;
-    await this.#table.refresh();
+    await this.#follower.refresh();
     return this.#table.find(hostname);
   }
 
-  #update(routes: readonly HttpRoute[]): void {
-    const wanted = new Set(routes.map((route) => route.port_id));
-    for (const [id, port] of this.#ports) {
-      if (wanted.has(id)) continue;
+  #update(change: RouteChange<HttpRoute>): void {
+    for (const id of this.#table.apply(change)) {
+      this.#ports.get(id)?.destroy();
       this.#ports.delete(id);
-      port.destroy();
     }
     const { client, limits, log, active } = this.#options;
-    for (const route of routes) {
+    for (const route of change.routes) {
       const port = this.#ports.get(route.port_id);
       if (port) port.update(route);
       else
@@ -222,7 +225,7 @@ export class HttpProxy implements HttpHandlers {
           route.port_id,
           new GuestPort(route, {
             ...{ client, limits, log, active, totals: this.#totals, closing: this.#closing.signal },
-            refresh: () => this.#table.refresh(),
+            refresh: () => this.#follower.refresh(),
           }),
         );
     }
