@@ -332,7 +332,7 @@ test('any environment gives a configuration or lines, and no line repeats a secr
       assert(!result.ok);
       for (const line of result.problems) {
         assert(!line.includes('\n') && !line.includes(hidden), line);
-        assert.match(line, /^(BERTH_|DATABASE_URL)/);
+        assert.match(line, /^(BERTH_|DATABASE_URL|OTEL_)/);
       }
     }),
   );
