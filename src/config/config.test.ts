@@ -62,6 +62,7 @@ test('an empty environment gives the defaults of the contract', () => {
     join: null,
     ingress_join: null,
     log_level: 'info',
+    traces: null,
   });
 });
 

@@ -6,7 +6,7 @@
  * the collector fails to take is lost, and costs one log line a minute.
  */
 import { hostname } from 'node:os';
-import { diag, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api';
+import { DiagLogLevel, diag, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api';
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-proto';
 import {
   defaultResource,
@@ -51,7 +51,10 @@ export interface SendTracesOptions {
 export function sendTraces({ role, traces, log, delay_ms = 5_000 }: SendTracesOptions): TraceSending {
   const note = noteInLog(log);
   // Of full queues, for example.
-  diag.setLogger({ error: () => {}, warn: note, info: () => {}, debug: () => {}, verbose: () => {} });
+  diag.setLogger(
+    { error: ignore, warn: note, info: ignore, debug: ignore, verbose: ignore },
+    { logLevel: DiagLogLevel.WARN, suppressOverrideMessage: true },
+  );
   const own = { 'service.name': `berth-${role}`, 'host.name': hostname() };
   const provider = new TracerProvider({
     resource: defaultResource()
@@ -150,3 +153,5 @@ function noteInLog(log: Log): (reason: string) => void {
     log.warn({ reason: reason.slice(0, 200) }, 'traces are lost');
   };
 }
+
+function ignore(): void {}

@@ -1,4 +1,4 @@
-/** Without an endpoint no process loads a module of OpenTelemetry. */
+/** Without an endpoint no process loads OpenTelemetry, but for the interface that prom-client loads to find a tracer. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { join } from 'node:path';
@@ -17,7 +17,8 @@ async function loadedBy(files: readonly string[]): Promise<string[]> {
     const loaded = new Set();
     registerHooks({
       resolve(specifier, context, next) {
-        if (specifier.startsWith('@opentelemetry/')) loaded.add(specifier);
+        const by_prom_client = context.parentURL?.includes('/node_modules/prom-client/');
+        if (specifier.startsWith('@opentelemetry/') && !by_prom_client) loaded.add(specifier);
         return next(specifier, context);
       },
     });
