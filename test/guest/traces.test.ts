@@ -77,7 +77,9 @@ describe('traces', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     const way = ['POST /v1/instances/:id/vm/flush', 'agent flush', 'flush disk'];
     assert.deepEqual(collector.pathTo(written), [...way, 'PUT object']);
     assert.deepEqual(collector.pathTo(commit), [...way, 'POST /internal/v1/commit']);
-    const puts = collector.spans.filter(({ parent_id }) => parent_id === written.parent_id);
+    const puts = collector.spans.filter(
+      ({ name, parent_id }) => name === written.name && parent_id === written.parent_id,
+    );
     const bytes = puts.map(({ attributes }) => Number(attributes['berth.bytes'] ?? 0));
     assert.equal(
       bytes.reduce((sum, each) => sum + each, 0),
