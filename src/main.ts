@@ -1,6 +1,7 @@
 /** The program's entry: runs one role. `start` is the launcher, which runs all roles of its machine. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Config } from './config/config.ts';
 import { readEnv } from './config/env.ts';
 import { pathsIn } from './config/paths.ts';
 import { AGENT_ENV, AGENT_FLAGS } from './launch/agent-memory.ts';
@@ -9,7 +10,7 @@ import { MACHINES, type Machine, ROLES_OF } from './launch/machine.ts';
 import { announceWhenReady } from './launch/ready.ts';
 import { configOrRefuse, start } from './launch/start.ts';
 import { refuse, StartError, sayOnStdout } from './launch/start-error.ts';
-import { createLog } from './lib/log.ts';
+import { createLog, type Log } from './lib/log.ts';
 import { shutdownSignal } from './roles/shutdown.ts';
 
 const ROLES = ['start', 'control-plane', 'agent', 'ingress'] as const;
@@ -56,13 +57,13 @@ async function run(role: Role, machine: Machine, migrates: boolean): Promise<num
       });
     case 'control-plane': {
       const { runControlPlane } = await import('./roles/control-plane.ts');
-      await runControlPlane({ config, log, say, signal: shutdownSignal(), migrates });
-      return 0;
+      return whileTraced(role, config, log, () =>
+        runControlPlane({ config, log, say, signal: shutdownSignal(), migrates }),
+      );
     }
     case 'agent': {
       const { runAgent } = await import('./roles/agent.ts');
-      await runAgent({ config, log, say, signal: shutdownSignal() });
-      return 0;
+      return whileTraced(role, config, log, () => runAgent({ config, log, say, signal: shutdownSignal() }));
     }
     case 'ingress': {
       const { runIngress } = await import('./roles/ingress.ts');
@@ -70,6 +71,19 @@ async function run(role: Role, machine: Machine, migrates: boolean): Promise<num
       return 0;
     }
   }
+}
+
+/** No module of OpenTelemetry is loaded where no endpoint is set. */
+async function whileTraced(
+  role: Role,
+  { traces }: Config,
+  log: Log,
+  run: () => Promise<void>,
+): Promise<number> {
+  const sending = traces && (await import('./tracing/send-traces.ts')).sendTraces({ role, traces, log });
+  await run();
+  await sending?.close();
+  return 0;
 }
 
 /**

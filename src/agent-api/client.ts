@@ -7,6 +7,7 @@ import type { Duplex } from 'node:stream';
 import type { TSchema } from 'typebox';
 import { type Dispatcher, request, upgrade } from 'undici';
 import type { InstanceId } from '../lib/ids.ts';
+import { traceHeaders } from '../lib/tracing.ts';
 import { untrustedText } from '../lib/untrusted-text.ts';
 import { problemOfAnswer } from './check.ts';
 import { type ControlPlaneAddress, ControlPlanePlaces, type Place } from './control-plane-places.ts';
@@ -256,7 +257,8 @@ export class ControlPlaneClient {
   }
 
   #headers() {
-    return { authorization: `Bearer ${this.#token()}`, [PROTOCOL_HEADER]: String(AGENT_PROTOCOL) };
+    const authorization = `Bearer ${this.#token()}`;
+    return { authorization, [PROTOCOL_HEADER]: String(AGENT_PROTOCOL), ...traceHeaders() };
   }
 
   async close(): Promise<void> {

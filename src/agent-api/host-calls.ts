@@ -33,6 +33,7 @@ import {
   VmId,
   whole,
 } from './schemas.ts';
+import { TraceContext } from './trace-context.ts';
 
 /** Of each output stream of a command. */
 export const EXEC_OUTPUT_BYTES = 1024 * 1024;
@@ -175,7 +176,11 @@ export type CallAnswer =
   | { readonly result: unknown; readonly error?: never }
   | { readonly error: CallFailure; readonly result?: never };
 
-export const PendingCall = named('PendingCall', { id: Uuid, call: HostCall });
+export const PendingCall = named('PendingCall', {
+  id: Uuid,
+  call: HostCall,
+  trace_context: Type.Optional(TraceContext),
+});
 export type PendingCall = Of<typeof PendingCall>;
 /** `fresh`: the agent has just started, so calls that the previous one had taken get no answer. */
 export const CallsRequest = named('CallsRequest', { fresh: Type.Boolean() });

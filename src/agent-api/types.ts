@@ -32,6 +32,7 @@ import {
   whole,
 } from './schemas.ts';
 import { SECRETS_MAX, SecretForHost, SecretsAuthority } from './secret-types.ts';
+import { TraceContext } from './trace-context.ts';
 
 const DISK = 'disks/inst_[0-9a-hjkmnp-tv-z]{26}';
 /** A whole flush of an incompressible 1 TiB disk has 177,000 segments. */
@@ -222,6 +223,9 @@ export const Assignment = named('Assignment', {
   secrets: Type.Optional(listOf(SecretForHost, SECRETS_MAX)),
   /** Sorted. */
   authorized_keys: KeyLines,
+  /** Of the wanted state, and of the flush. */
+  trace_context: Type.Optional(TraceContext),
+  flush_trace_context: Type.Optional(TraceContext),
 });
 export type Assignment = Of<typeof Assignment>;
 

@@ -62,6 +62,7 @@ test('an empty environment gives the defaults of the contract', () => {
     join: null,
     ingress_join: null,
     log_level: 'info',
+    traces: null,
   });
 });
 
@@ -332,7 +333,7 @@ test('any environment gives a configuration or lines, and no line repeats a secr
       assert(!result.ok);
       for (const line of result.problems) {
         assert(!line.includes('\n') && !line.includes(hidden), line);
-        assert.match(line, /^(BERTH_|DATABASE_URL)/);
+        assert.match(line, /^(BERTH_|DATABASE_URL|OTEL_)/);
       }
     }),
   );

@@ -37,6 +37,7 @@ import {
   unknownSettings,
 } from './settings.ts';
 import { parseSshHosts, parseSshListen } from './ssh-settings.ts';
+import { readTraces, type TracesConfig } from './trace-settings.ts';
 
 export type { Address, Cidr, PortRange, RateLimitsConfig };
 
@@ -126,6 +127,8 @@ export interface Config {
   /** The same of an ingress on a machine without a control plane. */
   readonly ingress_join: JoinConfig | null;
   readonly log_level: LogLevel;
+  /** Null: no traces. */
+  readonly traces: TracesConfig | null;
 }
 
 export type ConfigResult =
@@ -181,6 +184,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     hosts_url: reader.read('BERTH_HOSTS_URL', parseHttpsOrigin, null) ?? dialled(hosts_listen),
     ...readJoins(reader, path),
     log_level: reader.read('BERTH_LOG_LEVEL', parseChoice(LOG_LEVELS), 'info'),
+    traces: readTraces(reader),
   };
   const problems = [
     ...reader.problems,

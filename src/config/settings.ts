@@ -51,6 +51,15 @@ export const SETTINGS = [
   'BERTH_HOST_TOKEN_FILE',
   'BERTH_INGRESS_TOKEN_FILE',
   'BERTH_LOG_LEVEL',
+  'OTEL_EXPORTER_OTLP_ENDPOINT',
+  'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT',
+  'OTEL_EXPORTER_OTLP_HEADERS',
+  'OTEL_EXPORTER_OTLP_PROTOCOL',
+  'OTEL_EXPORTER_OTLP_TIMEOUT',
+  'OTEL_EXPORTER_OTLP_COMPRESSION',
+  'OTEL_TRACES_SAMPLER',
+  'OTEL_TRACES_SAMPLER_ARG',
+  'OTEL_RESOURCE_ATTRIBUTES',
 ] as const;
 export type Setting = (typeof SETTINGS)[number];
 
@@ -61,6 +70,7 @@ const HIDDEN: ReadonlySet<string> = new Set<Setting>([
   'DATABASE_URL',
   'BERTH_SECRET_KEY',
   'BERTH_SMTP_URL',
+  'OTEL_EXPORTER_OTLP_HEADERS',
 ]);
 
 /** Variables of the command line: not settings, but not mistakes either. */

@@ -192,6 +192,7 @@ create table flushes (
   finished_at timestamp with time zone,
   receipt jsonb,
   error jsonb,
+  trace_context jsonb,
   constraint flushes_pkey PRIMARY KEY (id),
   constraint flushes_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
   constraint flushes_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'done'::text, 'failed'::text])))
@@ -858,6 +859,7 @@ create table vms (
   move text,
   move_problem text,
   move_after timestamp with time zone,
+  trace_context jsonb,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),

@@ -3,6 +3,7 @@ import type { ColumnType, Generated } from 'kysely';
 import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { MemoryRef } from '../agent-api/types.ts';
 import type { ApiKeyId, ExecId, FlushId, HostId, InstanceId, OrgId, SessionId, VmId } from '../lib/ids.ts';
+import type { TraceContext } from '../lib/tracing.ts';
 
 type Json<T> = ColumnType<T, string, string>;
 type NullableJson<T> = ColumnType<T | null, string | null, string | null>;
@@ -50,6 +51,8 @@ export interface VmTables {
     move: Generated<'suspend' | 'stop' | null>;
     move_problem: Generated<string | null>;
     move_after: Generated<Date | null>;
+    /** Of the last request for its state; null: there was none. */
+    trace_context: NullableJson<TraceContext>;
   };
   memory_images: {
     key: string;
@@ -78,6 +81,7 @@ export interface VmTables {
     finished_at: Date | null;
     receipt: NullableJson<unknown>;
     error: NullableJson<unknown>;
+    trace_context: NullableJson<TraceContext>;
   };
   user_data: { instance_id: InstanceId; script: string; given: Generated<boolean> };
   console_tickets: {

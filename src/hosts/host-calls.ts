@@ -23,6 +23,7 @@ import {
 import { AGENT_PROTOCOL } from '../agent-api/protocol.ts';
 import { AppError, type ErrorCode } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
+import { traceContext, traced } from '../lib/tracing.ts';
 import { askerOf, newCallId, noOthers, type OtherControlPlanes } from './other-control-planes.ts';
 
 /** A connected agent takes a call at once. */
@@ -51,6 +52,22 @@ interface Waiting {
   readonly answer: (answer: CallAnswer) => void;
   readonly connect: ((stream: Duplex) => void) | null;
 }
+
+interface Asked {
+  readonly host_id: HostId;
+  readonly call: HostCall;
+  readonly timeout_ms: number;
+  readonly signal: AbortSignal;
+}
+
+/** What an answer and a stream do with a wait. */
+type Ends<T> = (
+  resolve: (value: T) => void,
+  reject: (error: AppError) => void,
+) => {
+  readonly answered: (result: unknown) => void;
+  readonly connect: ((stream: Duplex) => void) | null;
+};
 
 const CODES: Record<string, ErrorCode> = {
   not_running: 'VM_NOT_RUNNING',
@@ -204,14 +221,16 @@ export class HostCalls {
     return askerOf(call_id) === this.#others.id;
   }
 
-  async #wait<T>(
-    asked: { host_id: HostId; call: HostCall; timeout_ms: number; signal: AbortSignal },
-    ends: (
-      resolve: (value: T) => void,
-      reject: (error: AppError) => void,
-    ) => { answered: (result: unknown) => void; connect: ((stream: Duplex) => void) | null },
-  ): Promise<T> {
-    const { host_id, call, timeout_ms, signal } = asked;
+  #wait<T>(asked: Asked, ends: Ends<T>): Promise<T> {
+    const { host_id, call } = asked;
+    const attributes = {
+      'berth.host_id': host_id,
+      'berth.instance_id': 'instance_id' in call ? call.instance_id : null,
+    };
+    return traced(`call host ${call.kind}`, attributes, () => this.#waitInSpan(asked, ends), 'client');
+  }
+
+  async #waitInSpan<T>({ host_id, call, timeout_ms, signal }: Asked, ends: Ends<T>): Promise<T> {
     const same_kind = [...this.#waiting.values()].filter(
       (each) => each.host_id === host_id && each.pending.call.kind === call.kind,
     );
@@ -222,9 +241,10 @@ export class HostCalls {
     const patience = setTimeout(() => {
       if (waiting.state !== 'taken') reject(unavailable(NOT_TAKEN[waiting.state]));
     }, TAKEN_WITHIN_MS);
+    const trace_context = traceContext();
     const waiting: Waiting = {
       host_id,
-      pending: { id, call },
+      pending: { id, call, ...(trace_context ? { trace_context } : {}) },
       state: 'waiting',
       patience,
       answer: ({ error, result }) => {

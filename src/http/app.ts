@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import proxyAddr from '@fastify/proxy-addr';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
+import { requestLog } from '../lib/log.ts';
 import { registerAccess } from './access.ts';
 import type { AppContext } from './context.ts';
 import { sendError, sendMalformed } from './errors.ts';
@@ -21,6 +22,7 @@ import { KnownHosts, registerKnownHosts } from './server/known-hosts.ts';
 import { lazySchemas } from './server/lazy-schemas.ts';
 import { mayTakeLong } from './server/long-requests.ts';
 import { newRequestId } from './server/request-id.ts';
+import { publicWork, registerWork } from './server/request-work.ts';
 import { EventStreams } from './streams/event-stream.ts';
 import { GuestStreams, isGuestStream } from './streams/guest-streams.ts';
 import { StreamSlots } from './streams/stream-slots.ts';
@@ -70,6 +72,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
     loggerInstance: context.log as never,
     logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'request_id' }),
     genReqId: newRequestId,
+    childLoggerFactory: (log, bindings, options) => requestLog(log as never, bindings, options),
     bodyLimit: BODY_LIMIT_BYTES,
     trustProxy: context.trusted_proxies.length === 0 ? false : [...context.trusted_proxies],
     ajv: {
@@ -100,6 +103,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   }) as unknown as FastifyInstance;
 
   endConnectionsAtClose(app);
+  registerWork(app, publicWork);
   registerConventions(app, context.public_url.startsWith('https://'));
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   registerContentTypes(app);

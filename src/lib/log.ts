@@ -1,4 +1,5 @@
-import { type Logger, pino } from 'pino';
+import { type Bindings, type ChildLoggerOptions, type Logger, pino } from 'pino';
+import { traceFields } from './tracing.ts';
 
 export type Log = Logger;
 
@@ -38,6 +39,19 @@ function isPlain(value: unknown): value is object {
   return typeof value === 'object' && value !== null && !('toJSON' in value) && !(value instanceof Error);
 }
 
+const NAMES_REQUEST = Symbol('its lines name their request');
+
+/** A logger whose `bindings` have the id of a request. */
+export function requestLog(log: Log, bindings: Bindings, options: ChildLoggerOptions): Log {
+  return Object.assign(log.child(bindings, options), { [NAMES_REQUEST]: true });
+}
+
+/** Of the present work; the request's id not twice. */
+function mixin(_fields: object, _level: number, log: object): object {
+  const { request_id, ...ids } = traceFields();
+  return request_id === undefined || NAMES_REQUEST in log ? ids : { request_id, ...ids };
+}
+
 export interface LogDestination {
   write(line: string): void;
 }
@@ -49,6 +63,7 @@ export function createLog(role: string, level: string, destination?: LogDestinat
       level,
       base: { role, pid: process.pid },
       formatters: { level: (label) => ({ level: label }), log: redacted },
+      mixin,
       serializers: { err: (error: Error) => redacted(pino.stdSerializers.err(error)) },
       timestamp: pino.stdTimeFunctions.isoTime,
     },

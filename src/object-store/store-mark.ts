@@ -3,6 +3,7 @@
  * that none uses an empty store or that of another installation.
  */
 import { assert } from '../lib/assert.ts';
+import { traced } from '../lib/tracing.ts';
 import {
   type ByteRange,
   type ObjectEntry,
@@ -12,6 +13,7 @@ import {
   ObjectStoreUnavailableError,
   type PutHint,
 } from './object-store.ts';
+import { lengthOf } from './s3-body.ts';
 
 export const MARK_KEY = 'berth-store';
 const ID = /^[0-9a-f-]{36}$/;
@@ -57,7 +59,13 @@ export async function writeMark(store: ObjectStore, id: string): Promise<void> {
   }
 }
 
-/** A store that is used only after its mark was verified. */
+/** Of `disks/INSTANCE/KIND/…`. */
+function attributesOf(key: string) {
+  const [, instance_id, kind] = /^disks\/([^/]+)\/([a-z]+)\//.exec(key) ?? [];
+  return { 'berth.instance_id': instance_id, 'berth.object_kind': kind };
+}
+
+/** A store that is used only after its mark was verified. Its reads and writes are spans. */
 export class MarkedStore implements ObjectStore {
   readonly description: string;
   readonly #store: ObjectStore;
@@ -85,12 +93,18 @@ export class MarkedStore implements ObjectStore {
 
   async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal, hint?: PutHint): Promise<void> {
     await this.verified();
-    await this.#store.put(key, body, signal, hint);
+    const attributes = { ...attributesOf(key), 'berth.bytes': lengthOf(body) };
+    await traced('PUT object', attributes, () => this.#store.put(key, body, signal, hint), 'client');
   }
 
   async get(key: string, range?: ByteRange, signal?: AbortSignal): Promise<Buffer> {
     await this.verified();
-    return this.#store.get(key, range, signal);
+    const read = async (note: (found: { 'berth.bytes': number }) => void): Promise<Buffer> => {
+      const found = await this.#store.get(key, range, signal);
+      note({ 'berth.bytes': found.length });
+      return found;
+    };
+    return traced('GET object', attributesOf(key), read, 'client');
   }
 
   async size(key: string): Promise<number> {

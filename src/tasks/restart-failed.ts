@@ -2,6 +2,7 @@ import { type Db, transaction } from '../db/pool.ts';
 import type { Log } from '../lib/log.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { nextRestart } from '../lib/restart-policy.ts';
+import { inWork } from '../lib/tracing.ts';
 import { listFailed } from '../vms/failure-store.ts';
 import { restartFailedVm } from '../vms/restart-failed-vm.ts';
 import { eachInTurn } from './each-in-turn.ts';
@@ -12,8 +13,11 @@ export async function restartFailed(db: Db, quotas: QuotaLimits, log: Log, now =
     const next = nextRestart(failed_at, restarted_at);
     return next !== null && next <= now;
   });
-  await eachInTurn(due, async ({ instance_id }) => {
-    const restarted = await transaction(db, (tx) => restartFailedVm(tx, quotas, instance_id, now));
-    if (restarted) log.warn({ instance_id }, 'a failed VM is started again');
+  await eachInTurn(due, ({ instance_id }) => {
+    const attributes = { 'berth.instance_id': instance_id };
+    return inWork({ name: 'task restart failed', attributes, context: null }, async () => {
+      const restarted = await transaction(db, (tx) => restartFailedVm(tx, quotas, instance_id, now));
+      if (restarted) log.warn({ instance_id }, 'a failed VM is started again');
+    });
   });
 }

@@ -66,6 +66,9 @@ function assignmentOf(row: AssignedRow, { keys, secrets }: OfGuest): Assignment 
     egress: { mode: row.egress_mode, allow: row.egress_allow },
     ...(secrets.length > 0 ? { secrets } : {}),
     authorized_keys: keys,
+    // A deletion changes no VM.
+    ...(row.trace_context && !row.deleting ? { trace_context: row.trace_context } : {}),
+    ...(row.flush_trace_context ? { flush_trace_context: row.flush_trace_context } : {}),
   };
 }
 
@@ -101,6 +104,7 @@ async function assignedRows(tx: Tx, host_id: HostId) {
       .select([
         ...(['v.id as vm_id', 'v.instance_id', 'v.boot', 'v.epoch', 'v.desired', 'v.state'] as const),
         ...(['v.force', 'v.reboots', 'v.suspended_at', 'f.id as flush_id', 'm.ref as resume'] as const),
+        ...(['v.trace_context', 'f.trace_context as flush_trace_context'] as const),
         ...(['i.image', 'i.name', 'i.cpus', 'i.memory_mib', 'i.disk_gib'] as const),
         ...(['i.auto_flush_seconds', 'i.deleting', 'u.given as user_data_given', 'd.growth'] as const),
         ...(['i.egress_mode', 'i.egress_allow'] as const),

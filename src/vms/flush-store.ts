@@ -5,6 +5,7 @@ import type { FlushReceipt, FlushReport, Reason } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { FlushId, InstanceId, VmId } from '../lib/ids.ts';
 import type { VmState } from './model.ts';
+import { presentContext } from './store.ts';
 
 export async function findFlush(tx: Tx, id: FlushId) {
   return tx.selectFrom('flushes').selectAll().where('id', '=', id).executeTakeFirst();
@@ -43,7 +44,14 @@ export async function insertFlush(
 ): Promise<void> {
   await tx
     .insertInto('flushes')
-    .values({ ...flush, state: 'queued', finished_at: null, receipt: null, error: null })
+    .values({
+      ...flush,
+      state: 'queued',
+      finished_at: null,
+      receipt: null,
+      error: null,
+      trace_context: presentContext(),
+    })
     .execute();
 }
 

@@ -3,6 +3,7 @@ import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import { HOST_FRESH_SECONDS } from '../hosts/store.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
+import type { TraceContext } from '../lib/tracing.ts';
 import type { VmState } from './model.ts';
 
 const STAYING_MAX = 1_000;
@@ -65,18 +66,19 @@ export async function listMovable(tx: Tx, host_id: HostId, limit: number): Promi
   return rows.map(({ instance_id }) => instance_id);
 }
 
-/** Instances whose VM has left its host and is to continue elsewhere, now. */
-export async function listLeft(tx: Tx): Promise<InstanceId[]> {
-  const rows = await tx
+/** Instances whose VM has left its host and is to continue elsewhere, now; and what began their move. */
+export async function listLeft(
+  tx: Tx,
+): Promise<{ readonly instance_id: InstanceId; readonly trace_context: TraceContext | null }[]> {
+  return tx
     .selectFrom('vms')
-    .select('instance_id')
+    .select(['instance_id', 'trace_context'])
     .where('move', 'is not', null)
     .where('state', 'in', ['suspended', 'stopped'])
     .where((eb) => eb.or([eb('move_after', 'is', null), eb('move_after', '<', sql<Date>`now()`)]))
     .orderBy('instance_id')
     .limit(100)
     .execute();
-  return rows.map(({ instance_id }) => instance_id);
 }
 
 /** Why it could not move, and the seconds until the next try. */

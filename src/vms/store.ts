@@ -5,6 +5,7 @@ import { keepSlot } from '../hosts/slot-store.ts';
 import { countUse } from '../hosts/use-store.ts';
 import { assert } from '../lib/assert.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
+import { traceContext } from '../lib/tracing.ts';
 import { deadlineMs, type VmState } from './model.ts';
 
 /** Bounds one round of a lost host, so that the other hosts are checked in between. */
@@ -80,9 +81,16 @@ export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
       restarted_at: null,
       generation: vm.head.generation,
       commit_id: vm.head.commit_id,
+      trace_context: presentContext(),
     })
     .execute();
   await countUse(tx, vm.id, 1);
+}
+
+/** For a column. */
+export function presentContext(): string | null {
+  const context = traceContext();
+  return context && JSON.stringify(context);
 }
 
 /** Whether a VM in this state uses CPUs and memory of its host. */
@@ -139,6 +147,11 @@ export interface VmChange {
   readonly move_after?: Date | null;
 }
 
+/** Not only observed. */
+function isAskedFor({ desired, force, reboots }: VmChange): boolean {
+  return desired !== undefined || force !== undefined || reboots !== undefined;
+}
+
 /**
  * Changes a VM's row if it is still at `version`, which every change raises. Callers hold the instance's
  * lock, so a miss is a bug; the guard makes it loud instead of a lost update.
@@ -159,6 +172,7 @@ export async function updateVm(
       reason_message: reason.message,
       reason_actor: reason.actor,
       ...(change.state === vm.state ? {} : { deadline_at: deadlineOf(change.state) }),
+      ...(isAskedFor(change) ? { trace_context: presentContext() } : {}),
       version: sql`version + 1`,
     })
     .where('id', '=', vm.id)

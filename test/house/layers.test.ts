@@ -62,6 +62,7 @@ const ROOMS: Record<string, readonly string[]> = {
   host: ['lib', 'config', 'agent-api', 'object-store', 'disk-format'],
   ingress: ['lib', 'agent-api'],
   launch: ['lib', 'config', 'agent-api'],
+  tracing: ['lib', 'config'],
   roles: [
     ...['lib', 'config', 'db', 'agent-api', 'object-store', 'audit', 'mail', 'auth', 'hosts'],
     ...['control-planes', 'disks', 'disk-format', 'instances', 'secrets', 'webhooks'],
@@ -85,7 +86,7 @@ const ROOMS: Record<string, readonly string[]> = {
   ],
   console: ['client'],
   adapters: ['client'],
-  main: ['lib', 'config', 'launch', 'roles'],
+  main: ['lib', 'config', 'launch', 'tracing', 'roles'],
 };
 const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
 

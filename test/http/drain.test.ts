@@ -8,12 +8,14 @@ import type { HostId, InstanceId } from '../../src/lib/ids.ts';
 import { listHttpRoutes } from '../../src/ports/route-store.ts';
 import { MOVES_A_HOST, moveVms } from '../../src/tasks/move-vms.ts';
 import { restartFailed } from '../../src/tasks/restart-failed.ts';
+import { sendTraces } from '../../src/tracing/send-traces.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { FACTS, type ScriptedAgent } from '../support/scripted-agent.ts';
 import { stateOf } from '../support/states.ts';
+import { TraceCollector } from '../support/trace-collector.ts';
 
 const api = await apiForFile();
 const { db } = api;
@@ -112,6 +114,35 @@ describe('a VM of a draining host', () => {
       ['vm.suspended', 'system', 'host_drain'],
       ['vm.started', 'system', 'host_drain'],
     ]);
+    await remove(instance);
+  });
+
+  test('is one trace, from its leaving to the boot elsewhere', async (t) => {
+    const collector = await TraceCollector.start();
+    process.env['OTEL_EXPORTER_OTLP_ENDPOINT'] = collector.url;
+    const sending = sendTraces({ role: 'test', traces: { sampler: 'always_on', ratio: 1 }, log });
+    t.after(async () => {
+      delete process.env['OTEL_EXPORTER_OTLP_ENDPOINT'];
+      await collector.close();
+    });
+    const instance = await runningOn('one');
+    const source = (await hostOf(instance.id)).agent;
+    await drainHost(far.server, 'one');
+    await step();
+    const leaving = await source.known(instance.id);
+    await suspended(instance);
+    await step();
+    const arriving = await (await hostOf(instance.id)).agent.assigned(instance.id);
+    await sending.close();
+    const [begun, finished] = ['task begin move', 'task finish move'].map((name) =>
+      collector.spans.find((span) => span.name === name),
+    );
+    assert.deepEqual([begun?.parent_id, finished?.parent_id], [null, begun?.span_id]);
+    const named = [leaving, arriving].map(({ trace_context }) => trace_context?.traceparent);
+    assert.deepEqual(
+      named,
+      [begun, finished].map((span) => `00-${begun?.trace_id}-${span?.span_id}-01`),
+    );
     await remove(instance);
   });
 

@@ -377,11 +377,11 @@ export class Installation {
   }
 }
 
-/** The environment without settings of Berth, of a database and of S3. */
+/** The environment without settings of Berth, of a database, of S3 and of traces. */
 export function inheritedEnvironment(): Record<string, string | undefined> {
   return Object.fromEntries(
     Object.entries(process.env).filter(
-      ([name]) => !name.startsWith('BERTH_') && !name.startsWith('AWS_') && name !== 'DATABASE_URL',
+      ([name]) => !/^(BERTH|AWS|OTEL)_/.test(name) && name !== 'DATABASE_URL',
     ),
   );
 }

@@ -14,6 +14,7 @@ import { joinStreams } from '../../agent-api/join-streams.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
+import { inWork } from '../../lib/tracing.ts';
 import type { HostExecs } from '../execs/host-execs.ts';
 import {
   GuestAgentClosedError,
@@ -76,7 +77,15 @@ export class CallServer {
     await Promise.all(under_way);
   }
 
-  async #serve({ id, call }: PendingCall, signal: AbortSignal): Promise<void> {
+  #serve(pending: PendingCall, signal: AbortSignal): Promise<void> {
+    const { call, trace_context: context } = pending;
+    // Not of a scrape of metrics, for example, which is no part of a trace.
+    const name = context?.traceparent === undefined ? null : `agent call ${call.kind}`;
+    const attributes = { 'berth.instance_id': 'instance_id' in call ? call.instance_id : null };
+    return inWork({ name, attributes, context }, () => this.#answer(pending, signal));
+  }
+
+  async #answer({ id, call }: PendingCall, signal: AbortSignal): Promise<void> {
     const { client, log } = this.#context;
     let answer: CallAnswer;
     try {

@@ -11,6 +11,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
+import { traced } from '../../lib/tracing.ts';
 import { FlushSink } from '../block/flush-sink.ts';
 import { NbdServer } from '../block/nbd-server.ts';
 import { guestExec } from '../guest/guest-command.ts';
@@ -45,7 +46,21 @@ export interface FlushOptions {
 }
 
 /** Makes everything written so far durable. @throws FencedError, or the failure; no write is lost then */
-export async function flushMachine(options: FlushOptions): Promise<FlushReceipt> {
+export function flushMachine(options: FlushOptions): Promise<FlushReceipt> {
+  return traced('flush disk', { 'berth.instance_id': options.disk.instance_id }, async (note) => {
+    const receipt = await flushOnce(options);
+    const { generation, dirty_bytes, uploaded_bytes, segments } = receipt;
+    note({
+      'berth.generation': generation,
+      'berth.dirty_bytes': dirty_bytes,
+      'berth.bytes': uploaded_bytes,
+      'berth.segments': segments,
+    });
+    return receipt;
+  });
+}
+
+async function flushOnce(options: FlushOptions): Promise<FlushReceipt> {
   const started = performance.now();
   const { machine, disk } = options;
   const size_bytes = await sizeOf(machine, disk);

@@ -118,6 +118,8 @@ export class DiskSaver {
     this.#begun = flush_id;
     try {
       const receipt = await work();
+      const { generation, uploaded_bytes, duration_ms } = receipt;
+      log.info({ flush_id, generation, uploaded_bytes, duration_ms }, 'a requested flush is done');
       await reporter.flush({ flush_id, state: 'done', receipt });
       return true;
     } catch (error) {

@@ -18,6 +18,7 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import { retryWithBackoff } from '../../lib/retry.ts';
 import { Signal } from '../../lib/signal.ts';
+import { inWork, type TraceContext } from '../../lib/tracing.ts';
 import { AutoFlush } from '../flush/auto-flush.ts';
 import type { HostContext } from '../host-context.ts';
 import { linesWithEnvironment } from '../keys/authorized-line.ts';
@@ -170,16 +171,29 @@ export class VmRunner {
     const assignment = this.#assignment ?? null;
     try {
       await this.#context.lease.whenHeld(signal);
-      if (!signal.aborted) await this.#steps.take(name, assignment, signal);
+      if (!signal.aborted) await this.#take(name, assignment, signal);
       return true;
-    } catch (error) {
+    } catch {
       if (signal.aborted) return true;
-      this.#context.log.warn({ err: error, step: name }, 'a step failed');
       await pause(backoffMs(failures, 200, 10_000), signal);
       return false;
     } finally {
       this.#step = null;
     }
+  }
+
+  /** For the request that asked for it, if any. */
+  #take(step: Step, assignment: Assignment | null, signal: AbortSignal): Promise<void> {
+    const attributes = { 'berth.instance_id': this.instance_id, 'berth.vm_id': assignment?.vm_id };
+    const context = contextOf(step, assignment);
+    return inWork({ name: `agent ${step}`, attributes, context }, async () => {
+      try {
+        await this.#steps.take(step, assignment, signal);
+      } catch (error) {
+        if (!signal.aborted) this.#context.log.warn({ err: error, step }, 'a step failed');
+        throw error;
+      }
+    });
   }
 
   async #next(): Promise<Step> {
@@ -231,4 +245,15 @@ export class VmRunner {
     const { log } = this.#context;
     return retryWithBackoff(work, { what: 'repairing the VM', log, signal: this.#closing.signal, isOver });
   }
+}
+
+/** The other steps follow from what happens on this host. */
+const ASKED_FOR: ReadonlySet<Step> = new Set([
+  ...(['start', 'await_guest', 'reboot', 'suspend', 'cancel_suspend', 'power_off', 'save'] as const),
+  ...(['report_suspended', 'report_stopped'] as const),
+]);
+
+function contextOf(step: Step, assignment: Assignment | null): TraceContext | undefined {
+  if (step === 'flush' || step === 'save_offline') return assignment?.flush_trace_context;
+  return ASKED_FOR.has(step) ? assignment?.trace_context : undefined;
 }

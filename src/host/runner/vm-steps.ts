@@ -153,7 +153,7 @@ export class VmSteps {
   }
 
   async #awaitGuest(signal: AbortSignal): Promise<void> {
-    const { local, keys, secrets, auto } = this.#parts;
+    const { local, keys, secrets, auto, context } = this.#parts;
     const machine = local.running;
     await this.#guest_reports.reportResets(machine);
     const { host_key_new } = this.#current;
@@ -164,6 +164,7 @@ export class VmSteps {
     this.#awaited = null;
     const { recovered, disk } = local;
     await this.#report({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
+    context.log.info({ vm_id: this.#current.vm_id }, 'the guest is ready');
     this.#guest_reports.noteRunning();
     if (!machine.gone) keys.follow(machine);
     secrets.look();

@@ -39,6 +39,7 @@ import { markUserDataGiven, readUserData } from '../../vms/user-data-store.ts';
 import { wakeVm } from '../../vms/wake-vm.ts';
 import { sendError } from '../errors.ts';
 import { endConnectionsAtClose } from '../server/end-connections.ts';
+import { internalWork, registerWork } from '../server/request-work.ts';
 import { admitHost, admitIngress, tokenHashIn } from './admit.ts';
 import { etagOf, held } from './held.ts';
 import { registerHostCalls } from './host-calls.ts';
@@ -82,6 +83,7 @@ export function createInternalApp(
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   endConnectionsAtClose(app);
+  registerWork(app, internalWork);
   app.setValidatorCompiler(({ schema }) => checkedBy(schema as TSchema));
   app.decorateRequest('calling_host', null);
   app.decorateRequest('calling_ingress', null);

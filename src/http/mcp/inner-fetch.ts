@@ -1,10 +1,11 @@
 /**
  * `fetch` to this server's own API, in this process. A request takes the way of any other: authentication, scopes, rate limits,
- * audit, log. It carries the credential and the address of the request that it serves, and nothing else of it.
+ * audit, log. It carries the credential, the address and the trace of the request that it serves, and nothing else of it.
  */
 import type { Readable } from 'node:stream';
 import { ReadableStream } from 'node:stream/web';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
+import { traceHeaders } from '../../lib/tracing.ts';
 
 /** Statuses whose answers have no body. */
 const BODILESS: ReadonlySet<number> = new Set([204, 205, 304]);
@@ -25,7 +26,11 @@ export function innerFetch(
     const response = await app.inject({
       method: (init.method ?? 'GET') as 'GET',
       url: pathname + search,
-      headers: { ...Object.fromEntries(new Headers(init.headers)), ...(host === undefined ? {} : { host }) },
+      headers: {
+        ...Object.fromEntries(new Headers(init.headers)),
+        ...(host === undefined ? {} : { host }),
+        ...traceHeaders(),
+      },
       ...(init.body === undefined || init.body === null ? {} : { payload: payloadOf(init.body) }),
       remoteAddress: outer.ip,
       payloadAsStream: true,

@@ -16,6 +16,7 @@ import type { KnownCredential } from '../../auth/authenticate.ts';
 import type { Db } from '../../db/pool.ts';
 import { AppError, messageOf } from '../../lib/errors.ts';
 import { type ExecId, type InstanceId, isId, type OrgId } from '../../lib/ids.ts';
+import { inWork, traceContextOf } from '../../lib/tracing.ts';
 import { streamLimit } from '../../orgs/quotas.ts';
 import type { CommandPlace } from '../../vms/exec-command.ts';
 import type { AppContext } from '../context.ts';
@@ -110,9 +111,10 @@ export class GuestStreams {
       const request_id = newRequestId();
       this.#ids.set(request, request_id);
       socket.on('error', () => socket.destroy());
-      this.#accept(request, socket, head, ipOf(request)).catch((error: unknown) =>
-        refuseUpgrade(error, socket, request_id, context.log),
-      );
+      const caller = traceContextOf(request.headers);
+      inWork({ name: 'open guest stream', kind: 'server', context: { ...caller, request_id } }, () =>
+        this.#accept(request, socket, head, ipOf(request)),
+      ).catch((error: unknown) => refuseUpgrade(error, socket, request_id, context.log));
     });
     this.#server.on('headers', (headers, request) => {
       headers.push(`X-Request-Id: ${this.#ids.get(request)}`);
