@@ -44,7 +44,9 @@ describe('a command that needs a session', () => {
     const asked = await cli.fails(2, 'session', 'ls');
     assert.match(
       asked,
-      new RegExp(`asks “Password of ${who.email}”, .*\\n {2}next: berth session ls --password-stdin`),
+      new RegExp(
+        `needs an answer to “Password of ${who.email}”, .*\\n {2}next: berth session ls --password-stdin`,
+      ),
     );
   });
 

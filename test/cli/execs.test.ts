@@ -73,7 +73,7 @@ test('-d returns at once; attach, ls and kill name it', async () => {
   const exec_id = await started();
   assert.deepEqual(await running.ended, { code: 0, out: `${exec_id}\n`, err: '' });
   const listed = await cli.run(['exec', 'ls', name]);
-  assert.match(listed.out, new RegExp(`${exec_id} +running .*job 'two words'`));
+  assert.match(listed.out, new RegExp(`${exec_id} +running +\\d+ B .*job 'two words'`));
   const killing = cli.start(['exec', 'kill', name, exec_id], null);
   const { id, call } = await agent.nextCall('exec_control');
   await agent.client.answerCall({ id, answer: { result: { outcome: 'done' } } });

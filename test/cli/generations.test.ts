@@ -29,6 +29,11 @@ describe('generations', () => {
       /\n3 \* +\d{4}-\d\d-\d\d \d\d:\d\d \((?:just now|\d+ s ago)\) +flush +64 KiB +2\.9 KiB /,
     );
     assert.equal(await cli.done('generation', 'ls', name, '-q'), '3\n2\n1\n');
+    const csv = ['--format', 'csv', '--columns', 'generation,made-by'];
+    assert.equal(
+      await cli.done('generations', name, ...csv),
+      'generation,made-by\n3,flush\n2,flush\n1,flush\n',
+    );
     const [newest] = await cli.json<{ generation: number; bytes: number }[]>('generations', name);
     assert.deepEqual([newest?.generation, newest?.bytes], [3, 3000]);
   });

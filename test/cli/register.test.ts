@@ -85,7 +85,7 @@ describe('where sign-ups are open', () => {
       cli.run(['register', '--url', open.origin, ...args, '--password-stdin'], password);
     assert.match(
       (await by(new Cli(), PASSWORD)).err,
-      /asks “Your e-mail address at .*\n {2}next: berth register --url \S+ --password-stdin --email ADDRESS\n$/,
+      /needs an answer to “Your e-mail address at .*\n {2}next: berth register --url \S+ --password-stdin --email ADDRESS\n$/,
     );
     assert.match(
       (await by(new Cli(), 'short', '--email', email)).err,

@@ -6,7 +6,7 @@ import { CommandError, UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';
 import { type Attachment, attach, terminalSize } from '../exec-connection.ts';
 import { EXIT } from '../exit-codes.ts';
-import { timeCell } from '../format.ts';
+import { sizeCell, timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
 import { shellWord } from '../typed-command.ts';
 import { execAsJson } from './guest-commands.ts';
@@ -138,7 +138,7 @@ async function list(call: Call): Promise<undefined> {
     row: (each) => [
       each.id,
       stateOf(each),
-      { text: String(each.output_bytes), value: each.output_bytes },
+      sizeCell(each.output_bytes),
       timeCell(each.started_at),
       each.command.map(shellWord).join(' '),
     ],

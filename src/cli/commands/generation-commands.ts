@@ -32,7 +32,9 @@ async function list({ session, args, terminal }: Call): Promise<undefined> {
   const berth = session.berth();
   const { id, name, disk, vm } = await berth.instances.find(args[0] ?? '');
   const found = await collect(berth.list('listGenerations', { path: { id }, query: { limit: 200 } }));
-  const madeBy = terminal.format === 'human' ? await makerOf(berth, found) : () => '';
+  // Only a list with columns has it, also as CSV.
+  const has_columns = terminal.format === 'human' || terminal.format === 'records';
+  const madeBy = has_columns ? await makerOf(berth, found) : () => '';
   terminal.list(found, {
     headings: [
       'GENERATION',
