@@ -30,7 +30,7 @@ async function storedResponse(tx: Tx, sealer: Sealer, wanted: Claim): Promise<St
   if (!found) return null;
   if (!found.fingerprint.equals(wanted.fingerprint)) throw new AppError('IDEMPOTENCY_KEY_REUSED');
   const text = sealer.open(found.response, nameOf(wanted));
-  if (text === null) throw new Error('a stored response does not open: the secret key has changed');
+  if (text === null) throw new Error('a stored response does not open with the root key');
   return { status: found.status, body: JSON.parse(text) as unknown };
 }
 
