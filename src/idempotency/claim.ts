@@ -1,8 +1,8 @@
 /**
  * Idempotency keys. One transaction claims the key, does the work and stores the response, so a request happened with its
  * response, or did not happen. While a request runs, others with its key fail at once (an advisory lock of the
- * transaction, never a wait); later ones get its response. Only successes are stored, for a day, sealed under the
- * server's key.
+ * transaction, never a wait); later ones get its response. Only successes are stored, for a day, sealed under a
+ * key of the server.
  */
 import { createHash } from 'node:crypto';
 import type { Tx } from '../db/pool.ts';
