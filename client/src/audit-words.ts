@@ -34,6 +34,8 @@ export const AUDIT_ACTIONS: readonly string[] = [
     'port.remove_hostname',
     'secret.delete',
     'secret.set',
+    'secret_key.forget',
+    'secret_key.rotate',
     'service_account.create',
     'service_account.delete',
     'ssh_key.add',

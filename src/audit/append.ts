@@ -41,8 +41,8 @@ export interface Verdict {
 export class AuditLog {
   readonly #macs: AuditMacs;
 
-  constructor(secret_key: Buffer) {
-    this.#macs = new AuditMacs(secret_key);
+  constructor(root_key: Buffer) {
+    this.#macs = new AuditMacs(root_key);
   }
 
   async append(tx: Tx, org_id: OrgId, entry: AuditEntry): Promise<void> {

@@ -6,15 +6,15 @@ import { canonicalJson } from '../lib/canonical-json.ts';
 import { deriveKey } from '../lib/seal.ts';
 import { AuditMacs, type WrittenEntry } from './macs.ts';
 
-const secret_key = randomBytes(32);
-const macs = new AuditMacs(secret_key);
+const root_key = randomBytes(32);
+const macs = new AuditMacs(root_key);
 const text = fc.string({ unit: 'binary' });
 const maybe = fc.option(text, { nil: null });
 const entries = fc.record({
   ...{ org_id: text, id: text, at: text, actor: text, action: text },
   ...{ target: maybe, ip: maybe, request_id: maybe, data: fc.dictionary(text, fc.jsonValue()) },
 }) as unknown as fc.Arbitrary<WrittenEntry>;
-const keyed = (info: string) => createHmac('sha256', deriveKey(secret_key, info));
+const keyed = (info: string) => createHmac('sha256', deriveKey(root_key, info));
 
 test("an entry's own MAC covers its canonical JSON, and no column beside it", () => {
   fc.assert(

@@ -34,9 +34,9 @@ export class AuditMacs {
   readonly #entry_key: KeyObject;
   readonly #chain_key: KeyObject;
 
-  constructor(secret_key: Buffer) {
-    this.#entry_key = createSecretKey(deriveKey(secret_key, 'berth audit entry v1'));
-    this.#chain_key = createSecretKey(deriveKey(secret_key, 'berth audit v1'));
+  constructor(root_key: Buffer) {
+    this.#entry_key = createSecretKey(deriveKey(root_key, 'berth audit entry v1'));
+    this.#chain_key = createSecretKey(deriveKey(root_key, 'berth audit v1'));
   }
 
   own({ org_id, id, at, actor, action, target, ip, request_id, data }: WrittenEntry): Buffer {

@@ -4,7 +4,7 @@
  *   prefix + family (21 characters) + own part (22 characters) + checksum
  *
  * - All tokens of a session share a family, so that a replaced token of any age is recognised.
- * - The next token is derived from the one before and a server key. So a recently replaced token gets the session's current
+ * - The next token is derived from the one before and the root key. So a recently replaced token gets the session's current
  *   token again, although the database stores only hashes: two pages that refresh at once, or a lost response, do not
  *   end the session.
  */
@@ -37,8 +37,8 @@ export function firstRefreshToken(): RefreshToken {
 export class RefreshTokens {
   readonly #key: Buffer;
 
-  constructor(secret_key: Uint8Array) {
-    this.#key = deriveKey(secret_key, 'berth refresh tokens v1');
+  constructor(root_key: Uint8Array) {
+    this.#key = deriveKey(root_key, 'berth refresh tokens v1');
   }
 
   next({ token }: RefreshToken): RefreshToken {
@@ -46,7 +46,7 @@ export class RefreshTokens {
     return refreshToken(tokenOf(REFRESH_PREFIX, familyOf(token) + base62(mac, OWN_LENGTH)));
   }
 
-  /** The token with this hash, derived from the given one; null: not derivable, because the server key has changed. */
+  /** The token with this hash, derived from the given one; null: not derivable, because the root key is another. */
   find(from: RefreshToken, token_hash: Buffer): RefreshToken | null {
     let at = from;
     for (let step = 0; step < MOST_STEPS; step++) {

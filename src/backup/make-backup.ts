@@ -1,6 +1,6 @@
 /**
  * Saves a whole machine while it runs: the database as of one snapshot, then the objects that its disks need, their base
- * images and the server's key.
+ * images and the secret key.
  *
  * It is consistent because objects never change, are durable before a row names them, and are not removed meanwhile
  * (`keepObjects`). The order: row, snapshot, copies, sync, manifest.

@@ -6,7 +6,7 @@
  *     objects.jsonl.zst        the objects that the disks need: a line each, {key, size_bytes, sha256 or null}
  *     objects/<key>            the objects, unless they are in a bucket that keeps them
  *     images/<image>/<name>/   the base images that the disks are based on
- *     secret-key               the server's key, unless left out: no disk is readable without it
+ *     secret-key               the secret key, unless left out: no disk is readable without it
  */
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';

@@ -27,6 +27,7 @@ import { PORT_COMMANDS } from './commands/port-commands.ts';
 import { REGISTER } from './commands/register-command.ts';
 import { RENAME } from './commands/rename-command.ts';
 import { SECRET_COMMANDS } from './commands/secret-commands.ts';
+import { SECRET_KEY_COMMANDS } from './commands/secret-key-commands.ts';
 import { SERVER_COMMANDS } from './commands/server-commands.ts';
 import { SERVICE_ACCOUNT_COMMANDS } from './commands/service-account-commands.ts';
 import { SESSION_COMMANDS } from './commands/session-commands.ts';
@@ -64,7 +65,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Diagnostics', commands: [DOCTOR, ...OPERATOR_COMMANDS, COMPLETION] },
   {
     title: 'On the server',
-    commands: [...SERVER_COMMANDS, ...DATA_COMMANDS, ...IMAGE_SERVER_COMMANDS],
+    commands: [...SERVER_COMMANDS, ...SECRET_KEY_COMMANDS, ...DATA_COMMANDS, ...IMAGE_SERVER_COMMANDS],
   },
 ];
 

@@ -29,12 +29,12 @@ const EXITS: Readonly<Record<string, number>> = {
 /** @throws CommandError for expected failures */
 export async function withDisks<T>(work: (context: DiskContext) => Promise<T>): Promise<T> {
   return withServer(async (server) => {
-    const { config, paths, secret_key } = server;
+    const { config, paths, root_key } = server;
     const kept = await keepObjects(server.db);
     try {
       const settings = { s3: config.s3, folder: paths.objects, log: createLog('cli', 'error') };
       const store = ownStore(knownMarks(server.db), await openStore(settings));
-      return await work({ ...server, store, disk_keys: diskKeys(secret_key, config.encryption), kept });
+      return await work({ ...server, store, disk_keys: diskKeys(root_key, config.encryption), kept });
     } catch (error) {
       if (error instanceof AppError)
         throw new CommandError(error.message, { exit_code: EXITS[error.code] ?? EXIT.failed });

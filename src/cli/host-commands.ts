@@ -121,12 +121,12 @@ export async function addHost(
   return `${composeJoinToken(token, cert)}\n`;
 }
 
-async function certificateOf({ config, db, secret_key }: ServerContext): Promise<string | Buffer> {
+async function certificateOf({ config, db, root_key }: ServerContext): Promise<string | Buffer> {
   if (config.hosts_listen === null)
     throw new CommandError(
       'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
     );
-  return (await hostsCertificate(db, secret_key)).cert;
+  return (await hostsCertificate(db, root_key)).cert;
 }
 
 /** Has the host replace its credential; with `join`, revokes it, and prints a token to join with anew. */

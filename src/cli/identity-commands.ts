@@ -16,13 +16,13 @@ interface LinkedUser {
   readonly email: string;
 }
 
-function contextOf({ config, secret_key, db, audit }: ServerContext): OidcContext {
+function contextOf({ config, root_key, db, audit }: ServerContext): OidcContext {
   const { oidc, public_url, quotas, signups } = config;
   if (oidc === null) {
     throw new CommandError('BERTH_OIDC_ISSUER is not set; give this command the settings of the server');
   }
   const provider = new OidcProvider({ ...oidc, redirect_uri: redirectUri(public_url) });
-  return { db, audit, quotas, signups, provider, identities: identitySealer(secret_key) };
+  return { db, audit, quotas, signups, provider, identities: identitySealer(root_key) };
 }
 
 /** Asks the provider about one account or all, without waiting for the hourly check. A line for each. */

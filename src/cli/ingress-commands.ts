@@ -30,7 +30,7 @@ export async function addIngress(server: ServerContext, name: string): Promise<s
     throw new CommandError(
       'BERTH_HOSTS_LISTEN is not set: set it to the address at which other machines reach this one',
     );
-  const { cert } = await hostsCertificate(db, server.secret_key);
+  const { cert } = await hostsCertificate(db, server.root_key);
   const token = newToken(INGRESS_PREFIX);
   await transaction(db, async (tx) => {
     const id = await insertIngress(tx, name, hashToken(token));

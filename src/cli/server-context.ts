@@ -4,7 +4,7 @@ import { AuditLog } from '../audit/append.ts';
 import type { Config } from '../config/config.ts';
 import { readEnv } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
-import { fitsKey } from '../control-planes/secret-key.ts';
+import { findRootKey } from '../control-planes/root-key.ts';
 import { MigrationError, refuseNewerDatabase } from '../db/migrate.ts';
 import { type Db, isUnavailable, openPool, type Tx } from '../db/pool.ts';
 import { readSecretKey } from '../launch/data-folder.ts';
@@ -21,8 +21,9 @@ export interface ServerContext {
   readonly config: Config;
   readonly paths: Paths;
   readonly database_url: string;
-  /** 32 bytes. */
+  /** It opens the root key, and is for nothing else. */
   readonly secret_key: Buffer;
+  readonly root_key: Buffer;
   readonly db: Db;
   readonly audit: AuditLog;
 }
@@ -55,14 +56,8 @@ async function requireDatabase(db: Db, database_url: string): Promise<void> {
   }
 }
 
-/**
- * @param any_key skips the check of the secret key, for the verification of the audit log, which reports a wrong key itself
- * @throws StartError when the settings or the secret key are wrong, CommandError when the database does not run
- */
-export async function withServer<T>(
-  work: (server: ServerContext) => Promise<T>,
-  { any_key = false } = {},
-): Promise<T> {
+/** @throws StartError when the settings or the secret key are wrong, CommandError when the database does not run */
+export async function withServer<T>(work: (server: ServerContext) => Promise<T>): Promise<T> {
   const config = configOrRefuse(readEnv(), process.cwd());
   const paths = pathsIn(config.data_dir);
   const database_url = await databaseUrl(config);
@@ -70,9 +65,14 @@ export async function withServer<T>(
   const db = openPool(database_url, () => undefined, 2);
   try {
     await requireDatabase(db, database_url);
-    const audit = new AuditLog(secret_key);
-    refuseWrongKey(any_key || (await fitsKey(db, secret_key)), config, paths);
-    return await work({ config, paths, database_url, secret_key, db, audit });
+    const found = await findRootKey(db, secret_key);
+    if (found === undefined)
+      throw new CommandError('Berth has never started on this database: start it once', {
+        exit_code: EXIT.state,
+      });
+    const root_key = refuseWrongKey(found, config, paths);
+    const audit = new AuditLog(root_key);
+    return await work({ config, paths, database_url, secret_key, root_key, db, audit });
   } finally {
     await db.destroy();
   }

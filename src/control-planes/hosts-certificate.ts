@@ -20,9 +20,9 @@ export interface HostsCertificate {
   readonly fingerprint: string;
 }
 
-/** Runs after the control plane has claimed the database for its key. */
-export async function hostsCertificate(tx: Tx, secret_key: Uint8Array): Promise<HostsCertificate> {
-  const sealer = new Sealer(secret_key, 'berth hosts certificate v1');
+/** Runs after a control plane has made the root key. */
+export async function hostsCertificate(tx: Tx, root_key: Uint8Array): Promise<HostsCertificate> {
+  const sealer = new Sealer(root_key, 'berth hosts certificate v1');
   let kept = await findHostsCertificate(tx);
   if (kept === null) {
     const { makeCertificate } = await import('./make-certificate.ts');

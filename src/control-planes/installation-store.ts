@@ -1,18 +1,35 @@
 import type { Tx } from '../db/pool.ts';
 
-/** Keeps the first value that is given, and returns the one that is kept. */
-export async function keepKeyCheck(tx: Tx, key_check: Buffer): Promise<Buffer> {
+/** The root key, each time sealed with another secret key. */
+export interface RootKeyCopies {
+  readonly root_key: Buffer;
+  /** Null: the secret key is not being replaced. */
+  readonly new_root_key: Buffer | null;
+}
+
+/** Of several that are made at the same time, the first stays. */
+export async function insertRootKey(tx: Tx, root_key: Buffer): Promise<void> {
   await tx
     .insertInto('installation')
-    .values({ key_check, hosts_certificate: null, hosts_key: null })
+    .values({ root_key, new_root_key: null, hosts_certificate: null, hosts_key: null })
     .onConflict((conflict) => conflict.column('only_one').doNothing())
     .execute();
-  return (await tx.selectFrom('installation').select('key_check').executeTakeFirstOrThrow()).key_check;
 }
 
 /** Undefined before the first start. */
-export async function findKeyCheck(tx: Tx): Promise<Buffer | undefined> {
-  return (await tx.selectFrom('installation').select('key_check').executeTakeFirst())?.key_check;
+export async function findRootKeyCopies(tx: Tx): Promise<RootKeyCopies | undefined> {
+  return rootKeyCopies(tx).executeTakeFirst();
+}
+
+/** The same, and no other transaction changes them meanwhile. */
+export async function lockRootKeyCopies(tx: Tx): Promise<RootKeyCopies | undefined> {
+  return rootKeyCopies(tx).forUpdate().executeTakeFirst();
+}
+
+const rootKeyCopies = (tx: Tx) => tx.selectFrom('installation').select(['root_key', 'new_root_key']);
+
+export async function updateRootKeyCopies(tx: Tx, copies: RootKeyCopies): Promise<void> {
+  await tx.updateTable('installation').set(copies).execute();
 }
 
 export interface KeptCertificate {

@@ -4,7 +4,7 @@
  *   caller ─▶ A: the call waits ── NOTIFY (host, A) ──▶ B, which has the host's poll, pulls it from A and hands it to the host
  *   host ─▶ any: answer or stream ── the call's id names A ──▶ A ─▶ caller
  *
- * A control plane proves itself to another by a token that is derived from the secret key and the other's id. Hints are kept
+ * A control plane proves itself to another by a token that is derived from the root key and the other's id. Hints are kept
  * until a pull finds nothing, so a host that comes to poll here a moment later gets the call, too.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto';
@@ -25,7 +25,7 @@ import { PeerClient } from './peer-client.ts';
 
 export interface PeersOptions {
   readonly membership: Membership;
-  readonly secret_key: Uint8Array;
+  readonly root_key: Uint8Array;
   readonly db: Db;
   readonly hub: NotifyHub;
   readonly log: Log;
@@ -40,7 +40,7 @@ export class Peers implements OtherControlPlanes {
 
   constructor(options: PeersOptions) {
     this.#options = options;
-    this.#key = deriveKey(options.secret_key, 'berth control planes v1');
+    this.#key = deriveKey(options.root_key, 'berth control planes v1');
   }
 
   get id(): string {

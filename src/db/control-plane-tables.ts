@@ -4,7 +4,8 @@ import type { Generated } from 'kysely';
 export interface ControlPlaneTables {
   installation: {
     only_one: Generated<boolean>;
-    key_check: Buffer;
+    root_key: Buffer;
+    new_root_key: Buffer | null;
     hosts_certificate: string | null;
     hosts_key: Buffer | null;
   };

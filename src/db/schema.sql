@@ -435,9 +435,10 @@ create table ingresses (
 
 create table installation (
   only_one boolean not null default true,
-  key_check bytea not null,
   hosts_certificate text,
   hosts_key bytea,
+  root_key bytea not null,
+  new_root_key bytea,
   constraint installation_pkey PRIMARY KEY (only_one),
   constraint installation_check CHECK (((hosts_certificate IS NULL) = (hosts_key IS NULL))),
   constraint installation_only_one_check CHECK (only_one)

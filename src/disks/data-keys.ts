@@ -1,5 +1,5 @@
 /**
- * The keys that encrypt disks. A data key is 32 random bytes, stored wrapped: sealed with a key derived from the server's
+ * The keys that encrypt disks. A data key is 32 random bytes, stored wrapped: sealed with a key derived from the root
  * key, bound to the instance and the key's id. When the last instance with a key is deleted, its objects are unreadable.
  *
  * An instance has one key for new disk objects, one for memory, and any number for reading. A fork copies the keys that its
@@ -37,8 +37,8 @@ export interface InstanceKeys {
   readonly keys: readonly (DataKey & { readonly use: KeyUse })[];
 }
 
-export function diskKeys(secret_key: Uint8Array, encryption: boolean): DiskKeys {
-  return { sealer: new Sealer(secret_key, 'berth data keys v1'), encryption };
+export function diskKeys(root_key: Uint8Array, encryption: boolean): DiskKeys {
+  return { sealer: new Sealer(root_key, 'berth data keys v1'), encryption };
 }
 
 /** Gives a new instance its keys, even if encryption is off, so that it can be switched on at any time. */
@@ -150,9 +150,7 @@ function wrap(sealer: Sealer, instance_id: InstanceId, { key_id, key }: DataKey)
 function unwrap(sealer: Sealer, instance_id: InstanceId, key_id: string, wrapped: Buffer): Buffer {
   const opened = sealer.open(wrapped, boundTo(instance_id, key_id));
   if (opened === null) {
-    throw new Error(
-      `the data key ${key_id} of ${instance_id} does not open: BERTH_SECRET_KEY is not the one that it was wrapped with`,
-    );
+    throw new Error(`the data key ${key_id} of ${instance_id} does not open with the root key`);
   }
   return Buffer.from(opened, 'base64');
 }

@@ -141,7 +141,7 @@ function addressOf(context: AppContext): (request: IncomingMessage) => string {
 }
 
 function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots: StreamSlots): void {
-  const cursors = new CursorSealer(context.secret_key);
+  const cursors = new CursorSealer(context.root_key);
   const streams = new EventStreams(app, context, slots);
   registerHealth(app, context);
   registerAuth(app, context, limits);

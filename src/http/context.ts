@@ -23,8 +23,8 @@ export interface AppContext {
   /** Calls to hosts that a caller waits for. */
   readonly host_calls: HostCalls;
   readonly log: Log;
-  /** 32 bytes; purpose-bound keys are derived from it. */
-  readonly secret_key: Buffer;
+  /** 32 bytes, from which a key for each purpose is derived (control-planes/root-key.ts). */
+  readonly root_key: Buffer;
   readonly audit: AuditLog;
   /** Seals the stored responses of Idempotency-Keys. */
   readonly idempotency: Sealer;

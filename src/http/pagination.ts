@@ -19,8 +19,8 @@ export class CursorSealer {
   readonly #sealer: Sealer;
   readonly #now: () => number;
 
-  constructor(secret_key: Buffer, now: () => number = Date.now) {
-    this.#sealer = new Sealer(secret_key, 'berth cursor v1');
+  constructor(root_key: Buffer, now: () => number = Date.now) {
+    this.#sealer = new Sealer(root_key, 'berth cursor v1');
     this.#now = now;
   }
 

@@ -1,8 +1,8 @@
 /**
  * Idempotency keys. One transaction claims the key, does the work and stores the response, so a request happened with its
  * response, or did not happen. While a request runs, others with its key fail at once (an advisory lock of the
- * transaction, never a wait); later ones get its response. Only successes are stored, for a day, sealed under the
- * server's key.
+ * transaction, never a wait); later ones get its response. Only successes are stored, for a day, sealed under a
+ * key of the server.
  */
 import { createHash } from 'node:crypto';
 import type { Tx } from '../db/pool.ts';
@@ -30,7 +30,7 @@ async function storedResponse(tx: Tx, sealer: Sealer, wanted: Claim): Promise<St
   if (!found) return null;
   if (!found.fingerprint.equals(wanted.fingerprint)) throw new AppError('IDEMPOTENCY_KEY_REUSED');
   const text = sealer.open(found.response, nameOf(wanted));
-  if (text === null) throw new Error('a stored response does not open: the secret key has changed');
+  if (text === null) throw new Error('a stored response does not open with the root key');
   return { status: found.status, body: JSON.parse(text) as unknown };
 }
 

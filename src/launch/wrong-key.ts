@@ -2,16 +2,16 @@ import type { Config } from '../config/config.ts';
 import type { Paths } from '../config/paths.ts';
 import { StartError } from './start-error.ts';
 
-/** `fits`: whether the database is this key's (`control-planes/secret-key.ts`). @throws StartError */
+/** `root_key`: null: the secret key does not open it (`control-planes/root-key.ts`). @throws StartError */
 export function refuseWrongKey(
-  fits: boolean,
+  root_key: Buffer | null,
   given: Pick<Config, 'secret_key'>,
   paths: Pick<Paths, 'secret_key'>,
-): void {
-  if (fits) return;
+): Buffer {
+  if (root_key !== null) return root_key;
   const [which, remedy] =
     given.secret_key === null
-      ? [paths.secret_key, 'restore that file from a backup, or set BERTH_SECRET_KEY']
-      : ['BERTH_SECRET_KEY', `set the one used so far, or unset it if that is in ${paths.secret_key}`];
-  throw new StartError(`${which}: is not the key that this database was made with; ${remedy}`, 2);
+      ? [paths.secret_key, 'put the right one there, from a backup, or set BERTH_SECRET_KEY']
+      : ['BERTH_SECRET_KEY', `set the right one, or unset it if that is in ${paths.secret_key}`];
+  throw new StartError(`${which}: is not the key of this database; ${remedy}`, 2);
 }

@@ -1,5 +1,5 @@
 /**
- * Seals small values with AES-256-GCM, under a key per purpose that is derived from the server's key by HKDF-SHA-256 (RFC 5869).
+ * Seals small values with AES-256-GCM, under a key per purpose that is derived from the root key by HKDF-SHA-256 (RFC 5869).
  * Layout: 12 bytes nonce, ciphertext, 16 bytes tag.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
@@ -8,15 +8,15 @@ const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 
 /** 32 bytes for one purpose; `purpose` names it and never changes. */
-export function deriveKey(secret_key: Uint8Array, purpose: string): Buffer {
-  return Buffer.from(hkdfSync('sha256', secret_key, '', purpose, 32));
+export function deriveKey(root_key: Uint8Array, purpose: string): Buffer {
+  return Buffer.from(hkdfSync('sha256', root_key, '', purpose, 32));
 }
 
 export class Sealer {
   readonly #key: Buffer;
 
-  constructor(secret_key: Uint8Array, purpose: string) {
-    this.#key = deriveKey(secret_key, purpose);
+  constructor(root_key: Uint8Array, purpose: string) {
+    this.#key = deriveKey(root_key, purpose);
   }
 
   /** Opening it requires the same `bound_to`. */

@@ -75,7 +75,7 @@ export class Mailbox {
     afterCommit(tx, posted.notify);
   }
 
-  /** null if it was sealed with another server key. */
+  /** null if it was sealed under another root key. */
   open(id: MailId, sealed: Buffer): Letter | null {
     const text = this.#sealer.open(sealed, id);
     return text === null ? null : (JSON.parse(text) as Letter);

@@ -18,7 +18,7 @@ import { weakSettings } from '../config/weak-settings.ts';
 import { type HostsCertificate, hostsCertificate } from '../control-planes/hosts-certificate.ts';
 import { Membership } from '../control-planes/membership.ts';
 import { Peers } from '../control-planes/peers.ts';
-import { claimForKey } from '../control-planes/secret-key.ts';
+import { claimRootKey } from '../control-planes/root-key.ts';
 import { MigrationError, migrate, requireMigrated } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool, transaction } from '../db/pool.ts';
@@ -87,7 +87,7 @@ export async function runControlPlane({
     throw new StartError('DATABASE_URL: is not set; the control plane needs a database');
   await refuseUnlessUpToDate(database_url, migrates);
   const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
-  refuseWrongKey(await claimForKey(db, secret_key), config, paths);
+  const root_key = refuseWrongKey(await claimRootKey(db, secret_key), config, paths);
   const hub = new NotifyHub(database_url, log);
   const objects = await openStore({ s3: config.s3, folder: paths.objects, log });
   const store = ownStore(knownMarks(db), objects);
@@ -96,10 +96,10 @@ export async function runControlPlane({
   await addLocalHost(db, paths);
   const { smtp_url, admin } = config;
   const deliver = createDeliver({ smtp_url, folder: paths.mail, from: admin.email });
-  const certificate = config.hosts_listen && (await hostsCertificate(db, secret_key));
+  const certificate = config.hosts_listen && (await hostsCertificate(db, root_key));
   const membership = new Membership(placeOf(config, certificate), { db, log });
-  const peers = new Peers({ membership, secret_key, db, hub, log });
-  const base = await appContext(config, secret_key, { db, hub, log, host_calls: new HostCalls(peers) });
+  const peers = new Peers({ membership, root_key, db, hub, log });
+  const base = await appContext(config, root_key, { db, hub, log, host_calls: new HostCalls(peers) });
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
   await transaction(db, (tx) => offerAddresses(tx, context.ssh));
@@ -201,25 +201,25 @@ async function ensureAdministrator(db: Db, config: Config, paths: Paths, say: Sa
 
 async function appContext(
   config: Config,
-  secret_key: Buffer,
+  root_key: Buffer,
   parts: Pick<AppContext, 'db' | 'hub' | 'log' | 'host_calls'>,
 ): Promise<AppContext> {
   const { tls, ssh } = config;
   return {
     ...parts,
-    secret_key,
-    audit: new AuditLog(secret_key),
-    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
-    factors: new Sealer(secret_key, 'berth factors v1'),
-    secrets: secretSealer(secret_key),
-    disk_keys: diskKeys(secret_key, config.encryption),
-    mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),
+    root_key,
+    audit: new AuditLog(root_key),
+    idempotency: new Sealer(root_key, 'berth idempotency v1'),
+    factors: new Sealer(root_key, 'berth factors v1'),
+    secrets: secretSealer(root_key),
+    disk_keys: diskKeys(root_key, config.encryption),
+    mailbox: new Mailbox(new Sealer(root_key, 'berth mails v1')),
     webhooks: {
       outbound: new Outbound({ allow_cidrs: config.webhook_allow_cidrs }),
-      secrets: new Sealer(secret_key, 'berth webhooks v1'),
+      secrets: new Sealer(root_key, 'berth webhooks v1'),
     },
     signups: config.signups,
-    oidc: oidcOf(config, secret_key),
+    oidc: oidcOf(config, root_key),
     password_login: config.password_login,
     quotas: config.quotas,
     rate_limits: config.rate_limits,
@@ -241,12 +241,12 @@ async function appContext(
   };
 }
 
-function oidcOf({ oidc, public_url }: Config, secret_key: Buffer): AppContext['oidc'] {
+function oidcOf({ oidc, public_url }: Config, root_key: Buffer): AppContext['oidc'] {
   if (oidc === null) return null;
   return {
     provider: new OidcProvider({ ...oidc, redirect_uri: redirectUri(public_url) }),
-    flows: new Flows(secret_key),
-    identities: identitySealer(secret_key),
+    flows: new Flows(root_key),
+    identities: identitySealer(root_key),
   };
 }
 

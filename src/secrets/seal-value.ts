@@ -2,8 +2,8 @@
 import type { InstanceId } from '../lib/ids.ts';
 import { Sealer } from '../lib/seal.ts';
 
-export function secretSealer(secret_key: Uint8Array): Sealer {
-  return new Sealer(secret_key, 'berth secrets v1');
+export function secretSealer(root_key: Uint8Array): Sealer {
+  return new Sealer(root_key, 'berth secrets v1');
 }
 
 const boundTo = (instance_id: InstanceId, name: string) => JSON.stringify([instance_id, name]);

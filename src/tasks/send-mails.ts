@@ -95,7 +95,7 @@ async function deliverIfNeeded(
 ): Promise<Letter | null> {
   if (good_for_ms <= 0) throw new Error('it has expired');
   const letter = mailbox.open(id, sealed);
-  if (!letter) throw new Error('it cannot be opened: the secret key has changed');
+  if (!letter) throw new Error('it does not open with the root key');
   const { to, subject, text, token } = letter;
   if (token !== undefined && !(await isTokenGood(db, Buffer.from(token, 'hex')))) {
     log.info({ mail_id: id }, 'a mail is not sent: its token is no longer valid');

@@ -16,7 +16,7 @@ export function targetOf({ id, url, secret, previous_secret }: Receiver, secrets
   const keys = [secret, previous_secret].flatMap((sealed) => {
     if (sealed === null) return [];
     const plain = secrets.open(sealed, id);
-    if (plain === null) throw new Error('a webhook secret does not open: the secret key has changed');
+    if (plain === null) throw new Error('a webhook secret does not open with the root key');
     return [signingKey(plain)];
   });
   return { address: url, url: URL.parse(url) ?? '', keys };

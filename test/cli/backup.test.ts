@@ -43,7 +43,7 @@ after(async () => {
 });
 await makeDataFolder(paths);
 await ensureSecrets(paths, null, false);
-await writeFile(paths.secret_key, `${api.context.secret_key.toString('hex')}\n`);
+await writeFile(paths.secret_key, `${api.secret_key.toString('hex')}\n`);
 const store = await FolderStore.open(paths.objects);
 const model = { api, owner, store, pool };
 const image = await writeHostImage(join(paths.debian_12, 'one'), 'debian-12', BASE);
@@ -117,7 +117,7 @@ describe('berth backup and restore-backup', () => {
     let seen: { at: string | null }[] = [];
     const made = await makeBackup({
       ...{ folder: saved, db: api.db, database_url: api.database.url, paths, store, with_key: true },
-      ...{ secret_key: api.context.secret_key, signal: new AbortController().signal },
+      ...{ secret_key: api.secret_key, signal: new AbortController().signal },
       onProgress: () => undefined,
       afterDatabase: async () => {
         before = await rowsOf(api.database.url);

@@ -56,7 +56,7 @@ const SETTINGS = {
   PATH: process.env['PATH'] ?? '',
   BERTH_DATA_DIR: data_dir,
   DATABASE_URL: api.database.url,
-  BERTH_SECRET_KEY: api.context.secret_key.toString('hex'),
+  BERTH_SECRET_KEY: api.secret_key.toString('hex'),
 };
 interface Ran {
   readonly code: number;

@@ -284,7 +284,7 @@ test('another secret key than the database was filled with is refused: no entry,
   const made = join(data_dir, 'backup');
   const given = await berthWith({ ...settings, BERTH_SECRET_KEY: '0'.repeat(64) }, ['backup', made]);
   assert.deepEqual([given.code, existsSync(made)], [2, false], given.err);
-  assert.match(given.err, /BERTH_SECRET_KEY: is not the key that this database was made with/);
+  assert.match(given.err, /BERTH_SECRET_KEY: is not the key of this database; set the right one/);
   // One that a start without the setting has made.
   const env = { BERTH_DATA_DIR: data_dir, DATABASE_URL: api.database.url };
   const found = await berthWith(env, ['org', 'quota', who.org_id, '--instances', '1']);

@@ -1,5 +1,6 @@
 /** `berth doctor` shows weak settings, and only to users who can read the server's data folder. */
 import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,6 +12,8 @@ import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { weakSettings } from '../../src/config/weak-settings.ts';
 import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
+import { addSecretKey, forgetSecretKey } from '../../src/control-planes/root-key.ts';
+import { transaction } from '../../src/db/pool.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { ensureSecrets, makeDataFolder, writeSecret } from '../../src/launch/data-folder.ts';
@@ -110,6 +113,18 @@ describe('on its machine', () => {
     assert.deepEqual(await checks(), ['weaknesses']);
   });
 
+  test('a secret key that is replaced, but not forgotten yet, is one', async () => {
+    const { checks, cli } = await serverWith(SOUND);
+    const added = randomBytes(32);
+    await transaction(api.db, (tx) => addSecretKey(tx, api.secret_key, added));
+    assert.match(
+      (await cli.run(['doctor'])).out,
+      /^! {3}secret key +two open the database: .*\n +next: berth secret-key forget-old/m,
+    );
+    await transaction(api.db, (tx) => forgetSecretKey(tx, api.secret_key, 'new'));
+    assert.deepEqual(await checks(), ['weaknesses']);
+  });
+
   test('of another server than the one that is asked about none is told', async () => {
     const { checks, cli } = await serverWith({ BERTH_SIGNUPS: 'open' }, 'http://127.0.0.1:1');
     assert.deepEqual(await checks(), ['weaknesses']);
@@ -132,7 +147,7 @@ test('without the data folder that is said, and nobody is told without the hostâ
 
 test('hosts on other machines are not told', async () => {
   await serverWith(SOUND);
-  const tls = await hostsCertificate(api.db, api.context.secret_key);
+  const tls = await hostsCertificate(api.db, api.context.root_key);
   const token = 'far-token';
   const far_id = await upsertHost(api.db, 'far', hashToken(token));
   await api.db.updateTable('hosts').set({ remote: true }).where('id', '=', far_id).execute();

@@ -42,9 +42,9 @@ const FLEET = { BERTH_HOSTS_LISTEN: '0.0.0.0:7500', BERTH_S3_BUCKET: 'berth' };
 function onServer(settings: Record<string, string> = FLEET): ServerContext {
   const parsed = parseConfig({ BERTH_DATA_DIR: data_dir, ...settings }, '/');
   assert(parsed.ok);
-  const { database, db, context } = api;
-  const { secret_key, audit } = context;
-  return { config: parsed.config, paths, database_url: database.url, secret_key, db, audit };
+  const { database, db, secret_key, context } = api;
+  const { root_key, audit } = context;
+  return { config: parsed.config, paths, database_url: database.url, secret_key, root_key, db, audit };
 }
 let origin: string;
 let token: string;
@@ -54,8 +54,8 @@ let far: ScriptedAgent;
 before(async () => {
   await makeDataFolder(paths);
   await ensureSecrets(paths, null, false);
-  const tls = await hostsCertificate(api.db, api.context.secret_key);
-  assert.deepEqual(await hostsCertificate(api.db, api.context.secret_key), tls, 'made once');
+  const tls = await hostsCertificate(api.db, api.context.root_key);
+  assert.deepEqual(await hostsCertificate(api.db, api.context.root_key), tls, 'made once');
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000 }, tls);
   origin = await app.listen({ host: '127.0.0.1', port: 0 });
   api.beforeClose(async () => {

@@ -8,7 +8,6 @@ import { after, before, test } from 'node:test';
 import { joinStreams } from '../../src/agent-api/join-streams.ts';
 import { composeJoinToken } from '../../src/agent-api/join-token.ts';
 import { hashToken, INGRESS_PREFIX, newToken } from '../../src/auth/tokens.ts';
-import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
 import { insertIngress } from '../../src/hosts/ingress-store.ts';
 import { type ControlPlaneProcess, FleetLab, untilKnown } from '../support/fleet-lab.ts';
 import { ownPort } from '../support/own-ports.ts';
@@ -35,9 +34,8 @@ before(async () => {
   await lab.running(b, agent, 'first');
   const token = newToken(INGRESS_PREFIX);
   assert(await insertIngress(lab.database.db, 'front', hashToken(token)));
-  const { cert } = await hostsCertificate(lab.database.db, lab.secret_key);
   const token_path = join(lab.folder, 'ingress-token');
-  writeFileSync(token_path, composeJoinToken(token, cert), { mode: 0o600 });
+  writeFileSync(token_path, composeJoinToken(token, await lab.certificate()), { mode: 0o600 });
   const settings = {
     PATH: process.env['PATH'] ?? '',
     BERTH_DATA_DIR: join(lab.folder, 'ingress'),

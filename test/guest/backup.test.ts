@@ -1,6 +1,6 @@
 /** A machine is backed up while it runs, lost, and restored; a disk is exported and imported as a file. One story. */
 import assert from 'node:assert/strict';
-import { mkdtemp, readFile, rm, stat } from 'node:fs/promises';
+import { mkdtemp, readFile, rename, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -32,8 +32,19 @@ describe('backup', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     await rm(folder, { recursive: true, force: true });
   });
 
-  test('is made of a running machine, and says that it contains the secret key', async () => {
+  test('the secret key is replaced while a VM runs, without a restart: what follows is with the new one', async () => {
     guest = await GuestInstance.running(berth, 'kept');
+    const { secret_key } = berth.paths;
+    const file = join(folder, 'new-key');
+    const said = await done('secret-key', 'rotate', file);
+    assert.ok(said.includes(`Next: mv ${file} ${secret_key} && berth secret-key forget-old\n`), said);
+    const [old, made] = [await readFile(secret_key, 'utf8'), await readFile(file, 'utf8')];
+    assert.notEqual(made, old);
+    await rename(file, secret_key);
+    await done('secret-key', 'forget-old');
+  });
+
+  test('is made of a running machine, and says that it contains the secret key', async () => {
     await guest.sh('head -c 3000000 /dev/urandom > /srv/file; sync');
     sum = await guest.sh('sha256sum /srv/file');
     await guest.flush();

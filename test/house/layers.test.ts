@@ -157,6 +157,7 @@ test('commands for users speak HTTP through the client only; only commands on th
       'found-host',
       'ingress-commands',
       'database-commands',
+      'secret-key-commands',
       'server-context',
     ],
     ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands', 'qemu-img'],

@@ -227,7 +227,7 @@ test('every organisation is listed with its quotas and its use, newest first, pa
 });
 
 test('no answer has a credential, a hash of one, or the secret key', async () => {
-  const secrets = [api.host_token, operator.session, api.context.secret_key.toString('hex')];
+  const secrets = [api.host_token, operator.session, api.context.root_key.toString('hex')];
   for (const path of ROUTES) {
     const text = JSON.stringify(await get(path));
     for (const secret of secrets) assert.ok(!text.includes(secret), path);

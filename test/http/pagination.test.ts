@@ -128,7 +128,7 @@ test('a cursor of a filtered list is refused with another filter', async () => {
 test('a cursor is valid for three days and reveals nothing', async () => {
   const who = await api.person();
   let now_ms = Date.now();
-  const sealer = new CursorSealer(api.context.secret_key, () => now_ms);
+  const sealer = new CursorSealer(api.context.root_key, () => now_ms);
   const principal = {
     credential: { kind: 'session', id: who.session_id, user_id: who.user_id, email_confirmed: true },
     org_id: who.org_id,

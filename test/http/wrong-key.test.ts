@@ -1,9 +1,9 @@
-/** A control plane starts with the key that its database was first used with, and with no other. */
+/** A control plane starts with the secret key of its database, and with no other. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
 import { hashToken } from '../../src/auth/tokens.ts';
-import { claimForKey, fitsKey } from '../../src/control-planes/secret-key.ts';
+import { claimRootKey, findRootKey } from '../../src/control-planes/root-key.ts';
 import { HostTakenError, recordHeartbeat, upsertHost } from '../../src/hosts/store.ts';
 import { refuseWrongKey } from '../../src/launch/wrong-key.ts';
 import { startDatabase } from '../support/database.ts';
@@ -15,33 +15,34 @@ const { db } = database;
 const FILE = { secret_key: '/data/secrets/secret-key' };
 const [first, another] = [randomBytes(32), randomBytes(32)];
 
-async function start(key: Buffer, given: Buffer | null): Promise<void> {
-  refuseWrongKey(await claimForKey(db, key), { secret_key: given }, FILE);
+async function start(key: Buffer, given: Buffer | null): Promise<Buffer> {
+  return refuseWrongKey(await claimRootKey(db, key), { secret_key: given }, FILE);
 }
 
 test('commands on the server do not decide whose an empty database is', async () => {
-  assert.equal(await fitsKey(db, another), true);
-  assert.equal(await fitsKey(db, first), true);
+  assert.equal(await findRootKey(db, another), undefined);
+  assert.deepEqual(await db.selectFrom('installation').selectAll().execute(), []);
 });
 
 test('of two control planes that start at once on an empty database, one key stays', async () => {
-  const kept = await Promise.all([claimForKey(db, first), claimForKey(db, another)]);
-  assert.deepEqual([...kept].sort(), [false, true]);
+  const opened = await Promise.all([claimRootKey(db, first), claimRootKey(db, another)]);
+  assert.equal(opened.filter((root_key) => root_key === null).length, 1);
   await db.deleteFrom('installation').execute();
 });
 
 test('another key is refused although nothing is stored yet, and by commands on the server too', async () => {
-  await start(first, null);
-  await start(first, first);
+  const root_key = await start(first, null);
+  assert.equal(root_key.length, 32);
+  assert.deepEqual(await start(first, first), root_key, 'made once');
   await assert.rejects(
     start(another, another),
     /^StartError: BERTH_SECRET_KEY: is not the key .*, or unset it/,
   );
   await assert.rejects(start(another, null), {
-    message: `${FILE.secret_key}: is not the key that this database was made with; restore that file from a backup, or set BERTH_SECRET_KEY`,
+    message: `${FILE.secret_key}: is not the key of this database; put the right one there, from a backup, or set BERTH_SECRET_KEY`,
     exit_code: 2,
   });
-  assert.deepEqual([await fitsKey(db, first), await fitsKey(db, another)], [true, false]);
+  assert.deepEqual([await findRootKey(db, first), await findRootKey(db, another)], [root_key, null]);
 });
 
 test("a second machine does not take the first one's host while that is connected", async () => {

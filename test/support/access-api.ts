@@ -81,8 +81,8 @@ export async function accessApiForFile(
   const database = await startDatabase();
   const log = createLog('test', 'silent');
   const pool = openPool(database.url, () => undefined);
-  const secret_key = randomBytes(32);
-  const audit = new AuditLog(secret_key);
+  const root_key = randomBytes(32);
+  const audit = new AuditLog(root_key);
   const mailbox = new RecordingMailbox();
   const hub = new NotifyHub(database.url, log);
   const outbound = new Outbound({ allow_cidrs: LOOPBACK });
@@ -91,15 +91,15 @@ export async function accessApiForFile(
     hub,
     host_calls: new HostCalls(),
     log,
-    secret_key,
+    root_key,
     audit,
-    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
-    factors: new Sealer(secret_key, 'berth factors v1'),
-    secrets: secretSealer(secret_key),
-    disk_keys: diskKeys(secret_key, true),
+    idempotency: new Sealer(root_key, 'berth idempotency v1'),
+    factors: new Sealer(root_key, 'berth factors v1'),
+    secrets: secretSealer(root_key),
+    disk_keys: diskKeys(root_key, true),
     webhooks: {
       outbound,
-      secrets: new Sealer(secret_key, 'berth webhooks v1'),
+      secrets: new Sealer(root_key, 'berth webhooks v1'),
     },
     mailbox,
     signups: 'closed',

@@ -11,7 +11,7 @@ import { Agent } from 'undici';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { AuditLog } from '../../src/audit/append.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
-import { claimForKey } from '../../src/control-planes/secret-key.ts';
+import { claimRootKey } from '../../src/control-planes/root-key.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool, transaction } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
@@ -49,6 +49,8 @@ export interface TestApi {
   readonly hub: NotifyHub;
   readonly origin: string;
   readonly internal_origin: string;
+  /** For commands on the server. */
+  readonly secret_key: Buffer;
   readonly host_id: HostId;
   readonly host_token: string;
   readonly agent: ScriptedAgent;
@@ -109,7 +111,8 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const { db, hub } = context;
   const host_token = randomBytes(32).toString('hex');
   const ingress_token = randomBytes(32).toString('hex');
-  await claimForKey(database.db, context.secret_key);
+  const secret_key = randomBytes(32);
+  await claimRootKey(database.db, secret_key, context.root_key);
   const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
   await upsertLocalIngress(database.db, 'local', hashToken(ingress_token), host_id);
   await transaction(database.db, (tx) => offerAddresses(tx, context.ssh));
@@ -133,6 +136,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     hub,
     origin,
     internal_origin,
+    secret_key,
     host_id,
     host_token,
     ingress_token,
@@ -169,21 +173,21 @@ function contextOf(
   options: ApiOptions,
 ): AppContext & { hub: NotifyHub } {
   const log = createLog('test', 'silent');
-  const secret_key = randomBytes(32);
+  const root_key = randomBytes(32);
   return {
     db: openPool(database_url, () => undefined),
     hub: new NotifyHub(database_url, log),
     host_calls: new HostCalls(),
     log,
-    secret_key,
-    audit: new AuditLog(secret_key),
-    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
-    factors: new Sealer(secret_key, 'berth factors v1'),
-    secrets: secretSealer(secret_key),
-    disk_keys: diskKeys(secret_key, true),
+    root_key,
+    audit: new AuditLog(root_key),
+    idempotency: new Sealer(root_key, 'berth idempotency v1'),
+    factors: new Sealer(root_key, 'berth factors v1'),
+    secrets: secretSealer(root_key),
+    disk_keys: diskKeys(root_key, true),
     webhooks: {
       outbound: new Outbound({ allow_cidrs: LOOPBACK }),
-      secrets: new Sealer(secret_key, 'berth webhooks v1'),
+      secrets: new Sealer(root_key, 'berth webhooks v1'),
     },
     mailbox,
     signups: 'closed',

@@ -14,6 +14,7 @@ import { composeJoinToken, parseJoinToken } from '../../src/agent-api/join-token
 import { hashToken } from '../../src/auth/tokens.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
+import { findRootKey } from '../../src/control-planes/root-key.ts';
 import { useJoinToken } from '../../src/hosts/credential-store.ts';
 import { insertRemoteHost } from '../../src/hosts/fleet-store.ts';
 import { makeDataFolder } from '../../src/launch/data-folder.ts';
@@ -138,8 +139,14 @@ export class FleetLab {
     const join_hash = randomBytes(32);
     assert(await insertRemoteHost(db, name, join_hash, capacity));
     assert(await useJoinToken(db, join_hash, hashToken(token)));
-    const { cert } = await hostsCertificate(db, this.secret_key);
-    return composeJoinToken(token, cert);
+    return composeJoinToken(token, await this.certificate());
+  }
+
+  /** What hosts and ingresses pin, in PEM. */
+  async certificate(): Promise<string> {
+    const { db } = this.database;
+    const root_key = (await findRootKey(db, this.secret_key)) ?? assert.fail('the root key does not open');
+    return (await hostsCertificate(db, root_key)).cert;
   }
 
   /** A VM that runs at the host. */

@@ -75,20 +75,20 @@ export async function mfaAppForFile(): Promise<MfaApp> {
   const mailbox = new RecordingMailbox();
   const logged: string[] = [];
   const log = pino({ level: 'info' }, { write: (line) => noteLine(logged, line) });
-  const secret_key = randomBytes(32);
+  const root_key = randomBytes(32);
   const outbound = new Outbound({ allow_cidrs: [] });
   const context: MfaApp['context'] = {
     db,
     hub: new NotifyHub(database.url, log),
     host_calls: new HostCalls(),
     log,
-    secret_key,
-    audit: new AuditLog(secret_key),
-    idempotency: new Sealer(secret_key, 'test idempotency'),
-    factors: new Sealer(secret_key, 'test factors'),
-    secrets: new Sealer(secret_key, 'test secrets'),
-    disk_keys: diskKeys(secret_key, true),
-    webhooks: { outbound, secrets: new Sealer(secret_key, 'test webhooks') },
+    root_key,
+    audit: new AuditLog(root_key),
+    idempotency: new Sealer(root_key, 'test idempotency'),
+    factors: new Sealer(root_key, 'test factors'),
+    secrets: new Sealer(root_key, 'test secrets'),
+    disk_keys: diskKeys(root_key, true),
+    webhooks: { outbound, secrets: new Sealer(root_key, 'test webhooks') },
     mailbox,
     signups: 'closed',
     oidc: null,

@@ -159,17 +159,17 @@ export function oidcContext(
   provider: Pick<TestProvider, 'issuer' | 'client_id' | 'client_secret'>,
   public_url: string,
   groups: ProviderSettings['groups'] = [],
-  secret_key = randomBytes(32),
-): Pick<AppContext, 'oidc' | 'public_url' | 'secret_key'> {
+  root_key = randomBytes(32),
+): Pick<AppContext, 'oidc' | 'public_url' | 'root_key'> {
   const { issuer, client_id, client_secret } = provider;
   const settings = { issuer, client_id, client_secret, groups, redirect_uri: redirectUri(public_url) };
   return {
     public_url,
-    secret_key,
+    root_key,
     oidc: {
       provider: new OidcProvider(settings),
-      flows: new Flows(secret_key),
-      identities: identitySealer(secret_key),
+      flows: new Flows(root_key),
+      identities: identitySealer(root_key),
     },
   };
 }

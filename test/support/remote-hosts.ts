@@ -53,7 +53,7 @@ export async function listenToRemoteHosts(
   const paths = pathsIn(data_dir);
   await makeDataFolder(paths);
   await ensureSecrets(paths, null, false);
-  const tls = await hostsCertificate(api.db, api.context.secret_key);
+  const tls = await hostsCertificate(api.db, api.context.root_key);
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000, ...more }, tls);
   const origin = await app.listen({ host: '127.0.0.1', port: 0 });
   api.beforeClose(async () => {
@@ -62,9 +62,17 @@ export async function listenToRemoteHosts(
   });
   const parsed = parseConfig({ BERTH_DATA_DIR: data_dir, ...FLEET }, '/');
   assert(parsed.ok);
-  const { secret_key, audit } = api.context;
-  const { database, db } = api;
-  const server = { config: parsed.config, paths, database_url: database.url, secret_key, db, audit };
+  const { root_key, audit } = api.context;
+  const { database, db, secret_key } = api;
+  const server = {
+    config: parsed.config,
+    paths,
+    database_url: database.url,
+    secret_key,
+    root_key,
+    db,
+    audit,
+  };
   return {
     ...{ origin, cert: tls.cert, server },
     join: async (name, capacity) => {

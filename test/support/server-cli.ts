@@ -47,7 +47,7 @@ export async function serverCliForFile(api: TestApi): Promise<ServerCli> {
   const settings = {
     BERTH_DATA_DIR: data_dir,
     DATABASE_URL: api.database.url,
-    BERTH_SECRET_KEY: api.context.secret_key.toString('hex'),
+    BERTH_SECRET_KEY: api.secret_key.toString('hex'),
   };
   const berth = (...args: string[]) => berthWith(settings, args);
   const done = async (...args: string[]) => {

@@ -23,13 +23,13 @@ import { descriptor, takeAnswered, userHandle, verifyAssertion } from './webauth
 /** The options for `navigator.credentials.get()`. @throws AppError CONFLICT where WebAuthn cannot work */
 export async function passkeyOptions(
   db: Db,
-  context: MfaContext & { readonly secret_key: Uint8Array },
+  context: MfaContext & { readonly root_key: Uint8Array },
   email: string | null,
 ): Promise<PublicKeyCredentialRequestOptionsJSON> {
   const { id } = requireRelyingParty(context.public_url);
   const email_key = email?.toLowerCase() ?? null;
   const own = email_key === null ? [] : await findCredentialsByEmail(db, email_key);
-  const decoys = email_key === null ? [] : decoyCredentials(context.secret_key, email_key);
+  const decoys = email_key === null ? [] : decoyCredentials(context.root_key, email_key);
   const named = own.length > 0 ? own.map(({ credential }) => credential) : decoys;
   const { generateAuthenticationOptions } = await import('@simplewebauthn/server');
   const options = await generateAuthenticationOptions({
@@ -53,10 +53,10 @@ const DECOYS = [
 
 /** One; two for one address in four. */
 function decoyCredentials(
-  secret_key: Uint8Array,
+  root_key: Uint8Array,
   email_key: string,
 ): Pick<StoredCredential, 'id' | 'transports'>[] {
-  const key = deriveKey(secret_key, 'berth passkey decoys v1');
+  const key = deriveKey(root_key, 'berth passkey decoys v1');
   const made = (text: string) => createHmac('sha512', key).update(text).digest();
   const count = made(`count ${email_key}`).readUInt8(0) % 4 === 0 ? 2 : 1;
   return Array.from({ length: count }, (_, n) => {

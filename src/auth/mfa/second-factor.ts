@@ -70,6 +70,6 @@ async function useCode(
 /** The TOTP secret of a factor, base32. */
 export function openSecret(context: Pick<MfaContext, 'factors'>, id: MfaFactorId, sealed: Buffer): string {
   const secret = context.factors.open(sealed, id);
-  if (secret === null) throw new Error(`${id}: its secret does not open: the secret key has changed`);
+  if (secret === null) throw new Error(`${id}: its secret does not open with the root key`);
   return secret;
 }

@@ -1,6 +1,6 @@
 /**
- * One way of a browser to the provider and back. What it must remember is in a cookie, encrypted and authenticated with the
- * server's key, so that only the browser that has begun can come back, and the server stores nothing.
+ * One way of a browser to the provider and back. What it must remember is in a cookie, encrypted and authenticated with a
+ * key of the server, so that only the browser that has begun can come back, and the server stores nothing.
  */
 import { randomBytes } from 'node:crypto';
 import type { SessionId, UserId } from '../../lib/ids.ts';
@@ -28,8 +28,8 @@ export function newFlow(sudo: Flow['sudo'], return_to: string): Flow {
 export class Flows {
   readonly #sealer: Sealer;
 
-  constructor(secret_key: Uint8Array) {
-    this.#sealer = new Sealer(secret_key, 'berth oidc flows v1');
+  constructor(root_key: Uint8Array) {
+    this.#sealer = new Sealer(root_key, 'berth oidc flows v1');
   }
 
   seal(flow: Flow): string {

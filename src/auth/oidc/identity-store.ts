@@ -9,8 +9,8 @@ const CHECK_AFTER = sql`interval '45 minutes'`;
 /** Longer than the provider has to answer. */
 const CLAIM = sql`interval '2 minutes'`;
 
-export function identitySealer(secret_key: Uint8Array): Sealer {
-  return new Sealer(secret_key, 'berth identities v1');
+export function identitySealer(root_key: Uint8Array): Sealer {
+  return new Sealer(root_key, 'berth identities v1');
 }
 
 export interface IdentityKey {

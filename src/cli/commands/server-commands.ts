@@ -340,8 +340,6 @@ export const SERVER_COMMANDS: readonly Command[] = [
     example: 'berth audit verify',
     on_server: true,
     run: ({ args: [org] }) =>
-      onServer(({ context, orgs }) =>
-        context.withServer((server) => orgs.verifyAudit(server, org), { any_key: true }),
-      ),
+      onServer(({ context, orgs }) => context.withServer((server) => orgs.verifyAudit(server, org))),
   },
 ];

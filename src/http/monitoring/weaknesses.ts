@@ -1,6 +1,7 @@
 /** Weaknesses of the installation, for `berth doctor` on the server and for the operator: from settings, database and files. */
 import type { Weakness } from '../../agent-api/weaknesses.ts';
 import type { OidcProvider } from '../../auth/oidc/provider.ts';
+import { findRootKeyCopies } from '../../control-planes/installation-store.ts';
 import type { Db } from '../../db/pool.ts';
 import { listHostFacts } from '../../hosts/store.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -37,6 +38,7 @@ export async function findWeaknesses(context: {
     ...(oidc ? await weakProvider(db, oidc.provider) : []),
     ...(await weakQuotas(db, quotas)),
     ...(await weakHosts(db)),
+    ...(await weakKeys(db)),
     ...weakFiles(),
   ];
 }
@@ -93,4 +95,13 @@ async function weakHosts(db: Db): Promise<Weakness[]> {
     }
   }
   return weak;
+}
+
+async function weakKeys(db: Db): Promise<Weakness[]> {
+  const copies = await findRootKeyCopies(db);
+  if (!copies?.new_root_key) return [];
+  const found = 'two open the database: the old one is not forgotten yet';
+  return [
+    { check: 'secret key', found, next: 'berth secret-key forget-old, with the new one in the settings' },
+  ];
 }

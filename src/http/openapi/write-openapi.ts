@@ -25,7 +25,7 @@ const NO_DATABASE = 'postgresql://localhost/none';
 
 export async function openApiText(): Promise<string> {
   const log = createLog('write-openapi', 'silent');
-  const secret_key = Buffer.alloc(32);
+  const root_key = Buffer.alloc(32);
   const db = openPool(NO_DATABASE, () => undefined);
   const outbound = new Outbound({ allow_cidrs: [] });
   const app = await createApp({
@@ -33,14 +33,14 @@ export async function openApiText(): Promise<string> {
     hub: new NotifyHub(NO_DATABASE, log),
     host_calls: new HostCalls(),
     log,
-    secret_key,
-    audit: new AuditLog(secret_key),
-    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
-    factors: new Sealer(secret_key, 'berth factors v1'),
-    secrets: secretSealer(secret_key),
-    disk_keys: diskKeys(secret_key, true),
-    webhooks: { outbound, secrets: new Sealer(secret_key, 'berth webhooks v1') },
-    mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),
+    root_key,
+    audit: new AuditLog(root_key),
+    idempotency: new Sealer(root_key, 'berth idempotency v1'),
+    factors: new Sealer(root_key, 'berth factors v1'),
+    secrets: secretSealer(root_key),
+    disk_keys: diskKeys(root_key, true),
+    webhooks: { outbound, secrets: new Sealer(root_key, 'berth webhooks v1') },
+    mailbox: new Mailbox(new Sealer(root_key, 'berth mails v1')),
     signups: 'closed',
     oidc: null,
     password_login: true,

@@ -180,7 +180,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
 
 function registerSession(app: App, context: AppContext, limits: RateLimits): void {
   const { db } = context;
-  const tokens = new RefreshTokens(context.secret_key);
+  const tokens = new RefreshTokens(context.root_key);
   app.route({
     method: 'POST',
     url: '/v1/auth/refresh',
