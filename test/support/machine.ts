@@ -183,7 +183,12 @@ export class Machine {
   }
 
   /** Starts a command that stays. Its output goes to `NAME-LOG.log` in the network's folder. SIGKILL of the child ends it. */
-  spawn(log: string, command: string, args: readonly string[] = [], env: RunOptions['env'] = {}): ChildProcess {
+  spawn(
+    log: string,
+    command: string,
+    args: readonly string[] = [],
+    env: RunOptions['env'] = {},
+  ): ChildProcess {
     const [program, ...words] = this.#enter([...LEASHED, command, ...args]);
     const out = openSync(this.#log(log), 'a');
     const child = spawn(program, words, { env: { ...ENV, ...env }, stdio: ['ignore', out, out] });
@@ -267,7 +272,9 @@ async function ended(child: ChildProcess, must_kill = true): Promise<void> {
 
 /** Where control groups of version 1 are mounted, or that of version 2. */
 function controllers(): string[] {
-  const mounts = readFileSync('/proc/self/mountinfo', 'utf8').matchAll(/ (\/sys\/fs\/cgroup\S*) .* - cgroup2? /g);
+  const mounts = readFileSync('/proc/self/mountinfo', 'utf8').matchAll(
+    / (\/sys\/fs\/cgroup\S*) .* - cgroup2? /g,
+  );
   return [...mounts].map(([, path]) => path ?? '');
 }
 
