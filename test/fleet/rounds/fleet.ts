@@ -188,6 +188,7 @@ export class Fleet {
       BERTH_DATA_DIR: `/tmp/${name}`,
       BERTH_LISTEN: `${address}:7400`,
       BERTH_HOSTS_LISTEN: `${address}:7500`,
+      BERTH_PUBLIC_URL: 'https://berth.example.org',
       BERTH_HOSTS: CONTROLS.map(addressOf).join(),
       BERTH_SECRET_KEY: this.secret_key.toString('hex'),
       BERTH_ADMIN_PASSWORD: PASSWORD,
