@@ -130,7 +130,7 @@ export class Rounds {
       await this.#load.uncordon();
       for (const at of CONTROLS)
         await untilWorks(`all instances run, says ${at}`, () => this.#allRun(at), SETTLE);
-      await untilWorks('each ingress leads to each instance', () => this.#allReached(), SETTLE);
+      await untilWorks('ingresses lead to each instance', () => this.#allReached(), SETTLE);
     } catch (error) {
       stuck(error);
     }
@@ -150,11 +150,12 @@ export class Rounds {
     return instances;
   }
 
+  /** Each instance by one of the ingresses, in turn, because a greeting costs an emulated guest a second. */
   async #allReached(): Promise<void> {
-    for (const instance of await this.#allRun('control-1')) {
+    for (const [at, instance] of (await this.#allRun('control-1')).entries()) {
       const { ssh } = instance as InstanceBody & { readonly ssh: SshBody };
-      for (const front of FRONTS)
-        assert.match(await greeting(addressOf(front), ssh.port), /^SSH-2\.0-/, `${front} at ${ssh.port}`);
+      const front = FRONTS[(at + this.#done) % FRONTS.length] ?? 'front-1';
+      assert.match(await greeting(addressOf(front), ssh.port), /^SSH-2\.0-/, `${front} at ${ssh.port}`);
     }
   }
 
