@@ -76,17 +76,17 @@ async function strikeMachine(
   name: MachineName,
 ): Promise<Heal> {
   const machine = fleet.machine(name);
-  const service = fleet.service(name);
+  const kept = fleet.process(name);
   const named = (word: string) =>
     machine.pids().filter((pid) => commandLineOf(pid).some((each) => each.includes(word)));
   const agent = () => machine.pids().filter((pid) => commandLineOf(pid).at(-1) === 'agent');
   switch (how) {
     case 'power':
-      service.hold();
+      kept.hold();
       await machine.powerOff();
       return async () => {
         await machine.boot();
-        service.start();
+        kept.start();
       };
     case 'kill': {
       // The launcher starts the agent again; all of another role's machine ends.
@@ -94,9 +94,9 @@ async function strikeMachine(
         signalEach(agent(), 'SIGKILL');
         return () => undefined;
       }
-      service.hold();
+      kept.hold();
       signalEach(machine.pids(), 'SIGKILL');
-      return () => service.start();
+      return () => kept.start();
     }
     case 'kill fencer':
       signalEach(named('fencer-process'), 'SIGKILL');

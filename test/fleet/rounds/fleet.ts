@@ -21,8 +21,8 @@ import { bucketSettings, S3Server } from '../../support/s3-server.ts';
 import { keepTemplates, linkTemplates } from '../../support/seeds.ts';
 import { until, untilWorks } from '../../support/waiting.ts';
 import { clockEnv, setClock } from './clock.ts';
+import { KeptProcess } from './kept-process.ts';
 import type { ObservedHost } from './observer.ts';
-import { Service } from './service.ts';
 
 const PROJECT = join(import.meta.dirname, '..', '..', '..');
 const MAIN = join(PROJECT, 'src', 'main.ts');
@@ -50,7 +50,7 @@ export class Fleet {
   readonly cluster: PatroniCluster;
   readonly secret_key = randomBytes(32);
   readonly #machines = new Map<MachineName, Machine>();
-  readonly #services = new Map<MachineName, Service>();
+  readonly #kept = new Map<MachineName, KeptProcess>();
   readonly #lease_s: number;
   #store: S3Server | undefined;
   #bucket: Readonly<Record<string, string>> = {};
@@ -63,7 +63,10 @@ export class Fleet {
   }
 
   static async start(lease_s: number, say: (line: string) => void): Promise<Fleet> {
-    assert(Object.keys(networkInterfaces()).length === 0, 'this process needs a network namespace of its own: unshare --net');
+    assert(
+      Object.keys(networkInterfaces()).length === 0,
+      'this process needs a network namespace of its own: unshare --net',
+    );
     ip('link', 'set', 'lo', 'up');
     const network = await MachineNetwork.open(NET);
     try {
@@ -93,8 +96,8 @@ export class Fleet {
   machine(name: MachineName): Machine {
     return this.#machines.get(name) ?? assert.fail(`there is a machine ${name}`);
   }
-  service(name: MachineName): Service {
-    return this.#services.get(name) ?? assert.fail(`${name} has a service`);
+  process(name: MachineName): KeptProcess {
+    return this.#kept.get(name) ?? assert.fail(`${name} has a process`);
   }
   get store(): S3Server {
     return this.#store ?? assert.fail('the store runs');
@@ -129,7 +132,7 @@ export class Fleet {
   }
 
   async close(): Promise<void> {
-    for (const service of this.#services.values()) service.hold();
+    for (const kept of this.#kept.values()) kept.hold();
     const [host] = this.hosts;
     if (host) await keepTemplates({ templates: join(host.folder, 'templates') }).catch(() => undefined);
     for (const machine of this.#machines.values()) if (machine.name !== 'store') await machine.powerOff();
@@ -199,14 +202,14 @@ export class Fleet {
   }
 
   #serve(name: MachineName, args: readonly string[], env: Record<string, string>): void {
-    const service = new Service(() =>
+    const kept = new KeptProcess(() =>
       this.machine(name).spawn('berth', process.execPath, [MAIN, ...args], {
         ...env,
         ...clockEnv('/tmp/clock'),
       }),
     );
-    this.#services.set(name, service);
-    service.start();
+    this.#kept.set(name, kept);
+    kept.start();
   }
 
   async #startControlPlanes(): Promise<void> {

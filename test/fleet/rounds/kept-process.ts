@@ -3,7 +3,7 @@ import type { ChildProcess } from 'node:child_process';
 
 const RESTART_MS = 1_000;
 
-export class Service {
+export class KeptProcess {
   readonly #start: () => ChildProcess;
   #wanted = false;
   #child: ChildProcess | undefined;
