@@ -70,22 +70,25 @@ function epochsGrow(events: readonly Event[]): string[] {
   return wrong;
 }
 
-/** In each later boot of the instance, and in its head. */
 function nothingCoveredIsMissing(events: readonly Event[]): string[] {
-  const covers = coversOf(events);
-  const seen = [...all(events, 'boot'), ...all(events, 'head')];
-  return seen.flatMap((found) => {
-    const must = covers.filter(
-      ({ instance, from_ms }) => instance === found.instance && from_ms < found.at_ms,
+  return comparisons(events)
+    .filter(({ found, most }) => found.newest < most.number)
+    .map(
+      ({ found, most }) =>
+        `${found.instance}: ${nameOf(found)} has record ${found.newest}, but ${most.why} covers ${most.number}`,
     );
-    const most = must.reduce<Cover | undefined>(
-      (best, each) => (each.number > (best?.number ?? 0) ? each : best),
-      undefined,
-    );
-    if (!most || found.newest >= most.number) return [];
-    return [
-      `${found.instance}: ${nameOf(found)} has record ${found.newest}, but ${most.why} covers ${most.number}`,
-    ];
+}
+
+/** Each boot and head of which something is covered, and the most that is. */
+export function comparisons(
+  events: readonly Event[],
+): { readonly found: Boot | Head; readonly most: Cover }[] {
+  const covers = byInstance(coversOf(events).filter(({ number }) => number > 0));
+  return [...all(events, 'boot'), ...all(events, 'head')].flatMap((found) => {
+    const [most] = (covers.get(found.instance) ?? [])
+      .filter(({ from_ms }) => from_ms < found.at_ms)
+      .toSorted((a, b) => b.number - a.number);
+    return most ? [{ found, most }] : [];
   });
 }
 

@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { InstanceBody, SshBody } from '../../support/rest-client.ts';
 import { seededRandom } from '../../support/seeded-random.ts';
 import { until, untilWorks } from '../../support/waiting.ts';
-import { check, replacements } from './checker.ts';
+import { check, comparisons, replacements } from './checker.ts';
 import { CLOCKS_CAN_JUMP } from './clock.ts';
 import { strike } from './faults.ts';
 import { addressOf, CONTROLS, type Fleet, FRONTS } from './fleet.ts';
@@ -33,6 +33,8 @@ export interface RoundsTotal {
   readonly receipts: number;
   readonly records: number;
   readonly boots: number;
+  /** Boots and heads that were compared with what receipts and stops cover. */
+  readonly compared: number;
   readonly vms: number;
   readonly moved: number;
   /** Until instances of lost hosts ran elsewhere. */
@@ -66,10 +68,11 @@ export class Rounds {
 
   /** Runs one round and describes it. @throws when a promise was broken */
   async once(): Promise<string> {
-    const { wait_ms, faults } = this.#rounds.next().value;
-    const what = faults.map(nameOf).join(' and ');
+    const { wait_ms, faults: drawn } = this.#rounds.next().value;
     this.#load.resume();
     await sleep(wait_ms);
+    const faults = drawn.map((fault) => this.#whereVmsAre(fault));
+    const what = faults.map(nameOf).join(' and ');
     await Promise.all(faults.map((fault) => this.#suffer(fault)));
     await this.#settle();
     this.#done += 1;
@@ -90,6 +93,14 @@ export class Rounds {
 
   close(): void {
     this.#observer.close();
+  }
+
+  /** A host without VMs loses none, so another one is struck. */
+  #whereVmsAre(fault: Fault): Fault {
+    if (!fault.loses && fault.how !== 'kill VM') return fault;
+    const numbers = [0, 1, 2].map((step) => 1 + ((fault.number - 1 + step) % 3));
+    const number = numbers.find((each) => this.#observer.on(`rack-${each}`).length > 0);
+    return number === undefined ? fault : { ...fault, number };
   }
 
   async #suffer(fault: Fault): Promise<void> {
@@ -184,6 +195,7 @@ export class Rounds {
       receipts: count((event) => event.kind === 'call' && event.verb === 'flush' && event.outcome === 'ok'),
       records: count(({ kind }) => kind === 'record'),
       boots: count(({ kind }) => kind === 'boot'),
+      compared: comparisons([...events, ...rows]).length,
       vms: vms.length,
       moved: moved.length,
       elsewhere_ms: replacements(events).flatMap(({ after_ms }) => after_ms ?? []),
