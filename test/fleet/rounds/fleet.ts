@@ -14,6 +14,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { ip } from '../../support/egress-outside.ts';
+import { endIfInterrupted } from '../../support/interrupted.ts';
 import { type Machine, MachineNetwork } from '../../support/machine.ts';
 import { PatroniCluster } from '../../support/patroni.ts';
 import { RestClient } from '../../support/rest-client.ts';
@@ -55,6 +56,7 @@ export class Fleet {
   #store: S3Server | undefined;
   #bucket: Readonly<Record<string, string>> = {};
   #api_key = '';
+  #away = () => {};
 
   private constructor(network: MachineNetwork, cluster: PatroniCluster, lease_s: number) {
     this.network = network;
@@ -136,6 +138,7 @@ export class Fleet {
     const [host] = this.hosts;
     if (host) await keepTemplates({ templates: join(host.folder, 'templates') }).catch(() => undefined);
     for (const machine of this.#machines.values()) if (machine.name !== 'store') await machine.powerOff();
+    this.#away();
     await this.#store?.close();
     await this.cluster.close();
     await this.network.close();
@@ -179,7 +182,9 @@ export class Fleet {
     machine.spawn('network', 'sleep', ['infinity']);
     const pid = await until('it has a process', () => machine.pids()[0]);
     const enter = ['nsenter', `--net=/proc/${pid}/ns/net`, '--'];
-    this.#store = await S3Server.start({ enter, address: addressOf('store') });
+    const store = await S3Server.start({ enter, address: addressOf('store') });
+    this.#store = store;
+    this.#away = endIfInterrupted(() => store.close());
     this.#bucket = bucketSettings(await this.#store.bucket());
   }
 
