@@ -19,7 +19,9 @@ test('a fleet under load keeps its promises when hosts, PostgreSQL and the store
   timeout: 600_000,
 }, async (t) => {
   const words = [process.execPath, PROGRAM, '--rounds', String(ROUNDS), '--seed', String(SEED)];
-  const child = spawn('setpriv', ['--pdeathsig', 'TERM', 'unshare', '--net', ...words], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn('setpriv', ['--pdeathsig', 'TERM', 'unshare', '--net', ...words], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
   t.after(() => child.kill('SIGTERM'));
   const lines: string[] = [];
   createInterface({ input: child.stdout }).on('line', (line) => {
