@@ -77,6 +77,16 @@ export class IndependentReader {
     return disk;
   }
 
+  /** The objects that hold the disk's blocks. */
+  objects(): Set<string> {
+    return new Set([...this.#places.values()].map(({ object }) => object));
+  }
+
+  /** The blocks that differ from the base image. */
+  *changed(): Generator<Buffer> {
+    for (const [block, place] of this.#places) yield this.#block(block, place);
+  }
+
   #applySegment(object: string, bytes: Buffer): void {
     const trailer = bytes.subarray(-224);
     need(trailer.subarray(0, 8).toString() === 'BERTHSEG', 'magic');

@@ -70,6 +70,11 @@ export class PatroniCluster {
     return this.#namespace('client');
   }
 
+  /** The namespace of the bridge that its nodes are on, `br0`. */
+  get bridge(): string {
+    return this.#name('bridge');
+  }
+
   /** One leader, and two standbys that stream, one of them synchronously. */
   async untilHealthy(): Promise<void> {
     await until('three nodes, one of them a synchronous standby', () => {

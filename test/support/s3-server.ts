@@ -42,6 +42,12 @@ export function bucketSettings({ bucket, ...settings }: S3Settings): Record<stri
   };
 }
 
+/** Where it runs: the words before each of its commands, and the address of the gateway there. */
+export interface S3Place {
+  readonly enter: readonly string[];
+  readonly address: string;
+}
+
 export class S3Server {
   readonly port: number;
   readonly endpoint: string;
@@ -49,18 +55,20 @@ export class S3Server {
   readonly secret_access_key = randomBytes(20).toString('hex');
   readonly #folder: string;
   readonly #conf: string;
+  readonly #place: S3Place;
   readonly #daemons = new Map<string, ChildProcess>();
 
-  private constructor(folder: string, port: number) {
+  private constructor(folder: string, port: number, place: S3Place) {
     this.#folder = folder;
+    this.#place = place;
     this.#conf = join(folder, 'ceph.conf');
     this.port = port;
-    this.endpoint = `http://127.0.0.1:${port}`;
+    this.endpoint = `http://${place.address}:${port}`;
   }
 
-  static async start(): Promise<S3Server> {
+  static async start(place: S3Place = { enter: [], address: '127.0.0.1' }): Promise<S3Server> {
     const folder = await mkdtemp(join(tmpdir(), 'berth-s3-'));
-    const server = new S3Server(folder, await ownPort());
+    const server = new S3Server(folder, await ownPort(), place);
     try {
       await server.#start(await ownPort());
       return server;
@@ -85,6 +93,13 @@ export class S3Server {
     client.destroy();
     const credentials = { access_key_id, secret_access_key, session_token: null };
     return { bucket, endpoint, region: 'us-east-1', ...credentials };
+  }
+
+  /** The gateway hangs: connections stay open and nothing answers. Returns what lets it go on. */
+  pause(): () => void {
+    const gateway = this.#daemons.get('rgw');
+    gateway?.kill('SIGSTOP');
+    return () => void gateway?.kill('SIGCONT');
   }
 
   /** Ends its processes, in order, and removes its folder. */
@@ -139,16 +154,29 @@ export class S3Server {
 
   #daemon(name: string, command: string, args: readonly string[]): void {
     const log = openSync(join(this.#folder, 'log', `${name}.out`), 'a');
-    const own = ['--pdeathsig', 'KILL', command, '-c', this.#conf, ...args];
-    this.#daemons.set(name, spawn('setpriv', own, { stdio: ['ignore', log, log], env: ENV }));
+    const [program, ...words] = this.#enter([
+      'setpriv',
+      '--pdeathsig',
+      'KILL',
+      command,
+      '-c',
+      this.#conf,
+      ...args,
+    ]);
+    this.#daemons.set(name, spawn(program, words, { stdio: ['ignore', log, log], env: ENV }));
   }
 
   async #tool(command: string, args: readonly string[], input: readonly string[] = []): Promise<string> {
     this.#requireDaemons();
-    const running = promisify(execFile)(command, args, { timeout: READY_MS, env: ENV });
+    const [program, ...words] = this.#enter([command, ...args]);
+    const running = promisify(execFile)(program, words, { timeout: READY_MS, env: ENV });
     running.child.stdin?.end(input.map((line) => `${line}\n`).join(''));
     const { stdout, stderr } = await running;
     return `${stdout}${stderr}`;
+  }
+
+  #enter(command: readonly [string, ...string[]]): [string, ...string[]] {
+    return [...this.#place.enter, ...command] as [string, ...string[]];
   }
 
   #requireDaemons(): void {
@@ -210,7 +238,7 @@ osd_fast_shutdown = true
 [client]
 rgw_data = ${this.#folder}/rgw
 # Without it many answers wait 40 ms for a delayed acknowledgement.
-rgw_frontends = beast endpoint=127.0.0.1:${this.port} tcp_nodelay=1
+rgw_frontends = beast endpoint=${this.#place.address}:${this.port} tcp_nodelay=1
 rgw_enable_apis = s3
 rgw_thread_pool_size = 64
 # Several fight for a lock, and then hold the end up.

@@ -1,0 +1,138 @@
+/** The checker finds each broken promise in a history that breaks only this one. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { check, ELSEWHERE_MS } from './checker.ts';
+import type { Boot, Call, Event, GenerationRow, Head, VmRow, Written } from './history.ts';
+
+const instance = 'inst_a';
+const boot = (at_ms: number, epoch: number, newest: number, more: Partial<Boot> = {}): Boot => ({
+  ...{ kind: 'boot', at_ms, instance, epoch, boot_id: `b${epoch}`, newest, state: 'ok' },
+  ...more,
+});
+const record = (at_ms: number, epoch: number, number: number): Written => ({
+  ...{ kind: 'record', at_ms, instance, epoch, boot_id: `b${epoch}`, number },
+});
+const call = (began_ms: number, at_ms: number, verb: Call['verb'], more: Partial<Call> = {}): Call => ({
+  ...{ kind: 'call', began_ms, at_ms, verb, at: 'control-1', instance, outcome: 'ok', what: '200' },
+  ...more,
+});
+const vm = (number: number, epoch: number): VmRow => ({
+  kind: 'vm',
+  instance,
+  boot: number,
+  epoch,
+  host: 'rack-1',
+});
+const generation = (number: number, epoch: number, parent: number | null = number - 1): GenerationRow => ({
+  ...{ kind: 'generation', instance, generation: number, parent: parent === 0 ? null : parent, epoch },
+});
+const head = (number: number, newest: number): Head => ({
+  ...{ kind: 'head', at_ms: 1_000_000, instance, generation: number, newest },
+});
+const runs = (at_ms: number, running: string[], paused: string[] = []): Event => ({
+  ...{ kind: 'processes', at_ms, instance, running, paused },
+});
+
+/** One instance is flushed, loses its host with one unflushed record, and is stopped elsewhere. */
+const GOOD: readonly Event[] = [
+  runs(1, ['rack-1:10']),
+  boot(2, 1, 0),
+  record(3, 1, 1),
+  record(4, 1, 2),
+  call(5, 7, 'flush', { generation: 1 }),
+  record(8, 1, 3),
+  { kind: 'lost', at_ms: 9, host: 'rack-1', instances: [instance] },
+  runs(20, [], ['rack-1:10']),
+  runs(30, ['rack-2:10'], ['rack-1:10']),
+  boot(31, 2, 2),
+  record(32, 2, 3),
+  call(33, 40, 'stop', { boot: 2 }),
+  ...[vm(1, 1), vm(2, 2), generation(1, 1), generation(2, 2), head(2, 3)],
+];
+
+function found(events: readonly Event[]): string {
+  const wrong = check(events);
+  assert.equal(wrong.length, 1, wrong.join('\n'));
+  return wrong[0] ?? '';
+}
+/** The good history with one event in place of the last that `like` accepts, or at the end. */
+function instead(like: (event: Event) => boolean, event: Event): Event[] {
+  return GOOD.with(GOOD.findLastIndex(like), event);
+}
+
+test('a history in which every promise is kept has no violation', () => assert.deepEqual(check(GOOD), []));
+
+test('two running VMs of an instance are found, and a paused one beside its successor is none', () => {
+  assert.match(
+    found([...GOOD, runs(50, ['rack-1:10', 'rack-2:10'])]),
+    /runs twice at 50: rack-1:10 and rack-2:10/,
+  );
+});
+
+test('an epoch that does not grow is found, and a boot whose epoch no VM has', () => {
+  assert.match(found([...GOOD, vm(3, 2)]), /boot 3 has epoch 2 after boot 2 with 2/);
+  assert.match(found([...GOOD, boot(50, 9, 3)]), /epoch 9, which no VM has/);
+});
+
+test('a record that a receipt covers is missing at the next boot', () => {
+  const lost = instead((event) => event.kind === 'boot', boot(31, 2, 1));
+  assert.match(found(lost), /boot b2 at 31 has record 1, but the receipt of generation 1 covers 2/);
+});
+
+test('a record that was written after the receipt may be missing, also if it was seen before the receipt came', () => {
+  const during = [...GOOD, record(5.5, 1, 3)].toSorted((a, b) =>
+    'at_ms' in a && 'at_ms' in b ? a.at_ms - b.at_ms : 0,
+  );
+  assert.deepEqual(check(during), []);
+});
+
+test('a record that a stop covers is missing in the head', () => {
+  assert.match(
+    found(instead((event) => event.kind === 'head', head(2, 2))),
+    /the head, .* has record 2, but the stop at 40 covers 3/,
+  );
+});
+
+test('records that a paused VM reported late are not covered by the receipts of its successor', () => {
+  const late = [...GOOD, record(41, 1, 900), call(42, 45, 'flush', { generation: 2 })];
+  assert.deepEqual(check(late), []);
+});
+
+test('a fork without a record that its origin had flushed before is found', () => {
+  const forked = call(41, 42, 'fork', { made: 'inst_b' });
+  const of = (newest: number) => [...GOOD, forked, boot(60, 1, newest, { instance: 'inst_b' })];
+  assert.deepEqual(check(of(3)), []);
+  assert.match(
+    found(of(1)),
+    /^inst_b: boot b1 at 60 has record 1, but .* of inst_a, whose fork it is, covers 3/,
+  );
+});
+
+test('a receipt whose generation is no ancestor of the head was taken back', () => {
+  const other = [
+    ...instead((event) => event.kind === 'generation' && event.generation === 2, generation(2, 2, null)),
+  ];
+  const chain = [...other, generation(3, 2, 1), call(41, 42, 'flush', { generation: 2 })];
+  const now = chain.map((event): Event => (event.kind === 'head' ? head(3, 3) : event));
+  assert.match(found(now), /the receipt of generation 2 was taken back; the head is 3/);
+});
+
+test('an instance of a lost host that runs elsewhere too late, or never, is found', () => {
+  const late = GOOD.map((event) => (event.kind === 'lost' ? { ...event, at_ms: 25 - ELSEWHERE_MS } : event));
+  assert.match(found(late), /ran elsewhere only after 600[0-9]+ ms/);
+  const never = GOOD.map((event) => (event.kind === 'lost' ? { ...event, at_ms: 45 } : event));
+  assert.match(found(never), /of the lost rack-1 never ran elsewhere/);
+});
+
+test('an error that a guest saw, a damaged disk, a wrong answer, and what did not come back are found', () => {
+  assert.match(
+    found([...GOOD, { kind: 'guest error', at_ms: 50, instance, what: 'write 7: I/O error' }]),
+    /has seen: write 7/,
+  );
+  assert.match(found([...GOOD, boot(50, 2, 3, { state: 'slot 4 has 0' })]), /slot 4 has 0/);
+  assert.match(
+    found([...GOOD, call(50, 51, 'start', { outcome: 'wrong', what: '500' })]),
+    /start of inst_a at control-1 was answered: 500/,
+  );
+  assert.match(found([...GOOD, { kind: 'stuck', at_ms: 50, what: 'rack-1' }]), /not back in time: rack-1/);
+});

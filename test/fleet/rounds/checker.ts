@@ -1,0 +1,230 @@
+/**
+ * Checks a history against Berth's promises. It knows nothing of the program: only what guests said, what callers were told, which
+ * processes ran, and what the database and the disks hold in the end.
+ *
+ * Records are numbered along a disk. A guest continues after the newest record that its disk holds, so the numbers of lost
+ * records are used again, and what a receipt covers is the highest number that must not be missing in any later boot.
+ */
+import type { Boot, Call, Event, GenerationRow, Head, VmRow, Written } from './history.ts';
+
+/** An instance of a lost host runs elsewhere within this time. */
+export const ELSEWHERE_MS = 60_000;
+
+/** What an instance may not lose from then on. */
+interface Cover {
+  readonly instance: string;
+  readonly from_ms: number;
+  readonly number: number;
+  readonly why: string;
+}
+
+type Of<K extends Event['kind']> = Extract<Event, { readonly kind: K }>;
+
+function all<K extends Event['kind']>(events: readonly Event[], kind: K): Of<K>[] {
+  return events.filter((event): event is Of<K> => event.kind === kind);
+}
+
+/** Each violation as a sentence; none: every promise was kept. */
+export function check(events: readonly Event[]): string[] {
+  return [
+    ...neverTwice(events),
+    ...epochsGrow(events),
+    ...nothingCoveredIsMissing(events),
+    ...receiptsStay(events),
+    ...lostHostsAreReplaced(events),
+    ...guestsSeeNoErrors(events),
+    ...callersAreToldWell(events),
+    ...all(events, 'stuck').map(({ what }) => `not back in time: ${what}`),
+  ];
+}
+
+function neverTwice(events: readonly Event[]): string[] {
+  return all(events, 'processes')
+    .filter(({ running }) => running.length > 1)
+    .map(({ instance, running, at_ms }) => `${instance} runs twice at ${at_ms}: ${running.join(' and ')}`);
+}
+
+/** Of the VMs' rows, and of what guests said in turn. */
+function epochsGrow(events: readonly Event[]): string[] {
+  const wrong: string[] = [];
+  for (const [instance, rows] of byInstance(all(events, 'vm'))) {
+    const ordered = rows.toSorted((a, b) => a.boot - b.boot);
+    ordered.forEach((row, at) => {
+      const before = ordered[at - 1];
+      if (before && (row.boot === before.boot || row.epoch <= before.epoch))
+        wrong.push(
+          `${instance}: boot ${row.boot} has epoch ${row.epoch} after boot ${before.boot} with ${before.epoch}`,
+        );
+    });
+  }
+  for (const [instance, boots] of byInstance(all(events, 'boot'))) {
+    const known = new Set(
+      all(events, 'vm')
+        .filter((row) => row.instance === instance)
+        .map(({ epoch }) => epoch),
+    );
+    for (const { boot_id, epoch } of boots)
+      if (known.size > 0 && !known.has(epoch))
+        wrong.push(`${instance}: boot ${boot_id} has epoch ${epoch}, which no VM has`);
+  }
+  return wrong;
+}
+
+function nothingCoveredIsMissing(events: readonly Event[]): string[] {
+  return comparisons(events)
+    .filter(({ found, most }) => found.newest < most.number)
+    .map(
+      ({ found, most }) =>
+        `${found.instance}: ${nameOf(found)} has record ${found.newest}, but ${most.why} covers ${most.number}`,
+    );
+}
+
+/** Each boot and head of which something is covered, and the most that is. */
+export function comparisons(
+  events: readonly Event[],
+): { readonly found: Boot | Head; readonly most: Cover }[] {
+  const covers = byInstance(coversOf(events).filter(({ number }) => number > 0));
+  return [...all(events, 'boot'), ...all(events, 'head')].flatMap((found) => {
+    const [most] = (covers.get(found.instance) ?? [])
+      .filter(({ from_ms }) => from_ms < found.at_ms)
+      .toSorted((a, b) => b.number - a.number);
+    return most ? [{ found, most }] : [];
+  });
+}
+
+function nameOf(found: Boot | Head): string {
+  return found.kind === 'boot'
+    ? `boot ${found.boot_id} at ${found.at_ms}`
+    : `the head, generation ${found.generation},`;
+}
+
+/** What flushes and stops cover, and what forks have of it. */
+function coversOf(events: readonly Event[]): Cover[] {
+  const calls = all(events, 'call').filter(({ outcome }) => outcome === 'ok');
+  const epochs = new EpochsOf(events);
+  const written = byInstance(all(events, 'record'));
+  const covers: Cover[] = [];
+  for (const call of calls.toSorted((a, b) => a.at_ms - b.at_ms)) {
+    const { instance, at_ms, began_ms } = call;
+    if (call.made !== undefined) {
+      const its = covers.filter((cover) => cover.instance === instance && cover.from_ms < began_ms);
+      for (const { number, why } of its)
+        covers.push({
+          instance: call.made,
+          from_ms: at_ms,
+          number,
+          why: `${why} of ${instance}, whose fork it is,`,
+        });
+    }
+    const epoch = epochs.of(call);
+    if (epoch === undefined) continue;
+    // A stop covers all that was acknowledged; a flush, what was acknowledged before it began.
+    const until_ms = call.verb === 'stop' ? at_ms : began_ms;
+    const number = newestOf(written.get(instance) ?? [], epoch, until_ms);
+    const why =
+      call.verb === 'stop' ? `the stop at ${at_ms}` : `the receipt of generation ${call.generation}`;
+    covers.push({ instance, from_ms: at_ms, number, why });
+  }
+  return covers;
+}
+
+/** The epoch of the VM that a call flushed or stopped. */
+class EpochsOf {
+  readonly #generations: readonly GenerationRow[];
+  readonly #vms: readonly VmRow[];
+
+  constructor(events: readonly Event[]) {
+    this.#generations = all(events, 'generation');
+    this.#vms = all(events, 'vm');
+  }
+
+  of({ verb, instance, generation, boot }: Call): number | undefined {
+    if (verb === 'flush')
+      return this.#generations.find((row) => row.instance === instance && row.generation === generation)
+        ?.epoch;
+    if (verb === 'stop')
+      return this.#vms.find((row) => row.instance === instance && row.boot === boot)?.epoch;
+    return undefined;
+  }
+}
+
+/** The newest record that the VM's last guest had reported by then. */
+function newestOf(records: readonly Written[], epoch: number, until_ms: number): number {
+  const its = records.filter((record) => record.epoch === epoch && record.at_ms <= until_ms);
+  const boot_id = its.at(-1)?.boot_id;
+  return its
+    .filter((record) => record.boot_id === boot_id)
+    .reduce((most, { number }) => Math.max(most, number), 0);
+}
+
+/** Each receipt's generation is the head or one of its ancestors. Old generations may have been removed. */
+function receiptsStay(events: readonly Event[]): string[] {
+  const generations = byInstance(all(events, 'generation'));
+  const receipts = all(events, 'call').filter(({ verb, outcome }) => verb === 'flush' && outcome === 'ok');
+  return all(events, 'head').flatMap(({ instance, generation }) => {
+    const rows = new Map((generations.get(instance) ?? []).map((row) => [row.generation, row]));
+    const chain = new Set<number>();
+    for (let at: number | null = generation; at !== null && !chain.has(at); at = rows.get(at)?.parent ?? null)
+      chain.add(at);
+    const oldest = Math.min(...chain);
+    const wrong = receipts.filter(
+      (receipt) =>
+        receipt.instance === instance &&
+        (receipt.generation ?? 0) >= oldest &&
+        !chain.has(receipt.generation ?? 0),
+    );
+    return wrong.map(
+      (receipt) =>
+        `${instance}: the receipt of generation ${receipt.generation} was taken back; the head is ${generation}`,
+    );
+  });
+}
+
+function lostHostsAreReplaced(events: readonly Event[]): string[] {
+  return replacements(events)
+    .filter(({ after_ms }) => after_ms === null || after_ms > ELSEWHERE_MS)
+    .map(({ instance, host, after_ms }) =>
+      after_ms === null
+        ? `${instance} of the lost ${host} never ran elsewhere`
+        : `${instance} of the lost ${host} ran elsewhere only after ${after_ms} ms`,
+    );
+}
+
+export interface Replacement {
+  readonly instance: string;
+  readonly host: string;
+  /** Null: never. */
+  readonly after_ms: number | null;
+}
+
+/** When the instances of lost hosts ran elsewhere. */
+export function replacements(events: readonly Event[]): Replacement[] {
+  const processes = byInstance(all(events, 'processes'));
+  return all(events, 'lost').flatMap(({ at_ms, host, instances }) =>
+    instances.map((instance) => {
+      const found = (processes.get(instance) ?? []).find(
+        (each) => each.at_ms > at_ms && each.running.some((place) => !place.startsWith(`${host}:`)),
+      );
+      return { instance, host, after_ms: found ? found.at_ms - at_ms : null };
+    }),
+  );
+}
+
+function guestsSeeNoErrors(events: readonly Event[]): string[] {
+  return [
+    ...all(events, 'guest error').map(({ instance, what }) => `the guest of ${instance} has seen: ${what}`),
+    ...all(events, 'boot')
+      .filter(({ state }) => state !== 'ok')
+      .map(({ instance, boot_id, state }) => `the disk of ${instance} at boot ${boot_id}: ${state}`),
+  ];
+}
+
+function callersAreToldWell(events: readonly Event[]): string[] {
+  return all(events, 'call')
+    .filter(({ outcome }) => outcome === 'wrong')
+    .map(({ verb, instance, at, what }) => `${verb} of ${instance} at ${at} was answered: ${what}`);
+}
+
+function byInstance<T extends { readonly instance: string }>(events: readonly T[]): Map<string, T[]> {
+  return Map.groupBy(events, ({ instance }) => instance);
+}
