@@ -123,6 +123,8 @@ export class Machine {
   readonly #network: MachineNetwork;
   readonly #files: string;
   readonly #group: string;
+  /** Of commands that run in it. Each waits outside for its child in the machine, and stops when that is stopped. */
+  readonly #entered = new Set<ChildProcess>();
   #holder: ChildProcess | undefined;
   #init = 0;
 
@@ -158,6 +160,7 @@ export class Machine {
     if (!this.#holder) return;
     // The kernel ends the others before the first process is gone, and its parent then exits.
     if (this.#init !== 0) signal(this.#init, 'SIGKILL');
+    for (const child of this.#entered) child.kill('SIGKILL');
     await ended(this.#holder, this.#init === 0);
     this.#init = 0;
   }
@@ -168,6 +171,7 @@ export class Machine {
     const asked = promisify(execFile)(program, words, {
       ...{ env: { ...ENV, ...options.env }, encoding: 'utf8', maxBuffer: OUTPUT_BYTES },
     });
+    this.#note(asked.child);
     asked.child.stdin?.on('error', () => undefined).end(options.input ?? '');
     return (await asked).stdout;
   }
@@ -183,11 +187,17 @@ export class Machine {
   }
 
   /** Starts a command that stays. Its output goes to `NAME-LOG.log` in the network's folder. SIGKILL of the child ends it. */
-  spawn(log: string, command: string, args: readonly string[] = [], env: RunOptions['env'] = {}): ChildProcess {
+  spawn(
+    log: string,
+    command: string,
+    args: readonly string[] = [],
+    env: RunOptions['env'] = {},
+  ): ChildProcess {
     const [program, ...words] = this.#enter([...LEASHED, command, ...args]);
     const out = openSync(this.#log(log), 'a');
     const child = spawn(program, words, { env: { ...ENV, ...env }, stdio: ['ignore', out, out] });
     closeSync(out);
+    this.#note(child);
     child.on('error', () => undefined).unref();
     return child;
   }
@@ -217,6 +227,7 @@ export class Machine {
     }
     return () => {
       for (const pid of stopped) signal(pid, 'SIGCONT');
+      for (const child of this.#entered) child.kill('SIGCONT');
     };
   }
 
@@ -233,6 +244,11 @@ export class Machine {
     }
   }
 
+  #note(child: ChildProcess): void {
+    this.#entered.add(child);
+    child.once('exit', () => this.#entered.delete(child));
+  }
+
   #log(log: string): string {
     return join(this.#network.folder, `${this.name}-${log}.log`);
   }
@@ -247,15 +263,20 @@ export class Machine {
 function holder(command: readonly string[]): ChildProcess {
   const child = spawn(LEASHED[0], [...LEASHED.slice(1), ...command], {
     env: ENV,
-    stdio: ['ignore', 'pipe', 'inherit'],
+    stdio: ['ignore', 'pipe', 'pipe'],
   });
   child.on('error', () => undefined);
   return child;
 }
 
-async function ready(child: ChildProcess): Promise<void> {
-  const said = child.stdout && (await Promise.race([once(child.stdout, 'data'), once(child, 'exit')]));
-  if (String(said) !== 'ready\n') throw new Error('a machine cannot be made here');
+async function ready({ stdout, stderr }: ChildProcess): Promise<void> {
+  let said = '';
+  for (const stream of [stdout, stderr])
+    stream?.setEncoding('utf8').on('data', (text: string) => {
+      said += text;
+    });
+  if (stdout) await Promise.race([once(stdout, 'data'), once(stdout, 'end')]);
+  if (!said.endsWith('ready\n')) throw new Error(`a machine cannot be made here: ${said}`);
 }
 
 async function ended(child: ChildProcess, must_kill = true): Promise<void> {
@@ -267,7 +288,9 @@ async function ended(child: ChildProcess, must_kill = true): Promise<void> {
 
 /** Where control groups of version 1 are mounted, or that of version 2. */
 function controllers(): string[] {
-  const mounts = readFileSync('/proc/self/mountinfo', 'utf8').matchAll(/ (\/sys\/fs\/cgroup\S*) .* - cgroup2? /g);
+  const mounts = readFileSync('/proc/self/mountinfo', 'utf8').matchAll(
+    / (\/sys\/fs\/cgroup\S*) .* - cgroup2? /g,
+  );
   return [...mounts].map(([, path]) => path ?? '');
 }
 
