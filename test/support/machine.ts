@@ -160,7 +160,8 @@ export class Machine {
     if (!this.#holder) return;
     // The kernel ends the others before the first process is gone, and its parent then exits.
     if (this.#init !== 0) signal(this.#init, 'SIGKILL');
-    for (const child of this.#entered) child.kill('SIGKILL');
+    // Each of these has to bury its own one, and may be stopped.
+    for (const child of this.#entered) child.kill('SIGCONT');
     await ended(this.#holder, this.#init === 0);
     this.#init = 0;
   }
