@@ -104,7 +104,7 @@ describe('docs/operating/install.md', { ...only, timeout: 1_200_000 }, () => {
   const on = (name: Name, block: string) => type(at(name), block);
   /** With a home of its own, and the authority that browsers and Node.js would know. */
   const onLaptop = (block: string) =>
-    type(at('laptop'), `export HOME=/home/ada NODE_EXTRA_CA_CERTS=/root/authority.pem\n${block}`);
+    type(at('laptop'), `export HOME=/root/ada NODE_EXTRA_CA_CERTS=/root/authority.pem\n${block}`);
   const both = (work: (node: 1 | 2) => Promise<unknown>) => Promise.all([work(1), work(2)]);
   const copy = async (path: string, from: Name, to: Name) =>
     at(to).write(path, await at(from).run('cat', [path]));
@@ -129,8 +129,8 @@ describe('docs/operating/install.md', { ...only, timeout: 1_200_000 }, () => {
     const settings = () => /^\{.*\}$/m.exec(at('bucket').log('bucket'))?.[0];
     bucket = JSON.parse(await until('there is a bucket', settings)) as Record<string, string>;
     await at('balancer').write('/root/berth.pem', `${cert}${key}`, 0o600);
-    await at('laptop').sh(`mkdir -p -m 700 /home/ada/.ssh && ln -s ${PROJECT}/bin/berth /usr/local/bin/berth
-      ssh-keygen -q -t ed25519 -N '' -f /home/ada/.ssh/id_ed25519`);
+    await at('laptop').sh(`mkdir -p -m 700 /root/ada/.ssh && ln -s ${PROJECT}/bin/berth /usr/local/bin/berth
+      ssh-keygen -q -t ed25519 -N '' -f /root/ada/.ssh/id_ed25519`);
   });
   after(() => network?.close());
 
@@ -150,7 +150,10 @@ describe('docs/operating/install.md', { ...only, timeout: 1_200_000 }, () => {
   test('3. Control planes', async () => {
     const secret_key = (await on('control-1', page.next('openssl rand'))).trim();
     const block = page.next('systemctl mask berth');
-    await both((node) => on(`control-${node}`, edited(block, EDITS.control(node, secret_key, bucket))));
+    await both(async (node) => {
+      const said = await on(`control-${node}`, edited(block, EDITS.control(node, secret_key, bucket)));
+      assert.doesNotMatch(said, /berth starts/, 'the package starts nothing where its service is masked');
+    });
     assert.match(
       await on('control-1', page.next('systemctl start berth-migrate')),
       /the database is up to date/,
