@@ -18,7 +18,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { hostname } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { isAlive } from '../../src/launch/process-life.ts';
 import { until } from './waiting.ts';
 
@@ -132,6 +132,7 @@ function makeFolders(unit: Unit, [uid, gid]: readonly [number, number]): void {
   }
   const credentials = unit.all('LoadCredential').map((each) => each.split(':'));
   if (credentials.length === 0) return;
+  mkdirSync(dirname(unit.credentials), { recursive: true });
   mkdirSync(unit.credentials, { recursive: true, mode: 0o500 });
   chownSync(unit.credentials, uid, gid);
   for (const [id = '', from = ''] of credentials) {
