@@ -38,6 +38,7 @@ import { offerAddresses } from '../instances/ssh-address-store.ts';
 import { readHostToken, readIngressSecret, readSecretKey } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
 import { fullDisk } from '../launch/full-disk.ts';
+import { outgoingPorts } from '../launch/outgoing-ports.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { weakFiles } from '../launch/weak-files.ts';
 import { refuseWrongKey } from '../launch/wrong-key.ts';
@@ -255,7 +256,7 @@ function installationOf(config: Config): Installation {
   const { secrets, objects } = pathsIn(data_dir);
   return {
     origins: [config.public_url, localOrigin(config)],
-    weak_settings: weakSettings(config),
+    weak_settings: [...weakSettings(config), ...outgoingPorts(config.ssh.ports)],
     weakFiles: () => [...weakFiles(secrets), ...fullDisk(data_dir)],
     data_dir,
     object_store:

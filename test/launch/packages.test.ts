@@ -28,7 +28,9 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
 
   test('npm pack makes a package of JavaScript with everything that is read at run time', async () => {
     folder = await mkdtemp(join(tmpdir(), 'berth-packages-'));
-    await run('npm', ['pack', '--pack-destination', folder], { cwd: PROJECT });
+    // It makes dist/, as test/deploy/install-page.test.ts does.
+    const lock = join(PROJECT, '.cache', 'npm-pack.lock');
+    await run('flock', [lock, 'npm', 'pack', '--pack-destination', folder], { cwd: PROJECT });
     const [name = ''] = await readdir(folder);
     assert.match(name, /^berth-\d+\.\d+\.\d+\.tgz$/);
     tarball = join(folder, name);

@@ -41,6 +41,8 @@ export interface ControlPlaneProcess {
 
 export class FleetLab {
   readonly folder = mkdtempSync(join(tmpdir(), 'bt-'));
+  /** The program of what is started next. */
+  main = MAIN;
   readonly secret_key = randomBytes(32);
   readonly database: TestDatabase;
   readonly #store: S3Server;
@@ -85,7 +87,7 @@ export class FleetLab {
     settings: Readonly<Record<string, string>>,
     ...args: string[]
   ): { child: ChildProcess; output: () => string } {
-    const child = spawn(process.execPath, [MAIN, ...args], {
+    const child = spawn(process.execPath, [this.main, ...args], {
       env: settings,
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     });

@@ -1,13 +1,14 @@
 /**
  * PostgreSQL in high availability, from Debian's packages: three nodes, each with etcd, Patroni and PostgreSQL in a network
- * namespace of its own, and HAProxy in the namespace where the clients run.
+ * namespace of its own, and HAProxy in the namespace where the clients run. Patroni and HAProxy are set as `deploy/` does it: only
+ * addresses, names, folders and passwords are others.
  *
  *     client (HAProxy, .10) ─ bridge ─ p1 (.11), p2 (.12), p3 (.13)
  *
  * etcd is used by its v2 API: Debian's Patroni 3.0.2 loses acknowledged commits with v3 (docs/operating/postgresql.md).
  */
 import { execFileSync, spawn } from 'node:child_process';
-import { chmodSync, closeSync, existsSync, mkdirSync, openSync, writeFileSync } from 'node:fs';
+import { chmodSync, closeSync, existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,12 +17,15 @@ import { deleteNamespace, inNamespace, ip } from './egress-outside.ts';
 import { endIfInterrupted } from './interrupted.ts';
 import { until } from './waiting.ts';
 
+const DEPLOY = join(import.meta.dirname, '..', '..', 'deploy');
 const NET = '10.77.0';
 const NODES = [1, 2, 3] as const;
 export type Node = (typeof NODES)[number];
 const PROGRAMS = ['/usr/bin/etcd', '/usr/bin/patroni', '/usr/sbin/haproxy'];
 const BINARIES = '/usr/lib/postgresql/15/bin';
 const USER = 'berth:test-only';
+/** Of PostgreSQL's superuser. */
+const ROOT = 'postgres:test-only-superuser';
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' };
 export const FAULTS = ['kill', 'pause', 'cut'] as const;
 export type Fault = (typeof FAULTS)[number];
@@ -37,9 +41,9 @@ export function patroniMissing(): string | null {
 export class PatroniCluster {
   /** All servers, as libpq writes them. */
   readonly url =
-    `postgresql://${USER}@${NODES.map((node) => `${NET}.1${node}:5432`).join(',')}/postgres?target_session_attrs=read-write`;
+    `postgresql://${USER}@${NODES.map((node) => `${NET}.1${node}:5432`).join(',')}/berth?target_session_attrs=read-write`;
   /** One address, which leads to the leader. */
-  readonly proxy_url = `postgresql://${USER}@${NET}.10:5432/postgres`;
+  readonly proxy_url = `postgresql://${USER}@${NET}.10:5432/berth`;
   readonly folder: string;
   readonly #prefix = `berth-ha${process.pid}`;
   readonly #away: () => void;
@@ -58,6 +62,7 @@ export class PatroniCluster {
       for (const node of NODES) cluster.#startPatroni(node);
       cluster.#startProxy();
       await cluster.untilHealthy();
+      cluster.#createDatabase();
       return cluster;
     } catch (error) {
       await cluster.close();
@@ -98,7 +103,7 @@ export class PatroniCluster {
   /** The rows of a query on the leader, as text. */
   query(text: string): string[][] {
     const leader = NODES.find((node) => this.#status(node, 'primary') === '200') ?? 1;
-    const url = `postgresql://${USER}@${NET}.1${leader}:5432/postgres`;
+    const url = `postgresql://${USER}@${NET}.1${leader}:5432/berth`;
     const out = inNamespace(this.clients, `${BINARIES}/psql`, ['-AtqF', '\t', '-c', text, url]);
     return out
       .split('\n')
@@ -190,70 +195,30 @@ export class PatroniCluster {
 
   #writePatroni(node: Node): void {
     const folder = this.#ownFolder(`pg${node}`, 'postgres');
-    const address = `${NET}.1${node}`;
-    const auth = (username: string) => ({ username, password: `test-only-${username}` });
-    const timeouts = {
-      wal_receiver_timeout: '5s',
-      wal_sender_timeout: '5s',
-      wal_receiver_status_interval: '1s',
-    };
-    const settings = {
-      scope: 'ha',
-      name: `p${node}`,
-      restapi: { listen: `${address}:8008`, connect_address: `${address}:8008` },
-      etcd: { hosts: NODES.map((each) => `${NET}.1${each}:2379`) },
-      bootstrap: {
-        dcs: {
-          ...{
-            ttl: 5,
-            loop_wait: 1,
-            retry_timeout: 2,
-            maximum_lag_on_failover: 1_048_576,
-            master_start_timeout: 0,
-          },
-          ...{ synchronous_mode: true, synchronous_mode_strict: true },
-          postgresql: {
-            ...{ use_pg_rewind: true, use_slots: true },
-            remove_data_directory_on_rewind_failure: true,
-            remove_data_directory_on_diverged_timelines: true,
-            parameters: {
-              ...timeouts,
-              max_connections: 100,
-              shared_buffers: '32MB',
-              wal_log_hints: 'on',
-              wal_keep_size: '128MB',
-            },
-          },
-        },
-        initdb: [{ encoding: 'UTF8' }, { locale: 'C.UTF-8' }, 'data-checksums'],
-        pg_hba: [
-          'local all all trust',
-          `host all all ${NET}.0/24 scram-sha-256`,
-          `host replication replicator ${NET}.0/24 scram-sha-256`,
-        ],
-        users: { berth: { password: 'test-only', options: ['superuser'] } },
-      },
-      postgresql: {
-        ...{
-          listen: `${address}:5432`,
-          connect_address: `${address}:5432`,
-          data_dir: join(folder, 'data'),
-          bin_dir: BINARIES,
-        },
-        ...{
-          pgpass: join(folder, 'pgpass'),
-          use_unix_socket: true,
-          parameters: { unix_socket_directories: folder },
-        },
-        authentication: {
-          superuser: auth('postgres'),
-          replication: auth('replicator'),
-          rewind: auth('rewinder'),
-        },
-      },
-    };
-    // JSON is YAML.
-    writeFileSync(join(folder, 'patroni.yml'), JSON.stringify(settings));
+    const settings = replaced(readFileSync(join(DEPLOY, 'patroni', 'patroni.yml'), 'utf8'), [
+      [/^name: db-1$/gm, `name: p${node}`],
+      [/(listen|connect_address): 10\.0\.0\.41/g, `$1: ${NET}.1${node}`],
+      [/10\.0\.0\.4([123]):2379/g, `${NET}.1$1:2379`],
+      [/10\.0\.0\.0\/24/g, `${NET}.0/24`],
+      [/(data_dir: ).*/g, `$1${join(folder, 'data')}`],
+      [/(pgpass: ).*/g, `$1${join(folder, 'pgpass')}`],
+      [/(unix_socket_directories: ).*/g, `$1${folder}`],
+      [/change-me-1/g, 'test-only-superuser'],
+      [/change-me-[23]/g, 'test-only-other'],
+    ]);
+    writeFileSync(join(folder, 'patroni.yml'), settings);
+  }
+
+  /** As docs/operating/install.md does it. */
+  #createDatabase(): void {
+    const leader = this.leader() ?? 1;
+    const url = `postgresql://${ROOT}@${NET}.1${leader}:5432/postgres`;
+    const [role, password] = USER.split(':');
+    const commands = [
+      `create role ${role} login password '${password}'`,
+      `create database berth owner ${role}`,
+    ].flatMap((command) => ['-c', command]);
+    inNamespace(this.clients, `${BINARIES}/psql`, ['-q', ...commands, url]);
   }
 
   #startPatroni(node: Node): void {
@@ -263,24 +228,21 @@ export class PatroniCluster {
     ]);
   }
 
+  /** Its part for PostgreSQL. */
   #startProxy(): void {
     const path = join(this.folder, 'haproxy.cfg');
-    writeFileSync(
-      path,
-      `defaults
-  mode tcp
-  timeout connect 2s
-  timeout client 30m
-  timeout server 30m
-  timeout check 1s
-listen primary
-  bind ${NET}.10:5432
-  option httpchk
-  http-check send meth OPTIONS uri /primary
-  http-check expect status 200
-  default-server inter 500ms fall 2 rise 1 on-marked-down shutdown-sessions
-${NODES.map((node) => `  server p${node} ${NET}.1${node}:5432 check port 8008\n`).join('')}`,
-    );
+    const shipped = readFileSync(join(DEPLOY, 'haproxy', 'haproxy.cfg'), 'utf8');
+    const part =
+      shipped.slice(0, shipped.indexOf('frontend api')) + shipped.slice(shipped.indexOf('listen postgresql'));
+    const settings = replaced(part, [
+      // It is started as that user, and there is no log.
+      [/^ {2}log \/dev\/log local0\n {2}user haproxy\n {2}group haproxy\n/gm, ''],
+      // It wants two open files for each, which this machine may not allow.
+      [/maxconn 20000/g, 'maxconn 200'],
+      [/bind :5432/g, `bind ${NET}.10:5432`],
+      [/10\.0\.0\.4([123]):5432/g, `${NET}.1$1:5432`],
+    ]);
+    writeFileSync(path, settings);
     this.#run('client', 'haproxy', 'haproxy', ['haproxy', '-db', '-f', path]);
   }
 
@@ -317,6 +279,14 @@ ${NODES.map((node) => `  server p${node} ${NET}.1${node}:5432 check port 8008\n`
     const answer = NODES.map((node) => this.#curl(node, path, [])).find((each) => each !== '') ?? '{}';
     return JSON.parse(answer);
   }
+}
+
+/** Each of these must be there. */
+function replaced(text: string, changes: readonly (readonly [RegExp, string])[]): string {
+  return changes.reduce((now, [from, to]) => {
+    if (now.search(from) < 0) throw new Error(`${from} is in no line any more`);
+    return now.replaceAll(from, to);
+  }, text);
 }
 
 function kill(pid: number, signal: NodeJS.Signals): void {

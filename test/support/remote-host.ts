@@ -5,6 +5,7 @@
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
+import { once } from 'node:events';
 import { chmodSync, existsSync, mkdtempSync, readdirSync, rmdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -22,11 +23,13 @@ const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
 
 export class RemoteHost {
   readonly paths: Paths;
+  readonly #env: Readonly<Record<string, string | undefined>>;
   #child: ChildProcess | undefined;
   #output = '';
 
-  private constructor(data_dir: string) {
+  private constructor(data_dir: string, env: Readonly<Record<string, string | undefined>>) {
     this.paths = pathsIn(data_dir);
+    this.#env = env;
   }
 
   /** `settings`: the accelerator. */
@@ -34,36 +37,52 @@ export class RemoteHost {
     control_plane: string,
     token: string,
     settings: Readonly<Record<string, string>>,
+    main = MAIN,
   ): Promise<RemoteHost> {
     const data_dir = mkdtempSync(join(tmpdir(), 'bt-rem-'));
     chmodSync(data_dir, 0o711);
-    const host = new RemoteHost(data_dir);
+    const token_path = join(data_dir, 'token');
+    const joined = { BERTH_CONTROL_PLANE: control_plane, BERTH_HOST_TOKEN_FILE: token_path };
+    const env = { ...inheritedEnvironment(), BERTH_DATA_DIR: data_dir, ...joined, ...settings };
+    const host = new RemoteHost(data_dir, env);
     try {
       await linkTestImage(host.paths);
-      const token_path = join(data_dir, 'token');
       writeFileSync(token_path, token, { mode: 0o600 });
-      const joined = { BERTH_CONTROL_PLANE: control_plane, BERTH_HOST_TOKEN_FILE: token_path };
-      const child = spawn(process.execPath, [MAIN, 'start', 'host'], {
-        cwd: data_dir,
-        env: { ...inheritedEnvironment(), BERTH_DATA_DIR: data_dir, ...joined, ...settings },
-        stdio: ['ignore', 'pipe', 'pipe'],
-      });
-      host.#child = child;
-      for (const stream of [child.stdout, child.stderr]) {
-        stream.setEncoding('utf8').on('data', (text: string) => {
-          host.#output += text;
-        });
-      }
-      const runs = () => {
-        assert(child.exitCode === null, host.#output);
-        return roleProcess(child.pid ?? 0, 'agent');
-      };
-      await until('the remote agent runs', runs, { timeout_ms: 120_000 });
+      await host.#launch(main);
       return host;
     } catch (error) {
       await host.dispose();
       throw error;
     }
+  }
+
+  async #launch(main: string): Promise<void> {
+    const child = spawn(process.execPath, [main, 'start', 'host'], {
+      cwd: this.paths.data,
+      env: this.#env,
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    this.#child = child;
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.setEncoding('utf8').on('data', (text: string) => {
+        this.#output += text;
+      });
+    }
+    const runs = () => {
+      assert(child.exitCode === null, this.#output);
+      return roleProcess(child.pid ?? 0, 'agent');
+    };
+    await until('the remote agent runs', runs, { timeout_ms: 120_000 });
+  }
+
+  /** As systemd does it: its VMs keep running. */
+  async restart(main = MAIN): Promise<void> {
+    const child = this.#child;
+    assert(child && child.exitCode === null, this.#output);
+    const gone = once(child, 'exit');
+    child.kill('SIGTERM');
+    await gone;
+    await this.#launch(main);
   }
 
   get output(): string {

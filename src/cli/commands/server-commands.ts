@@ -75,7 +75,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'host',
     summary: 'run VMs of a fleet on this machine until Ctrl-C',
-    details: 'It needs BERTH_CONTROL_PLANE, BERTH_HOST_TOKEN_FILE and BERTH_S3_BUCKET.',
+    details: 'It needs BERTH_CONTROL_PLANE and BERTH_HOST_TOKEN_FILE, and no bucket.',
     example: 'BERTH_CONTROL_PLANE=https://10.0.0.1:7500 BERTH_HOST_TOKEN_FILE=/etc/berth/token berth host',
     on_server: true,
     run: () => launch('host'),

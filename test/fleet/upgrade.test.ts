@@ -1,0 +1,182 @@
+/**
+ * docs/operating/upgrade.md, from an earlier commit of this repository to this one, and back by one version: two control planes and
+ * a host with a running VM, under a load of requests. `npm run upgrade-from -- COMMIT` names another commit.
+ */
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import { isAlive, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
+import { Checkout } from '../support/checkout.ts';
+import { type ControlPlaneProcess, FleetLab } from '../support/fleet-lab.ts';
+import { CANNOT_BOOT_GUESTS } from '../support/installation.ts';
+import { ownPort } from '../support/own-ports.ts';
+import { RemoteHost } from '../support/remote-host.ts';
+import type { InstanceBody, ReceiptBody, VmBody } from '../support/rest-client.ts';
+import { SteadyLoad } from '../support/steady-load.ts';
+import { THOROUGH } from '../support/thorough.ts';
+import { until, untilWorks } from '../support/waiting.ts';
+
+/** The first commit with everything that a fleet's installation names. */
+const FROM = process.env['BERTH_UPGRADE_FROM'] ?? '5f616a2d';
+const SMALL = { memory_mib: 256, disk_gib: 2, auto_flush_seconds: null };
+const COUNTER =
+  'nohup sh -c "n=0; while :; do n=\\$((n+1)); echo \\$n > /run/count; sleep 0.2; done" > /dev/null 2>&1 &';
+const PATIENCE = { timeout_ms: 240_000 };
+
+const only = Checkout.has(FROM) ? THOROUGH : { skip: `this repository does not have the commit ${FROM}` };
+
+describe('a fleet is upgraded while it works', {
+  skip: CANNOT_BOOT_GUESTS,
+  ...only,
+  timeout: 900_000,
+}, () => {
+  let old: Checkout;
+  const present = Checkout.PRESENT;
+  let lab: FleetLab;
+  let settings: readonly Record<string, string>[];
+  const planes: ControlPlaneProcess[] = [];
+  let host: RemoteHost;
+  let load: SteadyLoad;
+  let vm_path = '';
+  let qemu: ProcessIdentity;
+  let counted = 0;
+
+  const run = async (index: 0 | 1, checkout: Checkout) => {
+    lab.main = checkout.main;
+    planes[index] = await lab.controlPlane(settings[index]);
+  };
+  const upgrade = async (index: 0 | 1, checkout: Checkout) => {
+    await planes[index]?.kill('SIGTERM');
+    await run(index, checkout);
+  };
+  /** A command in the guest, by this control plane. */
+  const guest = (index: 0 | 1, command: string) =>
+    untilWorks(`a command in the guest by control plane ${index}`, async () => {
+      const body = { command: ['sh', '-c', command] };
+      const answer = await planes[index]?.client.expect<{ stdout: string }>(
+        200,
+        'POST',
+        `${vm_path}/exec`,
+        body,
+      );
+      return answer?.stdout.trim() ?? '';
+    });
+  /** The VM runs on: the same process, and a guest that counts on; each control plane reaches it. */
+  const runsOn = async () => {
+    assert.ok(isAlive(qemu), 'the VM is the same process');
+    for (const index of [0, 1] as const) {
+      const now = Number(await guest(index, 'cat /run/count'));
+      assert.ok(now >= counted, `it counts on: ${now} after ${counted}`);
+      counted = now;
+    }
+    const vm = await planes[0]?.client.expect<VmBody>(200, 'GET', vm_path);
+    assert.deepEqual([vm?.state, vm?.boot], ['running', 1]);
+  };
+  const flushes = async () => {
+    await guest(0, 'date +%N > /srv/dirty; sync');
+    const flush = () => planes[1]?.client.expect<ReceiptBody>(200, 'POST', `${vm_path}/flush`);
+    const receipt = await untilWorks('a flush', async () => flush());
+    assert.ok(receipt && receipt.dirty_bytes > 0);
+  };
+
+  before(async () => {
+    old = await Checkout.of(FROM);
+    lab = await FleetLab.start();
+    const url = { DATABASE_URL: await lab.database.createEmpty('upgraded') };
+    const ports = {
+      BERTH_LISTEN: `127.0.0.1:${await ownPort()}`,
+      BERTH_HOSTS_LISTEN: `127.0.0.1:${await ownPort()}`,
+    };
+    settings = [
+      { ...(await lab.settings()), ...url },
+      { ...(await lab.settings()), ...url, ...ports },
+    ];
+    await old.berth(settings[0] ?? {}, 'migrate');
+    await run(0, old);
+    await run(1, old);
+    const token = await old.berth(settings[0] ?? {}, 'host', 'add', 'rack-1', '--cpus', '2', '--memory', '4');
+    const reached = `https://127.0.0.1:${planes[0]?.hosts_port}`;
+    host = await RemoteHost.start(reached, token, { BERTH_ACCEL: 'tcg' }, old.main);
+    const { client } = planes[0] ?? assert.fail('it runs');
+    await client.takeKey();
+    const made = { ...SMALL, name: 'survivor' };
+    const { id } = await client.expect<InstanceBody>(201, 'POST', '/v1/instances', made);
+    vm_path = `/v1/instances/${id}/vm`;
+    await untilWorks('it is placed', () => client.expect(202, 'POST', vm_path), PATIENCE);
+    await until(
+      'it runs',
+      async () => (await client.expect<VmBody>(200, 'GET', vm_path)).state === 'running',
+      PATIENCE,
+    );
+    await guest(0, COUNTER);
+    await until('it counts', async () => Number(await guest(1, 'cat /run/count')) > 0);
+    qemu = host.qemu(id);
+    load = new SteadyLoad(
+      planes.map(({ port }) => `http://127.0.0.1:${port}`),
+      client.token,
+    );
+    await load.goesOn();
+  });
+  after(async () => {
+    await load?.end().catch(() => undefined);
+    await host?.dispose();
+    await lab?.dispose();
+    old?.dispose();
+  });
+
+  test('1. the database: control planes of the version before go on serving', async (t) => {
+    t.diagnostic(await present.berth(settings[0] ?? {}, 'migrate'));
+    await load.goesOn();
+    await runsOn();
+  });
+
+  test('2. the control planes, one after the other: both versions serve side by side', async () => {
+    await upgrade(0, present);
+    await load.goesOn();
+    await runsOn();
+    await flushes();
+    await upgrade(1, present);
+    await load.goesOn();
+    await runsOn();
+  });
+
+  test('4. the host: its VM keeps running, and the new agent adopts it', async (t) => {
+    const began = performance.now();
+    await host.restart(present.main);
+    await runsOn();
+    t.diagnostic(
+      `a command in the guest was possible ${Math.round(performance.now() - began)} ms after the stop`,
+    );
+    await flushes();
+    await load.goesOn();
+  });
+
+  test('back by one version: hosts, then control planes', async () => {
+    await host.restart(old.main);
+    await runsOn();
+    await flushes();
+    await upgrade(0, old);
+    await upgrade(1, old);
+    await load.goesOn();
+    await runsOn();
+  });
+
+  test('no accepted request was lost', async (t) => {
+    await load.end();
+    const { client } = planes[1] ?? assert.fail('it runs');
+    const there = new Set<string>();
+    for (let cursor: string | null = null; ; ) {
+      const query: string = `?limit=200${cursor === null ? '' : `&cursor=${encodeURIComponent(cursor)}`}`;
+      const list = await client.expect<{ data: InstanceBody[]; next_cursor: string | null }>(
+        ...([200, 'GET', `/v1/instances${query}`] as const),
+      );
+      for (const { id, deleting } of list.data) if (!deleting) there.add(id);
+      cursor = list.next_cursor;
+      if (cursor === null) break;
+    }
+    const missing = [...load.created].filter((id) => !there.has(id));
+    const undead = [...load.deleted].filter((id) => there.has(id));
+    assert.deepEqual([missing, undead], [[], []]);
+    t.diagnostic(`${load.accepted} requests were accepted, ${load.repeats.length} attempts were repeated`);
+    t.diagnostic([...new Set(load.repeats)].join('\n'));
+  });
+});
