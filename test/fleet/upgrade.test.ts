@@ -16,7 +16,7 @@ import { THOROUGH } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
 /** The first commit with everything that a fleet's installation names. */
-const FROM = process.env['BERTH_UPGRADE_FROM'] ?? '5f616a2d';
+const FROM = process.env['BERTH_UPGRADE_FROM'] ?? 'ba0b4aa3';
 const SMALL = { memory_mib: 256, disk_gib: 2, auto_flush_seconds: null };
 const COUNTER =
   'nohup sh -c "n=0; while :; do n=\\$((n+1)); echo \\$n > /run/count; sleep 0.2; done" > /dev/null 2>&1 &';
