@@ -110,6 +110,7 @@ function environmentOf(unit: Unit): Record<string, string> {
   return {
     PATH: path,
     LANG: 'C.UTF-8',
+    HOME: '/',
     JOURNAL_STREAM: '1:1',
     ...Object.fromEntries([...written, ...files]),
   };
