@@ -54,11 +54,12 @@ function countOf(quota: CountedQuota, org_id: OrgId | RawBuilder<unknown>) {
       return sql`(select coalesce(sum(disk_gib), 0)::bigint from instances where org_id = ${org_id})`;
     case 'cpus':
     case 'memory_mib':
-      // Only the newest boot of an instance is in another state.
+      // From the VMs that run, which are fewer than the instances.
       return sql`(
         select coalesce(sum(i.${sql.ref(quota)}), 0)::bigint from vms v
         join instances i on i.id = v.instance_id
-        where v.state not in ${IDLE_STATES} and i.org_id = ${org_id})`;
+        where v.state not in ${IDLE_STATES} and i.org_id = ${org_id}
+          and not exists (select from vms newer where newer.instance_id = v.instance_id and newer.boot > v.boot))`;
     case 'api_keys':
     case 'service_accounts':
     case 'webhooks':

@@ -56,6 +56,8 @@ export class PlanRecorder {
 
   constructor(url: string) {
     const pool = new pg.Pool({ ...connectionOptions(url), max: 20 });
+    // At the end the database is dropped under it.
+    pool.on('error', () => undefined);
     pool.on('connect', (client) => {
       client.on('error', () => undefined);
       client.on('notice', ({ message = '' }) => this.#hear(message));

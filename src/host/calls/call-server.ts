@@ -109,6 +109,8 @@ export class CallServer {
   }
 
   async #execute(id: string, call: HostCall, signal: AbortSignal): Promise<unknown> {
+    // After a restart of the agent a VM seems to be gone until it is adopted. Its console log is there in any case.
+    if (call.kind !== 'usage' && call.kind !== 'console_log') await this.#runnerOf(call.instance_id)?.adopted;
     switch (call.kind) {
       case 'console_log': {
         const { console_log } = vmFolder(this.#context.paths.vms, call.instance_id);

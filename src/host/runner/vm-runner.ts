@@ -48,6 +48,7 @@ export class VmRunner {
   readonly #steps: VmSteps;
   readonly #changed = new Signal();
   readonly #closing = new AbortController();
+  readonly #adopted = Promise.withResolvers<void>();
   /** undefined: the control plane has not answered yet. */
   #assignment: Assignment | null | undefined = undefined;
   #step: StepUnderWay | null = null;
@@ -125,6 +126,11 @@ export class VmRunner {
     return !machine.record.frozen && !machine.agent.maybe_frozen;
   }
 
+  /** Resolves once the machine that an earlier agent has left is known, if there is one. */
+  get adopted(): Promise<void> {
+    return this.#adopted.promise;
+  }
+
   /** The machine, of boot `vm_id` if given; null when there is none or its process has ended. */
   machineOf(vm_id?: string): Machine | null {
     const { machine } = this.#local;
@@ -140,7 +146,7 @@ export class VmRunner {
 
   /** Runs until nothing is left to do for the instance on this host, or until `close`. */
   async run(): Promise<void> {
-    await this.#retry(() => this.#local.adopt((work) => this.#retry(work)));
+    await this.#retry(() => this.#local.adopt((work) => this.#retry(work))).finally(this.#adopted.resolve);
     for (let failures = 0; !this.#closing.signal.aborted; ) {
       const since = this.#changed.count;
       const name = await this.#next();

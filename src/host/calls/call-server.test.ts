@@ -1,0 +1,46 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { CallAnswer, PendingCall } from '../../agent-api/host-calls.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import { CallServer } from './call-server.ts';
+
+const instance_id = 'inst_01h0000000000000000000000' as InstanceId;
+const call: PendingCall = { id: 'call', call: { kind: 'console', instance_id, vm_id: 'vm_1' } as never };
+
+test('a call for a VM waits until a restarted agent has adopted it, and does not fail as not running', async () => {
+  const adopted = Promise.withResolvers<void>();
+  const asked: string[] = [];
+  const machine = { console: { attach: () => undefined } };
+  let present = false;
+  const runner = {
+    get adopted() {
+      asked.push('adopted');
+      return adopted.promise;
+    },
+    machineOf: () => (present ? machine : null),
+  };
+  const answered = Promise.withResolvers<CallAnswer>();
+  const stop = new AbortController();
+  let polls = 0;
+  const client = {
+    calls: async () => {
+      polls += 1;
+      if (polls === 1) return { calls: [call] };
+      // The call before was begun.
+      present = true;
+      adopted.resolve();
+      return new Promise((_resolve, reject) =>
+        stop.signal.addEventListener('abort', () => reject(stop.signal.reason)),
+      );
+    },
+    openConsole: async () => null,
+    answerCall: async ({ answer }: { answer: CallAnswer }) => answered.resolve(answer),
+  };
+  const context = { client, log: { warn: () => undefined } };
+  const server = new CallServer(context as never, () => runner as never, {} as never);
+  const running = server.run(stop.signal);
+  assert.deepEqual(await answered.promise, { result: null });
+  assert.deepEqual(asked, ['adopted']);
+  stop.abort();
+  await running;
+});
