@@ -19,13 +19,7 @@ export function skProvider(): string {
       const options = { cwd: work, stdio: 'pipe' } as const;
       const apt = (...words: string[]) =>
         execFileSync('apt-get', ['-q', '-o', 'APT::Sandbox::User=root', ...words], options);
-      try {
-        apt('download', 'openssh-tests');
-      } catch {
-        // The package lists may be missing or old.
-        updateLists(() => apt('update'));
-        apt('download', 'openssh-tests');
-      }
+      download(apt);
       execFileSync('sh', ['-c', 'dpkg-deb -x openssh-tests_*.deb x'], options);
       rmSync(FOLDER, { recursive: true, force: true });
       renameSync(join(work, 'x'), FOLDER);
@@ -36,15 +30,16 @@ export function skProvider(): string {
   return PROVIDER;
 }
 
-/** A mirror may answer with nonsense for some seconds while it is updated. */
-function updateLists(update: () => unknown): void {
+/** The package lists may be missing or old, and a mirror may answer with nonsense for a minute while it is updated. */
+function download(apt: (...words: string[]) => unknown): void {
   for (let tries = 1; ; tries++) {
     try {
-      update();
+      if (tries > 1) apt('update');
+      apt('download', 'openssh-tests');
       return;
     } catch (error) {
-      if (tries === 3) throw error;
-      execFileSync('sleep', ['10']);
+      if (tries === 8) throw error;
+      if (tries > 1) execFileSync('sleep', ['15']);
     }
   }
 }
