@@ -65,7 +65,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Diagnostics', commands: [DOCTOR, ...OPERATOR_COMMANDS, COMPLETION] },
   {
     title: 'On the server',
-    commands: [...SERVER_COMMANDS, ...SECRET_KEY_COMMANDS, ...DATA_COMMANDS, ...IMAGE_SERVER_COMMANDS],
+    commands: [...SERVER_COMMANDS, ...IMAGE_SERVER_COMMANDS, ...SECRET_KEY_COMMANDS, ...DATA_COMMANDS],
   },
 ];
 
