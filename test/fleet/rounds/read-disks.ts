@@ -3,6 +3,7 @@
  * disk format. Only the disks' keys are opened by the program's own code.
  */
 import { GetObjectCommand, S3Client } from '@aws-sdk/client-s3';
+import { findRootKey } from '../../../src/control-planes/root-key.ts';
 import { openPool } from '../../../src/db/pool.ts';
 import { diskKeys, openDataKeys } from '../../../src/disks/data-keys.ts';
 import type { InstanceId } from '../../../src/lib/ids.ts';
@@ -49,8 +50,10 @@ export function readRows({ cluster }: Fleet): Event[] {
 export async function readHeads(fleet: Fleet): Promise<Event[]> {
   const db = openPool(fleet.cluster.url, () => undefined);
   const store = openStore(fleet.bucket);
-  const keys = diskKeys(fleet.secret_key, true);
   try {
+    const root_key = await findRootKey(db, fleet.secret_key);
+    if (!root_key) throw new Error('the secret key of the fleet opens no root key');
+    const keys = diskKeys(root_key, true);
     const heads: Event[] = [];
     for (const [instance = '', head] of fleet.cluster.query(
       'select d.instance_id, d.generation from disks d join instances i on i.id = d.instance_id where not i.deleting and d.generation > 0',
