@@ -44,3 +44,29 @@ test('a call for a VM waits until a restarted agent has adopted it, and does not
   stop.abort();
   await running;
 });
+
+test('an agent that ends does not wait for a VM that cannot be adopted', async () => {
+  const stop = new AbortController();
+  const begun = Promise.withResolvers<void>();
+  const never = {
+    get adopted() {
+      begun.resolve();
+      return new Promise<void>(() => undefined);
+    },
+    machineOf: () => null,
+  };
+  let polls = 0;
+  const client = {
+    calls: async () => {
+      polls += 1;
+      if (polls === 1) return { calls: [call] };
+      await begun.promise;
+      stop.abort();
+      throw stop.signal.reason;
+    },
+    answerCall: async () => undefined,
+  };
+  const context = { client, log: { warn: () => undefined } };
+  await new CallServer(context as never, () => never as never, {} as never).run(stop.signal);
+  assert.ok(stop.signal.aborted);
+});

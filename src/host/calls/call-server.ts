@@ -109,8 +109,9 @@ export class CallServer {
   }
 
   async #execute(id: string, call: HostCall, signal: AbortSignal): Promise<unknown> {
-    // After a restart of the agent a VM seems to be gone until it is adopted. Its console log is there in any case.
-    if (call.kind !== 'usage' && call.kind !== 'console_log') await this.#runnerOf(call.instance_id)?.adopted;
+    // Its console log is there in any case.
+    if (call.kind !== 'usage' && call.kind !== 'console_log')
+      await this.#untilAdopted(call.instance_id, signal);
     switch (call.kind) {
       case 'console_log': {
         const { console_log } = vmFolder(this.#context.paths.vms, call.instance_id);
@@ -155,6 +156,16 @@ export class CallServer {
         return this.#meters.read(this.#machine(call), guest);
       }
     }
+  }
+
+  /** After a restart of the agent a VM seems to be gone until it is adopted. Ends when `signal` aborts, too. */
+  async #untilAdopted(instance_id: InstanceId, signal: AbortSignal): Promise<void> {
+    const { promise: aborted, resolve } = Promise.withResolvers<void>();
+    const stop = () => resolve();
+    signal.addEventListener('abort', stop);
+    if (signal.aborted) stop();
+    await Promise.race([this.#runnerOf(instance_id)?.adopted, aborted]);
+    signal.removeEventListener('abort', stop);
   }
 
   /** @throws CallError not_running */
