@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { createHash, randomUUID } from 'node:crypto';
-import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
 import type { HostCall } from '../../src/agent-api/host-calls.ts';
 import type { DiskReport, HostFacts } from '../../src/agent-api/host-types.ts';
 import type { FlushFailureCode, VmReasonCode } from '../../src/agent-api/reasons.ts';
@@ -228,8 +228,11 @@ export class ScriptedAgent {
     change: Partial<CommitRequest> = {},
   ): Promise<CommitResponse> {
     const { vm_id, epoch } = await this.known(instance_id);
-    // The disk may belong to another VM now, or to none.
-    const head = await this.client.head(change.instance_id ?? instance_id).catch(() => null);
+    const head = await this.client.head(change.instance_id ?? instance_id).catch((error: unknown) => {
+      if (error instanceof ControlPlaneUnavailable) throw error;
+      // The disk may belong to another VM now, or to none.
+      return null;
+    });
     const about = { instance_id: change.instance_id ?? instance_id, epoch: change.epoch ?? epoch };
     const { segments = [segmentOf(about.instance_id, about.epoch, change.generation ?? generation)] } =
       change;
