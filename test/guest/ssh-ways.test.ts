@@ -144,11 +144,12 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
   });
 
   test('keys of every type that the API accepts can log in', async () => {
+    const provider = await skProvider();
     const kinds: readonly KeyKind[] = [
       { type: 'rsa', bits: 2048 },
       { type: 'ecdsa', bits: 521 },
-      { type: 'ed25519-sk', provider: skProvider() },
-      { type: 'ecdsa-sk', provider: skProvider() },
+      { type: 'ed25519-sk', provider },
+      { type: 'ecdsa-sk', provider },
     ];
     for (const kind of kinds) {
       const client = new SshClient(berth.data_dir, `key-${kind.type}`, kind);
