@@ -298,6 +298,7 @@ export class ControlPlaneClient {
       });
       text = await response.body.text();
     } catch (cause) {
+      if (through === 'lease') this.#places.forgetLeaseConnections();
       if (signal?.aborted !== true) this.#places.leave(place);
       throw new ControlPlaneUnavailable(`the control plane does not answer ${path}`, { cause });
     }

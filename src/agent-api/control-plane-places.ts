@@ -22,11 +22,16 @@ export interface Place {
   readonly fingerprint: string | undefined;
   readonly agent: Agent;
   /** For renewals alone, so that no other call delays them. */
-  readonly lease: Agent;
+  lease: Agent;
   readonly streams: Agent;
   /** Aborts when the client goes on to another place: polls held here would otherwise go on for long. */
   left: AbortController;
+  readonly connect: Connect;
 }
+
+type Connect = NonNullable<Agent.Options['connect']>;
+
+const leaseAgent = (connect: Connect) => new Agent({ connect, connections: 1 });
 
 function placeAt(address: string, fingerprint: string | undefined): Place {
   const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
@@ -36,10 +41,11 @@ function placeAt(address: string, fingerprint: string | undefined): Place {
     origin: socket === undefined ? address.replace(/\/$/, '') : 'http://control-plane',
     fingerprint,
     agent: new Agent({ connect, connections: 32 }),
-    lease: new Agent({ connect, connections: 1 }),
+    lease: leaseAgent(connect),
     // Each upgrade keeps its connection.
     streams: new Agent({ connect }),
     left: new AbortController(),
+    connect,
   };
 }
 
@@ -77,6 +83,17 @@ export class ControlPlanePlaces {
     this.#current = this.#places[next] ?? this.#given;
     place.left.abort();
     place.left = new AbortController();
+  }
+
+  /**
+   * A renewal was not answered: the next one, wherever it goes, opens a new connection. Where only answers are lost, that fails;
+   * over each old connection the host could renew once more, which would delay the start of its VMs elsewhere.
+   */
+  forgetLeaseConnections(): void {
+    for (const place of this.#places) {
+      void place.lease.destroy();
+      place.lease = leaseAgent(place.connect);
+    }
   }
 
   /** These live. An empty list says nothing: a lone control plane is none that others reach. */

@@ -25,7 +25,7 @@ export interface LeaseState {
 
 /** How long after the end of its lease a host counts as expired. */
 export function marginMs(lease_ms: number): number {
-  return 2_000 + lease_ms / 4;
+  return 2_000 + lease_ms / 8;
 }
 
 export class LeaseMonitor {
