@@ -56,6 +56,11 @@ export const AIMS: Readonly<Record<string, Aim>> = {
   'scale/list_first_page_20000': atMost(1.2),
   'scale/list_deep_page_20000': atMost(1.2),
   'scale/list_by_label_20000': atMost(1.2),
+  'scale/heartbeat_20000': atMost(1.2),
+  // 200 times as many instances: no faster than linearly.
+  'scale/tasks_20000': atMost(200),
+  'scale/control_plane_memory_20000': atMost(200),
+  'scale/database_20000': atMost(200),
   'scale/idle_control_plane_20000': atMost(10, 'value'),
   'scale/idle_postgresql_20000': atMost(10, 'value'),
   'scale/many_starts_to_answer_p99': atMost(250, 'value'),

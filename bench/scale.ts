@@ -16,14 +16,20 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
+import { ControlPlaneClient } from '../src/agent-api/client.ts';
 import { hashToken } from '../src/auth/tokens.ts';
 import { pathsIn } from '../src/config/paths.ts';
+import { type Db, openPool } from '../src/db/pool.ts';
 import { runningDatabaseUrl } from '../src/launch/embedded-postgres.ts';
+import { present } from '../src/lib/assert.ts';
 import { messageOf } from '../src/lib/errors.ts';
-import { newId } from '../src/lib/ids.ts';
+import { type InstanceId, newId } from '../src/lib/ids.ts';
+import { createLog, type Log } from '../src/lib/log.ts';
+import { FACTS } from '../test/support/scripted-agent.ts';
 import { type Bench, type HostContext, type Measured, measured, quantile } from './figure.ts';
 import { Installation } from './installation.ts';
 import { cpuSeconds, familySeconds, residentMib } from './process-cost.ts';
+import { timeTasks } from './scale-tasks.ts';
 
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const HOSTS = 200;
@@ -33,6 +39,9 @@ const GROUPS = 5;
 const SAMPLES = 100;
 const MAKERS = 8;
 const IDLE_S = 30;
+/** Disks in a heartbeat. */
+const REPORTED = 50;
+const TASK_RUNS = 10;
 const STREAMS = 200;
 const STARTS_A_MINUTE = 1_000;
 const STARTS_MINUTES = 10;
@@ -50,6 +59,8 @@ const UNITS = {
   list_first_page: 'ms',
   list_deep_page: 'ms',
   list_by_label: 'ms',
+  heartbeat: 'ms',
+  tasks: 'ms',
   idle_control_plane: '% of a core',
   idle_postgresql: '% of a core',
   control_plane_memory: 'MiB',
@@ -57,15 +68,25 @@ const UNITS = {
 } as const;
 type Name = keyof typeof UNITS;
 
+/** What this process measures without the API. */
+interface Probes {
+  /** As a host of its own, on which nothing runs. */
+  readonly host: ControlPlaneClient;
+  readonly pool: Db;
+  readonly log: Log;
+}
+
 class Fleet {
   readonly ids: string[] = [];
   readonly installation: Installation;
   readonly db: pg.Client;
+  readonly #probes: Probes;
   readonly #context: HostContext;
 
-  constructor(installation: Installation, db: pg.Client, context: HostContext) {
+  constructor(installation: Installation, db: pg.Client, probes: Probes, context: HostContext) {
     this.installation = installation;
     this.db = db;
+    this.#probes = probes;
     this.#context = context;
   }
 
@@ -108,16 +129,36 @@ class Fleet {
     const first = await timed(SAMPLES, page(''));
     const deep = await timed(SAMPLES, page(await this.#deepCursor()));
     const by_label = await timed(SAMPLES, page('&label=group%3Dg3'));
+    const heartbeat = await this.#heartbeats(some);
+    const tasks = await this.#tasks();
     const idle = await this.#idle();
     const { rows } = await this.db.query<{ bytes: string }>(
       'select pg_database_size(current_database()) as bytes',
     );
     return {
       ...{ create, delete: remove, start_to_answer: start, get },
-      ...{ list_first_page: first, list_deep_page: deep, list_by_label: by_label, ...idle },
+      ...{ list_first_page: first, list_deep_page: deep, list_by_label: by_label },
+      ...{ heartbeat, tasks, ...idle },
       control_plane_memory: [residentMib(this.installation.pidOf('control-plane'))],
       database: [Number(rows[0]?.bytes) / 2 ** 20],
     };
+  }
+
+  /** Of disks that the control plane looks up, and then ignores because they are on other hosts. */
+  #heartbeats(ids: readonly string[]): Promise<number[]> {
+    const some = ids.slice(0, REPORTED) as InstanceId[];
+    const disks = some.map((instance_id) => ({ instance_id, dirty_bytes: 0 }));
+    return timed(SAMPLES, () => this.#probes.host.heartbeat({ facts: FACTS, disks }));
+  }
+
+  async #tasks(): Promise<number[]> {
+    const taken: number[] = [];
+    for (let run = 0; run < TASK_RUNS; run++) {
+      const { ms, slowest } = await timeTasks(this.#probes.pool, this.#probes.log);
+      taken.push(ms);
+      this.#context.say(`background tasks: ${ms.toFixed(1)} ms; ${slowest}`);
+    }
+    return taken;
   }
 
   async #stop(id: string): Promise<void> {
@@ -215,6 +256,17 @@ function postgresSeconds({ data_dir }: Installation): number {
   return familySeconds(Number(readFileSync(pid_file, 'utf8').split('\n')[0]));
 }
 
+/** Returns the credential of a new host. */
+async function addHost(db: pg.Client, name: string): Promise<string> {
+  const token = `berth_host_${randomBytes(32).toString('base64url')}`;
+  await db.query('insert into hosts (id, name, token_hash) values ($1, $2, $3)', [
+    newId('host'),
+    name,
+    hashToken(token),
+  ]);
+  return token;
+}
+
 async function simulateHosts(installation: Installation, db: pg.Client): Promise<ChildProcess> {
   const { agent_api_socket } = pathsIn(installation.data_dir);
   // No VM is placed on the real host of this machine.
@@ -222,18 +274,24 @@ async function simulateHosts(installation: Installation, db: pg.Client): Promise
   const program = join(import.meta.dirname, 'simulated-hosts.ts');
   const child = spawn(process.execPath, [program, agent_api_socket], { stdio: ['pipe', 'pipe', 'inherit'] });
   for (let at = 0; at < HOSTS; at++) {
-    const token = `berth_host_${randomBytes(32).toString('base64url')}`;
-    await db.query('insert into hosts (id, name, token_hash) values ($1, $2, $3)', [
-      newId('host'),
-      `simulated-${at}`,
-      hashToken(token),
-    ]);
-    child.stdin?.write(`${token}\n`);
+    child.stdin?.write(`${await addHost(db, `simulated-${at}`)}\n`);
   }
   child.stdin?.write('\n');
   if (child.stdout === null) throw new Error('piped stdout');
   await once(createInterface({ input: child.stdout }), 'line');
   return child;
+}
+
+async function probesOf({ data_dir }: Installation, db: pg.Client): Promise<Probes> {
+  const paths = pathsIn(data_dir);
+  const address = `unix:${paths.agent_api_socket}`;
+  const token = await addHost(db, 'measured');
+  await db.query("update hosts set cordoned = true where name = 'measured'");
+  return {
+    host: new ControlPlaneClient({ address, token }),
+    pool: openPool(present(await runningDatabaseUrl(paths), 'database'), () => undefined),
+    log: createLog('bench', 'error'),
+  };
 }
 
 function figures(sizes: ReadonlyMap<number, AtSize>): Measured[] {
@@ -273,7 +331,12 @@ async function run(context: HostContext): Promise<Measured[]> {
     hosts.stdin?.end();
     if (hosts.exitCode === null) await once(hosts, 'exit');
   });
-  const fleet = new Fleet(installation, db, context);
+  const probes = await probesOf(installation, db);
+  cleanup.defer(async () => {
+    await probes.host.close();
+    await probes.pool.destroy();
+  });
+  const fleet = new Fleet(installation, db, probes, context);
   const sizes = new Map<number, AtSize>();
   for (const size of SIZES) {
     await fleet.growTo(size);
