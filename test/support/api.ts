@@ -80,6 +80,8 @@ export interface ApiOptions {
   readonly first_port?: number;
   readonly last_port?: number;
   readonly host_lease_ms?: number;
+  /** Of the scripted agent: that of the API whose database this one shares. */
+  readonly host_token?: string;
   /** The port of the public API; default: a free one. */
   readonly port?: number;
   /** Settings under test. */
@@ -109,7 +111,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const mailbox = new RecordingMailbox();
   const context = contextOf(url, mailbox, options);
   const { db, hub } = context;
-  const host_token = randomBytes(32).toString('hex');
+  const { host_token = randomBytes(32).toString('hex') } = options;
   const ingress_token = randomBytes(32).toString('hex');
   const secret_key = randomBytes(32);
   await claimRootKey(database.db, secret_key, context.root_key);

@@ -49,7 +49,10 @@ async function startBoth(): Promise<readonly [TestApi, TestApi]> {
   const unused = { createEmpty: () => Promise.reject(new Error('none here')), close: async () => undefined };
   const first = await startApi({ database: { ...database, ...unused } });
   const { db: _db, hub: _hub, host_calls: _calls, ...shared } = first.context;
-  const second = await startApi({ database: { ...database, ...unused, url: proxy_url }, context: shared });
+  const second = await startApi({
+    ...{ database: { ...database, ...unused, url: proxy_url }, context: shared },
+    host_token: first.host_token,
+  });
   return [first, second];
 }
 
