@@ -7,7 +7,7 @@ import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import type { TSchema } from 'typebox';
 import { POLL_HOLD_MS } from '../../agent-api/client.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../../agent-api/protocol.ts';
-import { ROUTES } from '../../agent-api/routes.ts';
+import { type AgentRoute, ROUTES } from '../../agent-api/routes.ts';
 import { transaction } from '../../db/pool.ts';
 import { findStoreMark } from '../../disks/mark-store.ts';
 import { readDataKeys, readHead } from '../../disks/read-head.ts';
@@ -48,7 +48,7 @@ import { registerImageCalls } from './images.ts';
 import type { InternalContext } from './internal-context.ts';
 import { registerObjectPermissions } from './object-permissions.ts';
 import { registerOpenPort } from './open-port.ts';
-import { PEER_PATHS, registerPeers } from './peers.ts';
+import { registerPeers } from './peers.ts';
 import { RouteChanges } from './route-changes.ts';
 import { accepted, checkedBy, serve, serveIngress } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
@@ -61,8 +61,9 @@ const COMMIT_LIMIT_BYTES = 64 * 1024 * 1024;
 /** Detects the end of SSH connections to a host that has vanished. */
 const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
 
-const OF_INGRESSES: ReadonlySet<string> = new Set(
-  Object.values(ROUTES).flatMap(({ caller, path }) => (caller === 'ingress' ? [path] : [])),
+/** By the path of the route that Fastify has chosen: a request may spell its own path in other ways. */
+const CALLERS: ReadonlyMap<string | undefined, AgentRoute['caller']> = new Map(
+  Object.values(ROUTES).map(({ path, caller }) => [path, caller]),
 );
 
 /** With `tls` it serves agents and ingresses of other machines only; without, on a unix socket, those of this machine. */
@@ -87,17 +88,20 @@ export function createInternalApp(
   app.setValidatorCompiler(({ schema }) => checkedBy(schema as TSchema));
   app.decorateRequest('calling_host', null);
   app.decorateRequest('calling_ingress', null);
+  app.decorateRequest('is_of_peer', false);
   app.addHook('onRequest', async (request, reply) => {
     reply.header(PROTOCOL_HEADER, String(AGENT_PROTOCOL));
-    if (far && request.url.startsWith(PEER_PATHS)) {
-      if (context.peers?.isPeer(request.headers)) return undefined;
-      throw new AppError('UNAUTHENTICATED');
+    const path = request.routeOptions.url;
+    const callers = CALLERS.get(path);
+    if (callers === 'peer') {
+      if (!context.peers?.isPeer(request.headers)) throw new AppError('UNAUTHENTICATED');
+      request.is_of_peer = true;
+      return undefined;
     }
-    const is_ingress = OF_INGRESSES.has(request.routeOptions.url ?? '');
-    const joins = request.routeOptions.url === ROUTES.join.path;
-    const { caller, refusal } = is_ingress
-      ? await admitIngress(db, request.headers, far)
-      : await admitHost(db, request.headers, far, joins);
+    const { caller, refusal } =
+      callers === 'ingress'
+        ? await admitIngress(db, request.headers, far)
+        : await admitHost(db, request.headers, far, path === ROUTES.join.path);
     if ('remote' in caller) request.calling_host = caller;
     else request.calling_ingress = caller;
     if (refusal !== null) return reply.code(426).send(refusalBody(refusal));

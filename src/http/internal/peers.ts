@@ -4,11 +4,10 @@ import type { TSchema } from 'typebox';
 import type { CallAnswer } from '../../agent-api/host-calls.ts';
 import { type AgentRoute, ROUTES } from '../../agent-api/routes.ts';
 import type { Of } from '../../agent-api/schemas.ts';
+import { AppError } from '../../lib/errors.ts';
 import type { HostId } from '../../lib/ids.ts';
 import type { InternalContext } from './internal-context.ts';
 import { accepted } from './serve.ts';
-
-export const PEER_PATHS = '/internal/v1/peers/';
 
 export function registerPeers(
   app: FastifyInstance,
@@ -35,9 +34,10 @@ function servePeer<Request extends TSchema, Response extends TSchema>(
   route: AgentRoute<Request, Response>,
   handle: (body: Of<Request>) => Of<Response>,
 ): void {
-  app.post(route.path, { schema: { body: route.request } }, async (request) =>
-    handle(request.body as Of<Request>),
-  );
+  app.post(route.path, { schema: { body: route.request } }, async (request) => {
+    if (!request.is_of_peer) throw new AppError('UNAUTHENTICATED');
+    return handle(request.body as Of<Request>);
+  });
 }
 
 /** The host and the call of a stream that another control plane opens; null: it is none. */

@@ -12,6 +12,8 @@ declare module 'fastify' {
   interface FastifyRequest {
     calling_host: CallingHost | null;
     calling_ingress: CallingIngress | null;
+    /** Another control plane has sent it. */
+    is_of_peer: boolean;
   }
 }
 
