@@ -861,6 +861,7 @@ create table vms (
   move_problem text,
   move_after timestamp with time zone,
   trace_context jsonb,
+  restart_after timestamp with time zone,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),

@@ -47,6 +47,8 @@ export interface VmTables {
     generation: Generated<number>;
     commit_id: string | null;
     restarted_at: Date | null;
+    /** Written as text, because it may be `infinity`. */
+    restart_after: ColumnType<never, string | undefined, string>;
     /** It is to continue on another host: by its memory, or from its disk. */
     move: Generated<'suspend' | 'stop' | null>;
     move_problem: Generated<string | null>;

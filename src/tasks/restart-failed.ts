@@ -1,23 +1,48 @@
 import { type Db, transaction } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { nextRestart } from '../lib/restart-policy.ts';
 import { inWork } from '../lib/tracing.ts';
-import { listFailed } from '../vms/failure-store.ts';
+import { type FailedVm, listFailed, postponeRestart } from '../vms/failure-store.ts';
 import { restartFailedVm } from '../vms/restart-failed-vm.ts';
 import { eachInTurn } from './each-in-turn.ts';
 
+/** Until the next try where a quota, or the room on the hosts, does not allow the start. */
+const REFUSED_MS = 10_000;
+
 /** Starts failed VMs of instances with `restart: on_failure` again, each after its delay. */
 export async function restartFailed(db: Db, quotas: QuotaLimits, log: Log, now = new Date()): Promise<void> {
-  const due = (await listFailed(db)).filter(({ failed_at, restarted_at }) => {
-    const next = nextRestart(failed_at, restarted_at);
-    return next !== null && next <= now;
+  await eachInTurn(await listFailed(db, now), async (failed) => {
+    const next = nextRestart(failed.failed_at, failed.restarted_at);
+    if (next === null || next > now) return postponeRestart(db, failed, next);
+    const tried = await inWork(workOf(failed), () => tryRestart(db, quotas, failed, now));
+    if (tried === 'restarted') log.warn({ instance_id: failed.instance_id }, 'a failed VM is started again');
+    if (!(tried instanceof AppError)) return;
+    await postponeRestart(db, failed, new Date(now.getTime() + REFUSED_MS));
+    const about = { instance_id: failed.instance_id, reason: tried.message };
+    log.info(about, 'a failed VM cannot be started again yet');
   });
-  await eachInTurn(due, ({ instance_id }) => {
-    const attributes = { 'berth.instance_id': instance_id };
-    return inWork({ name: 'task restart failed', attributes, context: null }, async () => {
-      const restarted = await transaction(db, (tx) => restartFailedVm(tx, quotas, instance_id, now));
-      if (restarted) log.warn({ instance_id }, 'a failed VM is started again');
-    });
-  });
+}
+
+const workOf = ({ instance_id }: FailedVm) => ({
+  name: 'task restart failed',
+  attributes: { 'berth.instance_id': instance_id },
+  context: null,
+});
+
+/** Returns why the start is refused, if it is. */
+async function tryRestart(
+  db: Db,
+  quotas: QuotaLimits,
+  { instance_id }: FailedVm,
+  now: Date,
+): Promise<'restarted' | 'not_wanted' | AppError> {
+  try {
+    const restarted = await transaction(db, (tx) => restartFailedVm(tx, quotas, instance_id, now));
+    return restarted ? 'restarted' : 'not_wanted';
+  } catch (error) {
+    if (error instanceof AppError) return error;
+    throw error;
+  }
 }

@@ -5,15 +5,29 @@ import type { InstanceId, VmId } from '../lib/ids.ts';
 import { RESTARTS_WINDOW_MS } from '../lib/restart-policy.ts';
 
 export interface FailedVm {
+  readonly vm_id: VmId;
   readonly instance_id: InstanceId;
   readonly failed_at: Date;
   /** Those of the ten minutes before it failed. */
   readonly restarted_at: readonly Date[];
 }
 
-/** The newest boots that failed while they were wanted, of instances with `restart: on_failure`; the newest failures first. */
-export async function listFailed(tx: Tx): Promise<FailedVm[]> {
-  return failed(tx, sql`order by v.stopped_at desc limit 100`);
+/**
+ * The newest boots that failed while they were wanted, of instances with `restart: on_failure`, and that were not postponed beyond
+ * `now`. Whoever waits longest comes first, so that nobody's failures hide another's.
+ */
+export async function listFailed(tx: Tx, now: Date): Promise<FailedVm[]> {
+  return failed(
+    tx,
+    sql`and (v.restart_after is null or v.restart_after <= ${now})
+      order by v.restart_after nulls first, v.stopped_at limit 100`,
+  );
+}
+
+/** Until the next look at the failed VM; null: it is not started again by itself. */
+export async function postponeRestart(tx: Tx, { vm_id }: FailedVm, until: Date | null): Promise<void> {
+  const restart_after = until?.toISOString() ?? 'infinity';
+  await tx.updateTable('vms').set({ restart_after }).where('id', '=', vm_id).execute();
 }
 
 /** The same of one instance, which the caller has locked. */
@@ -23,7 +37,7 @@ export async function findFailed(tx: Tx, id: InstanceId): Promise<FailedVm | und
 
 async function failed(tx: Tx, rest: ReturnType<typeof sql>): Promise<FailedVm[]> {
   const { rows } = await sql<FailedVm>`
-    select i.id as instance_id, v.stopped_at as failed_at, coalesce(r.restarted_at, '{}') as restarted_at
+    select v.id as vm_id, i.id as instance_id, v.stopped_at as failed_at, coalesce(r.restarted_at, '{}') as restarted_at
     from vms v
     join instances i on i.id = v.instance_id
     cross join lateral (
