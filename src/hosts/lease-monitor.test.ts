@@ -7,7 +7,15 @@ const LEASE_MS = 40_000;
 const OVER_MS = LEASE_MS + marginMs(LEASE_MS);
 
 function host(name: string, beat: number, change: Partial<LeaseState> = {}): LeaseState {
-  return { id: `host_${name}` as HostId, name, beat, lease_ms: LEASE_MS, removed: false, ...change };
+  return {
+    id: `host_${name}` as HostId,
+    name,
+    beat,
+    lease_ms: LEASE_MS,
+    removed: false,
+    lost: false,
+    ...change,
+  };
 }
 
 /** Checks every second from `from_ms` until `until_ms`; returns the last answer. */

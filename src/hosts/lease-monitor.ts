@@ -21,6 +21,8 @@ export interface LeaseState {
   readonly lease_ms: number | null;
   /** Removed from the fleet: expires at once. */
   readonly removed: boolean;
+  /** Marked as lost since its last renewal. */
+  readonly lost: boolean;
 }
 
 /** How long after the end of its lease a host counts as expired. */

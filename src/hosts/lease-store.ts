@@ -32,7 +32,11 @@ export async function renewLease(
 export async function listLeases(tx: Tx): Promise<LeaseState[]> {
   const rows = await tx
     .selectFrom('hosts')
-    .select(['id', 'name', 'beat', 'lease_ms', sql<boolean>`removed_at is not null`.as('removed')])
+    .select(['id', 'name', 'beat', 'lease_ms'])
+    .select([
+      sql<boolean>`removed_at is not null`.as('removed'),
+      sql<boolean>`lost_at is not null`.as('lost'),
+    ])
     .where((eb) => eb.or([eb('lease_ms', 'is not', null), eb('removed_at', 'is not', null)]))
     .execute();
   return rows;

@@ -8,20 +8,22 @@ import { type Db, transaction } from '../db/pool.ts';
 import type { LeaseMonitor, LeaseState } from '../hosts/lease-monitor.ts';
 import { listLeases, markLost } from '../hosts/lease-store.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
+import { present } from '../lib/assert.ts';
 import type { InstanceId, VmId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { endWithoutHost } from '../vms/fail-vm.ts';
 import { failFlushes } from '../vms/flushes.ts';
 import { observe } from '../vms/model.ts';
-import { findVm, listOnHost, markReleased } from '../vms/store.ts';
+import { findVm, listOnHosts, markReleased } from '../vms/store.ts';
 
 const HOST_LOST = 'The host that holds its disk is lost.';
 
+/** `clock`: monotonic, in ms. It is read once the renewals are known: earlier, a slow answer would shorten the leases. */
 export async function expireHosts(
   db: Db,
   monitor: LeaseMonitor,
   log: Log,
-  now_ms = performance.now(),
+  clock = () => performance.now(),
 ): Promise<void> {
   let leases: LeaseState[];
   try {
@@ -30,15 +32,15 @@ export async function expireHosts(
     monitor.reset();
     throw error;
   }
-  for (const host of monitor.expired(leases, now_ms)) await expireHost(db, host, log);
-}
-
-async function expireHost(db: Db, host: LeaseState, log: Log): Promise<void> {
-  const outcome = await transaction(db, (tx) => markLost(tx, host.id, host.beat));
-  if (outcome === 'renewed') return;
-  if (outcome === 'lost') log.error({ host_id: host.id, name: host.name }, 'a host is lost');
-  for (const { id, instance_id } of await listOnHost(db, host.id)) {
-    await failOne(db, host, id, instance_id);
+  const expired = monitor.expired(leases, clock());
+  if (expired.length === 0) return;
+  for (const host of expired) {
+    if (host.lost || (await transaction(db, (tx) => markLost(tx, host.id, host.beat))) !== 'lost') continue;
+    log.error({ host_id: host.id, name: host.name }, 'a host is lost');
+  }
+  const by_id = new Map(expired.map((host) => [host.id, host]));
+  for (const { id, instance_id, host_id } of await listOnHosts(db, [...by_id.keys()])) {
+    await failOne(db, present(by_id.get(host_id), 'its host'), id, instance_id);
   }
 }
 

@@ -9,7 +9,7 @@ import { traceContext } from '../lib/tracing.ts';
 import { deadlineMs, type VmState } from './model.ts';
 
 /** Bounds one round of a lost host, so that the other hosts are checked in between. */
-const ON_HOST_MAX = 200;
+const ON_HOSTS_MAX = 200;
 
 export type VmRow = Awaited<ReturnType<typeof findVm>> & object;
 
@@ -240,20 +240,24 @@ export async function listActive(tx: Tx): Promise<{ id: VmId; instance_id: Insta
 }
 
 /**
- * Unfinished work of a host, bounded: active VMs, deletions, and flushes. Each part of the union uses an index: this runs
+ * Unfinished work of hosts, bounded: active VMs, deletions, and flushes. Each part of the union uses an index: this runs
  * every second, and most boots ended long ago.
  */
-export async function listOnHost(tx: Tx, host_id: HostId): Promise<{ id: VmId; instance_id: InstanceId }[]> {
-  const { rows } = await sql<{ id: VmId; instance_id: InstanceId }>`
-    select id, instance_id from vms
-    where host_id = ${host_id} and state not in ('stopped', 'suspended', 'failed') and not released
+export async function listOnHosts(
+  tx: Tx,
+  host_ids: readonly HostId[],
+): Promise<{ id: VmId; instance_id: InstanceId; host_id: HostId }[]> {
+  const these = sql`any(${[...host_ids]}::text[])`;
+  const { rows } = await sql<{ id: VmId; instance_id: InstanceId; host_id: HostId }>`
+    select id, instance_id, host_id from vms
+    where host_id = ${these} and state not in ('stopped', 'suspended', 'failed') and not released
     union
-    select v.id, v.instance_id from instances i join vms v on v.instance_id = i.id
-    where i.deleting and v.host_id = ${host_id} and not v.released
+    select v.id, v.instance_id, v.host_id from instances i join vms v on v.instance_id = i.id
+    where i.deleting and v.host_id = ${these} and not v.released
     union
-    select v.id, v.instance_id from flushes f join vms v on v.id = f.vm_id
-    where (f.state = 'queued' or f.state = 'running') and v.host_id = ${host_id}
-    order by instance_id limit ${ON_HOST_MAX}`.execute(tx);
+    select v.id, v.instance_id, v.host_id from flushes f join vms v on v.id = f.vm_id
+    where (f.state = 'queued' or f.state = 'running') and v.host_id = ${these}
+    order by instance_id limit ${ON_HOSTS_MAX}`.execute(tx);
   return rows;
 }
 

@@ -20,6 +20,7 @@ import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut, type VmOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent, segmentOf } from '../support/scripted-agent.ts';
 import { onlyOn, stateOf } from '../support/states.ts';
+import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
 const { db } = api;
@@ -50,10 +51,10 @@ async function timePasses(silent: ScriptedAgent | null, others: readonly Scripte
   const watch = new LeaseMonitor();
   for (let now_ms = 0; now_ms <= OVER_MS; now_ms += 5_000) {
     for (const agent of others) if (agent !== silent) await renew(agent);
-    await expireHosts(db, watch, log, now_ms);
+    await expireHosts(db, watch, log, () => now_ms);
   }
   for (const agent of others) if (agent !== silent) await renew(agent);
-  await expireHosts(db, watch, log, OVER_MS);
+  await expireHosts(db, watch, log, () => OVER_MS);
 }
 
 test('the only host has no lease, and is never lost', async () => {
@@ -64,6 +65,26 @@ test('the only host has no lease, and is never lost', async () => {
   assert.equal((await stateOf(api, owner, instance.id)).state, 'running');
   await api.agent.observe(instance.id, { kind: 'powered_off' });
   await api.agent.stopped(instance.id);
+});
+
+test('a lease counts from when its renewal is known, however long that takes', async () => {
+  const clock_read: boolean[] = [];
+  let answered = false;
+  const checking = db.transaction().execute(async (tx) => {
+    await sql`lock table hosts in access exclusive mode`.execute(tx);
+    const checked = expireHosts(db, new LeaseMonitor(), log, () => {
+      clock_read.push(answered);
+      return 0;
+    });
+    await until('it waits for the renewals', async () => {
+      const { rows } = await sql`select from pg_locks where not granted`.execute(tx);
+      return rows.length > 0;
+    });
+    answered = true;
+    return { checked };
+  });
+  await (await checking).checked;
+  assert.deepEqual(clock_read, [true]);
 });
 
 /** On the host of that agent. */
@@ -281,4 +302,15 @@ describe('with a second host', () => {
   async function loseNow({ agent }: { agent: ScriptedAgent }): Promise<void> {
     await timePasses(agent, both);
   }
+});
+
+test('a removed host that is given up already is not locked again', async () => {
+  const { id } = await newHost('removed');
+  await db.updateTable('hosts').set({ removed_at: new Date() }).where('id', '=', id).execute();
+  await expireHosts(db, new LeaseMonitor(), log);
+  assert(await isLost(db, id));
+  await db.transaction().execute(async (tx) => {
+    await tx.selectFrom('hosts').select('id').where('id', '=', id).forUpdate().execute();
+    await expireHosts(db, new LeaseMonitor(), log);
+  });
 });

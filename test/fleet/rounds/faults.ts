@@ -34,13 +34,17 @@ const FILTERS: Partial<Record<Fault['how'], Filter>> = {
   'cut from PostgreSQL': between(POSTGRES_ADDRESSES),
 };
 
+let filters = 0;
+
+/** In a table of its own: a round may strike a machine twice. */
 async function filterPackets(fleet: Fleet, name: MachineName, filter: Filter): Promise<Heal> {
   const machine = fleet.machine(name);
+  const table = `rounds${++filters}`;
   const chain = (hook: 'input' | 'output', rule: string) =>
     `chain ${hook} { type filter hook ${hook} priority -200; policy accept; ${rule}; }`;
-  const table = `table inet rounds {\n${chain('input', filter.in)}\n${chain('output', filter.out)}\n}\n`;
-  await machine.run('nft', ['-f', '-'], { input: table });
-  return async () => void (await machine.run('nft', ['delete', 'table', 'inet', 'rounds']));
+  const rules = `table inet ${table} {\n${chain('input', filter.in)}\n${chain('output', filter.out)}\n}\n`;
+  await machine.run('nft', ['-f', '-'], { input: rules });
+  return async () => void (await machine.run('nft', ['delete', 'table', 'inet', table]));
 }
 
 function signalEach(pids: readonly number[], signal: NodeJS.Signals): void {
