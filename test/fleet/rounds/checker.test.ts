@@ -16,12 +16,8 @@ const call = (began_ms: number, at_ms: number, verb: Call['verb'], more: Partial
   ...{ kind: 'call', began_ms, at_ms, verb, at: 'control-1', instance, outcome: 'ok', what: '200' },
   ...more,
 });
-const vm = (number: number, epoch: number): VmRow => ({
-  kind: 'vm',
-  instance,
-  boot: number,
-  epoch,
-  host: 'rack-1',
+const vm = (number: number, epoch: number, host = `rack-${number}`): VmRow => ({
+  ...{ kind: 'vm', instance, boot: number, epoch, host },
 });
 const generation = (number: number, epoch: number, parent: number | null = number - 1): GenerationRow => ({
   ...{ kind: 'generation', instance, generation: number, parent: parent === 0 ? null : parent, epoch },
@@ -84,6 +80,11 @@ test('a record that was written after the receipt may be missing, also if it was
     'at_ms' in a && 'at_ms' in b ? a.at_ms - b.at_ms : 0,
   );
   assert.deepEqual(check(during), []);
+});
+
+test('a record that the guest before has fsynced is missing at the next boot on the same host', () => {
+  const there = GOOD.map((event) => (event.kind === 'vm' ? vm(event.boot, event.epoch, 'rack-1') : event));
+  assert.match(found(there), /boot b2 at 31 has record 2, but an fsync at epoch 1 on rack-1 covers 3/);
 });
 
 test('a record that a stop covers is missing in the head', () => {

@@ -16,6 +16,8 @@ interface Cover {
   readonly from_ms: number;
   readonly number: number;
   readonly why: string;
+  /** Only the boot with this epoch may not lose it. */
+  readonly at_epoch?: number;
 }
 
 type Of<K extends Event['kind']> = Extract<Event, { readonly kind: K }>;
@@ -83,10 +85,13 @@ function nothingCoveredIsMissing(events: readonly Event[]): string[] {
 export function comparisons(
   events: readonly Event[],
 ): { readonly found: Boot | Head; readonly most: Cover }[] {
-  const covers = byInstance(coversOf(events).filter(({ number }) => number > 0));
+  const covers = byInstance(
+    [...coversOf(events), ...fsyncedOnHosts(events)].filter(({ number }) => number > 0),
+  );
   return [...all(events, 'boot'), ...all(events, 'head')].flatMap((found) => {
     const [most] = (covers.get(found.instance) ?? [])
       .filter(({ from_ms }) => from_ms < found.at_ms)
+      .filter(({ at_epoch }) => at_epoch === undefined || (found.kind === 'boot' && found.epoch === at_epoch))
       .toSorted((a, b) => b.number - a.number);
     return most ? [{ found, most }] : [];
   });
@@ -126,6 +131,29 @@ function coversOf(events: readonly Event[]): Cover[] {
     covers.push({ instance, from_ms: at_ms, number, why });
   }
   return covers;
+}
+
+/** Where a VM follows another on the same host, it has all that the other's guest fsynced, flushed or not. */
+function fsyncedOnHosts(events: readonly Event[]): Cover[] {
+  const written = byInstance(all(events, 'record'));
+  return [...byInstance(all(events, 'vm'))].flatMap(([instance, rows]) =>
+    rows
+      .toSorted((a, b) => a.boot - b.boot)
+      .flatMap(({ epoch, host }, at, ordered) => {
+        const before = ordered[at - 1];
+        if (before?.host !== host) return [];
+        const number = newestOf(written.get(instance) ?? [], before.epoch, Number.POSITIVE_INFINITY);
+        return [
+          {
+            instance,
+            from_ms: 0,
+            number,
+            why: `an fsync at epoch ${before.epoch} on ${host}`,
+            at_epoch: epoch,
+          },
+        ];
+      }),
+  );
 }
 
 /** The epoch of the VM that a call flushed or stopped. */
