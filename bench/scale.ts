@@ -61,6 +61,7 @@ const UNITS = {
   list_by_label: 'ms',
   heartbeat: 'ms',
   tasks: 'ms',
+  idle: '% of a core',
   idle_control_plane: '% of a core',
   idle_postgresql: '% of a core',
   control_plane_memory: 'MiB',
@@ -179,17 +180,16 @@ class Fleet {
     return query;
   }
 
-  async #idle(): Promise<Pick<AtSize, 'idle_control_plane' | 'idle_postgresql'>> {
+  async #idle(): Promise<Pick<AtSize, 'idle' | 'idle_control_plane' | 'idle_postgresql'>> {
     // What the requests left to do ends before.
     await sleep(10_000, undefined, { signal: this.#context.signal });
     const control_plane = this.installation.pidOf('control-plane');
     const before = { control_plane: cpuSeconds(control_plane), postgres: postgresSeconds(this.installation) };
     await sleep(IDLE_S * 1_000, undefined, { signal: this.#context.signal });
-    const share = (seconds: number) => [(100 * seconds) / IDLE_S];
-    return {
-      idle_control_plane: share(cpuSeconds(control_plane) - before.control_plane),
-      idle_postgresql: share(postgresSeconds(this.installation) - before.postgres),
-    };
+    const share = (seconds: number) => (100 * seconds) / IDLE_S;
+    const ours = share(cpuSeconds(control_plane) - before.control_plane);
+    const its = share(postgresSeconds(this.installation) - before.postgres);
+    return { idle: [ours + its], idle_control_plane: [ours], idle_postgresql: [its] };
   }
 
   /** Starts instances at a steady rate. Returns the ms until each answer, and until each VM ran; `refused` counts other answers. */

@@ -36,8 +36,6 @@ const ROOT_USE_EVERY = 12;
 /** How long a heartbeat waits for one guest or QEMU. */
 const GUEST_MS = 2_000;
 const ORPHAN_EXIT_MS = 5_000;
-/** How often the log repeats what the host waits for. */
-const WAITING_EVERY_MS = 60_000;
 const EVICT_EVERY_MS = 6 * 3_600_000;
 
 export interface AgentFacts {
@@ -132,7 +130,6 @@ export class Agent {
 
   async #polls(signal: AbortSignal): Promise<void> {
     let seen: string | null = null;
-    let say_again_ms = 0;
     for (let failures = 0; !signal.aborted; ) {
       try {
         const answer = await this.#context.client.poll({ seen }, signal);
@@ -141,13 +138,7 @@ export class Agent {
         this.#evictStale();
       } catch (error) {
         if (signal.aborted) return;
-        if (failures === 6 || (failures > 6 && performance.now() > say_again_ms)) {
-          say_again_ms = performance.now() + WAITING_EVERY_MS;
-          this.#context.log.warn(
-            { reason: messageOf(error), vms: this.#runners.size },
-            `waiting for the control plane; ${this.#context.lease.outlook}`,
-          );
-        }
+        this.#context.log.debug({ reason: messageOf(error) }, 'the assignments could not be read');
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }
     }

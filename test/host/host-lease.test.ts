@@ -37,6 +37,36 @@ test('a lease that cannot be written is logged once, with its cause; an absent c
   assert.match(said[0].err.message, /ENOENT.*lease/);
 });
 
+test('a host that hears nothing for a quarter of its lease says once what it waits for, and what becomes of its VMs', async (t) => {
+  const data = mkdtempSync(join(tmpdir(), 'bt-'));
+  t.after(() => rmSync(data, { recursive: true }));
+  const paths = pathsIn(data);
+  mkdirSync(paths.run, { recursive: true });
+  writeFileSync(paths.fencer, JSON.stringify(identityOf(process.pid)));
+  const { log, lines } = logLines();
+  const ending = new AbortController();
+  let renewals = 0;
+  const client = {
+    renewLease: async () => {
+      renewals += 1;
+      if (renewals > 1) throw new ControlPlaneUnavailable('it is away');
+      return { lease_ms: 3_000 };
+    },
+  } as unknown as ControlPlaneClient;
+  const lease = new HostLease({ client, paths, log, startFencer: assert.fail });
+  const running = lease.run(ending.signal);
+  await until('the lease is over', () => renewals > 1 && !lease.isHeld);
+  ending.abort();
+  await running;
+  const said = lines.map((line) => JSON.parse(line)).filter(({ msg }) => /^waiting/.test(msg));
+  assert.equal(said.length, 1);
+  assert.match(
+    said[0].msg,
+    /^waiting for the control plane; VMs run on, and are paused in [1-3] s unless it renews/,
+  );
+  assert.equal(said[0].reason, 'it is away');
+});
+
 for (const lease_ms of [60_000, null]) {
   const how = lease_ms === null ? 'is not wanted any more' : 'was renewed';
   test(`VMs that the last agent left paused are not queried before they resume, although the lease ${how}`, async (t) => {

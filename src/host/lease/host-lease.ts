@@ -24,6 +24,8 @@ const RENEW_MS = 5_000;
 const RETRY_MS = 500;
 const FENCER_START_MS = 10_000;
 const LOOK_MS = 100;
+/** How often the log repeats that the host waits. */
+const WAITING_EVERY_MS = 60_000;
 
 /** The lease is over: start nothing that another host might be doing. */
 export class LeaseOverError extends Error {
@@ -47,6 +49,9 @@ export class HostLease {
   #over = false;
   /** The last logged reason of a failed renewal. */
   #logged_reason: string | null = null;
+  /** Since the last answer, on the boot clock; the log says that the host waits after a quarter of a lease. */
+  #answered_ms = bootMs();
+  #say_again_ms = 0;
   readonly #held_again = new Signal();
 
   constructor(options: HostLeaseOptions) {
@@ -123,6 +128,8 @@ export class HostLease {
       if (lease_ms === null) await this.#dropLease(signal);
       else await this.#keep(sent_ms, lease_ms, kept_ms, signal);
       this.#logged_reason = null;
+      this.#answered_ms = bootMs();
+      this.#say_again_ms = 0;
       return lease_ms === null || kept_ms === lease_ms;
     } catch (error) {
       if (!signal.aborted) this.#logFailure(error);
@@ -135,6 +142,12 @@ export class HostLease {
     const { log } = this.#options;
     const reason = messageOf(error);
     const away = error instanceof ControlPlaneUnavailable;
+    const waits = bootMs() - this.#answered_ms >= (this.#wanted_ms ?? RENEW_MS * 8) / 4;
+    if (away && waits && bootMs() >= this.#say_again_ms) {
+      this.#say_again_ms = bootMs() + WAITING_EVERY_MS;
+      log.warn({ reason }, `waiting for the control plane; ${this.outlook}`);
+      return;
+    }
     if (away || this.#logged_reason === reason) log.debug({ reason }, 'the lease was not renewed');
     else log.warn({ err: error }, 'the lease cannot be renewed');
     if (!away) this.#logged_reason = reason;
