@@ -31,8 +31,8 @@ import { makeReachable } from './reachable.ts';
 import { type Say, StartError, sayOnStdout } from './start-error.ts';
 
 /** Of no account on any Debian; below the VMs' range. */
-export const POSTGRES_UID = 1_999_999;
-export const POSTGRES_PORT = 5432;
+const POSTGRES_UID = 1_999_999;
+const POSTGRES_PORT = 5432;
 const DATABASE = 'berth';
 
 export interface EmbeddedPostgres {
