@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after } from 'node:test';
 import { Agent } from 'undici';
-import { AuditLog } from '../../src/audit/append.ts';
+import type { AuditLog } from '../../src/audit/append.ts';
 import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX, SUDO_PREFIX } from '../../src/auth/tokens.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
@@ -14,7 +14,7 @@ import type { Role } from '../../src/db/tables.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
 import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { createApp } from '../../src/http/app.ts';
-import type { AppContext } from '../../src/http/context.ts';
+import { type AppContext, keyedParts } from '../../src/http/context.ts';
 import {
   type ApiKeyId,
   newId,
@@ -27,7 +27,6 @@ import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import { LISTEN_AT_NAMES } from '../../src/lib/ssh-listen.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
-import { secretSealer } from '../../src/secrets/seal-value.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { LOOPBACK } from './api.ts';
 import { Client } from './client.ts';
@@ -82,7 +81,6 @@ export async function accessApiForFile(
   const log = createLog('test', 'silent');
   const pool = openPool(database.url, () => undefined);
   const root_key = randomBytes(32);
-  const audit = new AuditLog(root_key);
   const mailbox = new RecordingMailbox();
   const hub = new NotifyHub(database.url, log);
   const outbound = new Outbound({ allow_cidrs: LOOPBACK });
@@ -91,11 +89,7 @@ export async function accessApiForFile(
     hub,
     host_calls: new HostCalls(),
     log,
-    root_key,
-    audit,
-    idempotency: new Sealer(root_key, 'berth idempotency v1'),
-    factors: new Sealer(root_key, 'berth factors v1'),
-    secrets: secretSealer(root_key),
+    ...keyedParts(root_key),
     disk_keys: diskKeys(root_key, true),
     webhooks: {
       outbound,
@@ -133,7 +127,7 @@ export async function accessApiForFile(
   return {
     db,
     pool,
-    audit,
+    audit: context.audit,
     hub,
     client,
     mails: mailbox.committed,
