@@ -98,7 +98,7 @@ export class Session {
     return new Session(this.env, { ...this.#place, url: this.#place.url ?? url }, this.#terminal);
   }
 
-  /** The same, for calls that change nothing: any other fails. */
+  /** The same session, which refuses every call but GET. */
   forReading(): Session {
     return new Session(this.env, this.#place, this.#terminal, async (input, init = {}) => {
       if (init.method !== 'GET') throw new Error('this session may only read');
