@@ -220,7 +220,7 @@ function reasonOf(error: unknown): string {
   return cause?.message || cause?.code || error.message;
 }
 
-export async function errorOf(response: Response): Promise<BerthError> {
+async function errorOf(response: Response): Promise<BerthError> {
   const body = (await response.json().catch(() => undefined)) as Partial<ErrorBody> | undefined;
   const error = body?.error;
   if (typeof error?.code !== 'string') return unexpected(response);

@@ -5,7 +5,7 @@ import { anyText, closed, InstanceId, matching, nullable, VmId, whole } from './
 /** Of a path, as Linux has it. */
 export const PATH_BYTES = 4_095;
 /** Of one file name. */
-export const NAME_BYTES = 255;
+const NAME_BYTES = 255;
 /** Requests for files that a VM serves at once. */
 export const FILE_CALLS_MAX = 32;
 /** Percent-encoded bytes. */

@@ -19,7 +19,7 @@ import {
   whole,
 } from './schemas.ts';
 
-export const HTTP_PORTS_MAX = 200_000;
+const HTTP_PORTS_MAX = 200_000;
 /** Custom hostnames of one port. */
 export const CUSTOM_HOSTNAMES_MAX = 10;
 

@@ -3,7 +3,7 @@ import { Type } from 'typebox';
 import { closed, listOf, matching, named, nullable, type Of, oneOf, Sha256, whole } from './schemas.ts';
 
 /** Of one call. */
-export const PERMISSIONS_MAX = 64;
+const PERMISSIONS_MAX = 64;
 
 const Key = matching('^[A-Za-z0-9._/-]+$', 512);
 

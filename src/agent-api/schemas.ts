@@ -43,7 +43,7 @@ export function anyText(maxLength: number) {
   return Type.String({ maxLength });
 }
 
-export const TEXT_MAX = 300;
+const TEXT_MAX = 300;
 /** One line for people, as `lib/untrusted-text.ts` makes it. */
 export const Text = matching('^[^\\p{Cc}\\p{Cf}\\p{Cs}\\p{Zl}\\p{Zp}]*$', TEXT_MAX);
 

@@ -251,7 +251,7 @@ export const LeaseResponse = named('LeaseResponse', { lease_ms: nullable(whole(1
 export type LeaseResponse = Of<typeof LeaseResponse>;
 
 export const VmReason = named('VmReason', { code: oneOf(VM_REASONS), message: Text });
-export const FlushError = named('FlushError', {
+const FlushError = named('FlushError', {
   code: oneOf([...VM_REASONS, ...FLUSH_FAILURES]),
   message: Text,
 });

@@ -3,7 +3,7 @@ import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { SessionId } from '../lib/ids.ts';
 
-export const DEVICE_LOGIN_LIFETIME_S = 600;
+const DEVICE_LOGIN_LIFETIME_S = 600;
 
 const SHOWN = ['user_code', 'sudo', 'ip', 'user_agent', 'created_at', 'expires_at'] as const;
 const IS_LIVE = sql<boolean>`device_logins.expires_at > now()`;

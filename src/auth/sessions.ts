@@ -13,7 +13,7 @@ import { firstRefreshToken, type RefreshToken, type RefreshTokens, refreshToken 
 import { deleteSession, insertSession, insertSessionToken } from './store.ts';
 import { hashToken, newToken, REFRESH_PREFIX, SESSION_PREFIX, tokenPrefix } from './tokens.ts';
 
-export const SESSION_TOKEN_LIFETIME_S = 3_600;
+const SESSION_TOKEN_LIFETIME_S = 3_600;
 export const SESSION_LIFETIME_S = 30 * 86_400;
 
 export interface OpenedSession {

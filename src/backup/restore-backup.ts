@@ -52,7 +52,7 @@ export interface RestoredBackup {
   readonly lost_vms: number;
 }
 
-export const LOST_MESSAGE =
+const LOST_MESSAGE =
   'The machine was restored from a backup. The disk is as it was last flushed before that.';
 
 /** @throws BackupError, StartError */

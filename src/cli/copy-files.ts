@@ -199,7 +199,7 @@ function bytesOf(path: FilePath): Buffer {
   return Buffer.from(path as Uint8Array);
 }
 
-export function joinPath(folder: Buffer, name: Buffer): Buffer {
+function joinPath(folder: Buffer, name: Buffer): Buffer {
   const separator = folder.at(-1) === SLASH ? '' : '/';
   return Buffer.concat([folder, Buffer.from(separator), name]);
 }
@@ -207,7 +207,7 @@ export function joinPath(folder: Buffer, name: Buffer): Buffer {
 const SLASH = '/'.charCodeAt(0);
 
 /** The last name of a path. */
-export function lastName(path: Buffer): Buffer {
+function lastName(path: Buffer): Buffer {
   let end = path.length;
   while (end > 1 && path[end - 1] === SLASH) end -= 1;
   return path.subarray(path.lastIndexOf(SLASH, end - 1) + 1, end);

@@ -9,7 +9,7 @@ import { errnoOf, messageOf } from '../lib/errors.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 
-export const DISK_FORMATS = ['raw', 'qcow2'] as const;
+const DISK_FORMATS = ['raw', 'qcow2'] as const;
 export type DiskFormat = (typeof DISK_FORMATS)[number];
 
 export interface DiskImage {

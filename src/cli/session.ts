@@ -12,7 +12,7 @@ import { findFirstLogin } from './first-login.ts';
 import { type LoggedOut, type Profile, readProfiles, writeProfiles } from './profiles.ts';
 import type { Terminal } from './terminal.ts';
 
-export const LOCAL_URL = 'http://127.0.0.1:7400';
+const LOCAL_URL = 'http://127.0.0.1:7400';
 export const USER_AGENT = `berth-cli (${process.platform})`;
 const REACH_MS = 15_000;
 /** A grant lasts five minutes; less the way here. */
@@ -98,7 +98,7 @@ export class Session {
     return new Session(this.env, { ...this.#place, url: this.#place.url ?? url }, this.#terminal);
   }
 
-  /** The same, for calls that change nothing: any other fails. */
+  /** The same session, which refuses every call but GET. */
   forReading(): Session {
     return new Session(this.env, this.#place, this.#terminal, async (input, init = {}) => {
       if (init.method !== 'GET') throw new Error('this session may only read');

@@ -19,7 +19,7 @@ import type { Terminal } from './terminal.ts';
 const ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789';
 
 /** 20 characters of 55: 115 bits. */
-export function generatePassword(): string {
+function generatePassword(): string {
   return Array.from({ length: 20 }, () => ALPHABET.charAt(randomInt(ALPHABET.length))).join('');
 }
 

@@ -8,7 +8,7 @@ import { bar, bytes } from './format.ts';
 export type Waited = Pick<Call, 'signal' | 'terminal'>;
 
 /** `[#######-------------] 12 MiB unsaved`; no bar before any progress. */
-export function savingLine(left_bytes: number, most_bytes: number): string {
+function savingLine(left_bytes: number, most_bytes: number): string {
   const left = `${bytes(left_bytes)} unsaved`;
   return most_bytes > left_bytes ? `, ${bar((most_bytes - left_bytes) / most_bytes)} ${left}` : `, ${left}`;
 }

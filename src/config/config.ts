@@ -44,8 +44,8 @@ export type { Address, Cidr, PortRange, RateLimitsConfig };
 export const ACCELERATORS = ['auto', 'kvm', 'tcg'] as const;
 export type Accelerator = (typeof ACCELERATORS)[number];
 /** `auto`: TAP devices where the host has them, else QEMU's user network. */
-export const GUEST_NETWORKS = ['auto', 'user'] as const;
-export const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const;
+const GUEST_NETWORKS = ['auto', 'user'] as const;
+const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 
 export interface S3Config {

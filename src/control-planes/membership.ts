@@ -18,7 +18,7 @@ export class Membership {
   readonly #self: ControlPlane | null;
   #live: readonly ControlPlane[] = [];
 
-  /** `place`: null: nobody reaches it. */
+  /** `place` is null if nobody reaches it. */
   constructor(place: Omit<ControlPlane, 'id'> | null, { db, log }: { readonly db: Db; readonly log: Log }) {
     this.#db = db;
     this.#log = log;
@@ -42,7 +42,7 @@ export class Membership {
     );
   }
 
-  /** Until `signal` aborts. The first beat comes before this returns its promise's first turn. */
+  /** Beats until `signal` aborts, the first time at once. */
   async run(signal: AbortSignal): Promise<void> {
     if (this.#self === null) return;
     do {

@@ -133,7 +133,7 @@ export async function appliedMigrations(client: pg.Client): Promise<AppliedMigra
 }
 
 /**
- * Checks that none of these migrations was changed, and that those which this program does not know let it go on.
+ * Refuses a database in which a migration of this program was changed, or an unknown one needs more than this program knows.
  * @throws MigrationError
  */
 export function refuseUnknown(

@@ -50,6 +50,7 @@ export class NotifyHub {
   readonly #url: string;
   readonly #log: Log;
   readonly #ask_ms: typeof ASK_MS;
+  readonly #waits = new Set<Promise<unknown>>();
   #client: pg.Client | undefined;
   #loop: Promise<void> = Promise.resolve();
 
@@ -64,10 +65,12 @@ export class NotifyHub {
     this.#loop = this.#run();
   }
 
+  /** Ends all waits. None of them uses the database afterwards, also where the caller has disconnected and no connection waits. */
   async stop(): Promise<void> {
     this.#stopped.abort();
     await this.#client?.end().catch(() => undefined);
     await this.#loop;
+    await Promise.allSettled(this.#waits);
   }
 
   /**
@@ -111,13 +114,24 @@ export class NotifyHub {
     id: string | null,
     timeout_ms: number,
     look: () => Promise<T | undefined>,
-    signal?: AbortSignal,
+    signal: AbortSignal,
   ): Promise<T | undefined> {
-    const ended = AbortSignal.any([
-      AbortSignal.timeout(timeout_ms),
-      this.#stopped.signal,
-      ...(signal ? [signal] : []),
-    ]);
+    const ended = AbortSignal.any([AbortSignal.timeout(timeout_ms), this.#stopped.signal, signal]);
+    const wait = this.#wait(topic, id, look, ended);
+    this.#waits.add(wait);
+    try {
+      return await wait;
+    } finally {
+      this.#waits.delete(wait);
+    }
+  }
+
+  async #wait<T>(
+    topic: Topic,
+    id: string | null,
+    look: () => Promise<T | undefined>,
+    ended: AbortSignal,
+  ): Promise<T | undefined> {
     let woken = false;
     let wake = () => {
       woken = true;

@@ -109,7 +109,8 @@ const LOST = [
 
 /**
  * Whether `error` says that the database cannot be reached or is shutting down (SQLSTATE classes 08, 53, 57P), that its server
- * takes no writes (25006), or that it aborted a transaction for sitting idle (25P03) or for waiting for a lock (55P03).
+ * takes no writes (25006), that it aborted a transaction for sitting idle (25P03) or for waiting for a lock (55P03), or that this
+ * process is shutting down and has ended the pool.
  * A repeat may succeed. A commit that failed so may have happened.
  */
 export function isUnavailable(error: unknown): boolean {
@@ -119,7 +120,7 @@ export function isUnavailable(error: unknown): boolean {
   if (isNoAnswer(error) || error instanceof NoServerError) return true;
   return (
     LOST.includes((error as NodeJS.ErrnoException).code ?? '') ||
-    /Connection terminated|timeout expired|timeout exceeded when trying to connect|is not queryable/.test(
+    /Connection terminated|timeout expired|timeout exceeded when trying to connect|is not queryable|driver has already been destroyed/.test(
       error.message,
     )
   );

@@ -8,7 +8,7 @@
 import { hkdfSync, randomBytes } from 'node:crypto';
 import { assert } from '../lib/assert.ts';
 
-export const DATA_KEY_BYTES = 32;
+const DATA_KEY_BYTES = 32;
 export const KEY_ID_BYTES = 16;
 export const SALT_BYTES = 32;
 const KEY_ID = /^dk_[0-9a-f]{32}$/;

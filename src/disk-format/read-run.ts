@@ -21,9 +21,9 @@ export interface FrameRun {
 }
 
 /** Stored bytes in one GET. */
-export const RUN_MAX_BYTES = 1024 * 1024;
+const RUN_MAX_BYTES = 1024 * 1024;
 /** Blocks in one run, so at most 4 MiB unpacked. */
-export const RUN_MAX_BLOCKS = 64;
+const RUN_MAX_BLOCKS = 64;
 
 /**
  * Groups locations, given in segment order, into runs. A gap ends a run, so that only wanted bytes are fetched. Zero

@@ -1,4 +1,4 @@
-/** The scrub of one whole segment. */
+/** Verifies one whole segment, for tests; verify-disk.ts verifies the blocks that a disk uses. */
 import { present } from '../lib/assert.ts';
 import { NOT_ITS_FRAME } from './compress-batch.ts';
 import { FrameCipher } from './frame-cipher.ts';
@@ -18,7 +18,7 @@ const WRONG_CRC = 'the CRC of its stored bytes does not match';
 
 /**
  * Verifies a whole object: directory, key, and every frame by its tag or CRC and by the hash of its block.
- * Synchronous and slow (about 30 ms a segment), for scrubs and tests.
+ * Synchronous and slow (about 30 ms a segment).
  * @throws SegmentCorruptError
  */
 export function verifySegment(key: string, object: Buffer, keys: KeyRing): SegmentDirectory {

@@ -26,7 +26,7 @@ export async function writableHere(
   return new Map(rows.map(({ instance_id, ...placement }) => [instance_id, placement]));
 }
 
-/** Those of `keys` that an instance holds whose newest VM is on that host and may write. */
+/** Which of `keys` are held by instances whose newest VM is on the host and may write. */
 export async function heldHere(
   tx: Tx,
   host_id: HostId,

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { sql } from 'kysely';
+import { type ExpressionBuilder, sql } from 'kysely';
 import type {
   BootOrderReport,
   CommitRequest,
@@ -11,7 +11,7 @@ import type {
   SegmentRef,
 } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
-import type { GenerationTrigger } from '../db/tables.ts';
+import type { Database, GenerationTrigger } from '../db/tables.ts';
 import { assert, present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
@@ -216,6 +216,16 @@ export async function findGeneration(tx: Tx, instance_id: InstanceId, generation
     .executeTakeFirst();
 }
 
+/** The newest VM of the disk that `eb` is about, if it is on the host. */
+function newestVmOn(eb: ExpressionBuilder<Database, 'disks'>, host_id: HostId) {
+  return eb
+    .selectFrom('vms')
+    .select('vms.id')
+    .whereRef('vms.instance_id', '=', 'disks.instance_id')
+    .whereRef('vms.epoch', '=', 'disks.epoch')
+    .where('vms.host_id', '=', host_id);
+}
+
 /** Records which blocks the newest boot read first. `fenced` for an earlier boot. */
 export async function recordBootOrder(
   tx: Tx,
@@ -227,16 +237,7 @@ export async function recordBootOrder(
     .set({ boot_order: [...blocks] })
     .where('instance_id', '=', instance_id)
     .where('epoch', '=', epoch)
-    .where((eb) =>
-      eb.exists(
-        eb
-          .selectFrom('vms')
-          .select('vms.id')
-          .whereRef('vms.instance_id', '=', 'disks.instance_id')
-          .where('vms.epoch', '=', epoch)
-          .where('vms.host_id', '=', host_id),
-      ),
-    )
+    .where((eb) => eb.exists(newestVmOn(eb, host_id)))
     .executeTakeFirst();
   return numUpdatedRows > 0n ? 'accepted' : 'fenced';
 }
@@ -253,17 +254,7 @@ export async function recordDirtyBytes(
     .set({ dirty_bytes })
     .where('instance_id', '=', instance_id)
     .where('dirty_bytes', '!=', dirty_bytes)
-    .where((eb) =>
-      eb.exists(
-        eb
-          .selectFrom('vms')
-          .select('vms.id')
-          .whereRef('vms.instance_id', '=', 'disks.instance_id')
-          .whereRef('vms.epoch', '=', 'disks.epoch')
-          .where('vms.state', 'not in', ['stopped', 'suspended'])
-          .where('vms.host_id', '=', host_id),
-      ),
-    )
+    .where((eb) => eb.exists(newestVmOn(eb, host_id).where('vms.state', 'not in', ['stopped', 'suspended'])))
     .execute();
 }
 
@@ -284,16 +275,7 @@ export async function markNearlyFull(
     .set({ nearly_full })
     .where('instance_id', '=', instance_id)
     .where('nearly_full', '!=', nearly_full)
-    .where((eb) =>
-      eb.exists(
-        eb
-          .selectFrom('vms')
-          .select('vms.id')
-          .whereRef('vms.instance_id', '=', 'disks.instance_id')
-          .whereRef('vms.epoch', '=', 'disks.epoch')
-          .where('vms.host_id', '=', host_id),
-      ),
-    )
+    .where((eb) => eb.exists(newestVmOn(eb, host_id)))
     .executeTakeFirst();
   return changed.numUpdatedRows > 0n;
 }

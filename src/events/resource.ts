@@ -9,7 +9,7 @@ export interface EventResource {
 }
 
 /** Events of VMs, disks and egress carry their instance. */
-export function resourceTypeOf(event_type: string): string {
+function resourceTypeOf(event_type: string): string {
   const word = event_type.split('.')[0] ?? '';
   return word === 'vm' || word === 'disk' || word === 'egress' ? 'instance' : word;
 }

@@ -11,7 +11,7 @@ import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
 
-export const JOIN_HOURS = 24;
+const JOIN_HOURS = 24;
 /** A host replaces its credential after so long. */
 const ROTATE_DAYS = 30;
 

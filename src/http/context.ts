@@ -1,4 +1,4 @@
-import type { AuditLog } from '../audit/append.ts';
+import { AuditLog } from '../audit/append.ts';
 import type { Flows } from '../auth/oidc/flow.ts';
 import type { OidcProvider } from '../auth/oidc/provider.ts';
 import type { NotifyHub } from '../db/notify.ts';
@@ -8,9 +8,10 @@ import type { HostCalls } from '../hosts/host-calls.ts';
 import type { SshEndpoint } from '../instances/create-instance.ts';
 import type { Log } from '../lib/log.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
-import type { Sealer } from '../lib/seal.ts';
+import { Sealer } from '../lib/seal.ts';
 import type { Mailbox } from '../mail/mailbox.ts';
 import type { HttpEndpoint } from '../ports/model.ts';
+import { secretSealer } from '../secrets/seal-value.ts';
 import type { Outbound } from '../webhooks/outbound/outbound.ts';
 import type { RequestMetrics } from './monitoring/request-metrics.ts';
 import type { Installation } from './monitoring/weaknesses.ts';
@@ -76,4 +77,15 @@ export interface AppContext {
   /** For the operator. */
   readonly installation: Installation;
   readonly tls: { readonly cert: Buffer; readonly key: Buffer } | null;
+}
+
+/** The root key, and what seals or signs with a key derived from it. */
+export function keyedParts(root_key: Buffer) {
+  return {
+    root_key,
+    audit: new AuditLog(root_key),
+    idempotency: new Sealer(root_key, 'berth idempotency v1'),
+    factors: new Sealer(root_key, 'berth factors v1'),
+    secrets: secretSealer(root_key),
+  };
 }

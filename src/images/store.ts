@@ -212,7 +212,7 @@ export async function instancesOfVersion(tx: Tx, id: string, version: string): P
   return rows.map(({ name }) => name);
 }
 
-/** Whether an instance whose newest VM is on that host has a disk that is, or may be, a delta of that version. */
+/** Whether the newest VM of one of the image's instances is on the host, and its disk has that version or none yet. */
 export async function diskNeeds(tx: Tx, host_id: HostId, id: string, version: string): Promise<boolean> {
   const { rows } = await sql`
     select from instances i join disks d on d.instance_id = i.id

@@ -4,7 +4,7 @@ import { findFlushRequester } from './flush-cause-store.ts';
 import type { InstanceRow } from './store.ts';
 
 /** Why a flush was made. */
-export const FLUSH_TRIGGERS = ['request', 'auto', 'stop', 'suspend'] as const;
+const FLUSH_TRIGGERS = ['request', 'auto', 'stop', 'suspend'] as const;
 export type FlushTrigger = (typeof FLUSH_TRIGGERS)[number];
 
 export interface FlushCause {

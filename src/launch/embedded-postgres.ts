@@ -31,8 +31,8 @@ import { makeReachable } from './reachable.ts';
 import { type Say, StartError, sayOnStdout } from './start-error.ts';
 
 /** Of no account on any Debian; below the VMs' range. */
-export const POSTGRES_UID = 1_999_999;
-export const POSTGRES_PORT = 5432;
+const POSTGRES_UID = 1_999_999;
+const POSTGRES_PORT = 5432;
 const DATABASE = 'berth';
 
 export interface EmbeddedPostgres {
@@ -48,10 +48,11 @@ export interface EmbeddedPostgres {
   abandon(): void;
 }
 
+/** How long the server may take to answer, crash recovery included. */
+const READY_WITHIN_MS = 60_000;
+
 export interface EmbeddedPostgresOptions {
   readonly say?: Say;
-  /** How long the server may take to answer, crash recovery included. */
-  readonly ready_timeout_ms?: number;
   /** On top of those for a small machine: `max_connections` and the like. */
   readonly settings?: Readonly<Record<string, string>>;
 }
@@ -63,7 +64,6 @@ interface Server {
   readonly cluster_dir: string;
   readonly socket_dir: string;
   readonly log_path: string;
-  readonly ready_timeout_ms: number;
   readonly settings: Readonly<Record<string, string>>;
 }
 
@@ -92,7 +92,6 @@ export async function startEmbeddedPostgres(
     cluster_dir: join(paths.postgres, 'cluster'),
     socket_dir: join(paths.postgres, 'socket'),
     log_path: paths.postgres_log,
-    ready_timeout_ms: options.ready_timeout_ms ?? 60_000,
     settings: options.settings ?? {},
   };
   await ensureCluster({ ...server, say });
@@ -140,7 +139,7 @@ async function adoptable(server: Server): Promise<RunningServer | undefined> {
 /** Spawns the server and waits until it answers. */
 async function startServer(server: Server): Promise<RunningServer & { child: ChildProcess }> {
   await endOrphans(server.cluster_dir);
-  const deadline_ms = Date.now() + server.ready_timeout_ms;
+  const deadline_ms = Date.now() + READY_WITHIN_MS;
   for (let attempt = 0; ; attempt++) {
     const { child, pid, failure } = await spawnServer(server);
     try {
@@ -163,7 +162,7 @@ async function startServer(server: Server): Promise<RunningServer & { child: Chi
 
 /** Waits until a query succeeds. Throws when the server has ended or the time is up. */
 async function untilReady(server: Server, alive: () => boolean): Promise<void> {
-  const deadline_ms = Date.now() + server.ready_timeout_ms;
+  const deadline_ms = Date.now() + READY_WITHIN_MS;
   for (let attempt = 0; ; attempt++) {
     try {
       await query(server, 'postgres', 'SELECT 1');
@@ -171,7 +170,7 @@ async function untilReady(server: Server, alive: () => boolean): Promise<void> {
     } catch (error) {
       if (!alive()) throw new Error('the server ended while it was starting', { cause: error });
       if (Date.now() > deadline_ms) {
-        const seconds = Math.round(server.ready_timeout_ms / 1000);
+        const seconds = READY_WITHIN_MS / 1000;
         throw new Error(`no answer within ${seconds} s (${messageOf(error)})`, { cause: error });
       }
       await pause(backoffMs(attempt, 10, 250));

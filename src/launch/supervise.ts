@@ -12,7 +12,7 @@ import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 
 /** The exit code of a child that found its settings invalid and said so on stderr. Counts at the first start only. */
-export const CONFIGURATION_ERROR_EXIT_CODE = 2;
+const CONFIGURATION_ERROR_EXIT_CODE = 2;
 
 export interface RoleSpec {
   /** For the log. */

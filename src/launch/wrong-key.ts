@@ -2,7 +2,7 @@ import type { Config } from '../config/config.ts';
 import type { Paths } from '../config/paths.ts';
 import { StartError } from './start-error.ts';
 
-/** `root_key`: null: the secret key does not open it (`control-planes/root-key.ts`). @throws StartError */
+/** `root_key` is null if the secret key does not open it (`control-planes/root-key.ts`). @throws StartError */
 export function refuseWrongKey(
   root_key: Buffer | null,
   given: Pick<Config, 'secret_key'>,

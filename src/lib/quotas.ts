@@ -13,7 +13,7 @@ export const ORGANISATION_QUOTAS = [
   'webhooks',
   'streams',
 ] as const;
-export const ACCOUNT_QUOTAS = ['organisations', 'sessions', 'ssh_keys', 'factors'] as const;
+const ACCOUNT_QUOTAS = ['organisations', 'sessions', 'ssh_keys', 'factors'] as const;
 export const QUOTAS = [...ORGANISATION_QUOTAS, ...ACCOUNT_QUOTAS] as const;
 
 export type OrganisationQuota = (typeof ORGANISATION_QUOTAS)[number];

@@ -31,7 +31,7 @@ const TRANSIENT: ReadonlySet<Vm['state']> = new Set(['starting', 'restarting', '
 /** Of a VM that runs as it should. Another reason says what the caller must know: what was lost, or what is wrong. */
 const EXPECTED: ReadonlySet<string> = new Set(['ready', 'resumed']);
 
-/** Starts an instance that was just made, which is there whatever comes of that. @returns a sentence about it */
+/** Starts an instance that was just made. A failure is part of the sentence, because the instance exists nevertheless. */
 export function startNew(berth: Berth, instance: Instance, signal: AbortSignal): Promise<string> {
   return startAndTell(berth, instance, signal).catch((error: unknown) => {
     signal.throwIfAborted();

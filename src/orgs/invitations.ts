@@ -26,7 +26,7 @@ import { OWNERS_ONLY, presentAdmin } from './owners.ts';
 import { lockOrganisation, type OrganisationRow } from './store.ts';
 import { memberView } from './view.ts';
 
-export const MAX_OPEN_INVITATIONS = 1_000;
+const MAX_OPEN_INVITATIONS = 1_000;
 const DAY_S = 86_400;
 
 export interface Invited {

@@ -12,7 +12,7 @@ import { lockedPort, type PortPlace } from './change-ports.ts';
 import { COOKIE_SECONDS, type HttpEndpoint, hostnameOf, urlOf } from './model.ts';
 
 /** Where the ingress redeems a ticket. */
-export const OPEN_PATH = '/.berth/open';
+const OPEN_PATH = '/.berth/open';
 
 /** @param wanted one of the port's active hostnames; null: its own. @throws AppError NOT_FOUND, CONFLICT, INVALID_REQUEST, FORBIDDEN */
 export async function openPort(

@@ -3,7 +3,6 @@ import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { FastifyInstance } from 'fastify';
-import { AuditLog } from '../audit/append.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { guessableBecause } from '../auth/guessable-passwords.ts';
 import { Flows } from '../auth/oidc/flow.ts';
@@ -28,7 +27,7 @@ import { HostCalls } from '../hosts/host-calls.ts';
 import { upsertLocalIngress } from '../hosts/ingress-store.ts';
 import { HostTakenError, upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
-import type { AppContext } from '../http/context.ts';
+import { type AppContext, keyedParts } from '../http/context.ts';
 import { createInternalApp } from '../http/internal/internal-app.ts';
 import type { InternalContext } from '../http/internal/internal-context.ts';
 import { createMetricsApp } from '../http/monitoring/metrics.ts';
@@ -52,7 +51,6 @@ import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/o
 import { openStore } from '../object-store/open-store.ts';
 import { S3Store } from '../object-store/s3-store.ts';
 import { type MarkedStore, WrongStoreError } from '../object-store/store-mark.ts';
-import { secretSealer } from '../secrets/seal-value.ts';
 import { runTasks } from '../tasks/run-tasks.ts';
 import { schedule } from '../tasks/schedule.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
@@ -208,11 +206,7 @@ async function appContext(
   const { tls, ssh } = config;
   return {
     ...parts,
-    root_key,
-    audit: new AuditLog(root_key),
-    idempotency: new Sealer(root_key, 'berth idempotency v1'),
-    factors: new Sealer(root_key, 'berth factors v1'),
-    secrets: secretSealer(root_key),
+    ...keyedParts(root_key),
     disk_keys: diskKeys(root_key, config.encryption),
     mailbox: new Mailbox(new Sealer(root_key, 'berth mails v1')),
     webhooks: {

@@ -4,7 +4,7 @@ import { SECRET_HOSTS_MAX, SECRET_VALUE_MAX_BYTES } from '../agent-api/secret-ty
 import { parseEntry } from '../lib/egress-policy.ts';
 import { type AppError, invalid } from '../lib/errors.ts';
 
-export const SECRET_NAME_PATTERN = '^[A-Z][A-Z0-9_]{0,63}$';
+const SECRET_NAME_PATTERN = '^[A-Z][A-Z0-9_]{0,63}$';
 export const SECRET_HOST_LENGTH_MAX = 255;
 
 export function isName(name: string): boolean {

@@ -3,7 +3,7 @@ import { apiKeyView } from '../api-keys/view.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 
-export const TOLD_BEFORE_DAYS = 7;
+const TOLD_BEFORE_DAYS = 7;
 const BATCH = 100;
 
 /** Raises an event for every key that expires within seven days, once per expiry. */

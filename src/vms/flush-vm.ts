@@ -19,7 +19,7 @@ import { ruleOrThrow } from './request-change.ts';
 import { markUsed } from './store.ts';
 
 /** How long a caller waits at most. The flush continues after that. */
-export const FLUSH_WAIT_MS = 300_000;
+const FLUSH_WAIT_MS = 300_000;
 
 /** What a caller waits for. It is stored with the Idempotency-Key, so that a replay waits for the same flush. */
 export type BegunFlush =

@@ -1,17 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import {
-  ACCEPTED_STATE,
-  deadlineMs,
-  observe,
-  ruleFor,
-  SETTLED_STATES,
-  VM_CALLS,
-  VM_STATES,
-  type VmInput,
-  type VmState,
-} from './model.ts';
+import { deadlineMs, observe, ruleFor, VM_CALLS, VM_STATES, type VmInput, type VmState } from './model.ts';
 
 const INPUTS = [
   'running',
@@ -28,7 +18,7 @@ const INPUTS = [
   'deadline',
 ] as const satisfies readonly VmInput[];
 const state = fc.constantFrom(...VM_STATES);
-const settled = (value: VmState) => (SETTLED_STATES as readonly VmState[]).includes(value);
+const settled = (value: VmState) => ['running', 'suspended', 'stopped', 'failed'].includes(value);
 
 test('the table of calls is the one in the interface, word for word', () => {
   const expected: Record<VmState, string> = {
@@ -80,7 +70,7 @@ test('running is reached only when the host reports that the guest accepts SSH, 
 test('in any order of inputs, an accepted stop ends only in stopped or failed', () => {
   fc.assert(
     fc.property(fc.array(fc.constantFrom(...INPUTS)), (inputs) => {
-      let at: VmState = ACCEPTED_STATE.stop;
+      let at: VmState = 'stopping';
       for (const input of inputs) {
         at = observe(at, input) ?? at;
         assert.ok(['stopping', 'stopped', 'failed'].includes(at));

@@ -27,14 +27,6 @@ export const VM_STATES = [
 ] as const satisfies readonly Database['vms']['state'][];
 export type VmState = (typeof VM_STATES)[number];
 
-/** States without a deadline that last until a call or an event. */
-export const SETTLED_STATES = [
-  'running',
-  'suspended',
-  'stopped',
-  'failed',
-] as const satisfies readonly VmState[];
-
 export const VM_CALLS = ['start', 'stop', 'restart', 'suspend', 'exec', 'flush'] as const;
 export type VmCall = (typeof VM_CALLS)[number];
 
@@ -68,14 +60,6 @@ const RULES: Record<VmState, Record<VmCall, CallRule>> = {
 export function ruleFor(state: VmState, call: VmCall): CallRule {
   return RULES[state][call];
 }
-
-/** The state after an accepted call. */
-export const ACCEPTED_STATE: Record<'start' | 'stop' | 'restart' | 'suspend', VmState> = {
-  start: 'starting',
-  stop: 'stopping',
-  restart: 'restarting',
-  suspend: 'suspending',
-};
 
 /** Of the VM's state: a disk that has grown changes none. */
 export type StateObservation = Exclude<Observation, { kind: 'disk_grown' }>;

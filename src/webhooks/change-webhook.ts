@@ -25,7 +25,7 @@ import { notifyChanged } from './wake.ts';
 export type Check = (before: WebhookRow) => void;
 
 /** Locks a webhook of the caller's organisation. @throws AppError NOT_FOUND */
-export async function lockedWebhook(tx: Tx, { org_id }: Principal, id: WebhookId): Promise<WebhookRow> {
+async function lockedWebhook(tx: Tx, { org_id }: Principal, id: WebhookId): Promise<WebhookRow> {
   const row = await lockWebhook(tx, org_id, id);
   if (!row) throw new AppError('NOT_FOUND');
   return row;

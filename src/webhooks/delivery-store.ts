@@ -92,7 +92,7 @@ export interface DeliveryRow {
   readonly last_attempts: readonly AttemptRow[];
 }
 
-export const SHOWN_ATTEMPTS = 10;
+const SHOWN_ATTEMPTS = 10;
 
 function selectDeliveries(tx: Tx, webhook_id: WebhookId) {
   const last_attempts = sql<AttemptRow[]>`

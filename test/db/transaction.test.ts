@@ -4,7 +4,15 @@ import { after, test } from 'node:test';
 import { CompiledQuery, sql } from 'kysely';
 import pg from 'pg';
 import { notify } from '../../src/db/notify.ts';
-import { afterCommit, type Db, isUnavailable, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
+import {
+  afterCommit,
+  type Db,
+  isUnavailable,
+  openPool,
+  ping,
+  sqlStateOf,
+  transaction,
+} from '../../src/db/pool.ts';
 import { PLANNED_EACH_TIME } from '../../src/db/statement-names.ts';
 import { startDatabase } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
@@ -231,6 +239,17 @@ test('without a connection a statement fails as unavailable', async () => {
     isUnavailable,
   );
   await nowhere.destroy();
+});
+
+test('after the end of its pool a statement fails as unavailable', async () => {
+  const db = openPool(database.url, () => undefined);
+  await ping(db);
+  await db.destroy();
+  await assert.rejects(sql`select 1`.execute(db), isUnavailable);
+  await assert.rejects(
+    transaction(db, (tx) => sql`select 1`.execute(tx)),
+    isUnavailable,
+  );
 });
 
 test('the stack of an error names the caller', async () => {

@@ -4,7 +4,7 @@ import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { after, describe, test } from 'node:test';
-import { applyEgressRules, egressRulesPresent, removeEgressRules } from '../../src/host/vm/egress.ts';
+import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
 import { VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
 
 // Beyond the VMs' range: the rules of an installation that runs on this machine must not answer for ours.
@@ -41,7 +41,6 @@ describe('the egress rules', { skip, timeout: 300_000 }, () => {
       const options = { data_folder_id, first_uid: uid, last_uid: uid };
       assert.deepEqual(await applyEgressRules(options), { closed: true });
       assert.deepEqual(await applyEgressRules(options), { closed: true });
-      assert.ok(await egressRulesPresent(data_folder_id));
       assert.equal(await reaches(port), false);
       const [line] = await once(connect(port, '127.0.0.1'), 'data');
       assert.equal(String(line), 'hello\n');
@@ -49,7 +48,6 @@ describe('the egress rules', { skip, timeout: 300_000 }, () => {
       server.close();
     }
     assert.equal(await removeEgressRules(data_folder_id), null);
-    assert.equal(await egressRulesPresent(data_folder_id), false);
   });
 
   test('return a reason when they cannot be applied', async () => {

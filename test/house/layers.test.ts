@@ -64,8 +64,8 @@ const ROOMS: Record<string, readonly string[]> = {
   launch: ['lib', 'config', 'agent-api'],
   tracing: ['lib', 'config'],
   roles: [
-    ...['lib', 'config', 'db', 'agent-api', 'object-store', 'audit', 'mail', 'auth', 'hosts'],
-    ...['control-planes', 'disks', 'disk-format', 'instances', 'secrets', 'webhooks'],
+    ...['lib', 'config', 'db', 'agent-api', 'object-store', 'mail', 'auth', 'hosts'],
+    ...['control-planes', 'disks', 'disk-format', 'instances', 'webhooks'],
     ...['tasks', 'http', 'host', 'ingress', 'launch'],
   ],
   backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'hosts', 'host', 'launch'],

@@ -1,10 +1,11 @@
 /** Which API key made which: DELETE /v1/api-keys/:id?descendants=true ends all that was made with a leaked one. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { accessApiForFile, auditOf, eventsOf, type Member } from '../support/access-api.ts';
+import { accessApiForFile, auditOf, eventsOf } from '../support/access-api.ts';
 import { apiKeyCalls, type Key, type MadeKey } from '../support/api-keys.ts';
 import { assertError } from '../support/expect.ts';
 import { allBeforeAnyCommits } from '../support/lock-waits.ts';
+import type { Person } from '../support/people.ts';
 import { randomPublicKey } from '../support/people.ts';
 
 const api = await accessApiForFile();
@@ -12,16 +13,16 @@ const { db } = api;
 const { make, rotate, works } = apiKeyCalls(api);
 
 const WHOLE = { scope: '*' };
-const revoke = (who: Member | string, id: string, query = '?descendants=true') =>
+const revoke = (who: Person | string, id: string, query = '?descendants=true') =>
   api.as(who).delete(`/v1/api-keys/${id}${query}`);
-const read = async (who: Member, id: string) => (await api.as(who).get<Key>(`/v1/api-keys/${id}`)).body;
-async function addSshKey(who: Member | string): Promise<string> {
+const read = async (who: Person, id: string) => (await api.as(who).get<Key>(`/v1/api-keys/${id}`)).body;
+async function addSshKey(who: Person | string): Promise<string> {
   const body = { name: 'laptop', public_key: randomPublicKey().line };
   const answer = await api.as(who).post<{ id: string }>('/v1/me/ssh-keys', body);
   assert.equal(answer.status, 201, answer.text);
   return answer.body.id;
 }
-const sshKeysOf = async (who: Member) =>
+const sshKeysOf = async (who: Person) =>
   (await api.as(who).get<{ data: { id: string }[] }>('/v1/me/ssh-keys')).body.data.map(({ id }) => id);
 const work = async (keys: readonly MadeKey[]) => {
   const found = [];

@@ -5,10 +5,11 @@ import { crc32 } from 'node:zlib';
 import { ALL_SCOPES, ROLE_SCOPES } from '../../src/auth/permissions.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { newId } from '../../src/lib/ids.ts';
-import { accessApiForFile, auditOf, eventsOf, type Member } from '../support/access-api.ts';
+import { accessApiForFile, auditOf, eventsOf } from '../support/access-api.ts';
 import { apiKeyCalls, type Key, type MadeKey } from '../support/api-keys.ts';
 import type { Answer, ErrorBody, Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
+import type { Person } from '../support/people.ts';
 
 const api = await accessApiForFile();
 const { db } = api;
@@ -127,7 +128,7 @@ describe('200', () => {
     const member = await api.member({ org_id: owner.org_id, role: 'member' });
     const service_account_id = await api.serviceAccount(owner.org_id, 'vm:read');
     const [a, b, c] = [await make(owner), await make(member), await make(owner, { service_account_id })];
-    const ids = async (who: Member, query = '') => {
+    const ids = async (who: Person, query = '') => {
       const answer = await api.as(who).get<Page<Key>>(`/v1/api-keys${query}`);
       assert.ok(answer.body.data.every((key) => !('key' in key) && !('token_hash' in key)));
       return answer.body.data.map((key) => key.id);

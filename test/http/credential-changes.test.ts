@@ -4,9 +4,10 @@ import { describe, test } from 'node:test';
 import { present } from '../../src/lib/assert.ts';
 import type { ApiKeyId } from '../../src/lib/ids.ts';
 import { setQuota } from '../../src/orgs/quotas.ts';
-import { accessApiForFile, type Member } from '../support/access-api.ts';
+import { accessApiForFile } from '../support/access-api.ts';
 import { apiKeyCalls, type Key } from '../support/api-keys.ts';
 import { assertError } from '../support/expect.ts';
+import type { Person } from '../support/people.ts';
 
 const api = await accessApiForFile();
 const { db } = api;
@@ -14,7 +15,7 @@ const { make, rotate } = apiKeyCalls(api);
 const BODY = { name: 'made', scope: 'vm:read' };
 
 interface Caller {
-  readonly ann: Member;
+  readonly ann: Person;
   readonly id: ApiKeyId;
   readonly key: string;
 }

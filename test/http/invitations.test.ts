@@ -5,9 +5,10 @@ import { hashToken } from '../../src/auth/tokens.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { type InvitationId, newId, type OrgId } from '../../src/lib/ids.ts';
 import { findInvitation } from '../../src/orgs/invitations.ts';
-import { accessApiForFile, auditOf, eventsOf, type Member, tokenOf } from '../support/access-api.ts';
+import { accessApiForFile, auditOf, eventsOf, tokenOf } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
+import type { Person } from '../support/people.ts';
 
 // By SMTP: without it the answer has the token too.
 const api = await accessApiForFile({ has_smtp: true });
@@ -24,7 +25,7 @@ interface Invitation {
 const path = (org_id: string, id = '') => `/v1/orgs/${org_id}/invitations${id && `/${id}`}`;
 
 /** Invites and answers the invitation with the token of its mail. */
-async function invite(who: Member, email: string, role: Role = 'member') {
+async function invite(who: Person, email: string, role: Role = 'member') {
   const answer = await api.as(who).post<Invitation>(path(who.org_id), { email, role });
   assert.equal(answer.status, 201, answer.text);
   const mail = api.mails.findLast((each) => each.to === email);

@@ -4,10 +4,11 @@ import { describe, test } from 'node:test';
 import type { Role } from '../../src/db/tables.ts';
 import { newId, type OrgId, type SshKeyId, type UserId } from '../../src/lib/ids.ts';
 import { allowedKeys } from '../../src/ssh-keys/store.ts';
-import { accessApiForFile, auditOf, eventsOf, type Member, makeInstance } from '../support/access-api.ts';
+import { accessApiForFile, auditOf, eventsOf, makeInstance } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 import { allBeforeAnyCommits } from '../support/lock-waits.ts';
+import type { Person } from '../support/people.ts';
 
 const api = await accessApiForFile();
 const { db } = api;
@@ -218,7 +219,7 @@ describe('204', () => {
     const who = await api.member({ org_id: first.org_id, role: 'member' });
     const { user_id } = who;
     await db.insertInto('memberships').values({ org_id: second.org_id, user_id, role: 'member' }).execute();
-    const leave = (owner: Member) => () => api.as(owner).delete(path(owner.org_id, user_id));
+    const leave = (owner: Person) => () => api.as(owner).delete(path(owner.org_id, user_id));
     for (const { status, text } of await allBeforeAnyCommits(db, [leave(first), leave(second)])) {
       assert.equal(status, 204, text);
     }
@@ -351,7 +352,7 @@ describe('409', () => {
     for (let round = 0; round < 3; round++) {
       const first = await api.member();
       const { org_id } = first;
-      const owners: Member[] = [first];
+      const owners: Person[] = [first];
       for (let i = 0; i < 5; i++) owners.push(await api.member({ org_id, role: 'owner' }));
       const answers = await Promise.all(
         owners.flatMap((owner, i) => {

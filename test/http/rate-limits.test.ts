@@ -4,10 +4,11 @@ import { test } from 'node:test';
 import { Agent } from 'undici';
 import { DEFAULT_RATE_LIMITS } from '../../src/config/settings.ts';
 import { createApp } from '../../src/http/app.ts';
-import { type AccessApi, accessApiForFile, type Member } from '../support/access-api.ts';
+import { type AccessApi, accessApiForFile } from '../support/access-api.ts';
 import { startApi } from '../support/api.ts';
 import { type Answer, Client } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
+import type { Person } from '../support/people.ts';
 
 const { principal: PRINCIPAL_LIMIT, address: ADDRESS_LIMIT } = DEFAULT_RATE_LIMITS;
 const api = await accessApiForFile({ rate_limits: DEFAULT_RATE_LIMITS, trusted_proxies: ['127.0.0.1'] });
@@ -25,7 +26,7 @@ function left(answer: Answer<unknown>): number {
   return Number(/;r=(\d+);/.exec(String(answer.headers['ratelimit']))?.[1]);
 }
 /** Also what is refused for its form counts. */
-async function useUp(who: Member): Promise<void> {
+async function useUp(who: Person): Promise<void> {
   for (let sent = 0; sent < PRINCIPAL_LIMIT; sent += 100) {
     const calls = Array.from({ length: 100 }, () => api.as(who).get('/v1/api-keys?x=1'));
     for (const answer of await Promise.all(calls)) assert.equal(answer.status, 400, answer.text);
@@ -86,7 +87,7 @@ test('all credentials of a user share one limit, in every organisation; a servic
   for (let n = 0; n < 2; n++) {
     robots.push((await api.key({ org_id: who.org_id, service_account_id }, '*')).key);
   }
-  const counted = async (credentials: readonly (Member | string)[]) => {
+  const counted = async (credentials: readonly (Person | string)[]) => {
     const answers = [];
     for (const each of credentials) answers.push(left(await api.as(each).get('/v1/instances')));
     return answers;

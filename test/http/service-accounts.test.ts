@@ -2,9 +2,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { newId, type ServiceAccountId } from '../../src/lib/ids.ts';
-import { accessApiForFile, auditOf, eventsOf, type Member } from '../support/access-api.ts';
+import { accessApiForFile, auditOf, eventsOf } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
+import type { Person } from '../support/people.ts';
 
 const api = await accessApiForFile();
 const { db } = api;
@@ -17,7 +18,7 @@ interface ServiceAccount {
   readonly created_at: string;
 }
 
-async function make(who: Member | string, body: Record<string, unknown> = {}): Promise<ServiceAccount> {
+async function make(who: Person | string, body: Record<string, unknown> = {}): Promise<ServiceAccount> {
   const answer = await api.as(who).post<ServiceAccount>(PATH, { name: 'robot', scope: 'vm:read', ...body });
   assert.equal(answer.status, 201, answer.text);
   return answer.body;

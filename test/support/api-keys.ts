@@ -1,8 +1,9 @@
 /** Calls of /v1/api-keys for several test files. */
 import assert from 'node:assert/strict';
 import type { ApiKeyId } from '../../src/lib/ids.ts';
-import type { AccessApi, Member } from './access-api.ts';
+import type { AccessApi } from './access-api.ts';
 import type { Answer } from './client.ts';
+import type { Person } from './people.ts';
 
 /** An API key as the API shows it. */
 export interface Key {
@@ -27,7 +28,7 @@ export interface MadeKey extends Key {
 
 export function apiKeyCalls(api: AccessApi) {
   return {
-    async make(who: Member | string, body: Record<string, unknown> = {}): Promise<MadeKey> {
+    async make(who: Person | string, body: Record<string, unknown> = {}): Promise<MadeKey> {
       const json = { name: 'ci', scope: 'vm:read', ...body };
       const answer = await api.as(who).post<MadeKey>('/v1/api-keys', json);
       assert.equal(answer.status, 201, answer.text);
@@ -36,7 +37,7 @@ export function apiKeyCalls(api: AccessApi) {
 
     /** With a fresh sudo grant. */
     async rotate(
-      who: Member,
+      who: Person,
       id: string,
       json: unknown = {},
       more: Record<string, string> = {},

@@ -9,7 +9,6 @@ import type { FastifyInstance } from 'fastify';
 import type { Static } from 'typebox';
 import { Agent } from 'undici';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
-import { AuditLog } from '../../src/audit/append.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { claimRootKey } from '../../src/control-planes/root-key.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
@@ -19,7 +18,7 @@ import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { upsertLocalIngress } from '../../src/hosts/ingress-store.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { createApp } from '../../src/http/app.ts';
-import type { AppContext } from '../../src/http/context.ts';
+import { type AppContext, keyedParts } from '../../src/http/context.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import type { InstanceBody, Vm } from '../../src/http/schemas.ts';
 import { offerAddresses } from '../../src/instances/ssh-address-store.ts';
@@ -28,7 +27,6 @@ import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import { LISTEN_AT_NAMES } from '../../src/lib/ssh-listen.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
-import { secretSealer } from '../../src/secrets/seal-value.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { Client } from './client.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
@@ -181,11 +179,7 @@ function contextOf(
     hub: new NotifyHub(database_url, log),
     host_calls: new HostCalls(),
     log,
-    root_key,
-    audit: new AuditLog(root_key),
-    idempotency: new Sealer(root_key, 'berth idempotency v1'),
-    factors: new Sealer(root_key, 'berth factors v1'),
-    secrets: secretSealer(root_key),
+    ...keyedParts(root_key),
     disk_keys: diskKeys(root_key, true),
     webhooks: {
       outbound: new Outbound({ allow_cidrs: LOOPBACK }),

@@ -26,7 +26,7 @@ export async function copyCluster(folder: string): Promise<void> {
 }
 
 /** Makes the template if it is missing. */
-export async function clusterTemplate(): Promise<string> {
+async function clusterTemplate(): Promise<string> {
   const template = join(CACHE, `postgres-${await templateKey()}`);
   if (existsSync(template)) return template;
   const folder = await mkdtemp(join(tmpdir(), `berth-db-${process.pid}-`));

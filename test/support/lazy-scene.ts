@@ -35,7 +35,7 @@ const BASE_BYTES = 8 * MIB;
 const LAZY = 'lazy';
 
 /** A store that can be unavailable, delay its answers, or return wrong bytes. */
-export class FaultyStore {
+class FaultyStore {
   away = false;
   gets = 0;
   bytes = 0;

@@ -4,7 +4,6 @@ import { randomBytes } from 'node:crypto';
 import { after } from 'node:test';
 import type { FastifyInstance } from 'fastify';
 import { pino } from 'pino';
-import { AuditLog } from '../../src/audit/append.ts';
 import { hashPassword } from '../../src/auth/passwords.ts';
 import type { Principal } from '../../src/auth/principal.ts';
 import { openSession } from '../../src/auth/sessions.ts';
@@ -14,7 +13,7 @@ import type { Db } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
 import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { createApp } from '../../src/http/app.ts';
-import type { AppContext } from '../../src/http/context.ts';
+import { type AppContext, keyedParts } from '../../src/http/context.ts';
 import { SUDO_COOKIE } from '../../src/http/cookies.ts';
 import { newId, type OrgId, type SessionId, type UserId } from '../../src/lib/ids.ts';
 import { Sealer } from '../../src/lib/seal.ts';
@@ -82,11 +81,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     hub: new NotifyHub(database.url, log),
     host_calls: new HostCalls(),
     log,
-    root_key,
-    audit: new AuditLog(root_key),
-    idempotency: new Sealer(root_key, 'test idempotency'),
-    factors: new Sealer(root_key, 'test factors'),
-    secrets: new Sealer(root_key, 'test secrets'),
+    ...keyedParts(root_key),
     disk_keys: diskKeys(root_key, true),
     webhooks: { outbound, secrets: new Sealer(root_key, 'test webhooks') },
     mailbox,

@@ -28,6 +28,7 @@ export interface PersonOptions {
   /** An existing organisation; absent: a new one. */
   readonly org_id?: OrgId;
   readonly role?: Role;
+  readonly email?: string;
   /** Absent: the account has a hash that no password matches, which saves the time of hashing. */
   readonly password?: string;
   /** Default: true. */
@@ -37,14 +38,14 @@ export interface PersonOptions {
 export async function makePerson(db: Db, options: PersonOptions = {}): Promise<Person> {
   const user_id = newId('usr');
   const role = options.role ?? 'owner';
-  const email = `${user_id}@example.org`;
+  const email = options.email ?? `${user_id}@example.org`;
   const password_hash = await (options.password === undefined ? UNUSABLE_HASH : hashOf(options.password));
   await db
     .insertInto('users')
     .values({
       id: user_id,
       email,
-      email_key: email,
+      email_key: email.toLowerCase(),
       name: 'Test Person',
       password_hash,
       email_confirmed: options.email_confirmed ?? true,
@@ -96,26 +97,31 @@ export async function makeSession(
   return { session_id, session };
 }
 
+export type KeyHolder =
+  | { readonly org_id: OrgId; readonly user_id: UserId }
+  | { readonly org_id: OrgId; readonly service_account_id: ServiceAccountId };
+
 export async function makeKey(
   db: Db,
-  person: Pick<Person, 'user_id' | 'org_id'>,
+  holder: KeyHolder,
   scope: string,
   expires_at: Date | null = null,
+  id = newId('ak'),
 ): Promise<{ id: ApiKeyId; key: string }> {
   const key = newToken(API_KEY_PREFIX);
-  const id = newId('ak');
   await db
     .insertInto('api_keys')
     .values({
       id,
-      org_id: person.org_id,
-      user_id: person.user_id,
+      org_id: holder.org_id,
+      ...('user_id' in holder
+        ? { user_id: holder.user_id }
+        : { service_account_id: holder.service_account_id }),
       name: 'test',
       scope,
       token_hash: hashToken(key),
       prefix: key.slice(0, 15),
       last4: key.slice(-4),
-      last_used_at: null,
       expires_at,
     })
     .execute();
@@ -139,23 +145,10 @@ export async function makeServiceKey(
   wanted_id?: string,
   account?: string,
 ): Promise<{ id: ApiKeyId; key: string }> {
-  const key = newToken(API_KEY_PREFIX);
   const id = wanted_id?.startsWith('ak_') === true ? (wanted_id as ApiKeyId) : newId('ak');
-  await db
-    .insertInto('api_keys')
-    .values({
-      id,
-      org_id,
-      service_account_id:
-        account === undefined ? await makeServiceAccount(db, org_id, scope) : (account as ServiceAccountId),
-      name: 'test',
-      scope,
-      token_hash: hashToken(key),
-      prefix: key.slice(0, 15),
-      last4: key.slice(-4),
-    })
-    .execute();
-  return { id, key };
+  const service_account_id =
+    account === undefined ? await makeServiceAccount(db, org_id, scope) : (account as ServiceAccountId);
+  return makeKey(db, { org_id, service_account_id }, scope, null, id);
 }
 
 /** Inserts a notification as the dispatcher does. */

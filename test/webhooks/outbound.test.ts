@@ -50,7 +50,7 @@ before(async () => {
   });
   outbound = new Outbound({
     allow_cidrs: [{ address: ALLOWED, prefix: 32 }],
-    resolve: createResolve({ servers: [names.address] }),
+    resolve: createResolve([names.address]),
   });
 });
 after(async () => {
@@ -211,7 +211,7 @@ test('a silent name server fails its own request only', async () => {
   const deaf = new Outbound({
     allow_cidrs: [],
     timeout_ms: 300,
-    resolve: createResolve({ servers: ['127.0.0.1:1'] }),
+    resolve: createResolve(['127.0.0.1:1']),
   });
   assert.match(
     (await deaf.post('https://example.lab/', HEADERS, '{}')).error ?? '',

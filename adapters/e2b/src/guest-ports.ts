@@ -30,7 +30,7 @@ interface Forward {
 }
 
 /** One connection to a port of a guest. */
-export function openForward({ url, headers }: Forward): Duplex {
+function openForward({ url, headers }: Forward): Duplex {
   const socket = new WebSocket(url, { headers, perMessageDeflate: false, handshakeTimeout: HANDSHAKE_MS });
   const opened = new Promise<void>((resolve) => socket.once('open', resolve));
   const stream = new Duplex({

@@ -6,7 +6,7 @@ import { putVm } from '../live/instances.ts';
 import { whyNoWork } from '../live/membership.ts';
 import type { IconName } from '../ui/icon.tsx';
 
-export const VM_ACTIONS = ['start', 'stop', 'restart', 'suspend', 'flush', 'halt'] as const;
+const VM_ACTIONS = ['start', 'stop', 'restart', 'suspend', 'flush', 'halt'] as const;
 export type VmAction = (typeof VM_ACTIONS)[number];
 
 const BY_STATE: Record<VmState, readonly VmAction[]> = {

@@ -17,25 +17,10 @@ export function toggleTimes(): void {
   times_are_exact.value = !times_are_exact.value;
 }
 
-interface Props {
-  readonly at: string | null;
-  /** Shown for `null`. */
-  readonly none?: string;
-  /** Not a button: for a place inside another control, such as a summary. It follows the other times of the page. */
-  readonly passive?: boolean;
-}
-
-export function Time({ at, none = 'never', passive = false }: Props) {
-  if (at === null) return <span class="dim">{none}</span>;
+export function Time({ at }: { readonly at: string | null }) {
+  if (at === null) return <span class="dim">never</span>;
   const exact = exactly(at);
   const text = times_are_exact.value ? exact : ago(at, Math.max(now_ms.value, Date.now()));
-  if (passive) {
-    return (
-      <time dateTime={at} title={exact}>
-        {text}
-      </time>
-    );
-  }
   return (
     <button
       type="button"

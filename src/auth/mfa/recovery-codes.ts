@@ -5,7 +5,7 @@
  */
 import { createHash, randomInt } from 'node:crypto';
 
-export const RECOVERY_CODES = 10;
+const RECOVERY_CODES = 10;
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz';
 const GROUPS = 4;
 const GROUP_LENGTH = 4;

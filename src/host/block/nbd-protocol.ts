@@ -6,7 +6,7 @@
 export const NBD_MAGIC = 0x4e42444d41474943n; // "NBDMAGIC"
 export const NBD_IHAVEOPT = 0x49484156454f5054n; // "IHAVEOPT"
 export const NBD_OPTION_REPLY_MAGIC = 0x3e889045565a9n;
-export const NBD_REQUEST_MAGIC = 0x25609513;
+const NBD_REQUEST_MAGIC = 0x25609513;
 export const NBD_SIMPLE_REPLY_MAGIC = 0x67446698;
 export const NBD_STRUCTURED_REPLY_MAGIC = 0x668e33ef;
 
@@ -88,7 +88,7 @@ export const NBD_MAX_OPTION_BYTES = 16 * 1024;
 export const NBD_MAX_NAME_BYTES = 4_096;
 
 export const REQUEST_BYTES = 28;
-export const SIMPLE_REPLY_BYTES = 16;
+const SIMPLE_REPLY_BYTES = 16;
 
 export interface NbdRequest {
   readonly flags: number;

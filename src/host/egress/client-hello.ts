@@ -8,7 +8,7 @@ import { createHash } from 'node:crypto';
 import { sentName } from '../../lib/egress-policy.ts';
 
 /** The longest message that is read. Real ones have up to some 4 KiB. */
-export const HELLO_MAX_BYTES = 16 * 1024;
+const HELLO_MAX_BYTES = 16 * 1024;
 /** It is read again with each segment, so that records of one byte would cost much time. */
 const RECORDS_MAX = 64;
 

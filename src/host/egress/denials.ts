@@ -3,8 +3,8 @@ import type { CountedDenial, Denial } from './gate-messages.ts';
 
 const GATHER_MS = 200;
 /**
- * Destinations of one VM that are passed on in that time: of each instance the last 100 are kept. A VM that scans addresses must
- * hide no other's attempts, and not keep the database busy.
+ * The destinations of one VM that are passed on within TOLD_MS; the database keeps as many of an instance. A VM that scans
+ * addresses must neither hide another's attempts nor keep the database busy.
  */
 const TOLD_MAX = 100;
 const TOLD_MS = 5_000;

@@ -8,7 +8,7 @@ import { sentName } from '../../lib/egress-policy.ts';
 
 export const TYPE_A = 1;
 export const TYPE_AAAA = 28;
-export const RCODES = { ok: 0, malformed: 1, failed: 2, absent: 3, unsupported: 4 } as const;
+const RCODES = { ok: 0, malformed: 1, failed: 2, absent: 3, unsupported: 4 } as const;
 export type Rcode = keyof typeof RCODES;
 
 const HEADER_BYTES = 12;

@@ -36,7 +36,7 @@ export interface GuestRulesOptions {
 const BOUND_LOOK_UPS = 'update @look_ups { ip saddr limit rate over 300/second burst 1000 packets } drop';
 const BOUND_CONNECTIONS = 'update @opened { ip saddr limit rate over 300/second burst 1000 packets } drop';
 
-export const EGRESS_TABLE = 'berth_egress';
+const EGRESS_TABLE = 'berth_egress';
 const HTTPS_PORT = 443;
 /** The routing table of marked packets. */
 export const GATE_ROUTES = 6265;

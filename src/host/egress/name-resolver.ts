@@ -12,8 +12,8 @@ const TRIES = 2;
 export const ADDRESSES_MAX = 24;
 const CHAIN_MAX = 8;
 /** Guests ask again soon, so that a removed address ends soon; and a TTL of 0 still allows to connect. */
-export const TTL_MIN_SECONDS = 5;
-export const TTL_MAX_SECONDS = 60;
+const TTL_MIN_SECONDS = 5;
+const TTL_MAX_SECONDS = 60;
 
 export type Family = 4 | 6;
 

@@ -25,7 +25,7 @@ const UNPRIVILEGED: readonly string[] = [
 ];
 
 /** Splits tcpdump's output into destinations. Pure. */
-export class PacketReader {
+class PacketReader {
   #waiting = Buffer.alloc(0);
   #skipped_header = false;
 

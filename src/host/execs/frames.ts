@@ -60,7 +60,7 @@ export interface GuestFrame {
   readonly payload: Buffer;
 }
 
-export class BrokenFrameError extends Error {
+class BrokenFrameError extends Error {
   override name = 'BrokenFrameError';
 }
 

@@ -59,7 +59,7 @@ export interface Endpoint {
 const SSH = 22;
 
 /** Where this host reaches a guest's TCP port; null: it cannot be reached (the user network forwards sshd's port only). */
-export function guestEndpoint(network: VmNetwork, port: number): Endpoint | null {
+function guestEndpoint(network: VmNetwork, port: number): Endpoint | null {
   if (network.kind === 'tap') return { host: network.address, port };
   return port === SSH ? { host: '127.0.0.1', port: network.ssh_forward_port } : null;
 }

@@ -1,6 +1,6 @@
 /**
- * Refuses this machine's new connections to a guest's ports, but its sshd, until they are released, or for a minute. In a table of
- * its own: that of egress-rules.ts is replaced by every agent that starts, which would release the guest in the middle of a stop.
+ * Refuses this machine's new connections to a guest's ports, except to its sshd, until they are released, for a minute at most.
+ * It has a table of its own, because each agent that starts replaces that of egress-rules.ts, perhaps in the middle of a stop.
  */
 import { runTool } from './run-tool.ts';
 

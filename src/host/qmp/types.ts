@@ -2,7 +2,7 @@
  * The part of QMP that Berth speaks, typed after QEMU 7.2's schema (docs/interop/qemu-qmp-ref: run-state, job,
  * block-core, block-export, transaction, misc). Names keep QMP's own spelling: they cross a wire.
  */
-export const JOB_STATES = [
+const JOB_STATES = [
   'undefined',
   'created',
   'running',
@@ -17,7 +17,7 @@ export const JOB_STATES = [
 ] as const;
 export type JobState = (typeof JOB_STATES)[number];
 
-export const RUN_STATES = [
+const RUN_STATES = [
   'debug',
   'inmigrate',
   'internal-error',

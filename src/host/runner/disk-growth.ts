@@ -51,7 +51,7 @@ export class DiskGrowth {
   }
 }
 
-/** Also to the size that it has: that tells a guest of it that resumed with an older one. */
+/** Also sets a size that the disk already has, because that tells a guest that resumed with the old size. */
 async function resize(machine: Machine, disk_bytes: number, signal: AbortSignal): Promise<void> {
   const { lazy } = machine;
   const work = async () => {

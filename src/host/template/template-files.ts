@@ -24,7 +24,7 @@ import type { Accelerator } from '../vm/vm-spec.ts';
 /** Part of every key: a new number makes all older templates unused. */
 const FORMAT = 2;
 export const MAX_TEMPLATES = 8;
-export const MAX_TEMPLATES_BYTES = 2 * 2 ** 30;
+const MAX_TEMPLATES_BYTES = 2 * 2 ** 30;
 /** All guests of a template share what the kernel randomised at boot (its address, for example), so templates expire. */
 export const MAX_AGE_MS = 7 * 24 * 3_600_000;
 const CHUNK_BYTES = 1024 * 1024;

@@ -23,7 +23,7 @@ const PROBE_MS = 10_000;
 /** The second attempt may take this many times as long. A host whose KVM hangs waits for both. */
 const PATIENCE = 2;
 
-export const ACCELERATOR_SETTINGS = ['auto', 'kvm', 'tcg'] as const;
+const ACCELERATOR_SETTINGS = ['auto', 'kvm', 'tcg'] as const;
 export type AcceleratorSetting = (typeof ACCELERATOR_SETTINGS)[number];
 
 export interface AcceleratorChoice {

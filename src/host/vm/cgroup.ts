@@ -15,7 +15,7 @@ import { isId } from '../../lib/ids.ts';
 import { TCG_CACHE_MIB } from './qemu-command.ts';
 import type { Accelerator } from './vm-spec.ts';
 
-export const CONTROLLERS = ['cpu', 'memory', 'pids'] as const;
+const CONTROLLERS = ['cpu', 'memory', 'pids'] as const;
 export type Controller = (typeof CONTROLLERS)[number];
 /** The I/O controller in version 1 and 2. */
 const SHARES = { 1: 'blkio', 2: 'io' } as const;

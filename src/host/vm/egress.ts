@@ -25,7 +25,6 @@ export type EgressResult =
 export async function applyEgressRules(options: {
   readonly data_folder_id: string;
   readonly nft_binary?: string;
-  readonly resolv_conf_path?: string;
   /** First and last user of the VMs; by default the range of uid.ts. */
   readonly first_uid?: number;
   readonly last_uid?: number;
@@ -35,26 +34,21 @@ export async function applyEgressRules(options: {
 }): Promise<EgressResult> {
   let resolvers: string[] = [];
   try {
-    resolvers = parseResolvers(readFileSync(options.resolv_conf_path ?? '/etc/resolv.conf', 'utf8'));
+    resolvers = parseResolvers(readFileSync('/etc/resolv.conf', 'utf8'));
   } catch {
     // Without it no resolver is opened, so guests have no DNS.
   }
   const text = egressRules({ ...options, resolvers, host_networks: hostNetworks() });
-  const trouble = await nft(options.nft_binary ?? 'nft', ['-f', '-'], text);
+  const trouble = await nft(options.nft_binary ?? 'nft', text);
   return trouble === null
     ? { closed: true }
     : { closed: false, reason: `the guests' network cannot be closed off: ${trouble}` };
 }
 
-/** Whether this installation's table exists: another program's `nft flush ruleset` deletes it. */
-export async function egressRulesPresent(data_folder_id: string, nft_binary = 'nft'): Promise<boolean> {
-  return (await nft(nft_binary, ['list', 'table', 'inet', egressTable(data_folder_id)], '')) === null;
-}
-
 /** Removes the table. Returns the reason when it fails. Call it only while none of this installation's guests run. */
-export async function removeEgressRules(data_folder_id: string, nft_binary = 'nft'): Promise<string | null> {
+export async function removeEgressRules(data_folder_id: string): Promise<string | null> {
   const table = egressTable(data_folder_id);
-  return nft(nft_binary, ['-f', '-'], `table inet ${table} {}\ndelete table inet ${table}\n`);
+  return nft('nft', `table inet ${table} {}\ndelete table inet ${table}\n`);
 }
 
 /** The networks of the host's interfaces, except single addresses (/32, /128). */
@@ -65,10 +59,10 @@ function hostNetworks(): string[] {
     .filter((cidr) => cidr !== null && !/\/(32|128)$/.test(cidr)) as string[];
 }
 
-/** Null on success, else the error. */
-function nft(binary: string, args: readonly string[], input: string): Promise<string | null> {
+/** Applies `rules`. Null on success, else the error. */
+function nft(binary: string, rules: string): Promise<string | null> {
   const { promise, resolve } = Promise.withResolvers<string | null>();
-  const child = spawn(binary, args, {
+  const child = spawn(binary, ['-f', '-'], {
     stdio: ['pipe', 'ignore', 'pipe'],
     env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
     timeout: NFT_TIMEOUT_MS,
@@ -88,6 +82,6 @@ function nft(binary: string, args: readonly string[], input: string): Promise<st
     );
   });
   child.stdin.on('error', () => {});
-  child.stdin.end(input);
+  child.stdin.end(rules);
   return promise;
 }

@@ -2,7 +2,6 @@
  * The unprivileged user of each VM: one uid for each slot of the host, from an unused range, without an entry in /etc/passwd.
  * Invariant: concurrent VMs have different users. The egress rules cover the whole range.
  */
-import { spawnSync } from 'node:child_process';
 import { chmodSync, chownSync, lstatSync, mkdirSync, statSync, unlinkSync } from 'node:fs';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf } from '../../lib/errors.ts';
@@ -72,22 +71,4 @@ export function takeRuntimeDir(path: string, uid: number, sockets: readonly stri
     if (found?.isSocket() && found.uid === uid) chmodSync(socket, 0o600);
     else if (found && !found.isDirectory()) unlinkSync(socket);
   }
-}
-
-/**
- * The `paths` that the user cannot read, found by trying: modes, ACLs and all parent folders count. The usual cause is a data
- * folder in a home of mode 0700.
- */
-export function unreadablePaths(paths: readonly string[], user: VmUser): string[] {
-  const script = 'for path; do [ -r "$path" ] || printf "%s\\0" "$path"; done';
-  const tried = spawnSync('/bin/sh', ['-c', script, 'berth-read', ...paths], {
-    uid: user.uid,
-    gid: user.gid,
-    cwd: '/',
-    env: {},
-    encoding: 'utf8',
-    timeout: 5_000,
-  });
-  if (tried.error) throw tried.error;
-  return tried.stdout.split('\0').filter((path) => path !== '');
 }

@@ -5,7 +5,6 @@
 
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { AuditLog } from '../../audit/append.ts';
 import { NotifyHub } from '../../db/notify.ts';
 import { openPool } from '../../db/pool.ts';
 import { diskKeys } from '../../disks/data-keys.ts';
@@ -15,9 +14,9 @@ import { QUOTA_DEFAULTS } from '../../lib/quotas.ts';
 import { Sealer } from '../../lib/seal.ts';
 import { LISTEN_AT_NAMES } from '../../lib/ssh-listen.ts';
 import { Mailbox } from '../../mail/mailbox.ts';
-import { secretSealer } from '../../secrets/seal-value.ts';
 import { Outbound } from '../../webhooks/outbound/outbound.ts';
 import { createApp } from '../app.ts';
+import { keyedParts } from '../context.ts';
 
 export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', '..', 'openapi', 'v1.json');
 /** Never connected. */
@@ -33,11 +32,7 @@ export async function openApiText(): Promise<string> {
     hub: new NotifyHub(NO_DATABASE, log),
     host_calls: new HostCalls(),
     log,
-    root_key,
-    audit: new AuditLog(root_key),
-    idempotency: new Sealer(root_key, 'berth idempotency v1'),
-    factors: new Sealer(root_key, 'berth factors v1'),
-    secrets: secretSealer(root_key),
+    ...keyedParts(root_key),
     disk_keys: diskKeys(root_key, true),
     webhooks: { outbound, secrets: new Sealer(root_key, 'berth webhooks v1') },
     mailbox: new Mailbox(new Sealer(root_key, 'berth mails v1')),

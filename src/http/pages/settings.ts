@@ -2,7 +2,7 @@
 import type { FastifyInstance } from 'fastify';
 import type { AppContext } from '../context.ts';
 
-export const SETTINGS_PATH = '/settings.json';
+const SETTINGS_PATH = '/settings.json';
 
 export function registerSettings(
   app: FastifyInstance,

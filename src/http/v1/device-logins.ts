@@ -1,4 +1,5 @@
 /** Logins of programs that a person confirms in the console: ask and take without a credential, look and answer with a session. */
+import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import {
   askForDeviceLogin,
@@ -8,6 +9,7 @@ import {
 } from '../../auth/device-login.ts';
 import { confirmAsked, deleteAsked, findAsked } from '../../auth/device-login-store.ts';
 import { requireSudo, sessionOf } from '../../auth/sudo.ts';
+import type { Tx } from '../../db/pool.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
 import { principalOf } from '../access.ts';
@@ -147,6 +149,23 @@ function registerLook(app: App, context: AppContext, limits: RateLimits): void {
 }
 
 function registerAnswers(app: App, context: AppContext, limits: RateLimits): void {
+  /** `answer` returns the login, if it still waits. */
+  const answerAsked = async (
+    request: FastifyRequest<{ Params: { user_code: string } }>,
+    reply: FastifyReply,
+    action: string,
+    answer: (tx: Tx, user_code: string) => ReturnType<typeof deleteAsked>,
+  ) => {
+    await limits.countAddress(request, reply);
+    const user_code = userCode(request.params);
+    const { user_id } = sessionOf(principalOf(request));
+    await mutate(context, request, reply, { action }, async (tx) => {
+      const answered = await answer(tx, user_code);
+      if (!answered) throw new AppError('NOT_FOUND');
+      const { ip, user_agent, sudo } = answered;
+      return { status: 204, body: null, target: user_id, data: { asked_from: ip, user_agent, sudo } };
+    });
+  };
   app.route({
     method: 'POST',
     url: '/v1/auth/device-logins/:user_code/confirm',
@@ -161,16 +180,11 @@ function registerAnswers(app: App, context: AppContext, limits: RateLimits): voi
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
-      const user_code = userCode(request.params);
       const principal = principalOf(request);
-      const { id, user_id } = sessionOf(principal);
-      const sudo_token = readCookie(request, SUDO_COOKIE);
-      await mutate(context, request, reply, { action: 'auth.confirm_device_login' }, async (tx) => {
-        const confirmed = await confirmAsked(tx, user_code, id);
-        if (!confirmed) throw new AppError('NOT_FOUND');
-        if (confirmed.sudo) await requireSudo(tx, principal, sudo_token);
-        return { status: 204, body: null, target: user_id, data: askerOf(confirmed) };
+      await answerAsked(request, reply, 'auth.confirm_device_login', async (tx, user_code) => {
+        const confirmed = await confirmAsked(tx, user_code, sessionOf(principal).id);
+        if (confirmed?.sudo) await requireSudo(tx, principal, readCookie(request, SUDO_COOKIE));
+        return confirmed;
       });
       return reply.status(204).send(null);
     },
@@ -188,14 +202,7 @@ function registerAnswers(app: App, context: AppContext, limits: RateLimits): voi
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
-      const user_code = userCode(request.params);
-      const { user_id } = sessionOf(principalOf(request));
-      await mutate(context, request, reply, { action: 'auth.refuse_device_login' }, async (tx) => {
-        const refused = await deleteAsked(tx, user_code);
-        if (!refused) throw new AppError('NOT_FOUND');
-        return { status: 204, body: null, target: user_id, data: askerOf(refused) };
-      });
+      await answerAsked(request, reply, 'auth.refuse_device_login', deleteAsked);
       return reply.status(204).send(null);
     },
   });
@@ -205,9 +212,4 @@ function registerAnswers(app: App, context: AppContext, limits: RateLimits): voi
 function userCode({ user_code }: { readonly user_code: string }): string {
   if (!new RegExp(USER_CODE_PATTERN).test(user_code)) throw new AppError('NOT_FOUND');
   return user_code;
-}
-
-/** For the audit log. */
-function askerOf({ ip, user_agent, sudo }: { ip: string; user_agent: string; sudo: boolean }) {
-  return { asked_from: ip, user_agent, sudo };
 }

@@ -7,7 +7,7 @@ import { isIP } from 'node:net';
 import { invalid } from '../../lib/errors.ts';
 import { type Network, type Protocol, refusal } from './address-policy.ts';
 
-export const MAX_URL_LENGTH = 2048;
+const MAX_URL_LENGTH = 2048;
 
 /** @throws AppError INVALID_REQUEST about `url` */
 export function checkUrl(text: string, allow: readonly Network[]): URL {

@@ -13,24 +13,18 @@ export class NameUnknown extends Error {
   override name = 'NameUnknown';
 }
 
-export interface ResolverOptions {
-  /** Name servers (`ADDRESS:PORT`) instead of the machine's. */
-  readonly servers?: readonly string[];
-  readonly hosts_path?: string;
-}
-
 const QUERY_TIMEOUT_MS = 2_000;
 const TRIES = 2;
 /** A name with more addresses is refused. */
 const MAX_ADDRESSES = 32;
 
-export function createResolve(options: ResolverOptions = {}): Resolve {
+/** @param servers name servers (`ADDRESS:PORT`) instead of the machine's */
+export function createResolve(servers?: readonly string[]): Resolve {
   const resolver = new Resolver({ timeout: QUERY_TIMEOUT_MS, tries: TRIES });
-  if (options.servers) resolver.setServers(options.servers);
-  const hosts_path = options.hosts_path ?? '/etc/hosts';
+  if (servers) resolver.setServers(servers);
   return async (name) => {
     const bare = name.toLowerCase().replace(/\.$/, '');
-    const fixed = await fromHosts(bare, hosts_path);
+    const fixed = await fromHosts(bare);
     if (fixed.length > 0) return fixed;
     // Not for name servers (RFC 6761).
     if (bare === 'localhost' || bare.endsWith('.localhost')) return ['127.0.0.1', '::1'];
@@ -43,8 +37,8 @@ export function createResolve(options: ResolverOptions = {}): Resolve {
   };
 }
 
-async function fromHosts(name: string, path: string): Promise<string[]> {
-  const text = await readFile(path, 'utf8').catch(() => '');
+async function fromHosts(name: string): Promise<string[]> {
+  const text = await readFile('/etc/hosts', 'utf8').catch(() => '');
   return text.split('\n').flatMap((line) => {
     const [address = '', ...names] = line.replace(/#.*/, '').trim().split(/\s+/);
     return isIP(address) !== 0 && names.some((each) => each.toLowerCase() === name) ? [address] : [];

@@ -8,7 +8,7 @@
  *     @@ E BOOT NUMBER WHAT
  */
 export const SLOTS = 16;
-export const RECORD_BYTES = 4_096;
+const RECORD_BYTES = 4_096;
 const MAGIC = 'BERTHREC';
 
 /** 74: fsync, 221: fadvise, whose advice 4 drops the pages, so that the next read comes from the disk. */

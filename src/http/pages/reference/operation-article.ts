@@ -123,7 +123,7 @@ ${example === undefined ? null : html`<details><summary>Example of an answer</su
 }
 
 /** On every answer; the page explains them once. */
-export const COMMON: readonly string[] = ['X-Request-Id', 'RateLimit-Policy', 'RateLimit'];
+const COMMON: readonly string[] = ['X-Request-Id', 'RateLimit-Policy', 'RateLimit'];
 
 function headerLink(name: string): Markup {
   return html`<a href="#${headerId(name)}"><code>${name}</code></a>`;
