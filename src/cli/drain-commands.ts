@@ -7,7 +7,7 @@ import { capacityOf } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { listStaying, type Staying } from '../vms/move-store.ts';
 import { labelsText } from './commands/instance-rows.ts';
-import { bytes, plural } from './format.ts';
+import { bytes, plural, when } from './format.ts';
 import { findHost, lockHost } from './found-host.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
 
@@ -63,7 +63,7 @@ export async function showHost({ db }: ServerContext, name: string): Promise<str
     ['accelerator', facts?.accelerator ?? '-'],
     ['labels', labelsText(host.labels) || '-'],
     ['taints', host.taints.join(', ') || '-'],
-    ['last seen', host.last_seen_at === null ? 'never' : rfc3339(host.last_seen_at)],
+    ['last seen', when(host.last_seen_at === null ? null : rfc3339(host.last_seen_at))],
     ['id', host.id],
   ];
   const width = Math.max(...rows.map(([key = '']) => key.length)) + 2;

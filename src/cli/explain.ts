@@ -131,7 +131,7 @@ function nextAfter(
     return (error.again === null ? undefined : withOption(error.again, command, again)) ?? error.next;
   if (error instanceof BerthConnectionError) {
     return NOBODY_LISTENS.test(error.message)
-      ? 'npm start in the folder of Berth, or berth server; then wait for “berth ready”. berth doctor says more'
+      ? 'npm start in the folder of Berth, or berth server; then wait for “berth ready”. Or berth login --url URL, if the address is wrong. berth doctor says more'
       : 'berth doctor';
   }
   if (!(error instanceof BerthError)) return null;

@@ -164,7 +164,10 @@ const CREATING: readonly string[] = ['create', 'add', 'set', 'new'];
 function commandOfNoun(noun: string, verb = ''): string | undefined {
   const names = NAMES.filter((name) => name.startsWith(`${noun} `));
   const creating = CREATING.map((each) => `${noun} ${each}`).find((name) => names.includes(name));
-  return CREATING.includes(verb) && creating !== undefined ? creating : nearest(`${noun} ${verb}`, names);
+  if (CREATING.includes(verb) && creating !== undefined) return creating;
+  // `rm` is no mistyped `ls`, also where a noun has no `rm`.
+  const is_verb = NAMES.some((name) => name.endsWith(` ${verb}`));
+  return is_verb ? undefined : nearest(`${noun} ${verb}`, names);
 }
 
 /** The help for an unknown command: the commands of its noun, and the nearest command. */

@@ -127,7 +127,7 @@ export class Terminal {
       const passed =
         passed_s === 0 ? '' : ` (${passed_s < 10 ? `${passed_s} s` : duration(passed_s * 1_000)})`;
       const line = `${FRAMES[frame]} ${plain(now)}${passed}`;
-      process.stderr.write(`\r\u001b[2K${line.slice(0, (process.stderr.columns ?? 80) - 1)}`);
+      process.stderr.write(`\r\u001b[2K${line.slice(0, (process.stderr.columns || 80) - 1)}`);
     };
     const timer = setInterval(draw, FRAME_MS);
     draw();

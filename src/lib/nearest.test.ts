@@ -13,4 +13,5 @@ test('a mistyped word gets the nearest known one', () => {
 test('a short word has no neighbours, so none is suggested that destroys', () => {
   assert.equal(nearest('vm', ['rm', 'ls']), undefined);
   assert.equal(nearest('key', ['set', 'rm']), undefined);
+  assert.equal(nearest('nope', ['copy']), undefined);
 });

@@ -11,10 +11,10 @@ export function nearest(word: string, known: readonly string[]): string | undefi
   return meant.sort((a, b) => a.edits - b.edits)[0]?.candidate;
 }
 
-/** Few letters have many neighbours: `vm` is not a mistyped `rm`. */
+/** Few letters have many neighbours: `vm` is not a mistyped `rm`, nor `nope` a mistyped `copy`. */
 function mostEdits(length: number): number {
   if (length < 3) return 0;
-  return length === 3 ? 1 : Math.max(2, Math.floor(length / 3));
+  return length < 5 ? 1 : Math.max(2, Math.floor(length / 3));
 }
 
 /** Edits (insert, delete, replace, swap two neighbours) from one text to the other. */

@@ -54,6 +54,7 @@ describe('names', () => {
       await cli.fails(2, 'webhook', 'lst'),
       /Did you mean berth webhook ls\?\n {2}next: berth help webhook/,
     );
+    assert.doesNotMatch(await cli.fails(2, 'generation', 'rm', 'web', '1'), /Did you mean/);
     // A verb of other nouns: never the other noun.
     assert.match(await cli.fails(2, 'port', 'create', 'web', '80'), /Did you mean berth port add\?/);
     assert.match(await cli.fails(2, 'webhook', 'add', 'x'), /Did you mean berth webhook create\?/);

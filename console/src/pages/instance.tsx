@@ -22,6 +22,7 @@ import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Loaded } from '../ui/page.tsx';
+import { useWidth } from '../ui/use-width.ts';
 import { NotFoundPage } from './not-found.tsx';
 
 const TABS = {
@@ -70,11 +71,18 @@ export function InstancePage({ name, tab, part }: PageProps) {
 function Found({ instance, tab }: { readonly instance: Instance; readonly tab: Tab }) {
   const { Panel, name: tab_name } = TABS[tab];
   const tabs = useRef<HTMLElement>(null);
+  const width = useWidth(tabs, 0);
   useEffect(() => {
     document.title = `${instance.name}: ${tab_name} · Berth`;
-    // On a narrow screen the tabs scroll.
-    tabs.current?.querySelector('[aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' });
   }, [instance.name, tab_name]);
+  useEffect(() => {
+    // On a narrow screen the tabs scroll, also after it was turned; the page must not.
+    const strip = tabs.current;
+    const current = strip?.querySelector('[aria-current]')?.getBoundingClientRect();
+    if (!strip || !current) return;
+    const middle = strip.getBoundingClientRect().left + width / 2;
+    strip.scrollLeft += current.left + current.width / 2 - middle;
+  }, [tab_name, width]);
   return (
     <>
       <Head instance={instance} />

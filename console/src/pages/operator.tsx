@@ -24,7 +24,14 @@ export function OperatorPage() {
           </Button>
         }
       />
-      <Section title="Findings" lead="What berth doctor finds on the server.">
+      <Section
+        title="Findings"
+        lead={
+          <>
+            What <code>berth doctor</code> finds on the server.
+          </>
+        }
+      >
         <Loaded query={status} lines={3}>
           {({ findings }) => <Findings findings={findings} />}
         </Loaded>

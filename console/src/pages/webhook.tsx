@@ -67,7 +67,7 @@ function Found({ webhook, onChanged }: Props) {
           <p class="lead">{events.includes('*') ? 'All events' : events.join(', ')}</p>
           {failing_since !== null && (
             <p class="reason bad">
-              Every delivery has failed since <Time at={failing_since} />
+              Every delivery fails. The first failed <Time at={failing_since} />.
             </p>
           )}
           {disabled_reason !== null && (
