@@ -11,6 +11,9 @@ import { messageOf } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 
+/** The log says so after this many failures in a row: about 5 s, and 30 s at a start, when the control plane starts as well. */
+const FAILURES = 6;
+const FAILURES_AT_START = 20;
 const REFRESH_MS = 1_000;
 const REFRESH_GAP_MS = 50;
 /** The pause after a refresh, as a multiple of its duration: connections to closed ports cost a bounded share of the time. */
@@ -61,7 +64,7 @@ export class RouteFollower<Route> {
         failures = 0;
         await this.apply(answer);
       } catch (error) {
-        if (failures === 6)
+        if (failures === (this.#seen === null ? FAILURES_AT_START : FAILURES))
           log.warn(
             { reason: messageOf(error) },
             'the control plane is unreachable; the last routes stay in use',

@@ -80,18 +80,21 @@ export class PatroniCluster {
     return this.#name('bridge');
   }
 
-  /** One leader, and two standbys that stream, one of them synchronously. */
+  /** One leader, and two standbys that stream, one of them synchronously, as the leader sees it: who was cut off knows less. */
   async untilHealthy(): Promise<void> {
     await until('three nodes, one of them a synchronous standby', () => {
-      const { members = [] } = this.#ask('cluster') as {
-        members?: { role: string; state: string; timeline?: number }[];
+      const node = this.leader();
+      if (node === undefined) return false;
+      const { members = [] } = JSON.parse(this.#curl(node, 'cluster', []) || '{}') as {
+        members?: { name: string; role: string; state: string; timeline?: number }[];
       };
       const [leader] = members.filter(({ role }) => role === 'leader');
       const streaming = members.filter(
         ({ role, state, timeline }) =>
           role !== 'leader' && ['running', 'streaming'].includes(state) && timeline === leader?.timeline,
       );
-      return streaming.length === 2 && members.some(({ role }) => role === 'sync_standby');
+      const is_safe = members.some(({ role }) => role === 'sync_standby');
+      return leader?.name === `p${node}` && streaming.length === 2 && is_safe;
     });
   }
 
@@ -274,10 +277,6 @@ export class PatroniCluster {
   }
   #status(node: Node, path: string): string {
     return this.#curl(node, path, ['-o', '/dev/null', '-w', '%{http_code}']);
-  }
-  #ask(path: string): unknown {
-    const answer = NODES.map((node) => this.#curl(node, path, [])).find((each) => each !== '') ?? '{}';
-    return JSON.parse(answer);
   }
 }
 
