@@ -1,5 +1,5 @@
 /**
- * Rounds of faults against a whole fleet: npm run fleet-rounds -- --rounds N --minutes M --seed S --lease SECONDS, by default 20
+ * Rounds of faults against a whole fleet: npm run fleet-rounds -- --rounds N --minutes M --seed S --lease SECONDS, by default 100
  * rounds with a new seed. It ends after N rounds, or after the round in which M minutes are over. Prints the seed, a line for each
  * round, and a summary. When a promise was broken it prints which, what happened in that round, and where the whole history is.
  * It needs root, a network namespace of its own (`unshare --net`), and what `patroniMissing` names.
@@ -17,7 +17,7 @@ import { Rounds, type RoundsTotal } from './rounds/rounds.ts';
 const text = { type: 'string' } as const;
 const { values } = parseArgs({ options: { rounds: text, minutes: text, seed: text, lease: text } });
 const minutes = Number(values.minutes ?? Number.POSITIVE_INFINITY);
-const rounds = Number(values.rounds ?? (values.minutes === undefined ? 20 : Number.POSITIVE_INFINITY));
+const rounds = Number(values.rounds ?? (values.minutes === undefined ? 100 : Number.POSITIVE_INFINITY));
 const seed = Number(values.seed ?? Date.now() % 1_000_000);
 /** Short, and long enough for a busy machine. */
 const lease_s = Number(values.lease ?? 12);
