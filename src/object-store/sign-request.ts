@@ -28,6 +28,9 @@ export interface SignedRequest {
 /** Signatures in headers expire by the protocol: S3 refuses a date that is more than 15 minutes old. */
 export const SIGNED_MS = 15 * 60_000;
 
+/** Of our clock against the one that nobody sets. S3 accepts a date that is wrong by 15 minutes. */
+const JUMP_MS = 60_000;
+
 const OF_NOTHING = createHash('sha256').digest('hex');
 
 type Command = PutObjectCommand | GetObjectCommand | HeadObjectCommand;
@@ -48,14 +51,18 @@ export class RequestSigner {
   readonly #client: S3Client;
   readonly #bucket: string;
   #place: Promise<Sent> | undefined;
+  /** Our clock, against the one that nobody sets, when the library last learned the store's time. */
+  #learned: { readonly at_ms: number; readonly done: Promise<unknown> };
 
   constructor(client: S3Client, bucket: string) {
     this.#client = client;
     this.#bucket = bucket;
+    this.#learned = { at_ms: clockMs(), done: Promise.resolve() };
   }
 
   async sign(request: ObjectRequest): Promise<SignedRequest> {
     const { config } = this.#client;
+    await this.#learnTime();
     this.#place ??= placeOf(this.#client, this.#bucket);
     const { protocol, hostname, port, path } = await this.#place;
     const region = await config.region();
@@ -76,7 +83,22 @@ export class RequestSigner {
       headers: Object.entries(headers).map(([name, value]) => ({ name: name.toLowerCase(), value })),
     };
   }
+
+  /**
+   * The library corrects dates by what the store's answers say. It learns nothing while others send what we sign, so after a jump
+   * of our clock we ask for an answer. A refusal will do.
+   */
+  async #learnTime(): Promise<void> {
+    const at_ms = clockMs();
+    if (Math.abs(at_ms - this.#learned.at_ms) > JUMP_MS) {
+      const asked = this.#client.send(new HeadBucketCommand({ Bucket: this.#bucket }));
+      this.#learned = { at_ms, done: asked.catch(() => undefined) };
+    }
+    await this.#learned.done;
+  }
 }
+
+const clockMs = () => Date.now() - performance.now();
 
 function headersFor(request: ObjectRequest): Record<string, string> {
   if (request.method !== 'PUT') return { 'x-amz-content-sha256': OF_NOTHING };
