@@ -47,7 +47,9 @@ async function startBoth(): Promise<readonly [TestApi, TestApi]> {
   await migrate(url);
   const database = { url, db: openPool(url, () => undefined), socket_dir: '' };
   const unused = { createEmpty: () => Promise.reject(new Error('none here')), close: async () => undefined };
-  const first = await startApi({ database: { ...database, ...unused } });
+  // Enough addresses for all instances that it makes.
+  const ports = { first_port: 10_000, last_port: 65_000 };
+  const first = await startApi({ ...ports, database: { ...database, ...unused } });
   const { db: _db, hub: _hub, host_calls: _calls, ...shared } = first.context;
   const second = await startApi({
     ...{ database: { ...database, ...unused, url: proxy_url }, context: shared },
