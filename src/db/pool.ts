@@ -1,5 +1,6 @@
 import { Kysely, PostgresDialect, sql, type Transaction } from 'kysely';
 import pg from 'pg';
+import { present } from '../lib/assert.ts';
 import { NoServerError } from './connect.ts';
 import { ServerPool } from './server-pool.ts';
 import { isPlanStale, poolWithNames } from './statement-names.ts';
@@ -36,6 +37,12 @@ export function hasFailedForSpace(db: Db): boolean {
 /** Resolves when the database answers. */
 export async function ping(db: Db): Promise<void> {
   await sql`select 1`.execute(db);
+}
+
+/** The time that all control planes share. Each one's own clock may be wrong. */
+export async function databaseTime(tx: Tx): Promise<Date> {
+  const { rows } = await sql<{ now: Date }>`select clock_timestamp() as now`.execute(tx);
+  return present(rows[0], 'the time').now;
 }
 
 /** How many connections of a pool there are in each state, and how many callers wait for one. */

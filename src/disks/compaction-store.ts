@@ -17,7 +17,7 @@ const DELTA_BYTES_MIN = 4 * 1024 * 1024;
 const ENTRY_BYTES = 40;
 /** More dropped links than this are compacted at once; fewer only when the disk had no flush for an hour. */
 const DROPPED_MAX = 32;
-/** Long enough for any disk. After a kill the claim expires. */
+/** Long enough for nearly any disk; where it was not, `placeCompaction` finds out. After a kill the claim expires. */
 const CLAIM_MINUTES = 10;
 
 /** Claims the disk; false when another process has it, or failed on it recently. */
@@ -189,7 +189,7 @@ export async function placeCompaction(
   const kept = maps.map(({ generation }) => generation);
   return transaction(db, async (tx) => {
     if (!(await isUnchanged(tx, before))) return false;
-    if (await hasOtherParents(tx, instance_id, head, kept)) return false;
+    if (await isBuiltOn(tx, instance_id, head, kept)) return false;
     for (const map of maps) await placeMap(tx, instance_id, map);
     await sql`
       delete from generations where instance_id = ${instance_id} and generation <= ${head}
@@ -216,16 +216,21 @@ function chainPart({ generation, parent, segments, map }: Link): unknown {
   return [generation, parent, map?.key ?? null, segments.map(({ key }) => key)];
 }
 
-/** Whether a newer generation follows one that would be deleted: a restore to it came after `before` was read. */
-async function hasOtherParents(
+/**
+ * Whether a newer generation needs what would be replaced. It follows one that would be deleted: a restore to it came after
+ * `before` was read. Or it has a map, which may name dead objects: another task made it, after the claim of this one expired.
+ */
+async function isBuiltOn(
   tx: Tx,
   instance_id: InstanceId,
   head: number,
   kept: readonly number[],
 ): Promise<boolean> {
   const { rows } = await sql`
-    select from generations where instance_id = ${instance_id} and generation > ${head} and parent <= ${head}
-      and parent <> all(${[...kept]}::bigint[]) limit 1`.execute(tx);
+    select from generations where instance_id = ${instance_id} and generation > ${head}
+      and (map is not null or (parent <= ${head} and parent <> all(${[...kept]}::bigint[]))) limit 1`.execute(
+    tx,
+  );
   return rows.length > 0;
 }
 

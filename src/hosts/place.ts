@@ -27,9 +27,14 @@ export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
     );
   const need = await needOf(tx, wanted);
   for (let attempt = 0; attempt < TRIES; attempt++) {
-    const found = choose(await listCandidates(tx, wanted), need);
+    const connected = await listCandidates(tx, wanted);
+    const found = choose(connected, need);
     if ('reason' in found) throw unavailable(found.reason);
     const { host } = found;
+    if (wanted.unsaved && host.id !== wanted.last && connected.some(({ id }) => id === wanted.last))
+      throw unavailable(
+        'The host that ran it last may have the only copy of its last writes, and does not take it now. Stop the VM (DELETE …/vm), which saves them; then it can start on another host.',
+      );
     await saveBeforeLock(tx);
     await lockUse(tx, host.id);
     if ('host' in choose(await listCandidates(tx, wanted, host.id), need)) return host.id;

@@ -1,6 +1,6 @@
 /** Fails VMs whose transient state has lasted too long. */
 import type { VmReasonCode } from '../agent-api/reasons.ts';
-import { type Db, ping, transaction } from '../db/pool.ts';
+import { type Db, databaseTime, transaction } from '../db/pool.ts';
 import { lockInstance } from '../instances/store.ts';
 import type { DeadlineMonitor } from '../vms/deadline-monitor.ts';
 import { failVm } from '../vms/fail-vm.ts';
@@ -14,14 +14,19 @@ const TIMEOUTS: Partial<Record<VmState, VmReasonCode>> = {
 };
 
 /** {@link applyDeadlines}, unless this process has just begun to watch: the hosts' reports must arrive first. */
-export async function enforceDeadlines(db: Db, monitor: DeadlineMonitor, now_ms = Date.now()): Promise<void> {
+export async function enforceDeadlines(
+  db: Db,
+  monitor: DeadlineMonitor,
+  clock = (now: Date) => now.getTime(),
+): Promise<void> {
+  let now: Date;
   try {
-    await ping(db);
+    now = await databaseTime(db);
   } catch (error) {
     monitor.reset();
     throw error;
   }
-  if (monitor.check(now_ms)) await applyDeadlines(db);
+  if (monitor.check(clock(now))) await applyDeadlines(db);
 }
 
 /** Returns how many VMs were overdue. */
@@ -31,7 +36,7 @@ export async function applyDeadlines(db: Db): Promise<number> {
     await transaction(db, async (tx) => {
       await lockInstance(tx, instance_id);
       const vm = await findVm(tx, id);
-      if (!vm || vm.deadline_at === null || vm.deadline_at.getTime() > Date.now()) return;
+      if (!vm || (await listOverdue(tx, id)).length === 0) return;
       const code = TIMEOUTS[vm.state];
       if (code) await failVm(tx, vm, { code, message: `The VM was ${vm.state} for too long.` });
     });

@@ -1,4 +1,4 @@
-import { type Db, transaction } from '../db/pool.ts';
+import { type Db, databaseTime, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
@@ -12,7 +12,13 @@ import { eachInTurn } from './each-in-turn.ts';
 const REFUSED_MS = 10_000;
 
 /** Starts failed VMs of instances with `restart: on_failure` again, each after its delay. */
-export async function restartFailed(db: Db, quotas: QuotaLimits, log: Log, now = new Date()): Promise<void> {
+export async function restartFailed(
+  db: Db,
+  quotas: QuotaLimits,
+  log: Log,
+  at: Date | null = null,
+): Promise<void> {
+  const now = at ?? (await databaseTime(db));
   await eachInTurn(await listFailed(db, now), async (failed) => {
     const next = nextRestart(failed.failed_at, failed.restarted_at);
     if (next === null || next > now) return postponeRestart(db, failed, next);

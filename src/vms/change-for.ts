@@ -39,7 +39,7 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         reason: runningReason(seen, say),
         ssh_address: seen.ssh_address,
         applied_keys: seen.applied_keys,
-        ...(vm.started_at === null ? { started_at: new Date() } : {}),
+        ...(vm.started_at === null ? { started_at: 'now' } : {}),
       };
     case 'stalled':
       return { state: next, reason: say(seen.reason.code, seen.reason.message) };
@@ -73,8 +73,8 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         reason: suspendedReason(vm, say),
         move: vm.move,
         ssh_address: null,
-        stopped_at: new Date(),
-        suspended_at: new Date(),
+        stopped_at: 'now',
+        suspended_at: 'now',
       };
     case 'suspend_failed':
       return {
@@ -92,7 +92,7 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         state: next,
         reason: stoppedReason(vm, seen, say),
         ssh_address: null,
-        stopped_at: new Date(),
+        stopped_at: 'now',
         move: vm.move,
       };
     case 'failed':
@@ -100,7 +100,7 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         state: next,
         reason: say(seen.reason.code, seen.reason.message),
         ssh_address: null,
-        stopped_at: new Date(),
+        stopped_at: 'now',
         // A restart by the instance's setting: it was wanted running.
         move: vm.move,
       };

@@ -44,7 +44,7 @@ export async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason, actor
     state: 'failed',
     reason,
     ssh_address: null,
-    stopped_at: new Date(),
+    stopped_at: 'now',
     move: vm.move,
   });
   await failFlushes(tx, vm.id, message);

@@ -12,7 +12,7 @@ import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId, VmId } from '../lib/ids.ts';
 import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
-import { markUsed, type VmReason } from './store.ts';
+import { markUsed, updateVm, type VmReason } from './store.ts';
 
 /** Gets the instance as found under the lock; throws to refuse the call. */
 export type CallCheck = (found: InstanceRow) => void;
@@ -57,12 +57,22 @@ export async function requestChange(
   check(row);
   const rule = ruleOrThrow(row, call);
   await markUsed(tx, id);
-  if (rule === 'already') return { status: 200, row };
   const actor = actorOf(principal);
+  if (rule === 'already') return { status: 200, row: call === 'stop' ? await stay(tx, row, actor) : row };
   await change(row, (code, message) => ({ code, message, actor }));
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
   await notifyChange(tx, id, present(after.host_id, 'host of a VM'));
   return { status: 202, row: after };
+}
+
+/** A stopped VM that was to continue on another host stays stopped. */
+async function stay(tx: Tx, row: InstanceRow, actor: string): Promise<InstanceRow> {
+  if (row.move === null) return row;
+  const reason = { code: 'stop_requested', message: 'A stop was requested.', actor } as const;
+  await updateVm(tx, newestVmOf(row), { state: 'stopped', reason });
+  await notify(tx, 'instance', row.id);
+  await notify(tx, 'routes', row.id);
+  return present(await findInstance(tx, row.org_id, row.id), 'instance after its change');
 }
 
 /** Wakes the host, those who wait for the instance, and the ingress: a stop removes the route's target at once. */

@@ -51,9 +51,12 @@ export function reasonOf(row: Pick<VmRow, 'reason_code' | 'reason_message' | 're
   };
 }
 
-function deadlineOf(state: VmState): Date | null {
+/** By the clock of the database, as every time of a VM: control planes compare them, and their clocks may differ. */
+const NOW = sql<Date>`date_trunc('milliseconds', clock_timestamp())`;
+
+function deadlineOf(state: VmState) {
   const ms = deadlineMs(state);
-  return ms === null ? null : new Date(Date.now() + ms);
+  return ms === null ? null : sql<Date>`${NOW} + ${ms} * interval '1 millisecond'`;
 }
 
 export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
@@ -138,9 +141,9 @@ export interface VmChange {
   readonly resets?: number;
   readonly ssh_address?: string | null;
   readonly applied_keys?: readonly string[];
-  readonly started_at?: Date;
-  readonly stopped_at?: Date;
-  readonly suspended_at?: Date;
+  readonly started_at?: 'now';
+  readonly stopped_at?: 'now';
+  readonly suspended_at?: 'now';
   /** What a change does not name ends a move. */
   readonly move?: 'suspend' | 'stop' | null;
   readonly move_problem?: string | null;
@@ -161,12 +164,15 @@ export async function updateVm(
   vm: { id: VmId; version: number; state: VmState },
   change: VmChange,
 ): Promise<void> {
-  const { reason, applied_keys, move = null, ...rest } = change;
+  const { reason, applied_keys, move = null, started_at, stopped_at, suspended_at, ...rest } = change;
   const result = await tx
     .updateTable('vms')
     .set({
       ...rest,
       move,
+      ...(started_at && { started_at: NOW }),
+      ...(stopped_at && { stopped_at: NOW }),
+      ...(suspended_at && { suspended_at: NOW }),
       ...(applied_keys === undefined ? {} : { applied_keys: JSON.stringify(applied_keys) }),
       reason_code: reason.code,
       reason_message: reason.message,
@@ -220,14 +226,14 @@ export async function setAppliedKeys(
   return row?.instance_id ?? null;
 }
 
-/** VMs whose transient state is past its deadline. */
-export async function listOverdue(tx: Tx): Promise<{ id: VmId; instance_id: InstanceId }[]> {
-  return tx
-    .selectFrom('vms')
-    .select(['id', 'instance_id'])
-    .where('deadline_at', '<', sql<Date>`now()`)
-    .limit(100)
-    .execute();
+/** VMs whose transient state is past its deadline. `only`: that one, if it is. */
+export async function listOverdue(
+  tx: Tx,
+  only: VmId | null = null,
+): Promise<{ id: VmId; instance_id: InstanceId }[]> {
+  let query = tx.selectFrom('vms').select(['id', 'instance_id']).where('deadline_at', '<', sql<Date>`now()`);
+  if (only !== null) query = query.where('id', '=', only);
+  return query.limit(100).execute();
 }
 
 /** VMs that have a QEMU process, or are to get one. */

@@ -179,6 +179,37 @@ describe('compaction', () => {
     assert.deepEqual(await objects(), []);
   });
 
+  test('gives up when a checkpoint, made after its claim expired, names what it replaces', async () => {
+    const disk = await wasteful();
+    let slow = true;
+    const put: ObjectStore['put'] = async (key, body, signal) => {
+      if (slow && key.includes('/map/')) {
+        slow = false;
+        await disk.flush([2], 'noise');
+        assert.equal(await checkpointDisk(options, disk.id), true);
+      }
+      return store.put(key, body, signal);
+    };
+    const { description } = store;
+    const slowly: ObjectStore = {
+      description,
+      put,
+      get: (key, range, signal) => store.get(key, range, signal),
+      size: (key) => store.size(key),
+      list: (prefix) => store.list(prefix),
+      delete: (key) => store.delete(key),
+      check: () => store.check(),
+    };
+    const placed = await compactDisk({ ...options, store: slowly }, disk.id);
+    await freeEverything(model);
+    await verifyAll([disk]);
+    assert.deepEqual([slow, placed], [false, false]);
+    assert.equal(await compactDisk(options, disk.id), true);
+    await freeEverything(model);
+    await verifyAll([disk]);
+    await disk.remove();
+  });
+
   test('as a task compacts each wasteful disk once, and a failing disk does not block others', async () => {
     const [bad, good] = [await wasteful(), await wasteful()];
     await sql`update disks set durable_at = now() - interval '2 hours'`.execute(db);

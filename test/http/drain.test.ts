@@ -72,6 +72,12 @@ const suspended = async ({ id }: InstanceOut) => {
   await agent.assigned(id, 'it is to suspend', ({ desired }) => desired === 'suspended');
   assert.deepEqual(await agent.suspended(id), { outcome: 'accepted' });
 };
+const notSuspended = async ({ id }: InstanceOut) => {
+  const { agent } = await hostOf(id);
+  await agent.assigned(id, 'it is to suspend', ({ desired }) => desired === 'suspended');
+  const reason = { code: 'suspend_failed', message: 'No room.' } as const;
+  await agent.observe(id, { kind: 'suspend_failed', reason });
+};
 /** With all that its host has of it. */
 async function remove({ id }: InstanceOut) {
   const { agent } = await hostOf(id);
@@ -210,14 +216,9 @@ describe('a VM of a draining host', () => {
   test('stops and starts after its memory could not be saved, which the operator sees', async () => {
     const instance = await runningOn('one');
     const { id } = instance;
-    const { agent } = await hostOf(id);
     await drainHost(far.server, 'one');
     await step();
-    await agent.assigned(id, 'it is to suspend', ({ desired }) => desired === 'suspended');
-    await agent.observe(id, {
-      kind: 'suspend_failed',
-      reason: { code: 'suspend_failed', message: 'No room.' },
-    });
+    await notSuspended(instance);
     assert.match(await showHost(far.server, 'one'), /running: its memory could not be saved: No room\./);
     await step();
     assert.equal((await vmOf(id)).state, 'stopping');
@@ -318,6 +319,18 @@ describe('what a user does takes precedence', () => {
     assert.equal((await client.delete(`/v1/instances/${instance.id}/vm`)).status, 202);
     await step();
     assert.equal((await vmOf(instance.id)).state, 'stopping');
+    await remove(instance);
+  });
+
+  test('a stop after it has stopped, before it continues elsewhere', async () => {
+    const instance = await moving();
+    await notSuspended(instance);
+    await step();
+    await (await hostOf(instance.id)).agent.stopped(instance.id);
+    assert.equal((await client.delete(`/v1/instances/${instance.id}/vm`)).status, 200);
+    await step();
+    const vm = await vmOf(instance.id);
+    assert.deepEqual([vm.boot, vm.state, vm.reason?.code], [1, 'stopped', 'stop_requested']);
     await remove(instance);
   });
 

@@ -1,6 +1,7 @@
 /** The calls on a VM beyond the table of states: waiting, concurrency, recovery, hosts. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { sql } from 'kysely';
 import { newId } from '../../src/lib/ids.ts';
 import { applyDeadlines, enforceDeadlines } from '../../src/tasks/enforce-deadlines.ts';
 import { DeadlineMonitor, GRACE_MS } from '../../src/vms/deadline-monitor.ts';
@@ -326,11 +327,28 @@ describe('deadlines', () => {
     for (const each of [id, late.id])
       await api.db.updateTable('vms').where('instance_id', '=', each).set(passed).execute();
     const watch = new DeadlineMonitor();
-    await enforceDeadlines(api.db, watch, 0);
+    await enforceDeadlines(api.db, watch, () => 0);
     await agent.ready(id);
-    for (let now_ms = 0; now_ms <= GRACE_MS; now_ms += 5_000) await enforceDeadlines(api.db, watch, now_ms);
+    for (let now_ms = 0; now_ms <= GRACE_MS; now_ms += 5_000)
+      await enforceDeadlines(api.db, watch, () => now_ms);
     assert.equal((await stateOf(api, owner, id)).state, 'running');
     assert.equal((await stateOf(api, owner, late.id)).state, 'failed');
+  });
+  test('count by the clock of the database, like all times of a VM, whatever that of a control plane says', async (t) => {
+    t.mock.timers.enable({ apis: ['Date'], now: Date.now() - 3_600_000 });
+    const early = await instanceIn(api, owner, 'starting');
+    t.mock.timers.setTime(Date.now() + 7_200_000);
+    const late = await instanceIn(api, owner, 'running');
+    await agent.failed(late.id);
+    t.mock.timers.reset();
+    await applyDeadlines(api.db);
+    assert.equal((await stateOf(api, owner, early.id)).state, 'starting');
+    const times = await api.db
+      .selectFrom('vms')
+      .select(sql<boolean>`started_at <= stopped_at and stopped_at <= now()`.as('have_passed'))
+      .where('instance_id', '=', late.id)
+      .executeTakeFirst();
+    assert.deepEqual(times, { have_passed: true });
   });
   test('running, stopping, stopped and failed have no deadline', async () => {
     for (const state of ['running', 'stopping', 'failed'] as const) {

@@ -61,6 +61,8 @@ function register<Request extends TSchema, Response extends TSchema>(
 ): void {
   const options = { schema: { body: route.request }, ...(bodyLimit === undefined ? {} : { bodyLimit }) };
   app.post(route.path, options, async (request, reply) => {
+    // We stood still, or waited for the database. Whoever called has repeated this elsewhere, and may have gone on since.
+    if (request.raw.socket.destroyed) throw new AppError('UNAVAILABLE');
     const answer = await handle({ body: request.body as Of<Request>, request, reply });
     // Not by Fastify: it sends no body for null, and its serialiser is slower for unions.
     return reply.type('application/json').send(JSON.stringify(answer));
