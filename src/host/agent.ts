@@ -24,7 +24,7 @@ import { isSameProcess, killProcess, waitForExit } from './vm/process-identity.t
 import { findOrphans } from './vm/qemu-process.ts';
 
 const HEARTBEAT_MS = 5_000;
-/** One that says what the last one said is sent this rarely. That the host lives, the renewals of its lease say. */
+/** Without VMs, one that says what the last one said is sent this rarely. That the host lives, the renewals of its lease say. */
 const SAME_HEARTBEAT_MS = 15_000;
 const STORE_CHECK_MS = 30_000;
 /** How long the first heartbeat waits for the first check of the object store. */
@@ -185,8 +185,9 @@ export class Agent {
       try {
         const facts = await this.#describe();
         const disks = await this.#disks(beat % ROOT_USE_EVERY === ROOT_USE_EVERY - 1);
-        const says = JSON.stringify([facts, disks]);
-        if (says !== said || performance.now() - said_ms >= SAME_HEARTBEAT_MS) {
+        const says = JSON.stringify(facts);
+        const has_news = disks.length > 0 || says !== said;
+        if (has_news || performance.now() - said_ms >= SAME_HEARTBEAT_MS) {
           said = '';
           const { rotate } = await this.#context.client.heartbeat({ facts, disks });
           // The first heartbeat with the new credential confirms it.
