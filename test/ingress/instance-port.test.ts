@@ -302,34 +302,6 @@ test('connections beyond the limit of an instance, or of the total, are closed a
   }
 });
 
-test('the connections of others, open or held, never take an instance its last places', async (t) => {
-  const limits = { connections: 2, held: 2, assured_per_instance: 1 };
-  const { ingress } = await setUp(t, {}, limits);
-  const to = await echo(t);
-  for (const route of [
-    { target: to, wake: false },
-    { target: null, wake: true },
-  ]) {
-    const [theirs, own] = [await ownPort(), await ownPort()];
-    const routes = [theirs, own].map((port) => ({
-      ...{ instance_id: newId('inst'), host: HOST, port, resets: 0, revoking: false, settling: false },
-      ...route,
-    }));
-    await ingress.apply(routes);
-    const open = [dial(t, theirs), dial(t, theirs)];
-    for (const socket of open) socket.write('1');
-    await Promise.all(open.map((socket) => once(socket, route.wake ? 'connect' : 'data')));
-    await closed(dial(t, theirs));
-    const socket = dial(t, own);
-    socket.write('2');
-    await once(socket, 'connect');
-    await closed(dial(t, own));
-    await ingress.apply(routes.map((each) => ({ ...each, target: to })));
-    assert.equal(String((await once(socket, 'data'))[0]), '2');
-    for (const each of [...open, socket]) each.destroy();
-  }
-});
-
 test('a silent connection is closed', async (t) => {
   const { port } = await setUp(t, { target: await echo(t) }, { silent_ms: 50 });
   await closed(dial(t, port));
