@@ -39,7 +39,7 @@ import { TraceContext } from './trace-context.ts';
 export const EXEC_OUTPUT_BYTES = 1024 * 1024;
 export const EXEC_INPUT_BYTES = 1024 * 1024;
 /** The most calls in one poll. */
-const CALLS_MAX = 2_048;
+export const CALLS_MAX = 2_048;
 const CONSOLE_LOG_MAX = 2 ** 22;
 const SAMPLES_MAX = 1_000;
 const USAGE_VMS_MAX = 20_000;

@@ -1,8 +1,7 @@
 /** What control planes tell each other about calls to hosts, and the list of them that hosts and ingresses keep. */
-import { PendingCall } from './host-calls.ts';
+import { CALLS_MAX, PendingCall } from './host-calls.ts';
 import { HostId, listOf, matching, named, type Of, Uuid, whole } from './schemas.ts';
 
-const CALLS_MAX = 2_048;
 export const CONTROL_PLANES_MAX = 64;
 
 /** Where a control plane is reached, and the certificate that it shows there (`X509Certificate.fingerprint256`). */

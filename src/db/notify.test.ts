@@ -18,3 +18,25 @@ test('a hub has stopped only when no wait looks any more, also one whose caller 
   assert.equal(await wait, undefined);
   await stopped;
 });
+
+test('all that wait for the same share one read, which begins after the last of them has asked', async () => {
+  const hub = new NotifyHub('postgresql://localhost/none', createLog('test', 'silent'));
+  let state = 'starting';
+  let reads = 0;
+  const look = async () => {
+    const seen = await hub.shared('vm', async () => {
+      reads += 1;
+      return state;
+    });
+    return seen === 'running' ? seen : undefined;
+  };
+  const waits = Array.from({ length: 100 }, () =>
+    hub.waitFor('instance', 'one', 60_000, look, new AbortController().signal),
+  );
+  state = 'running';
+  assert.deepEqual(new Set(await Promise.all(waits)), new Set(['running']));
+  assert.equal(reads, 1);
+  state = 'stopped';
+  assert.equal(await look(), undefined, 'a later read is another one');
+  await hub.stop();
+});

@@ -51,6 +51,8 @@ export class NotifyHub {
   readonly #log: Log;
   readonly #ask_ms: typeof ASK_MS;
   readonly #waits = new Set<Promise<unknown>>();
+  /** Reads that are about to begin. */
+  readonly #reads = new Map<string, Promise<unknown>>();
   #client: pg.Client | undefined;
   #loop: Promise<void> = Promise.resolve();
 
@@ -124,6 +126,21 @@ export class NotifyHub {
     } finally {
       this.#waits.delete(wait);
     }
+  }
+
+  /**
+   * For `look`: all that a notification has woken share one read, by its name. Otherwise the waits of one caller for an instance that
+   * changes often would keep everybody else from the database. It begins once they all have asked, so it sees what they have heard of.
+   */
+  shared<T>(name: string, read: () => Promise<T>): Promise<T> {
+    const coming = this.#reads.get(name);
+    if (coming) return coming as Promise<T>;
+    const reading = new Promise((begin) => setImmediate(begin)).then(() => {
+      this.#reads.delete(name);
+      return read();
+    });
+    this.#reads.set(name, reading);
+    return reading;
   }
 
   async #wait<T>(

@@ -1,24 +1,45 @@
 /**
  * How many guests boot at once on a host. A boot needs a whole core, so more boots at once only make each one slower. Boots
  * wait in the order of their calls. A boot that takes longer than a minute gives up its slot, so that a guest that hangs
- * blocks no other.
+ * blocks no other; and guests that hang again and again wait behind those that came after them, for as long as they took.
  */
 import { availableParallelism } from 'node:os';
+import type { InstanceId } from '../lib/ids.ts';
 import { Semaphore } from '../lib/semaphore.ts';
 
 const HELD_MS = 60_000;
+/** A boot that held its slot for no longer is as good as any. */
+const QUICK_MS = 15_000;
+/** An instance waits behind those that come within so many times as long as its last boot took. */
+const PENALTY = 5;
+const REMEMBERED_MAX = 10_000;
 
 export class BootSlots {
   readonly #slots: Semaphore;
+  readonly #now: () => number;
+  /** How long the last boot of an instance held its slot, if it was not quick. */
+  readonly #held_ms = new Map<InstanceId, number>();
 
-  constructor(slots = Math.max(2, 2 * availableParallelism())) {
+  /** `now`: monotonic, in ms. */
+  constructor(slots = Math.max(2, 2 * availableParallelism()), now = () => performance.now()) {
     this.#slots = new Semaphore(slots);
+    this.#now = now;
   }
 
   /** Waits for a slot. Returns the function that releases it. @throws the signal's reason */
-  async take(signal: AbortSignal): Promise<() => void> {
-    await this.#slots.acquire(signal);
-    return this.#hold();
+  async take(id: InstanceId, signal: AbortSignal): Promise<() => void> {
+    await this.#slots.acquire(signal, this.#now() + PENALTY * (this.#held_ms.get(id) ?? 0));
+    const since_ms = this.#now();
+    return this.#hold(() => this.#remember(id, this.#now() - since_ms));
+  }
+
+  #remember(id: InstanceId, held_ms: number): void {
+    this.#held_ms.delete(id);
+    if (held_ms > QUICK_MS) this.#held_ms.set(id, held_ms);
+    for (const oldest of this.#held_ms.keys()) {
+      if (this.#held_ms.size <= REMEMBERED_MAX) return;
+      this.#held_ms.delete(oldest);
+    }
   }
 
   /** For background work: a slot only while no guest boots; null otherwise. */
@@ -29,12 +50,13 @@ export class BootSlots {
     return this.#hold();
   }
 
-  #hold(): () => void {
+  #hold(onReleased = () => {}): () => void {
     let released = false;
     const release = () => {
       clearTimeout(timer);
       if (released) return;
       released = true;
+      onReleased();
       this.#slots.release();
     };
     const timer = setTimeout(release, HELD_MS);

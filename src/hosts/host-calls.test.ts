@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { Duplex } from 'node:stream';
 import { test } from 'node:test';
-import type { HostCall } from '../agent-api/host-calls.ts';
+import { CALLS_MAX, type HostCall } from '../agent-api/host-calls.ts';
 import { AGENT_PROTOCOL } from '../agent-api/protocol.ts';
 import { type HostId, newId } from '../lib/ids.ts';
 import { HostCalls } from './host-calls.ts';
@@ -23,6 +23,37 @@ test('long commands do not block a stream', async () => {
   assert.equal(ssh?.call.kind, 'ssh');
   assert(await calls.connect(HOST, ssh.id, () => new Duplex()));
   await opened;
+  calls.close();
+  await ended;
+});
+
+test('a guest that answers late does not block the others of its host', async () => {
+  const calls = new HostCalls();
+  const late = Array.from({ length: 256 }, () => calls.open(HOST, { kind: 'ssh', ...vm }, 60_000, never));
+  const ended = Promise.allSettled(late);
+  const other = { instance_id: newId('inst'), vm_id: newId('vm') };
+  const opened = calls.open(HOST, { kind: 'ssh', ...other }, 60_000, never);
+  const taken = await calls.take(HOST, 1_000, never);
+  const ssh = taken.find(({ call }) => 'instance_id' in call && call.instance_id === other.instance_id);
+  assert(await calls.connect(HOST, ssh?.id ?? '', () => new Duplex()));
+  await opened;
+  calls.close();
+  await ended;
+});
+
+test('a poll has no more calls than an answer may have', async () => {
+  const calls = new HostCalls();
+  const ended = Promise.allSettled(
+    Array.from({ length: 9 }, () => newId('inst')).flatMap((instance_id) =>
+      Array.from({ length: 256 }, () =>
+        calls.open(HOST, { kind: 'ssh', instance_id, vm_id: vm.vm_id }, 60_000, never),
+      ),
+    ),
+  );
+  for (const expected of [CALLS_MAX, 9 * 256 - CALLS_MAX]) {
+    const { length } = await calls.take(HOST, 1_000, never);
+    assert.equal(length, expected);
+  }
   calls.close();
   await ended;
 });

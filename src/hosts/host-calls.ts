@@ -15,6 +15,7 @@ import type { Duplex } from 'node:stream';
 import { fits } from '../agent-api/check.ts';
 import {
   CALL_SINCE,
+  CALLS_MAX,
   type CallAnswer,
   type HostCall,
   type PendingCall,
@@ -30,8 +31,11 @@ import { askerOf, newCallId, noOthers, type OtherControlPlanes } from './other-c
 const TAKEN_WITHIN_MS = 5_000;
 /** Hints to the others may be lost. */
 const TELL_EVERY_MS = 1_000;
-/** Per kind, so that long commands do not block SSH, consoles and metrics. */
-const CALLS_A_HOST = 256;
+/**
+ * Per kind, so that long commands do not block SSH, consoles and metrics; and per instance, so that a guest which answers late
+ * does not block the others of its host.
+ */
+const CALLS_AN_INSTANCE = 256;
 /** About how much one poll returns; the next poll, which follows at once, takes the rest. */
 const TAKEN_BYTES = 8 * 1024 * 1024;
 
@@ -157,7 +161,7 @@ export class HostCalls {
         continue;
       }
       bytes += sizeOf(each.pending.call);
-      if (found.length > 0 && bytes > TAKEN_BYTES) break;
+      if (found.length === CALLS_MAX || (found.length > 0 && bytes > TAKEN_BYTES)) break;
       each.state = state;
       if (state === 'pulled') each.patience.refresh();
       found.push(each.pending);
@@ -225,16 +229,16 @@ export class HostCalls {
     const { host_id, call } = asked;
     const attributes = {
       'berth.host_id': host_id,
-      'berth.instance_id': 'instance_id' in call ? call.instance_id : null,
+      'berth.instance_id': instanceOf(call),
     };
     return traced(`call host ${call.kind}`, attributes, () => this.#waitInSpan(asked, ends), 'client');
   }
 
   async #waitInSpan<T>({ host_id, call, timeout_ms, signal }: Asked, ends: Ends<T>): Promise<T> {
-    const same_kind = [...this.#waiting.values()].filter(
-      (each) => each.host_id === host_id && each.pending.call.kind === call.kind,
-    );
-    if (same_kind.length >= CALLS_A_HOST) throw unavailable('The host has too many calls under way.');
+    let alike = 0;
+    for (const each of this.#waiting.values())
+      if (each.host_id === host_id && isAlike(each.pending.call, call)) alike += 1;
+    if (alike >= CALLS_AN_INSTANCE) throw unavailable('The VM has too many calls under way.');
     const { promise, resolve, reject } = Promise.withResolvers<T>();
     const { answered, connect } = ends(resolve, reject);
     const id = newCallId(this.#others.id, randomUUID());
@@ -284,6 +288,15 @@ export class HostCalls {
       clearInterval(telling);
     };
   }
+}
+
+/** Of the same kind, and to the same instance if it is a call to one. */
+function isAlike(one: HostCall, other: HostCall): boolean {
+  return one.kind === other.kind && instanceOf(one) === instanceOf(other);
+}
+
+function instanceOf(call: HostCall): string | null {
+  return 'instance_id' in call ? call.instance_id : null;
 }
 
 function sizeOf(call: HostCall): number {

@@ -122,7 +122,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   registerAccess(app, context, limits);
   registerReauthorisation(app, context.db, context.slow_ms);
   const slots = new StreamSlots();
-  new GuestStreams(app, { ...context, known_hosts }, slots, addressOf(context));
+  new GuestStreams(app, { ...context, known_hosts, limits }, slots, addressOf(context));
   await app.register(async () => registerRoutes(typed(app), context, limits, slots));
   return app;
 }

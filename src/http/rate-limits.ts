@@ -35,8 +35,8 @@ export class RateLimits {
     this.#addresses = limits && sharedLimiter(limits.address, db);
   }
 
-  /** @throws AppError RATE_LIMITED */
-  async countPrincipal(principal: Principal, reply: FastifyReply): Promise<void> {
+  /** Without a reply: of an upgrade, whose answer says nothing of limits. @throws AppError RATE_LIMITED */
+  async countPrincipal(principal: Principal, reply?: FastifyReply): Promise<void> {
     if (this.#principals) await consume(this.#principals, 'principal', actorOf(principal), reply);
   }
 
@@ -63,7 +63,7 @@ async function consume(
   limiter: RateLimiterAbstract,
   name: string,
   key: string,
-  reply: FastifyReply,
+  reply?: FastifyReply,
 ): Promise<void> {
   let state: RateLimiterRes;
   let exceeded = false;
@@ -75,8 +75,8 @@ async function consume(
     exceeded = true;
   }
   const reset_s = Math.max(1, Math.ceil(state.msBeforeNext / 1000));
-  reply.header('ratelimit-policy', `"${name}";q=${limiter.points};w=${WINDOW_S}`);
-  reply.header('ratelimit', `"${name}";r=${state.remainingPoints};t=${reset_s}`);
+  reply?.header('ratelimit-policy', `"${name}";q=${limiter.points};w=${WINDOW_S}`);
+  reply?.header('ratelimit', `"${name}";r=${state.remainingPoints};t=${reset_s}`);
   if (exceeded) throw new AppError('RATE_LIMITED', { retry_after_seconds: reset_s });
 }
 

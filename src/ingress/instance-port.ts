@@ -147,7 +147,11 @@ export class InstancePort {
   #take(socket: Socket): void {
     socket.on('error', () => socket.destroy());
     const { connections, connections_per_instance } = this.#limits;
-    const full = this.#sockets.size >= connections_per_instance || this.#totals.connections >= connections;
+    const full = this.#isFull(
+      this.#sockets.size,
+      connections_per_instance,
+      this.#totals.connections >= connections,
+    );
     if (this.#unconfirmed || full || !this.#newcomers.take(socket)) {
       socket.destroy();
       return;
@@ -160,6 +164,10 @@ export class InstancePort {
     });
     if (this.#decision() === 'closed') void this.#refreshAndSend(socket);
     else this.#send(socket);
+  }
+
+  #isFull(count: number, most: number, total_is_reached: boolean): boolean {
+    return count >= most || (total_is_reached && count >= this.#limits.assured_per_instance);
   }
 
   /** The API may have reported `running` before the new route arrived here. */
@@ -176,7 +184,8 @@ export class InstancePort {
   }
 
   #hold(socket: Socket): void {
-    if (this.#held.size >= this.#limits.held_per_instance || this.#totals.held >= this.#limits.held) {
+    const { held: held_in_total, held_per_instance } = this.#limits;
+    if (this.#isFull(this.#held.size, held_per_instance, this.#totals.held >= held_in_total)) {
       const { target, revoking } = this.#route;
       if (target === null || revoking) socket.destroy();
       else this.#splice(socket, target);

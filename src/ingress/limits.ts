@@ -1,6 +1,9 @@
 import type { Socket } from 'node:net';
 
-/** Limits of the ingress: per instance, so that one cannot exhaust it, and in total. */
+/**
+ * Limits of the ingress: per instance, so that one cannot exhaust it, and in total. Many instances of one owner could reach a
+ * total, so it does not refuse an instance that has few.
+ */
 export interface IngressLimits {
   /** Open connections of one instance; further ones are closed at once. */
   readonly connections_per_instance: number;
@@ -8,6 +11,8 @@ export interface IngressLimits {
   /** Connections that wait for their VM; further ones are closed at once. */
   readonly held_per_instance: number;
   readonly held: number;
+  /** Connections of an instance, and held ones, that no total refuses. */
+  readonly assured_per_instance: number;
   /** Connections whose client has not sent `login_bytes` yet. Beyond that the oldest of the busiest source is evicted. */
   readonly early_per_instance: number;
   readonly early: number;
@@ -40,6 +45,7 @@ export const LIMITS: IngressLimits = {
   connections: 10_000,
   held_per_instance: 20,
   held: 500,
+  assured_per_instance: 8,
   // Below the guest's MaxStartups: sshd refuses connections from 50 on.
   early_per_instance: 20,
   early: 1_000,

@@ -17,7 +17,7 @@ export async function awaitGrowth(
   signal: AbortSignal,
 ): Promise<InstanceRow | undefined> {
   const look = async () => {
-    const row = await findInstance(db, org_id, id);
+    const row = await hub.shared(`${org_id} ${id}`, () => findInstance(db, org_id, id));
     return row?.growth === 'next_boot' && row.state === 'running' ? undefined : { row };
   };
   const settled = await hub.waitFor('instance', id, WAIT_MS, look, signal);

@@ -1,7 +1,7 @@
-/** A counting semaphore: at most `permits` holders at once, the others wait in the order of their calls. */
+/** A counting semaphore: at most `permits` holders at once, the others wait in the order of their ranks, and then of their calls. */
 export class Semaphore {
   readonly #permits: number;
-  readonly #waiting: (() => void)[] = [];
+  readonly #waiting: { readonly rank: number; readonly enter: () => void }[] = [];
   #held = 0;
 
   constructor(permits: number) {
@@ -13,20 +13,22 @@ export class Semaphore {
   }
 
   /** Takes a permit; its holder calls {@link release} once. @throws the signal's reason, without a permit */
-  async acquire(signal?: AbortSignal): Promise<void> {
+  async acquire(signal?: AbortSignal, rank = 0): Promise<void> {
     signal?.throwIfAborted();
     if (this.#held < this.#permits) {
       this.#held += 1;
       return;
     }
     const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const waiting = { rank, enter: resolve };
     const leave = (): void => {
-      const at = this.#waiting.indexOf(resolve);
+      const at = this.#waiting.indexOf(waiting);
       if (at < 0) return;
       this.#waiting.splice(at, 1);
       reject(signal?.reason);
     };
-    this.#waiting.push(resolve);
+    const behind = this.#waiting.findLastIndex((each) => each.rank <= rank);
+    this.#waiting.splice(behind + 1, 0, waiting);
     signal?.addEventListener('abort', leave, { once: true });
     await promise.finally(() => signal?.removeEventListener('abort', leave));
   }
@@ -34,7 +36,7 @@ export class Semaphore {
   /** Passes the permit to the first that waits. */
   release(): void {
     const next = this.#waiting.shift();
-    if (next) next();
+    if (next) next.enter();
     else this.#held -= 1;
   }
 }

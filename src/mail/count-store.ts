@@ -1,11 +1,15 @@
 /**
- * Limits the mails of a kind to an address: at most five in a quarter of an hour, counted over all senders. The counts
- * are in the database, so all processes share them.
+ * Limits the mails of a kind to an address: at most five in a quarter of an hour, counted over all senders. And those that an
+ * organisation's members send to whomever they name: all tenants share one mail server. The counts are in the database, so all
+ * processes share them.
  */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
+import type { OrgId } from '../lib/ids.ts';
 
 export const MAX_MAILS = 5;
+/** Of an organisation, to all addresses together. */
+export const MAX_SENT = 200;
 export const WINDOW_S = 900;
 
 /** When the mail was counted, or in how many seconds the next one is allowed. */
@@ -14,13 +18,18 @@ export type Counted = { readonly counted_at: string } | { readonly free_in_s: nu
 const window = sql`make_interval(secs => ${sql.lit(WINDOW_S)})`;
 const recent = sql`select t from unnest(c.sent_at) as t where t > now() - ${window} order by t`;
 
+/** Counts one mail of an organisation. */
+export function countSent(tx: Tx, from: OrgId): Promise<Counted> {
+  return countMail(tx, from, 'sent', MAX_SENT);
+}
+
 /** Counts one mail. Other transactions that count the same address and kind wait until this one ends. */
-export async function countMail(tx: Tx, email: string, kind: string): Promise<Counted> {
+export async function countMail(tx: Tx, email: string, kind: string, most = MAX_MAILS): Promise<Counted> {
   const address = email.toLowerCase();
   const { rows } = await sql<{ counted_at: string }>`
     insert into mail_counts as c (address, kind, sent_at) values (${address}, ${kind}, array[now()])
     on conflict (address, kind) do update set sent_at = array(${recent}) || now()
-    where cardinality(array(${recent})) < ${sql.lit(MAX_MAILS)}
+    where cardinality(array(${recent})) < ${sql.lit(most)}
     returning now()::text as counted_at`.execute(tx);
   return rows[0] ?? { free_in_s: await freeIn(tx, address, kind) };
 }

@@ -4,10 +4,10 @@
  */
 import { afterCommit, type Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import { type MailId, newId, type UserId } from '../lib/ids.ts';
+import { type MailId, newId, type OrgId, type UserId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { Signal } from '../lib/signal.ts';
-import { countMail, MAX_MAILS, WINDOW_S } from './count-store.ts';
+import { countMail, countSent, MAX_MAILS, MAX_SENT, WINDOW_S } from './count-store.ts';
 import type { Mail } from './mailer.ts';
 import { insertMail } from './store.ts';
 
@@ -22,7 +22,11 @@ export type PostKind =
   | 'identity_linked'
   | 'invitation'
   | 'billing_email';
-export type Post = Mail & { readonly kind: PostKind };
+export type Post = Mail & {
+  readonly kind: PostKind;
+  /** The organisation whose member named the address. */
+  readonly from?: OrgId;
+};
 
 /** A mail in the outbox. */
 export type Letter = Mail & {
@@ -48,11 +52,12 @@ export class Mailbox {
   /**
    * Counts and inserts a mail. It is sent after the commit, and tried for `good_for_s` seconds, or until the token that
    * it contains is no longer valid.
-   * @throws AppError RATE_LIMITED if the address had too many of the kind: the caller's change is rolled back with it
+   * @throws AppError RATE_LIMITED if the address had too many of the kind, or the organisation sent too many: the caller's change is
+   * rolled back with it
    */
   async post(
     tx: Tx,
-    { kind, to, subject, text }: Post,
+    { kind, to, subject, text, from }: Post,
     good_for_s: number,
     token_hash?: Buffer,
   ): Promise<void> {
@@ -61,6 +66,13 @@ export class Mailbox {
       throw new AppError('RATE_LIMITED', {
         message: `${to} was sent ${MAX_MAILS} mails of this kind within ${WINDOW_S / 60} minutes, which is the most. Nothing was changed; try again later.`,
         retry_after_seconds: counted.free_in_s,
+      });
+    }
+    const sent = from && (await countSent(tx, from));
+    if (sent && 'free_in_s' in sent) {
+      throw new AppError('RATE_LIMITED', {
+        message: `The organisation has sent ${MAX_SENT} mails within ${WINDOW_S / 60} minutes, which is the most. Nothing was changed; try again later.`,
+        retry_after_seconds: sent.free_in_s,
       });
     }
     const token = token_hash?.toString('hex');

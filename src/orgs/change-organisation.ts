@@ -54,7 +54,7 @@ export async function changeBillingEmail(
 If you did not expect this, look at the audit log of the organisation, and change the passwords of its owners.
 `;
   for (const to of [previous, email]) {
-    await mailbox.post(tx, { kind: 'billing_email', to, subject, text }, TOLD_FOR_S);
+    await mailbox.post(tx, { kind: 'billing_email', from: id, to, subject, text }, TOLD_FOR_S);
   }
   return { row, previous };
 }

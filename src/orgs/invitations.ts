@@ -37,7 +37,7 @@ export interface Invited {
 
 /**
  * Invites an address by a mail with the token.
- * @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED; RATE_LIMITED if the address was invited too often
+ * @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED; RATE_LIMITED if the address was invited too often, or the organisation sent too many mails
  */
 export async function invite(
   tx: Tx,
@@ -88,7 +88,7 @@ export async function invite(
   }
   // After the `#`: browsers do not send this part to a server.
   const accept_url = `${public_url}/invitation#token=${token}`;
-  const mail = mailOf(row, organisation, token, accept_url);
+  const mail = { ...mailOf(row, organisation, token, accept_url), from: org_id };
   await mailbox.post(tx, mail, INVITATION_LIFETIME_DAYS * DAY_S, token_hash);
   return { row, accept_url };
 }

@@ -35,13 +35,15 @@ export interface DueHostname {
   readonly age_s: number;
 }
 
-/** Those whose next check is due, the longest overdue first. */
+/** Those whose next check is due, the longest overdue first; of each organisation in turn, so that none with many holds up the others. */
 export async function listDueHostnames(tx: Tx, limit: number): Promise<DueHostname[]> {
   const { rows } = await sql<DueHostname>`
-    select port_id, hostname, proof, active_at is not null as active,
-      extract(epoch from now() - created_at)::float8 as age_s
-    from http_hostnames where next_check_at <= now()
-    order by next_check_at limit ${limit}`.execute(tx);
+    select h.port_id, h.hostname, h.proof, h.active_at is not null as active,
+      extract(epoch from now() - h.created_at)::float8 as age_s
+    from http_hostnames h join http_ports p on p.id = h.port_id join instances i on i.id = p.instance_id
+    where h.next_check_at <= now()
+    order by row_number() over (partition by i.org_id order by h.next_check_at), h.next_check_at
+    limit ${limit}`.execute(tx);
   return rows;
 }
 

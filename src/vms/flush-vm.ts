@@ -107,7 +107,7 @@ async function awaitFlush(db: Db, hub: NotifyHub, id: FlushId, signal: AbortSign
     id,
     FLUSH_WAIT_MS,
     async () => {
-      const row = await findFlush(db, id);
+      const row = await hub.shared(id, () => findFlush(db, id));
       if (!row) throw new AppError('NOT_FOUND');
       return row.state === 'done' || row.state === 'failed' ? row : undefined;
     },
@@ -137,7 +137,7 @@ async function joinFinalFlush(
     id,
     FLUSH_WAIT_MS,
     async () => {
-      const row = await findFinalFlush(db, vm_id);
+      const row = await hub.shared(vm_id, () => findFinalFlush(db, vm_id));
       return row === undefined || row.state === 'stopped' || row.state === 'failed'
         ? (row ?? null)
         : undefined;

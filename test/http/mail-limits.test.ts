@@ -5,7 +5,7 @@ import { sql } from 'kysely';
 import { transaction } from '../../src/db/pool.ts';
 import { appendPrivate } from '../../src/events/append.ts';
 import { newId } from '../../src/lib/ids.ts';
-import { countMail, WINDOW_S } from '../../src/mail/count-store.ts';
+import { countMail, MAX_SENT, WINDOW_S } from '../../src/mail/count-store.ts';
 import type { SentMail } from '../../src/mail/mailer.ts';
 import { sweep } from '../../src/tasks/sweep.ts';
 import { apiForFile } from '../support/api.ts';
@@ -42,6 +42,22 @@ async function letPass(minutes: number): Promise<void> {
 }
 
 describe('429', () => {
+  test('an organisation that sends to ever more addresses', async () => {
+    const owner = await api.person();
+    const sent = {
+      address: owner.org_id,
+      kind: 'sent',
+      sent_at: sql<Date[]>`array_fill(now(), array[${MAX_SENT - 1}::int])`,
+    };
+    await db.insertInto('mail_counts').values(sent).execute();
+    assert.equal((await invite(owner, newAddress())).status, 201);
+    assertLimited(await invite(owner, newAddress()));
+    assertLimited(await setBilling(owner, newAddress()));
+    assert.equal((await invite(await api.person(), newAddress())).status, 201, 'another has its own count');
+    await letPass(WINDOW_S / 60);
+    assert.equal((await invite(owner, newAddress())).status, 201);
+  });
+
   test('an invitation that is created and withdrawn in a loop, by one organisation or by many', async () => {
     const email = newAddress();
     const owner = await api.person();

@@ -5,6 +5,7 @@ import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import type { HttpPortId } from '../../src/lib/ids.ts';
 import { checkHostnames } from '../../src/ports/check-hostnames.ts';
+import { listDueHostnames } from '../../src/ports/hostname-store.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { NameServer } from '../support/name-server.ts';
@@ -205,4 +206,22 @@ test('a private port opens in a browser under its active custom hostname, with a
   assert.equal(await judge(port.hostname), 'unauthenticated');
   await check({});
   assert.equal(await judge(hostname), 'unknown');
+});
+
+test('an organisation with many names that are due does not hold up the check of another', async () => {
+  const port = await published();
+  for (let made = 0; made < 5; made++) await added(port);
+  const other = await api.person();
+  const { id } = await api.instance(other);
+  const theirs = await api.as(other).post<Port>(`/v1/instances/${id}/ports`, { port: 80, access: 'public' });
+  const hostname = `${newName()}.example.com`;
+  await api.as(other).post(`/v1/instances/${id}/ports/${theirs.body.id}/hostnames`, { hostname });
+  await api.db
+    .updateTable('http_hostnames')
+    .set({
+      next_check_at: sql`now() - case when hostname = ${hostname} then interval '0' else interval '1 hour' end`,
+    })
+    .execute();
+  const due = await listDueHostnames(api.db, 2);
+  assert.ok(due.some((each) => each.hostname === hostname));
 });

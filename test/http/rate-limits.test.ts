@@ -1,9 +1,12 @@
 /** Rate limits: by principal on everything, by address where a password or a token is taken. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { test } from 'node:test';
 import { Agent } from 'undici';
+import { WebSocket } from 'ws';
 import { DEFAULT_RATE_LIMITS } from '../../src/config/settings.ts';
 import { createApp } from '../../src/http/app.ts';
+import { newId } from '../../src/lib/ids.ts';
 import { type AccessApi, accessApiForFile } from '../support/access-api.ts';
 import { startApi } from '../support/api.ts';
 import { type Answer, Client } from '../support/client.ts';
@@ -180,4 +183,20 @@ test('without limits nothing is counted and no header is sent', async () => {
     assert.equal(answer.headers['ratelimit'], undefined);
     assert.equal(answer.headers['ratelimit-policy'], undefined);
   }
+});
+
+test('an upgrade counts as any request, also one that is refused', async (t) => {
+  const limited = await startApi({ context: { rate_limits: { principal: 2, address: 3 } } });
+  t.after(() => limited.close());
+  const who = await limited.person();
+  const url = `${limited.origin.replace('http', 'ws')}/v1/instances/${newId('inst')}/vm/forward?port=80`;
+  const statuses: (number | undefined)[] = [];
+  for (let asked = 0; asked < 3; asked += 1) {
+    const socket = new WebSocket(url, { headers: { authorization: `Bearer ${who.session}` } });
+    socket.on('error', () => undefined);
+    const [, answer] = await once(socket, 'unexpected-response');
+    statuses.push(answer.statusCode);
+    answer.resume();
+  }
+  assert.deepEqual(statuses, [404, 404, 429]);
 });

@@ -285,7 +285,7 @@ test('a closing ingress accepts no connections, and ends the open ones', async (
 });
 
 test('connections beyond the limit of an instance, or of the total, are closed at once', async (t) => {
-  for (const limits of [{ connections_per_instance: 2 }, { connections: 2 }]) {
+  for (const limits of [{ connections_per_instance: 2 }, { connections: 2, assured_per_instance: 0 }]) {
     const { port } = await setUp(t, { target: await echo(t) }, limits);
     const open = [dial(t, port), dial(t, port)];
     for (const socket of open) {

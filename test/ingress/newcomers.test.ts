@@ -1,8 +1,9 @@
-/** Connections that do not log in cannot block the guest's sshd. */
+/** Connections that do not log in cannot block the guest's sshd, and those of one owner not everybody's instances. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
+import type { IngressRoute } from '../../src/agent-api/ingress-types.ts';
 import { InstancePort } from '../../src/ingress/instance-port.ts';
 import { type IngressLimits, LIMITS, Totals } from '../../src/ingress/limits.ts';
 import { sourceOf } from '../../src/ingress/newcomers.ts';
@@ -49,7 +50,8 @@ async function portWith(t: TestContext, limits: Partial<IngressLimits>, totals =
     socket.off('data', count);
     return socket;
   };
-  return { come, port };
+  const set = (change: Partial<IngressRoute>) => open.update({ ...route, ...change });
+  return { come, port, set };
 }
 
 const isClosed = async (socket: Socket) => {
@@ -138,4 +140,22 @@ test('a source is an IPv4 address or an IPv6 /64', () => {
     [undefined, ''],
   ] as const)
     assert.equal(sourceOf(address), source);
+});
+
+test('the connections of others, open or held, never take an instance its last places', async (t) => {
+  const limits = { connections: 2, held: 2, assured_per_instance: 1 };
+  for (const settling of [false, true]) {
+    const totals = new Totals();
+    const theirs = await portWith(t, limits, totals);
+    const own = await portWith(t, limits, totals);
+    for (const each of [theirs, own]) each.set({ settling });
+    for (const { port } of [theirs, theirs]) dial(t, port);
+    const held = () => (settling ? totals.held : totals.connections);
+    await until('theirs are there', () => held() === 2);
+    const socket = dial(t, own.port);
+    await until('another one is', () => held() === 3);
+    for (const { port } of [theirs, own]) await isClosed(dial(t, port));
+    own.set({ settling: false });
+    await isOpen(socket);
+  }
 });

@@ -141,7 +141,7 @@ export class LocalVm {
     const cold = before?.cold ?? null;
     const { disk } = this;
     const launch = { context: this.#context, assignment, disk, ran, changed: this.#changed, signal };
-    const turn = run ? await this.#context.boots.take(signal) : null;
+    const turn = run ? await this.#context.boots.take(this.#instance_id, signal) : null;
     const launching = run ? launchOrResume(launch, cold) : launchMachine(launch, { run });
     const launched = await launching.catch(async (error: unknown) => {
       turn?.();

@@ -70,12 +70,12 @@ export const execStream: StreamKind = {
 };
 
 async function credentialHolder(
-  { db }: AdmitContext,
+  context: AdmitContext,
   headers: Parameters<typeof principalOfUpgrade>[1],
   instance_id: InstanceId,
   ip: string,
 ): Promise<StreamHolder> {
-  const principal = await principalOfUpgrade(db, headers, ip);
+  const principal = await principalOfUpgrade(context, headers, ip);
   if (!principal.scopes.has('vm:read'))
     throw new AppError('FORBIDDEN', { message: 'This needs the scope vm:read, and a role that has it.' });
   return { credential: knownCredential(principal), org_id: principal.org_id, instance_id };

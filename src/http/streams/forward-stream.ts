@@ -2,18 +2,17 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { authenticate, type KnownCredential } from '../../auth/authenticate.ts';
 import type { Principal } from '../../auth/principal.ts';
-import type { Db } from '../../db/pool.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { forwardPlace } from '../../vms/forward.ts';
-import type { StreamKind } from './guest-streams.ts';
+import type { AdmitContext, StreamKind } from './guest-streams.ts';
 
 export const forwardStream: StreamKind = {
   name: 'forwarded connection',
   path: /^\/v1\/instances\/([^/?]{1,64})\/vm\/forward(?:\?|$)/,
   reauthorise_ms: 4_000,
   half_open: true,
-  admit: async ({ db }, { url, headers }, instance_id, ip) => {
-    const principal = await principalOfUpgrade(db, headers, ip);
+  admit: async (context, { url, headers }, instance_id, ip) => {
+    const principal = await principalOfUpgrade(context, headers, ip);
     if (!principal.scopes.has('vm:write')) {
       throw new AppError('FORBIDDEN', { message: 'This needs the scope vm:write, and a role that has it.' });
     }
@@ -24,11 +23,17 @@ export const forwardStream: StreamKind = {
   place: forwardPlace,
 };
 
-/** @throws AppError UNAUTHENTICATED */
-export function principalOfUpgrade(db: Db, headers: IncomingHttpHeaders, ip: string): Promise<Principal> {
+/** Counts as a request of the principal, like any other. @throws AppError UNAUTHENTICATED, FORBIDDEN, RATE_LIMITED */
+export async function principalOfUpgrade(
+  { db, limits }: AdmitContext,
+  headers: IncomingHttpHeaders,
+  ip: string,
+): Promise<Principal> {
   const org = headers['berth-org'];
   const { authorization } = headers;
-  return authenticate(db, { authorization, org: Array.isArray(org) ? org[0] : org, ip });
+  const principal = await authenticate(db, { authorization, org: Array.isArray(org) ? org[0] : org, ip });
+  await limits.countPrincipal(principal);
+  return principal;
 }
 
 /** @throws AppError INVALID_REQUEST */

@@ -21,6 +21,7 @@ import { streamLimit } from '../../orgs/quotas.ts';
 import type { CommandPlace } from '../../vms/exec-command.ts';
 import type { AppContext } from '../context.ts';
 import { refuseUpgrade } from '../errors.ts';
+import type { RateLimits } from '../rate-limits.ts';
 import type { KnownHosts } from '../server/known-hosts.ts';
 import { newRequestId } from '../server/request-id.ts';
 import { consoleStream } from './console-stream.ts';
@@ -50,7 +51,7 @@ export interface OpenedStream {
   readonly join?: (client: WebSocket, line: Duplex) => void;
 }
 
-export type AdmitContext = Pick<AppContext, 'db' | 'hub' | 'log'>;
+export type AdmitContext = Pick<AppContext, 'db' | 'hub' | 'log'> & { readonly limits: RateLimits };
 
 /** A kind of stream, by the path of its upgrade. */
 export interface StreamKind {
@@ -84,6 +85,7 @@ function kindOf({ url = '' }: Pick<IncomingMessage, 'url'>): StreamKind | undefi
 
 type Context = Pick<AppContext, 'db' | 'hub' | 'host_calls' | 'log' | 'quotas' | 'heartbeat_ms'> & {
   readonly known_hosts: KnownHosts;
+  readonly limits: RateLimits;
 };
 
 export class GuestStreams {

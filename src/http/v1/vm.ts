@@ -92,7 +92,7 @@ function registerRead(app: App, { db, hub }: AppContext): void {
       const timeout_s = readTimeout(request.query.timeout_seconds, wait !== undefined);
       const id = instanceId(request.params);
       const read = async () => {
-        const row = await findInstance(db, org_id, id);
+        const row = await hub.shared(`${org_id} ${id}`, () => findInstance(db, org_id, id));
         if (!row) throw new AppError('NOT_FOUND');
         return row;
       };

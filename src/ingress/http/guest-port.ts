@@ -164,7 +164,8 @@ export class GuestPort {
       throw unavailable(
         'The VM is not running. Start it with berth start, or let requests start it with berth set --wake.',
       );
-    if (this.#waiting >= limits.waiting_per_instance || totals.waiting >= limits.waiting)
+    const no_room = totals.waiting >= limits.waiting && this.#waiting >= limits.assured_waiting;
+    if (this.#waiting >= limits.waiting_per_instance || no_room)
       throw unavailable('Too many requests wait for the VM. Try again when it runs.');
     this.#waiting += 1;
     totals.waiting += 1;

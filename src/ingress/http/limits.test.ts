@@ -4,7 +4,8 @@ import { HTTP_LIMITS, limitsWithin } from './limits.ts';
 
 test('connections of clients and guests together stay below the limit of open files', () => {
   for (const open_files of [256, 1_024, 20_000]) {
-    const { connections } = limitsWithin(open_files);
+    const { connections, exchanges_per_instance } = limitsWithin(open_files);
+    assert.ok(5 * exchanges_per_instance <= connections, 'one instance has no more than a fifth');
     assert.ok(connections > 0 && 2 * connections < open_files * 0.95, `${open_files}: ${connections}`);
   }
 });

@@ -7,6 +7,8 @@ export interface HttpLimits {
   /** Requests that wait for their VM. */
   readonly waiting_per_instance: number;
   readonly waiting: number;
+  /** Of one port, so many may wait even if many instances of one owner have reached the total. */
+  readonly assured_waiting: number;
   /** Connections to one port of a guest, without upgraded ones; further requests wait for one. */
   readonly guest_connections: number;
   /** An unused connection to a guest is kept for less than any server waits for the next request. */
@@ -37,6 +39,7 @@ export const HTTP_LIMITS: HttpLimits = {
   exchanges_per_instance: 4_000,
   waiting_per_instance: 200,
   waiting: 2_000,
+  assured_waiting: 16,
   guest_connections: 1_024,
   guest_idle_ms: 1_000,
   header_bytes: 32 * 1024,
@@ -54,9 +57,14 @@ export const HTTP_LIMITS: HttpLimits = {
 
 /** Each connection has another to a guest. The rest is for SSH, the control plane, and connections that end. */
 const SHARE_OF_OPEN_FILES = 0.45;
+const SHARE_OF_AN_INSTANCE = HTTP_LIMITS.exchanges_per_instance / HTTP_LIMITS.connections;
 
 /** As many connections as the process's limit of open files allows: at that limit no connection could be accepted or opened. */
 export function limitsWithin(open_files: number): HttpLimits {
   const connections = Math.min(HTTP_LIMITS.connections, Math.floor(open_files * SHARE_OF_OPEN_FILES));
-  return { ...HTTP_LIMITS, connections };
+  return {
+    ...HTTP_LIMITS,
+    connections,
+    exchanges_per_instance: Math.floor(connections * SHARE_OF_AN_INSTANCE),
+  };
 }
