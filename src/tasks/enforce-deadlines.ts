@@ -6,6 +6,7 @@ import type { DeadlineMonitor } from '../vms/deadline-monitor.ts';
 import { failVm } from '../vms/fail-vm.ts';
 import type { VmState } from '../vms/model.ts';
 import { findVm, listOverdue } from '../vms/store.ts';
+import { eachInTurn } from './each-in-turn.ts';
 
 const TIMEOUTS: Partial<Record<VmState, VmReasonCode>> = {
   starting: 'starting_timeout',
@@ -32,14 +33,14 @@ export async function enforceDeadlines(
 /** Returns how many VMs were overdue. */
 export async function applyDeadlines(db: Db): Promise<number> {
   const overdue = await listOverdue(db);
-  for (const { id, instance_id } of overdue) {
-    await transaction(db, async (tx) => {
+  await eachInTurn(overdue, ({ id, instance_id }) =>
+    transaction(db, async (tx) => {
       await lockInstance(tx, instance_id);
       const vm = await findVm(tx, id);
       if (!vm || (await listOverdue(tx, id)).length === 0) return;
       const code = TIMEOUTS[vm.state];
       if (code) await failVm(tx, vm, { code, message: `The VM was ${vm.state} for too long.` });
-    });
-  }
+    }),
+  );
   return overdue.length;
 }

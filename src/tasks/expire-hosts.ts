@@ -15,6 +15,7 @@ import { endWithoutHost } from '../vms/fail-vm.ts';
 import { failFlushes } from '../vms/flushes.ts';
 import { observe } from '../vms/model.ts';
 import { findVm, listOnHosts, markReleased } from '../vms/store.ts';
+import { eachInTurn } from './each-in-turn.ts';
 
 const HOST_LOST = 'The host that holds its disk is lost.';
 
@@ -39,9 +40,9 @@ export async function expireHosts(
     log.error({ host_id: host.id, name: host.name }, 'a host is lost');
   }
   const by_id = new Map(expired.map((host) => [host.id, host]));
-  for (const { id, instance_id, host_id } of await listOnHosts(db, [...by_id.keys()])) {
-    await failOne(db, present(by_id.get(host_id), 'its host'), id, instance_id);
-  }
+  await eachInTurn(await listOnHosts(db, [...by_id.keys()]), ({ id, instance_id, host_id }) =>
+    failOne(db, present(by_id.get(host_id), 'its host'), id, instance_id),
+  );
 }
 
 async function failOne(db: Db, host: LeaseState, id: VmId, instance_id: InstanceId): Promise<void> {
