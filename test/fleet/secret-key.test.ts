@@ -176,6 +176,8 @@ describe('a rotation of the secret key', { timeout: 600_000 }, () => {
     await a.kill('SIGTERM');
     a = await start(await withNewKey());
     for (const at of [a, b]) await worksAt(at);
+    // The one that it was given is gone: it must have learned of both before the next is stopped.
+    await untilKnown(agent, 3);
   });
 
   test('the old key is forgotten while one still runs with it: that goes on, and is refused at its next start', async () => {
