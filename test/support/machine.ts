@@ -36,7 +36,7 @@ ip address add "$1.1/24" dev br0
 echo ready
 exec sleep infinity`;
 
-/** The first process of a machine. By ignoring SIGCHLD it buries orphans. */
+/** The first process of a machine. By ignoring SIGCHLD it buries orphans. A project below /tmp stays in sight. */
 const INIT = `
 files=$1
 for folder in etc home root usr var; do
@@ -50,7 +50,13 @@ done
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -m 1777 /run/lock /run/shm
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-mount --bind "$files/tmp" /tmp
+case "$5" in
+  /tmp/*)
+    mkdir -p "$files$5"
+    mount --bind "$5" "$files$5"
+    ;;
+esac
+mount --rbind "$files/tmp" /tmp
 hostname "$2"
 ip link set lo up
 trap '' CHLD
@@ -58,6 +64,7 @@ echo ready
 exec sleep infinity`;
 
 const CGROUPS = '/sys/fs/cgroup';
+const PROJECT = join(import.meta.dirname, '..', '..');
 
 export interface RunOptions {
   readonly input?: string;
@@ -143,7 +150,8 @@ export class Machine {
   async boot(): Promise<void> {
     for (const root of controllers()) mkdirSync(join(root, this.#group), { recursive: true });
     const spaces = ['--mount', '--uts', '--ipc', '--net', '--pid', '--kill-child', '--mount-proc'];
-    const init = ['sh', '-euc', INIT, 'init', this.#files, this.name, CGROUPS, this.#group];
+    const about = [this.#files, this.name, CGROUPS, this.#group, PROJECT];
+    const init = ['sh', '-euc', INIT, 'init', ...about];
     this.#holder = holder(['unshare', ...spaces, ...init]);
     await ready(this.#holder);
     this.#init = childrenOf(this.#holder.pid ?? 0)[0] ?? 0;
