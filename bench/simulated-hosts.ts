@@ -19,9 +19,7 @@ const FACTS: HostFacts = {
   enforces_egress: true,
   isolation_problem: null,
 };
-/** As the agent does while nothing changes (src/host/agent.ts), and as it renews its lease (src/host/lease/host-lease.ts). */
-const HEARTBEAT_MS = 15_000;
-const RENEW_MS = 5_000;
+const HEARTBEAT_MS = 5_000;
 const LEASE_TIMEOUT_MS = 10_000;
 const RETRY_MS = 200;
 const HOST_KEY = {
@@ -67,9 +65,6 @@ class SimulatedHost {
     this.#repeat(async () => {
       await pause(HEARTBEAT_MS, this.#signal);
       await this.#client.heartbeat({ facts: FACTS, disks: [] });
-    });
-    this.#repeat(async () => {
-      await pause(RENEW_MS, this.#signal);
       await this.#client.renewLease({ kept_ms: null }, LEASE_TIMEOUT_MS, this.#signal);
     });
     this.#repeat(() => this.#client.calls({ fresh: false }, this.#signal));

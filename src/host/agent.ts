@@ -24,8 +24,6 @@ import { isSameProcess, killProcess, waitForExit } from './vm/process-identity.t
 import { findOrphans } from './vm/qemu-process.ts';
 
 const HEARTBEAT_MS = 5_000;
-/** Without VMs, one that says what the last one said is sent this rarely. That the host lives, the renewals of its lease say. */
-const SAME_HEARTBEAT_MS = 15_000;
 const STORE_CHECK_MS = 30_000;
 /** How long the first heartbeat waits for the first check of the object store. */
 const FIRST_CHECK_MS = 2_000;
@@ -178,22 +176,14 @@ export class Agent {
 
   async #heartbeats(signal: AbortSignal): Promise<void> {
     await Promise.race([this.#store_checked.promise, pause(FIRST_CHECK_MS, signal)]);
-    let said = '';
-    let said_ms = 0;
     for (let beat = 0; !signal.aborted; beat++) {
       if (beat % UPKEEP_EVERY === UPKEEP_EVERY - 1) await this.#upkeep();
       try {
-        const facts = await this.#describe();
-        const disks = await this.#disks(beat % ROOT_USE_EVERY === ROOT_USE_EVERY - 1);
-        const says = JSON.stringify(facts);
-        const has_news = disks.length > 0 || says !== said;
-        if (has_news || performance.now() - said_ms >= SAME_HEARTBEAT_MS) {
-          said = '';
-          const { rotate } = await this.#context.client.heartbeat({ facts, disks });
-          // The first heartbeat with the new credential confirms it.
-          if (rotate) await this.#facts.rotateCredential();
-          else [said, said_ms] = [says, performance.now()];
-        }
+        const { rotate } = await this.#context.client.heartbeat({
+          facts: await this.#describe(),
+          disks: await this.#disks(beat % ROOT_USE_EVERY === ROOT_USE_EVERY - 1),
+        });
+        if (rotate) await this.#facts.rotateCredential();
       } catch (error) {
         this.#context.log.debug({ reason: messageOf(error) }, 'a heartbeat failed');
       }

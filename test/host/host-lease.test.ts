@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { test } from 'node:test';
+import { type TestContext, test } from 'node:test';
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
@@ -12,53 +12,48 @@ import { identityOf } from '../../src/host/vm/process-identity.ts';
 import { logLines } from '../support/log-lines.ts';
 import { until } from '../support/waiting.ts';
 
-test('a lease that cannot be written is logged once, with its cause; an absent control plane is not', async (t) => {
+/** A folder of its own, the lines of a log, and a control plane that `isAway` for some renewals, counted from 1. */
+function scene(t: TestContext, isAway: (renewal: number) => boolean) {
   const data = mkdtempSync(join(tmpdir(), 'bt-'));
   t.after(() => rmSync(data, { recursive: true }));
+  const paths = pathsIn(data);
   const { log, lines } = logLines();
-  const ending = new AbortController();
-  let renewals = 0;
+  const count = { renewals: 0 };
   const client = {
     renewLease: async () => {
-      renewals += 1;
-      if (renewals < 2) throw new ControlPlaneUnavailable('it is away');
+      count.renewals += 1;
+      if (isAway(count.renewals)) throw new ControlPlaneUnavailable('it is away');
       return { lease_ms: 3_000 };
     },
   } as unknown as ControlPlaneClient;
-  // Without its folder.
-  const lease = new HostLease({ client, paths: pathsIn(data), log, startFencer: assert.fail });
-  const running = lease.run(ending.signal);
-  await until('it was tried again and again', () => renewals > 3);
-  ending.abort();
-  await running;
-  const said = lines.map((line) => JSON.parse(line)).filter(({ level }) => level >= 40);
+  const lease = new HostLease({ client, paths, log, startFencer: assert.fail });
+  const ending = new AbortController();
+  const runUntil = async (what: string, isSo: () => boolean) => {
+    const running = lease.run(ending.signal);
+    await until(what, isSo);
+    ending.abort();
+    await running;
+    return lines.map((line) => JSON.parse(line));
+  };
+  return { paths, count, lease, runUntil };
+}
+
+test('a lease that cannot be written is logged once, with its cause; an absent control plane is not', async (t) => {
+  // The lease has no folder.
+  const { count, runUntil } = scene(t, (renewal) => renewal < 2);
+  const lines = await runUntil('it was tried again and again', () => count.renewals > 3);
+  const said = lines.filter(({ level }) => level >= 40);
   assert.equal(said.length, 1);
   assert.equal(said[0].msg, 'the lease cannot be renewed');
   assert.match(said[0].err.message, /ENOENT.*lease/);
 });
 
 test('a host that hears nothing for a quarter of its lease says once what it waits for, and what becomes of its VMs', async (t) => {
-  const data = mkdtempSync(join(tmpdir(), 'bt-'));
-  t.after(() => rmSync(data, { recursive: true }));
-  const paths = pathsIn(data);
+  const { paths, count, lease, runUntil } = scene(t, (renewal) => renewal > 1);
   mkdirSync(paths.run, { recursive: true });
   writeFileSync(paths.fencer, JSON.stringify(identityOf(process.pid)));
-  const { log, lines } = logLines();
-  const ending = new AbortController();
-  let renewals = 0;
-  const client = {
-    renewLease: async () => {
-      renewals += 1;
-      if (renewals > 1) throw new ControlPlaneUnavailable('it is away');
-      return { lease_ms: 3_000 };
-    },
-  } as unknown as ControlPlaneClient;
-  const lease = new HostLease({ client, paths, log, startFencer: assert.fail });
-  const running = lease.run(ending.signal);
-  await until('the lease is over', () => renewals > 1 && !lease.isHeld);
-  ending.abort();
-  await running;
-  const said = lines.map((line) => JSON.parse(line)).filter(({ msg }) => /^waiting/.test(msg));
+  const lines = await runUntil('the lease is over', () => count.renewals > 1 && !lease.isHeld);
+  const said = lines.filter(({ msg }) => /^waiting/.test(msg));
   assert.equal(said.length, 1);
   assert.match(
     said[0].msg,

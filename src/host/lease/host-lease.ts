@@ -49,7 +49,7 @@ export class HostLease {
   #over = false;
   /** The last logged reason of a failed renewal. */
   #logged_reason: string | null = null;
-  /** Since the last answer, on the boot clock; the log says that the host waits after a quarter of a lease. */
+  /** When a renewal last succeeded, on the boot clock. A quarter of a lease later the log says that the host waits. */
   #answered_ms = bootMs();
   #say_again_ms = 0;
   readonly #held_again = new Signal();
