@@ -238,7 +238,7 @@ export class HostCalls {
     let alike = 0;
     for (const each of this.#waiting.values())
       if (each.host_id === host_id && isAlike(each.pending.call, call)) alike += 1;
-    if (alike >= CALLS_AN_INSTANCE) throw unavailable('Too many calls of this kind are under way.');
+    if (alike >= CALLS_AN_INSTANCE) throw unavailable('There are too many calls of this kind under way.');
     const { promise, resolve, reject } = Promise.withResolvers<T>();
     const { answered, connect } = ends(resolve, reject);
     const id = newCallId(this.#others.id, randomUUID());
