@@ -65,7 +65,10 @@ export interface Call {
   readonly made?: string;
 }
 
-/** Where the instance has processes: `host:pid` of those that run, and of those that are paused by SIGSTOP. Told at each change. */
+/**
+ * Where the instance has processes: `host:pid` of those that run, and of those that are paused: by SIGSTOP, or for good because
+ * their memory is saved. Told at each change.
+ */
 export interface Processes {
   readonly kind: 'processes';
   readonly at_ms: number;

@@ -1,6 +1,7 @@
 /**
  * Looks at the hosts from outside: which QEMU runs or is paused for which instance, by /proc, and what guests say, by the files of
- * their consoles. It asks no program of ours.
+ * their consoles. It asks no program of ours, and believes the host's record of a VM in one thing: that the guest was paused for
+ * good and its memory saved. A guest that still says something after that has not been paused.
  */
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -23,12 +24,16 @@ interface Qemu {
   readonly pid: number;
   readonly instance: string;
   readonly host: string;
+  /** The host's record of the VM. */
+  readonly record: string;
 }
 
 interface Console {
   at: number;
   rest: string;
   last: string;
+  /** The epoch whose memory was saved before the last look. */
+  saved: number | null;
 }
 
 export class Observer {
@@ -99,30 +104,30 @@ export class Observer {
     for (const instance of listOrNothing(join(folder, 'vms'))) {
       const path = join(folder, 'vms', instance, 'console.log');
       const key = `${name} ${instance}`;
-      const known = this.#consoles.get(key) ?? { at: 0, rest: '', last: '' };
+      const known = this.#consoles.get(key) ?? { at: 0, rest: '', last: '', saved: null };
       this.#consoles.set(key, known);
-      const record = join(folder, 'vms', instance, 'record.json');
-      const before = epochIn(record);
+      const record = recordIn(folder, instance);
+      const before = readRecord(record);
       const lines = newLines(path, known);
+      const now = readRecord(record);
       // Between two VMs the lines may be of either: those of guests that go on are read again.
-      if (before === null || epochIn(record) !== before) continue;
-      for (const line of lines) {
-        const report = reportIn(line);
-        if (report) this.#take(instance, before, report);
-      }
+      if (before === null || now?.epoch !== before.epoch) continue;
+      const reports = lines.map(reportIn).filter((report) => report !== null);
+      if (reports.length > 0 && known.saved === now.epoch && now.is_saved)
+        this.#addError(instance, `that it goes on at ${name} after its memory was saved`);
+      known.saved = now.is_saved ? now.epoch : null;
+      for (const report of reports) this.#take(instance, before.epoch, report);
     }
+  }
+
+  #addError(instance: string, what: string): void {
+    this.#history.add({ kind: 'guest error', at_ms: Date.now(), instance, what });
   }
 
   #take(instance: string, epoch: number, { kind, boot_id, number, text }: Report): void {
     const at_ms = Date.now();
     if (kind === 'R') this.#history.add({ kind: 'record', at_ms, instance, epoch, boot_id, number });
-    else if (kind === 'E')
-      this.#history.add({
-        kind: 'guest error',
-        at_ms,
-        instance,
-        what: `${text} (boot ${boot_id}, record ${number})`,
-      });
+    else if (kind === 'E') this.#addError(instance, `${text} (boot ${boot_id}, record ${number})`);
     else if (!this.#boots.has(`${instance} ${boot_id}`)) {
       this.#boots.add(`${instance} ${boot_id}`);
       this.#history.add({ kind: 'boot', at_ms, instance, epoch, boot_id, newest: number, state: text });
@@ -131,7 +136,12 @@ export class Observer {
 }
 
 const placeOf = ({ host, pid }: Qemu) => `${host}:${pid}`;
-const isRunning = ({ pid }: Qemu) => !STOPPED.test(stateOf(pid)) && !ENDED.test(stateOf(pid));
+const recordIn = (folder: string, instance: string) => join(folder, 'vms', instance, 'record.json');
+
+function isRunning({ pid, record }: Qemu): boolean {
+  const state = stateOf(pid);
+  return !STOPPED.test(state) && !ENDED.test(state) && !readRecord(record)?.is_saved;
+}
 
 function findQemus(hosts: readonly ObservedHost[]): Qemu[] {
   return readdirSync('/proc').flatMap((name) => {
@@ -142,7 +152,7 @@ function findQemus(hosts: readonly ObservedHost[]): Qemu[] {
     const host = hosts.find(({ data_dir }) => command.includes(`${data_dir}/vms/`));
     const pid = Number(name);
     return instance !== undefined && host && !ENDED.test(stateOf(pid))
-      ? [{ pid, instance, host: host.name }]
+      ? [{ pid, instance, host: host.name, record: recordIn(host.folder, instance) }]
       : [];
   });
 }
@@ -171,9 +181,16 @@ function newLines(path: string, known: Console): string[] {
   return fresh;
 }
 
-function epochIn(record: string): number | null {
+interface VmRecord {
+  readonly epoch: number;
+  /** The guest is paused for good, because its memory is saved. */
+  readonly is_saved: boolean;
+}
+
+function readRecord(path: string): VmRecord | null {
   try {
-    return (JSON.parse(readFileSync(record, 'utf8')) as { epoch: number }).epoch;
+    const { epoch, memory } = JSON.parse(readFileSync(path, 'utf8')) as { epoch: number; memory?: unknown };
+    return { epoch, is_saved: (memory ?? null) !== null };
   } catch {
     return null;
   }
