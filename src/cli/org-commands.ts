@@ -77,13 +77,13 @@ export async function orgQuota(
       await audit.append(tx, id, { ...entry, data: limits });
     });
   }
-  const states = await readQuota(db, config.quotas, id, null);
+  const states = await readQuota(db, config.quotas, id);
   const rows = ORGANISATION_QUOTAS.map((quota) => {
     const { used, limit, source } = states[quota];
     const text = (value: number) => quotaText(quota, value);
     // The name of the option that sets it.
     const option = quota.replaceAll('_', '-');
-    return [option, used === null ? '-' : text(used), limit === null ? UNLIMITED : text(limit), source];
+    return [option, text(used), limit === null ? UNLIMITED : text(limit), source];
   });
   return `${name} (${id})\n${table(['QUOTA', 'USED', 'LIMIT', 'FROM'], rows)}`;
 }

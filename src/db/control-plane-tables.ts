@@ -1,5 +1,6 @@
 /** The tables of control planes, and of what they share. */
 import type { Generated } from 'kysely';
+import type { OrgId } from '../lib/ids.ts';
 
 export interface ControlPlaneTables {
   installation: {
@@ -16,4 +17,8 @@ export interface ControlPlaneTables {
     started_at: Generated<Date>;
     seen_at: Generated<Date>;
   };
+  /** `db/shared-limit.ts`. `expire`: milliseconds since 1970. */
+  request_counts: { key: string; points: number; expire: number | null };
+  /** `orgs/open-stream-store.ts` */
+  open_streams: { org_id: OrgId; control_plane: string; count: number; seen_at: Generated<Date> };
 }

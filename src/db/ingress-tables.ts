@@ -1,4 +1,4 @@
-/** The tables of ingresses, SSH addresses, and counted requests. */
+/** The tables of ingresses and SSH addresses. */
 import type { Generated } from 'kysely';
 import type { HostId, IngressId, InstanceId } from '../lib/ids.ts';
 
@@ -17,8 +17,6 @@ export interface IngressTables {
   };
   /** `instances/ssh-address-store.ts` */
   free_ssh_ports: { host: Generated<string>; port: number; quarantined_at: Date | null };
-  /** `http/rate-limits.ts` */
-  request_counts: { key: string; points: number; expire: number | null };
   /** `hosts/slot-store.ts` */
   host_slots: { host_id: HostId; slot: number; instance_id: InstanceId };
 }

@@ -646,6 +646,14 @@ create table object_stores (
   constraint object_stores_only_one_check CHECK (only_one)
 );
 
+create table open_streams (
+  org_id text not null,
+  control_plane text not null,
+  count integer not null,
+  seen_at timestamp with time zone not null default now(),
+  constraint open_streams_pkey PRIMARY KEY (org_id, control_plane)
+);
+
 create table organisations (
   id text not null,
   name text not null,
@@ -1007,6 +1015,7 @@ CREATE INDEX notifications_mail ON public.notifications USING btree (mail_after)
 CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((recipient || ' '::text) || kind) || ' '::text) || COALESCE(resource_id, ''::text))), id DESC) WHERE ((read_at IS NULL) AND (kind <> 'api_key.created'::text));
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
+CREATE INDEX open_streams_control_plane ON public.open_streams USING btree (control_plane);
 CREATE INDEX organisations_maker ON public.organisations USING btree (created_by);
 CREATE UNIQUE INDEX organisations_operator ON public.organisations USING btree (operator) WHERE operator;
 CREATE INDEX replaced_refresh_tokens_session ON public.replaced_refresh_tokens USING btree (session_id);

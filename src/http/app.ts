@@ -3,6 +3,7 @@ import proxyAddr from '@fastify/proxy-addr';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
 import { requestLog } from '../lib/log.ts';
+import { OpenStreams } from '../orgs/open-streams.ts';
 import { registerAccess } from './access.ts';
 import type { AppContext } from './context.ts';
 import { sendError, sendMalformed } from './errors.ts';
@@ -25,7 +26,6 @@ import { newRequestId } from './server/request-id.ts';
 import { publicWork, registerWork } from './server/request-work.ts';
 import { EventStreams } from './streams/event-stream.ts';
 import { GuestStreams, isGuestStream } from './streams/guest-streams.ts';
-import { StreamSlots } from './streams/stream-slots.ts';
 import { type App, typed } from './typed-app.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAudit } from './v1/audit.ts';
@@ -121,9 +121,10 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   const limits = new RateLimits(context.rate_limits, context.db);
   registerAccess(app, context, limits);
   registerReauthorisation(app, context.db, context.slow_ms);
-  const slots = new StreamSlots();
-  new GuestStreams(app, { ...context, known_hosts, limits }, slots, addressOf(context));
-  await app.register(async () => registerRoutes(typed(app), context, limits, slots));
+  const open_streams = new OpenStreams(context);
+  app.addHook('onClose', () => open_streams.end());
+  new GuestStreams(app, { ...context, known_hosts, limits }, open_streams, addressOf(context));
+  await app.register(async () => registerRoutes(typed(app), context, limits, open_streams));
   return app;
 }
 
@@ -140,9 +141,9 @@ function addressOf(context: AppContext): (request: IncomingMessage) => string {
   return (request) => proxyAddr(request, trusted);
 }
 
-function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots: StreamSlots): void {
+function registerRoutes(app: App, context: AppContext, limits: RateLimits, open_streams: OpenStreams): void {
   const cursors = new CursorSealer(context.root_key);
-  const streams = new EventStreams(app, context, slots);
+  const streams = new EventStreams(app, context, open_streams);
   registerHealth(app, context);
   registerAuth(app, context, limits);
   registerOidc(app, context, limits);
@@ -154,8 +155,8 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   );
   registerApiKeys(app, context, cursors);
   registerServiceAccounts(app, context, cursors);
-  registerOrgs(app, context, cursors, slots);
-  registerOperator(app, context, cursors, slots);
+  registerOrgs(app, context, cursors);
+  registerOperator(app, context, cursors);
   registerMembers(app, context, cursors);
   registerInvitations(app, context, cursors);
   registerAudit(app, context, cursors);
@@ -167,7 +168,7 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, slots
   registerVmEgress(app, context);
   registerVmExec(app, context);
   registerExecs(app, context, cursors);
-  registerExecOutput(app, context, slots);
+  registerExecOutput(app, context, open_streams);
   registerFiles(app, context, cursors);
   registerFileContent(app, context);
   registerVmMetrics(app, context);

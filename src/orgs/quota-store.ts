@@ -8,18 +8,7 @@ import {
   type OwnQuotas,
   type QuotaLimits,
 } from '../lib/quotas.ts';
-
-/** All quotas but those that the control plane counts in memory. */
-export const COUNTED_QUOTAS = [
-  'instances',
-  'cpus',
-  'memory_mib',
-  'disk_gib',
-  'api_keys',
-  'service_accounts',
-  'webhooks',
-] as const;
-export type CountedQuota = (typeof COUNTED_QUOTAS)[number];
+import { isSeen } from './open-stream-store.ts';
 
 /** The limits set for the organisation; undefined if it does not exist. */
 export async function findQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | undefined> {
@@ -46,7 +35,7 @@ export async function lockQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | und
 const IDLE_STATES = sql`('stopped', 'suspended', 'failed')`;
 
 /** `org_id`: a value, or a reference to a column. */
-function countOf(quota: CountedQuota, org_id: OrgId | RawBuilder<unknown>) {
+function countOf(quota: OrganisationQuota, org_id: OrgId | RawBuilder<unknown>) {
   switch (quota) {
     case 'instances':
       return sql`(select count(*) from instances where org_id = ${org_id})`;
@@ -64,11 +53,13 @@ function countOf(quota: CountedQuota, org_id: OrgId | RawBuilder<unknown>) {
     case 'service_accounts':
     case 'webhooks':
       return sql`(select count(*) from ${sql.table(quota)} where org_id = ${org_id})`;
+    case 'streams':
+      return sql`(select coalesce(sum(count), 0)::bigint from open_streams where org_id = ${org_id} and ${isSeen})`;
   }
 }
 
 /** What the organisation uses of each of these quotas. */
-export async function countUsed<Q extends CountedQuota>(
+export async function countUsed<Q extends OrganisationQuota>(
   tx: Tx,
   org_id: OrgId,
   quotas: readonly Q[],
@@ -78,7 +69,7 @@ export async function countUsed<Q extends CountedQuota>(
   return present(rows[0], 'use of quotas');
 }
 
-export interface OrganisationUse extends Record<CountedQuota, number> {
+export interface OrganisationUse extends Record<OrganisationQuota, number> {
   readonly id: OrgId;
   readonly name: string;
   readonly created_at: Date;
@@ -89,7 +80,9 @@ export interface OrganisationUse extends Record<CountedQuota, number> {
 
 /** Organisations with what they use, newest first, after `before`. */
 export async function listUse(tx: Tx, before: OrgId | null, limit: number): Promise<OrganisationUse[]> {
-  const counts = COUNTED_QUOTAS.map((quota) => sql`${countOf(quota, sql.ref('o.id'))} as ${sql.ref(quota)}`);
+  const counts = ORGANISATION_QUOTAS.map(
+    (quota) => sql`${countOf(quota, sql.ref('o.id'))} as ${sql.ref(quota)}`,
+  );
   const { rows } = await sql<OrganisationUse>`
     select o.id, o.name, o.created_at, o.operator, o.quotas as own,
       (select count(*) from memberships m where m.org_id = o.id) as members, ${sql.join(counts)}

@@ -11,51 +11,43 @@ import {
   type QuotaLimits,
   requireWithin,
 } from '../lib/quotas.ts';
-import {
-  COUNTED_QUOTAS,
-  type CountedQuota,
-  countUsed,
-  findQuotas,
-  lockQuotas,
-  updateQuotas,
-} from './quota-store.ts';
+import { countUsed, findQuotas, lockQuotas, updateQuotas } from './quota-store.ts';
 
 function limitOf(quota: OrganisationQuota, own: OwnQuotas, defaults: QuotaLimits): Limit {
   const set = own[quota];
   return set === undefined ? defaults[quota] : set;
 }
 
-export interface QuotaState<Used> {
+export interface QuotaState {
   readonly limit: Limit;
   readonly source: 'default' | 'set';
-  readonly used: Used;
+  readonly used: number;
 }
 
-/** `streams`: the number in use, which the control plane counts in memory. @throws AppError NOT_FOUND */
-export async function readQuota<Streams extends number | null>(
+/** @throws AppError NOT_FOUND */
+export async function readQuota(
   tx: Tx,
   defaults: QuotaLimits,
   org_id: OrgId,
-  streams: Streams,
-): Promise<Record<OrganisationQuota, QuotaState<number | Streams>>> {
+): Promise<Record<OrganisationQuota, QuotaState>> {
   const own = await findQuotas(tx, org_id);
   if (!own) throw new AppError('NOT_FOUND');
-  return quotaStates(own, defaults, { ...(await countUsed(tx, org_id, COUNTED_QUOTAS)), streams });
+  return quotaStates(own, defaults, await countUsed(tx, org_id, ORGANISATION_QUOTAS));
 }
 
-export function quotaStates<Streams extends number | null>(
+export function quotaStates(
   own: OwnQuotas,
   defaults: QuotaLimits,
-  used: Readonly<Record<CountedQuota, number>> & { readonly streams: Streams },
-): Record<OrganisationQuota, QuotaState<number | Streams>> {
-  const state = (quota: OrganisationQuota) => ({
+  used: Readonly<Record<OrganisationQuota, number>>,
+): Record<OrganisationQuota, QuotaState> {
+  const state = (quota: OrganisationQuota): QuotaState => ({
     limit: limitOf(quota, own, defaults),
-    source: own[quota] === undefined ? ('default' as const) : ('set' as const),
+    source: own[quota] === undefined ? 'default' : 'set',
     used: used[quota],
   });
   return Object.fromEntries(ORGANISATION_QUOTAS.map((quota) => [quota, state(quota)])) as Record<
     OrganisationQuota,
-    QuotaState<number | Streams>
+    QuotaState
   >;
 }
 
@@ -69,9 +61,9 @@ export async function checkQuota(
   tx: Tx,
   defaults: QuotaLimits,
   org_id: OrgId,
-  more: Partial<Record<CountedQuota, number>>,
+  more: Partial<Record<OrganisationQuota, number>>,
 ): Promise<void> {
-  const wanted = COUNTED_QUOTAS.filter((quota) => more[quota] !== undefined);
+  const wanted = ORGANISATION_QUOTAS.filter((quota) => more[quota] !== undefined);
   const limitedBy = (own: OwnQuotas) => wanted.filter((quota) => limitOf(quota, own, defaults) !== null);
   const unlocked = await findQuotas(tx, org_id);
   if (!unlocked) throw new AppError('NOT_FOUND');
@@ -83,13 +75,6 @@ export async function checkQuota(
   // A separate statement after the lock sees commits that this transaction waited for.
   const used = await countUsed(tx, org_id, limited);
   for (const quota of limited) requireWithin(quota, limitOf(quota, own, defaults), used[quota], more[quota]);
-}
-
-/** The limit of streams. @throws AppError NOT_FOUND */
-export async function streamLimit(tx: Tx, defaults: QuotaLimits, org_id: OrgId): Promise<Limit> {
-  const own = await findQuotas(tx, org_id);
-  if (!own) throw new AppError('NOT_FOUND');
-  return limitOf('streams', own, defaults);
 }
 
 export type QuotaChange = Partial<Record<OrganisationQuota, Limit | 'default'>>;

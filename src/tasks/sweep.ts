@@ -3,11 +3,13 @@ import { deleteOldPlaces } from '../auth/known-place-store.ts';
 import { sweepUnconfirmedFactors } from '../auth/mfa/store.ts';
 import { deleteExpired } from '../auth/store.ts';
 import type { Db } from '../db/pool.ts';
+import { deleteEndedWindows } from '../db/shared-limit.ts';
 import { deleteOldEvents } from '../events/store.ts';
 import { deleteExpiredResponses } from '../idempotency/store.ts';
 import { deleteOldMailCounts } from '../mail/count-store.ts';
 import { deleteOldNotifications } from '../notifications/store.ts';
 import { deleteExpiredInvitations } from '../orgs/invitation-store.ts';
+import { deleteUnseenStreams } from '../orgs/open-stream-store.ts';
 import { deleteExpiredAccess } from '../ports/access-store.ts';
 import { deleteOldUsage } from '../usage/count-store.ts';
 import { deleteExpiredTickets } from '../vms/console-ticket-store.ts';
@@ -27,6 +29,8 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   pruneDeliveries,
   deleteOldNotifications,
   deleteOldMailCounts,
+  deleteEndedWindows,
+  deleteUnseenStreams,
   deleteOldPlaces,
   deleteOldUsage,
 ];

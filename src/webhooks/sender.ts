@@ -219,10 +219,6 @@ export class Sender {
   #sendReady(): void {
     const parallel = this.#is_slow ? PARALLEL.slow : PARALLEL.fast;
     while (this.#queue.canSend(parallel)) {
-      if (!this.#proof.mayRequest()) {
-        this.end('unproven');
-        return;
-      }
       const delivery = this.#queue.next(parallel);
       if (delivery) void this.#send(delivery);
     }
@@ -246,6 +242,10 @@ export class Sender {
 
   async #post(delivery: DueDelivery): Promise<void> {
     const { outbound, give_up } = this.#parts;
+    if (!this.#proof.isProven && !(await this.#proof.mayRequest())) {
+      this.#queue.release(delivery.id);
+      return this.end('unproven');
+    }
     const { address, url, keys } = this.#target ?? { address: '', url: '', keys: [] };
     const at = new Date();
     const body = messageBody(delivery);

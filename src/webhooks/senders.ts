@@ -73,7 +73,7 @@ class Senders {
   readonly #parts: SendersParts;
   readonly #sender_parts: SenderParts;
   readonly #give_up = new AbortController();
-  readonly #unproven = new UnprovenRequests();
+  readonly #unproven: UnprovenRequests;
   readonly #ready = { fast: new Set<WebhookId>(), slow: new Set<WebhookId>() };
   readonly #active = new Map<WebhookId, Active>();
   /** Those whose last sender found them slow. */
@@ -87,6 +87,7 @@ class Senders {
   constructor(parts: SendersParts) {
     const { db, outbound, secrets } = parts;
     this.#parts = parts;
+    this.#unproven = new UnprovenRequests(db);
     this.#lease_s = parts.lease_s ?? LEASE_S;
     this.renew_ms = (this.#lease_s * 1000) / RENEWALS_PER_LEASE;
     this.#sender_parts = {

@@ -1,62 +1,35 @@
 /**
  * Limits requests to unproven URLs, those that have never answered 2xx: their hosts may not have agreed to any. All
  * webhooks of an organisation share 100 such requests in ten minutes; beyond these, each webhook may send one in that
- * time, so that a new receiver can prove itself beside others that do not. Each process counts its own requests.
+ * time, so that a new receiver can prove itself beside others that do not.
  */
+import type { Db } from '../db/pool.ts';
+import { SharedLimit } from '../db/shared-limit.ts';
 import type { OrgId, WebhookId } from '../lib/ids.ts';
 import type { Outcome } from './outcome.ts';
 
 export const UNPROVEN_REQUESTS = 100;
-export const UNPROVEN_WINDOW_MS = 600_000;
-/** With so many organisations, expired windows are removed before one is added. */
-const SWEPT_AT = 1_000;
-
-interface Window {
-  readonly ends_ms: number;
-  left: number;
-  readonly webhooks: Set<WebhookId>;
-}
+const WINDOW_S = 600;
 
 export class UnprovenRequests {
-  readonly #windows = new Map<OrgId, Window>();
-  readonly #now_ms: () => number;
+  readonly #of_all: SharedLimit;
+  readonly #of_each: SharedLimit;
 
-  constructor(now_ms: () => number = () => performance.now()) {
-    this.#now_ms = now_ms;
+  constructor(db: Db) {
+    this.#of_all = new SharedLimit(db, { name: 'unproven', most: UNPROVEN_REQUESTS, window_s: WINDOW_S });
+    this.#of_each = new SharedLimit(db, { name: 'unproven', most: 1, window_s: WINDOW_S });
   }
 
   /** Counts a request. False: it exceeds the limit and must not be sent. */
-  take(org_id: OrgId, webhook_id: WebhookId): boolean {
-    if (this.isExhausted(org_id, webhook_id)) return false;
-    const window = this.#live(org_id) ?? this.#begin(org_id);
-    window.webhooks.add(webhook_id);
-    window.left -= 1;
-    return true;
+  async take(org_id: OrgId, webhook_id: WebhookId): Promise<boolean> {
+    const of_all = await this.#of_all.count(org_id);
+    const of_each = await this.#of_each.count(webhook_id);
+    return !of_all.is_over || !of_each.is_over;
   }
 
-  /** Whether {@link take} would refuse. */
+  /** As far as this process knows, {@link take} would refuse. */
   isExhausted(org_id: OrgId, webhook_id: WebhookId): boolean {
-    const window = this.#live(org_id);
-    return window !== undefined && window.left <= 0 && window.webhooks.has(webhook_id);
-  }
-
-  #live(org_id: OrgId): Window | undefined {
-    const window = this.#windows.get(org_id);
-    return window && window.ends_ms > this.#now_ms() ? window : undefined;
-  }
-
-  #begin(org_id: OrgId): Window {
-    const now_ms = this.#now_ms();
-    if (this.#windows.size >= SWEPT_AT) {
-      for (const [id, { ends_ms }] of this.#windows) if (ends_ms <= now_ms) this.#windows.delete(id);
-    }
-    const window: Window = {
-      ends_ms: now_ms + UNPROVEN_WINDOW_MS,
-      left: UNPROVEN_REQUESTS,
-      webhooks: new Set(),
-    };
-    this.#windows.set(org_id, window);
-    return window;
+    return this.#of_all.isUsedUp(org_id) && this.#of_each.isUsedUp(webhook_id);
   }
 }
 
@@ -67,6 +40,7 @@ export class UrlProof {
   #org_id: OrgId | null = null;
   #url: string | undefined;
   #recorded = false;
+  #answers: Promise<unknown> = Promise.resolve();
   /** The URL of the last 2xx, which may not be recorded yet. */
   #answered: string | undefined;
 
@@ -78,6 +52,11 @@ export class UrlProof {
   /** The webhook's row says so. */
   get recorded(): boolean {
     return this.#recorded;
+  }
+
+  /** Requests need no count. */
+  get isProven(): boolean {
+    return this.#recorded || this.#answered === this.#url;
   }
 
   /** Takes over the webhook's row, which may have another URL now. */
@@ -95,10 +74,13 @@ export class UrlProof {
     this.#recorded ||= outcomes.some(({ state, address }) => state === 'delivered' && address === this.#url);
   }
 
-  /** Counts the request if the URL is unproven. */
-  mayRequest(): boolean {
-    if (this.#recorded || this.#answered === this.#url || this.#org_id === null) return true;
-    return this.#requests.take(this.#org_id, this.#webhook_id);
+  /** Counts the request if the URL is unproven. Answers in the order of the calls, so that requests begin in order. */
+  mayRequest(): Promise<boolean> {
+    const take = async () =>
+      this.isProven || this.#org_id === null || this.#requests.take(this.#org_id, this.#webhook_id);
+    const answer = this.#answers.then(take);
+    this.#answers = answer.catch(() => undefined);
+    return answer;
   }
 }
 

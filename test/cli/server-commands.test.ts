@@ -33,7 +33,7 @@ describe('berth org', () => {
     const shown = await quota();
     assert.match(shown, /^instances +1 +20 +default$/m);
     assert.match(shown, /^service-accounts +0 +50 +default$/m);
-    assert.match(shown, /^streams +- +100 +default$/m);
+    assert.match(shown, /^streams +0 +100 +default$/m);
     assert.match(await quota('--instances', '1', '--api-keys=3'), /^instances +1 +1 +set$/m);
     assertError(await api.as(who).post('/v1/instances', { name: 'second' }), 'QUOTA_EXCEEDED');
     const read = await api.as(who).get<{ instances: unknown }>(`/v1/orgs/${who.org_id}/quota`);

@@ -76,7 +76,7 @@ describe('of an organisation', () => {
     assertPast(await start(await stopped(1, 512)), 'memory_mib', 'quota 1024, used 768, wanted 512');
     assert.equal((await start(await stopped(1, 256))).status, 202);
     await setQuota(db, who.org_id, { cpus: 'default', memory_mib: 'default' });
-    const { cpus, memory_mib } = await readQuota(db, QUOTA_DEFAULTS, who.org_id, null);
+    const { cpus, memory_mib } = await readQuota(db, QUOTA_DEFAULTS, who.org_id);
     assert.deepEqual(cpus, { limit: 32, source: 'default', used: 4 });
     assert.deepEqual(memory_mib, { limit: 65_536, source: 'default', used: 1024 });
   });
@@ -279,7 +279,7 @@ test("the first organisation's quotas are unlimited, its administrator's are not
   try {
     await createFirstAdministrator(first, 'admin@localhost', PASSWORD);
     const org = await first.selectFrom('organisations').selectAll().executeTakeFirstOrThrow();
-    const states = await readQuota(first, QUOTA_DEFAULTS, org.id, null);
+    const states = await readQuota(first, QUOTA_DEFAULTS, org.id);
     assert.deepEqual(
       [...new Set(Object.values(states).map(({ limit, source }) => `${limit} ${source}`))],
       ['null set'],

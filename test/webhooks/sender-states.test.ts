@@ -23,7 +23,7 @@ async function pendingWebhook() {
   await dispatchEvents(db, [fanOutToWebhooks]);
   const parts = {
     ...{ db, ...api.context.webhooks, owner: 'this process', lease_s: 15 },
-    ...{ give_up: new AbortController().signal, window: () => 64, unproven: new UnprovenRequests() },
+    ...{ give_up: new AbortController().signal, window: () => 64, unproven: new UnprovenRequests(db) },
   };
   const id = webhook.id as WebhookId;
   return { owner, recorder, webhook, id, sender: new Sender(id, false, parts, () => undefined) };

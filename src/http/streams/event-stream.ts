@@ -19,12 +19,10 @@ import { headPosition, positionOf } from '../../events/read-store.ts';
 import { pause } from '../../lib/backoff.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
-import type { QuotaLimits } from '../../lib/quotas.ts';
 import { Signal } from '../../lib/signal.ts';
-import { streamLimit } from '../../orgs/quotas.ts';
+import type { OpenStreams } from '../../orgs/open-streams.ts';
 import { principalOf, reauthorise } from '../access.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
-import type { StreamSlots } from './stream-slots.ts';
 
 const HEARTBEAT_MS = 15_000;
 const STALLED_MS = 60_000;
@@ -59,27 +57,26 @@ export interface StreamSource {
 export interface StreamContext {
   readonly db: Db;
   readonly hub: NotifyHub;
-  readonly quotas: QuotaLimits;
   readonly heartbeat_ms?: number;
 }
 
 export class EventStreams {
   readonly #context: StreamContext;
   readonly #closing = new AbortController();
-  readonly #slots: StreamSlots;
+  readonly #open_streams: OpenStreams;
 
-  constructor(app: FastifyInstance, context: StreamContext, slots: StreamSlots) {
+  constructor(app: FastifyInstance, context: StreamContext, open_streams: OpenStreams) {
     this.#context = context;
-    this.#slots = slots;
+    this.#open_streams = open_streams;
     app.addHook('preClose', async () => this.#closing.abort());
   }
 
   /** Answers with a stream of `source`. @throws AppError QUOTA_EXCEEDED, UNAVAILABLE, INVALID_REQUEST */
   async answer(request: FastifyRequest, reply: FastifyReply, source: StreamSource): Promise<FastifyReply> {
-    const { db, quotas } = this.#context;
+    const { db } = this.#context;
     const { org_id } = principalOf(request);
     const start = await startOf(db, request.headers['last-event-id']);
-    const releaseSlot = this.#slots.take(org_id, await streamLimit(db, quotas, org_id));
+    const release = await this.#open_streams.open(org_id);
     const disconnected = disconnectSignal(reply);
     const signal = AbortSignal.any([disconnected, this.#closing.signal]);
     this.#cutOffAtClose(reply, disconnected);
@@ -89,7 +86,7 @@ export class EventStreams {
       .run(start)
       .catch((error: unknown) => request.log.info({ err: error }, 'an event stream ended'))
       .finally(() => {
-        releaseSlot();
+        release();
         writer.end();
       });
     reply

@@ -17,7 +17,7 @@ import type { Db } from '../../db/pool.ts';
 import { AppError, messageOf } from '../../lib/errors.ts';
 import { type ExecId, type InstanceId, isId, type OrgId } from '../../lib/ids.ts';
 import { inWork, traceContextOf } from '../../lib/tracing.ts';
-import { streamLimit } from '../../orgs/quotas.ts';
+import type { OpenStreams } from '../../orgs/open-streams.ts';
 import type { CommandPlace } from '../../vms/exec-command.ts';
 import type { AppContext } from '../context.ts';
 import { refuseUpgrade } from '../errors.ts';
@@ -28,7 +28,6 @@ import { consoleStream } from './console-stream.ts';
 import { execStream } from './exec-stream.ts';
 import { forwardStream } from './forward-stream.ts';
 import { CLOSE, splice } from './splice.ts';
-import type { StreamSlots } from './stream-slots.ts';
 
 const OPEN_WITHIN_MS = 10_000;
 /** A peer that has answered no ping for this long is gone. */
@@ -83,7 +82,7 @@ function kindOf({ url = '' }: Pick<IncomingMessage, 'url'>): StreamKind | undefi
   return KINDS.find(({ path }) => path.test(url));
 }
 
-type Context = Pick<AppContext, 'db' | 'hub' | 'host_calls' | 'log' | 'quotas' | 'heartbeat_ms'> & {
+type Context = Pick<AppContext, 'db' | 'hub' | 'host_calls' | 'log' | 'heartbeat_ms'> & {
   readonly known_hosts: KnownHosts;
   readonly limits: RateLimits;
 };
@@ -97,18 +96,18 @@ export class GuestStreams {
     clientTracking: true,
   });
 
-  readonly #slots: StreamSlots;
+  readonly #open_streams: OpenStreams;
   readonly #ids = new WeakMap<IncomingMessage, string>();
 
   /** `ipOf`: the caller's address, determined as Fastify does. */
   constructor(
     app: FastifyInstance,
     context: Context,
-    slots: StreamSlots,
+    open_streams: OpenStreams,
     ipOf: (request: IncomingMessage) => string,
   ) {
     this.#context = context;
-    this.#slots = slots;
+    this.#open_streams = open_streams;
     app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
       const request_id = newRequestId();
       this.#ids.set(request, request_id);
@@ -136,7 +135,7 @@ export class GuestStreams {
   }
 
   async #accept(request: IncomingMessage, socket: Duplex, head: Buffer, ip: string): Promise<void> {
-    const { db, host_calls, log, quotas, known_hosts } = this.#context;
+    const { db, host_calls, log, known_hosts } = this.#context;
     known_hosts.requireHost(request);
     known_hosts.requireOwnOrigin(request);
     const kind = kindOf(request);
@@ -144,10 +143,11 @@ export class GuestStreams {
     if (!kind || !isId('inst', id)) throw new AppError('NOT_FOUND');
     const { holder, call, join } = await kind.admit(this.#context, request, id, ip);
     const place = await kind.place(db, holder, ip);
-    const limit = await streamLimit(db, quotas, holder.org_id);
     // The caller has disconnected.
     if (socket.destroyed) return;
-    socket.once('close', this.#slots.take(holder.org_id, limit));
+    const release = await this.#open_streams.open(holder.org_id);
+    if (socket.destroyed) return release();
+    socket.once('close', release);
     const gone = new AbortController();
     socket.once('close', () => gone.abort());
     const line = await host_calls.open(place.host_id, call(place), OPEN_WITHIN_MS, gone.signal);

@@ -14,12 +14,11 @@ import type { ExecRow } from '../../execs/store.ts';
 import { controlExec, execOf, noInput, openOutput, recordExec, runningExec } from '../../execs/use-exec.ts';
 import { execView } from '../../execs/view.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
-import { streamLimit } from '../../orgs/quotas.ts';
+import type { OpenStreams } from '../../orgs/open-streams.ts';
 import { principalOf, reauthorise } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { closed, NoContent, oneOf } from '../schemas.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
-import type { StreamSlots } from '../streams/stream-slots.ts';
 import type { App } from '../typed-app.ts';
 import { ExecParams, execPlace } from './execs.ts';
 
@@ -31,7 +30,7 @@ const BUFFER_BYTES = 256 * 1024;
 /** Once the exec is lost, its host need not say so. */
 const LOST_MS = 2_000;
 
-export function registerExecOutput(app: App, context: AppContext, slots: StreamSlots): void {
+export function registerExecOutput(app: App, context: AppContext, open_streams: OpenStreams): void {
   const closing = new AbortController();
   app.addHook('preClose', async () => closing.abort());
   app.route({
@@ -61,14 +60,14 @@ export function registerExecOutput(app: App, context: AppContext, slots: StreamS
       response: { 200: outputSchema() },
     },
     handler: async (request, reply) => {
-      const { db, quotas } = context;
+      const { db } = context;
       const { org_id, scopes } = principalOf(request);
       const row = await execOf(db, org_id, execPlace(request.params));
       const { offset = '0', stream, follow } = request.query;
       const may_write = scopes.has('vm:write');
       const wanted = { row, offset: Number(offset), stream: streamOf(stream), may_write };
       if (follow !== 'true') return answerKept(context, reply, wanted);
-      const release = slots.take(org_id, await streamLimit(db, quotas, org_id));
+      const release = await open_streams.open(org_id);
       const gone = disconnectSignal(reply);
       gone.addEventListener('abort', release, { once: true });
       if (gone.aborted) release();

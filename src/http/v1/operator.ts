@@ -19,7 +19,6 @@ import { findWeaknesses } from '../monitoring/weaknesses.ts';
 import { API_VERSION } from '../openapi/document.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { idOf, named, nullable, oneOf, pageOf, pageQuery, Time } from '../schemas.ts';
-import type { StreamSlots } from '../streams/stream-slots.ts';
 import type { App } from '../typed-app.ts';
 import { OrgQuota } from './orgs.ts';
 
@@ -126,15 +125,10 @@ const TAGS = ['Operator'];
 /** Each organisation of a page is counted. */
 const MAX_ORGANISATIONS = 100;
 
-export function registerOperator(
-  app: App,
-  context: AppContext,
-  cursors: CursorSealer,
-  slots: StreamSlots,
-): void {
+export function registerOperator(app: App, context: AppContext, cursors: CursorSealer): void {
   registerStatus(app, context);
   registerFleet(app, context, cursors);
-  registerOrganisations(app, context, cursors, slots);
+  registerOrganisations(app, context, cursors);
 }
 
 function registerStatus(app: App, context: AppContext): void {
@@ -274,19 +268,14 @@ function imageView({ image_id, created_at, ...row }: StoredVersion): Static<type
   return { ...row, image: image_id, created_at: rfc3339(created_at) };
 }
 
-function registerOrganisations(
-  app: App,
-  { db, quotas }: AppContext,
-  cursors: CursorSealer,
-  slots: StreamSlots,
-): void {
+function registerOrganisations(app: App, { db, quotas }: AppContext, cursors: CursorSealer): void {
   const view = ({ id, name, operator, members, created_at, own, ...used }: OrganisationUse) => ({
     id,
     name,
     operator,
     members,
     created_at: rfc3339(created_at),
-    quota: quotaStates(own, quotas, { ...used, streams: slots.heldBy(id) }),
+    quota: quotaStates(own, quotas, used),
   });
   app.route({
     method: 'GET',

@@ -28,7 +28,6 @@ import {
   pathIds,
   Time,
 } from '../schemas.ts';
-import type { StreamSlots } from '../streams/stream-slots.ts';
 import type { App } from '../typed-app.ts';
 
 const EXAMPLE_NAME = 'Analytical Engines';
@@ -57,9 +56,9 @@ export const OrgQuota = named(
 
 const OrgParams = pathIds({ id: 'the organisation' });
 
-export function registerOrgs(app: App, context: AppContext, cursors: CursorSealer, slots: StreamSlots): void {
+export function registerOrgs(app: App, context: AppContext, cursors: CursorSealer): void {
   registerCollection(app, context, cursors);
-  registerReads(app, context, slots);
+  registerReads(app, context);
   registerWrites(app, context);
 }
 
@@ -121,7 +120,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
   });
 }
 
-function registerReads(app: App, { db, quotas }: AppContext, slots: StreamSlots): void {
+function registerReads(app: App, { db, quotas }: AppContext): void {
   app.route({
     method: 'GET',
     url: '/v1/orgs/:id',
@@ -157,7 +156,7 @@ function registerReads(app: App, { db, quotas }: AppContext, slots: StreamSlots)
     },
     handler: async (request) => {
       const org_id = pathOrganisation(request);
-      return readQuota(db, quotas, org_id, slots.heldBy(org_id));
+      return readQuota(db, quotas, org_id);
     },
   });
 }

@@ -5,7 +5,9 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { test } from 'node:test';
+import { sql } from 'kysely';
 import { WebSocket } from 'ws';
+import { createApp } from '../../src/http/app.ts';
 import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { setQuota } from '../../src/orgs/quotas.ts';
 import { apiForFile } from '../support/api.ts';
@@ -54,7 +56,7 @@ const usedBy = async (who: Person) => {
   return body.streams;
 };
 
-test('an organisation has at most 100 in all, others have their own, and a reader that disconnects releases its slot', async () => {
+test('an organisation has at most 100 in all, others have their own, and a reader that disconnects makes room', async () => {
   const ann = await api.person();
   const { key } = await makeKey(api.db, ann, 'instances:read org:read notifications:read');
   const streams: EventReader[] = [];
@@ -78,7 +80,7 @@ test('an organisation has at most 100 in all, others have their own, and a reade
   for (const stream of streams) await stream.cut();
 });
 
-test('consoles count with the streams, and release their slot when they close', async () => {
+test('consoles count with the streams, and make room when they close', async () => {
   const who = await api.person();
   await setQuota(api.db, who.org_id, { streams: 3 });
   const mine = await consoleOf(who);
@@ -96,4 +98,48 @@ test('consoles count with the streams, and release their slot when they close', 
     Promise.race([refusalOf(await mine()).then(() => false), asked.then(() => true)]),
   );
   for (const each of consoles) each.terminate();
+});
+
+test('those at all control planes count together, those of one that has ended do not', async (t) => {
+  const who = await api.person();
+  await setQuota(api.db, who.org_id, { streams: 2 });
+  const other = await createApp(api.context);
+  t.after(() => other.close());
+  const there = await other.listen({ host: '127.0.0.1', port: 0 });
+  const [here, second] = [
+    await readEvents(api.origin + EVENTS, who.session),
+    await readEvents(there + EVENTS, who.session),
+  ];
+  for (const origin of [api.origin, there])
+    await assert.rejects(readEvents(origin + EVENTS, who.session), /QUOTA_EXCEEDED/);
+  assert.equal((await usedBy(who)).used, 2);
+  await here.cut();
+  await until('there is room', async () => (await usedBy(who)).used === 1);
+  const third = await readEvents(there + EVENTS, who.session);
+  assert.equal((await usedBy(who)).used, 2);
+  for (const each of [second, third]) await each.cut();
+  await until('all are closed', async () => (await usedBy(who)).used === 0);
+  const dead = (seconds: number) =>
+    sql`insert into open_streams values (${who.org_id}, ${`dead ${seconds}`}, 2, now() - make_interval(secs => ${seconds}))`;
+  await dead(30).execute(api.db);
+  assert.equal((await usedBy(who)).used, 0);
+  await dead(0).execute(api.db);
+  assert.equal((await usedBy(who)).used, 2);
+});
+
+test('a database that forgot them, or was away when one closed, is told the number again', async (t) => {
+  const warn = t.mock.method(api.context.log, 'warn');
+  const who = await api.person();
+  const streams = [
+    await readEvents(api.origin + EVENTS, who.session),
+    await readEvents(api.origin + EVENTS, who.session),
+  ];
+  await sql`truncate open_streams`.execute(api.db);
+  await until('it knows', async () => (await usedBy(who)).used === 2);
+  await sql`alter table open_streams rename to away`.execute(api.db);
+  await streams[0]?.cut();
+  await until('the end could not be told', () => warn.mock.callCount() > 0);
+  await sql`alter table away rename to open_streams`.execute(api.db);
+  await until('it knows', async () => (await usedBy(who)).used === 1);
+  await streams[1]?.cut();
 });
