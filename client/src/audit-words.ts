@@ -18,7 +18,7 @@ export const AUDIT_ACTIONS: readonly string[] = [
     'auth.unlink_identity',
     'auth.unlock',
   ],
-  ...['disk.export', 'disk.import', 'generation.change'],
+  ...['certificate.renew', 'disk.export', 'disk.import', 'generation.change'],
   ...['exec.attach', 'exec.create', 'exec.kill', 'exec.signal'],
   ...['file.create_directory', 'file.delete', 'file.move', 'file.write'],
   ...['host.add', 'host.cordon', 'host.drain', 'host.remove', 'host.rotate', 'host.set', 'host.uncordon'],

@@ -41,7 +41,7 @@ async function twoControlPlanes(t: TestContext) {
   }
   const [address = '', url = ''] = urls;
   const others = [{ url, fingerprint: undefined as never }];
-  const client = new ControlPlaneClient({ address, token: 'x', others });
+  const client = new ControlPlaneClient({ address, token: 'x', known: others });
   t.after(() => client.close());
   return { state, renew: () => client.renewLease({ kept_ms: null }, 500, AbortSignal.timeout(60_000)) };
 }

@@ -66,7 +66,7 @@ export class ControlPlaneClient {
   constructor(
     address: ControlPlaneAddress,
     onNegotiated: (found: Negotiated) => void = () => undefined,
-    onLearned: (others: readonly ControlPlanePlace[]) => void = () => undefined,
+    onLearned: (known: readonly ControlPlanePlace[]) => void = () => undefined,
   ) {
     this.#onNegotiated = onNegotiated;
     const { token } = address;

@@ -8,7 +8,7 @@ const at = (n: number): ControlPlanePlace => ({ url: `https://10.0.0.${n}:7500`,
 const given = { address: at(1).url, token: 'x', fingerprint: FINGERPRINT };
 
 test('a client stays with one control plane until that fails, and goes round', () => {
-  const places = new ControlPlanePlaces({ ...given, others: [at(2), at(3)] }, () => undefined);
+  const places = new ControlPlanePlaces({ ...given, known: [at(2), at(3)] }, () => undefined);
   const [first, used] = [places.current, [places.current.origin]];
   const { left } = first;
   for (let n = 0; n < 3; n++) {
@@ -23,7 +23,7 @@ test('a client stays with one control plane until that fails, and goes round', (
 });
 
 test('calls that fail together leave one place once', () => {
-  const places = new ControlPlanePlaces({ ...given, others: [at(2), at(3)] }, () => undefined);
+  const places = new ControlPlanePlaces({ ...given, known: [at(2), at(3)] }, () => undefined);
   const first = places.current;
   places.leave(first);
   places.leave(first);
@@ -32,7 +32,7 @@ test('calls that fail together leave one place once', () => {
 
 test('the given one stays known, also when others no longer list it; what is learned is reported once', () => {
   const reported: (readonly ControlPlanePlace[])[] = [];
-  const places = new ControlPlanePlaces(given, (others) => void reported.push(others));
+  const places = new ControlPlanePlaces(given, (known) => void reported.push(known));
   places.learn([]);
   places.learn([at(1)]);
   assert.deepEqual([places.count, reported], [1, []]);
@@ -45,12 +45,43 @@ test('the given one stays known, also when others no longer list it; what is lea
   assert.equal(places.count, 3);
   places.learn([at(3)]);
   assert.deepEqual([places.current.origin, used.left.signal.aborted], [at(1).url, true]);
-  assert.deepEqual(reported, [[at(2)], [at(2), at(3)], [at(3)]]);
+  assert.deepEqual(reported, [[at(1), at(2)], [at(2), at(3)], [at(3)]]);
 });
 
-test('the certificate of a known address may change', () => {
-  const places = new ControlPlanePlaces(given, () => undefined);
-  const renewed = { url: at(1).url, fingerprint: FINGERPRINT.replaceAll('AB', 'CD') };
-  places.learn([renewed]);
-  assert.equal(places.count, 2);
+const RENEWED = FINGERPRINT.replaceAll('AB', 'CD');
+const renewed = (n: number): ControlPlanePlace => ({ ...at(n), fingerprint: RENEWED });
+const shown = (places: ControlPlanePlaces) =>
+  Array.from({ length: places.count }, () => {
+    const { origin, fingerprint } = places.current;
+    places.leave(places.current);
+    return [origin, fingerprint];
+  });
+
+test('once the given certificate is listed no longer, it is trusted nowhere, also at the next start', () => {
+  let reported: readonly ControlPlanePlace[] = [];
+  const places = new ControlPlanePlaces(given, (known) => {
+    reported = known;
+  });
+  places.learn([at(1), renewed(1)]);
+  assert.deepEqual(shown(places), [
+    [at(1).url, FINGERPRINT],
+    [at(1).url, RENEWED],
+  ]);
+  places.learn([renewed(1)]);
+  assert.deepEqual(shown(places), [[at(1).url, RENEWED]]);
+  const next = new ControlPlanePlaces({ ...given, known: reported }, () => undefined);
+  assert.deepEqual(shown(next), [[at(1).url, RENEWED]]);
+});
+
+test('behind a balancer the given address must show the certificate that has replaced the given one', () => {
+  const balanced = { ...given, address: 'https://balancer:7500' };
+  const places = new ControlPlanePlaces(balanced, () => undefined);
+  places.learn([at(1), renewed(2), renewed(1)]);
+  assert.deepEqual(shown(places)[0], [balanced.address, FINGERPRINT]);
+  places.learn([renewed(1), renewed(2)]);
+  assert.deepEqual(shown(places), [
+    [balanced.address, RENEWED],
+    [at(1).url, RENEWED],
+    [at(2).url, RENEWED],
+  ]);
 });

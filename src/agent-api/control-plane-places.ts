@@ -1,6 +1,7 @@
 /**
  * The control planes that a client knows, and the one that it uses: it stays with one until that fails, and goes on to the next.
- * The one that it was given, maybe a balancer, is always among them. The others come from answers.
+ * The address that it was given, maybe of a balancer, is always among them. The others come from answers. Once answers list the
+ * certificate that it was given no longer, that one was replaced, and the given address must show the new one.
  */
 import { Agent } from 'undici';
 import { CONTROL_PLANES_MAX, type ControlPlanePlace } from './peer-types.ts';
@@ -13,8 +14,8 @@ export interface ControlPlaneAddress {
   readonly token: string | (() => string);
   /** Of the certificate that the control plane must show (`X509Certificate.fingerprint256`). */
   readonly fingerprint?: string;
-  /** Others, as {@link ControlPlanePlaces.learn} has reported them. */
-  readonly others?: readonly ControlPlanePlace[];
+  /** As {@link ControlPlanePlaces.learn} has reported them. */
+  readonly known?: readonly ControlPlanePlace[];
 }
 
 export interface Place {
@@ -49,22 +50,28 @@ function placeAt(address: string, fingerprint: string | undefined): Place {
   };
 }
 
+/** The pinned certificate, or the one that has replaced it. Undefined: none is pinned. */
+function stillShown(pinned: string | undefined, known: readonly ControlPlanePlace[]): string | undefined {
+  if (pinned === undefined || known.some(({ fingerprint }) => fingerprint === pinned)) return pinned;
+  return known[0]?.fingerprint;
+}
+
 export class ControlPlanePlaces {
-  readonly #given: Place;
-  readonly #onLearned: (others: readonly ControlPlanePlace[]) => void;
+  readonly #onLearned: (known: readonly ControlPlanePlace[]) => void;
+  #given: Place;
   #places: readonly Place[];
   #current: Place;
 
-  /** `onLearned` gets the other control planes at each change, to keep them for the next start. */
+  /** `onLearned` gets what was learned at each change, to keep it for the next start. */
   constructor(
-    { address, fingerprint, others = [] }: ControlPlaneAddress,
-    onLearned: (others: readonly ControlPlanePlace[]) => void,
+    { address, fingerprint, known = [] }: ControlPlaneAddress,
+    onLearned: (known: readonly ControlPlanePlace[]) => void,
   ) {
     this.#given = placeAt(address, fingerprint);
     this.#places = [this.#given];
     this.#current = this.#given;
     this.#onLearned = () => undefined;
-    this.learn(others);
+    this.learn(known);
     this.#onLearned = onLearned;
   }
 
@@ -99,18 +106,18 @@ export class ControlPlanePlaces {
   /** These live. An empty list says nothing: a lone control plane is none that others reach. */
   learn(listed: readonly ControlPlanePlace[]): void {
     if (listed.length === 0) return;
-    const others = listed
-      .slice(0, CONTROL_PLANES_MAX)
-      .filter(
-        ({ url, fingerprint }) => url !== this.#given.origin || fingerprint !== this.#given.fingerprint,
-      );
+    const known = listed.slice(0, CONTROL_PLANES_MAX);
     const before = this.#places;
-    const kept = (url: string, fingerprint: string) =>
-      before.find((each) => each.origin === url && each.fingerprint === fingerprint);
-    const places = [
-      this.#given,
-      ...others.map(({ url, fingerprint }) => kept(url, fingerprint) ?? placeAt(url, fingerprint)),
-    ];
+    const at = (url: string, fingerprint: string | undefined) =>
+      before.find((each) => each.origin === url && each.fingerprint === fingerprint) ??
+      placeAt(url, fingerprint);
+    const { origin } = this.#given;
+    const given = at(origin, stillShown(this.#given.fingerprint, known));
+    const others = known.filter(
+      ({ url, fingerprint }) => url !== origin || fingerprint !== given.fingerprint,
+    );
+    const places = [given, ...others.map(({ url, fingerprint }) => at(url, fingerprint))];
+    this.#given = given;
     if (places.length === before.length && places.every((each) => before.includes(each))) return;
     this.#places = places;
     const gone = before.filter((each) => !places.includes(each));
@@ -120,7 +127,7 @@ export class ControlPlanePlaces {
       // Streams end with the VMs or callers that they serve.
       for (const agent of [place.agent, place.lease, place.streams]) void agent.close();
     }
-    this.#onLearned(others);
+    this.#onLearned(known);
   }
 
   async close(): Promise<void> {

@@ -1,6 +1,7 @@
 /** Every command, in the order of the help. */
 import type { Command } from './command.ts';
 import { ACCOUNT_COMMANDS } from './commands/account-commands.ts';
+import { CERTIFICATE } from './commands/certificate-command.ts';
 import { COMPLETION } from './commands/completion.ts';
 import { CONSOLE } from './commands/console-command.ts';
 import { COPY } from './commands/copy-command.ts';
@@ -65,7 +66,13 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Diagnostics', commands: [DOCTOR, ...OPERATOR_COMMANDS, COMPLETION] },
   {
     title: 'On the server',
-    commands: [...SERVER_COMMANDS, ...IMAGE_SERVER_COMMANDS, ...SECRET_KEY_COMMANDS, ...DATA_COMMANDS],
+    commands: [
+      ...SERVER_COMMANDS,
+      ...IMAGE_SERVER_COMMANDS,
+      ...SECRET_KEY_COMMANDS,
+      CERTIFICATE,
+      ...DATA_COMMANDS,
+    ],
   },
 ];
 

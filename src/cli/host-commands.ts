@@ -2,7 +2,6 @@
 import { composeJoinToken } from '../agent-api/join-token.ts';
 import { refusalOf } from '../agent-api/protocol.ts';
 import { hashToken, JOIN_PREFIX, newToken } from '../auth/tokens.ts';
-import { hostsCertificate } from '../control-planes/hosts-certificate.ts';
 import { transaction } from '../db/pool.ts';
 import { requestRotation, setJoinToken } from '../hosts/credential-store.ts';
 import {
@@ -19,6 +18,7 @@ import {
 import { hostState, isOfFleet } from '../hosts/host-state.ts';
 import { capacityOf } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
+import { pinnedCertificate } from './certificate-commands.ts';
 import { CommandError } from './command-error.ts';
 import { labelsText } from './commands/instance-rows.ts';
 import { drainLines } from './drain-commands.ts';
@@ -101,7 +101,7 @@ export async function addHost(
   const capacity = capacityIn(given);
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
     throw new CommandError(NAME_RULE, { exit_code: EXIT.usage });
-  const cert = await certificateOf(server);
+  const cert = await pinnedCertificate(server);
   const token = newToken(JOIN_PREFIX);
   await transaction(db, async (tx) => {
     // Otherwise the new host would get these VMs, and restart them from their heads without a report of the loss.
@@ -121,17 +121,9 @@ export async function addHost(
   return `${composeJoinToken(token, cert)}\n`;
 }
 
-async function certificateOf({ config, db, root_key }: ServerContext): Promise<string | Buffer> {
-  if (config.hosts_listen === null)
-    throw new CommandError(
-      'BERTH_HOSTS_LISTEN is not set: set it to the address at which hosts reach this machine',
-    );
-  return (await hostsCertificate(db, root_key)).cert;
-}
-
 /** Has the host replace its credential; with `join`, revokes it, and prints a token to join with anew. */
 export async function rotateHost(server: ServerContext, name: string, join: boolean): Promise<string> {
-  const certificate = join ? await certificateOf(server) : null;
+  const certificate = join ? await pinnedCertificate(server) : null;
   return transaction(server.db, async (tx) => {
     const host = await findHost(tx, name);
     if (!host.remote)

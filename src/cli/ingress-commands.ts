@@ -3,12 +3,12 @@ import { composeJoinToken } from '../agent-api/join-token.ts';
 import { refusalOf } from '../agent-api/protocol.ts';
 import { hashToken, INGRESS_PREFIX, newToken } from '../auth/tokens.ts';
 import { readEnv } from '../config/env.ts';
-import { hostsCertificate } from '../control-planes/hosts-certificate.ts';
 import { transaction } from '../db/pool.ts';
 import { deleteIngress, insertIngress, listIngresses } from '../hosts/ingress-store.ts';
 import { checkIngressJoin } from '../launch/join.ts';
 import { configOrRefuse } from '../launch/start.ts';
 import { rfc3339 } from '../lib/clock.ts';
+import { pinnedCertificate } from './certificate-commands.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { timeCell } from './format.ts';
@@ -23,14 +23,10 @@ export function checkIngress(): Promise<void> {
 
 /** Prints the token of a new ingress, once. */
 export async function addIngress(server: ServerContext, name: string): Promise<string> {
-  const { db, config } = server;
+  const { db } = server;
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
     throw new CommandError(NAME_RULE, { exit_code: EXIT.usage });
-  if (config.hosts_listen === null)
-    throw new CommandError(
-      'BERTH_HOSTS_LISTEN is not set: set it to the address at which other machines reach this one',
-    );
-  const { cert } = await hostsCertificate(db, server.root_key);
+  const certificate = await pinnedCertificate(server);
   const token = newToken(INGRESS_PREFIX);
   await transaction(db, async (tx) => {
     const id = await insertIngress(tx, name, hashToken(token));
@@ -41,7 +37,7 @@ export async function addIngress(server: ServerContext, name: string): Promise<s
       });
     await noteOperator(tx, server, 'ingress.add', id, { name });
   });
-  return `${composeJoinToken(token, cert)}\n`;
+  return `${composeJoinToken(token, certificate)}\n`;
 }
 
 export async function showIngresses(

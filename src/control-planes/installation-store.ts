@@ -1,3 +1,4 @@
+import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 
 /** The root key, each time sealed with another secret key. */
@@ -11,7 +12,10 @@ export interface RootKeyCopies {
 export async function insertRootKey(tx: Tx, root_key: Buffer): Promise<void> {
   await tx
     .insertInto('installation')
-    .values({ root_key, new_root_key: null, hosts_certificate: null, hosts_key: null })
+    .values({
+      ...{ root_key, new_root_key: null, hosts_certificate: null, hosts_key: null },
+      ...{ next_certificate: null, next_key: null, next_told_at: null },
+    })
     .onConflict((conflict) => conflict.column('only_one').doNothing())
     .execute();
 }
@@ -38,17 +42,43 @@ export interface KeptCertificate {
   readonly sealed_key: Buffer;
 }
 
-export async function findHostsCertificate(tx: Tx): Promise<KeptCertificate | null> {
+export interface NextCertificate extends KeptCertificate {
+  readonly is_told: boolean;
+  /** Every host and ingress that is connected has learned of it. */
+  readonly is_known: boolean;
+}
+
+export interface KeptCertificates {
+  /** Null: no control plane has listened to hosts yet. */
+  readonly present: KeptCertificate | null;
+  /** What replaces it. Null: it is not being replaced. */
+  readonly next: NextCertificate | null;
+}
+
+/** Hosts and ingresses report every few seconds, and learn of a new certificate then. */
+const KNOWN_AFTER_SECONDS = 60;
+
+export async function findCertificates(tx: Tx): Promise<KeptCertificates> {
   const row = await tx
     .selectFrom('installation')
-    .select(['hosts_certificate', 'hosts_key'])
+    .select(['hosts_certificate', 'hosts_key', 'next_certificate', 'next_key', 'next_told_at'])
+    .select(
+      sql<boolean>`coalesce(next_told_at < now() - make_interval(secs => ${KNOWN_AFTER_SECONDS}), false)`.as(
+        'is_known',
+      ),
+    )
     .executeTakeFirst();
-  if (!row?.hosts_certificate || !row.hosts_key) return null;
-  return { certificate: row.hosts_certificate, sealed_key: row.hosts_key };
+  const kept = (certificate: string | null = null, sealed_key: Buffer | null = null) =>
+    certificate === null || sealed_key === null ? null : { certificate, sealed_key };
+  const next = kept(row?.next_certificate, row?.next_key);
+  return {
+    present: kept(row?.hosts_certificate, row?.hosts_key),
+    next: next && { ...next, is_told: row?.next_told_at !== null, is_known: row?.is_known === true },
+  };
 }
 
 /** Of several that are made at the same time, the first stays. */
-export async function keepHostsCertificate(
+export async function keepFirstCertificate(
   tx: Tx,
   { certificate, sealed_key }: KeptCertificate,
 ): Promise<void> {
@@ -56,5 +86,41 @@ export async function keepHostsCertificate(
     .updateTable('installation')
     .set({ hosts_certificate: certificate, hosts_key: sealed_key })
     .where('hosts_certificate', 'is', null)
+    .execute();
+}
+
+/** False: another one is to replace the present one already. */
+export async function keepNextCertificate(
+  tx: Tx,
+  { certificate, sealed_key }: KeptCertificate,
+): Promise<boolean> {
+  const { numUpdatedRows } = await tx
+    .updateTable('installation')
+    .set({ next_certificate: certificate, next_key: sealed_key })
+    .where('hosts_certificate', 'is not', null)
+    .where('next_certificate', 'is', null)
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+/** The next certificate is the only one from now on. */
+export async function replaceCertificate(tx: Tx, next: string): Promise<void> {
+  await tx
+    .updateTable('installation')
+    .set((eb) => ({
+      ...{ hosts_certificate: eb.ref('next_certificate'), hosts_key: eb.ref('next_key') },
+      ...{ next_certificate: null, next_key: null, next_told_at: null },
+    }))
+    .where('next_certificate', '=', next)
+    .execute();
+}
+
+/** Control planes tell hosts of it from now on. */
+export async function noteCertificateTold(tx: Tx, next: string): Promise<void> {
+  await tx
+    .updateTable('installation')
+    .set({ next_told_at: sql`now()` })
+    .where('next_certificate', '=', next)
+    .where('next_told_at', 'is', null)
     .execute();
 }

@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto';
 import type { Db } from '../db/pool.ts';
 import { pause } from '../lib/backoff.ts';
 import type { Log } from '../lib/log.ts';
+import { followReplacement } from './hosts-certificate.ts';
 import { type ControlPlane, deleteControlPlane, deleteEnded, listLive, noteAlive } from './store.ts';
 
 const BEAT_MS = 5_000;
@@ -17,6 +18,7 @@ export class Membership {
   readonly #log: Log;
   readonly #self: ControlPlane | null;
   #live: readonly ControlPlane[] = [];
+  #next_fingerprint: string | null = null;
 
   /** `place` is null if nobody reaches it. */
   constructor(place: Omit<ControlPlane, 'id'> | null, { db, log }: { readonly db: Db; readonly log: Log }) {
@@ -28,6 +30,11 @@ export class Membership {
   /** All that live, as of some seconds ago. */
   get live(): readonly ControlPlane[] {
     return this.#live;
+  }
+
+  /** Of the certificate that replaces the one that hosts pin; null: it is not being replaced. */
+  get next_fingerprint(): string | null {
+    return this.#next_fingerprint;
   }
 
   /** The others that could take calls from here. */
@@ -58,5 +65,6 @@ export class Membership {
     await noteAlive(this.#db, this.#self);
     await deleteEnded(this.#db, this.#self);
     this.#live = await listLive(this.#db);
+    this.#next_fingerprint = await followReplacement(this.#db, this.#live);
   }
 }

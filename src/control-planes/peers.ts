@@ -47,9 +47,13 @@ export class Peers implements OtherControlPlanes {
     return this.#options.membership.id;
   }
 
-  /** The live control planes, for hosts and ingresses. */
+  /** The live control planes, for hosts and ingresses; those that are to show another certificate also with that one. */
   get places(): readonly ControlPlanePlace[] {
-    return this.#options.membership.live.map(({ url, fingerprint }) => ({ url, fingerprint }));
+    const { live, next_fingerprint } = this.#options.membership;
+    const now = live.map(({ url, fingerprint }) => ({ url, fingerprint }));
+    if (next_fingerprint === null) return now;
+    const still = now.filter(({ fingerprint }) => fingerprint !== next_fingerprint);
+    return [...now, ...still.map(({ url }) => ({ url, fingerprint: next_fingerprint }))];
   }
 
   /** Whether a request comes from another control plane. */

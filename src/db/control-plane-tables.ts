@@ -9,6 +9,9 @@ export interface ControlPlaneTables {
     new_root_key: Buffer | null;
     hosts_certificate: string | null;
     hosts_key: Buffer | null;
+    next_certificate: string | null;
+    next_key: Buffer | null;
+    next_told_at: Date | null;
   };
   control_planes: {
     id: string;

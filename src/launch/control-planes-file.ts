@@ -1,6 +1,6 @@
 /** The control planes that a host or an ingress of a fleet knows, kept for its next start: the one that it was given may be down then. */
 import { readFile, rename, writeFile } from 'node:fs/promises';
-import { Type } from 'typebox';
+import { type Static, Type } from 'typebox';
 import { fits } from '../agent-api/check.ts';
 import { CONTROL_PLANES_MAX, ControlPlanePlace } from '../agent-api/peer-types.ts';
 import type { Paths } from '../config/paths.ts';
@@ -8,13 +8,22 @@ import type { Log } from '../lib/log.ts';
 
 type File = Pick<Paths, 'control_planes'>;
 
-const Kept = Type.Array(ControlPlanePlace, { maxItems: CONTROL_PLANES_MAX });
+/** `given`: the fingerprint in the token with which the list was learned. */
+const Kept = Type.Object({
+  given: Type.String(),
+  known: Type.Array(ControlPlanePlace, { maxItems: CONTROL_PLANES_MAX }),
+});
 
-/** Empty when nothing readable is kept: the given one tells them again. */
-export async function readControlPlanes({ control_planes }: File): Promise<readonly ControlPlanePlace[]> {
+/** Empty when nothing readable is kept, or for a token with another fingerprint: the given one tells them again. */
+export async function readControlPlanes(
+  { control_planes }: File,
+  given: string,
+): Promise<readonly ControlPlanePlace[]> {
   try {
-    const kept: unknown = JSON.parse(await readFile(control_planes, 'utf8'));
-    return fits(Kept, kept) ? (kept as ControlPlanePlace[]) : [];
+    const read: unknown = JSON.parse(await readFile(control_planes, 'utf8'));
+    if (!fits(Kept, read)) return [];
+    const kept = read as Static<typeof Kept>;
+    return kept.given === given ? kept.known : [];
   } catch {
     return [];
   }
@@ -23,11 +32,12 @@ export async function readControlPlanes({ control_planes }: File): Promise<reado
 /** Keeps each list that it gets, one after the other. */
 export function keepControlPlanes(
   { control_planes }: File,
+  given: string,
   log: Log,
 ): (known: readonly ControlPlanePlace[]) => void {
   let last = Promise.resolve();
   const write = async (known: readonly ControlPlanePlace[]) => {
-    await writeFile(`${control_planes}.new`, `${JSON.stringify(known)}\n`, { mode: 0o600 });
+    await writeFile(`${control_planes}.new`, `${JSON.stringify({ given, known })}\n`, { mode: 0o600 });
     await rename(`${control_planes}.new`, control_planes);
   };
   return (known) => {

@@ -1,7 +1,6 @@
 /** The process `agent`: runs this host's VMs. */
 import { join } from 'node:path';
 import { ControlPlaneClient } from '../agent-api/client.ts';
-import type { ControlPlaneAddress } from '../agent-api/control-plane-places.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
@@ -168,12 +167,13 @@ function cgroupsOf({ join: joined, data_dir }: Config): CgroupMounts | null {
 async function connect(config: Config, log: Log, signal: AbortSignal) {
   const { join: joined, secret_key, data_dir } = config;
   const paths = pathsIn(data_dir);
-  const keep = keepControlPlanes(paths, log);
-  const clientOf = (to: ControlPlaneAddress) => new ControlPlaneClient(to, logNegotiated(log), keep);
   if (joined === null) {
     const { host_token: token } = await readSecrets(paths, secret_key);
     return {
-      client: clientOf({ address: `unix:${paths.agent_api_socket}`, token }),
+      client: new ControlPlaneClient(
+        { address: `unix:${paths.agent_api_socket}`, token },
+        logNegotiated(log),
+      ),
       rotateCredential: async () => undefined,
     };
   }
@@ -182,8 +182,12 @@ async function connect(config: Config, log: Log, signal: AbortSignal) {
   const credential = await HostCredential.open({ path, join_path, control_plane, log, signal });
   const { fingerprint } = credential;
   const token = () => credential.token;
-  const others = await readControlPlanes(paths);
-  const client = clientOf({ address: control_plane, token, fingerprint, others });
+  const known = await readControlPlanes(paths, fingerprint);
+  const client = new ControlPlaneClient(
+    { address: control_plane, token, fingerprint, known },
+    logNegotiated(log),
+    keepControlPlanes(paths, fingerprint, log),
+  );
   return { client, rotateCredential: () => credential.rotate(client) };
 }
 

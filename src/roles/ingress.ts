@@ -1,7 +1,6 @@
 /** The process `ingress`: every instance's SSH port and HTTP ports. */
 import { mkdir } from 'node:fs/promises';
 import { ControlPlaneClient } from '../agent-api/client.ts';
-import type { ControlPlaneAddress } from '../agent-api/control-plane-places.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { httpEndpoint } from '../config/http-url.ts';
@@ -24,8 +23,7 @@ export interface IngressOptions {
 
 export async function runIngress({ config, log, signal }: IngressOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
-  const address = await controlPlaneOf(config, paths);
-  const client = new ControlPlaneClient(address, logNegotiated(log), keepControlPlanes(paths, log));
+  const client = await clientOf(config, paths, log);
   const { listen, tls, domain, url } = config.http;
   const endpoint = httpEndpoint({ domain, listen_port: listen.port, tls: tls !== null, url });
   const http = new HttpIngress({
@@ -38,16 +36,22 @@ export async function runIngress({ config, log, signal }: IngressOptions): Promi
   await client.close();
 }
 
-/** The control planes' addresses, and this ingress's token. */
-async function controlPlaneOf({ ingress_join }: Config, paths: Paths): Promise<ControlPlaneAddress> {
-  if (ingress_join !== null) {
-    const { control_plane, token_path } = ingress_join;
-    // Where no folder can be made, the list is not kept.
-    await mkdir(paths.run, { recursive: true, mode: 0o700 }).catch(() => undefined);
-    const others = await readControlPlanes(paths);
-    return { address: control_plane, ...(await readIngressToken(token_path)), others };
+/** Knows the control planes, and has this ingress's token. */
+async function clientOf({ ingress_join }: Config, paths: Paths, log: Log): Promise<ControlPlaneClient> {
+  if (ingress_join === null) {
+    const token = await readIngressSecret(paths);
+    return new ControlPlaneClient({ address: `unix:${paths.agent_api_socket}`, token }, logNegotiated(log));
   }
-  return { address: `unix:${paths.agent_api_socket}`, token: await readIngressSecret(paths) };
+  const { control_plane, token_path } = ingress_join;
+  const { token, fingerprint } = await readIngressToken(token_path);
+  // Where no folder can be made, the list is not kept.
+  await mkdir(paths.run, { recursive: true, mode: 0o700 }).catch(() => undefined);
+  const known = await readControlPlanes(paths, fingerprint);
+  return new ControlPlaneClient(
+    { address: control_plane, token, fingerprint, known },
+    logNegotiated(log),
+    keepControlPlanes(paths, fingerprint, log),
+  );
 }
 
 function httpLimits(log: Log): HttpLimits {

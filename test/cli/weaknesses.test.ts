@@ -11,7 +11,8 @@ import { hashToken } from '../../src/auth/tokens.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { weakSettings } from '../../src/config/weak-settings.ts';
-import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
+import { hostsCertificate, renewCertificate } from '../../src/control-planes/hosts-certificate.ts';
+import { findCertificates, replaceCertificate } from '../../src/control-planes/installation-store.ts';
 import { addSecretKey, forgetSecretKey } from '../../src/control-planes/root-key.ts';
 import { transaction } from '../../src/db/pool.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
@@ -122,6 +123,19 @@ describe('on its machine', () => {
       /^! {3}secret key +two open the database: .*\n +next: berth secret-key forget-old/m,
     );
     await transaction(api.db, (tx) => forgetSecretKey(tx, api.secret_key, 'new'));
+    assert.deepEqual(await checks(), ['weaknesses']);
+  });
+
+  test('a certificate that is being replaced is one', async () => {
+    const { checks, cli } = await serverWith(SOUND);
+    await hostsCertificate(api.db, api.context.root_key);
+    assert.ok(await renewCertificate(api.db, api.context.root_key));
+    assert.match(
+      (await cli.run(['doctor'])).out,
+      /^! {3}certificate +that hosts pin: it is being replaced.*\n +next: berth certificate renew/m,
+    );
+    const { next } = await findCertificates(api.db);
+    await replaceCertificate(api.db, next?.certificate ?? '');
     assert.deepEqual(await checks(), ['weaknesses']);
   });
 

@@ -38,7 +38,7 @@ before(async () => {
   const token = randomBytes(32).toString('hex');
   id = await upsertHost(api.db, 'b', hashToken(token));
   const others = [{ url: ways[1].endpoint, fingerprint: undefined as never }];
-  client = new ControlPlaneClient({ address: ways[0].endpoint, token, others });
+  client = new ControlPlaneClient({ address: ways[0].endpoint, token, known: others });
   await client.heartbeat({ facts: FACTS, disks: [] });
   const fence = () => startFencer(paths, 'info');
   lease = new HostLease({ client, paths, log: createLog('test', 'silent'), startFencer: fence });

@@ -158,6 +158,7 @@ test('commands for users speak HTTP through the client only; only commands on th
       'ingress-commands',
       'database-commands',
       'secret-key-commands',
+      'certificate-commands',
       'server-context',
     ],
     ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands', 'qemu-img'],

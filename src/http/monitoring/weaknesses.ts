@@ -1,7 +1,7 @@
 /** Weaknesses of the installation, for `berth doctor` on the server and for the operator: from settings, database and files. */
 import type { Weakness } from '../../agent-api/weaknesses.ts';
 import type { OidcProvider } from '../../auth/oidc/provider.ts';
-import { findRootKeyCopies } from '../../control-planes/installation-store.ts';
+import { findCertificates, findRootKeyCopies } from '../../control-planes/installation-store.ts';
 import type { Db } from '../../db/pool.ts';
 import { listHostFacts } from '../../hosts/store.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -39,6 +39,7 @@ export async function findWeaknesses(context: {
     ...(await weakQuotas(db, quotas)),
     ...(await weakHosts(db)),
     ...(await weakKeys(db)),
+    ...(await weakCertificates(db)),
     ...weakFiles(),
   ];
 }
@@ -104,4 +105,11 @@ async function weakKeys(db: Db): Promise<Weakness[]> {
   return [
     { check: 'secret key', found, next: 'berth secret-key forget-old, with the new one in the settings' },
   ];
+}
+
+async function weakCertificates(db: Db): Promise<Weakness[]> {
+  const { next } = await findCertificates(db);
+  if (next === null) return [];
+  const found = 'that hosts pin: it is being replaced, and a control plane still shows the old one';
+  return [{ check: 'certificate', found, next: 'berth certificate renew says which, and what to do' }];
 }
