@@ -70,7 +70,7 @@ export class Installation {
         BERTH_ADMIN_PASSWORD: ADMIN.password,
         BERTH_ACCEL: options.accel,
         // A benchmark exceeds the rate limit of a principal.
-        BERTH_RATE_LIMITS: 'off',
+        BERTH_RATE_LIMITS: 'principal=1000000,address=1000000',
         ...options.settings,
       },
       stdio: ['ignore', 'pipe', log_fd],
@@ -98,6 +98,12 @@ export class Installation {
 
   get accel(): Accelerator {
     return this.accelerator.startsWith('kvm') ? 'kvm' : 'tcg';
+  }
+
+  /** Of the embedded PostgreSQL's first process. */
+  get postgres_pid(): number {
+    const pid_file = join(this.data_dir, 'postgres', 'cluster', 'postmaster.pid');
+    return Number(readFileSync(pid_file, 'utf8').split('\n')[0]);
   }
 
   /** The pid of the role's process. @throws when it does not run */

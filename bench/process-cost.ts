@@ -14,8 +14,13 @@ export function cpuSeconds(pid: number): number {
 export function familySeconds(pid: number): number {
   const fields = statFields(pid);
   const ended_s = (Number(fields[13]) + Number(fields[14])) / TICKS_PER_S;
-  const children = readdirSync('/proc').filter((name) => /^\d+$/.test(name) && isChild(name, pid));
-  return children.reduce((sum, child) => sum + cpuSeconds(Number(child)), cpuSeconds(pid) + ended_s);
+  return childrenOf(pid).reduce((sum, child) => sum + cpuSeconds(child), cpuSeconds(pid) + ended_s);
+}
+
+function childrenOf(pid: number): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name) && isChild(name, pid))
+    .map(Number);
 }
 
 function isChild(name: string, parent: number): boolean {
@@ -35,4 +40,19 @@ function statFields(pid: number): readonly string[] {
 export function residentMib(pid: number): number {
   const [, kib] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'latin1')) ?? [];
   return Number(kib) / 1024;
+}
+
+/** Memory of a process and its children; what they share counts once. */
+export function familyMib(pid: number): number {
+  return [pid, ...childrenOf(pid)].reduce((sum, each) => sum + proportionalMib(each), 0);
+}
+
+/** Shared pages divided by the processes that share them; 0 if the process has ended. */
+function proportionalMib(pid: number): number {
+  try {
+    const [, kib] = /^Pss:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'latin1')) ?? [];
+    return Number(kib ?? 0) / 1024;
+  } catch {
+    return 0;
+  }
 }

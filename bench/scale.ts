@@ -10,7 +10,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -28,7 +27,7 @@ import { createLog, type Log } from '../src/lib/log.ts';
 import { FACTS } from '../test/support/scripted-agent.ts';
 import { type Bench, type HostContext, type Measured, measured, quantile } from './figure.ts';
 import { Installation } from './installation.ts';
-import { cpuSeconds, familySeconds, residentMib } from './process-cost.ts';
+import { cpuSeconds, familyMib, familySeconds, residentMib } from './process-cost.ts';
 import { timeTasks } from './scale-tasks.ts';
 
 const PROJECT_DIR = join(import.meta.dirname, '..');
@@ -65,9 +64,26 @@ const UNITS = {
   idle_control_plane: '% of a core',
   idle_postgresql: '% of a core',
   control_plane_memory: 'MiB',
+  postgresql_memory: 'MiB',
   database: 'MiB',
 } as const;
 type Name = keyof typeof UNITS;
+
+/** % of a core. */
+interface Shares {
+  readonly control_plane: number;
+  readonly postgresql: number;
+}
+
+interface ManyStarts {
+  /** The ms until each answer. */
+  readonly placed: number[];
+  /** The ms until each VM ran. */
+  readonly running: number[];
+  /** Other answers. */
+  readonly refused: number;
+  readonly shares: Shares;
+}
 
 /** What this process measures without the API. */
 interface Probes {
@@ -141,6 +157,7 @@ class Fleet {
       ...{ list_first_page: first, list_deep_page: deep, list_by_label: by_label },
       ...{ heartbeat, tasks, ...idle },
       control_plane_memory: [residentMib(this.installation.pidOf('control-plane'))],
+      postgresql_memory: [familyMib(this.installation.postgres_pid)],
       database: [Number(rows[0]?.bytes) / 2 ** 20],
     };
   }
@@ -183,21 +200,31 @@ class Fleet {
   async #idle(): Promise<Pick<AtSize, 'idle' | 'idle_control_plane' | 'idle_postgresql'>> {
     // What the requests left to do ends before.
     await sleep(10_000, undefined, { signal: this.#context.signal });
-    const control_plane = this.installation.pidOf('control-plane');
-    const before = { control_plane: cpuSeconds(control_plane), postgres: postgresSeconds(this.installation) };
-    await sleep(IDLE_S * 1_000, undefined, { signal: this.#context.signal });
-    const share = (seconds: number) => (100 * seconds) / IDLE_S;
-    const ours = share(cpuSeconds(control_plane) - before.control_plane);
-    const its = share(postgresSeconds(this.installation) - before.postgres);
-    return { idle: [ours + its], idle_control_plane: [ours], idle_postgresql: [its] };
+    const { control_plane, postgresql } = await this.#shares(() =>
+      sleep(IDLE_S * 1_000, undefined, { signal: this.#context.signal }),
+    );
+    return {
+      idle: [control_plane + postgresql],
+      idle_control_plane: [control_plane],
+      idle_postgresql: [postgresql],
+    };
   }
 
-  /** Starts instances at a steady rate. Returns the ms until each answer, and until each VM ran; `refused` counts other answers. */
-  async startMany(): Promise<{
-    readonly placed: number[];
-    readonly running: number[];
-    readonly refused: number;
-  }> {
+  /** % of a core that each uses meanwhile. */
+  async #shares(during: () => Promise<unknown>): Promise<Shares> {
+    const spent = () => ({
+      control_plane: cpuSeconds(this.installation.pidOf('control-plane')),
+      postgresql: familySeconds(this.installation.postgres_pid),
+    });
+    const [began, before] = [performance.now(), spent()];
+    await during();
+    const [seconds, after] = [(performance.now() - began) / 1_000, spent()];
+    const share = (name: keyof Shares) => (100 * (after[name] - before[name])) / seconds;
+    return { control_plane: share('control_plane'), postgresql: share('postgresql') };
+  }
+
+  /** Starts instances at a steady rate, and stops each a minute later. */
+  async startMany(): Promise<ManyStarts> {
     const placed: number[] = [];
     const running: number[] = [];
     let refused = 0;
@@ -212,24 +239,26 @@ class Fleet {
       await sleep(RUNS_FOR_MS, undefined, { signal: this.#context.signal });
       await this.#api.stopVm(id);
     };
-    const began = performance.now();
     const all: Promise<void>[] = [];
-    for (let at = 0; at < STARTS_A_MINUTE * STARTS_MINUTES; at++) {
-      const due = began + (at * 60_000) / STARTS_A_MINUTE;
-      const early = due - performance.now();
-      if (early > 0) await sleep(early, undefined, { signal: this.#context.signal });
-      const started = one(this.ids[at % this.ids.length] ?? '');
-      all.push(
-        started.catch((error: unknown) => {
-          refused += 1;
-          this.#context.say(messageOf(error));
-        }),
-      );
-      if (at % STARTS_A_MINUTE === 0) this.#context.say(`starts: minute ${at / STARTS_A_MINUTE + 1}`);
-    }
+    const began = performance.now();
+    const startAll = async () => {
+      for (let at = 0; at < STARTS_A_MINUTE * STARTS_MINUTES; at++) {
+        const early = began + (at * 60_000) / STARTS_A_MINUTE - performance.now();
+        if (early > 0) await sleep(early, undefined, { signal: this.#context.signal });
+        const started = one(this.ids[at % this.ids.length] ?? '');
+        all.push(
+          started.catch((error: unknown) => {
+            refused += 1;
+            this.#context.say(messageOf(error));
+          }),
+        );
+        if (at % STARTS_A_MINUTE === 0) this.#context.say(`starts: minute ${at / STARTS_A_MINUTE + 1}`);
+      }
+    };
+    const shares = await this.#shares(startAll);
     await Promise.all(all);
     streams.abort();
-    return { placed, running, refused };
+    return { placed, running, refused, shares };
   }
 
   async #followEvents(signal: AbortSignal): Promise<void> {
@@ -249,11 +278,6 @@ async function timed(times: number, request: (at: number) => Promise<unknown>): 
     taken.push(performance.now() - began);
   }
   return taken;
-}
-
-function postgresSeconds({ data_dir }: Installation): number {
-  const pid_file = join(data_dir, 'postgres', 'cluster', 'postmaster.pid');
-  return familySeconds(Number(readFileSync(pid_file, 'utf8').split('\n')[0]));
 }
 
 /** Returns the credential of a new host. */
@@ -343,7 +367,13 @@ async function run(context: HostContext): Promise<Measured[]> {
     say(`measuring with ${size} instances`);
     sizes.set(size, await fleet.measure());
   }
-  const { placed, running, refused } = await fleet.startMany();
+  const { placed, running, refused, shares } = await fleet.startMany();
+  const idle = sizes.get(SIZES[2]);
+  const busy = (name: keyof Shares) =>
+    measured({
+      ...{ bench: 'scale', figure: `many_starts_${name}`, unit: '% of a core', values: [shares[name]] },
+      ...{ beside: 'idle', beside_values: idle?.[`idle_${name}`] ?? [], remark: '' },
+    });
   const limit = (figure: string, values: readonly number[], q: number, beside: string, at: number) =>
     measured({
       ...{ bench: 'scale', figure, unit: 'ms', values: [quantile(values, q)] },
@@ -354,6 +384,8 @@ async function run(context: HostContext): Promise<Measured[]> {
     limit('many_starts_to_answer_p50', placed, 0.5, 'the aim for p99', 250),
     limit('many_starts_to_answer_p99', placed, 0.99, 'the aim', 250),
     limit('many_starts_to_running_p99', running, 0.99, 'the aim for the answer', 250),
+    busy('control_plane'),
+    busy('postgresql'),
   ];
 }
 
