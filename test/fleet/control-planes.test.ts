@@ -17,6 +17,7 @@ import { CANNOT_BOOT_GUESTS } from '../support/installation.ts';
 import { RemoteHost } from '../support/remote-host.ts';
 import type { Answer } from '../support/rest-client.ts';
 import type { ScriptedAgent } from '../support/scripted-agent.ts';
+import { SteadyLoad } from '../support/steady-load.ts';
 import { until } from '../support/waiting.ts';
 
 interface Ran {
@@ -142,6 +143,20 @@ describe('two control planes', { timeout: 600_000 }, () => {
     const { status, body } = await exec(c, 'at a new one');
     assert.deepEqual([status, body.stdout], [200, 'ran at a new one']);
     await c.kill();
+  });
+
+  test('when one is killed, its callers repeat a request at most once at the other, and nothing accepted is lost', async () => {
+    const c = await lab.controlPlane();
+    const load = new SteadyLoad(
+      [b, c].map(({ port }) => `http://127.0.0.1:${port}`),
+      b.client.token,
+    );
+    await load.goesOn();
+    await c.kill();
+    await load.goesOn();
+    await load.end();
+    assert.equal(load.most_repeats, 1, load.repeats.join('\n'));
+    await load.requireKept(b.client);
   });
 
   test(

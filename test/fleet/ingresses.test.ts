@@ -4,7 +4,13 @@ import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer, type IncomingMessage, request } from 'node:http';
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  request,
+  type ServerResponse,
+} from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -30,7 +36,7 @@ import { stateOf } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
 const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
-const [NEAR, FAR] = ['127.0.0.1', '127.0.0.2'];
+const [NEAR, FAR, OTHER] = ['127.0.0.1', '127.0.0.2', '127.0.0.3'];
 const log = createLog('test', 'silent');
 
 const first_port = await ownPort();
@@ -51,18 +57,18 @@ before(async () => {
 });
 
 /** Starts the program of the ingress on another machine; it is killed at the end of the test. */
-function startFar(t: TestContext) {
-  const token_path = join(folder, 'token');
-  writeFileSync(token_path, token, { mode: 0o600 });
+function startFar(t: TestContext, address = FAR, its_token = token) {
+  const token_path = join(folder, `token-${address}`);
+  writeFileSync(token_path, its_token, { mode: 0o600 });
   const child = spawn(process.execPath, [MAIN, 'ingress'], {
     env: {
       ...inheritedEnvironment(),
-      BERTH_DATA_DIR: join(folder, 'data'),
+      BERTH_DATA_DIR: join(folder, `data-${address}`),
       BERTH_CONTROL_PLANE: machines.origin,
       BERTH_INGRESS_TOKEN_FILE: token_path,
       BERTH_LOG_LEVEL: 'error',
-      BERTH_SSH_LISTEN: FAR,
-      BERTH_HTTP_LISTEN: `${FAR}:${first_port + 20}`,
+      BERTH_SSH_LISTEN: address,
+      BERTH_HTTP_LISTEN: `${address}:${first_port + 20}`,
     },
     stdio: ['ignore', 'ignore', 'inherit'],
   });
@@ -181,26 +187,32 @@ test('a VM that is in use through one ingress is not stopped as idle, whatever t
   assert.equal(await state(), 'stopping');
 });
 
-test('a request with a token reaches the port of a VM on another machine, one without a token does not', async (t) => {
-  startFar(t);
-  const guest = createServer((request, response) => response.end(`${request.method} ${request.url}`));
+/** An instance whose port 8080 is published, and how to ask for it through an ingress. */
+async function published() {
+  const { id } = await runningInstance();
+  const { body } = await client.post<{ hostname: string }>(`/v1/instances/${id}/ports`, { port: 8080 });
+  const { key } = await makeKey(api.db, owner, 'vm:read');
+  const ask = async (address: string, headers: Record<string, string>) => {
+    const at = { host: address, port: first_port + 20, path: '/some?thing' };
+    const asked = request({ ...at, method: 'POST', headers: { ...headers, host: body.hostname } }).end();
+    const [response] = (await once(asked, 'response')) as [IncomingMessage];
+    return response;
+  };
+  return { ask, allowed: { authorization: `Bearer ${key}` } };
+}
+
+/** A server in the guest, to be closed at the end of the test. Returns its port here. */
+async function guestServer(t: TestContext, serve: RequestListener): Promise<number> {
+  const guest = createServer(serve);
   t.after(() => {
     guest.closeAllConnections();
     guest.close();
   });
-  const guest_port = await listen(guest);
-  const { id } = await runningInstance();
-  const { body } = await client.post<{ hostname: string }>(`/v1/instances/${id}/ports`, { port: 8080 });
-  const { key } = await makeKey(api.db, owner, 'vm:read');
-  const ask = async (headers: Record<string, string>) => {
-    const at = { host: FAR, port: first_port + 20, path: '/some?thing' };
-    const asked = request({ ...at, method: 'POST', headers: { ...headers, host: body.hostname } }).end();
-    const [response] = (await once(asked, 'response')) as [IncomingMessage];
-    return [response.statusCode, await text(response)] as const;
-  };
-  const refused = await until('the ingress listens', () => ask({}).catch(() => undefined));
-  assert.equal(refused[0], 401);
-  const answer = ask({ authorization: `Bearer ${key}` });
+  return listen(guest);
+}
+
+/** The host opens the port and a tunnel to it. */
+async function openPort(guest_port: number): Promise<void> {
   const open = await agent.nextCall('open_port');
   assert.equal(open.call.port, 8080);
   await agent.client.answerCall({ id: open.id, answer: { result: { address: '127.0.0.1:1' } } });
@@ -210,7 +222,46 @@ test('a request with a token reaches the port of a VM on another machine, one wi
     await agent.client.openConsole(tunnel.id),
     connect({ host: '127.0.0.1', port: guest_port, allowHalfOpen: true }),
   );
-  assert.deepEqual(await answer, [200, 'POST /some?thing']);
+}
+
+test('a request with a token reaches the port of a VM on another machine, one without a token does not', async (t) => {
+  startFar(t);
+  const guest_port = await guestServer(t, ({ method, url }, response) => response.end(`${method} ${url}`));
+  const { ask, allowed } = await published();
+  const refused = await until('the ingress listens', () => ask(FAR, {}).catch(() => undefined));
+  assert.equal(refused.statusCode, 401);
+  const answer = ask(FAR, allowed);
+  await openPort(guest_port);
+  const response = await answer;
+  assert.deepEqual([response.statusCode, await text(response)], [200, 'POST /some?thing']);
+});
+
+test('a response that comes through one ingress goes on when another is killed', async (t) => {
+  const answers: ServerResponse[] = [];
+  const guest_port = await guestServer(t, (_, response) => {
+    response.write('begun');
+    answers.push(response);
+  });
+  const { ask, allowed } = await published();
+  const begun = async (address: string) => {
+    await until('the ingress listens', () => ask(address, {}).catch(() => undefined));
+    const answer = ask(address, allowed);
+    await openPort(guest_port);
+    const response = await answer;
+    await once(response, 'data');
+    return response;
+  };
+  const killed = startFar(t);
+  const cut = await begun(FAR);
+  startFar(t, OTHER, await addIngress(machines.server, 'front-2'));
+  const goes_on = await begun(OTHER);
+  const ended = once(cut, 'close');
+  killed.kill('SIGKILL');
+  await ended;
+  assert.equal(cut.complete, false);
+  for (const answer of answers) answer.end(' and ended');
+  assert.equal(await text(goes_on), ' and ended');
+  await removeIngress(machines.server, 'front-2');
 });
 
 describe('the token of an ingress', () => {

@@ -1,8 +1,12 @@
 /**
  * docs/operating/upgrade.md, from an earlier commit of this repository to this one, and back by one version: two control planes and
- * a host with a running VM, under a load of requests. `npm run upgrade-from -- COMMIT` names another commit.
+ * a host with a running VM, and an ingress, under a load of requests. `npm run upgrade-from -- COMMIT` names another commit.
  */
 import assert from 'node:assert/strict';
+import type { ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { isAlive, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
 import { Checkout } from '../support/checkout.ts';
@@ -10,13 +14,16 @@ import { type ControlPlaneProcess, FleetLab } from '../support/fleet-lab.ts';
 import { CANNOT_BOOT_GUESTS } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { RemoteHost } from '../support/remote-host.ts';
-import type { InstanceBody, ReceiptBody, VmBody } from '../support/rest-client.ts';
+import type { InstanceBody, ReceiptBody, SshBody, VmBody } from '../support/rest-client.ts';
+import { sshGreeting } from '../support/sockets.ts';
 import { SteadyLoad } from '../support/steady-load.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
 /** The first commit with everything that a fleet's installation names. */
 const FROM = process.env['BERTH_UPGRADE_FROM'] ?? 'ba0b4aa3';
+/** The ingress's loopback address of its own. */
+const FRONT = '127.0.0.4';
 const SMALL = { memory_mib: 256, disk_gib: 2, auto_flush_seconds: null };
 const COUNTER =
   'nohup sh -c "n=0; while :; do n=\\$((n+1)); echo \\$n > /run/count; sleep 0.2; done" > /dev/null 2>&1 &';
@@ -35,8 +42,11 @@ describe('a fleet is upgraded while it works', {
   let settings: readonly Record<string, string>[];
   const planes: ControlPlaneProcess[] = [];
   let host: RemoteHost;
+  let front: ChildProcess;
+  let front_settings: Readonly<Record<string, string>>;
   let load: SteadyLoad;
   let vm_path = '';
+  let ssh_port = 0;
   let qemu: ProcessIdentity;
   let counted = 0;
 
@@ -48,6 +58,20 @@ describe('a fleet is upgraded while it works', {
     await planes[index]?.kill('SIGTERM');
     await run(index, checkout);
   };
+  const startFront = (checkout: Checkout) => {
+    lab.main = checkout.main;
+    front = lab.run(front_settings, 'ingress').child;
+  };
+  const restartFront = async (checkout: Checkout) => {
+    const gone = once(front, 'exit');
+    front.kill('SIGTERM');
+    await gone;
+    startFront(checkout);
+  };
+  const leadsToGuest = () =>
+    untilWorks('the ingress leads to the guest', async () =>
+      assert.match(await sshGreeting(FRONT, ssh_port), /^SSH-2\.0-OpenSSH/),
+    );
   /** A command in the guest, by this control plane. */
   const guest = (index: 0 | 1, command: string) =>
     untilWorks(`a command in the guest by control plane ${index}`, async () => {
@@ -96,6 +120,19 @@ describe('a fleet is upgraded while it works', {
     const token = await old.berth(settings[0] ?? {}, 'host', 'add', 'rack-1', '--cpus', '2', '--memory', '4');
     const reached = `https://127.0.0.1:${planes[0]?.hosts_port}`;
     host = await RemoteHost.start(reached, token, { BERTH_ACCEL: 'tcg' }, old.main);
+    const front_token = join(lab.folder, 'front-token');
+    writeFileSync(front_token, await old.berth(settings[0] ?? {}, 'ingress', 'add', 'front'), {
+      mode: 0o600,
+    });
+    front_settings = {
+      PATH: process.env['PATH'] ?? '',
+      BERTH_DATA_DIR: join(lab.folder, 'front'),
+      BERTH_CONTROL_PLANE: reached,
+      BERTH_INGRESS_TOKEN_FILE: front_token,
+      BERTH_SSH_LISTEN: FRONT,
+      BERTH_HTTP_LISTEN: `${FRONT}:${await ownPort()}`,
+    };
+    startFront(old);
     const { client } = planes[0] ?? assert.fail('it runs');
     await client.takeKey();
     const made = { ...SMALL, name: 'survivor' };
@@ -110,6 +147,8 @@ describe('a fleet is upgraded while it works', {
     await guest(0, COUNTER);
     await until('it counts', async () => Number(await guest(1, 'cat /run/count')) > 0);
     qemu = host.qemu(id);
+    ssh_port = (await client.expect<SshBody>(200, 'GET', `/v1/instances/${id}/ssh`)).port;
+    await leadsToGuest();
     load = new SteadyLoad(
       planes.map(({ port }) => `http://127.0.0.1:${port}`),
       client.token,
@@ -137,6 +176,13 @@ describe('a fleet is upgraded while it works', {
     await upgrade(1, present);
     await load.goesOn();
     await runsOn();
+    await leadsToGuest();
+  });
+
+  test('3. the ingress: it serves again', async () => {
+    await restartFront(present);
+    await leadsToGuest();
+    await load.goesOn();
   });
 
   test('4. the host: its VM keeps running, and the new agent adopts it', async (t) => {
@@ -150,32 +196,22 @@ describe('a fleet is upgraded while it works', {
     await load.goesOn();
   });
 
-  test('back by one version: hosts, then control planes', async () => {
+  test('back by one version: hosts, the ingress, then control planes', async () => {
     await host.restart(old.main);
     await runsOn();
     await flushes();
+    await restartFront(old);
+    await leadsToGuest();
     await upgrade(0, old);
     await upgrade(1, old);
     await load.goesOn();
     await runsOn();
+    await leadsToGuest();
   });
 
   test('no accepted request was lost', async (t) => {
     await load.end();
-    const { client } = planes[1] ?? assert.fail('it runs');
-    const there = new Set<string>();
-    for (let cursor: string | null = null; ; ) {
-      const query: string = `?limit=200${cursor === null ? '' : `&cursor=${encodeURIComponent(cursor)}`}`;
-      const list = await client.expect<{ data: InstanceBody[]; next_cursor: string | null }>(
-        ...([200, 'GET', `/v1/instances${query}`] as const),
-      );
-      for (const { id, deleting } of list.data) if (!deleting) there.add(id);
-      cursor = list.next_cursor;
-      if (cursor === null) break;
-    }
-    const missing = [...load.created].filter((id) => !there.has(id));
-    const undead = [...load.deleted].filter((id) => there.has(id));
-    assert.deepEqual([missing, undead], [[], []]);
+    await load.requireKept(planes[1]?.client ?? assert.fail('it runs'));
     t.diagnostic(`${load.accepted} requests were accepted, ${load.repeats.length} attempts were repeated`);
     t.diagnostic([...new Set(load.repeats)].join('\n'));
   });

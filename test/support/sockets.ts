@@ -41,3 +41,16 @@ export async function readAll(socket: Socket): Promise<Buffer> {
   await Promise.race([once(socket, 'end'), once(socket, 'close')]);
   return Buffer.concat(parts);
 }
+
+/** What an sshd says first, through an ingress. */
+export async function sshGreeting(host: string, port: number): Promise<string> {
+  const socket = connect({ host, port });
+  try {
+    // The ingress takes part of a client's words before it waits.
+    socket.write('SSH-2.0-test\r\n');
+    const [first] = (await once(socket, 'data', { signal: AbortSignal.timeout(10_000) })) as [Buffer];
+    return String(first);
+  } finally {
+    socket.destroy();
+  }
+}

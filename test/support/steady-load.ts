@@ -5,6 +5,7 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { InstanceBody, RestClient } from './rest-client.ts';
 import { until } from './waiting.ts';
 
 const PAUSE_MS = 100;
@@ -17,8 +18,10 @@ export class SteadyLoad {
   /** Ids of instances whose creation was acknowledged, and whose deletion was not. */
   readonly created = new Set<string>();
   readonly deleted = new Set<string>();
-  /** How often a request was repeated. */
+  /** Why requests were repeated. */
   readonly repeats: string[] = [];
+  /** Of one request. */
+  most_repeats = 0;
   accepted = 0;
   readonly #origins: readonly string[];
   readonly #token: string;
@@ -52,6 +55,23 @@ export class SteadyLoad {
     this.#check();
   }
 
+  /** @throws if an instance that was made is not there, or one that was deleted is; reads them at `client` */
+  async requireKept(client: RestClient): Promise<void> {
+    const there = new Set<string>();
+    for (let cursor: string | null = null; ; ) {
+      const query: string = `?limit=200${cursor === null ? '' : `&cursor=${encodeURIComponent(cursor)}`}`;
+      const list = await client.expect<{ data: InstanceBody[]; next_cursor: string | null }>(
+        ...([200, 'GET', `/v1/instances${query}`] as const),
+      );
+      for (const { id, deleting } of list.data) if (!deleting) there.add(id);
+      cursor = list.next_cursor;
+      if (cursor === null) break;
+    }
+    const missing = [...this.created].filter((id) => !there.has(id));
+    const undead = [...this.deleted].filter((id) => there.has(id));
+    assert.deepEqual([missing, undead], [[], []]);
+  }
+
   /** @throws for an answer that no caller should get */
   #check(): void {
     if (this.#failure !== undefined) throw this.#failure;
@@ -83,8 +103,10 @@ export class SteadyLoad {
       ...(method === 'GET' ? {} : { 'idempotency-key': randomUUID() }),
       ...(body === undefined ? {} : { 'content-type': 'application/json' }),
     };
-    for (;;) {
-      const origin = this.#origins[this.#turn++ % this.#origins.length] ?? '';
+    const first = this.#turn++;
+    for (let repeats = 0; ; repeats++) {
+      const origin = this.#origins[(first + repeats) % this.#origins.length] ?? '';
+      this.most_repeats = Math.max(this.most_repeats, repeats);
       const options = { method, headers, signal: AbortSignal.timeout(ANSWER_MS) };
       const answer = await fetch(origin + path, {
         ...options,

@@ -3,11 +3,10 @@
  * the checker read the history so far. The seed determines the faults and the load's choices; the machine determines the timing.
  */
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { connect } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { InstanceBody, SshBody } from '../../support/rest-client.ts';
 import { seededRandom } from '../../support/seeded-random.ts';
+import { sshGreeting } from '../../support/sockets.ts';
 import { until, untilWorks } from '../../support/waiting.ts';
 import { check, comparisons, replacements } from './checker.ts';
 import { CLOCKS_CAN_JUMP } from './clock.ts';
@@ -166,7 +165,7 @@ export class Rounds {
     for (const [at, instance] of (await this.#allRun('control-1')).entries()) {
       const { ssh } = instance as InstanceBody & { readonly ssh: SshBody };
       const front = FRONTS[(at + this.#done) % FRONTS.length] ?? 'front-1';
-      assert.match(await greeting(addressOf(front), ssh.port), /^SSH-2\.0-/, `${front} at ${ssh.port}`);
+      assert.match(await sshGreeting(addressOf(front), ssh.port), /^SSH-2\.0-/, `${front} at ${ssh.port}`);
     }
   }
 
@@ -204,14 +203,3 @@ export class Rounds {
 }
 
 /** What a server says first to a new connection. */
-async function greeting(host: string, port: number): Promise<string> {
-  const socket = connect({ host, port });
-  try {
-    // The ingress takes part of a client's words before it waits.
-    socket.write('SSH-2.0-test\r\n');
-    const [first] = (await once(socket, 'data', { signal: AbortSignal.timeout(10_000) })) as [Buffer];
-    return String(first);
-  } finally {
-    socket.destroy();
-  }
-}
