@@ -12,9 +12,19 @@ export function cpuSeconds(pid: number): number {
 
 /** CPU time so far of a process and its children, also of those that have ended; but not of theirs. */
 export function familySeconds(pid: number): number {
+  const of_children = childrenOf(pid).reduce((sum, child) => sum + secondsIfAlive(child), 0);
   const fields = statFields(pid);
   const ended_s = (Number(fields[13]) + Number(fields[14])) / TICKS_PER_S;
-  return childrenOf(pid).reduce((sum, child) => sum + cpuSeconds(child), cpuSeconds(pid) + ended_s);
+  return of_children + cpuSeconds(pid) + ended_s;
+}
+
+/** 0 if it has ended: then its parent counts it. */
+function secondsIfAlive(pid: number): number {
+  try {
+    return cpuSeconds(pid);
+  } catch {
+    return 0;
+  }
 }
 
 function childrenOf(pid: number): number[] {
