@@ -108,15 +108,19 @@ export class ControlPlanePlaces {
     if (listed.length === 0) return;
     const known = listed.slice(0, CONTROL_PLANES_MAX);
     const before = this.#places;
-    const at = (url: string, fingerprint: string | undefined) =>
-      before.find((each) => each.origin === url && each.fingerprint === fingerprint) ??
-      placeAt(url, fingerprint);
+    const found = [...before];
+    const at = (url: string, fingerprint: string | undefined) => {
+      const is = (each: Place) => each.origin === url && each.fingerprint === fingerprint;
+      const place = found.find(is) ?? placeAt(url, fingerprint);
+      if (!found.includes(place)) found.push(place);
+      return place;
+    };
     const { origin } = this.#given;
     const given = at(origin, stillShown(this.#given.fingerprint, known));
-    const others = known.filter(
-      ({ url, fingerprint }) => url !== origin || fingerprint !== given.fingerprint,
-    );
-    const places = [given, ...others.map(({ url, fingerprint }) => at(url, fingerprint))];
+    // A balancer leads to control planes with either certificate.
+    const balanced = given.fingerprint === undefined ? [] : known.map((each) => ({ ...each, url: origin }));
+    const others = [...known, ...balanced].map(({ url, fingerprint }) => at(url, fingerprint));
+    const places = [...new Set([given, ...others])];
     this.#given = given;
     if (places.length === before.length && places.every((each) => before.includes(each))) return;
     this.#places = places;

@@ -1,16 +1,19 @@
-/** `berth certificate renew`, on the server; and the certificate that a token names. */
-import { fingerprintOf, hostsCertificate, renewCertificate } from '../control-planes/hosts-certificate.ts';
-import { findCertificates } from '../control-planes/installation-store.ts';
+/** `berth certificate …`, on the server; and the certificate that a token names. */
+import {
+  fingerprintOf,
+  hostsCertificate,
+  renewCertificate,
+  TOLD_SECONDS,
+} from '../control-planes/hosts-certificate.ts';
+import { findCertificates, type KeptCertificates } from '../control-planes/installation-store.ts';
 import { listLive } from '../control-planes/store.ts';
 import { transaction } from '../db/pool.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
+import { table } from './table.ts';
 
-const NEXT =
-  'Next: in a minute, restart the control planes one after the other. When the last one shows the new certificate, the old one is forgotten. Until then no host or ingress can be added.\n';
-
-/** Makes the certificate that replaces the one that hosts pin. Repeated, it says how far that is. */
+/** Makes the certificate that replaces the one that hosts pin. */
 export async function renewHostsCertificate(server: ServerContext): Promise<string> {
   const { db, root_key } = server;
   if ((await findCertificates(db)).present === null)
@@ -28,30 +31,45 @@ export async function renewHostsCertificate(server: ServerContext): Promise<stri
     if (made) await noteOperator(tx, server, 'certificate.renew', 'certificate');
     return made;
   });
-  if (is_made) return `A new certificate is made. Hosts and ingresses learn of it within a minute.\n${NEXT}`;
-  return `A new certificate is made already. ${await progress(server)}\n${NEXT}`;
+  if (!is_made)
+    throw new CommandError('a new certificate is made already', {
+      next: 'berth certificate show',
+      exit_code: EXIT.state,
+    });
+  return 'A new certificate is made. Control planes tell hosts and ingresses of it now.\nNext: in a minute, restart the control planes one after the other. When the last one shows it, the old one is forgotten. See berth certificate show.\n';
 }
 
-async function progress({ db }: ServerContext): Promise<string> {
-  const { next } = await findCertificates(db);
-  const fingerprint = next && fingerprintOf(next.certificate);
+/** Which control plane shows which certificate, and what is left of a replacement. */
+export async function showHostsCertificate({ db }: ServerContext): Promise<string> {
+  const kept = await findCertificates(db);
   const live = await listLive(db);
-  const old = live.filter((each) => each.fingerprint !== fingerprint).map(({ url }) => url);
-  return old.length === 0
-    ? 'No control plane that runs shows the old one.'
-    : `These control planes show the old one: ${old.join(', ')}.`;
+  if (live.length === 0) return `No control plane runs that hosts know.\n`;
+  const rows = live.map(({ url, fingerprint }) => [url, nameOf(kept, fingerprint)]);
+  return `${progressOf(kept)}\n${table(['CONTROL PLANE', 'SHOWS'], rows)}`;
 }
 
-/** PEM; what a new host or ingress pins. @throws CommandError while it is being replaced */
+function nameOf({ present, next }: KeptCertificates, fingerprint: string): string {
+  const is = (each: { readonly certificate: string } | null) =>
+    each !== null && fingerprintOf(each.certificate) === fingerprint;
+  if (is(next)) return 'the new certificate';
+  if (!is(present)) return 'a replaced certificate: restart it';
+  return next === null ? 'the certificate' : 'the old certificate';
+}
+
+function progressOf({ next }: KeptCertificates): string {
+  if (next === null) return 'The certificate that hosts and ingresses know is not being replaced.';
+  const left = Math.ceil(TOLD_SECONDS - next.told_seconds);
+  return left > 0
+    ? `A new certificate is made. Hosts and ingresses are told of it for another ${left} s; control planes that start before that show the old one.`
+    : 'A new certificate is made. Restart the control planes that show the old one, one after the other.';
+}
+
+/** PEM; what a new host or ingress pins: while there is a new one, that. */
 export async function pinnedCertificate({ config, db, root_key }: ServerContext): Promise<string> {
   if (config.hosts_listen === null)
     throw new CommandError(
       'BERTH_HOSTS_LISTEN is not set: set it to the address at which other machines reach this one',
     );
-  if ((await findCertificates(db)).next !== null)
-    throw new CommandError('the certificate that hosts and ingresses pin is being replaced', {
-      next: 'berth certificate renew says what is left to do',
-      exit_code: EXIT.state,
-    });
-  return (await hostsCertificate(db, root_key)).cert;
+  const { next } = await findCertificates(db);
+  return next ? next.certificate : (await hostsCertificate(db, root_key)).cert;
 }

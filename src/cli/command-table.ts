@@ -1,7 +1,7 @@
 /** Every command, in the order of the help. */
 import type { Command } from './command.ts';
 import { ACCOUNT_COMMANDS } from './commands/account-commands.ts';
-import { CERTIFICATE } from './commands/certificate-command.ts';
+import { CERTIFICATE_COMMANDS } from './commands/certificate-commands.ts';
 import { COMPLETION } from './commands/completion.ts';
 import { CONSOLE } from './commands/console-command.ts';
 import { COPY } from './commands/copy-command.ts';
@@ -70,7 +70,7 @@ export const SECTIONS: readonly Section[] = [
       ...SERVER_COMMANDS,
       ...IMAGE_SERVER_COMMANDS,
       ...SECRET_KEY_COMMANDS,
-      CERTIFICATE,
+      ...CERTIFICATE_COMMANDS,
       ...DATA_COMMANDS,
     ],
   },

@@ -3,7 +3,7 @@
  * when the first control plane listens to hosts; its key is sealed in the database. So a host that joined by one control plane,
  * or by a balancer, knows every other one. It can be replaced while everything runs (ADR 80):
  *
- *   made ── a minute, in which hosts and ingresses learn of it ──▶ shown by each control plane that starts
+ *   made ── hosts and ingresses are told of it for a minute ──▶ shown by each control plane that starts
  *        ── shown by all that live ──▶ the only one
  */
 import { X509Certificate } from 'node:crypto';
@@ -21,6 +21,8 @@ import {
 import type { ControlPlane } from './store.ts';
 
 const BOUND_TO = 'hosts certificate';
+/** Hosts and ingresses report every few seconds, and learn of a new certificate then. */
+export const TOLD_SECONDS = 60;
 
 export interface HostsCertificate {
   /** PEM. */
@@ -34,7 +36,7 @@ export interface HostsCertificate {
 /** What a control plane that starts now shows. Runs after a control plane has made the root key. */
 export async function hostsCertificate(tx: Tx, root_key: Uint8Array): Promise<HostsCertificate> {
   const kept = await findCertificates(tx);
-  if (kept.next?.is_known) return opened(kept.next, root_key);
+  if (kept.next && kept.next.told_seconds >= TOLD_SECONDS) return opened(kept.next, root_key);
   if (kept.present) return opened(kept.present, root_key);
   await keepFirstCertificate(tx, await makeSealed(root_key));
   return opened(present((await findCertificates(tx)).present, 'certificate just made'), root_key);
@@ -45,20 +47,26 @@ export async function renewCertificate(tx: Tx, root_key: Uint8Array): Promise<bo
   return keepNextCertificate(tx, await makeSealed(root_key));
 }
 
-/**
- * For a control plane that tells hosts of it: the fingerprint of the next certificate, which takes the other's place here if all
- * of `live` show it. Null: there is none.
- */
-export async function followReplacement(db: Db, live: readonly ControlPlane[]): Promise<string | null> {
-  const { next } = await findCertificates(db);
-  if (next === null) return null;
-  const fingerprint = fingerprintOf(next.certificate);
-  if (live.length === 0 || live.some((each) => each.fingerprint !== fingerprint)) {
-    if (!next.is_told) await noteCertificateTold(db, next.certificate);
-    return fingerprint;
+/** The fingerprints that hosts are to trust. Null: there is none. */
+export interface Trusted {
+  readonly present: string | null;
+  readonly next: string | null;
+}
+
+/** For a control plane that tells hosts of the next certificate, which takes the other's place here if all of `live` show it. */
+export async function followReplacement(db: Db, live: readonly ControlPlane[]): Promise<Trusted> {
+  const kept = await findCertificates(db);
+  const trusted = {
+    present: kept.present && fingerprintOf(kept.present.certificate),
+    next: kept.next && fingerprintOf(kept.next.certificate),
+  };
+  if (kept.next === null) return trusted;
+  if (live.length === 0 || live.some(({ fingerprint }) => fingerprint !== trusted.next)) {
+    await noteCertificateTold(db, kept.next.certificate);
+    return trusted;
   }
-  await replaceCertificate(db, next.certificate);
-  return null;
+  await replaceCertificate(db, kept.next.certificate);
+  return { present: trusted.next, next: null };
 }
 
 export function fingerprintOf(certificate: string): string {

@@ -43,9 +43,8 @@ export interface KeptCertificate {
 }
 
 export interface NextCertificate extends KeptCertificate {
-  readonly is_told: boolean;
-  /** Every host and ingress that is connected has learned of it. */
-  readonly is_known: boolean;
+  /** For how long control planes have told hosts and ingresses of it. */
+  readonly told_seconds: number;
 }
 
 export interface KeptCertificates {
@@ -55,25 +54,17 @@ export interface KeptCertificates {
   readonly next: NextCertificate | null;
 }
 
-/** Hosts and ingresses report every few seconds, and learn of a new certificate then. */
-const KNOWN_AFTER_SECONDS = 60;
-
 export async function findCertificates(tx: Tx): Promise<KeptCertificates> {
   const row = await tx
     .selectFrom('installation')
-    .select(['hosts_certificate', 'hosts_key', 'next_certificate', 'next_key', 'next_told_at'])
-    .select(
-      sql<boolean>`coalesce(next_told_at < now() - make_interval(secs => ${KNOWN_AFTER_SECONDS}), false)`.as(
-        'is_known',
-      ),
-    )
+    .select(['hosts_certificate', 'hosts_key', 'next_certificate', 'next_key', 'next_told_seconds'])
     .executeTakeFirst();
   const kept = (certificate: string | null = null, sealed_key: Buffer | null = null) =>
     certificate === null || sealed_key === null ? null : { certificate, sealed_key };
   const next = kept(row?.next_certificate, row?.next_key);
   return {
     present: kept(row?.hosts_certificate, row?.hosts_key),
-    next: next && { ...next, is_told: row?.next_told_at !== null, is_known: row?.is_known === true },
+    next: next && { ...next, told_seconds: row?.next_told_seconds ?? 0 },
   };
 }
 
@@ -109,18 +100,20 @@ export async function replaceCertificate(tx: Tx, next: string): Promise<void> {
     .updateTable('installation')
     .set((eb) => ({
       ...{ hosts_certificate: eb.ref('next_certificate'), hosts_key: eb.ref('next_key') },
-      ...{ next_certificate: null, next_key: null, next_told_at: null },
+      ...{ next_certificate: null, next_key: null, next_told_at: null, next_told_seconds: 0 },
     }))
     .where('next_certificate', '=', next)
     .execute();
 }
 
-/** Control planes tell hosts of it from now on. */
+/** A control plane tells hosts of it, as it says every few seconds. A longer gap counts as one of 5 s. */
 export async function noteCertificateTold(tx: Tx, next: string): Promise<void> {
   await tx
     .updateTable('installation')
-    .set({ next_told_at: sql`now()` })
+    .set({
+      next_told_at: sql`now()`,
+      next_told_seconds: sql`next_told_seconds + least(coalesce(extract(epoch from now() - next_told_at), 0), 5)`,
+    })
     .where('next_certificate', '=', next)
-    .where('next_told_at', 'is', null)
     .execute();
 }

@@ -64,7 +64,12 @@ export class Membership {
     if (this.#self === null) return;
     await noteAlive(this.#db, this.#self);
     await deleteEnded(this.#db, this.#self);
-    this.#live = await listLive(this.#db);
-    this.#next_fingerprint = await followReplacement(this.#db, this.#live);
+    const live = await listLive(this.#db);
+    const { present, next } = await followReplacement(this.#db, live);
+    this.#next_fingerprint = next;
+    // One that was away while the others finished a replacement. Hosts must not trust the old certificate again.
+    this.#live = present === null ? live : live.filter((each) => [present, next].includes(each.fingerprint));
+    if (!this.#live.some(({ id }) => id === this.id))
+      this.#log.error('this control plane shows hosts a certificate that was replaced: restart it');
   }
 }

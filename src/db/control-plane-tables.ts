@@ -12,6 +12,7 @@ export interface ControlPlaneTables {
     next_certificate: string | null;
     next_key: Buffer | null;
     next_told_at: Date | null;
+    next_told_seconds: Generated<number>;
   };
   control_planes: {
     id: string;

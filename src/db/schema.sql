@@ -442,10 +442,10 @@ create table installation (
   next_certificate text,
   next_key bytea,
   next_told_at timestamp with time zone,
+  next_told_seconds real not null default 0,
   constraint installation_pkey PRIMARY KEY (only_one),
   constraint installation_check CHECK (((hosts_certificate IS NULL) = (hosts_key IS NULL))),
   constraint installation_check1 CHECK (((next_certificate IS NULL) = (next_key IS NULL))),
-  constraint installation_check2 CHECK (((next_told_at IS NULL) OR (next_certificate IS NOT NULL))),
   constraint installation_only_one_check CHECK (only_one)
 );
 

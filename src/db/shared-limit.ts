@@ -23,7 +23,7 @@ export interface Counted {
 
 /** With so many keys, those whose window has ended are forgotten before one is added. */
 const SWEPT_AT = 10_000;
-const NOW_MS = sql`(extract(epoch from clock_timestamp()) * 1000)::bigint`;
+const NOW_MS = sql`(extract(epoch from now()) * 1000)::bigint`;
 
 export class SharedLimit {
   readonly #db: Db;

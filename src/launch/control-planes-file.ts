@@ -1,10 +1,15 @@
-/** The control planes that a host or an ingress of a fleet knows, kept for its next start: the one that it was given may be down then. */
-import { readFile, rename, writeFile } from 'node:fs/promises';
+/**
+ * The control planes that a host or an ingress of a fleet knows, kept for its next start: the one that it was given may be down then.
+ * After a replacement of the certificate (ADR 80) only this file has the new one's fingerprint, so it is written as durably as a
+ * secret.
+ */
+import { readFile } from 'node:fs/promises';
 import { type Static, Type } from 'typebox';
 import { fits } from '../agent-api/check.ts';
 import { CONTROL_PLANES_MAX, ControlPlanePlace } from '../agent-api/peer-types.ts';
 import type { Paths } from '../config/paths.ts';
 import type { Log } from '../lib/log.ts';
+import { writeSecret } from './data-folder.ts';
 
 type File = Pick<Paths, 'control_planes'>;
 
@@ -36,10 +41,8 @@ export function keepControlPlanes(
   log: Log,
 ): (known: readonly ControlPlanePlace[]) => void {
   let last = Promise.resolve();
-  const write = async (known: readonly ControlPlanePlace[]) => {
-    await writeFile(`${control_planes}.new`, `${JSON.stringify({ given, known })}\n`, { mode: 0o600 });
-    await rename(`${control_planes}.new`, control_planes);
-  };
+  const write = (known: readonly ControlPlanePlace[]) =>
+    writeSecret(control_planes, `${JSON.stringify({ given, known })}\n`);
   return (known) => {
     log.info({ urls: known.map(({ url }) => url) }, 'the control planes that can be used');
     last = last

@@ -3,11 +3,14 @@ import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { OrgId } from '../lib/ids.ts';
 
-/** One that was not seen for so long counts as ended. */
+/** A control plane says every 2 s that it lives. One that was not seen for so long counts as ended; before that, it may have. */
 const LIVE_SECONDS = 6;
+const SILENT_SECONDS = 3;
+
+const seenWithin = (seconds: number) => sql`seen_at > now() - make_interval(secs => ${sql.lit(seconds)})`;
 
 /** A condition on rows of `open_streams`: their control plane lives. */
-export const isSeen = sql`seen_at > now() - make_interval(secs => ${sql.lit(LIVE_SECONDS)})`;
+export const isSeen = seenWithin(LIVE_SECONDS);
 
 /** Adds to the number that the control plane holds for the organisation. */
 export async function addStreams(tx: Tx, control_plane: string, org_id: OrgId, more: 1 | -1): Promise<void> {
@@ -18,20 +21,27 @@ export async function addStreams(tx: Tx, control_plane: string, org_id: OrgId, m
   );
 }
 
-/** Says that the control plane holds these still. Their numbers are set for `unsure` ones, and where the database has forgotten them. */
+/** The control plane lives, and holds exactly these of the named organisations. */
 export async function renewStreams(
   tx: Tx,
   control_plane: string,
   held: ReadonlyMap<OrgId, number>,
-  unsure: ReadonlySet<OrgId>,
 ): Promise<void> {
   await sql`
-    insert into open_streams as s (org_id, control_plane, count)
-    select org_id, ${control_plane}, count from unnest(${[...held.keys()]}::text[], ${[...held.values()]}::integer[]) as held (org_id, count)
-    on conflict (org_id, control_plane) do update set seen_at = now(),
-      count = case when s.org_id = any(${[...unsure]}::text[]) then excluded.count else s.count end`.execute(
+    insert into open_streams (org_id, control_plane, count)
+    select org_id, ${control_plane}, count
+    from unnest(${[...held.keys()]}::text[], ${[...held.values()]}::integer[]) as held (org_id, count) order by org_id
+    on conflict (org_id, control_plane) do update set count = excluded.count, seen_at = now()`.execute(tx);
+}
+
+/** Whether streams of the organisation count that may be of a control plane that has just ended. */
+export async function hasSilentStreams(tx: Tx, org_id: OrgId): Promise<boolean> {
+  const { rows } = await sql`
+    select from open_streams
+    where org_id = ${org_id} and count > 0 and ${isSeen} and not ${seenWithin(SILENT_SECONDS)} limit 1`.execute(
     tx,
   );
+  return rows.length > 0;
 }
 
 export async function deleteStreamsOf(tx: Tx, control_plane: string): Promise<void> {

@@ -1,20 +1,22 @@
 /**
  * The open streams and consoles of organisations. Their quota counts those at all control planes; each control plane has a number of
- * its own that it can hold. The database follows: what it misses while it is away, or has forgotten after a crash, it is told
- * within 2 s.
+ * its own that it can hold. The database follows what is held here: what it misses while it is away, or has forgotten after a
+ * crash, it is told within 2 s.
  */
 import { randomBytes } from 'node:crypto';
 import { type Db, transaction } from '../db/pool.ts';
+import { pause } from '../lib/backoff.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
-import { addStreams, deleteStreamsOf, renewStreams } from './open-stream-store.ts';
+import { addStreams, deleteStreamsOf, hasSilentStreams, renewStreams } from './open-stream-store.ts';
 import { checkQuota } from './quotas.ts';
 
 const MAX_OPEN = 10_000;
 const RETRY_S = 15;
 const RENEW_MS = 2_000;
+const ASK_AGAIN_MS = 500;
 
 export interface OpenStreamsOptions {
   readonly db: Db;
@@ -25,10 +27,12 @@ export interface OpenStreamsOptions {
 export class OpenStreams {
   readonly #id = randomBytes(6).toString('hex');
   readonly #options: OpenStreamsOptions;
+  /** With 0 until the database was told. */
   readonly #held = new Map<OrgId, number>();
-  /** The database may have another number than {@link #held}. */
-  readonly #unsure = new Set<OrgId>();
+  /** The last in each organisation's row of those that ask. */
+  readonly #asking = new Map<OrgId, Promise<unknown>>();
   #timer: NodeJS.Timeout | undefined;
+  #renewing = false;
   #count = 0;
   #ended = false;
 
@@ -44,21 +48,17 @@ export class OpenStreams {
         retry_after_seconds: RETRY_S,
       });
     }
-    const { db, quotas } = this.#options;
     this.#count += 1;
+    this.#timer ??= setInterval(() => void this.#renew(), RENEW_MS).unref();
     try {
-      await transaction(db, async (tx) => {
-        await checkQuota(tx, quotas, org_id, { streams: 1 });
-        await addStreams(tx, this.#id, org_id, 1);
-      });
+      await this.#inTurn(org_id, () => this.#ask(org_id));
     } catch (error) {
       this.#count -= 1;
-      // Nobody knows whether it was committed.
-      if (!(error instanceof AppError)) this.#unsure.add(org_id);
+      // It may have been committed all the same.
+      this.#hold(org_id, 0);
       throw error;
     }
-    this.#held.set(org_id, (this.#held.get(org_id) ?? 0) + 1);
-    this.#timer ??= setInterval(() => void this.#renew(), RENEW_MS).unref();
+    this.#hold(org_id, 1);
     return () => this.#close(org_id);
   }
 
@@ -69,29 +69,58 @@ export class OpenStreams {
     await deleteStreamsOf(this.#options.db, this.#id).catch((error: unknown) => this.#warn(error));
   }
 
+  /** Those who lost their streams with another control plane wait until these count no longer. */
+  async #ask(org_id: OrgId): Promise<void> {
+    const { db, quotas } = this.#options;
+    for (;;) {
+      try {
+        return await transaction(db, async (tx) => {
+          await checkQuota(tx, quotas, org_id, { streams: 1 });
+          await addStreams(tx, this.#id, org_id, 1);
+        });
+      } catch (error) {
+        const is_full = error instanceof AppError && error.code === 'QUOTA_EXCEEDED';
+        if (!is_full || !(await hasSilentStreams(db, org_id))) throw error;
+        await pause(ASK_AGAIN_MS);
+      }
+    }
+  }
+
+  /** One at a time: all of an organisation wait for one row, and would hold a connection to the database each. */
+  async #inTurn(org_id: OrgId, work: () => Promise<void>): Promise<void> {
+    const mine = (this.#asking.get(org_id) ?? Promise.resolve()).then(work);
+    const over = mine.catch(() => undefined);
+    this.#asking.set(org_id, over);
+    try {
+      await mine;
+    } finally {
+      if (this.#asking.get(org_id) === over) this.#asking.delete(org_id);
+    }
+  }
+
   #close(org_id: OrgId): void {
-    const left = (this.#held.get(org_id) ?? 1) - 1;
-    if (left === 0) this.#held.delete(org_id);
-    else this.#held.set(org_id, left);
+    this.#hold(org_id, -1);
     this.#count -= 1;
     if (this.#ended) return;
-    addStreams(this.#options.db, this.#id, org_id, -1).catch((error: unknown) => {
-      this.#unsure.add(org_id);
-      this.#warn(error);
-    });
+    addStreams(this.#options.db, this.#id, org_id, -1).catch((error: unknown) => this.#warn(error));
+  }
+
+  #hold(org_id: OrgId, more: -1 | 0 | 1): void {
+    this.#held.set(org_id, (this.#held.get(org_id) ?? 0) + more);
   }
 
   async #renew(): Promise<void> {
-    const unsure = new Set(this.#unsure);
-    this.#unsure.clear();
-    const none = [...unsure].map((org_id) => [org_id, 0] as const);
-    const held = new Map([...none, ...this.#held]);
+    if (this.#renewing || this.#held.size === 0) return;
+    this.#renewing = true;
+    const held = new Map(this.#held);
     try {
-      if (held.size > 0) await renewStreams(this.#options.db, this.#id, held, unsure);
+      await renewStreams(this.#options.db, this.#id, held);
+      for (const [org_id, count] of held)
+        if (count === 0 && this.#held.get(org_id) === 0) this.#held.delete(org_id);
     } catch (error) {
-      for (const each of unsure) this.#unsure.add(each);
       this.#warn(error);
     }
+    this.#renewing = false;
   }
 
   #warn(error: unknown): void {

@@ -1,7 +1,7 @@
 /**
  * Limits requests to unproven URLs, those that have never answered 2xx: their hosts may not have agreed to any. All
  * webhooks of an organisation share 100 such requests in ten minutes; beyond these, each webhook may send one in that
- * time, so that a new receiver can prove itself beside others that do not.
+ * time, so that a new receiver can prove itself beside others that do not; of these, too, there are at most 100.
  */
 import type { Db } from '../db/pool.ts';
 import { SharedLimit } from '../db/shared-limit.ts';
@@ -14,22 +14,28 @@ const WINDOW_S = 600;
 export class UnprovenRequests {
   readonly #of_all: SharedLimit;
   readonly #of_each: SharedLimit;
+  /** Webhooks that are made and deleted in turn would have one each. */
+  readonly #beyond: SharedLimit;
 
   constructor(db: Db) {
-    this.#of_all = new SharedLimit(db, { name: 'unproven', most: UNPROVEN_REQUESTS, window_s: WINDOW_S });
-    this.#of_each = new SharedLimit(db, { name: 'unproven', most: 1, window_s: WINDOW_S });
+    const limit = (name: string, most: number) => new SharedLimit(db, { name, most, window_s: WINDOW_S });
+    this.#of_all = limit('unproven', UNPROVEN_REQUESTS);
+    this.#of_each = limit('unproven webhook', 1);
+    this.#beyond = limit('unproven beyond', UNPROVEN_REQUESTS);
   }
 
   /** Counts a request. False: it exceeds the limit and must not be sent. */
   async take(org_id: OrgId, webhook_id: WebhookId): Promise<boolean> {
     const of_all = await this.#of_all.count(org_id);
     const of_each = await this.#of_each.count(webhook_id);
-    return !of_all.is_over || !of_each.is_over;
+    if (!of_all.is_over) return true;
+    return !of_each.is_over && !(await this.#beyond.count(org_id)).is_over;
   }
 
   /** As far as this process knows, {@link take} would refuse. */
   isExhausted(org_id: OrgId, webhook_id: WebhookId): boolean {
-    return this.#of_all.isUsedUp(org_id) && this.#of_each.isUsedUp(webhook_id);
+    if (!this.#of_all.isUsedUp(org_id)) return false;
+    return this.#of_each.isUsedUp(webhook_id) || this.#beyond.isUsedUp(org_id);
   }
 }
 

@@ -132,7 +132,7 @@ describe('on its machine', () => {
     assert.ok(await renewCertificate(api.db, api.context.root_key));
     assert.match(
       (await cli.run(['doctor'])).out,
-      /^! {3}certificate +that hosts pin: it is being replaced.*\n +next: berth certificate renew/m,
+      /^! {3}certificate +that hosts pin: it is being replaced.*\n +next: berth certificate show/m,
     );
     const { next } = await findCertificates(api.db);
     await replaceCertificate(api.db, next?.certificate ?? '');

@@ -1,9 +1,13 @@
 /** The certificate that hosts pin is replaced while hosts stay connected, with two control planes and with one. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, test } from 'node:test';
 import { sql } from 'kysely';
+import { parseJoinToken } from '../../src/agent-api/join-token.ts';
+import { hashToken } from '../../src/auth/tokens.ts';
 import { fingerprintOf } from '../../src/control-planes/hosts-certificate.ts';
 import { findCertificates } from '../../src/control-planes/installation-store.ts';
 import { AnsweringHost } from '../support/answering-host.ts';
@@ -21,19 +25,17 @@ describe('a replacement of the certificate that hosts pin', { timeout: 300_000 }
   });
   afterEach(() => lab.dispose());
 
-  async function berth(...args: string[]): Promise<{ failed: boolean; out: string }> {
+  async function berth(...args: string[]): Promise<{ readonly out: string; readonly err: string }> {
     const env = await lab.settings();
     return new Promise((resolve) => {
-      execFile(BERTH, args, { env }, (error, out, err) =>
-        resolve({ failed: error !== null, out: out + err }),
-      );
+      execFile(BERTH, args, { env }, (_, out, err) => resolve({ out, err }));
     });
   }
   const certificates = () => findCertificates(lab.database.db);
   /** Hosts have been told for more than a minute. */
-  const aMinuteLater = () =>
-    sql`update installation set next_told_at = next_told_at - interval '1 minute'`.execute(lab.database.db);
-  const isTold = () => until('hosts are told', async () => (await certificates()).next?.is_told === true);
+  const aMinuteLater = () => sql`update installation set next_told_seconds = 60`.execute(lab.database.db);
+  const isTold = () =>
+    until('hosts are told', async () => ((await certificates()).next?.told_seconds ?? 0) > 0);
   const knows = (agent: ScriptedAgent, count: number) =>
     until(`it knows ${count} places`, async () => {
       await agent.heartbeat().catch(() => undefined);
@@ -60,10 +62,18 @@ describe('a replacement of the certificate that hosts pin', { timeout: 300_000 }
     await knows(agent, 2);
     const old = (await certificates()).present;
 
-    assert.match((await berth('certificate', 'renew')).out, /^A new certificate is made\. Hosts/);
-    const again = await berth('certificate', 'renew');
-    assert.match(again.out, new RegExp(`show the old one: .*:${a.hosts_port}, .*:${b.hosts_port}\\.`));
-    assert.match((await berth('host', 'add', 'late')).out, /is being replaced\n {2}next: berth certificate/);
+    assert.match((await berth('certificate', 'renew')).out, /^A new certificate is made\. Control planes/);
+    assert.match(
+      (await berth('certificate', 'renew')).err,
+      /is made already\n {2}next: berth certificate show/,
+    );
+    const shown = await berth('certificate', 'show');
+    assert.match(
+      shown.out,
+      /^A new certificate is made\. Hosts and ingresses are told of it for another \d+ s/,
+    );
+    assert.equal(shown.out.match(/https:.* the old certificate$/gm)?.length, 2, shown.out);
+    const late = parseJoinToken((await berth('host', 'add', 'late')).out.trim()) ?? assert.fail('a token');
     await isTold();
     await knows(agent, 4);
 
@@ -71,6 +81,7 @@ describe('a replacement of the certificate that hosts pin', { timeout: 300_000 }
     await b.kill('SIGTERM');
     const second = await lab.controlPlane();
     assert.equal((await certificates()).present?.certificate, old?.certificate, 'one still shows it');
+    assert.match((await berth('certificate', 'show')).out, /https:.* the new certificate$/m);
     await knows(agent, 3);
     await runsAt(a, id);
     await a.kill('SIGTERM');
@@ -78,13 +89,61 @@ describe('a replacement of the certificate that hosts pin', { timeout: 300_000 }
     await until('the old one is forgotten', async () => (await certificates()).next === null);
     await knows(agent, 3);
     for (const at of [first, second]) await runsAt(at, id);
-    assert.match((await berth('host', 'add', 'late')).out, /^berth_/);
+    assert.match((await berth('certificate', 'show')).out, /^The certificate .* is not being replaced\./);
+    const joining = new ScriptedAgent(`https://127.0.0.1:${second.hosts_port}`, late.token, late.fingerprint);
+    await joining.client.join({ credential_sha256: hashToken('any').toString('hex') });
+    await joining.close();
     const stale = new ScriptedAgent(
       `https://127.0.0.1:${first.hosts_port}`,
       'any',
       fingerprintOf(old?.certificate ?? ''),
     );
     await assert.rejects(stale.heartbeat(), ({ cause }: Error) => /certificate/.test(String(cause)));
+  });
+
+  test('an ingress that keeps its folder follows, also when it is restarted with its old token', async () => {
+    const [a, b] = [await lab.controlPlane(), await lab.controlPlane()];
+    const token_path = join(lab.folder, 'front-token');
+    writeFileSync(token_path, (await berth('ingress', 'add', 'front')).out, { mode: 0o600 });
+    const settings = {
+      PATH: process.env['PATH'] ?? '',
+      BERTH_DATA_DIR: join(lab.folder, 'front'),
+      BERTH_CONTROL_PLANE: `https://127.0.0.1:${a.hosts_port}`,
+      BERTH_INGRESS_TOKEN_FILE: token_path,
+      BERTH_SSH_LISTEN: '127.0.0.5',
+      BERTH_HTTP_LISTEN: `127.0.0.5:${await ownPort()}`,
+    };
+    const reports = async () => {
+      const since = new Date();
+      await until('it reports', async () => {
+        const row = await lab.database.db
+          .selectFrom('ingresses')
+          .select('reported_at')
+          .where('name', '=', 'front')
+          .executeTakeFirst();
+        return (row?.reported_at ?? 0) > since;
+      });
+    };
+    const front = lab.run(settings, 'ingress').child;
+    await reports();
+    await berth('certificate', 'renew');
+    await isTold();
+    const kept = join(lab.folder, 'front', 'run', 'control-planes.json');
+    const fingerprints = () =>
+      new Set((readFileSync(kept, 'utf8').match(/"fingerprint":"[^"]+"/g) ?? []).map(String)).size;
+    await until('it knows both', () => existsSync(kept) && fingerprints() === 2);
+    await aMinuteLater();
+    for (const each of [b, a]) {
+      await each.kill('SIGTERM');
+      await lab.controlPlane({ BERTH_HOSTS_LISTEN: `127.0.0.1:${each.hosts_port}` });
+      await reports();
+    }
+    await until('it trusts the new one alone', () => fingerprints() === 1);
+    const gone = once(front, 'exit');
+    front.kill('SIGTERM');
+    await gone;
+    lab.run(settings, 'ingress');
+    await reports();
   });
 
   test('a single one is restarted: before its hosts know the new certificate it shows the old one still', async () => {

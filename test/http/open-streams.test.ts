@@ -127,19 +127,31 @@ test('those at all control planes count together, those of one that has ended do
   assert.equal((await usedBy(who)).used, 2);
 });
 
+test('who lost streams with another control plane waits until these count no longer, instead of being refused', async () => {
+  const who = await api.person();
+  await setQuota(api.db, who.org_id, { streams: 1 });
+  await sql`insert into open_streams values (${who.org_id}, 'killed', 1, now() - interval '4 seconds')`.execute(
+    api.db,
+  );
+  const stream = await readEvents(api.origin + EVENTS, who.session);
+  assert.equal((await usedBy(who)).used, 1);
+  assertError(await api.as(who).get(EVENTS), 'QUOTA_EXCEEDED');
+  await stream.cut();
+});
+
 test('a database that forgot them, or was away when one closed, is told the number again', async (t) => {
   const warn = t.mock.method(api.context.log, 'warn');
   const who = await api.person();
-  const streams = [
-    await readEvents(api.origin + EVENTS, who.session),
-    await readEvents(api.origin + EVENTS, who.session),
-  ];
+  const open = () => readEvents(api.origin + EVENTS, who.session);
+  const streams = [await open(), await open()];
   await sql`truncate open_streams`.execute(api.db);
-  await until('it knows', async () => (await usedBy(who)).used === 2);
+  streams.push(await open());
+  await until('it knows all', async () => (await usedBy(who)).used === 3);
   await sql`alter table open_streams rename to away`.execute(api.db);
   await streams[0]?.cut();
   await until('the end could not be told', () => warn.mock.callCount() > 0);
   await sql`alter table away rename to open_streams`.execute(api.db);
-  await until('it knows', async () => (await usedBy(who)).used === 1);
-  await streams[1]?.cut();
+  await until('it knows', async () => (await usedBy(who)).used === 2);
+  for (const stream of streams) await stream.cut();
+  await until('all are closed', async () => (await usedBy(who)).used === 0);
 });

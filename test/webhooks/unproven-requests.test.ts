@@ -43,3 +43,13 @@ test('a used-up webhook is known as such where it was refused, beside one that m
   for (let n = 0; n < UNPROVEN_REQUESTS; n++) await requests.take(org, webhook);
   assert.deepEqual([requests.isExhausted(org, webhook), requests.isExhausted(org, other)], [true, false]);
 });
+
+test('webhooks that are made one after the other have no more than 100 requests beyond the shared ones', async () => {
+  const requests = new UnprovenRequests(db);
+  const org = newId('org');
+  let sent = 0;
+  for (let made = 0; made < 3 * UNPROVEN_REQUESTS; made++)
+    if (await requests.take(org, newId('wh'))) sent += 1;
+  assert.equal(sent, 2 * UNPROVEN_REQUESTS);
+  assert.ok(requests.isExhausted(org, newId('wh')));
+});

@@ -4,7 +4,7 @@
 alter table installation
   add column next_certificate text,
   add column next_key bytea,
-  -- When control planes began to tell hosts of it.
+  -- When a control plane last told hosts of it, and for how long they were told, without the gaps.
   add column next_told_at timestamptz,
-  add check ((next_certificate is null) = (next_key is null)),
-  add check (next_told_at is null or next_certificate is not null);
+  add column next_told_seconds real not null default 0,
+  add check ((next_certificate is null) = (next_key is null));

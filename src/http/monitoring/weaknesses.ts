@@ -111,5 +111,5 @@ async function weakCertificates(db: Db): Promise<Weakness[]> {
   const { next } = await findCertificates(db);
   if (next === null) return [];
   const found = 'that hosts pin: it is being replaced, and a control plane still shows the old one';
-  return [{ check: 'certificate', found, next: 'berth certificate renew says which, and what to do' }];
+  return [{ check: 'certificate', found, next: 'berth certificate show says which, and what to do' }];
 }
