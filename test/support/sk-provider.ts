@@ -36,7 +36,7 @@ export async function skProvider(): Promise<string> {
   return PROVIDER;
 }
 
-/** The package lists may be missing or old, and a mirror may answer with nonsense for a minute while it is updated. */
+/** The package lists may be missing or old, and a mirror may answer with nonsense for some minutes while it is updated. */
 async function download(apt: (...words: string[]) => Promise<unknown>): Promise<void> {
   for (let tries = 1; ; tries++) {
     try {
@@ -44,7 +44,7 @@ async function download(apt: (...words: string[]) => Promise<unknown>): Promise<
       await apt('download', 'openssh-tests');
       return;
     } catch (error) {
-      if (tries === 8) throw error;
+      if (tries === 20) throw error;
       if (tries > 1) await sleep(15_000);
     }
   }
