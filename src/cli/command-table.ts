@@ -50,7 +50,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
-  { title: 'HTTP ports and forwarding', commands: [...PORT_COMMANDS, FORWARD] },
+  { title: 'HTTP ports', commands: [...PORT_COMMANDS, FORWARD] },
   { title: 'Secrets', commands: SECRET_COMMANDS },
   { title: 'Guests', commands: [...EXEC_COMMANDS, COPY, LOGS, METRICS, TOP, USAGE, CONSOLE, MCP] },
   { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },

@@ -104,5 +104,5 @@ test('the overview of the help fits a terminal of 80 columns, and keeps titles a
     all.filter((line) => line.length > 80),
     [],
   );
-  assert.match(out, /^ {2}HTTP ports and forwarding {2}port add\|ls/m);
+  assert.match(out, /^ {2}HTTP ports {8}port add\|ls/m);
 });
