@@ -1,7 +1,8 @@
 /** Calls of hosts that a control plane comes to late, after it stood still: their callers have repeated them at another one. */
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { connect } from 'node:net';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import type { IncomingMessage } from 'node:http';
+import { connect, type Socket } from 'node:net';
 import { test } from 'node:test';
 import { sql } from 'kysely';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts';
@@ -15,11 +16,18 @@ const api = await apiForFile();
 const owner = await api.person();
 const { agent } = api;
 
-test('a report whose caller has gone does nothing', async () => {
+test('a report whose caller has gone does nothing', async (t) => {
   const { id } = await instanceIn(api, owner, 'running');
   const { vm_id, epoch } = await agent.known(id);
   const body = JSON.stringify({ vm_id, epoch, observed: { kind: 'rebooting' } });
   const head = `Authorization: Bearer ${api.host_token}\r\n${PROTOCOL_HEADER}: ${AGENT_PROTOCOL}\r\nContent-Type: application/json`;
+  const served: Socket[] = [];
+  const note = (message: unknown) => {
+    const { request, socket } = message as { readonly request: IncomingMessage; readonly socket: Socket };
+    if (request.url === ROUTES.report.path) served.push(socket);
+  };
+  subscribe('http.server.request.start', note);
+  t.after(() => unsubscribe('http.server.request.start', note));
   await transaction(api.db, async (tx) => {
     // Whoever wants to know the host of a token waits.
     await sql`lock table hosts`.execute(tx);
@@ -33,7 +41,7 @@ test('a report whose caller has gone does nothing', async () => {
       return rows.length > 0;
     });
     socket.destroy();
-    await once(socket, 'close');
+    await until('the control plane knows that it has gone', () => served.some((each) => each.destroyed));
   });
   await agent.observe(id, { kind: 'resumed' });
   assert.equal((await stateOf(api, owner, id)).state, 'running');
