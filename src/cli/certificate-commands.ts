@@ -43,7 +43,7 @@ export async function renewHostsCertificate(server: ServerContext): Promise<stri
 export async function showHostsCertificate({ db }: ServerContext): Promise<string> {
   const kept = await findCertificates(db);
   const live = await listLive(db);
-  if (live.length === 0) return `No control plane runs that hosts know.\n`;
+  if (live.length === 0) return 'No control plane runs that hosts on other machines could reach.\n';
   const rows = live.map(({ url, fingerprint }) => [url, nameOf(kept, fingerprint)]);
   return `${progressOf(kept)}\n${table(['CONTROL PLANE', 'SHOWS'], rows)}`;
 }

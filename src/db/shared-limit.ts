@@ -1,5 +1,5 @@
 /**
- * A limit of how often something may happen in a window, counted in the database over all control planes, by its clock. The first
+ * A limit of how often something may happen in a window. The database counts, for all control planes and by its own clock. The first
  * count of a key begins its window. A process that knows that a key is used up refuses it without asking, until the window ends.
  * The table is unlogged: a database that crashed, or another that took its place, begins all windows anew.
  */

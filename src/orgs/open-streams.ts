@@ -1,6 +1,6 @@
 /**
- * The open streams and consoles of organisations. Their quota counts those at all control planes; each control plane has a number of
- * its own that it can hold. The database follows what is held here: what it misses while it is away, or has forgotten after a
+ * The open streams and consoles of organisations. Their quota counts those at all control planes; besides, each control plane
+ * holds at most 10,000. The database follows what is held here: what it misses while it is away, or has forgotten after a
  * crash, it is told within 2 s.
  */
 import { randomBytes } from 'node:crypto';
