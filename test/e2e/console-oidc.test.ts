@@ -52,7 +52,8 @@ describe('the console with an OpenID provider', { skip: NO_BROWSER }, async () =
     return page;
   };
   const logInThere = async (page: Page, account: string) => {
-    await page.getByLabel('Account').fill(account);
+    // Not by label: the dialog that leads to the provider is about an account too.
+    await page.getByRole('textbox', { name: 'Account', exact: true }).fill(account);
     await page.getByRole('button', { name: 'Continue' }).click();
   };
   const link = (page: Page) => page.getByRole('link', { name: `Log in with ${name}` });
