@@ -17,7 +17,7 @@ export const SecretForHost = named('SecretForHost', {
 });
 export type SecretForHost = Of<typeof SecretForHost>;
 
-/** The installation's certificate authority for intercepted connections, in PEM. Kept in memory only. */
+/** The instance's certificate authority for intercepted connections, in PEM. Kept in memory only. */
 export const SecretsAuthority = named('SecretsAuthority', {
   certificate: anyText(4_096),
   private_key: anyText(4_096),

@@ -221,6 +221,8 @@ export const Assignment = named('Assignment', {
   egress: Egress,
   /** Those with a value, sorted by name. */
   secrets: Type.Optional(listOf(SecretForHost, SECRETS_MAX)),
+  /** Absent: it has no secrets. */
+  secrets_authority: Type.Optional(SecretsAuthority),
   /** Sorted. */
   authorized_keys: KeyLines,
   /** Of the wanted state, and of the flush. */
@@ -235,8 +237,6 @@ export type PollRequest = Of<typeof PollRequest>;
 export const PollResponse = named('PollResponse', {
   etag: Etag,
   assignments: listOf(Assignment, 2 ** 20),
-  /** Absent: no assignment has secrets. */
-  secrets_authority: Type.Optional(SecretsAuthority),
 });
 export type PollResponse = Of<typeof PollResponse>;
 

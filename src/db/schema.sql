@@ -449,6 +449,15 @@ create table installation (
   constraint installation_only_one_check CHECK (only_one)
 );
 
+create table instance_authorities (
+  instance_id text not null,
+  certificate text not null,
+  private_key bytea not null,
+  created_at timestamp with time zone not null default now(),
+  constraint instance_authorities_pkey PRIMARY KEY (instance_id),
+  constraint instance_authorities_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
+);
+
 create table instance_ssh_keys (
   instance_id text not null,
   ssh_key_id text not null,

@@ -12,8 +12,8 @@ export interface SecretTables {
     value: Buffer | null;
     updated_at: Generated<Date>;
   };
-  secrets_authority: {
-    only_one: Generated<boolean>;
+  instance_authorities: {
+    instance_id: InstanceId;
     certificate: string;
     private_key: Buffer;
     created_at: Generated<Date>;

@@ -153,9 +153,9 @@ export class Agent {
   }
 
   /** False: it must be repeated. */
-  async #apply({ assignments, secrets_authority }: PollResponse): Promise<boolean> {
+  async #apply({ assignments }: PollResponse): Promise<boolean> {
     const { egress, log } = this.#context;
-    const enforced = await egress.apply(assignments, secrets_authority ?? null).then(
+    const enforced = await egress.apply(assignments).then(
       () => true,
       (error: unknown) => {
         log.error({ err: error }, 'the egress policies could not be applied');
@@ -165,7 +165,7 @@ export class Agent {
     const assigned = new Set<InstanceId>();
     for (const assignment of assignments) {
       assigned.add(assignment.instance_id);
-      this.#keep(assignment.instance_id).assign(assignment, secrets_authority?.certificate ?? '');
+      this.#keep(assignment.instance_id).assign(assignment);
     }
     for (const [instance_id, { runner }] of this.#runners) {
       if (!assigned.has(instance_id)) runner.assign(null);

@@ -1,33 +1,54 @@
 /**
- * The installation's certificate authority for intercepted connections. It is made when a host first needs it; if two control
- * planes make one at the same time, the first row stays. Its private key is unencrypted in memory only, here and on hosts.
+ * Certificate authorities for intercepted connections, one for each instance, so that a host can sign only for the guests that it
+ * runs. One is made when a host first needs it, and ends with the instance's last secret. A fork has its parent's, which its disk
+ * trusts. A private key is unencrypted in memory only, here and on the host.
  */
 import type { SecretsAuthority } from '../agent-api/secret-types.ts';
 import type { Tx } from '../db/pool.ts';
-import { present } from '../lib/assert.ts';
+import type { InstanceId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
-import { findAuthority, insertAuthority } from './store.ts';
+import { type AuthorityRow, findAuthorities, insertAuthority } from './store.ts';
 
-const BOUND_TO = 'authority';
+const boundTo = (instance_id: InstanceId) => `authority ${instance_id}`;
 
-export async function secretsAuthority(
+/** Makes those that are missing. If two control planes make one at the same time, the first stays. */
+export async function authoritiesOf(
   tx: Tx,
   sealer: Sealer,
-  public_url: string,
-): Promise<SecretsAuthority> {
-  const found = await findAuthority(tx);
-  if (found) return opened(sealer, found);
-  const { makeAuthority } = await import('./make-authority.ts');
-  const { certificate, private_key } = await makeAuthority(new URL(public_url).hostname);
-  await insertAuthority(tx, { certificate, private_key: sealer.seal(private_key, BOUND_TO) });
-  return opened(sealer, present(await findAuthority(tx), 'certificate authority just made'));
+  ids: readonly InstanceId[],
+): Promise<ReadonlyMap<InstanceId, SecretsAuthority>> {
+  const found = new Map((await findAuthorities(tx, ids)).map((row) => [row.instance_id, row]));
+  const missing = ids.filter((id) => !found.has(id));
+  if (missing.length > 0) {
+    const { makeAuthority } = await import('./make-authority.ts');
+    for (const id of missing) await keep(tx, sealer, id, await makeAuthority(id));
+    for (const row of await findAuthorities(tx, missing)) found.set(row.instance_id, row);
+  }
+  return new Map([...found].map(([id, row]) => [id, opened(sealer, row)]));
 }
 
-function opened(
+/** Gives a fork its parent's, if that has one. */
+export async function inheritAuthority(
+  tx: Tx,
   sealer: Sealer,
-  row: NonNullable<Awaited<ReturnType<typeof findAuthority>>>,
-): SecretsAuthority {
-  const private_key = sealer.open(row.private_key, BOUND_TO);
-  if (private_key === null) throw new Error("the certificate authority's key does not open");
+  { from, to }: { readonly from: InstanceId; readonly to: InstanceId },
+): Promise<void> {
+  const [row] = await findAuthorities(tx, [from]);
+  if (row) await keep(tx, sealer, to, opened(sealer, row));
+}
+
+async function keep(
+  tx: Tx,
+  sealer: Sealer,
+  instance_id: InstanceId,
+  { certificate, private_key }: SecretsAuthority,
+): Promise<void> {
+  const sealed = sealer.seal(private_key, boundTo(instance_id));
+  await insertAuthority(tx, { instance_id, certificate, private_key: sealed });
+}
+
+function opened(sealer: Sealer, row: AuthorityRow): SecretsAuthority {
+  const private_key = sealer.open(row.private_key, boundTo(row.instance_id));
+  if (private_key === null) throw new Error(`the key of the authority of ${row.instance_id} does not open`);
   return { certificate: row.certificate, private_key };
 }

@@ -15,18 +15,16 @@ const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
 const YEARS = 10;
 /** A guest's clock may be a little behind. */
 const BACKDATED_MS = 86_400_000;
-/** X.520: a common name has at most 64 characters. */
-const INSTALLATION_MAX = 48;
 
-/** `installation`: what tells this installation from others, for people. */
-export async function makeAuthority(installation: string): Promise<SecretsAuthority> {
+/** `of`: tells it from others, for people; at most 40 characters, because X.520 allows a common name 64. */
+export async function makeAuthority(of: string): Promise<SecretsAuthority> {
   const keys = await webcrypto.subtle.generateKey(ALGORITHM, true, ['sign', 'verify']);
   const now = Date.now();
   const not_after = new Date(now);
   not_after.setUTCFullYear(not_after.getUTCFullYear() + YEARS);
   const certificate = await X509CertificateGenerator.createSelfSigned(
     {
-      name: [{ CN: [`Berth ${installation.slice(0, INSTALLATION_MAX)} secrets`] }],
+      name: [{ CN: [`Berth secrets of ${of}`] }],
       notBefore: new Date(now - BACKDATED_MS),
       notAfter: not_after,
       signingAlgorithm: ALGORITHM,

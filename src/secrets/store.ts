@@ -1,4 +1,4 @@
-/** Secrets of instances, and the installation's certificate authority for them. */
+/** Secrets of instances, and the certificate authorities for them. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
@@ -54,11 +54,13 @@ export async function deleteSecret(tx: Tx, instance_id: InstanceId, name: string
     .where('name', '=', name)
     .returning('hosts')
     .executeTakeFirst();
+  await deleteUnusedAuthority(tx, instance_id);
   return row?.hosts;
 }
 
 export async function deleteSecrets(tx: Tx, instance_id: InstanceId): Promise<void> {
   await tx.deleteFrom('secrets').where('instance_id', '=', instance_id).execute();
+  await deleteUnusedAuthority(tx, instance_id);
 }
 
 /** In the order of their creation. */
@@ -72,18 +74,42 @@ export async function sealedSecrets(tx: Tx, instance_ids: readonly InstanceId[])
     .execute();
 }
 
-export async function findAuthority(tx: Tx) {
-  return tx.selectFrom('secrets_authority').select(['certificate', 'private_key']).executeTakeFirst();
+export type AuthorityRow = Awaited<ReturnType<typeof findAuthorities>>[number];
+
+export async function findAuthorities(tx: Tx, ids: readonly InstanceId[]) {
+  if (ids.length === 0) return [];
+  return tx
+    .selectFrom('instance_authorities')
+    .select(['instance_id', 'certificate', 'private_key'])
+    .where('instance_id', 'in', ids)
+    .execute();
 }
 
-/** The first one stays. */
-export async function insertAuthority(
-  tx: Tx,
-  authority: { readonly certificate: string; readonly private_key: Buffer },
-): Promise<void> {
+export interface NewAuthority {
+  readonly instance_id: InstanceId;
+  readonly certificate: string;
+  /** Sealed. */
+  readonly private_key: Buffer;
+}
+
+/** The first one of an instance stays. */
+export async function insertAuthority(tx: Tx, authority: NewAuthority): Promise<void> {
   await tx
-    .insertInto('secrets_authority')
+    .insertInto('instance_authorities')
     .values(authority)
     .onConflict((conflict) => conflict.doNothing())
+    .execute();
+}
+
+/** So that the next secret begins with another one. */
+async function deleteUnusedAuthority(tx: Tx, instance_id: InstanceId): Promise<void> {
+  await tx
+    .deleteFrom('instance_authorities')
+    .where('instance_id', '=', instance_id)
+    .where((eb) =>
+      eb.not(
+        eb.exists(eb.selectFrom('secrets').select('serial').where('secrets.instance_id', '=', instance_id)),
+      ),
+    )
     .execute();
 }

@@ -1,9 +1,10 @@
 import { sql } from 'kysely';
-import type { SecretForHost } from '../agent-api/secret-types.ts';
+import type { SecretForHost, SecretsAuthority } from '../agent-api/secret-types.ts';
 import type { Assignment } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId, VmId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
+import { authoritiesOf } from '../secrets/authority.ts';
 import { secretsOf } from '../secrets/secrets-of-host.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
 
@@ -22,11 +23,16 @@ export async function listAssignments(tx: Tx, sealer: Sealer, host_id: HostId): 
   const ids = rows.map((row) => row.instance_id);
   const keys = await keyLines(tx, ids);
   const secrets = await secretsOf(tx, sealer, ids);
+  const authorities = await authoritiesOf(tx, sealer, [...secrets.keys()]);
   return rows.map((row) => {
     const { instance_id, deleting } = row;
     // A host that only removes the instance needs neither keys nor secrets.
-    if (deleting) return assignmentOf(row, { keys: [], secrets: [] });
-    return assignmentOf(row, { keys: keys.get(instance_id) ?? [], secrets: secrets.get(instance_id) ?? [] });
+    if (deleting) return assignmentOf(row, NOTHING);
+    return assignmentOf(row, {
+      keys: keys.get(instance_id) ?? [],
+      secrets: secrets.get(instance_id) ?? [],
+      authority: authorities.get(instance_id),
+    });
   });
 }
 
@@ -35,9 +41,12 @@ type AssignedRow = Awaited<ReturnType<typeof assignedRows>>[number];
 interface OfGuest {
   readonly keys: string[];
   readonly secrets: SecretForHost[];
+  readonly authority: SecretsAuthority | undefined;
 }
 
-function assignmentOf(row: AssignedRow, { keys, secrets }: OfGuest): Assignment {
+const NOTHING: OfGuest = { keys: [], secrets: [], authority: undefined };
+
+function assignmentOf(row: AssignedRow, { keys, secrets, authority }: OfGuest): Assignment {
   return {
     instance_id: row.instance_id,
     vm_id: row.vm_id,
@@ -65,6 +74,7 @@ function assignmentOf(row: AssignedRow, { keys, secrets }: OfGuest): Assignment 
     },
     egress: { mode: row.egress_mode, allow: row.egress_allow },
     ...(secrets.length > 0 ? { secrets } : {}),
+    ...(authority ? { secrets_authority: authority } : {}),
     authorized_keys: keys,
     // A deletion changes no VM.
     ...(row.trace_context && !row.deleting ? { trace_context: row.trace_context } : {}),

@@ -12,7 +12,7 @@ import { withSnapshot } from '../../src/backup/dump-data.ts';
 import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts';
 import { findRootKey } from '../../src/control-planes/root-key.ts';
 import { Sealer } from '../../src/lib/seal.ts';
-import { secretsAuthority } from '../../src/secrets/authority.ts';
+import { authoritiesOf } from '../../src/secrets/authority.ts';
 import { filesBelow, read } from '../house/imports.ts';
 import { apiForFile } from '../support/api.ts';
 import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
@@ -258,9 +258,9 @@ async function openedBy(key: Buffer): Promise<string[]> {
       const values = [...line.matchAll(/\\x([0-9a-f]{56,})/g)].map(([, hex = '']) => Buffer.from(hex, 'hex'));
       if (values.length === 0) continue;
       // What a value is bound to: a constant, or ids and names of its row.
-      const words = line.match(/\b[a-z]+_[0-9a-z]{26,}\b|\b[A-Z_]{3,}\b/g) ?? [];
+      const words = ['authority', ...(line.match(/\b[a-z]+_[0-9a-z]{26,}\b|\b[A-Z_]{3,}\b/g) ?? [])];
       const pairs = words.flatMap((a) => words.flatMap((b) => [`${a} ${b}`, JSON.stringify([a, b])]));
-      const bound = ['root key', 'hosts certificate', 'authority', ...words, ...pairs];
+      const bound = ['root key', 'hosts certificate', ...words, ...pairs];
       for (const { purpose, sealer } of sealers)
         for (const value of values)
           if (bound.some((to) => sealer.open(value, to) !== null)) found.add(purpose);
@@ -278,7 +278,7 @@ test('after forget-old no value of the whole database opens with the old key; be
   assert.equal((await client.put(`/v1/instances/${id}/secrets/TOKEN`, secret)).status, 204);
   await makeWebhook(api, owner, 'http://127.0.0.1:9/hook');
   const certificate = await hostsCertificate(db, context.root_key);
-  const authority = await secretsAuthority(db, context.secrets, 'https://berth.example');
+  const authority = await authoritiesOf(db, context.secrets, [id]);
   const of_root = await openedBy(context.root_key);
   const SEALED = ['data keys', 'hosts certificate', 'secrets', 'webhooks'].map((name) => `berth ${name} v1`);
   assert.deepEqual(of_root, SEALED, 'the search finds what is sealed');
@@ -293,5 +293,5 @@ test('after forget-old no value of the whole database opens with the old key; be
   assert.deepEqual(await openedBy(made_key), ['berth root key v1']);
   assert.deepEqual(await openedBy(context.root_key), of_root);
   assert.deepEqual(await hostsCertificate(db, context.root_key), certificate);
-  assert.deepEqual(await secretsAuthority(db, context.secrets, 'https://berth.example'), authority);
+  assert.deepEqual(await authoritiesOf(db, context.secrets, [id]), authority);
 });

@@ -37,7 +37,7 @@ describe('HTTP through the gate', { timeout: 60_000 }, () => {
     });
     const policy = { mode: 'allow', allow: [`${NAME}:${port}`] } as const;
     const guest = new Guest(
-      { address: '198.18.0.2', policy, secrets: [] },
+      { address: '198.18.0.2', policy, secrets: [], authority: null },
       { resolver, denials: new Denials(() => undefined) },
     );
     const way = new HttpWay();

@@ -1,10 +1,16 @@
 /** Changes of secrets, and bounds of a VM that uses them, in network namespaces. */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawnSync } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
+import type { SecretsAuthority } from '../../src/agent-api/secret-types.ts';
 import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
+import { makeAuthority } from '../../src/secrets/make-authority.ts';
 import { fieldOf, SecretLab } from '../support/secret-lab.ts';
 import { until } from '../support/waiting.ts';
 
@@ -57,6 +63,17 @@ socket.on('error', () => undefined);
 socket.on('close', () => { console.log('closed'); process.exit(0); });
 socket.on('data', () => console.log('answered'));
 process.stdin.on('data', () => socket.write('GET / HTTP/1.1\\r\\nHost: ' + name + '\\r\\n\\r\\n'));
+`;
+
+/** Twenty connections to api.test one after the other; prints what the last said, or the first failure. */
+const SHAKE = `
+const tls = require('node:tls');
+const shake = (left) => {
+  const socket = tls.connect({ host: 'api.test', port: 443, servername: 'api.test', ALPNProtocols: ['http/1.1'] });
+  socket.once('secureConnect', () => { socket.destroy(); left > 1 ? shake(left - 1) : console.log('trusted'); });
+  socket.once('error', (error) => console.log(error.code));
+};
+shake(20);
 `;
 
 describe('a change of secrets', { skip, timeout: 180_000 }, () => {
@@ -151,6 +168,30 @@ describe('a change of secrets', { skip, timeout: 180_000 }, () => {
     assert.deepEqual(fieldOf(lab.got.find(({ url }) => url === '/again') ?? assert.fail(), 'x-key'), [
       'sk-one',
     ]);
+  });
+
+  test('each VM sees certificates of its own authority, also for a name that another has a secret for', async () => {
+    const [of_guest, of_neighbour] = [await makeAuthority('guest'), await makeAuthority('neighbour')];
+    const secrets = [secret('sk-one', 'api.test')];
+    await lab.egress.allowBoth(OPEN, [
+      { secrets, authority: of_guest },
+      { secrets, authority: of_neighbour },
+    ]);
+    const shake = async (who: 'guest' | 'neighbour', { certificate }: SecretsAuthority) => {
+      const file = join(lab.folder, `${randomUUID()}.pem`);
+      writeFileSync(file, certificate);
+      const child = lab.start(process.execPath, ['-e', SHAKE], { NODE_EXTRA_CA_CERTS: file }, who);
+      children.push(child);
+      return child.stdout ? (await text(child.stdout)).trim() : assert.fail();
+    };
+    const said = await Promise.all([
+      shake('guest', of_guest),
+      shake('neighbour', of_neighbour),
+      shake('guest', of_neighbour),
+      shake('neighbour', of_guest),
+    ]);
+    const UNKNOWN = 'UNABLE_TO_VERIFY_LEAF_SIGNATURE';
+    assert.deepEqual(said, ['trusted', 'trusted', UNKNOWN, UNKNOWN]);
   });
 
   test('a VM has at most 256 connections to hosts of its secrets, and gets others again when they end', async () => {

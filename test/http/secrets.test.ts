@@ -7,7 +7,7 @@ import { openPool } from '../../src/db/pool.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { Sealer } from '../../src/lib/seal.ts';
-import { secretsAuthority } from '../../src/secrets/authority.ts';
+import { authoritiesOf } from '../../src/secrets/authority.ts';
 import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
@@ -237,27 +237,71 @@ describe('POST …/fork', () => {
 });
 
 describe('the certificate authority', () => {
-  test('an authority for ten years that signs no other authority', async () => {
+  const authorityOf = async (id: InstanceId, of = agent) =>
+    (await of.assignments()).find((each) => each.instance_id === id)?.secrets_authority;
+  const withSecret = async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await set(id, 'A');
-    const { secrets_authority } = await agent.client.poll({ seen: null }, new AbortController().signal);
-    const certificate = new X509Certificate(secrets_authority?.certificate ?? assert.fail('none'));
+    return id;
+  };
+
+  test('an authority for ten years that signs no other authority', async () => {
+    const id = await withSecret();
+    const { certificate: pem = '' } = (await authorityOf(id)) ?? assert.fail('none');
+    const certificate = new X509Certificate(pem);
     assert.equal(certificate.ca, true);
-    assert.match(certificate.subject, /^CN=Berth \S+ secrets$/);
+    assert.equal(certificate.subject, `CN=Berth secrets of ${id}`);
     const days = (certificate.validToDate.getTime() - Date.now()) / 86_400_000;
     assert.ok(days > 3_640 && days < 3_660, `${days} days`);
   });
+  test('is another for each instance, so that a host can sign only for guests that it runs', async () => {
+    const [one, other, none] = [
+      await withSecret(),
+      await withSecret(),
+      await instanceIn(api, owner, 'running'),
+    ];
+    const [of_one, of_other] = [await authorityOf(one), await authorityOf(other)];
+    assert.ok(of_one && of_other);
+    assert.notEqual(of_one.certificate, of_other.certificate);
+    assert.notEqual(of_one.private_key, of_other.private_key);
+    assert.equal(await authorityOf(none.id), undefined);
+    assert.deepEqual(await authorityOf(one), of_one, 'it stays');
+  });
+  test('ends with the last secret; the next one begins with another', async () => {
+    const id = await withSecret();
+    await set(id, 'B');
+    const first = await authorityOf(id);
+    await client.delete(pathOf(id, 'A'));
+    assert.deepEqual(await authorityOf(id), first);
+    await client.delete(pathOf(id, 'B'));
+    assert.equal(await authorityOf(id), undefined);
+    await set(id, 'A');
+    const second = await authorityOf(id);
+    assert.ok(first && second);
+    assert.notEqual(second.private_key, first.private_key);
+  });
+  test('is the parent’s in a fork, whose disk trusts it, and ends there apart', async () => {
+    const parent = await withSecret();
+    await agent.commit(parent, 1);
+    const of_parent = (await authorityOf(parent)) ?? assert.fail('none');
+    const { body } = await client.post<InstanceOut>(`/v1/instances/${parent}/fork`, { name: newName() });
+    await client.post(`/v1/instances/${body.id}/vm`, {});
+    await set(body.id, 'A');
+    assert.deepEqual(await authorityOf(body.id), of_parent);
+    await client.delete(pathOf(body.id, 'A'));
+    await set(body.id, 'A');
+    assert.notDeepEqual(await authorityOf(body.id), of_parent);
+    assert.deepEqual(await authorityOf(parent), of_parent);
+  });
   test('two control planes that make it at the same time have the same', async () => {
-    await api.db.deleteFrom('secrets_authority').execute();
+    const { id } = await api.instance(owner);
     const other = openPool(api.database.url, () => undefined);
     const made = await Promise.all(
-      [api.db, other, api.db, other].map((db) =>
-        secretsAuthority(db, context.secrets, 'http://berth.test:7400'),
-      ),
+      [api.db, other, api.db, other].map((db) => authoritiesOf(db, context.secrets, [id])),
     ).finally(() => other.destroy());
-    assert.equal(new Set(made.map((each) => JSON.stringify(each))).size, 1);
+    assert.equal(new Set(made.map((each) => JSON.stringify(each.get(id)))).size, 1);
     const another_key = new Sealer(Buffer.alloc(32, 7), 'berth secrets v1');
-    await assert.rejects(secretsAuthority(api.db, another_key, 'http://berth.test'), /does not open/);
+    await assert.rejects(authoritiesOf(api.db, another_key, [id]), /does not open/);
   });
 });
 

@@ -5,7 +5,11 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { SecretsAuthority } from '../../src/agent-api/secret-types.ts';
-import { CertificateSource } from '../../src/host/egress/certificate-source.ts';
+import {
+  CertificateSource,
+  type Certified,
+  fingerprintOf,
+} from '../../src/host/egress/certificate-source.ts';
 import { GateChild } from '../../src/host/egress/gate-child.ts';
 import type { CountedDenial, Denial, GuestPolicy } from '../../src/host/egress/gate-messages.ts';
 import { GATE_ROUTES, guestRules } from '../../src/host/egress/guest-rules.ts';
@@ -44,6 +48,8 @@ export const NEIGHBOUR = guestAddress(NEIGHBOUR_TAP.ssh_port);
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
 const GATE_UID = 2_999_998;
+
+const NO_SECRETS: Certified = { authority: undefined, secrets: [] };
 
 export class EgressLab {
   readonly denials: CountedDenial[] = [];
@@ -145,7 +151,7 @@ export class EgressLab {
       roots_file: this.#roots_file,
       log: createLog('test', 'warn'),
       takeDenials: (denials) => this.denials.push(...denials),
-      certify: (name, public_key) => this.#certificates.make(name, public_key),
+      certify: (...asked) => this.#certificates.make(...asked),
       takeTrouble: (_guest, name, reason) => this.troubles.push(`${name}: ${reason}`),
     });
     void this.#gate.run();
@@ -165,34 +171,34 @@ export class EgressLab {
   allow(
     policy: EgressPolicy,
     secrets: readonly GuestSecret[] = [],
-    authority: SecretsAuthority | null = null,
+    authority?: SecretsAuthority,
   ): Promise<void> {
-    return this.#enforce([{ address: GUEST, policy, secrets }], authority);
+    return this.#enforce([{ address: GUEST, policy, secrets, authority }]);
   }
 
   /** For the guest and its neighbour. */
-  allowBoth(policy: EgressPolicy): Promise<void> {
-    const both = [GUEST, NEIGHBOUR].map((address) => ({ address, policy, secrets: [] }));
-    return this.#enforce(both, null);
+  allowBoth(
+    policy: EgressPolicy,
+    of_both: readonly [Certified, Certified] = [NO_SECRETS, NO_SECRETS],
+  ): Promise<void> {
+    return this.#enforce([
+      { address: GUEST, policy, ...of_both[0] },
+      { address: NEIGHBOUR, policy, ...of_both[1] },
+    ]);
   }
 
   /** As for a VM that is no longer assigned. */
   forget(): Promise<void> {
-    return this.#enforce([], null);
+    return this.#enforce([]);
   }
 
-  async #enforce(guests: readonly GuestPolicy[], authority: SecretsAuthority | null): Promise<void> {
-    this.#certificates.replace(
-      authority,
-      guests.flatMap(({ secrets }) => secrets),
-    );
-    const { fingerprint } = this.#certificates;
-    await this.#gate?.apply({
-      resolvers: [NAME_SERVER],
-      host_networks: [NEAR],
-      guests,
-      authority: fingerprint,
-    });
+  async #enforce(wanted: readonly (Omit<GuestPolicy, 'authority'> & Certified)[]): Promise<void> {
+    this.#certificates.replace(wanted);
+    const guests = wanted.map(({ authority, ...rest }) => ({
+      ...rest,
+      authority: authority ? fingerprintOf(authority) : null,
+    }));
+    await this.#gate?.apply({ resolvers: [NAME_SERVER], host_networks: [NEAR], guests });
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
     inNamespace(this.path('router'), 'nft', ['-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
   }

@@ -107,7 +107,7 @@ export class SecretLab {
   readonly #servers = new SecretServers();
   /** What the guest trusts. */
   readonly trusted = join(this.folder, 'berth.pem');
-  #authority: SecretsAuthority | null = null;
+  #authority: SecretsAuthority | undefined;
   #lab: EgressLab | null = null;
 
   static async open(environment: Record<string, string> = {}): Promise<SecretLab> {
@@ -150,8 +150,13 @@ export class SecretLab {
     await this.egress.allow(policy, secrets, this.#authority);
   }
 
-  /** Starts a program as the guest, which finds names in its hosts file, and trusts Berth's authority alone. */
-  start(command: string, args: readonly string[], environment: Record<string, string> = {}): ChildProcess {
+  /** Starts a program as the guest, or as its neighbour, which finds names in its hosts file, and trusts Berth's authority alone. */
+  start(
+    command: string,
+    args: readonly string[],
+    environment: Record<string, string> = {},
+    who: 'guest' | 'neighbour' = 'guest',
+  ): ChildProcess {
     const mounted = `mount --bind ${join(this.folder, 'hosts')} /etc/hosts && exec "$@"`;
     const variables = {
       NODE_EXTRA_CA_CERTS: this.trusted,
@@ -165,7 +170,7 @@ export class SecretLab {
     };
     const set = Object.entries(variables).map(([name, value]) => `${name}=${value}`);
     const program = ['env', ...set, command, ...args];
-    return this.egress.spawn('unshare', ['--mount', 'sh', '-c', mounted, 'sh', ...program]);
+    return this.egress.spawn('unshare', ['--mount', 'sh', '-c', mounted, 'sh', ...program], who);
   }
 
   async run(

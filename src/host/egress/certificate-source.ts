@@ -1,35 +1,50 @@
-/** The agent's authority for certificates, and which names may have one. Its key is nowhere else. */
+/** The authorities of this host's VMs, and the names that each may certify. Their keys are nowhere else on this host. */
 import { createHash } from 'node:crypto';
 import type { SecretsAuthority } from '../../agent-api/secret-types.ts';
 import type { LeafCertificates } from './leaf-certificates.ts';
 import { coversHost, type GuestSecret } from './placeholders.ts';
 
+/** What a VM's certificates are made from. */
+export interface Certified {
+  readonly authority: SecretsAuthority | undefined;
+  readonly secrets: readonly GuestSecret[];
+}
+
+interface Known {
+  readonly authority: SecretsAuthority;
+  readonly hosts: string[];
+  leafs: Promise<LeafCertificates> | null;
+}
+
 export class CertificateSource {
-  #authority: SecretsAuthority | null = null;
-  #leafs: Promise<LeafCertificates> | null = null;
-  #hosts: readonly string[] = [];
-  /** Tells this authority from another; null: there is none. */
-  fingerprint: string | null = null;
+  #known: ReadonlyMap<string, Known> = new Map();
 
-  /** Returns whether it is the same as before. */
-  replace(authority: SecretsAuthority | null, secrets: readonly GuestSecret[]): boolean {
-    this.#hosts = [...new Set(secrets.flatMap(({ hosts }) => hosts))];
-    const before = this.#authority;
-    if (before?.certificate === authority?.certificate && before?.private_key === authority?.private_key)
-      return true;
-    this.#authority = authority;
-    this.#leafs = null;
-    this.fingerprint = authority && createHash('sha256').update(authority.certificate).digest('hex');
-    return false;
+  /** Takes the authorities of all VMs. */
+  replace(guests: readonly Certified[]): void {
+    const known = new Map<string, Known>();
+    for (const { authority, secrets } of guests) {
+      if (!authority) continue;
+      const fingerprint = fingerprintOf(authority);
+      const leafs = this.#known.get(fingerprint)?.leafs ?? null;
+      const kept = known.get(fingerprint) ?? { authority, hosts: [], leafs };
+      kept.hosts.push(...secrets.flatMap(({ hosts }) => hosts));
+      known.set(fingerprint, kept);
+    }
+    this.#known = known;
   }
 
-  /** In PEM; null: no secret has this name, or there is no authority. @throws when the authority cannot be used */
-  async make(name: string, public_key: string): Promise<string | null> {
-    if (this.#authority === null || !coversHost(this.#hosts, name)) return null;
-    const authority = this.#authority;
-    this.#leafs ??= import('./leaf-certificates.ts').then(
-      ({ LeafCertificates }) => new LeafCertificates(authority),
+  /** In PEM; null: no VM of this authority has a secret for this name. @throws when the authority cannot be used */
+  async make(fingerprint: string, name: string, public_key: string): Promise<string | null> {
+    const known = this.#known.get(fingerprint);
+    if (!known || !coversHost(known.hosts, name)) return null;
+    known.leafs ??= import('./leaf-certificates.ts').then(
+      ({ LeafCertificates }) => new LeafCertificates(known.authority),
     );
-    return (await this.#leafs).make(name, public_key);
+    return (await known.leafs).make(name, public_key);
   }
+}
+
+/** Tells an authority from others. */
+export function fingerprintOf({ certificate }: SecretsAuthority): string {
+  return createHash('sha256').update(certificate).digest('hex');
 }

@@ -7,13 +7,12 @@
  *
  * Invariants:
  * - a VM with a restricted egress or secrets starts only after they are applied;
- * - the key of the installation's authority stays in this process, and values in its memory and the gate's;
+ * - the keys of authorities stay in this process, and values in its memory and the gate's;
  * - until the first assignments the kernel keeps the last agent's rules, which allow no name while there is no gate.
  */
 import { createHash } from 'node:crypto';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import { DENIALS_MAX, type DeniedDestination } from '../../agent-api/egress-types.ts';
-import type { SecretsAuthority } from '../../agent-api/secret-types.ts';
 import type { Assignment } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { rfc3339 } from '../../lib/clock.ts';
@@ -24,7 +23,7 @@ import { Signal } from '../../lib/signal.ts';
 import { DENIED_LOG_GROUP, GATE_MARK, guestAddress } from '../network/addresses.ts';
 import { type GuestNetwork, hostAddresses, inNetwork } from '../network/guest-network.ts';
 import { hostResolvers } from '../network/resolvers.ts';
-import { CertificateSource } from './certificate-source.ts';
+import { CertificateSource, fingerprintOf } from './certificate-source.ts';
 import { Denials } from './denials.ts';
 import { GateChild } from './gate-child.ts';
 import type { CountedDenial, GuestPolicy } from './gate-messages.ts';
@@ -43,7 +42,7 @@ const WAITING_MAX = 10_000;
 const WAITING_OF_ONE_MAX = 100;
 const MANY_WAIT = 1_000;
 
-type Policed = Pick<Assignment, 'instance_id' | 'egress' | 'secrets'> & {
+type Policed = Pick<Assignment, 'instance_id' | 'egress' | 'secrets' | 'secrets_authority'> & {
   readonly spec: { readonly ssh_port: number };
 };
 
@@ -66,7 +65,7 @@ export class EgressControl {
   #last: Promise<void> = Promise.resolve();
   #applied: ReadonlyMap<InstanceId, string> = new Map();
   /** null: the control plane has not answered yet. */
-  #newest: Parameters<EgressControl['apply']> | null = null;
+  #newest: readonly Policed[] | null = null;
 
   constructor(options: EgressControlOptions) {
     this.#options = options;
@@ -83,7 +82,7 @@ export class EgressControl {
         roots_file: ROOTS_FILE,
         log: options.log,
         takeDenials: take,
-        certify: (name, public_key) => this.#certificates.make(name, public_key),
+        certify: (...asked) => this.#certificates.make(...asked),
         takeTrouble: (guest, name, reason) =>
           options.log.warn(
             { instance_id: this.#instances.get(guest), name, reason },
@@ -105,20 +104,16 @@ export class EgressControl {
   }
 
   /** Has the policies and secrets of all assignments enforced. @throws why the rules cannot be applied */
-  apply(
-    assignments: readonly Policed[],
-    authority: SecretsAuthority | null = null,
-    again = false,
-  ): Promise<void> {
-    this.#newest = [assignments, authority];
-    const applying = this.#last.then(() => this.#apply(assignments, authority, again));
+  apply(assignments: readonly Policed[], again = false): Promise<void> {
+    this.#newest = assignments;
+    const applying = this.#last.then(() => this.#apply(assignments, again));
     this.#last = applying.catch(() => undefined);
     return applying;
   }
 
   /** Called about once a minute: the host's resolvers and networks change, and others may remove rules. */
   async mend(): Promise<void> {
-    if (this.#newest !== null) await this.apply(this.#newest[0], this.#newest[1], true);
+    if (this.#newest !== null) await this.apply(this.#newest, true);
   }
 
   /** @throws when the VM of an assignment must not run, because its policy or its secrets have no effect here */
@@ -138,32 +133,23 @@ export class EgressControl {
     throw new Error('the egress policy is not enforced yet; start the VM again');
   }
 
-  async #apply(
-    assignments: readonly Policed[],
-    authority: SecretsAuthority | null,
-    again: boolean,
-  ): Promise<void> {
+  async #apply(assignments: readonly Policed[], again: boolean): Promise<void> {
     const { network, log } = this.#options;
     if (!network || !this.#gate) return;
-    const guests: GuestPolicy[] = assignments.map(({ spec, egress, secrets = [] }) => ({
+    const guests: GuestPolicy[] = assignments.map(({ spec, egress, secrets = [], secrets_authority }) => ({
       address: guestAddress(spec.ssh_port),
       policy: egress,
       secrets: secrets.map(({ placeholder, hosts, value }) => ({ placeholder, hosts, value })),
+      authority: secrets_authority ? fingerprintOf(secrets_authority) : null,
     }));
     for (const { instance_id, spec } of assignments)
       this.#instances.set(guestAddress(spec.ssh_port), instance_id);
     const wanted = new Map(assignments.map((each) => [each.instance_id, digestOf(each)]));
-    const same_authority = this.#certificates.replace(
-      authority,
-      guests.flatMap(({ secrets }) => secrets),
+    if (!again && sameEntries(wanted, this.#applied)) return;
+    this.#certificates.replace(
+      assignments.map(({ secrets_authority, secrets = [] }) => ({ authority: secrets_authority, secrets })),
     );
-    if (!again && same_authority && sameEntries(wanted, this.#applied)) return;
-    const state = {
-      resolvers: hostResolvers(),
-      host_networks: hostAddresses(),
-      guests,
-      authority: this.#certificates.fingerprint,
-    };
+    const state = { resolvers: hostResolvers(), host_networks: hostAddresses(), guests };
     const late = new AbortController();
     const is_late = pause(GATE_MS, late.signal).then(() => true);
     if (await Promise.race([this.#gate.apply(state).then(() => false), is_late])) this.#gate.endStalled();
@@ -218,9 +204,9 @@ export class EgressControl {
 }
 
 /** Tells one state of a VM's policy and secrets from another. */
-function digestOf({ egress, secrets = [] }: Policed): string {
+function digestOf({ egress, secrets = [], secrets_authority }: Policed): string {
   return createHash('sha256')
-    .update(JSON.stringify([egress, secrets]))
+    .update(JSON.stringify([egress, secrets, secrets_authority?.certificate]))
     .digest('base64');
 }
 

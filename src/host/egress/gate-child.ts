@@ -25,8 +25,8 @@ export interface GateOptions {
   readonly roots_file: string;
   readonly log: Log;
   readonly takeDenials: (denials: readonly CountedDenial[]) => void;
-  /** A certificate for a name, in PEM; null: no secret has it. */
-  readonly certify: (name: string, public_key: string) => Promise<string | null>;
+  /** A certificate of an authority for a name, in PEM; null: no secret has it. */
+  readonly certify: (authority: string, name: string, public_key: string) => Promise<string | null>;
   /** A server that a secret of `guest` names could not be trusted or reached. */
   readonly takeTrouble: (guest: string, name: string, reason: string) => void;
 }
@@ -152,15 +152,15 @@ export class GateChild {
       case 'trouble':
         return void this.#options.takeTrouble(message.guest, message.name, message.reason);
       case 'certificate':
-        return void this.#certify(message.name, message.public_key);
+        return void this.#certify(message);
       case 'applied':
         this.#confirmed = Math.max(this.#confirmed, message.sequence);
         this.#confirmations.notify();
     }
   }
 
-  async #certify(name: string, public_key: string): Promise<void> {
-    const certificate = await this.#options.certify(name, public_key).catch(() => null);
-    this.#tell({ type: 'certificate', name, certificate });
+  async #certify({ authority, name, public_key }: Extract<FromGate, { type: 'certificate' }>): Promise<void> {
+    const certificate = await this.#options.certify(authority, name, public_key).catch(() => null);
+    this.#tell({ type: 'certificate', authority, name, certificate });
   }
 }

@@ -11,6 +11,8 @@ export interface GuestPolicy {
   readonly address: string;
   readonly policy: EgressPolicy;
   readonly secrets: readonly GuestSecret[];
+  /** The fingerprint of its authority; null: it has no secrets. */
+  readonly authority: string | null;
 }
 
 /** The whole state; it replaces the last one. */
@@ -21,14 +23,17 @@ export interface GateState {
   /** Networks and addresses of this host, closed beside those that always are. */
   readonly host_networks: readonly string[];
   readonly guests: readonly GuestPolicy[];
-  /** Tells the authority of certificates from others; null: there is none. */
-  readonly authority: string | null;
 }
 
 export type ToGate =
   | ({ readonly type: 'state' } & GateState)
   /** null: it cannot be made. */
-  | { readonly type: 'certificate'; readonly name: string; readonly certificate: string | null };
+  | {
+      readonly type: 'certificate';
+      readonly authority: string;
+      readonly name: string;
+      readonly certificate: string | null;
+    };
 
 /** A destination that a VM was denied. Without an address: a look-up. Without a port: another protocol than TCP and UDP. */
 export interface Denial {
@@ -47,6 +52,11 @@ export type FromGate =
   | { readonly type: 'applied'; readonly sequence: number }
   | { readonly type: 'denied'; readonly denials: readonly CountedDenial[] }
   /** The gate asks for one. `public_key`: SubjectPublicKeyInfo, base64. */
-  | { readonly type: 'certificate'; readonly name: string; readonly public_key: string }
+  | {
+      readonly type: 'certificate';
+      readonly authority: string;
+      readonly name: string;
+      readonly public_key: string;
+    }
   /** A server that a secret names could not be trusted or reached, so that it got nothing. */
   | { readonly type: 'trouble'; readonly guest: string; readonly name: string; readonly reason: string };

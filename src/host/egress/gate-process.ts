@@ -40,7 +40,7 @@ if (process.getuid?.() === 0) {
   process.setuid?.(id);
 }
 process.on('message', (message: ToGate) => {
-  if (message.type === 'certificate') return void gate.takeCertificate(message.name, message.certificate);
+  if (message.type === 'certificate') return void gate.takeCertificate(message);
   gate.apply(message);
   tell({ type: 'applied', sequence: message.sequence });
 });

@@ -14,7 +14,7 @@ import type { Socket } from 'node:net';
 import { closedBy } from '../../lib/closed-networks.ts';
 import { passByAddress } from './address-way.ts';
 import { Denials } from './denials.ts';
-import type { FromGate, GateState } from './gate-messages.ts';
+import type { FromGate, GateState, ToGate } from './gate-messages.ts';
 import { Guest } from './guest.ts';
 import { HttpWay } from './http-way.ts';
 import { LeafContexts } from './leaf-contexts.ts';
@@ -44,8 +44,8 @@ export class Gate {
   constructor({ roots_file, tell }: GateOptions) {
     this.#resolver = new NameResolver({ servers: [], isClosed: closedBy([]) });
     this.#denials = new Denials((denials) => tell({ type: 'denied', denials }));
-    this.#certificates = new LeafContexts((name, public_key) =>
-      tell({ type: 'certificate', name, public_key }),
+    this.#certificates = new LeafContexts((authority, name, public_key) =>
+      tell({ type: 'certificate', authority, name, public_key }),
     );
     const troubles = new Troubles(tell);
     this.#secrets = new SecretWay({
@@ -55,13 +55,12 @@ export class Gate {
     });
   }
 
-  takeCertificate(name: string, certificate: string | null): void {
-    this.#certificates.take(name, certificate);
+  takeCertificate({ authority, name, certificate }: Extract<ToGate, { type: 'certificate' }>): void {
+    this.#certificates.take(authority, name, certificate);
   }
 
   apply(state: GateState): void {
     this.#resolver.replaceUpstream(upstreamOf(state));
-    this.#certificates.setAuthority(state.authority);
     const wanted = new Set(state.guests.map(({ address }) => address));
     for (const [address, guest] of this.#guests) {
       if (wanted.has(address)) continue;

@@ -42,20 +42,28 @@ export class Guest {
   #policy: EgressPolicy;
   #entries: readonly EgressEntry[];
   #secrets: readonly GuestSecret[];
+  #authority: string | null;
   #look_ups = 0;
 
-  constructor({ address, policy, secrets }: GuestPolicy, parts: GateParts) {
+  constructor({ address, policy, secrets, authority }: GuestPolicy, parts: GateParts) {
     this.address = address;
     this.#parts = parts;
     this.#policy = policy;
     this.#entries = activeEntries(policy);
     this.#secrets = secrets;
+    this.#authority = authority;
   }
 
-  change({ policy, secrets }: Omit<GuestPolicy, 'address'>): void {
+  /** The fingerprint of the authority that it trusts; null: there is none. */
+  get authority(): string | null {
+    return this.#authority;
+  }
+
+  change({ policy, secrets, authority }: Omit<GuestPolicy, 'address'>): void {
     this.#policy = policy;
     this.#entries = activeEntries(policy);
     this.#secrets = secrets;
+    this.#authority = authority;
     for (const connection of this.#connections) if (!connection.isPermitted()) connection.cut();
   }
 

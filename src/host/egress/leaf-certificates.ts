@@ -1,5 +1,5 @@
 /**
- * The agent's side of intercepted connections: certificates of the installation's authority for names that a secret covers. The
+ * The agent's side of intercepted connections: certificates of an instance's authority for names that a secret covers. The
  * authority's key stays in this process; a certificate's own key stays in the gate. Loaded when it is needed: its library takes a while.
  */
 import 'reflect-metadata';

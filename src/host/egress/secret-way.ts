@@ -1,6 +1,6 @@
 /**
  * TLS to a server that a secret of the VM names. The gate speaks TLS with the server, then with the guest under a certificate of the
- * installation's authority, and puts values into the header fields of requests.
+ * instance's authority, and puts values into the header fields of requests.
  *
  *   guest ══ TLS, certificate of ours ══ gate ══ TLS, verified ══ server
  *
@@ -50,8 +50,6 @@ const HANDSHAKE_MS = 10_000;
 const CONNECTIONS_MAX = 256;
 /** Of one VM: handshakes at a time, which cost the most. */
 const OPENING_MAX = 8;
-/** Certificates whose handshake may be under way. */
-const READY_MAX = 2_000;
 
 export interface SecretWayOptions {
   readonly contexts: LeafContexts;
@@ -59,22 +57,31 @@ export interface SecretWayOptions {
   readonly tellTrouble: (guest: string, name: string, reason: string) => void;
 }
 
+interface Arriving extends Intercepted {
+  readonly context: SecureContext;
+}
+
 export class SecretWay {
   readonly #options: SecretWayOptions;
   readonly #uses = new WeakMap<Guest, Use>();
-  /** Certificates of the names whose handshakes are under way. */
-  readonly #ready = new Map<string, SecureContext>();
-  /** By its addresses and ports, until its handshake is over. */
-  readonly #arriving = new Map<string, Intercepted>();
+  /** By its addresses and ports. */
+  readonly #arriving = new Map<string, Arriving>();
   readonly #connections = new WeakMap<object, Intercepted & { readonly agent: Agent }>();
   readonly #http1: Server;
   readonly #http2: Http2SecureServer;
 
   constructor(options: SecretWayOptions) {
     this.#options = options;
+    const arriving = this.#arriving;
     const tls = {
-      SNICallback: (name: string, done: (error: Error | null, context?: SecureContext) => void) =>
-        done(null, this.#ready.get(name.toLowerCase())),
+      // Node calls it as a method of the socket. #arrived checks the name.
+      SNICallback(
+        this: TLSSocket,
+        _name: string,
+        done: (error: Error | null, context?: SecureContext) => void,
+      ) {
+        done(null, arriving.get(keyOf(this))?.context);
+      },
       handshakeTimeout: HANDSHAKE_MS,
       minVersion: 'TLSv1.2',
     } as const;
@@ -110,7 +117,7 @@ export class SecretWay {
     try {
       if (socket.destroyed) return;
       const [context, server] = await Promise.all([
-        this.#options.contexts.contextFor(name),
+        guest.authority === null ? null : this.#options.contexts.contextFor(guest.authority, name),
         this.#dial(guest, { name, to }, offered).catch((error: unknown) => {
           if (error instanceof ServerTrouble) return error;
           throw error;
@@ -121,16 +128,13 @@ export class SecretWay {
         if (!(server instanceof ServerTrouble)) server.destroy();
         return void socket.resetAndDestroy();
       }
-      this.#ready.delete(name);
-      this.#ready.set(name, context);
-      this.#forgetOldest();
-      this.#begin(socket, { guest, name, use, server, dial: again }, received, offered);
+      this.#begin(socket, { guest, name, use, server, dial: again, context }, received, offered);
     } finally {
       use.opening.release();
     }
   }
 
-  #begin(socket: Socket, connection: Intercepted, received: Buffer, offered: readonly string[]): void {
+  #begin(socket: Socket, connection: Arriving, received: Buffer, offered: readonly string[]): void {
     const { server } = connection;
     const key = keyOf(socket);
     this.#arriving.set(key, connection);
@@ -165,13 +169,6 @@ export class SecretWay {
     const use = { connections: 0, streams: 0, opening: new Semaphore(OPENING_MAX) };
     this.#uses.set(guest, use);
     return use;
-  }
-
-  #forgetOldest(): void {
-    for (const name of this.#ready.keys()) {
-      if (this.#ready.size <= READY_MAX) return;
-      this.#ready.delete(name);
-    }
   }
 
   /** The connection whose handshake is over; null: it is not the one that was announced. */

@@ -78,11 +78,8 @@ export class VmRunner {
     });
   }
 
-  /**
-   * Takes the newest assignment; null: the instance is no longer assigned to this host. `certificate`: of the authority for hosts
-   * that secrets name.
-   */
-  assign(assigned: Assignment | null, certificate = ''): void {
+  /** Takes the newest assignment; null: the instance is no longer assigned to this host. */
+  assign(assigned: Assignment | null): void {
     const environment = sessionEnvironment(assigned?.secrets);
     const assignment = assigned && {
       ...assigned,
@@ -98,7 +95,7 @@ export class VmRunner {
       this.#step.abort.abort(new Error('something else is wanted now'));
     }
     if (assignment) {
-      this.#secrets.want({ environment, certificate });
+      this.#secrets.want({ environment, certificate: assignment.secrets_authority?.certificate ?? '' });
       this.#keys.want(assignment.authorized_keys);
     }
     this.#auto.configure(assignment?.desired === 'running' ? assignment.spec.auto_flush_seconds : null);

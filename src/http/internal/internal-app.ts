@@ -27,7 +27,6 @@ import { recordDisks } from '../../instances/record-disks.ts';
 import { present } from '../../lib/assert.ts';
 import { AppError } from '../../lib/errors.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
-import { secretsAuthority } from '../../secrets/authority.ts';
 import { recordActivity } from '../../vms/activity-store.ts';
 import { applyKeys, applyReport } from '../../vms/apply-report.ts';
 import { listAssignments } from '../../vms/assignment-store.ts';
@@ -145,7 +144,7 @@ function registerCredentials(app: FastifyInstance, { db }: InternalContext): voi
 }
 
 function registerReports(app: FastifyInstance, context: InternalContext): void {
-  const { db, hub, host_lease_ms, secrets, public_url, peers } = context;
+  const { db, hub, host_lease_ms, secrets, peers } = context;
   serve(app, ROUTES.lease, async ({ host, body }) => ({
     lease_ms: await renewLease(db, host.id, body.kept_ms, host_lease_ms),
   }));
@@ -163,9 +162,7 @@ function registerReports(app: FastifyInstance, context: InternalContext): void {
   serve(app, ROUTES.poll, async ({ host, body, reply }) => {
     const read = async () => {
       const assignments = await listAssignments(db, secrets, host.id);
-      if (!assignments.some((each) => each.secrets)) return { etag: etagOf(assignments), assignments };
-      const secrets_authority = await secretsAuthority(db, secrets, public_url);
-      return { etag: etagOf([assignments, secrets_authority]), assignments, secrets_authority };
+      return { etag: etagOf(assignments), assignments };
     };
     return held(read, body.seen, reply, (look, signal) =>
       hub.waitFor('host', host.id, POLL_HOLD_MS, look, signal),

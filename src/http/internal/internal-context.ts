@@ -11,7 +11,6 @@ type Shared =
   | 'quotas'
   | 'installation'
   | 'http'
-  | 'public_url'
   | 'secrets'
   | 'metrics'
   | 'oidc';
