@@ -7,7 +7,6 @@ import {
   type GenerationRow,
   updateGeneration,
 } from '../disks/generation-store.ts';
-import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
@@ -33,5 +32,8 @@ export async function changeGeneration(
   }
   if (change.name !== undefined || change.pinned !== undefined)
     await updateGeneration(tx, id, generation, change);
-  return present(await findRetained(tx, id, generation), 'generation after its change');
+  const after = await findRetained(tx, id, generation);
+  // Retention dropped it between the two.
+  if (!after) throw noSuchGeneration(generation);
+  return after;
 }

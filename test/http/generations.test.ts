@@ -8,6 +8,7 @@ import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 import { generationScene, makeGenerations } from '../support/generations.ts';
+import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import { segmentOf } from '../support/scripted-agent.ts';
 import { instanceIn } from '../support/states.ts';
 
@@ -158,6 +159,17 @@ describe('PATCH …/generations/:n 400, 404, 409, 429', () => {
     await dropOldGenerations(db);
     for (const n of ['0', '1', '4', '-1', '1.5', 'x', '9'.repeat(30)])
       assertError(await client.patch(path(id, `generations/${n}`), { pinned: true }), 'NOT_FOUND');
+  });
+  test('a generation that expires meanwhile', async () => {
+    const { id } = await withGenerations(2);
+    const change = await db.transaction().execute(async (tx) => {
+      const of_first = tx.updateTable('generations').set({ retained: false });
+      await of_first.where('instance_id', '=', id).where('generation', '=', 1).execute();
+      const patched = client.patch(path(id, 'generations/1'), { pinned: true });
+      await untilLocksAreWaitedFor(db, 1);
+      return { patched };
+    });
+    assertError(await change.patched, 'NOT_FOUND', /was dropped/);
   });
   test('an instance that is being deleted', async () => {
     const { id } = await instanceIn(api, owner, 'running');
