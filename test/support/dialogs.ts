@@ -5,6 +5,7 @@
  */
 import type { Locator, Page } from 'playwright-core';
 import { accessibilityFindings, overhangPx } from './browser.ts';
+import { until } from './waiting.ts';
 
 const TABS = 24;
 const ACTIVE_IN_TOP_DIALOG = `(() => {
@@ -44,7 +45,11 @@ export async function dialogFindings(
   }
   const before = await page.locator('dialog[open]').count();
   await close(dialog);
-  await page.waitForFunction(`document.querySelectorAll('dialog[open]').length === ${before - 1}`);
+  // Not page.waitForFunction: once it waits, it uses eval, which the page's policy refuses.
+  await until(
+    'the dialog is closed',
+    async () => (await page.locator('dialog[open]').count()) === before - 1,
+  );
   // Checked in the next frame, because a closed dialog may still be disappearing.
   await page.evaluate('new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))');
   if (!(await opener.evaluate((element) => element === element.ownerDocument.activeElement))) {
