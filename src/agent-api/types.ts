@@ -221,7 +221,7 @@ export const Assignment = named('Assignment', {
   egress: Egress,
   /** Those with a value, sorted by name. */
   secrets: Type.Optional(listOf(SecretForHost, SECRETS_MAX)),
-  /** Absent: it has no secrets. */
+  /** Absent: `secrets` is. */
   secrets_authority: Type.Optional(SecretsAuthority),
   /** Sorted. */
   authorized_keys: KeyLines,

@@ -5,31 +5,37 @@
  */
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import type { HostId, OrgId } from '../lib/ids.ts';
+import type { HostId, InstanceId, OrgId } from '../lib/ids.ts';
 import { type Candidate, choose, type Need } from './placement.ts';
+import { keepSlot } from './slot-store.ts';
 import { isDisconnected } from './store.ts';
 import { listCandidates, lockUse, machineOf, releaseLock, saveBeforeLock } from './use-store.ts';
 
 /** More hosts than fill up during one placement. */
 const TRIES = 32;
+const NO_SLOT =
+  'Each host with room for it has run 65,535 instances that still exist, and can run no other one. Their operator can drain such a host and join it anew.';
 
 export interface Wanted extends Omit<Need, 'machine'> {
+  readonly instance_id: InstanceId;
   readonly org_id: OrgId;
   /** There is memory to resume, which the last host saved. */
   readonly resumes: boolean;
 }
 
-/** Locks the host's use until the transaction's end. @throws AppError UNAVAILABLE naming the missing resource */
+/** Locks the host's use until the transaction's end, and keeps a slot there for the instance. @throws AppError UNAVAILABLE naming the missing resource */
 export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
   if (wanted.last !== null && wanted.unsaved && (await isDisconnected(tx, wanted.last)))
     throw unavailable(
       'The host that ran it last is not connected, and may have the only copy of its last writes. Try again when it is back. If it is declared lost, the VM can start on another host.',
     );
   const need = await needOf(tx, wanted);
+  const without_slot = new Set<HostId>();
   for (let attempt = 0; attempt < TRIES; attempt++) {
     const connected = await listCandidates(tx, wanted);
-    const found = choose(connected, need);
-    if ('reason' in found) throw unavailable(found.reason);
+    const usable = connected.filter(({ id }) => !without_slot.has(id));
+    const found = choose(usable, need);
+    if ('reason' in found) throw unavailable(without_slot.size > 0 ? NO_SLOT : found.reason);
     const { host } = found;
     if (wanted.unsaved && host.id !== wanted.last && connected.some(({ id }) => id === wanted.last))
       throw unavailable(
@@ -37,7 +43,10 @@ export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
       );
     await saveBeforeLock(tx);
     await lockUse(tx, host.id);
-    if ('host' in choose(await listCandidates(tx, wanted, host.id), need)) return host.id;
+    if ('host' in choose(await listCandidates(tx, wanted, host.id), need)) {
+      if (await keepSlot(tx, host.id, wanted.instance_id)) return host.id;
+      without_slot.add(host.id);
+    }
     await releaseLock(tx);
   }
   throw unavailable('Every host filled up while the VM was being placed. Try again.');

@@ -7,7 +7,7 @@ import { lockInstanceOf, refuseDeleting } from '../instances/lock-instance.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
-import { inheritAuthority } from './authority.ts';
+import { ensureAuthority } from './authority.ts';
 import { checkedHosts, checkName, checkValue, isName, newPlaceholder } from './model.ts';
 import { openValue, sealValue } from './seal-value.ts';
 import { deleteSecret, sealedSecrets, secretNames, upsertSecret } from './store.ts';
@@ -47,6 +47,7 @@ export async function setSecret(
   }
   const sealed = sealValue(sealer, instance_id, name, value);
   await upsertSecret(tx, { instance_id, name, hosts, placeholder: newPlaceholder(), value: sealed });
+  await ensureAuthority(tx, sealer, instance_id);
   if (instance.host_id !== null) await notify(tx, 'host', instance.host_id);
   return { instance_id, name, hosts };
 }
@@ -73,7 +74,7 @@ export interface Inheritance {
 }
 
 /**
- * Gives a fork the names, hosts and placeholders of its parent's secrets, their authority, and the values if they are wanted; then the caller has
+ * Gives a fork the names, hosts and placeholders of its parent's secrets, and the values if they are wanted; then the caller has
  * passed {@link requireSecretsWrite}. A fork's disk may hold the parent's placeholders; they are looked up for each VM apart.
  */
 export async function inheritSecrets(
@@ -87,8 +88,8 @@ export async function inheritSecrets(
         ? sealValue(sealer, to, name, openValue(sealer, from, name, value))
         : null;
     await upsertSecret(tx, { instance_id: to, name, hosts, placeholder, value: kept });
+    if (kept !== null) await ensureAuthority(tx, sealer, to);
   }
-  await inheritAuthority(tx, sealer, { from, to });
 }
 
 /** @throws AppError FORBIDDEN */

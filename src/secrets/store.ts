@@ -74,8 +74,6 @@ export async function sealedSecrets(tx: Tx, instance_ids: readonly InstanceId[])
     .execute();
 }
 
-export type AuthorityRow = Awaited<ReturnType<typeof findAuthorities>>[number];
-
 export async function findAuthorities(tx: Tx, ids: readonly InstanceId[]) {
   if (ids.length === 0) return [];
   return tx
@@ -92,13 +90,8 @@ export interface NewAuthority {
   readonly private_key: Buffer;
 }
 
-/** The first one of an instance stays. */
 export async function insertAuthority(tx: Tx, authority: NewAuthority): Promise<void> {
-  await tx
-    .insertInto('instance_authorities')
-    .values(authority)
-    .onConflict((conflict) => conflict.doNothing())
-    .execute();
+  await tx.insertInto('instance_authorities').values(authority).execute();
 }
 
 /** So that the next secret begins with another one. */

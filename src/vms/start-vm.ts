@@ -28,8 +28,8 @@ export function startVm(
 
 /** What the instance's next boot needs of a host, its image aside. */
 export function wantedBy(row: InstanceRow): Omit<Wanted, 'image' | 'may_stay'> {
-  const { org_id, cpus, memory_mib, egress_mode, host_labels, tolerations, host_id: last, state } = row;
-  const needs = { org_id, cpus, memory_mib, egress_mode, host_labels, tolerations };
+  const { id, org_id, cpus, memory_mib, egress_mode, host_labels, tolerations, host_id: last, state } = row;
+  const needs = { instance_id: id, org_id, cpus, memory_mib, egress_mode, host_labels, tolerations };
   return { ...needs, last, unsaved: state === 'failed', resumes: state === 'suspended' };
 }
 

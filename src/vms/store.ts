@@ -1,7 +1,6 @@
 import { sql } from 'kysely';
 import type { Reason } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
-import { keepSlot } from '../hosts/slot-store.ts';
 import { countUse } from '../hosts/use-store.ts';
 import { assert } from '../lib/assert.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
@@ -60,7 +59,6 @@ function deadlineOf(state: VmState) {
 }
 
 export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
-  await keepSlot(tx, vm.host_id, vm.instance_id);
   await tx
     .insertInto('vms')
     .values({

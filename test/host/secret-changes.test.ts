@@ -76,6 +76,24 @@ const shake = (left) => {
 shake(20);
 `;
 
+/** Two connections to api.test by TLS of version 1, the second with the session of the first; prints what happened to each. */
+const AGAIN = `
+const tls = require('node:tls');
+const connect = (session, then) => {
+  const options = { host: 'api.test', port: 443, servername: 'api.test', ALPNProtocols: [process.argv[2]] };
+  const socket = tls.connect({ ...options, session, minVersion: process.argv[1], maxVersion: process.argv[1] });
+  let kept;
+  socket.on('session', (given) => { kept = given; });
+  socket.once('error', (error) => console.log(error.code));
+  socket.once('secureConnect', () => setTimeout(() => {
+    console.log(socket.destroyed ? 'closed' : socket.isSessionReused() ? 'resumed' : 'new');
+    socket.destroy();
+    then?.(kept);
+  }, 200));
+};
+connect(undefined, (session) => connect(session));
+`;
+
 describe('a change of secrets', { skip, timeout: 180_000 }, () => {
   let lab: SecretLab;
   const children: ChildProcess[] = [];
@@ -193,6 +211,15 @@ describe('a change of secrets', { skip, timeout: 180_000 }, () => {
     const UNKNOWN = 'UNABLE_TO_VERIFY_LEAF_SIGNATURE';
     assert.deepEqual(said, ['trusted', 'trusted', UNKNOWN, UNKNOWN]);
   });
+
+  for (const version of ['TLSv1.2', 'TLSv1.3'])
+    for (const protocol of ['http/1.1', 'h2'])
+      test(`a client that would resume a session of ${version} for ${protocol} gets a new one, and with it the present certificate`, async () => {
+        await lab.allow(OPEN, [secret('sk-one', 'api.test')]);
+        const { said } = script(AGAIN, version, protocol);
+        await until('both are told', () => said.length === 2);
+        assert.deepEqual(said, ['new', 'new']);
+      });
 
   test('a VM has at most 256 connections to hosts of its secrets, and gets others again when they end', async () => {
     await lab.allow(OPEN, [secret('sk-one', 'api.test')]);

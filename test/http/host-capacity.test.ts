@@ -3,8 +3,6 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { sql } from 'kysely';
 import { listHosts, setHost } from '../../src/cli/host-commands.ts';
-import { transaction } from '../../src/db/pool.ts';
-import { keepSlot } from '../../src/hosts/slot-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { FACTS } from '../support/scripted-agent.ts';
@@ -80,21 +78,26 @@ test('a capacity is a bounded whole number, of a host on another machine', async
   await assert.rejects(far.join('rack-3', { cpus: '0' }), /--cpus is a whole number/);
 });
 
-test('a host that has given all its slots away gets no further instance, and those that it knows start', async () => {
+test('a host that has given all its slots away runs the instances that it knows, and no other one', async () => {
   const { agent } = await far.join('full', { cpus: '64', memory: '64' });
   await agent.connect({ ...FACTS, memory_mib: 64 * GIB, cpus: 64 });
-  const host_id = await idOf('full');
-  const [known, other] = [await api.instance(owner), await api.instance(owner)];
-  await sql`insert into host_slots (host_id, slot, instance_id) values (${host_id}, 65535, ${known.id})`.execute(
-    api.db,
-  );
+  const full = await idOf('full');
+  const asked = { memory_mib: GIB, cpus: 2 };
+  const [known, other] = [await api.instance(owner, asked), await api.instance(owner, asked)];
+  // As many slots as a host has, without as many instances.
   await sql`alter table host_slots drop constraint host_slots_host_id_instance_id_key`.execute(api.db);
   await sql`
     insert into host_slots (host_id, slot, instance_id)
-    select ${host_id}, slot, ${known.id} from generate_series(1, 65534) slot`.execute(api.db);
-  await transaction(api.db, (tx) => keepSlot(tx, host_id, known.id));
-  await assert.rejects(
-    transaction(api.db, (tx) => keepSlot(tx, host_id, other.id)),
-    { code: 'UNAVAILABLE', message: /host full has run 65,535 instances/ },
-  );
+    select ${full}, slot, ${known.id} from generate_series(1, 65535) slot`.execute(api.db);
+  assert.match(String(await hostOf(other)), /has run 65,535 instances that still exist/);
+  const { epoch } = await api.db
+    .selectFrom('disks')
+    .select('epoch')
+    .where('instance_id', '=', other.id)
+    .executeTakeFirstOrThrow();
+  assert.equal(epoch, 0);
+  assert.equal(await hostOf(known), full);
+  const { agent: roomy } = await far.join('roomy', { cpus: '4', memory: '4' });
+  await roomy.connect({ ...FACTS, memory_mib: 64 * GIB, cpus: 64 });
+  assert.equal(await hostOf(other), await idOf('roomy'));
 });

@@ -3,7 +3,6 @@ import assert from 'node:assert/strict';
 import { X509Certificate } from 'node:crypto';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { openPool } from '../../src/db/pool.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { Sealer } from '../../src/lib/seal.ts';
@@ -280,28 +279,35 @@ describe('the certificate authority', () => {
     assert.ok(first && second);
     assert.notEqual(second.private_key, first.private_key);
   });
-  test('is the parent’s in a fork, whose disk trusts it, and ends there apart', async () => {
+  test('is another in a fork, with the values of the parent or without', async () => {
     const parent = await withSecret();
     await agent.commit(parent, 1);
     const of_parent = (await authorityOf(parent)) ?? assert.fail('none');
-    const { body } = await client.post<InstanceOut>(`/v1/instances/${parent}/fork`, { name: newName() });
-    await client.post(`/v1/instances/${body.id}/vm`, {});
-    await set(body.id, 'A');
-    assert.deepEqual(await authorityOf(body.id), of_parent);
-    await client.delete(pathOf(body.id, 'A'));
-    await set(body.id, 'A');
-    assert.notDeepEqual(await authorityOf(body.id), of_parent);
+    for (const secrets of [true, false]) {
+      const wanted = { name: newName(), secrets };
+      const { body } = await client.post<InstanceOut>(`/v1/instances/${parent}/fork`, wanted);
+      await client.post(`/v1/instances/${body.id}/vm`, {});
+      if (!secrets) {
+        assert.equal(await authorityOf(body.id), undefined);
+        await set(body.id, 'A');
+      }
+      const of_fork = (await authorityOf(body.id)) ?? assert.fail('none');
+      assert.notEqual(of_fork.private_key, of_parent.private_key);
+    }
     assert.deepEqual(await authorityOf(parent), of_parent);
   });
-  test('two control planes that make it at the same time have the same', async () => {
-    const { id } = await api.instance(owner);
-    const other = openPool(api.database.url, () => undefined);
-    const made = await Promise.all(
-      [api.db, other, api.db, other].map((db) => authoritiesOf(db, context.secrets, [id])),
-    ).finally(() => other.destroy());
-    assert.equal(new Set(made.map((each) => JSON.stringify(each.get(id)))).size, 1);
+  test('does not open with another key, nor as that of another instance', async () => {
+    const [one, other] = [await withSecret(), await withSecret()];
     const another_key = new Sealer(Buffer.alloc(32, 7), 'berth secrets v1');
-    await assert.rejects(authoritiesOf(api.db, another_key, [id]), /does not open/);
+    await assert.rejects(authoritiesOf(api.db, another_key, [one]), /does not open/);
+    const of_one = await api.db
+      .selectFrom('instance_authorities')
+      .select(['certificate', 'private_key'])
+      .where('instance_id', '=', one)
+      .executeTakeFirstOrThrow();
+    await api.db.updateTable('instance_authorities').set(of_one).where('instance_id', '=', other).execute();
+    await assert.rejects(authoritiesOf(api.db, context.secrets, [other]), /does not open/);
+    await api.db.deleteFrom('instance_authorities').where('instance_id', '=', other).execute();
   });
 });
 

@@ -1,5 +1,5 @@
 -- expand
--- The certificate authority of an instance's intercepted connections, made when a host first needs it. It ends with the last secret.
+-- The certificate authority of an instance's intercepted connections, made with its first secret. It ends with the last one.
 -- It replaces secrets_authority, which was one for all instances, so that each host that needed it could sign for the others' guests.
 create table instance_authorities (
   instance_id text primary key references instances on delete cascade,

@@ -11,7 +11,7 @@ export interface GuestPolicy {
   readonly address: string;
   readonly policy: EgressPolicy;
   readonly secrets: readonly GuestSecret[];
-  /** The fingerprint of its authority; null: it has no secrets. */
+  /** The fingerprint of its authority; null: it has none, because it has no secrets. */
   readonly authority: string | null;
 }
 

@@ -10,6 +10,7 @@
  * Invariants: nothing is sent to a server before its certificate was found valid for the name; each request names the server's host as
  * the TLS connection does; each gets the values that are valid at that moment, and only those whose hosts cover this one.
  */
+import { constants } from 'node:crypto';
 import { Agent, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { createSecureServer, type Http2SecureServer, type ServerHttp2Session } from 'node:http2';
 import { createServer as createHttps } from 'node:https';
@@ -83,6 +84,8 @@ export class SecretWay {
         done(null, arriving.get(keyOf(this))?.context);
       },
       handshakeTimeout: HANDSHAKE_MS,
+      // A resumed session shows no certificate, so a client would go on with that of an authority which was replaced.
+      secureOptions: constants.SSL_OP_NO_TICKET,
       minVersion: 'TLSv1.2',
     } as const;
     this.#http1 = handledBy(createHttps({ ...RELAY_OPTIONS, ...tls }) as unknown as Server, {
@@ -105,8 +108,9 @@ export class SecretWay {
     asked: ReadHello & { readonly name: string; readonly to: Destination; readonly received: Buffer },
   ): Promise<void> {
     const { name, to, protocols, received } = asked;
+    const { authority } = guest;
     const use = this.#useOf(guest);
-    if (use.connections >= CONNECTIONS_MAX) return void socket.resetAndDestroy();
+    if (authority === null || use.connections >= CONNECTIONS_MAX) return void socket.resetAndDestroy();
     use.connections += 1;
     socket.once('close', () => {
       use.connections -= 1;
@@ -117,7 +121,7 @@ export class SecretWay {
     try {
       if (socket.destroyed) return;
       const [context, server] = await Promise.all([
-        guest.authority === null ? null : this.#options.contexts.contextFor(guest.authority, name),
+        this.#options.contexts.contextFor(authority, name),
         this.#dial(guest, { name, to }, offered).catch((error: unknown) => {
           if (error instanceof ServerTrouble) return error;
           throw error;
