@@ -5,6 +5,7 @@ import { NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, holdNext } from '../support/console-visit.ts';
 import { dialogFindings } from '../support/dialogs.ts';
 import { pageFindings } from '../support/page-findings.ts';
+import { awayFromTurnOf } from '../support/waiting.ts';
 
 describe('HTTP ports and egress in the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   if (NO_BROWSER) return;
@@ -144,6 +145,7 @@ describe('HTTP ports and egress in the console', { skip: NO_BROWSER, timeout: 60
       last_error,
     };
     const report = { ports: [used], responses: [0, 0, 0, 0, 7] };
+    await awayFromTurnOf(60_000, { margin_ms: 15_000 });
     await api.ingress.reportHttp(report, AbortSignal.timeout(5_000));
     await card.getByText('7 requests a minute').waitFor();
     await card.getByText('Last error: Nothing listens at port 3000 in the VM.').waitFor();

@@ -7,6 +7,7 @@ import { NO_BROWSER, overhangPx } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';
 import { dialogFindings } from '../support/dialogs.ts';
 import { press, tabTo } from '../support/keyboard.ts';
+import { ownPort } from '../support/own-ports.ts';
 import { pageFindings } from '../support/page-findings.ts';
 import { until } from '../support/waiting.ts';
 
@@ -15,7 +16,7 @@ const HUNG_NOTICED_MS = 25_000;
 
 describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   if (NO_BROWSER) return;
-  const { api, browser, visit }: ConsoleForFile = await consoleForFile();
+  const { api, browser, visit }: ConsoleForFile = await consoleForFile({}, await ownPort());
 
   /** The server is gone for its clients. @returns a function that brings it back */
   const stopServer = async () => {

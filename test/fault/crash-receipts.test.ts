@@ -13,7 +13,7 @@ const MIB = 2 ** 20;
 /** Free space near the end of a disk of 2 GiB. */
 const AT_MIB = 1_900;
 /** The freeze gives up after 3 s. With the thaw waited for it took 13. */
-const LONGEST_MS = 8_000;
+const LONGEST_MS = 11_000;
 
 describe('a guest whose agent is stopped and that sends no FLUSH', {
   skip: CANNOT_BOOT_GUESTS,

@@ -16,7 +16,7 @@ const missing = patroniMissing();
 
 test('a fleet under load keeps its promises when hosts, PostgreSQL and the store fail', {
   skip: CANNOT_BOOT_GUESTS || (missing ?? false),
-  timeout: 600_000,
+  timeout: 1_800_000,
 }, async (t) => {
   const words = [process.execPath, PROGRAM, '--rounds', String(ROUNDS), '--seed', String(SEED)];
   const child = spawn('setpriv', ['--pdeathsig', 'TERM', 'unshare', '--net', ...words], {

@@ -20,7 +20,7 @@ import { FACTS } from '../support/scripted-agent.ts';
 import { ToxicProxy } from '../support/toxic-proxy.ts';
 import { until } from '../support/waiting.ts';
 
-const LEASE_MS = 6_000;
+const LEASE_MS = 12_000;
 const RENEWALS = 2;
 const api = await apiForFile({ host_lease_ms: LEASE_MS });
 const paths = pathsIn(mkdtempSync(join(tmpdir(), 'bt-')));

@@ -63,8 +63,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
       'for i in 1 2 3 4 5 6 7 8; do echo $i > /srv/n; sync; sleep 0.2; done; echo end',
     ]);
     for (let i = 0; i < 4; i++) {
-      const [receipt, short] = await Promise.all([guest.flush(), exec(['echo', 'meanwhile'])]);
-      assert.equal(receipt.consistency, 'filesystem');
+      const [, short] = await Promise.all([guest.flushFrozen(), exec(['echo', 'meanwhile'])]);
       assert.equal(short.stdout, 'meanwhile\n');
     }
     assert.equal((await long).stdout, 'end\n');

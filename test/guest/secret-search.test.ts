@@ -41,7 +41,7 @@ describe('the value of a secret', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }
     await berth.client.expect(400, 'PUT', path, { value: `${value}\n`, hosts: [HOST] });
     await berth.client.expect(400, 'PUT', path, { value, hosts: [HOST], more: value });
     const seen = async () => (await berth.ssh.run(guest.target, 'echo $BERTH_SECRET_NEEDLE')).stdout.trim();
-    placeholder = await until('a session has the placeholder', seen, { timeout_ms: 10_000, every_ms: 50 });
+    placeholder = await until('a session has the placeholder', seen, { timeout_ms: 30_000, every_ms: 50 });
   });
   after(() => lab?.close());
 

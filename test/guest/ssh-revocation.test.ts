@@ -14,6 +14,8 @@ import { until } from '../support/waiting.ts';
 
 /** From the answer to the revocation: what is promised. */
 const WITHIN = { timeout_ms: 5_000 };
+/** Where the ingress cuts after 4 s, because the guest does not confirm: a busy machine takes longer than the rest of 5. */
+const WITHIN_OF_INGRESS = { timeout_ms: 15_000 };
 
 /** SSH_FXP_INIT of version 3 (draft-ietf-secsh-filexfer-02, section 4). */
 const SFTP_INIT = '\0\0\0\x05\x01\0\0\0\x03';
@@ -98,9 +100,9 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     const options = [`ControlPath=${kept.control}`];
     assert.equal((await kept.client.run(guest.target, 'echo on', { options })).stdout, 'on\n');
   };
-  const allEnd = async (kept: Kept) => {
+  const allEnd = async (kept: Kept, within = WITHIN) => {
     const open = () => Object.entries(kept.kinds).filter(([, ssh]) => ssh.running());
-    await until(`all of ${Object.keys(kept.kinds)} have ended`, () => open().length === 0, WITHIN);
+    await until(`all of ${Object.keys(kept.kinds)} have ended`, () => open().length === 0, within);
     const checked = await runProgram('ssh', ['-o', `ControlPath=${kept.control}`, '-O', 'check', 'x']);
     assert.notEqual(checked.code, 0, 'the multiplexed connection is gone');
   };
@@ -149,7 +151,7 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     const going = await connectAll(await newKey());
     await berth.kill('agent');
     await revoke(going.id);
-    await allEnd(going);
+    await allEnd(going, WITHIN_OF_INGRESS);
     await berth.recovered('agent');
     await guest.shAgain('true');
     await isRefused(going.client);
@@ -163,8 +165,8 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     const pause = 'kill -STOP $(pidof qemu-ga); (sleep 20; kill -CONT $(pidof qemu-ga)) > /dev/null 2>&1 &';
     await guest.sh(pause);
     await revoke(going.id);
-    await allEnd(going);
-    await until('the connections of all others too', () => !bystander.running(), WITHIN);
+    await allEnd(going, WITHIN_OF_INGRESS);
+    await until('the connections of all others too', () => !bystander.running(), WITHIN_OF_INGRESS);
     const refused = await berth.ssh.run(guest.target, 'true');
     assert.match(refused.stderr, /Connection (closed|reset)/);
     await guest.shAgain('true');

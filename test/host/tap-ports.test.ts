@@ -119,11 +119,13 @@ describe('the ports of a guest with a TAP device', { skip: NO_TAP, timeout: 120_
     const ssh = connect(22, address);
     await until('sshd accepts', () => !ssh.connecting);
     let over = false;
+    const draining_ms = performance.now();
     const drained = ports.drain(never).then(() => {
       over = true;
     });
     await until('new connections are refused', async () => !(await dials(8080)));
-    assert.equal(over, false);
+    // It gives up after two seconds, which a busy machine may need for a dial.
+    if (performance.now() - draining_ms < 1_500) assert.equal(over, false);
     open.destroy();
     await drained;
     assert.equal(ssh.destroyed, false);

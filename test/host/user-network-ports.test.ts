@@ -143,7 +143,7 @@ describe("a guest's ports", { skip, timeout: 200_000 }, () => {
     const socket = await ports.connect(8080);
     const began_ms = performance.now();
     await ports.drain(never);
-    assert.ok(performance.now() - began_ms < 4_000);
+    assert.ok(performance.now() - began_ms < 10_000);
     socket.destroy();
   });
 });

@@ -9,6 +9,7 @@ import { listHttpRoutes } from '../../src/ports/route-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { makePort } from '../support/ports.ts';
 import { instanceIn } from '../support/states.ts';
+import { awayFromTurnOf } from '../support/waiting.ts';
 
 const metrics = new RequestMetrics();
 const api = await apiForFile({ context: { metrics } });
@@ -103,6 +104,7 @@ describe('a report', () => {
   test('fades within a minute, and is 0 after two', async () => {
     const { id } = await api.instance(owner);
     const port = await makePort(api.db, id);
+    await awayFromTurnOf(60_000, { margin_ms: 5_000 });
     await report(use(port, 60));
     const back = (minutes: number) =>
       api.db

@@ -48,8 +48,8 @@ async function check(records: Readonly<Record<string, string>>): Promise<void> {
   servers.push(server);
   await checkAt(server.address);
 }
-async function checkAt(address: string): Promise<void> {
-  const resolver = new Resolver({ timeout: 500, tries: 1 });
+async function checkAt(address: string, timeout = 5_000): Promise<void> {
+  const resolver = new Resolver({ timeout, tries: 1 });
   resolver.setServers([address]);
   await api.db.updateTable('http_hostnames').set({ next_check_at: sql`now()` }).execute();
   await checkHostnames(api.db, api.context.http, (name) => resolver.resolveTxt(name));
@@ -97,7 +97,7 @@ test('pending again when the record is gone; a silent name server changes nothin
   const port = await published();
   const { hostname, txt } = await added(port);
   await check({ [txt.name]: txt.value });
-  await checkAt('127.0.0.1:9');
+  await checkAt('127.0.0.1:9', 500);
   assert.equal((await shown(port))[0]?.status, 'active');
   assert.match((await shown(port))[0]?.problem ?? '', /did not answer/);
   assert.deepEqual(await routed(port), [port.hostname, hostname]);

@@ -1,4 +1,4 @@
-/** Waits on conditions of a whole installation, with a deadline and through failures. Never waits on time alone. */
+/** Waits on conditions of a whole installation, with a deadline and through failures. Waits on time alone only for a clock. */
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -30,6 +30,15 @@ export async function until<T>(
     assert(waited_ms < timeout_ms, `not within ${timeout_ms} ms: ${what}`);
     await sleep(every_ms ?? Math.max(SHORTEST_PAUSE_MS, waited_ms * PAUSE_OF_WAITED));
   }
+}
+
+/** Waits for the next hour or minute (UTC) if less than `margin_ms` of this one is left, for what counts by them. */
+export async function awayFromTurnOf(
+  period_ms: number,
+  { margin_ms }: { readonly margin_ms: number },
+): Promise<void> {
+  const left_ms = period_ms - (Date.now() % period_ms);
+  if (left_ms < margin_ms) await sleep(left_ms + SHORTEST_PAUSE_MS);
 }
 
 /** Like {@link until}, but treats a rejection as "not yet". At the deadline it fails with the last one. */

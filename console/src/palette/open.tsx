@@ -1,6 +1,6 @@
 /** Whether the command palette is open; its key, and the buttons that open it too. */
 import { signal } from '@preact/signals';
-import { useEffect } from 'preact/hooks';
+import { useLayoutEffect } from 'preact/hooks';
 import { Icon } from '../ui/icon.tsx';
 import { Palette } from './palette.tsx';
 
@@ -25,7 +25,8 @@ function isTaken(target: EventTarget | null): boolean {
 }
 
 export function PaletteHost() {
-  useEffect(() => {
+  // Before the next frame: the key works as soon as the page is seen.
+  useLayoutEffect(() => {
     const press = (event: KeyboardEvent) => {
       if (!isPaletteKey(event) || isTaken(event.target)) return;
       event.preventDefault();
