@@ -200,6 +200,8 @@ export const Assignment = named('Assignment', {
   force: Type.Boolean(),
   /** The number of soft reboots requested in this boot. */
   reboots: Count,
+  /** This boot has run its guest: a host that knows nothing of it has lost it, and must not begin it again. */
+  guest_ran: Type.Optional(Type.Boolean()),
   /** The last boot that ran its guest (maybe this one) failed: only its host may have its writes past the head. */
   previous_failed: Type.Boolean(),
   /** Since this epoch every placement was on this host, so writes in its overlay past the head are the newest. */

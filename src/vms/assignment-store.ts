@@ -55,6 +55,7 @@ function assignmentOf(row: AssignedRow, { keys, secrets, authority }: OfGuest): 
     desired: row.deleting ? 'deleted' : row.state === 'failed' ? 'failed' : row.desired,
     force: row.force,
     reboots: row.reboots,
+    guest_ran: row.guest_ran,
     previous_failed: row.ran_and_failed || row.last_ran_state === 'failed',
     own_since: (row.last_elsewhere ?? 0) + 1,
     suspended: row.suspended_at !== null,
@@ -122,6 +123,7 @@ async function assignedRows(tx: Tx, host_id: HostId) {
         // A control plane of the version before places VMs without a slot.
         sql<number>`coalesce(s.slot, i.ssh_port)`.as('slot'),
         sql<boolean>`i.host_keys is null`.as('host_key_new'),
+        sql<boolean>`v.started_at is not null`.as('guest_ran'),
         // Only a failed VM keeps a `stopped_at` while its stop is under way.
         sql<boolean>`v.started_at is not null and v.stopped_at is not null and v.suspended_at is null`.as(
           'ran_and_failed',

@@ -1,7 +1,7 @@
 /** What a runner does with a VM whose QEMU dies, or is silent, at a bad moment. QEMU is a process and a monitor of ours. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { appendFile, mkdir, rmdir, writeFile } from 'node:fs/promises';
+import { appendFile, mkdir, rm, rmdir, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
@@ -108,6 +108,19 @@ test('a dead VM without an overlay is reported as stopped with its loss', async 
   assert(stopped.kind === 'stopped');
   assert.equal(stopped.recovered?.code, 'recovered');
   assert.match(stopped.recovered.message, /generation 1\b/);
+});
+
+test('a boot whose guest ran, and of which this host knows nothing, is reported as failed and not begun again', async (t) => {
+  const left = await leftBehind(t);
+  left.child.kill('SIGKILL');
+  await once(left.child, 'exit');
+  await rm(left.folder.folder, { recursive: true });
+  const { runner, wanted, said, overlays } = await runnerOf(t, left);
+  await removeOverlay(overlays, left.instance_id);
+  runner.assign({ ...wanted, guest_ran: true });
+  const first = await until('it says something', () => said[0]);
+  assert(first.kind === 'failed');
+  assert.match(first.reason.message, /knows nothing of this VM/);
 });
 
 test("after a VM's death its overlay’s size counts as unsaved, until it is saved", async (t) => {

@@ -80,7 +80,7 @@ describe('200', () => {
     const again = await stateOf(api, owner, id);
     assert.deepEqual([again.id, again.boot, again.started_at], [running.id, 1, running.started_at]);
     await client.delete(vm);
-    await agent.stopped(id);
+    await agent.observe(id, { kind: 'stopped' });
     const stopped = await stateOf(api, owner, id);
     assert.ok(stopped.stopped_at);
     assert.equal(stopped.reason?.actor, owner.user_id, 'who asked for the stop stays known');
@@ -135,7 +135,7 @@ describe('200', () => {
       const assignment = await agent.assigned(id, 'the next boot', (each) => each.boot === boot);
       assert.equal(assignment.previous_failed, boot === 2);
       await client.delete(`/v1/instances/${id}/vm`);
-      await agent.stopped(id);
+      await agent.observe(id, { kind: 'stopped' });
     }
   });
 
@@ -161,7 +161,7 @@ describe('200', () => {
     await agent.observe(id, { kind: 'flush_pending', reason });
     const vm = await stateOf(api, owner, id);
     assert.deepEqual([vm.state, vm.reason?.code], ['stopping', 'flush_pending']);
-    await agent.stopped(id);
+    await agent.observe(id, { kind: 'stopped' });
     assert.equal((await stateOf(api, owner, id)).state, 'stopped');
   });
 });
@@ -361,4 +361,21 @@ describe('deadlines', () => {
       assert.equal(row.deadline_at, null, state);
     }
   });
+});
+
+test('its host learns whether a boot has run its guest, so that a machine without a trace of it does not begin it again', async () => {
+  const { id } = await api.instance(owner);
+  const path = `/v1/instances/${id}/vm`;
+  await client.post(path);
+  assert.equal((await agent.assigned(id)).guest_ran, false);
+  await agent.ready(id);
+  const ran = async () => (await agent.assigned(id)).guest_ran;
+  assert.equal(await ran(), true);
+  await client.post(`${path}/restart`);
+  assert.equal(await ran(), true);
+  await agent.ready(id);
+  await client.delete(path);
+  await agent.observe(id, { kind: 'stopped' });
+  await client.post(path);
+  assert.equal(await ran(), false);
 });

@@ -29,11 +29,12 @@ export interface Reading {
   readonly attached: boolean;
 }
 
-/** Until the end of the output, or of the stream. */
+/** Until the end of the output, or of the stream; without `follow` until what was there at the beginning. */
 export async function serveReader(stream: Duplex, reading: Reading): Promise<void> {
   const { instance_id, exec, send, follow, attached } = reading;
   const gone = new AbortController();
   const reader = { offset: Math.max(reading.offset, exec.output.start) };
+  const until = follow ? Number.POSITIVE_INFINITY : exec.output.end;
   const leave = exec.addReader();
   const endHold = () => void exec.holding.delete(reader);
   if (attached) exec.holding.add(reader);
@@ -54,7 +55,7 @@ export async function serveReader(stream: Duplex, reading: Reading): Promise<voi
     while (!gone.signal.aborted) {
       const since = exec.changed.count;
       const ended = exec.end !== null;
-      const pieces = exec.output.read(reader.offset);
+      const pieces = reader.offset < until ? exec.output.read(reader.offset) : [];
       for (const { offset, stream: number, data } of pieces) {
         await write(streamFrame(number === 2 ? FRAME.stderr : FRAME.stdout, offsetBytes(offset), data));
         reader.offset = offset + data.length;

@@ -9,9 +9,11 @@
  * until it is known, and its segments are never deleted; only then is the job finalized or cancelled.
  */
 import { randomUUID } from 'node:crypto';
+import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
 import { traced } from '../../lib/tracing.ts';
+import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { FlushSink } from '../block/flush-sink.ts';
 import { NbdServer } from '../block/nbd-server.ts';
 import { guestExec } from '../guest/guest-command.ts';
@@ -105,6 +107,8 @@ async function flushOnce(options: FlushOptions): Promise<FlushReceipt> {
     return await complete(options, sink, { generation, job_id, consistency, started });
   } catch (error) {
     await sink.abort(error).catch(() => undefined);
+    // A host without credentials for the bucket is refused the objects of any generation but the next: the head may have moved.
+    if (error instanceof ObjectStoreUnavailableError) await throwIfMoved(disk, commit_id);
     throw error;
   } finally {
     await server.close(1_000);
@@ -126,6 +130,13 @@ async function sizeOf(machine: Machine, disk: DiskState): Promise<number> {
 async function requireHead(disk: DiskState, commit_id: string): Promise<void> {
   const { commit_id: now, generation } = await disk.refresh();
   if (now !== commit_id) throw new HeadMovedError(generation);
+}
+
+/** @throws HeadMovedError, FencedError, InstanceGoneError; nothing if the control plane is away */
+async function throwIfMoved(disk: DiskState, commit_id: string): Promise<void> {
+  await requireHead(disk, commit_id).catch((error: unknown) => {
+    if (!(error instanceof ControlPlaneUnavailable)) throw error;
+  });
 }
 
 function receiptOf(

@@ -13,6 +13,7 @@ import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
 import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { present } from '../../lib/assert.ts';
+import { pause } from '../../lib/backoff.ts';
 import { errnoOf } from '../../lib/errors.ts';
 import type { InstanceId, VmId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
@@ -21,6 +22,10 @@ import { inspectOverlay, overlayPaths } from '../vm/overlay.ts';
 import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from '../vm/sidecar.ts';
 import { askUntilKnown, commitUntilKnown, FencedError, HeadMovedError } from './commit-outcome.ts';
 import { type FoundOverlay, judgeOverlay, type OverlayVerdict } from './judge-overlay.ts';
+
+/** Until the answer to a commit is there; a read of the guest waits meanwhile. */
+const RELOAD_AGAIN_MS = 250;
+const RELOADS_MAX = 20;
 
 const FRESH_MS = 2_000;
 
@@ -186,19 +191,26 @@ export class DiskState {
     return this.#loading;
   }
 
-  /** Replaces the map in one step, and only by a map of the same generation: a flush may be under way. */
+  /**
+   * Replaces the map in one step, and only by a map of the same generation: a flush may be under way. If one commits meanwhile, or
+   * the answer to its commit is still on its way, it loads again: the old map may name objects that compaction has removed. A
+   * database that was set back stays different until the next flush; then the old map is all that there is.
+   */
   async #reload(): Promise<BlockMap> {
-    const commit_id = this.#head?.commit_id;
-    const head = await this.#askHead();
-    const keys = keyRingOf(head);
-    const map = await loadMap({ store: this.#context.store, layers: head.layers, keys });
-    const known = this.#head;
-    if (known !== undefined && known.commit_id !== commit_id && this.#map) return this.#map;
-    if (known !== undefined && known.commit_id !== head.commit_id) return this.#map ?? map;
-    this.#head = head;
-    this.#keys = keys;
-    this.#map = map;
-    return map;
+    for (let attempt = 0; ; attempt++) {
+      const head = await this.#askHead();
+      const keys = keyRingOf(head);
+      const map = await loadMap({ store: this.#context.store, layers: head.layers, keys });
+      const known = this.#head;
+      if (known === undefined || known.commit_id === head.commit_id) {
+        this.#head = head;
+        this.#keys = keys;
+        this.#map = map;
+        return map;
+      }
+      if (attempt === RELOADS_MAX) return this.#map ?? map;
+      await pause(RELOAD_AGAIN_MS);
+    }
   }
 
   /** How far the overlay is filled from the head. */

@@ -21,7 +21,7 @@ export interface Situation {
   /** `unassigned`: the instance is no longer assigned to this host. */
   readonly desired: Assignment['desired'] | 'unassigned';
   readonly machine: MachineView;
-  /** A machine of this boot was launched, by this agent or an earlier one. */
+  /** A machine of this boot was launched: by this agent, by an earlier one, or by another machine whose place this host took. */
   readonly launched: boolean;
   /** The overlay holds writes beyond the head, and no machine has it open. */
   readonly unsaved: boolean;

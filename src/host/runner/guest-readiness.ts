@@ -3,6 +3,7 @@
  * A guest that was started from saved memory or a template boots cold instead.
  */
 import type { Assignment, Reason } from '../../agent-api/types.ts';
+import type { VmId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import type { KeyPusher } from '../keys/key-pusher.ts';
 import { consoleTail } from '../machine/console-log.ts';
@@ -24,6 +25,12 @@ export interface GuestReadinessParts {
   readonly endMachine: () => Promise<void>;
   readonly reportFailed: (reason: Reason) => Promise<void>;
 }
+
+const NO_TRACE: Reason = {
+  code: 'vm_died',
+  message:
+    'Its host knows nothing of this VM, which ran before: the files of the host are gone, or another machine has taken its place. What the guest wrote after the last flush may be lost.',
+};
 
 export class GuestReadiness {
   readonly #parts: GuestReadinessParts;
@@ -65,9 +72,9 @@ export class GuestReadiness {
   }
 
   /** A machine has ended that was not ended by us. */
-  async reportDeath(): Promise<void> {
+  async reportDeath(vm_id: VmId): Promise<void> {
     const { local, folder } = this.#parts;
-    const reason = deathReason(local, folder.console_log);
+    const reason = local.wasLaunched(vm_id) ? deathReason(local, folder.console_log) : NO_TRACE;
     await this.#reportLost(reason, reason);
   }
 

@@ -217,7 +217,7 @@ export class VmRunner {
     return {
       desired: assignment?.desired ?? 'unassigned',
       machine: local.view(vm_id),
-      launched: local.wasLaunched(vm_id),
+      launched: local.wasLaunched(vm_id) || assignment?.guest_ran === true,
       unsaved: local.unsaved === true,
       saved: local.savedMemory(vm_id) !== null,
       suspend_abandoned: local.suspend_abandoned,

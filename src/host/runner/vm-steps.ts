@@ -128,7 +128,7 @@ export class VmSteps {
       case 'report_stopped':
         return this.#reportStopped();
       case 'report_died':
-        return this.#readiness.reportDeath();
+        return this.#readiness.reportDeath(this.#current.vm_id);
       case 'nothing':
         return;
     }
