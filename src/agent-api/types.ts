@@ -221,9 +221,8 @@ export const Assignment = named('Assignment', {
   spec: MachineSpec,
   /** Enforced from before the guest runs. */
   egress: Egress,
-  /** Those with a value, sorted by name. */
+  /** Those with a value, sorted by name, and the authority for their hosts. */
   secrets: Type.Optional(listOf(SecretForHost, SECRETS_MAX)),
-  /** Absent: `secrets` is. */
   secrets_authority: Type.Optional(SecretsAuthority),
   /** Sorted. */
   authorized_keys: KeyLines,

@@ -14,6 +14,7 @@ import { afterCommit, type Db, type Tx, transaction } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { type AuditId, newId, type OrgId } from '../lib/ids.ts';
 import { type AuditEntry, AuditMacs, NO_MAC } from './macs.ts';
+import { shortened } from './shortened.ts';
 import {
   findHead,
   type Head,
@@ -46,7 +47,8 @@ export class AuditLog {
   }
 
   async append(tx: Tx, org_id: OrgId, entry: AuditEntry): Promise<void> {
-    const written = { ...entry, org_id, id: newId('aud'), at: rfc3339(new Date()) };
+    const data = shortened(entry.data);
+    const written = { ...entry, data, org_id, id: newId('aud'), at: rfc3339(new Date()) };
     await insertEntry(tx, written, this.#macs.own(written));
     afterCommit(tx, wakeSealer);
   }

@@ -15,6 +15,7 @@ import { isOperator } from '../orgs/store.ts';
 import type { AppContext } from './context.ts';
 import { readCookie, SUDO_COOKIE } from './cookies.ts';
 import type { RateLimits } from './rate-limits.ts';
+import { BodyBudget, SMALL_BODY_BYTES } from './server/body-budget.ts';
 
 /**
  * `public`: no credential. `session`: only a person's session. `session_or_401`: the same, but any other credential gets
@@ -52,11 +53,13 @@ export function registerAccess(
   { db, has_smtp }: Pick<AppContext, 'db' | 'has_smtp'>,
   limits: RateLimits,
 ): void {
+  const bodies = new BodyBudget();
   app.decorateRequest('principal', null);
   app.addHook('onRoute', (route) => {
     const { access, sudo } = route.config ?? {};
     assert(access !== undefined, `${String(route.method)} ${route.url} does not say who may call it`);
     assert(sudo !== true || access !== 'public', `${route.url}: sudo without a credential`);
+    if (access === 'public') route.bodyLimit ??= SMALL_BODY_BYTES;
   });
   app.addHook('onRequest', async (request, reply) => {
     const { access } = request.routeOptions.config;
@@ -64,6 +67,7 @@ export function registerAccess(
     request.principal = await authenticateRequest(db, request);
     await limits.countPrincipal(request.principal, reply);
     authorise(request, request.principal, access);
+    bodies.take(request.principal.org_id, request, reply);
     if (request.routeOptions.config.operator === true) await requireOperator(db, request.principal);
     if (has_smtp && request.routeOptions.config.confirmed_address === true)
       requireConfirmed(request.principal);
@@ -87,8 +91,11 @@ function authenticateRequest(db: Db, request: FastifyRequest): Promise<Principal
 /** Looks up the caller again, for long requests and streams. @throws AppError if the route would now reject it */
 export async function reauthorise(db: Db, request: FastifyRequest): Promise<Principal> {
   const principal = await authenticateRequest(db, request);
-  const { access = 'public' } = request.routeOptions.config;
+  const { access = 'public', organisation } = request.routeOptions.config;
   authorise(request, principal, access);
+  // A session without Berth-Org moves to another organisation when its user leaves the first. Where the path names one, it counts.
+  if (organisation === undefined && principal.org_id !== request.principal?.org_id)
+    throw new AppError('FORBIDDEN', { message: 'You are no longer a member of the organisation.' });
   return principal;
 }
 

@@ -8,7 +8,9 @@ import { actorOf, type Principal } from '../auth/principal.ts';
 import { holdSession } from '../auth/store.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { claim, storeResponse } from '../idempotency/claim.ts';
+import type { OrgId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
+import { Turns } from '../lib/turns.ts';
 import { principalOf } from './access.ts';
 import { claimOf, readIdempotencyKey } from './idempotency.ts';
 
@@ -47,6 +49,13 @@ async function always(): Promise<boolean> {
   return true;
 }
 
+/**
+ * Changes of an organisation often wait for one row, and hold a connection to the database each. At most these many of one
+ * organisation do at a time, so that the others find a connection.
+ */
+const CHANGES_AT_A_TIME = 5;
+const turns = new Turns<OrgId>(CHANGES_AT_A_TIME);
+
 /** Runs `work` and returns its outcome, or the stored response of the same key. */
 export async function mutate<Status extends number, Body>(
   context: MutationContext,
@@ -58,7 +67,7 @@ export async function mutate<Status extends number, Body>(
   const principal = principalOf(request);
   const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
   const wanted = key === null ? null : claimOf(request, principal, key);
-  return transaction(context.db, async (tx) => {
+  const change = async (tx: Tx): Promise<{ status: Status; body: Body }> => {
     // The session may have ended since it was authenticated: a password reset must leave nothing to a thief.
     if (principal.credential.kind === 'session') await holdSession(tx, principal.credential.id);
     const before = wanted && (await claim(tx, context.idempotency, wanted, mutation.holds ?? always));
@@ -79,5 +88,6 @@ export async function mutate<Status extends number, Body>(
       });
     }
     return { status, body };
-  });
+  };
+  return turns.take(principal.org_id, () => transaction(context.db, change));
 }

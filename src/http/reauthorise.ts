@@ -4,10 +4,8 @@
  * once its body is complete.
  */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
-import type { Principal } from '../auth/principal.ts';
 import { requireSudo } from '../auth/sudo.ts';
 import type { Db } from '../db/pool.ts';
-import { AppError } from '../lib/errors.ts';
 import { principalOf, reauthorise } from './access.ts';
 import { readCookie, SUDO_COOKIE } from './cookies.ts';
 import { inPathOrganisation } from './path-organisation.ts';
@@ -17,20 +15,15 @@ const SLOW_MS = 2_000;
 /** Registered after the access rules, which it repeats. */
 export function registerReauthorisation(app: FastifyInstance, db: Db, slow_ms = SLOW_MS): void {
   const enterPathOrganisation = inPathOrganisation(db);
-  const repeatChecks = async (request: FastifyRequest, before: Principal) => {
+  const repeatChecks = async (request: FastifyRequest) => {
     const { organisation, sudo } = request.routeOptions.config;
     request.principal = await reauthorise(db, request);
     // If the caller has left the organisation of the path, the handler answers 404.
     if (organisation !== undefined) await enterPathOrganisation(request);
-    // A session without Berth-Org moves to another organisation when its user leaves the first.
-    else if (request.principal.org_id !== before.org_id) {
-      throw new AppError('FORBIDDEN', { message: 'You are no longer a member of the organisation.' });
-    }
     if (sudo === true) await requireSudo(db, principalOf(request), readCookie(request, SUDO_COOKIE));
   };
   app.addHook('preValidation', (request, reply, done) => {
-    const before = request.principal;
-    if (before === null || reply.elapsedTime < slow_ms) return done();
-    repeatChecks(request, before).then(() => done(), done);
+    if (request.principal === null || reply.elapsedTime < slow_ms) return done();
+    repeatChecks(request).then(() => done(), done);
   });
 }

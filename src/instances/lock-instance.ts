@@ -7,7 +7,7 @@ import { findInstance, type InstanceRow, lockInstance } from './store.ts';
 
 /** An instance of the caller's organisation, locked until the transaction's end. @throws AppError NOT_FOUND */
 export async function lockInstanceOf(tx: Tx, principal: Principal, id: InstanceId): Promise<InstanceRow> {
-  await lockInstance(tx, id);
+  await lockInstance(tx, id, principal.org_id);
   const row = await findInstance(tx, principal.org_id, id);
   if (!row) throw new AppError('NOT_FOUND');
   return row;

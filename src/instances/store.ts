@@ -64,12 +64,13 @@ export async function getInstance(tx: Tx, id: InstanceId) {
   return withParts(tx).where('i.id', '=', id).executeTakeFirst();
 }
 
-/** Locks the row until the transaction's end: this serialises all calls on the instance. */
-export async function lockInstance(tx: Tx, id: InstanceId): Promise<boolean> {
+/** Locks the row until the transaction's end: this serialises all calls on the instance. `org_id`: only if it is that organisation's. */
+export async function lockInstance(tx: Tx, id: InstanceId, org_id?: OrgId): Promise<boolean> {
   const row = await tx
     .selectFrom('instances')
     .select('id')
     .where('id', '=', id)
+    .$if(org_id !== undefined, (query) => query.where('org_id', '=', org_id as OrgId))
     .forUpdate()
     .executeTakeFirst();
   return row !== undefined;

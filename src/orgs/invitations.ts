@@ -35,6 +35,13 @@ export interface Invited {
   readonly accept_url: string;
 }
 
+export interface InvitationContext {
+  readonly mailbox: Mailbox;
+  readonly public_url: string;
+  /** Without it no address can be confirmed. */
+  readonly has_smtp: boolean;
+}
+
 /**
  * Invites an address by a mail with the token.
  * @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED; RATE_LIMITED if the address was invited too often, or the organisation sent too many mails
@@ -43,8 +50,7 @@ export async function invite(
   tx: Tx,
   principal: Principal,
   { email, role }: { readonly email: string; readonly role: Role },
-  mailbox: Mailbox,
-  public_url: string,
+  { mailbox, public_url, has_smtp }: InvitationContext,
 ): Promise<Invited> {
   const { org_id } = principal;
   const organisation = await lockOrganisation(tx, org_id);
@@ -76,7 +82,8 @@ export async function invite(
     invited_by: userOf(principal),
   });
   const invited = await findUserByEmail(tx, email);
-  if (invited) {
+  // An account whose address nobody has confirmed may be somebody else's.
+  if (invited && (invited.email_confirmed || !has_smtp)) {
     const { id, name } = organisation;
     await appendPrivate(tx, {
       type: 'org.invited',

@@ -10,6 +10,7 @@ import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
+import { Turns } from '../lib/turns.ts';
 import { addStreams, deleteStreamsOf, hasSilentStreams, renewStreams } from './open-stream-store.ts';
 import { checkQuota } from './quotas.ts';
 
@@ -29,8 +30,8 @@ export class OpenStreams {
   readonly #options: OpenStreamsOptions;
   /** With 0 until the database was told. */
   readonly #held = new Map<OrgId, number>();
-  /** The last in each organisation's row of those that ask. */
-  readonly #asking = new Map<OrgId, Promise<unknown>>();
+  /** One at a time: all of an organisation wait for one row, and would hold a connection to the database each. */
+  readonly #asking = new Turns<OrgId>(1);
   #timer: NodeJS.Timeout | undefined;
   #renewing = false;
   #count = 0;
@@ -51,7 +52,7 @@ export class OpenStreams {
     this.#count += 1;
     this.#timer ??= setInterval(() => void this.#renew(), RENEW_MS).unref();
     try {
-      await this.#inTurn(org_id, () => this.#ask(org_id));
+      await this.#asking.take(org_id, () => this.#ask(org_id));
     } catch (error) {
       this.#count -= 1;
       // It may have been committed all the same.
@@ -83,18 +84,6 @@ export class OpenStreams {
         if (!is_full || !(await hasSilentStreams(db, org_id))) throw error;
         await pause(ASK_AGAIN_MS);
       }
-    }
-  }
-
-  /** One at a time: all of an organisation wait for one row, and would hold a connection to the database each. */
-  async #inTurn(org_id: OrgId, work: () => Promise<void>): Promise<void> {
-    const mine = (this.#asking.get(org_id) ?? Promise.resolve()).then(work);
-    const over = mine.catch(() => undefined);
-    this.#asking.set(org_id, over);
-    try {
-      await mine;
-    } finally {
-      if (this.#asking.get(org_id) === over) this.#asking.delete(org_id);
     }
   }
 

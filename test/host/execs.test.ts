@@ -283,6 +283,22 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
     assert.deepEqual(JSON.parse(exit).end.signal, 15);
   });
 
+  test('a reader that does not follow gets what there was when it came, although more comes all the time', async () => {
+    const exec = await sh('yes');
+    await until('it prints', async () => exec.output.end > 100_000, { timeout_ms: 30_000, every_ms: 5 });
+    const [stream, far] = await line();
+    far.resume();
+    const reading = { instance_id, exec, send: send(exec), offset: 0, follow: false, attached: false };
+    let over = false;
+    void serveReader(stream, reading).then(() => {
+      over = true;
+    });
+    await until('it ends', async () => over, { timeout_ms: 30_000, every_ms: 20 });
+    assert.equal(exec.end, null);
+    send(exec)(TO_GUEST.signal, Buffer.of(9));
+    await ended(exec);
+  });
+
   test('when its supervisor is killed an exec is lost, and the next one runs', async () => {
     const exec = await sh('sleep 1000');
     await guestExec(agent, { path: '/bin/sh', args: ['-c', 'pkill -KILL -f exec-supervisor'] });

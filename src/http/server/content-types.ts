@@ -42,16 +42,18 @@ export function registerStreamedBodies(scope: FastifyInstance): void {
   scope.addContentTypeParser('*', (_request, body, done) => done(null, body));
 }
 
-/** A text without these has no key `__proto__`, however it is spelt. */
-const MAY_NAME_PROTOTYPE = /__proto__|\\u/;
+/** Each letter of `__proto__` as itself or escaped. */
+const LETTERS = [...'__proto__'].map((letter) => {
+  const code = letter.charCodeAt(0).toString(16).replace('f', '[fF]');
+  return `(?:${letter}|\\\\u00${code})`;
+});
+/** That key. A reviver would find it, too, at sixty times the cost of parsing: callers without a credential could hold up everybody. */
+const PROTOTYPE_KEY = new RegExp(`"${LETTERS.join('')}"\\s*:`);
 
 /** JSON.parse that refuses keys which reach an object's prototype, and bytes that decode to another text than was sent. */
-function parseJson(bytes: Buffer): unknown {
+export function parseJson(bytes: Buffer): unknown {
   if (!isUtf8(bytes)) throw new SyntaxError('not UTF-8');
   const text = bytes.toString('utf8');
-  if (!MAY_NAME_PROTOTYPE.test(text)) return JSON.parse(text);
-  return JSON.parse(text, (key, value: unknown) => {
-    if (key === '__proto__') throw new SyntaxError('forbidden key');
-    return value;
-  });
+  if (PROTOTYPE_KEY.test(text)) throw new SyntaxError('forbidden key');
+  return JSON.parse(text);
 }

@@ -66,11 +66,12 @@ export function registerExecOutput(app: App, context: AppContext, open_streams: 
       const { offset = '0', stream, follow } = request.query;
       const may_write = scopes.has('vm:write');
       const wanted = { row, offset: Number(offset), stream: streamOf(stream), may_write };
-      if (follow !== 'true') return answerKept(context, reply, wanted);
+      // Also without following: a slow reader may take as long.
       const release = await open_streams.open(org_id);
       const gone = disconnectSignal(reply);
       gone.addEventListener('abort', release, { once: true });
       if (gone.aborted) release();
+      if (follow !== 'true') return answerKept(context, request, reply, wanted, gone);
       return answerFollowing(context, request, reply, wanted, AbortSignal.any([gone, closing.signal]));
     },
   });
@@ -113,15 +114,27 @@ function isWanted({ type }: StreamFrame, stream: number | null): boolean {
   return stream === null ? type === FRAME.stdout || type === FRAME.stderr : type === stream;
 }
 
-async function answerKept(context: AppContext, reply: FastifyReply, { row, offset, stream }: Wanted) {
+async function answerKept(
+  context: AppContext,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  { row, offset, stream }: Wanted,
+  gone: AbortSignal,
+) {
   // Nothing to ask the host for.
   if (row.ended_at !== null && row.output_bytes === 0) {
     reply.header(OFFSET_HEADER, String(offset)).type('application/octet-stream');
     return reply.send(Buffer.alloc(0) as never);
   }
   const reading = { offset, follow: false, attached: false };
-  const gone = disconnectSignal(reply);
+  const { db, heartbeat_ms = HEARTBEAT_MS } = context;
   const line = await openOutput(context, row, reading, gone);
+  const beat = () =>
+    reauthorise(db, request).catch((error: unknown) => {
+      if (error instanceof AppError) line.destroy();
+    });
+  const beats = setInterval(() => void beat(), heartbeat_ms);
+  line.once('close', () => clearInterval(beats));
   gone.addEventListener('abort', () => line.destroy(), { once: true });
   const frames = framesOf(line);
   const next = async (): Promise<{ readonly at: number; readonly bytes: Buffer } | null> => {

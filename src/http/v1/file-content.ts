@@ -272,7 +272,8 @@ function copy(body: Readable, write: (chunk: Buffer) => Promise<void>): Promise<
 
 /** Takes what the caller still sends, so that it can read its answer, for a while. */
 function discard(body: Readable): void {
-  const timer = setTimeout(() => body.destroy(), IDLE_MS);
+  // A caller that has gone must not keep the process.
+  const timer = setTimeout(() => body.destroy(), IDLE_MS).unref();
   body.once('close', () => clearTimeout(timer));
   body.on('error', () => undefined);
   // The copy must not pause it any more.

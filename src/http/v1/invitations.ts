@@ -55,7 +55,7 @@ export function registerInvitations(app: App, context: AppContext, cursors: Curs
 }
 
 function registerInvite(app: App, context: AppContext): void {
-  const { mailbox, public_url, has_smtp } = context;
+  const { has_smtp } = context;
   app.route({
     method: 'POST',
     url: '/v1/orgs/:id/invitations',
@@ -75,7 +75,7 @@ function registerInvite(app: App, context: AppContext): void {
       pathOrganisation(request);
       const mutation = { action: 'invitation.create' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const { row, accept_url } = await invite(tx, principal, request.body, mailbox, public_url);
+        const { row, accept_url } = await invite(tx, principal, request.body, context);
         const { id, email, role } = row;
         // With SMTP the token proves the address, so the inviter must not see it.
         const body = { ...invitationView(row), ...(has_smtp ? {} : { accept_url }) };
