@@ -12,7 +12,7 @@ export interface Certified {
 
 interface Known {
   readonly authority: SecretsAuthority;
-  readonly hosts: string[];
+  readonly hosts: readonly string[];
   leafs: Promise<LeafCertificates> | null;
 }
 
@@ -26,14 +26,12 @@ export class CertificateSource {
       if (!authority) continue;
       const fingerprint = fingerprintOf(authority);
       const leafs = this.#known.get(fingerprint)?.leafs ?? null;
-      const kept = known.get(fingerprint) ?? { authority, hosts: [], leafs };
-      kept.hosts.push(...secrets.flatMap(({ hosts }) => hosts));
-      known.set(fingerprint, kept);
+      known.set(fingerprint, { authority, hosts: secrets.flatMap(({ hosts }) => hosts), leafs });
     }
     this.#known = known;
   }
 
-  /** In PEM; null: no VM of this authority has a secret for this name. @throws when the authority cannot be used */
+  /** In PEM; null: the VM of this authority has no secret for this name. @throws when the authority cannot be used */
   async make(fingerprint: string, name: string, public_key: string): Promise<string | null> {
     const known = this.#known.get(fingerprint);
     if (!known || !coversHost(known.hosts, name)) return null;

@@ -2,6 +2,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { AppError } from '../../lib/errors.ts';
 import type { OrgId } from '../../lib/ids.ts';
+import { disconnectSignal } from './disconnect.ts';
 
 /** Also the most that a route takes without a credential. */
 export const SMALL_BODY_BYTES = 64 * 1024;
@@ -22,11 +23,15 @@ export class BodyBudget {
       throw new AppError('UNAVAILABLE', { message, retry_after_seconds: 1 });
     }
     this.#under_way.set(org_id, before + bytes);
-    reply.raw.once('close', () => {
-      const left = (this.#under_way.get(org_id) ?? 0) - bytes;
-      if (left > 0) this.#under_way.set(org_id, left);
-      else this.#under_way.delete(org_id);
-    });
+    const over = disconnectSignal(reply);
+    if (over.aborted) this.#give(org_id, bytes);
+    else over.addEventListener('abort', () => this.#give(org_id, bytes), { once: true });
+  }
+
+  #give(org_id: OrgId, bytes: number): void {
+    const left = (this.#under_way.get(org_id) ?? 0) - bytes;
+    if (left > 0) this.#under_way.set(org_id, left);
+    else this.#under_way.delete(org_id);
   }
 }
 
