@@ -7,7 +7,7 @@ import { FLUSH_FAILURES, VM_REASONS } from '../../src/agent-api/reasons.ts';
 import { ERROR_CODES } from '../../src/lib/errors.ts';
 import { filesBelow, isTest, PROJECT, read } from './imports.ts';
 
-const MAX_LINES = 400;
+const MAX_LINES = 800;
 const there = (folder: string) => existsSync(join(PROJECT, folder));
 /** Written by a program, as long as the API is. */
 const GENERATED = ['client/src/generated.ts', 'python/src/berth/types.py'];
@@ -57,7 +57,7 @@ test('no comment line has more than 160 characters', () => {
 });
 
 // Biome holds the length of all other functions. Suites are longer: they are lists of tests.
-test('no single test has more than 70 lines', () => {
+test('no single test has more than 100 lines', () => {
   const long = code.filter(isTest).flatMap((path) => {
     const all = read(path).split('\n');
     return all.flatMap((line, at) => {
@@ -65,7 +65,7 @@ test('no single test has more than 70 lines', () => {
       if (indent === undefined || line.endsWith(';')) return [];
       const end = all.slice(at + 1).findIndex((other) => new RegExp(`^ {0,${indent.length}}\\S`).test(other));
       const length = all.slice(at + 1, at + 1 + end).filter((other) => other !== '').length;
-      return length > 70 ? [`${path}:${at + 1}: ${length} lines`] : [];
+      return length > 100 ? [`${path}:${at + 1}: ${length} lines`] : [];
     });
   });
   assert.deepEqual(long, []);
