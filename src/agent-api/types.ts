@@ -241,6 +241,9 @@ export const PollResponse = named('PollResponse', {
 });
 export type PollResponse = Of<typeof PollResponse>;
 
+/** The lease of a host that has none, as the only one, from when its credential is refused: 40 s, as BERTH_HOST_LEASE_SECONDS without a setting. */
+export const DEFAULT_LEASE_MS = 40_000;
+
 /** Sent every few seconds. A lease counts from the sending of its renewal; when it expires the host pauses every VM. */
 export const LeaseRequest = named('LeaseRequest', {
   /** The lease that the host now enforces, even if the agent dies; null: none. */

@@ -10,7 +10,7 @@ import { knownMigrations, MigrationError, migrate, refuseUnknown } from '../db/m
 import { openPool } from '../db/pool.ts';
 import { deleteStoreMark } from '../disks/mark-store.ts';
 import { clearAllDirtyBytes, invalidateOverlays } from '../disks/store.ts';
-import { forgetLocalHeartbeat } from '../hosts/store.ts';
+import { giveUpLocalHost } from '../hosts/fleet-store.ts';
 import { deleteImageVersions } from '../images/store.ts';
 import { makeDataFolder, UNFINISHED_RESTORE, writeSecret } from '../launch/data-folder.ts';
 import { startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
@@ -244,7 +244,7 @@ async function load(
   try {
     await clearAllDirtyBytes(db);
     await invalidateOverlays(db);
-    await forgetLocalHeartbeat(db);
+    await giveUpLocalHost(db);
     if (!marked) await deleteStoreMark(db);
     // The backup has images as folders; their host stores them again.
     if (objects.included) await deleteImageVersions(db);

@@ -1,11 +1,11 @@
 /** `berth host …`, on the server. */
 import { composeJoinToken } from '../agent-api/join-token.ts';
 import { refusalOf } from '../agent-api/protocol.ts';
+import { DEFAULT_LEASE_MS } from '../agent-api/types.ts';
 import { hashToken, JOIN_PREFIX, newToken } from '../auth/tokens.ts';
 import { transaction } from '../db/pool.ts';
 import { requestRotation, setJoinToken } from '../hosts/credential-store.ts';
 import {
-  countUnreleased,
   type FleetHost,
   insertRemoteHost,
   listFleet,
@@ -16,7 +16,8 @@ import {
   setLabels,
 } from '../hosts/fleet-store.ts';
 import { hostState, isOfFleet } from '../hosts/host-state.ts';
-import { capacityOf } from '../hosts/store.ts';
+import { marginMs } from '../hosts/lease-monitor.ts';
+import { capacityOf, HOST_FRESH_SECONDS } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { pinnedCertificate } from './certificate-commands.ts';
 import { CommandError } from './command-error.ts';
@@ -104,12 +105,6 @@ export async function addHost(
   const cert = await pinnedCertificate(server);
   const token = newToken(JOIN_PREFIX);
   await transaction(db, async (tx) => {
-    // Otherwise the new host would get these VMs, and restart them from their heads without a report of the loss.
-    const left = await countUnreleased(tx, name);
-    if (left > 0)
-      throw new CommandError(
-        `${left} VMs of the ${name} that was removed are not given up yet: Berth does so within seconds while it runs`,
-      );
     const id = await insertRemoteHost(tx, name, hashToken(token), capacity);
     if (id === null)
       throw new CommandError(`there is a host ${name} already`, {
@@ -239,13 +234,13 @@ export async function setHost(
   });
 }
 
-/** `lost`: the machine is gone for good, with its VMs. */
+/** `lost`: the machine is gone for good, with its VMs. They start elsewhere when its lease is over, as if it had fallen silent. */
 export async function removeHost(server: ServerContext, name: string, lost: boolean): Promise<string> {
   return transaction(server.db, async (tx) => {
     const host = await lockHost(tx, name);
     if (!host.remote)
       throw new CommandError(`${name} is this machine, which cannot be removed`, {
-        next: `berth host cordon ${name}`,
+        next: `berth host cordon ${name}, or berth host replace ${name} --machine-gone if that machine is gone`,
         exit_code: EXIT.state,
       });
     const unsaved = await listUnsaved(tx, host.id);
@@ -261,6 +256,46 @@ export async function removeHost(server: ServerContext, name: string, lost: bool
       );
     await markRemoved(tx, host.id);
     await noteOperator(tx, server, 'host.remove', host.id, { name, lost });
-    return `Removed ${name}, and revoked its credential.\n`;
+    return `Removed ${name}, and revoked its credential.${afterRemoval(host, unsaved)}\n`;
   });
+}
+
+/**
+ * Lets the next `npm start` with another data folder be the host of this name. Only an operator knows that the VMs of a silent
+ * machine do not run.
+ */
+export async function replaceHost(server: ServerContext, name: string, gone: boolean): Promise<string> {
+  return transaction(server.db, async (tx) => {
+    const host = await lockHost(tx, name);
+    if (host.remote)
+      throw new CommandError(`${name} is a host of its own machine, not of npm start`, {
+        next: `berth host rm ${name} --lost, then berth host add ${name}`,
+        exit_code: EXIT.state,
+      });
+    if (!gone)
+      throw new CommandError(
+        `if the machine of ${name} is gone for good, with every VM on it, say so: berth host replace ${name} --machine-gone`,
+        { exit_code: EXIT.usage },
+      );
+    if (!['expected', 'silent', 'lost'].includes(hostState(host)))
+      throw new CommandError(
+        `${name} reported less than ${HOST_FRESH_SECONDS} s ago, so its machine is not gone: switch it off first`,
+        { exit_code: EXIT.state },
+      );
+    const unsaved = await listUnsaved(tx, host.id);
+    await markRemoved(tx, host.id);
+    await noteOperator(tx, server, 'host.replace', host.id, { name });
+    return `Removed ${name}. The next npm start on this database is ${name}.${afterRemoval(host, unsaved)}\n`;
+  });
+}
+
+/** When its VMs start elsewhere, in words. */
+function afterRemoval({ lost_at, lease_ms, vms }: FleetHost, unsaved: readonly string[]): string {
+  if ((vms === 0 && unsaved.length === 0) || lost_at !== null) return '';
+  const kept_ms = lease_ms ?? DEFAULT_LEASE_MS;
+  const wait_s = Math.ceil((kept_ms + marginMs(kept_ms)) / 1000);
+  const when = ` Its VMs can start elsewhere in about ${wait_s} s, counted while a control plane runs: until then they may run there.`;
+  return lease_ms !== null
+    ? when
+    : `${when} It had no lease: if it still runs and reaches no control plane, it does not pause them. Switch it off.`;
 }

@@ -8,7 +8,9 @@ import { findRootKey } from '../control-planes/root-key.ts';
 import { MigrationError, refuseNewerDatabase } from '../db/migrate.ts';
 import { type Db, isUnavailable, openPool, type Tx } from '../db/pool.ts';
 import { readSecretKey } from '../launch/data-folder.ts';
-import { runningDatabaseUrl } from '../launch/embedded-postgres.ts';
+import { runningDatabaseUrl, startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
+import { clusterExists } from '../launch/postgres-cluster.ts';
+import { lockDataFolder } from '../launch/single.ts';
 import { configOrRefuse } from '../launch/start.ts';
 import { StartError } from '../launch/start-error.ts';
 import { refuseWrongKey } from '../launch/wrong-key.ts';
@@ -59,8 +61,34 @@ async function requireDatabase(db: Db, database_url: string): Promise<void> {
 /** @throws StartError when the settings or the secret key are wrong, CommandError when the database does not run */
 export async function withServer<T>(work: (server: ServerContext) => Promise<T>): Promise<T> {
   const config = configOrRefuse(readEnv(), process.cwd());
+  return atDatabase(config, await databaseUrl(config), work);
+}
+
+/** The same, for what a start needs: starts the embedded database meanwhile, if it does not run. */
+export async function withStoppedServer<T>(work: (server: ServerContext) => Promise<T>): Promise<T> {
+  const config = configOrRefuse(readEnv(), process.cwd());
   const paths = pathsIn(config.data_dir);
-  const database_url = await databaseUrl(config);
+  const runs = config.database_url !== null || (await runningDatabaseUrl(paths)) !== undefined;
+  if (runs || !(await clusterExists(paths.postgres))) return withServer(work);
+  const lock = await lockDataFolder(paths.launcher_lock, () => undefined);
+  try {
+    const postgres = await startEmbeddedPostgres(paths, { say: () => undefined });
+    try {
+      return await atDatabase(config, postgres.database_url, work);
+    } finally {
+      await postgres.stop();
+    }
+  } finally {
+    lock.release();
+  }
+}
+
+async function atDatabase<T>(
+  config: Config,
+  database_url: string,
+  work: (server: ServerContext) => Promise<T>,
+): Promise<T> {
+  const paths = pathsIn(config.data_dir);
   const secret_key = await readSecretKey(paths, config.secret_key);
   const db = openPool(database_url, () => undefined, 2);
   try {

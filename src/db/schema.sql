@@ -287,7 +287,6 @@ create table hosts (
   rotate_requested boolean not null default false,
   constraint hosts_pkey PRIMARY KEY (id),
   constraint hosts_join_hash_key UNIQUE (join_hash),
-  constraint hosts_name_key UNIQUE (name),
   constraint hosts_next_token_hash_key UNIQUE (next_token_hash),
   constraint hosts_token_hash_key UNIQUE (token_hash),
   constraint hosts_cpus_check CHECK ((cpus > 0)),
@@ -1001,6 +1000,7 @@ CREATE INDEX free_ssh_ports_order ON public.free_ssh_ports USING btree (quaranti
 CREATE INDEX generations_dropped ON public.generations USING btree (instance_id) WHERE (NOT retained);
 CREATE INDEX host_org_use_org ON public.host_org_use USING btree (org_id);
 CREATE INDEX host_slots_instance ON public.host_slots USING btree (instance_id);
+CREATE UNIQUE INDEX hosts_name ON public.hosts USING btree (name) WHERE (removed_at IS NULL);
 CREATE INDEX http_cookies_port ON public.http_cookies USING btree (port_id);
 CREATE INDEX http_cookies_session ON public.http_cookies USING btree (session_id, port_id, created_at);
 CREATE UNIQUE INDEX http_hostnames_active ON public.http_hostnames USING btree (hostname) WHERE (active_at IS NOT NULL);

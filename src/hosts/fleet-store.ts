@@ -6,72 +6,33 @@ import type { Tx } from '../db/pool.ts';
 import { type HostId, newId } from '../lib/ids.ts';
 import { newJoin } from './credential-store.ts';
 
-/** VMs of a removed host that are not yet failed or at rest, or whose flush is still open. */
-export async function countUnreleased(tx: Tx, name: string): Promise<number> {
-  const { count } = await tx
-    .selectFrom('hosts as h')
-    .innerJoin('vms as v', 'v.host_id', 'h.id')
-    .innerJoin('instances as i', 'i.id', 'v.instance_id')
-    .select((eb) => eb.fn.countAll<number>().as('count'))
-    .where('h.name', '=', name)
-    .where('h.removed_at', 'is not', null)
-    .where((eb) => {
-      const flushes = eb.selectFrom('flushes as f').select('f.id').whereRef('f.vm_id', '=', 'v.id');
-      return eb.or([
-        eb('v.state', 'not in', ['stopped', 'suspended', 'failed']),
-        eb.exists(flushes.where('f.state', 'in', ['queued', 'running'])),
-      ]);
-    })
-    .where('i.deleting', '=', false)
-    .executeTakeFirstOrThrow();
-  return count;
-}
-
 /** What an operator allows VMs to use of a remote host; null: not set yet. */
 export interface SetCapacity {
   readonly cpus: number | null;
   readonly memory_mib: number | null;
 }
 
-/** Inserts a host that may join with the token, or brings back a removed one (maybe another machine). Null when the name is taken. */
+/** Inserts a host that may join with the token. A removed one of the name stays what it is. Null when the name is taken. */
 export async function insertRemoteHost(
   tx: Tx,
   name: string,
   join_hash: Buffer,
   { cpus, memory_mib }: SetCapacity,
 ): Promise<HostId | null> {
-  const capacity = { cpus, memory_mib };
-  const joining = { ...newJoin(join_hash), token_hash: randomBytes(32), next_token_hash: null };
   const row = await tx
     .insertInto('hosts')
     .values({
       id: newId('host'),
       name,
-      ...joining,
+      ...newJoin(join_hash),
+      token_hash: randomBytes(32),
       last_seen_at: null,
       facts: null,
       remote: true,
-      ...capacity,
+      cpus,
+      memory_mib,
     })
-    .onConflict((conflict) =>
-      conflict
-        .column('name')
-        .doUpdateSet({
-          ...joining,
-          removed_at: null,
-          lost_at: null,
-          cordoned: false,
-          draining: false,
-          drain_vms: null,
-          lease_ms: null,
-          // No VM is placed there before its first heartbeat.
-          last_seen_at: null,
-          facts: null,
-          protocol: null,
-          ...capacity,
-        })
-        .where('hosts.removed_at', 'is not', null),
-    )
+    .onConflict((conflict) => conflict.column('name').where('removed_at', 'is', null).doNothing())
     .returning('id')
     .executeTakeFirst();
   return row?.id ?? null;
@@ -158,7 +119,7 @@ export async function uncordon(tx: Tx, id: HostId): Promise<void> {
     .execute();
 }
 
-/** Revokes its token. The task `expire-hosts` then fails its VMs. */
+/** Revokes its token. It is treated as a silent host: the task `expire-hosts` fails its VMs once its lease and the margin are over. */
 export async function markRemoved(tx: Tx, id: HostId): Promise<void> {
   await tx
     .updateTable('hosts')
@@ -171,6 +132,18 @@ export async function markRemoved(tx: Tx, id: HostId): Promise<void> {
     })
     .where('id', '=', id)
     .execute();
+}
+
+/** Of a database that was restored on another machine: removed and lost, because the caller fails all VMs. */
+export async function giveUpLocalHost(tx: Tx): Promise<void> {
+  const local = await tx
+    .updateTable('hosts')
+    .set({ lost_at: sql`now()` })
+    .where('remote', '=', false)
+    .where('removed_at', 'is', null)
+    .returning('id')
+    .execute();
+  for (const { id } of local) await markRemoved(tx, id);
 }
 
 /** Names of instances whose last boot there failed: that host may have the only copy of their last writes. */

@@ -12,7 +12,6 @@ function host(name: string, beat: number, change: Partial<LeaseState> = {}): Lea
     name,
     beat,
     lease_ms: LEASE_MS,
-    removed: false,
     lost: false,
     ...change,
   };
@@ -45,10 +44,4 @@ test('a monitor that has just started, or was interrupted, gives every host its 
   assert.deepEqual(watched(monitor, [host('a', 1)], 2e9, 2e9 + OVER_MS - 1), []);
   monitor.reset();
   assert.deepEqual(monitor.expired([host('a', 1)], 2e9 + OVER_MS), []);
-});
-
-test('a host without a lease never expires; a removed one always has', () => {
-  const monitor = new LeaseMonitor();
-  const hosts = [host('alone', 1, { lease_ms: null }), host('gone', 1, { removed: true })];
-  assert.deepEqual(watched(monitor, hosts, 0, 10 * OVER_MS), ['gone']);
 });

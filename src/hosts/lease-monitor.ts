@@ -17,10 +17,7 @@ export interface LeaseState {
   readonly name: string;
   /** Counts the host's renewals. */
   readonly beat: number;
-  /** Null: the host cannot expire. */
-  readonly lease_ms: number | null;
-  /** Removed from the fleet: expires at once. */
-  readonly removed: boolean;
+  readonly lease_ms: number;
   /** Marked as lost since its last renewal. */
   readonly lost: boolean;
 }
@@ -41,13 +38,12 @@ export class LeaseMonitor {
     const present = new Set(hosts.map(({ id }) => id));
     for (const id of this.#renewals.keys()) if (!present.has(id)) this.#renewals.delete(id);
     return hosts.filter((host) => {
-      if (host.removed) return true;
       const last = this.#renewals.get(host.id);
       if (last?.beat !== host.beat) {
         this.#renewals.set(host.id, { beat: host.beat, seen_ms: now_ms });
         return false;
       }
-      return host.lease_ms !== null && now_ms - last.seen_ms >= host.lease_ms + marginMs(host.lease_ms);
+      return now_ms - last.seen_ms >= host.lease_ms + marginMs(host.lease_ms);
     });
   }
 

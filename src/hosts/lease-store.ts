@@ -1,5 +1,6 @@
 /** Leases of hosts, as the database knows them. `lease-monitor.ts` decides which have expired. */
 import { sql } from 'kysely';
+import { DEFAULT_LEASE_MS } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
 import type { LeaseState } from './lease-monitor.ts';
@@ -28,15 +29,16 @@ export async function renewLease(
   return rows[0]?.is_alone === false ? lease_ms : null;
 }
 
-/** Hosts that can expire, and removed ones. */
+/**
+ * Hosts that can expire: those with a lease, and removed ones. A removed host that had none, as the only one, pauses its VMs when its
+ * credential is refused for the default lease.
+ */
 export async function listLeases(tx: Tx): Promise<LeaseState[]> {
   const rows = await tx
     .selectFrom('hosts')
-    .select(['id', 'name', 'beat', 'lease_ms'])
-    .select([
-      sql<boolean>`removed_at is not null`.as('removed'),
-      sql<boolean>`lost_at is not null`.as('lost'),
-    ])
+    .select(['id', 'name', 'beat'])
+    .select((eb) => eb.fn.coalesce('lease_ms', sql<number>`${DEFAULT_LEASE_MS}::int`).as('lease_ms'))
+    .select(sql<boolean>`lost_at is not null`.as('lost'))
     .where((eb) => eb.or([eb('lease_ms', 'is not', null), eb('removed_at', 'is not', null)]))
     .execute();
   return rows;

@@ -8,39 +8,32 @@ import type { Capacity } from './placement.ts';
 /** A host without a heartbeat for this long gets no new VM. */
 export const HOST_FRESH_SECONDS = 20;
 
-/** A host of this name with another token is connected. */
+/** There is a host of this name with another token: another data folder. */
 export class HostTakenError extends Error {
   override name = 'HostTakenError';
 }
 
-/** Inserts the host of this name, or replaces its token. @throws HostTakenError */
-export async function upsertHost(tx: Tx, name: string, token_hash: Buffer): Promise<HostId> {
-  const row = await tx
+/**
+ * The host of this name and token; inserted if there is none of the name. However long a host is silent, another data folder does not
+ * take it: its VMs may still run. @throws HostTakenError
+ */
+export async function ensureHost(tx: Tx, name: string, token_hash: Buffer): Promise<HostId> {
+  const inserted = await tx
     .insertInto('hosts')
     .values({ id: newId('host'), name, token_hash, last_seen_at: null, facts: null })
-    .onConflict((conflict) =>
-      conflict
-        .column('name')
-        .doUpdateSet({ token_hash })
-        .where((eb) =>
-          eb.or([
-            eb('hosts.token_hash', '=', token_hash),
-            eb('hosts.last_seen_at', 'is', null),
-            eb('hosts.last_seen_at', '<=', seenBefore()),
-          ]),
-        ),
-    )
+    .onConflict((conflict) => conflict.column('name').where('removed_at', 'is', null).doNothing())
     .returning('id')
     .executeTakeFirst();
-  if (!row) throw new HostTakenError(`the host ${name} is connected with another token`);
+  if (inserted) return inserted.id;
+  const row = await tx
+    .selectFrom('hosts')
+    .select('id')
+    .where('name', '=', name)
+    .where('token_hash', '=', token_hash)
+    .where('removed_at', 'is', null)
+    .executeTakeFirst();
+  if (!row) throw new HostTakenError(`the host ${name} has another token`);
   return row.id;
-}
-
-const seenBefore = () => sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`;
-
-/** After a restore: the new machine's host takes the place of the one that was saved. */
-export async function forgetLocalHeartbeat(tx: Tx): Promise<void> {
-  await tx.updateTable('hosts').set({ last_seen_at: null }).where('remote', '=', false).execute();
 }
 
 export async function recordHeartbeat(tx: Tx, id: HostId, facts: HostFacts): Promise<void> {
@@ -78,15 +71,19 @@ export interface LiveHost {
   readonly facts: HostFacts;
 }
 
-/** Whether the host has no recent heartbeat, and is neither lost nor removed. */
+/** Whether the host has no recent heartbeat or was removed, and is not lost: its VMs may still run. */
 export async function isDisconnected(tx: Tx, id: HostId): Promise<boolean> {
   const row = await tx
     .selectFrom('hosts')
     .select('id')
     .where('id', '=', id)
-    .where('last_seen_at', '<=', seenBefore())
     .where('lost_at', 'is', null)
-    .where('removed_at', 'is', null)
+    .where((eb) =>
+      eb.or([
+        eb('last_seen_at', '<=', sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`),
+        eb('removed_at', 'is not', null),
+      ]),
+    )
     .executeTakeFirst();
   return row !== undefined;
 }

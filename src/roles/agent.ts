@@ -1,6 +1,6 @@
 /** The process `agent`: runs this host's VMs. */
 import { join } from 'node:path';
-import { ControlPlaneClient } from '../agent-api/client.ts';
+import { ControlPlaneClient, CredentialRefused } from '../agent-api/client.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
@@ -12,8 +12,10 @@ import { EgressControl } from '../host/egress/egress-control.ts';
 import { hostStore, permittedStore } from '../host/host-store.ts';
 import { findHostImage } from '../host/image/host-images.ts';
 import { ImageKeeper } from '../host/image/image-keeper.ts';
+import { fenceVms } from '../host/lease/fence.ts';
 import { startFencer } from '../host/lease/fencer.ts';
 import { HostLease } from '../host/lease/host-lease.ts';
+import { readLease } from '../host/lease/lease-file.ts';
 import { type GuestNetwork, openGuestNetwork } from '../host/network/guest-network.ts';
 import { mendForwarding } from '../host/network/host-forwarding.ts';
 import { Templates } from '../host/template/templates.ts';
@@ -179,7 +181,12 @@ async function connect(config: Config, log: Log, signal: AbortSignal) {
   }
   const { control_plane, token_path: join_path } = joined;
   const path = paths.host_credential;
-  const credential = await HostCredential.open({ path, join_path, control_plane, log, signal });
+  const place = { path, join_path, control_plane, log, signal };
+  const credential = await HostCredential.open(place).catch((error: unknown) => {
+    if (error instanceof StartError && error.cause instanceof CredentialRefused)
+      pauseWithoutLease(paths, log);
+    throw error;
+  });
   const { fingerprint } = credential;
   const token = () => credential.token;
   const known = await readControlPlanes(paths, fingerprint);
@@ -189,6 +196,14 @@ async function connect(config: Config, log: Log, signal: AbortSignal) {
     keepControlPlanes(paths, fingerprint, log),
   );
   return { client, rotateCredential: () => credential.rotate(client) };
+}
+
+/** A host that may not join may have been removed, and its VMs started elsewhere. If it has a lease, the fencer pauses them. */
+function pauseWithoutLease(paths: Paths, log: Log): void {
+  if (readLease(paths.lease) !== null) return;
+  const paused = fenceVms(paths).map(({ instance_id }) => instance_id);
+  if (paused.length > 0)
+    log.error({ paused }, 'this host is refused: its VMs are paused until it has joined');
 }
 
 /** Without root there is neither; {@link isolate} reports that. */

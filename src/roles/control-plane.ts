@@ -23,9 +23,10 @@ import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool, transaction } from '../db/pool.ts';
 import { diskKeys } from '../disks/data-keys.ts';
 import { knownMarks } from '../disks/mark-store.ts';
+import { fenceVms } from '../host/lease/fence.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
 import { upsertLocalIngress } from '../hosts/ingress-store.ts';
-import { HostTakenError, upsertHost } from '../hosts/store.ts';
+import { ensureHost, HostTakenError } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import { type AppContext, keyedParts } from '../http/context.ts';
 import { createInternalApp } from '../http/internal/internal-app.ts';
@@ -146,17 +147,21 @@ async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
   }
 }
 
-/** Host and ingress of this machine, if it has them; its control plane alone reaches them. @throws StartError when another machine has them */
+/**
+ * Host and ingress of this machine, if it has them; its control plane alone reaches them. Where another data folder is that host, VMs
+ * of this one are paused: they may run elsewhere. @throws StartError
+ */
 async function addLocalHost(db: Db, paths: Paths): Promise<void> {
   const host_token = await readHostToken(paths);
   if (host_token === undefined) return;
   try {
-    const host_id = await upsertHost(db, 'local', hashToken(host_token));
+    const host_id = await ensureHost(db, 'local', hashToken(host_token));
     await upsertLocalIngress(db, 'local', hashToken(await readIngressSecret(paths)), host_id);
   } catch (error) {
     if (!(error instanceof HostTakenError)) throw error;
+    const paused = fenceVms(paths).length;
     throw new StartError(
-      'DATABASE_URL: another machine runs npm start on this database; here run berth control-plane, and berth host for VMs',
+      `DATABASE_URL: the host local of this database is another data folder than ${paths.data}. If that machine is gone: berth host replace local --machine-gone; else run berth control-plane here, and berth host for VMs${paused === 0 ? '' : `. VMs of this folder were paused: ${paused}`}`,
       2,
       { cause: error },
     );

@@ -15,7 +15,7 @@ import { hostsCertificate, renewCertificate } from '../../src/control-planes/hos
 import { findCertificates, replaceCertificate } from '../../src/control-planes/installation-store.ts';
 import { addSecretKey, forgetSecretKey } from '../../src/control-planes/root-key.ts';
 import { transaction } from '../../src/db/pool.ts';
-import { upsertHost } from '../../src/hosts/store.ts';
+import { ensureHost } from '../../src/hosts/store.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { ensureSecrets, makeDataFolder, writeSecret } from '../../src/launch/data-folder.ts';
 import { keepFirstLogin } from '../../src/launch/first-login.ts';
@@ -163,7 +163,7 @@ test('hosts on other machines are not told', async () => {
   await serverWith(SOUND);
   const tls = await hostsCertificate(api.db, api.context.root_key);
   const token = 'far-token';
-  const far_id = await upsertHost(api.db, 'far', hashToken(token));
+  const far_id = await ensureHost(api.db, 'far', hashToken(token));
   await api.db.updateTable('hosts').set({ remote: true }).where('id', '=', far_id).execute();
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000 }, tls);
   after(() => app.close());

@@ -3,7 +3,6 @@
  * VM, because fencing looks at nothing else.
  */
 import assert from 'node:assert/strict';
-import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import {
   existsSync,
@@ -28,12 +27,13 @@ import { HostLease, LeaseOverError } from '../../src/host/lease/host-lease.ts';
 import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
 import { bootMs } from '../../src/host/vm/boot-clock.ts';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
-import { identityOf, isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
+import { isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
 import { listLeases } from '../../src/hosts/lease-store.ts';
-import { upsertHost } from '../../src/hosts/store.ts';
+import { ensureHost } from '../../src/hosts/store.ts';
 import { type InstanceId, newId, type VmId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { apiForFile } from '../support/api.ts';
+import { lookalikeVm } from '../support/lookalike-vm.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
 import { ToxicProxy } from '../support/toxic-proxy.ts';
 import { until } from '../support/waiting.ts';
@@ -44,37 +44,18 @@ const owner = await api.person();
 const log = createLog('test', 'silent');
 const data = mkdtempSync(join(tmpdir(), 'bt-'));
 const paths = pathsIn(data);
-const children: ChildProcess[] = [];
 
 before(async () => {
   for (const folder of [paths.run, paths.vms, paths.logs]) await mkdir(folder);
 });
 after(async () => {
-  for (const child of children) child.kill('SIGKILL');
   const fencer = runningFencer(paths);
   if (fencer) killProcess(fencer, 'SIGKILL');
   rmSync(data, { recursive: true, force: true });
 });
 
-/** A process that looks like the VM of an instance. */
-async function lookalike(instance_id: InstanceId, vm_id: VmId, vms = paths.vms) {
-  const socket = join(vms, instance_id, 'run', 'qmp.sock');
-  const child = spawn(
-    process.execPath,
-    [
-      ...['-e', 'setInterval(() => {}, 1e6)', '--', '-name', `guest=${instance_id}`],
-      ...[
-        '-chardev',
-        `socket,id=qmp,path=${socket},server=on,wait=off`,
-        '-append',
-        `quiet berth.vm=${vm_id}`,
-      ],
-    ],
-    { stdio: 'ignore' },
-  );
-  children.push(child);
-  return until('it runs', () => identityOf(child.pid ?? 0));
-}
+const lookalike = (instance_id: InstanceId, vm_id: VmId, vms = paths.vms) =>
+  lookalikeVm(vms, instance_id, vm_id);
 
 describe('the fencer', () => {
   test('pauses VMs while the lease is expired, and ends with the lease', async () => {
@@ -135,7 +116,7 @@ describe("an agent's lease", () => {
 
   before(async () => {
     const token = randomBytes(32).toString('hex');
-    await upsertHost(api.db, 'b', hashToken(token));
+    await ensureHost(api.db, 'b', hashToken(token));
     proxy = await ToxicProxy.open(Number(new URL(api.internal_origin).port));
     b = new ScriptedAgent(api.internal_origin, token);
     await b.connect({ ...FACTS, memory_mib: 2 * FACTS.memory_mib });

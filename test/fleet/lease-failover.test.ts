@@ -12,7 +12,7 @@ import { pathsIn } from '../../src/config/paths.ts';
 import { runningFencer, startFencer } from '../../src/host/lease/fencer.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
 import { killProcess } from '../../src/host/vm/process-identity.ts';
-import { upsertHost } from '../../src/hosts/store.ts';
+import { ensureHost } from '../../src/hosts/store.ts';
 import type { HostId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { apiForFile } from '../support/api.ts';
@@ -36,7 +36,7 @@ before(async () => {
   const port = Number(new URL(api.internal_origin).port);
   ways = [await ToxicProxy.open(port), await ToxicProxy.open(port)];
   const token = randomBytes(32).toString('hex');
-  id = await upsertHost(api.db, 'b', hashToken(token));
+  id = await ensureHost(api.db, 'b', hashToken(token));
   const others = [{ url: ways[1].endpoint, fingerprint: undefined as never }];
   client = new ControlPlaneClient({ address: ways[0].endpoint, token, known: others });
   await client.heartbeat({ facts: FACTS, disks: [] });

@@ -9,7 +9,7 @@ import { sql } from 'kysely';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { LeaseMonitor, marginMs } from '../../src/hosts/lease-monitor.ts';
 import { isLost, listLeases, markLost } from '../../src/hosts/lease-store.ts';
-import { upsertHost } from '../../src/hosts/store.ts';
+import { ensureHost } from '../../src/hosts/store.ts';
 import { listFreed } from '../../src/instances/store.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
@@ -39,7 +39,7 @@ const ROOMIER = { ...FACTS, memory_mib: 2 * FACTS.memory_mib };
 
 async function newHost(name: string) {
   const token = randomBytes(32).toString('hex');
-  const id = await upsertHost(db, name, hashToken(token));
+  const id = await ensureHost(db, name, hashToken(token));
   const agent = new ScriptedAgent(api.internal_origin, token);
   api.beforeClose(() => agent.close());
   await agent.connect(ROOMIER);

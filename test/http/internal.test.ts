@@ -5,7 +5,7 @@ import { after, describe, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { ROUTES } from '../../src/agent-api/routes.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
-import { upsertHost } from '../../src/hosts/store.ts';
+import { ensureHost } from '../../src/hosts/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { makeSshKey, randomPublicKey } from '../support/people.ts';
@@ -18,7 +18,7 @@ const { agent } = api;
 
 /** A second host with an agent of its own. */
 const other_token = randomBytes(32).toString('hex');
-await upsertHost(api.db, 'other', hashToken(other_token));
+await ensureHost(api.db, 'other', hashToken(other_token));
 const other = new ScriptedAgent(api.internal_origin, other_token);
 after(() => other.close());
 

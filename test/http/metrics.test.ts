@@ -4,7 +4,7 @@ import { after, test } from 'node:test';
 import { sql } from 'kysely';
 import type { VmSample } from '../../src/agent-api/host-calls.ts';
 import { openPool } from '../../src/db/pool.ts';
-import { upsertHost } from '../../src/hosts/store.ts';
+import { ensureHost } from '../../src/hosts/store.ts';
 import { createMetricsApp } from '../../src/http/monitoring/metrics.ts';
 import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
@@ -95,7 +95,7 @@ test('a host cannot report for a VM of another host', async () => {
   const { id } = await instanceIn(api, owner, 'running');
   await api.db
     .updateTable('vms')
-    .set({ host_id: await upsertHost(api.db, 'other', Buffer.alloc(32)) })
+    .set({ host_id: await ensureHost(api.db, 'other', Buffer.alloc(32)) })
     .where('instance_id', '=', id)
     .execute();
   const sample = { ...SAMPLE, cpu_seconds: 99 };

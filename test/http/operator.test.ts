@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createFirstAdministrator } from '../../src/auth/first-administrator.ts';
-import { upsertHost } from '../../src/hosts/store.ts';
+import { ensureHost } from '../../src/hosts/store.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { updateQuotas } from '../../src/orgs/quota-store.ts';
@@ -140,7 +140,7 @@ test('a host has its state, capacity, use and problems', async () => {
   await api.agent.connect({ ...FACTS, memory_mib: 4096, accelerator: 'kvm', isolation_problem: 'not root' });
   const { id } = await api.instance(operator, { memory_mib: 512 });
   await api.as(operator).post(`/v1/instances/${id}/vm`);
-  await upsertHost(api.db, 'far', Buffer.from('no token'));
+  await ensureHost(api.db, 'far', Buffer.from('no token'));
   await api.db.updateTable('hosts').set({ remote: true }).where('name', '=', 'far').execute();
   const { data } = await get<Page<Record<string, unknown>>>('/v1/operator/hosts');
   const [far, local] = data;

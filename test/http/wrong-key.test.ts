@@ -2,12 +2,9 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
-import { hashToken } from '../../src/auth/tokens.ts';
 import { claimRootKey, findRootKey } from '../../src/control-planes/root-key.ts';
-import { HostTakenError, recordHeartbeat, upsertHost } from '../../src/hosts/store.ts';
 import { refuseWrongKey } from '../../src/launch/wrong-key.ts';
 import { startDatabase } from '../support/database.ts';
-import { FACTS } from '../support/scripted-agent.ts';
 
 const database = await startDatabase();
 after(() => database.close());
@@ -43,17 +40,4 @@ test('another key is refused although nothing is stored yet, and by commands on 
     exit_code: 2,
   });
   assert.deepEqual([await findRootKey(db, first), await findRootKey(db, another)], [root_key, null]);
-});
-
-test("a second machine does not take the first one's host while that is connected", async () => {
-  const [mine, theirs] = [hashToken('mine'), hashToken('theirs')];
-  const id = await upsertHost(db, 'local', mine);
-  assert.equal(await upsertHost(db, 'local', theirs), id, 'it never connected');
-  await upsertHost(db, 'local', mine);
-  await recordHeartbeat(db, id, FACTS);
-  assert.equal(await upsertHost(db, 'local', mine), id);
-  await assert.rejects(upsertHost(db, 'local', theirs), HostTakenError);
-  const long_ago = new Date(Date.now() - 60_000);
-  await db.updateTable('hosts').set({ last_seen_at: long_ago }).execute();
-  assert.equal(await upsertHost(db, 'local', theirs), id, 'its token was lost');
 });

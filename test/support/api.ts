@@ -16,7 +16,7 @@ import { type Db, openPool, transaction } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
 import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { upsertLocalIngress } from '../../src/hosts/ingress-store.ts';
-import { upsertHost } from '../../src/hosts/store.ts';
+import { ensureHost } from '../../src/hosts/store.ts';
 import { createApp } from '../../src/http/app.ts';
 import { type AppContext, keyedParts } from '../../src/http/context.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
@@ -113,7 +113,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const ingress_token = randomBytes(32).toString('hex');
   const secret_key = randomBytes(32);
   await claimRootKey(database.db, secret_key, context.root_key);
-  const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
+  const host_id = await ensureHost(database.db, 'local', hashToken(host_token));
   await upsertLocalIngress(database.db, 'local', hashToken(ingress_token), host_id);
   await transaction(database.db, (tx) => offerAddresses(tx, context.ssh));
   const app = await createApp(context);

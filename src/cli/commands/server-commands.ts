@@ -266,7 +266,7 @@ export const SERVER_COMMANDS: readonly Command[] = [
     args: ['NAME'],
     summary: 'have a host replace its credential; it does so every 30 days by itself',
     details:
-      'With --join its credential is revoked at once, and the host joins with the token that is printed. Its VMs run on until its lease expires.',
+      'With --join its credential is revoked at once, and the host joins with the token that is printed. Its VMs run on until its lease expires (for 40 s, if it has none).',
     example: 'berth host rotate rack-2',
     on_server: true,
     options: { join: { type: 'boolean', help: 'revoke the credential, and print a new join token' } },
@@ -282,9 +282,25 @@ export const SERVER_COMMANDS: readonly Command[] = [
     example: 'berth host rm rack-2',
     on_server: true,
     options: { lost: { type: 'boolean', help: 'the machine is gone for good, with everything on it' } },
+    details:
+      'With --lost its VMs can start elsewhere when its lease and a margin are over (47 s by default), as if it had fallen silent: the command says when. Writes after their last flush are lost.',
     run: ({ args: [name = ''], options }) =>
       onServer(({ context, hosts }) =>
         context.withServer((server) => hosts.removeHost(server, name, options.flag('lost'))),
+      ),
+  },
+  {
+    name: 'host replace',
+    args: ['NAME'],
+    summary: 'let npm start with another data folder be the host local, because its machine is gone',
+    details:
+      'The host local is one data folder: with DATABASE_URL, npm start on another one exits and names this command. It works while no Berth runs. The VMs of the machine that is gone fail, and can start elsewhere, when its lease and a margin are over (47 s by default); writes after their last flush are lost. Switch that machine off first.',
+    example: 'berth host replace local --machine-gone',
+    on_server: true,
+    options: { 'machine-gone': { type: 'boolean', help: 'no VM runs on its machine any more' } },
+    run: ({ args: [name = ''], options }) =>
+      onServer(({ context, hosts }) =>
+        context.withStoppedServer((server) => hosts.replaceHost(server, name, options.flag('machine-gone'))),
       ),
   },
   {

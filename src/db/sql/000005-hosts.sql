@@ -1,6 +1,6 @@
 create table hosts (
   id           text primary key,
-  name         text not null unique,
+  name         text not null,
   token_hash   bytea not null unique,
   created_at   timestamptz not null default now(),
   last_seen_at timestamptz,
@@ -16,7 +16,7 @@ create table hosts (
   remote       boolean not null default false,
   -- Gets no new VM.
   draining     boolean not null default false,
-  -- The token is revoked. The row stays for the VMs that ran there.
+  -- The token is revoked. The row stays for the VMs that ran there; another host of the name has a row of its own.
   removed_at   timestamptz,
   -- The capacity that the operator allows on a remote host.
   cpus         integer check (cpus > 0),
@@ -24,6 +24,7 @@ create table hosts (
   -- The version of the agent protocol that the host last spoke.
   protocol     integer
 );
+create unique index hosts_name on hosts (name) where removed_at is null;
 
 -- Base images in the object store, by the hash of their root file systems. A row is written after its objects.
 create table image_versions (

@@ -2,13 +2,19 @@
  * This host's lease, as the agent keeps it.
  *
  *   none ◀──host is alone──▶ held ──not renewed in time──▶ over ──renewed, assignments read──▶ held
+ *   none ──credential refused──▶ held for the default lease since it was last accepted, or over
  *
  * Invariants: while the lease is over no VM runs here; fencer and agent each pause them, independently. A lease counts from the
  * sending of its renewal, and is promised to the control plane only once a fencer runs. After the renewal of a lease that was over,
- * the assignments are read before any VM is resumed, and VMs that were given up are ended.
+ * the assignments are read before any VM is resumed, and VMs that were given up are ended. A refused host may have been removed, and
+ * its VMs started elsewhere: it needs a lease even if it had none.
  */
-import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { Assignment } from '../../agent-api/types.ts';
+import {
+  type ControlPlaneClient,
+  ControlPlaneUnavailable,
+  CredentialRefused,
+} from '../../agent-api/client.ts';
+import { type Assignment, DEFAULT_LEASE_MS } from '../../agent-api/types.ts';
 import type { Paths } from '../../config/paths.ts';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -33,7 +39,7 @@ export class LeaseOverError extends Error {
 }
 
 export interface HostLeaseOptions {
-  readonly client: ControlPlaneClient;
+  readonly client: Pick<ControlPlaneClient, 'renewLease' | 'poll' | 'control_planes'>;
   readonly paths: Pick<Paths, 'lease' | 'fencer' | 'fenced' | 'vms'>;
   readonly log: Log;
   /** Starts the fencer's process, which outlives this one. */
@@ -47,6 +53,8 @@ export class HostLease {
   /** The length that the control plane wants. */
   #wanted_ms: number | null = null;
   #over = false;
+  /** When the last accepted renewal was sent, on the boot clock; null: none since this agent started. */
+  #accepted_ms: number | null = null;
   /** The last logged reason of a failed renewal. */
   #logged_reason: string | null = null;
   /** When a renewal last succeeded, on the boot clock. A quarter of a lease later the log says that the host waits. */
@@ -81,7 +89,8 @@ export class HostLease {
 
   /** @throws LeaseOverError */
   require(): void {
-    if (!this.isHeld) throw new LeaseOverError("the host's lease is over; the control plane is away");
+    if (!this.isHeld)
+      throw new LeaseOverError("the host's lease is over; the control plane is away, or refuses the host");
   }
 
   /** Resolves once VMs may run here, or `signal` aborts. */
@@ -125,6 +134,7 @@ export class HostLease {
       const tries = client.control_planes + 2;
       const bound_ms = Math.min(RENEW_MS, (this.#wanted_ms ?? RENEW_MS * tries) / tries);
       const { lease_ms } = await client.renewLease({ kept_ms }, bound_ms, signal);
+      this.#accepted_ms = sent_ms;
       if (lease_ms === null) await this.#dropLease(signal);
       else await this.#keep(sent_ms, lease_ms, kept_ms, signal);
       this.#logged_reason = null;
@@ -132,7 +142,12 @@ export class HostLease {
       this.#say_again_ms = 0;
       return lease_ms === null || kept_ms === lease_ms;
     } catch (error) {
-      if (!signal.aborted) this.#logFailure(error);
+      if (signal.aborted) return false;
+      const refused = error instanceof CredentialRefused;
+      const problem = await (refused ? this.#keepRefused(signal) : undefined)?.catch(
+        (cause: unknown) => cause,
+      );
+      this.#logFailure(problem ?? error);
       return false;
     }
   }
@@ -149,24 +164,43 @@ export class HostLease {
       return;
     }
     if (away || this.#logged_reason === reason) log.debug({ reason }, 'the lease was not renewed');
+    else if (error instanceof CredentialRefused)
+      log.error({ reason }, `the control plane refuses the credential of this host; ${this.outlook}`);
     else log.warn({ err: error }, 'the lease cannot be renewed');
     if (!away) this.#logged_reason = reason;
   }
 
   async #keep(sent_ms: number, lease_ms: number, kept_ms: number | null, signal: AbortSignal): Promise<void> {
-    const { paths, log, startFencer } = this.#options;
+    const { paths, log } = this.#options;
     this.#wanted_ms = lease_ms;
     // Never longer than the promised length.
     const until_ms = sent_ms + Math.min(lease_ms, kept_ms ?? lease_ms);
     writeLease(paths.lease, until_ms, lease_ms);
     this.#until_ms = until_ms;
-    if (!runningFencer(paths)) {
+    if (!runningFencer(paths))
       log.info({ lease_ms }, 'this host is one of several: a fencer watches its lease');
-      startFencer();
-      const given_up = AbortSignal.any([signal, AbortSignal.timeout(FENCER_START_MS)]);
-      while (!runningFencer(paths) && (await pause(LOOK_MS, given_up)));
-    }
+    await this.#ensureFencer(signal);
     if (this.#over || wasFenced(paths)) await this.#release(signal);
+  }
+
+  async #ensureFencer(signal: AbortSignal): Promise<void> {
+    const { paths, startFencer } = this.#options;
+    if (runningFencer(paths)) return;
+    startFencer();
+    const given_up = AbortSignal.any([signal, AbortSignal.timeout(FENCER_START_MS)]);
+    while (!runningFencer(paths) && (await pause(LOOK_MS, given_up)));
+  }
+
+  /** A host without a lease is refused: its VMs run on for the default lease after it was last accepted. */
+  async #keepRefused(signal: AbortSignal): Promise<void> {
+    const { paths } = this.#options;
+    // An agent that was never accepted does not know for how long the host has been refused.
+    const last_ms = this.#accepted_ms === null ? bootMs() : this.#accepted_ms + DEFAULT_LEASE_MS;
+    this.#until_ms ??= last_ms;
+    this.#wanted_ms ??= DEFAULT_LEASE_MS;
+    this.#checkClock();
+    if (readLease(paths.lease) === null) writeLease(paths.lease, this.#until_ms, this.#wanted_ms);
+    await this.#ensureFencer(signal);
   }
 
   /** This host is alone: it needs no lease. */

@@ -1,0 +1,36 @@
+/** A process with the command line of a VM: what fences and ends VMs looks at nothing else. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { after } from 'node:test';
+import { identityOf, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
+import type { InstanceId, VmId } from '../../src/lib/ids.ts';
+import { until } from './waiting.ts';
+
+const children: ChildProcess[] = [];
+after(() => {
+  for (const child of children) child.kill('SIGKILL');
+});
+
+/** Of the data folder that has this folder of VMs. It ends with the test file. */
+export async function lookalikeVm(
+  vms: string,
+  instance_id: InstanceId,
+  vm_id: VmId,
+): Promise<ProcessIdentity> {
+  const socket = join(vms, instance_id, 'run', 'qmp.sock');
+  const child = spawn(
+    process.execPath,
+    [
+      ...['-e', 'setInterval(() => {}, 1e6)', '--', '-name', `guest=${instance_id}`],
+      ...[
+        '-chardev',
+        `socket,id=qmp,path=${socket},server=on,wait=off`,
+        '-append',
+        `quiet berth.vm=${vm_id}`,
+      ],
+    ],
+    { stdio: 'ignore' },
+  );
+  children.push(child);
+  return until('it runs', () => identityOf(child.pid ?? 0));
+}
