@@ -203,3 +203,48 @@ describe("an agent's lease", () => {
     await Promise.all(running);
   });
 });
+
+describe('a host without a lease, whose credential is revoked', () => {
+  test('pauses its VMs; accepted again, it reads its assignments, resumes its own VMs and ends the others', async (t) => {
+    const alone = await apiForFile();
+    const who = await alone.person();
+    const instances = [await alone.instance(who), await alone.instance(who)];
+    await alone.agent.heartbeat();
+    const vms: { readonly id: InstanceId; readonly vm_id: VmId }[] = [];
+    for (const { id } of instances) {
+      assert.equal((await alone.as(who).post(`/v1/instances/${id}/vm`)).status, 202);
+      vms.push({ id, vm_id: (await alone.agent.assigned(id)).vm_id });
+    }
+    const folder = mkdtempSync(join(tmpdir(), 'bt-'));
+    const own = pathsIn(folder);
+    for (const each of [own.run, own.vms, own.logs]) await mkdir(each);
+    const [kept, given_up] = [
+      await lookalike(vms[0]?.id ?? newId('inst'), vms[0]?.vm_id ?? newId('vm'), own.vms),
+      await lookalike(newId('inst'), newId('vm'), own.vms),
+    ];
+    const revoke = (token_hash: Buffer) =>
+      alone.db.updateTable('hosts').set({ token_hash }).where('id', '=', alone.host_id).execute();
+    const client = new ControlPlaneClient({ address: alone.internal_origin, token: alone.host_token });
+    const ending = new AbortController();
+    await revoke(randomBytes(32));
+    const refused = new HostLease({ client, paths: own, log, startFencer: () => startFencer(own, 'info') });
+    const run = refused.run(ending.signal);
+    t.after(async () => {
+      ending.abort();
+      await run;
+      await client.close();
+      const fencer = runningFencer(own);
+      if (fencer) killProcess(fencer, 'SIGKILL');
+      rmSync(folder, { recursive: true, force: true });
+    });
+    await until('its VMs are paused', () => [kept, given_up].every(isStopped));
+    await until('a fencer watches', () => runningFencer(own));
+    killProcess(kept, 'SIGCONT');
+    await until('and pauses it again', () => isStopped(kept));
+    await revoke(hashToken(alone.host_token));
+    await refused.whenHeld(ending.signal);
+    await until('its own VM goes on, the other is ended', () => !isStopped(kept) && !isAlive(given_up));
+    assert(isAlive(kept));
+    assert.equal(readLease(own.lease), null, 'alone, it needs no lease');
+  });
+});

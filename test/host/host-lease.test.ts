@@ -3,10 +3,15 @@ import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
+import {
+  type ControlPlaneClient,
+  ControlPlaneUnavailable,
+  CredentialRefused,
+} from '../../src/agent-api/client.ts';
+import { DEFAULT_LEASE_MS } from '../../src/agent-api/types.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
-import { writeLease } from '../../src/host/lease/lease-file.ts';
+import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
 import { bootMs } from '../../src/host/vm/boot-clock.ts';
 import { identityOf } from '../../src/host/vm/process-identity.ts';
 import { logLines } from '../support/log-lines.ts';
@@ -119,4 +124,76 @@ test('the only remaining host resumes its VMs, although its lease had expired an
   });
   await until('VMs may run', () => lease.isHeld);
   assert.equal(polls, 2);
+});
+
+/** A host without a lease: what each renewal gets, the last one for ever; and a fencer, which is this process. */
+function aloneHost(t: TestContext, answers: readonly ('accepted' | 'refused')[]) {
+  const data = mkdtempSync(join(tmpdir(), 'bt-'));
+  t.after(() => rmSync(data, { recursive: true }));
+  const paths = pathsIn(data);
+  for (const folder of [paths.run, paths.vms]) mkdirSync(folder);
+  const { log, lines } = logLines();
+  const count = { renewals: 0, polls: 0, fencers: 0 };
+  const client = {
+    control_planes: 1,
+    renewLease: async () => {
+      const answer = answers[Math.min(count.renewals, answers.length - 1)];
+      count.renewals += 1;
+      if (answer === 'refused') throw new CredentialRefused('401');
+      return { lease_ms: null };
+    },
+    poll: async () => {
+      count.polls += 1;
+      return { assignments: [], etag: '' };
+    },
+  };
+  const startFencer = () => {
+    count.fencers += 1;
+    writeFileSync(paths.fencer, JSON.stringify(identityOf(process.pid)));
+  };
+  const make = () => {
+    const lease = new HostLease({ client, paths, log, startFencer });
+    const ending = new AbortController();
+    const running = lease.run(ending.signal);
+    const end = async () => {
+      ending.abort();
+      await running;
+    };
+    t.after(end);
+    return { lease, end };
+  };
+  const said = (what: RegExp) => lines.filter((line) => what.test(JSON.parse(line).msg)).length;
+  return { paths, count, make, said };
+}
+
+test('a host without a lease that is refused gets the default one, from when it was last accepted; a fencer watches it, and the log says so', async (t) => {
+  const { paths, count, make, said } = aloneHost(t, ['accepted', 'refused']);
+  const { lease, end } = make();
+  const until_ms = await until('its lease counts', () => readLease(paths.lease)?.until_ms);
+  assert(until_ms <= bootMs() + DEFAULT_LEASE_MS - 1, 'from the renewal before');
+  assert(lease.isHeld, 'until then its VMs run on');
+  await until('it was refused again', () => count.renewals > 3);
+  assert.equal(readLease(paths.lease)?.until_ms, until_ms, 'a refusal renews nothing');
+  assert.equal(count.fencers, 1);
+  assert.equal(
+    said(/^the control plane refuses the credential of this host; VMs run on, and are paused in \d+ s/),
+    1,
+  );
+  await end();
+  // The next agent has its lease from the file, as from one that the control plane gave.
+  writeLease(paths.lease, bootMs() - 1, DEFAULT_LEASE_MS);
+  assert.equal(make().lease.isHeld, false);
+});
+
+test('an agent that was never accepted does not know how long its host has been refused: its VMs are paused at once, until it is accepted and has read its assignments', async (t) => {
+  const { paths, count, make, said } = aloneHost(t, ['refused', 'refused', 'accepted']);
+  const { lease } = make();
+  const lease_ms = await until('its lease is over', () => {
+    const kept = readLease(paths.lease);
+    return kept && !lease.isHeld ? leftMs(kept) : undefined;
+  });
+  assert.deepEqual([lease_ms, count.polls], [0, 0]);
+  assert.equal(said(/^the control plane refuses the credential of this host; VMs are paused until/), 1);
+  await until('VMs may run', () => lease.isHeld);
+  assert.deepEqual([count.renewals > 2, count.polls, readLease(paths.lease)], [true, 1, null]);
 });
