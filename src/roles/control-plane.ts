@@ -68,7 +68,7 @@ export interface ControlPlaneOptions {
   readonly log: Log;
   readonly say: Say;
   readonly signal: AbortSignal;
-  /** The launcher's control plane brings the database up to date; one of a fleet requires that `berth migrate` did. */
+  /** That of `npm start` brings the database up to date and has a host beside it. One alone has none, and requires that `berth migrate` ran. */
   readonly migrates: boolean;
 }
 
@@ -93,7 +93,7 @@ export async function runControlPlane({
   const store = ownStore(knownMarks(db), objects);
   await refuseWrongStore(store, log);
   await ensureAdministrator(db, config, paths, say);
-  await addLocalHost(db, paths);
+  if (migrates) await addLocalHost(db, paths);
   const { smtp_url, admin } = config;
   const deliver = createDeliver({ smtp_url, folder: paths.mail, from: admin.email });
   const certificate = config.hosts_listen && (await hostsCertificate(db, root_key));

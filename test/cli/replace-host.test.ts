@@ -32,14 +32,15 @@ const hosts = () =>
   db.selectFrom('hosts').select(['id', 'token_hash', 'removed_at']).orderBy('created_at').execute();
 
 /** The control plane of `npm start`. Its output so far, and its exit code. */
-async function controlPlane() {
-  const env = { PATH: process.env['PATH'] ?? '', ...settings, BERTH_LISTEN: `127.0.0.1:${await ownPort()}` };
-  const child = spawn(process.execPath, [MAIN, 'control-plane'], {
+async function controlPlane(...options: string[]) {
+  const port = await ownPort();
+  const env = { PATH: process.env['PATH'] ?? '', ...settings, BERTH_LISTEN: `127.0.0.1:${port}` };
+  const child = spawn(process.execPath, [MAIN, 'control-plane', ...options], {
     env,
     stdio: ['ignore', 'ignore', 'pipe'],
   });
   after(() => child.kill('SIGKILL'));
-  const ran = { child, err: '', exited: once(child, 'exit') };
+  const ran = { child, port, err: '', exited: once(child, 'exit') };
   child.stderr.setEncoding('utf8').on('data', (text: string) => {
     ran.err += text;
   });
@@ -62,6 +63,22 @@ test('npm start on a second data folder takes the host local only after berth ho
     (await hosts()).map(({ id }) => id),
     [api.host_id],
   );
+
+  // As the line says, a control plane alone runs here: it is no host, although the folder has a token.
+  const beside = await controlPlane('--migrated');
+  await until('it serves', async () => {
+    assert.equal(beside.child.exitCode, null, beside.err);
+    return fetch(`http://127.0.0.1:${beside.port}/healthz`).then(
+      ({ ok }) => ok,
+      () => false,
+    );
+  });
+  assert.deepEqual(
+    (await hosts()).map(({ id }) => id),
+    [api.host_id],
+  );
+  beside.child.kill('SIGTERM');
+  await beside.exited;
 
   const asked = await berth('host', 'replace', 'local');
   assert.deepEqual([asked.code, asked.out], [2, ''], asked.err);

@@ -74,7 +74,8 @@ export class DeliveryLab {
         const data_dir = join(lab.folder, `c${nth}`);
         await makeDataFolder(pathsIn(data_dir));
         if (nth > 0) shareObjects(join(lab.folder, 'c0'), data_dir);
-        await ensureSecrets(pathsIn(data_dir), Buffer.from(lab.#key, 'hex'), false);
+        // Only one data folder is the host of the database.
+        if (nth === 0) await ensureSecrets(pathsIn(data_dir), Buffer.from(lab.#key, 'hex'), false);
         lab.#control_planes.push({ data_dir, port: await ownPort(), child: undefined });
         await lab.startControlPlane(nth);
       }
