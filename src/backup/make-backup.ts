@@ -13,18 +13,11 @@ import { keepObjects } from '../disks/keep-objects.ts';
 import { runCommand } from '../launch/run-command.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
-import { copyImage, imagesOf } from './copy-images.ts';
+import { saveImages, type WantedImage } from './copy-images.ts';
 import { type SavedObjects, type StoredObject, saveObjects } from './copy-objects.ts';
 import { type Snapshot, withSnapshot } from './dump-data.ts';
 import { writeLines } from './line-files.ts';
-import {
-  BACKUP_VERSION,
-  BackupError,
-  type BackupImage,
-  type BackupManifest,
-  backupPaths,
-  keyCheck,
-} from './manifest.ts';
+import { BACKUP_VERSION, BackupError, type BackupManifest, backupPaths, keyCheck } from './manifest.ts';
 
 export interface MakeBackupOptions {
   /** Created if missing; must be empty. */
@@ -44,7 +37,7 @@ export interface MakeBackupOptions {
 
 export interface MadeBackup {
   readonly manifest: BackupManifest;
-  /** Base images that disks need and this machine lacks. */
+  /** Base images that disks need, and that neither this machine nor the object store has. */
   readonly missing_images: readonly string[];
   /** Images left out because of damaged files, and these files. */
   readonly damaged_images: readonly string[];
@@ -56,7 +49,7 @@ interface State {
   readonly database: BackupManifest['database'];
   readonly objects: readonly StoredObject[];
   readonly store: string | null;
-  readonly images: readonly { readonly image: string; readonly version: string }[];
+  readonly images: readonly WantedImage[];
 }
 
 /** Objects held by instances that are not being deleted: all others may be removed at any time. */
@@ -68,8 +61,14 @@ const OBJECTS = `
   ) order by s.key`;
 const STORE = 'select id from object_stores where marked_at is not null';
 const IMAGES = `
-  select distinct i.image, d.image_version as version from instances i join disks d on d.instance_id = i.id
-  where d.image_version is not null and not i.deleting order by 1, 2`;
+  select n.image, n.version, v.index_sha256, coalesce(v.current, false) as current
+  from (
+    select i.image, d.image_version as version from instances i join disks d on d.instance_id = i.id
+    where d.image_version is not null and not i.deleting
+    union select image_id, version from image_versions where current
+  ) n
+  left join image_versions v on v.image_id = n.image and v.version = n.version and v.removed_at is null
+  order by 1, 2`;
 
 /** @throws BackupError */
 export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup> {
@@ -89,15 +88,13 @@ export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup
       signal,
     );
     onProgress('saving base images');
-    const { images, missing } = await imagesOf(paths.images, state.images);
-    const saved_images: BackupImage[] = [];
-    const damaged_images: string[] = [];
-    for (const image of images) {
-      signal.throwIfAborted();
-      const problem = await copyImage(paths.images, into.images, image);
-      if (problem === null) saved_images.push(image);
-      else damaged_images.push(`images/${image.id}/${image.name}: ${problem}`);
-    }
+    const images = await saveImages({
+      images_dir: paths.images,
+      into: into.images,
+      wanted: state.images,
+      store: options.store,
+      signal,
+    });
     if (with_key)
       await writeFile(into.secret_key, `${secret_key.toString('hex')}\n`, { mode: 0o600, flag: 'wx' });
     // Otherwise, objects may have been removed meanwhile.
@@ -116,12 +113,12 @@ export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup
         store: state.store,
         damaged: saved.damaged.toSorted(),
       },
-      images: saved_images,
+      images: images.images,
       secret_key: { included: with_key, check: keyCheck(secret_key) },
     };
     onProgress('writing everything to the disk');
     await finish(folder, manifest);
-    return { manifest, missing_images: missing, damaged_images };
+    return { manifest, missing_images: images.missing, damaged_images: images.damaged };
   } finally {
     await kept.release();
   }
@@ -132,7 +129,7 @@ async function saveDatabase(snapshot: Snapshot, folder: string, signal: AbortSig
   if (migrations.length === 0) throw new BackupError('the database is empty: start Berth once', 'state');
   const made_at = new Date().toISOString();
   const objects = await query<{ key: string; size_bytes: number }>(OBJECTS);
-  const images = await query<{ image: string; version: string }>(IMAGES);
+  const images = await query<WantedImage>(IMAGES);
   const [store] = await query<{ id: string }>(STORE);
   let rows = 0;
   const counted = async function* () {

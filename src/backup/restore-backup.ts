@@ -7,11 +7,12 @@ import { join } from 'node:path';
 import type { Config } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { knownMigrations, MigrationError, migrate, refuseUnknown } from '../db/migrate.ts';
-import { openPool } from '../db/pool.ts';
+import { type Db, openPool } from '../db/pool.ts';
+import { isImageStored, type StoredImage } from '../disk-format/image-objects.ts';
 import { deleteStoreMark } from '../disks/mark-store.ts';
 import { clearAllDirtyBytes, invalidateOverlays } from '../disks/store.ts';
 import { giveUpLocalHost } from '../hosts/fleet-store.ts';
-import { deleteImageVersions } from '../images/store.ts';
+import { deleteVersion, listIndexes, setStored } from '../images/store.ts';
 import { makeDataFolder, UNFINISHED_RESTORE, writeSecret } from '../launch/data-folder.ts';
 import { startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
 import { lockDataFolder } from '../launch/single.ts';
@@ -21,7 +22,7 @@ import type { ObjectStore } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { readMark } from '../object-store/store-mark.ts';
 import { failLost } from '../vms/fail-vm.ts';
-import { copyImage, makeNewest } from './copy-images.ts';
+import { copyImage, makeNewest, storeImages } from './copy-images.ts';
 import { restoreObjects } from './copy-objects.ts';
 import { queryTableCount } from './data-tables.ts';
 import { fileSha256, readLines } from './line-files.ts';
@@ -85,7 +86,10 @@ export async function restoreBackup(options: RestoreBackupOptions): Promise<Rest
     const store = bucket ?? (await openStore({ s3: null, folder: paths.objects, log: options.log }));
     const damaged = await copyImages(options, manifest, paths);
     damaged.push(...(await copyObjects(options, store, manifest, objects)));
-    const lost_vms = await loadDatabase(options, manifest, paths, marked);
+    const images = manifest.objects.included
+      ? await storeImages(store, paths.images, manifest.images, signal)
+      : null;
+    const lost_vms = await loadDatabase({ ...options, manifest, marked, store, images }, paths);
     if (config.secret_key === null) await writeSecret(paths.secret_key, `${secret_key.toString('hex')}\n`);
     onProgress('writing everything to the disk');
     await syncFileSystem(paths.data);
@@ -207,18 +211,22 @@ async function copyObjects(
   });
 }
 
-async function loadDatabase(
-  options: RestoreBackupOptions,
-  manifest: BackupManifest,
-  paths: Paths,
-  marked: boolean,
-): Promise<number> {
-  const { config, onProgress } = options;
+interface Loading extends RestoreBackupOptions {
+  readonly manifest: BackupManifest;
+  /** The store has the mark of the backup's. */
+  readonly marked: boolean;
+  readonly store: ObjectStore;
+  /** Images that the restore has put into the store, by version; null: the objects never left it. */
+  readonly images: ReadonlyMap<string, StoredImage> | null;
+}
+
+async function loadDatabase(loading: Loading, paths: Paths): Promise<number> {
+  const { config, onProgress } = loading;
   onProgress('loading the database');
-  if (config.database_url !== null) return load(options, manifest, config.database_url, marked);
+  if (config.database_url !== null) return load(loading, config.database_url);
   const postgres = await startEmbeddedPostgres(paths, { say: onProgress });
   try {
-    return await load(options, manifest, postgres.database_url, marked);
+    return await load(loading, postgres.database_url);
   } finally {
     await postgres.stop();
   }
@@ -226,10 +234,8 @@ async function loadDatabase(
 
 /** Loads into the schema of the backup, and then migrates it. */
 async function load(
-  { folder }: RestoreBackupOptions,
-  { migrations, database, objects }: BackupManifest,
+  { folder, manifest: { migrations, database }, marked, store, images }: Loading,
   url: string,
-  marked: boolean,
 ): Promise<number> {
   await migrate(url, { only: new Set(migrations.map(({ name }) => name)) });
   try {
@@ -246,10 +252,22 @@ async function load(
     await invalidateOverlays(db);
     await giveUpLocalHost(db);
     if (!marked) await deleteStoreMark(db);
-    // The backup has images as folders; their host stores them again.
-    if (objects.included) await deleteImageVersions(db);
+    if (images !== null) await keepStoredImages(db, store, images);
     return await failLost(db, LOST_MESSAGE, 'operator');
   } finally {
     await db.destroy();
+  }
+}
+
+/** The images of the database are those that the store has now: the restored ones, and those that were there. */
+async function keepStoredImages(
+  db: Db,
+  store: ObjectStore,
+  restored: ReadonlyMap<string, StoredImage>,
+): Promise<void> {
+  for (const row of await listIndexes(db)) {
+    const stored = restored.get(row.version);
+    if (stored) await setStored(db, row.version, stored);
+    else if (!(await isImageStored(store, row))) await deleteVersion(db, row.id, row.version);
   }
 }

@@ -77,7 +77,9 @@ export async function backup({
     );
   }
   for (const image of missing_images)
-    terminal.warn(`The base image ${image}, which disks need, is not on this machine.`);
+    terminal.warn(
+      `The base image ${image}, which disks need, is neither on this machine nor in the object store.`,
+    );
   for (const image of damaged_images) terminal.warn(`Not in the backup: ${image}.`);
   for (const key of objects.damaged) terminal.warn(`${key} is missing or cut short, and not in the backup.`);
   if (objects.damaged.length > 0) terminal.warn('To see which disks are affected: berth disk verify --all');

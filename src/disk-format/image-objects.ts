@@ -274,6 +274,23 @@ async function getObject(store: ObjectStore, key: string, signal: AbortSignal | 
   }
 }
 
+/** Whether the store has the image of this index: the index itself, and every piece. */
+export async function isImageStored(
+  store: ObjectStore,
+  { id, version, index_sha256 }: { id: string; version: string; index_sha256: string },
+): Promise<boolean> {
+  const prefix = imagePrefix(id, version);
+  try {
+    const index = await store.get(prefix + INDEX);
+    if (sha256(index) !== index_sha256) return false;
+    await piecesBytes(store, prefix, index);
+    return true;
+  } catch (error) {
+    if (error instanceof ObjectNotFoundError || error instanceof ImageDamagedError) return false;
+    throw error;
+  }
+}
+
 /** Deletes the index first, so that the image no longer exists. Safe to repeat after an interruption. */
 export async function removeStoredImage(store: ObjectStore, id: string, version: string): Promise<boolean> {
   const prefix = imagePrefix(id, version);

@@ -250,7 +250,29 @@ export async function withImageLock<T>(db: Db, work: () => Promise<T>): Promise<
   });
 }
 
-/** Forgets all versions, for a new object store: hosts offer theirs again. */
-export async function deleteImageVersions(tx: Tx): Promise<void> {
-  await tx.deleteFrom('image_versions').execute();
+/** What the object store has of each version that is not removed. */
+export async function listIndexes(tx: Tx) {
+  return tx
+    .selectFrom('image_versions')
+    .select(['image_id as id', 'version', 'index_sha256'])
+    .where('removed_at', 'is', null)
+    .execute();
+}
+
+/** After a restore: another object store has it, as another index. */
+export async function setStored(
+  tx: Tx,
+  version: string,
+  { index_sha256, stored_bytes }: Pick<ImageRegistration, 'index_sha256' | 'stored_bytes'>,
+): Promise<void> {
+  await tx
+    .updateTable('image_versions')
+    .set({ index_sha256, stored_bytes })
+    .where('version', '=', version)
+    .execute();
+}
+
+/** Forgets a version that the object store lacks: a host that has it offers it again. */
+export async function deleteVersion(tx: Tx, id: string, version: string): Promise<void> {
+  await tx.deleteFrom('image_versions').where('image_id', '=', id).where('version', '=', version).execute();
 }

@@ -9,6 +9,7 @@ import {
   readdir,
   readFile,
   readlink,
+  rename,
   rm,
   stat,
   symlink,
@@ -22,13 +23,18 @@ import { makeBackup } from '../../src/backup/make-backup.ts';
 import type { BackupManifest } from '../../src/backup/manifest.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { isImageStored, storeImage } from '../../src/disk-format/image-objects.ts';
+import { readHostImage } from '../../src/host/image/host-images.ts';
+import { insertVersion, makeCurrent } from '../../src/images/store.ts';
 import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from '../../src/launch/data-folder.ts';
 import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { openStore } from '../../src/object-store/open-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { writeHostImage } from '../support/host-image.ts';
 import { BASE, freeEverything, ModelDisk } from '../support/model-disks.ts';
+import { bucketSettings, S3Server } from '../support/s3-server.ts';
 
 const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
 const api = await apiForFile();
@@ -232,6 +238,79 @@ describe('berth backup and restore-backup', () => {
     assert.match(made.err, /Not in the backup: images\/debian-12\/one: vmlinuz is damaged\./);
     assert.deepEqual((await manifestOf(join(folder, 'imageless'))).images, []);
     assert.equal((await restore(join(folder, 'imageless'), newTarget())).code, 0);
+  });
+
+  test('of a machine without images, a backup has them from the object store, and a restore puts them into its own', async () => {
+    const stored = await storeImage(store, join(paths.debian_12, 'one'), image);
+    const row = { version: VERSION, recipe: 'recipe', size_bytes: BASE.length, ...stored, newest: true };
+    assert(await insertVersion(api.db, { id: 'debian-12', ...row }));
+    await makeCurrent(api.db, 'debian-12', VERSION);
+    await disk();
+    const at_home = join(folder, 'at-home');
+    await rename(paths.images, at_home);
+    const into = join(folder, 'fetched');
+    try {
+      const made = await backup(into);
+      assert.deepEqual([made.code, /base image/.test(made.err)], [0, false], made.err);
+    } finally {
+      await rename(at_home, paths.images);
+    }
+    const { images } = await manifestOf(into);
+    assert.deepEqual(
+      images.map(({ id, version, newest }) => [id, version, newest]),
+      [['debian-12', VERSION, true]],
+    );
+    const target = newTarget();
+    const ran = await restore(into, target);
+    assert.equal(ran.code, 0, ran.err);
+    const restored = pathsIn(target);
+    const current = await readHostImage(join(restored.debian_12, 'current'), true);
+    assert.equal(current?.version, VERSION);
+    const postgres = await startEmbeddedPostgres(restored, { say: () => undefined });
+    try {
+      const [kept, ...more] = await queryOnce<{ version: string; index_sha256: string }>(
+        postgres.database_url,
+        'select version, index_sha256 from image_versions where current',
+      );
+      assert(kept && more.length === 0);
+      assert.equal(kept.version, VERSION);
+      const there = await FolderStore.open(restored.objects);
+      assert(await isImageStored(there, { id: 'debian-12', ...kept }), 'hosts elsewhere fetch it from there');
+    } finally {
+      await postgres.stop();
+    }
+  });
+
+  test('a restore into the bucket of the backup forgets no image that the bucket has, although the backup lacks it', async () => {
+    const server = await S3Server.start();
+    try {
+      const bucket = await server.bucket();
+      const s3 = bucketSettings(bucket);
+      const in_bucket = await openStore({ s3: bucket, folder: '', log: api.context.log });
+      const stored = await storeImage(in_bucket, join(paths.debian_12, 'one'), image);
+      await api.db.updateTable('image_versions').set(stored).execute();
+      const gone = { ...stored, version: 'c'.repeat(64), recipe: 'recipe', size_bytes: 1, newest: false };
+      assert(await insertVersion(api.db, { id: 'debian-12', ...gone }));
+      const into = join(folder, 'imageless-with-objects');
+      const made = await backup(into);
+      assert.equal(made.code, 0, made.err);
+      const manifest = await manifestOf(into);
+      await writeFile(join(into, 'manifest.json'), JSON.stringify({ ...manifest, images: [] }));
+      const target = newTarget();
+      const ran = await restore(into, target, s3);
+      assert.equal(ran.code, 0, ran.err);
+      const restored = pathsIn(target);
+      const postgres = await startEmbeddedPostgres(restored, { say: () => undefined });
+      try {
+        const versions = await queryOnce(postgres.database_url, 'select version from image_versions');
+        assert.deepEqual(versions, [{ version: VERSION }], 'and the one that it lacks is forgotten');
+      } finally {
+        await postgres.stop();
+      }
+    } finally {
+      await server.close();
+      await api.db.deleteFrom('image_versions').execute();
+    }
   });
 
   test('without its key a backup is restored with the right one alone', async () => {

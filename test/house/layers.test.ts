@@ -6,7 +6,7 @@
  *   agent-api, object-store → lib                    launch → lib, config
  *   disk-format → lib, object-store: what a disk is in the object store, for the host, tasks and the CLI
  *   audit, mail, idempotency → lib, db                            cli → client: what people type; domains, launch: on the server itself
- *   backup → what saves and brings back a whole machine: db, disks, vms, object-store, launch, the host's images
+ *   backup → what saves and brings back a whole machine: db, disks, vms, object-store, disk-format, launch, the host's images
  *   notifications → client: how the client names programs to people
  *   mcp → client: tools for models, which http and cli serve
  *   console → client: the page that browsers load, and nothing of the server
@@ -68,7 +68,19 @@ const ROOMS: Record<string, readonly string[]> = {
     ...['control-planes', 'disks', 'disk-format', 'instances', 'webhooks'],
     ...['tasks', 'http', 'host', 'ingress', 'launch'],
   ],
-  backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'hosts', 'host', 'launch'],
+  backup: [
+    'lib',
+    'config',
+    'db',
+    'object-store',
+    'disk-format',
+    'images',
+    'disks',
+    'vms',
+    'hosts',
+    'host',
+    'launch',
+  ],
   cli: [
     ...['client', 'lib', 'config', 'db', 'accounts', 'audit', 'auth', 'orgs', 'images', 'launch', 'backup'],
     ...[
