@@ -178,11 +178,15 @@ function memoryOf({ remote, facts, cpus, memory_mib, used_memory_mib }: FleetHos
   return capacity ? `${used} of ${bytes(capacity.memory_mib * MIB)}` : `${used}, capacity not set`;
 }
 
-/** Why a host gets no VM, and what to do. */
-function remarksOn({ name, remote, cpus, memory_mib, protocol }: FleetHost): string[] {
+/** Why a host gets no VM or is refused, and what to do. */
+function remarksOn({ name, remote, cpus, memory_mib, protocol, refused }: FleetHost): string[] {
   const remarks: string[] = [];
   const refusal = protocol === null ? null : refusalOf(protocol);
   if (refusal !== null) remarks.push(`${name} is refused. ${refusal}\n`);
+  if (refused)
+    remarks.push(
+      `${name} is refused until it joins with its new token. Its VMs are paused when its lease is over.\n`,
+    );
   if (remote && (cpus === null || memory_mib === null)) {
     remarks.push(
       `${name} gets no VM, because its capacity is not set. Set it: berth host set ${name} --cpus N --memory GIB\n`,

@@ -56,6 +56,8 @@ export interface FleetHost {
   readonly cpus: number | null;
   readonly memory_mib: number | null;
   readonly protocol: number | null;
+  /** It had joined, its credential was revoked, and it has not joined with the new token. */
+  readonly refused: boolean;
   /** Null: it has no lease, as the only host. */
   readonly lease_ms: number | null;
   /** VMs that are not at rest. */
@@ -68,6 +70,7 @@ export async function listFleet(tx: Tx): Promise<FleetHost[]> {
   const { rows } = await sql<FleetHost>`
     select h.id, h.name, h.remote, h.cordoned, h.draining, h.drain_vms, h.labels, h.taints, h.lost_at, h.last_seen_at,
       h.facts, h.cpus, h.memory_mib, h.protocol, h.lease_ms,
+      h.join_expires_at is not null and h.last_seen_at is not null as refused,
       coalesce(u.vms, 0) as vms, coalesce(u.memory_mib, 0) as used_memory_mib
     from hosts h left join host_use u on u.host_id = h.id
     where h.removed_at is null order by h.name`.execute(tx);

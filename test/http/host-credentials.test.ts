@@ -150,11 +150,14 @@ describe("a host's credential", () => {
     await heartbeat(before);
     const text = await rotateHost(far.server, 'seven', true);
     await assert.rejects(heartbeat(before), CredentialRefused);
+    const said = /^seven is refused until it joins with its new token\. Its VMs are paused/m;
+    assert.match(await listHosts(far.server), said);
     writeFileSync(at.join_path, text);
     const again = await HostCredential.open(at);
     assert.notEqual(again.token, before.token);
     await heartbeat(again);
     assert.match(await listHosts(far.server), /^seven +up/m);
+    assert.doesNotMatch(await listHosts(far.server), said);
     const used = { ...at, path: join(folder, 'copied.credential') };
     await assert.rejects(HostCredential.open(used), StartError);
   });
