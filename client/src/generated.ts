@@ -1107,6 +1107,10 @@ export type OperatorStorage = {
   place: string;
   /** The stored objects of all disks; objects that forks share count once */
   disk_bytes: number;
+  /** Of these, objects that nothing needs any more. They are removed after the removal delay */
+  awaiting_removal_bytes: number;
+  /** How long such objects stay, for a database that is set back in time */
+  removal_delay_seconds: number;
   /** The stored objects of all images */
   image_bytes: number;
 };

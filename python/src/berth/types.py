@@ -1055,6 +1055,10 @@ class OperatorStorage(TypedDict):
     """The path of the folder, or the bucket and its endpoint"""
     disk_bytes: int
     """The stored objects of all disks; objects that forks share count once"""
+    awaiting_removal_bytes: int
+    """Of these, objects that nothing needs any more. They are removed after the removal delay"""
+    removal_delay_seconds: int
+    """How long such objects stay, for a database that is set back in time"""
     image_bytes: int
     """The stored objects of all images"""
 
