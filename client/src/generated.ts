@@ -579,7 +579,7 @@ export type GenerationOrigin = {
 export type GenerationsKeep = {
   /** How many of the newest generations are kept */
   last: number;
-  /** Of older generations, the newest of each day (UTC) is kept for this many days */
+  /** Of older generations, the newest of a day (UTC) is kept, for this many days that have one */
   daily_days: number;
 };
 

@@ -557,7 +557,7 @@ class GenerationsKeep(TypedDict):
     last: int
     """How many of the newest generations are kept"""
     daily_days: int
-    """Of older generations, the newest of each day (UTC) is kept for this many days"""
+    """Of older generations, the newest of a day (UTC) is kept, for this many days that have one"""
 
 class HostKey(TypedDict):
     type: str
