@@ -579,7 +579,7 @@ export type GenerationOrigin = {
 export type GenerationsKeep = {
   /** How many of the newest generations are kept */
   last: number;
-  /** Of older generations, the newest of each day (UTC) is kept for this many days */
+  /** Of older generations, the newest of a day (UTC) is kept, for this many days that have one */
   daily_days: number;
 };
 
@@ -1107,6 +1107,10 @@ export type OperatorStorage = {
   place: string;
   /** The stored objects of all disks; objects that forks share count once */
   disk_bytes: number;
+  /** Of these, objects that nothing needs any more. They are removed after the removal delay */
+  awaiting_removal_bytes: number;
+  /** How long such objects stay, for a database that is set back in time */
+  removal_delay_seconds: number;
   /** The stored objects of all images */
   image_bytes: number;
 };

@@ -28,6 +28,8 @@ export const VM_REASONS = [
   'disk_full',
   'disk_error',
   'guest_agent_silent',
+  'ssh_unavailable',
+  'network_unavailable',
   'image_missing',
   'segment_corrupt',
   'object_store_unavailable',

@@ -281,8 +281,10 @@ export const Observation = Type.Union([
     recovered: nullable(VmReason),
     /** The guest was resumed from the assignment's `resume`. */
     resumed: Type.Optional(Type.Boolean()),
+    /** Why nobody can log in although the guest's agent answers. `resumed` follows once somebody can. */
+    access_problem: Type.Optional(VmReason),
   }),
-  /** The guest waits for a disk request that failed on its host, or its agent is silent. */
+  /** The guest waits for a disk request that failed on its host, its agent is silent, or nobody can log in. */
   seenWhy('stalled'),
   seen('resumed'),
   /** The guest was reset, by itself or by a restart. Reported once for each reset, before `running`. */

@@ -1,5 +1,5 @@
-/** The weak settings that `berth doctor` shows on the server, where it can read the host's token. */
-import { anyText, listOf, named, type Of } from './schemas.ts';
+/** What `berth doctor` shows on the server, where it can read the host's token: weak settings, and what awaits removal. */
+import { anyText, Count, listOf, named, type Of } from './schemas.ts';
 
 const WEAKNESSES_MAX = 1_000;
 const WORDS_MAX = 1_000;
@@ -16,5 +16,8 @@ export const WeaknessesResponse = named('WeaknessesResponse', {
   /** The server's origins, so that doctor notices when it was asked about another server. */
   origins: listOf(anyText(WORDS_MAX), 10),
   weaknesses: listOf(Weakness, WEAKNESSES_MAX),
+  /** Of the object store: bytes that nothing needs any more, and how long they stay. */
+  awaiting_removal_bytes: Count,
+  removal_delay_seconds: Count,
 });
 export type WeaknessesResponse = Of<typeof WeaknessesResponse>;

@@ -1,18 +1,39 @@
-/** `berth disk verify`, on the server. */
+/** `berth disk verify` and `berth disk free`, on the server. */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { type Damage, verifyDisk } from '../disk-format/verify-disk.ts';
-import { notHeldBy } from '../disks/segment-store.ts';
+import { objectsAreKept } from '../disks/keep-objects.ts';
+import { notHeldBy, sumUnheld } from '../disks/segment-store.ts';
 import { type OpenedDisk, openDisk } from '../instances/open-disk.ts';
 import { AppError, messageOf } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
+import { createLog } from '../lib/log.ts';
+import { freeSegments } from '../tasks/free-segments.ts';
 import { CommandError } from './command-error.ts';
 import type { DiskContext } from './disk-context.ts';
-import { baseImage, findInstances, withDisks } from './disk-context.ts';
+import { baseImage, findInstances, openServersStore, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
 import { bytes, plural } from './format.ts';
+import { withServer } from './server-context.ts';
 import type { Terminal } from './terminal.ts';
+
+/** Removes what nothing has needed for `seconds`. */
+export async function freeObjects(terminal: Terminal, seconds: number): Promise<void> {
+  await withServer(async (server) => {
+    const { db } = server;
+    const store = await openServersStore(server);
+    const objects = await freeSegments(db, store, createLog('cli', 'error'), seconds * 1_000);
+    if (objects === 0 && (await objectsAreKept(db))) {
+      const message = 'a backup, an export or a verification reads objects now, so nothing is removed';
+      throw new CommandError(message, { exit_code: EXIT.state, next: 'the same command, when it has ended' });
+    }
+    const left_bytes = await sumUnheld(db);
+    const left = left_bytes === 0 ? 'Nothing else' : bytes(left_bytes);
+    const sentence = `Removed ${plural(objects, 'object')}. ${left} awaits its removal.`;
+    terminal.done(sentence, { objects, awaiting_removal_bytes: left_bytes }, String(objects));
+  });
+}
 
 export interface Verdict {
   readonly id: InstanceId;

@@ -29,11 +29,10 @@ const EXITS: Readonly<Record<string, number>> = {
 /** @throws CommandError for expected failures */
 export async function withDisks<T>(work: (context: DiskContext) => Promise<T>): Promise<T> {
   return withServer(async (server) => {
-    const { config, paths, root_key } = server;
+    const { config, root_key } = server;
     const kept = await keepObjects(server.db);
     try {
-      const settings = { s3: config.s3, folder: paths.objects, log: createLog('cli', 'error') };
-      const store = ownStore(knownMarks(server.db), await openStore(settings));
+      const store = await openServersStore(server);
       return await work({ ...server, store, disk_keys: diskKeys(root_key, config.encryption), kept });
     } catch (error) {
       if (error instanceof AppError)
@@ -45,6 +44,12 @@ export async function withDisks<T>(work: (context: DiskContext) => Promise<T>): 
       await kept.release();
     }
   });
+}
+
+/** The object store of the installation, and no other. */
+export async function openServersStore({ db, config, paths }: ServerContext): Promise<ObjectStore> {
+  const settings = { s3: config.s3, folder: paths.objects, log: createLog('cli', 'error') };
+  return ownStore(knownMarks(db), await openStore(settings));
 }
 
 /** By id, or by a name that only one organisation has. Null: all, by name. */

@@ -7,6 +7,7 @@ import { loadMap } from '../disk-format/load-map.ts';
 import { packDisk } from '../disk-format/pack-disk.ts';
 import { type DiskFile, writeRawDisk } from '../disk-format/raw-disk.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../disk-format/segment-format.ts';
+import { type WriterId, writeObjects } from '../disks/writer-store.ts';
 import { currentImage } from '../images/store.ts';
 import { importDisk, requireStopped, requireStoredImage } from '../instances/import-disk.ts';
 import { openDisk } from '../instances/open-disk.ts';
@@ -129,13 +130,23 @@ export async function importFile(request: ImportRequest): Promise<void> {
   }
 }
 
-async function store(
+async function store(context: DiskContext, request: ImportRequest, source: DiskFile) {
+  const found = await findOneInstance(context.db, request.instance);
+  const made = await writeObjects(context.db, found.id, (writer) =>
+    storeAs(writer, found, context, request, source),
+  );
+  if (made) return made;
+  throw new CommandError(`${found.name} is being deleted`, { exit_code: EXIT.state });
+}
+
+async function storeAs(
+  writer: WriterId,
+  { id, name }: { readonly id: InstanceId; readonly name: string },
   context: DiskContext,
-  { instance: text, file, grow, terminal, signal }: ImportRequest,
+  { file, grow, terminal, signal }: ImportRequest,
   source: DiskFile,
 ) {
   const { db, disk_keys, config, audit } = context;
-  const { id, name } = await findOneInstance(db, text);
   const { instance, generation, image_version, layers, keys, own } = await openDisk(db, disk_keys, id, null);
   requireStopped(instance);
   const grows = source.size_bytes > instance.size_bytes;
@@ -182,10 +193,12 @@ async function store(
   const imported = { id, generation, epoch: instance.disk_epoch, image_version: base.version };
   // After a failure the objects are orphans, which the sweep removes a day later.
   const after = await transaction(db, async (tx) => {
+    // Unchanged blocks are those of objects that were read meanwhile.
+    await context.kept.check(tx);
     const row = await importDisk(
       tx,
       config.quotas,
-      { ...imported, segments: packed.segments, changed_bytes, disk_gib },
+      { ...imported, writer, segments: packed.segments, changed_bytes, disk_gib },
       'operator',
     );
     await audit.append(tx, row.org_id, entryOf('disk.import', id, row.generation));

@@ -1,6 +1,6 @@
 /**
- * The weaknesses of the server on this machine, from the server itself, because its environment differs from ours. The
- * caller must be able to read its data folder.
+ * What the server on this machine knows of itself: its weaknesses, and what awaits removal in its object store. The server
+ * itself tells, because its environment differs from ours. The caller must be able to read its data folder.
  */
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { request } from 'node:http';
@@ -14,11 +14,18 @@ export interface Weakness {
   readonly next: string;
 }
 
+export interface ServerFacts {
+  readonly weaknesses: readonly Weakness[];
+  /** In its object store: bytes that nothing needs any more, and how long they stay. */
+  readonly awaiting_removal_bytes: number;
+  readonly removal_delay_seconds: number;
+}
+
 const ANSWER_MS = 10_000;
 const ANSWER_MAX_BYTES = 1024 * 1024;
 
 /** Of the server at `url`; `closed`: its data folder may exist, but is not readable; null: it is not on this machine. */
-export async function findWeaknesses(env: Env, url: string): Promise<readonly Weakness[] | 'closed' | null> {
+export async function findWeaknesses(env: Env, url: string): Promise<ServerFacts | 'closed' | null> {
   let closed = false;
   for (const { folder, trusted } of dataFolders(env)) {
     const data = resolve(folder);
@@ -27,9 +34,9 @@ export async function findWeaknesses(env: Env, url: string): Promise<readonly We
     if (!trusted && ![0, process.getuid?.()].includes(statSync(data).uid)) continue;
     try {
       const token = readFileSync(join(data, 'secrets', 'host-token'), 'utf8').trim();
-      const { origins, weaknesses } = await ask(join(data, 'run', 'agent-api.sock'), token);
+      const { origins, ...facts } = await ask(join(data, 'run', 'agent-api.sock'), token);
       if (!origins.some((origin) => isSame(origin, url))) continue;
-      return weaknesses;
+      return facts;
     } catch (error) {
       // Missing, not running, or not readable.
       if ((error as NodeJS.ErrnoException).code === 'EACCES') closed = true;
@@ -49,9 +56,8 @@ function isSame(origin: string, url: string): boolean {
   );
 }
 
-interface Answer {
+interface Answer extends ServerFacts {
   readonly origins: readonly string[];
-  readonly weaknesses: readonly Weakness[];
 }
 
 async function ask(socketPath: string, token: string): Promise<Answer> {

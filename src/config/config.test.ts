@@ -57,6 +57,7 @@ test('an empty environment gives the defaults of the contract', () => {
     webhook_allow_cidrs: [],
     metrics_listen: null,
     host_lease_ms: 40_000,
+    removal_delay_ms: 3_600_000,
     hosts_listen: null,
     hosts_url: null,
     join: null,
@@ -69,6 +70,10 @@ test('an empty environment gives the defaults of the contract', () => {
 test('an empty variable counts as unset, whichever it is', () => {
   const env = Object.fromEntries(SETTINGS.map((name) => [name, '']));
   assert.deepEqual(accepted({ ...env, BERTH_NO_SUCH: '' }), accepted({}));
+});
+
+test('a database of somebody else keeps removed objects for a day', () => {
+  assert.equal(accepted({ DATABASE_URL: 'postgres://berth@db/berth' }).removal_delay_ms, 24 * 3_600_000);
 });
 
 test('every setting is read', () => {
@@ -97,6 +102,7 @@ test('every setting is read', () => {
     BERTH_WEBHOOK_ALLOW_CIDRS: '127.0.0.1/32',
     BERTH_METRICS_LISTEN: '127.0.0.1:9464',
     BERTH_HOST_LEASE_SECONDS: '90',
+    BERTH_REMOVAL_DELAY_HOURS: '72',
     BERTH_HOSTS_LISTEN: '0.0.0.0:7500',
     BERTH_HOSTS_URL: 'https://plane-1.example.org:7500/',
     BERTH_S3_BUCKET: 'berth',
@@ -130,6 +136,7 @@ test('every setting is read', () => {
   assert.deepEqual(config.rate_limits, { principal: 1_200, address: 5 });
   assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
   assert.equal(config.host_lease_ms, 90_000);
+  assert.equal(config.removal_delay_ms, 72 * 3_600_000);
   assert.deepEqual(config.hosts_listen, { host: '0.0.0.0', port: 7500 });
   assert.equal(config.hosts_url, 'https://plane-1.example.org:7500');
   assert.deepEqual(config.join, {
@@ -144,6 +151,7 @@ test('every setting is read', () => {
 const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_METRICS_LISTEN', '9464', /^BERTH_METRICS_LISTEN: "9464" is not valid; expected HOST:PORT/],
   ['BERTH_HOST_LEASE_SECONDS', '2', /^BERTH_HOST_LEASE_SECONDS: "2" .*whole seconds from 3 to 3600/],
+  ['BERTH_REMOVAL_DELAY_HOURS', '0', /^BERTH_REMOVAL_DELAY_HOURS: "0" .*whole hours from 1 to 8760/],
   ['BERTH_HOSTS_LISTEN', ':7500', /^BERTH_HOSTS_LISTEN: .*HOST:PORT/],
   ['BERTH_HOSTS_LISTEN', '0.0.0.0:7500', /^BERTH_S3_BUCKET is missing; .*several hosts need one bucket/],
   ['BERTH_HOSTS_URL', 'https://10.0.0.1:7500', /^BERTH_HOSTS_LISTEN is missing; BERTH_HOSTS_URL is set/],

@@ -30,6 +30,7 @@ import {
   parsePorts,
   parseQuotas,
   parseRateLimits,
+  parseRemovalDelay,
   parseSecretKey,
   parseSmtpUrl,
   problemLine,
@@ -118,6 +119,8 @@ export interface Config {
   readonly metrics_listen: Address | null;
   /** The lease of a host that is not the only one. */
   readonly host_lease_ms: number;
+  /** How long objects that nothing needs any more stay in the store: for a database that is set back in time. */
+  readonly removal_delay_ms: number;
   /** Where remote hosts reach the control plane, over TLS; null: nowhere. */
   readonly hosts_listen: Address | null;
   /** Where hosts, ingresses and other control planes reach this one: its own address, never a balancer's; null: unknown. */
@@ -142,6 +145,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
   const listen = reader.read('BERTH_LISTEN', parseAddress, { host: '127.0.0.1', port: 7400 });
   const tls = readTls(reader, path, 'BERTH_TLS');
   const hosts_listen = reader.read('BERTH_HOSTS_LISTEN', parseAddress, null);
+  const database_url = reader.read('DATABASE_URL', parseDatabaseUrl, null);
   const config: Config = {
     data_dir: reader.read('BERTH_DATA_DIR', path, path('data')),
     listen,
@@ -164,7 +168,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
       email: reader.read('BERTH_ADMIN_EMAIL', parseEmail, 'admin@localhost'),
       password: reader.read('BERTH_ADMIN_PASSWORD', parsePassword, null),
     },
-    database_url: reader.read('DATABASE_URL', parseDatabaseUrl, null),
+    database_url,
     s3: readS3(reader),
     encryption: reader.read('BERTH_DISK_ENCRYPTION', parseChoice(['on', 'off']), 'on') === 'on',
     accel: reader.read('BERTH_ACCEL', parseChoice(ACCELERATORS), 'auto'),
@@ -180,6 +184,12 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     webhook_allow_cidrs: reader.read('BERTH_WEBHOOK_ALLOW_CIDRS', parseCidrs, []),
     metrics_listen: reader.read('BERTH_METRICS_LISTEN', parseAddress, null),
     host_lease_ms: reader.read('BERTH_HOST_LEASE_SECONDS', parseLease, 40_000),
+    // Only somebody else's PostgreSQL is set back to a point in time.
+    removal_delay_ms: reader.read(
+      'BERTH_REMOVAL_DELAY_HOURS',
+      parseRemovalDelay,
+      (database_url === null ? 1 : 24) * 3_600_000,
+    ),
     hosts_listen,
     hosts_url: reader.read('BERTH_HOSTS_URL', parseHttpsOrigin, null) ?? dialled(hosts_listen),
     ...readJoins(reader, path),

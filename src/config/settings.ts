@@ -45,6 +45,7 @@ export const SETTINGS = [
   'BERTH_WEBHOOK_ALLOW_CIDRS',
   'BERTH_METRICS_LISTEN',
   'BERTH_HOST_LEASE_SECONDS',
+  'BERTH_REMOVAL_DELAY_HOURS',
   'BERTH_HOSTS_LISTEN',
   'BERTH_HOSTS_URL',
   'BERTH_CONTROL_PLANE',
@@ -307,6 +308,13 @@ export function parseLease(text: string): number {
   const seconds = /^[0-9]{1,4}$/.test(text) ? Number(text) : 0;
   if (seconds < 3 || seconds > 3_600) throw new Expected('whole seconds from 3 to 3600');
   return seconds * 1_000;
+}
+
+/** Whole hours, as milliseconds. Hosts may read by an older head for up to an hour. */
+export function parseRemovalDelay(text: string): number {
+  const hours = /^[0-9]{1,4}$/.test(text) ? Number(text) : 0;
+  if (hours < 1 || hours > 8_760) throw new Expected('whole hours from 1 to 8760');
+  return hours * 3_600_000;
 }
 
 export function parseHttpsOrigin(text: string): string {

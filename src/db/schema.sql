@@ -659,6 +659,14 @@ create table object_stores (
   constraint object_stores_only_one_check CHECK (only_one)
 );
 
+create table object_writers (
+  id uuid not null,
+  instance_id text not null,
+  since timestamp with time zone not null default now(),
+  constraint object_writers_pkey PRIMARY KEY (id),
+  constraint object_writers_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
+);
+
 create table open_streams (
   org_id text not null,
   control_plane text not null,
@@ -1029,6 +1037,7 @@ CREATE INDEX notifications_mail ON public.notifications USING btree (mail_after)
 CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((recipient || ' '::text) || kind) || ' '::text) || COALESCE(resource_id, ''::text))), id DESC) WHERE ((read_at IS NULL) AND (kind <> 'api_key.created'::text));
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
+CREATE INDEX object_writers_instance ON public.object_writers USING btree (instance_id);
 CREATE INDEX open_streams_control_plane ON public.open_streams USING btree (control_plane);
 CREATE INDEX organisations_maker ON public.organisations USING btree (created_by);
 CREATE UNIQUE INDEX organisations_operator ON public.organisations USING btree (operator) WHERE operator;

@@ -10,6 +10,7 @@ import { present } from '../lib/assert.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { insertObjects } from './segment-store.ts';
 import { findPresentDisk, lockDisk } from './store.ts';
+import { endWriting, type WriterId } from './writer-store.ts';
 
 /** A longer chain gets a full map; so does one whose deltas exceed half of the last full map, and this minimum. */
 const LINKS_MAX = 32;
@@ -155,11 +156,17 @@ export interface PlacedMap {
   readonly map: MapRef;
 }
 
-/** Replaces the head's segments by a full map. False when the chain has changed since `before`. */
-export async function placeCheckpoint(db: Db, before: DiskLinks, map: MapRef & NewObject): Promise<boolean> {
+/** Replaces the head's segments by a full map. False when the chain has changed since `before`, or the map may be gone. */
+export async function placeCheckpoint(
+  db: Db,
+  before: DiskLinks,
+  writer: WriterId,
+  map: MapRef & NewObject,
+): Promise<boolean> {
   const { instance_id, generation } = before;
   return transaction(db, async (tx) => {
     if (!(await isUnchanged(tx, before))) return false;
+    if (!(await endWriting(tx, writer))) return false;
     await placeMap(tx, instance_id, { generation, parent: parentOf(before, generation), map });
     await insertObjects(tx, instance_id, [map]);
     await countStored(tx, instance_id);
@@ -177,12 +184,13 @@ export interface Compaction {
 
 /**
  * Makes the retained generations consist of `maps` and deletes all others up to the head of `before`. Later generations
- * stay on top. This instance releases the dead objects; an object without a holder is removed after an hour. False when the
- * chain has changed.
+ * stay on top. This instance releases the dead objects; an object without a holder is removed later (`free-segments`). False
+ * when the chain has changed, or the added objects may be gone.
  */
 export async function placeCompaction(
   db: Db,
   before: DiskLinks,
+  writer: WriterId,
   { maps, added, dead }: Compaction,
 ): Promise<boolean> {
   const { instance_id, generation: head } = before;
@@ -190,6 +198,7 @@ export async function placeCompaction(
   return transaction(db, async (tx) => {
     if (!(await isUnchanged(tx, before))) return false;
     if (await isBuiltOn(tx, instance_id, head, kept)) return false;
+    if (!(await endWriting(tx, writer))) return false;
     for (const map of maps) await placeMap(tx, instance_id, map);
     await sql`
       delete from generations where instance_id = ${instance_id} and generation <= ${head}

@@ -124,7 +124,8 @@ export async function copyDisk(tx: Tx, from: InstanceId, to: InstanceId, generat
 
 /**
  * Drops generations that are not pinned, not among the newest `keep_last`, and not the newest of one of the last
- * `keep_daily_days` days (UTC). The head is always among the newest. Returns how many.
+ * `keep_daily_days` days (UTC) that have one. Days are counted, and not compared with the clock, which may jump ahead. The head
+ * is always among the newest. Returns how many.
  */
 export async function dropOldGenerations(db: Db): Promise<number> {
   const { numAffectedRows } = await sql`
@@ -134,12 +135,13 @@ export async function dropOldGenerations(db: Db): Promise<number> {
         row_number() over (partition by g.instance_id order by g.generation desc) as nth,
         row_number() over (
           partition by g.instance_id, date_trunc('day', g.created_at, 'UTC') order by g.generation desc
-        ) as nth_of_day
+        ) as nth_of_day,
+        dense_rank() over (partition by g.instance_id order by date_trunc('day', g.created_at, 'UTC') desc) as nth_day
       from generations g join instances i on i.id = g.instance_id
       where g.retained and not i.deleting
     ) r
     where g.instance_id = r.instance_id and g.generation = r.generation and g.retained and not g.pinned
       and r.nth > r.keep_last
-      and not (r.nth_of_day = 1 and r.created_at > now() - r.keep_daily_days * interval '1 day')`.execute(db);
+      and not (r.nth_of_day = 1 and r.nth_day <= r.keep_daily_days)`.execute(db);
   return Number(numAffectedRows ?? 0n);
 }

@@ -9,7 +9,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import { sql } from 'kysely';
-import type { Db } from '../db/pool.ts';
+import type { Db, Tx } from '../db/pool.ts';
 
 /** After the death of a reader, removals wait for so long. */
 const KEPT_SECONDS = 120;
@@ -28,8 +28,8 @@ export async function objectsAreKept(db: Db): Promise<boolean> {
 
 /** No object is removed until `release`, or {@link KEPT_SECONDS} after the end of this process. */
 export interface KeptObjects {
-  /** Throws when the row has expired, or was lost with its server: objects may have been removed since. */
-  check(): Promise<void>;
+  /** Throws when the row has expired, or was lost with its server: objects may have been removed since. `tx`: what needs them. */
+  check(tx?: Tx): Promise<void>;
   release(): Promise<void>;
 }
 
@@ -39,8 +39,8 @@ export async function keepObjects(db: Db, kept_seconds = KEPT_SECONDS): Promise<
   const until = sql<Date>`now() + make_interval(secs => ${kept_seconds})`;
   await db.deleteFrom('object_readers').where('until', '<', sql<Date>`now()`).execute();
   await db.insertInto('object_readers').values({ id, until }).execute();
-  const renew = async () => {
-    const { numUpdatedRows } = await db
+  const renew = async (tx: Tx = db) => {
+    const { numUpdatedRows } = await tx
       .updateTable('object_readers')
       .set({ until })
       .where('id', '=', id)

@@ -22,7 +22,10 @@ export async function insertObjects(
   await holdSegments(tx, instance_id, keys);
 }
 
-/** Those of the stored `keys` that must stay: known objects, saved memory, and a flush that may still commit. */
+/**
+ * Those of the stored `keys` that must stay: known objects, saved memory, memory that a suspend writes, a flush that may
+ * still commit, and everything of an instance that somebody writes objects for (writer-store.ts).
+ */
 export async function knownObjects(tx: Tx, keys: readonly string[]): Promise<ReadonlySet<string>> {
   const { rows } = await sql<{ key: string }>`
     select key from unnest(${[...keys]}::text[]) as key
@@ -31,9 +34,11 @@ export async function knownObjects(tx: Tx, keys: readonly string[]): Promise<Rea
         select from memory_images m where m.instance_id = split_part(key.key, '/', 2) and starts_with(key.key, m.key || '/'))
       or exists (
         select from disks d where d.instance_id = split_part(key, '/', 2)
-          and key like 'disks/' || d.instance_id || '/seg/' || d.epoch || '/' || (d.generation + 1) || '-%')`.execute(
-    tx,
-  );
+          and key like 'disks/' || d.instance_id || '/seg/' || d.epoch || '/' || (d.generation + 1) || '-%')
+      or exists (
+        select from vms v where v.instance_id = split_part(key.key, '/', 2) and v.state = 'suspending'
+          and starts_with(key.key, 'disks/' || v.instance_id || '/mem/'))
+      or exists (select from object_writers w where w.instance_id = split_part(key.key, '/', 2))`.execute(tx);
   return new Set(rows.map(({ key }) => key));
 }
 
@@ -76,8 +81,8 @@ export async function dropHolder(tx: Tx, instance_id: InstanceId, removed: reado
       and not exists (select from segment_holders h where h.key = s.key)`.execute(tx);
 }
 
-/** Records since when segments have no holder. Returns some that have had none for `horizon_ms`. */
-export async function listUnheld(db: Db, horizon_ms: number, limit: number): Promise<string[]> {
+/** Records since when segments have no holder. Returns some that have had none for `delay_ms`. */
+export async function listUnheld(db: Db, delay_ms: number, limit: number): Promise<string[]> {
   await sql`
     update segments s set unheld_at = null where unheld_at is not null
       and exists (select from segment_holders h where h.key = s.key)`.execute(db);
@@ -85,7 +90,7 @@ export async function listUnheld(db: Db, horizon_ms: number, limit: number): Pro
     update segments s set unheld_at = now() where unheld_at is null
       and not exists (select from segment_holders h where h.key = s.key)`.execute(db);
   const { rows } = await sql<{ key: string }>`
-    select key from segments where unheld_at <= now() - ${horizon_ms} * interval '1 millisecond'
+    select key from segments where unheld_at <= now() - ${delay_ms} * interval '1 millisecond'
     order by unheld_at, key limit ${limit}`.execute(db);
   return rows.map(({ key }) => key);
 }
@@ -109,6 +114,14 @@ export async function removeUnheld(db: Db, key: string, remove: () => Promise<vo
     await sql`delete from segments where key = ${key}`.execute(tx);
     return true;
   });
+}
+
+/** The bytes of objects that nothing needs any more, and that stay for a while (`free-segments`). */
+export async function sumUnheld(tx: Tx): Promise<number> {
+  const { rows } = await sql<{ bytes: number }>`
+    select coalesce(sum(size_bytes), 0)::bigint as bytes from segments s
+    where not exists (select from segment_holders h where h.key = s.key)`.execute(tx);
+  return rows[0]?.bytes ?? 0;
 }
 
 /** The bytes of all disks in the object store; objects that forks share count once. */

@@ -206,7 +206,7 @@ export const GenerationsKeep = named('GenerationsKeep', {
   daily_days: Type.Integer({
     minimum: 0,
     maximum: 365,
-    description: 'Of older generations, the newest of each day (UTC) is kept for this many days',
+    description: 'Of older generations, the newest of a day (UTC) is kept, for this many days that have one',
     examples: [14],
   }),
 });

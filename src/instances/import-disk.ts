@@ -3,6 +3,7 @@ import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import { mayWriteWith } from '../disks/data-keys.ts';
 import { advanceHead, keysOf, raiseEpoch, totalBytes } from '../disks/store.ts';
+import { endWriting, type WriterId } from '../disks/writer-store.ts';
 import { append } from '../events/append.ts';
 import { holdVersion } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
@@ -29,6 +30,8 @@ export interface ImportedDisk {
   readonly epoch: number;
   readonly image_version: string;
   readonly segments: readonly SegmentRef[];
+  /** Of the segments. */
+  readonly writer: WriterId;
   readonly changed_bytes: number;
   /** At least the disk's present size. */
   readonly disk_gib: number;
@@ -70,6 +73,10 @@ export async function importDisk(
   }
   if (!(await mayWriteWith(tx, id, keysOf(segments), imported.generation + 1))) {
     const message = `${row.name} was forked meanwhile, and so has a new data key. Import again.`;
+    throw new AppError('CONFLICT', { message });
+  }
+  if (!(await endWriting(tx, imported.writer))) {
+    const message = 'The import took longer than a day, and what it had stored may be gone. Import again.';
     throw new AppError('CONFLICT', { message });
   }
   await requireStoredImage(tx, row.image, imported.image_version);

@@ -33,7 +33,7 @@ export function configOrRefuse(env: Env, cwd: string): Config {
 export interface Prepared {
   readonly paths: Paths;
   readonly database_url: string;
-  /** The launcher's environment, with DATABASE_URL and BERTH_DATA_DIR set. */
+  /** The launcher's environment, with DATABASE_URL, BERTH_DATA_DIR and BERTH_REMOVAL_DELAY_HOURS set. */
   readonly env: Env;
   readonly lock: DataFolderLock;
   /** After an upgrade: builds the newer image while the roles run. */
@@ -78,7 +78,13 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
   return {
     paths,
     database_url,
-    env: { ...env, DATABASE_URL: database_url, BERTH_DATA_DIR: config.data_dir },
+    env: {
+      ...env,
+      DATABASE_URL: database_url,
+      BERTH_DATA_DIR: config.data_dir,
+      // Its default depends on whether DATABASE_URL was set here.
+      BERTH_REMOVAL_DELAY_HOURS: String(config.removal_delay_ms / 3_600_000),
+    },
     lock,
     newer_image,
     close: () => close(postgres, lock),

@@ -55,6 +55,37 @@ test('one of two installations that claim a store at the same moment gets it', a
   );
 });
 
+test('of two that claim a store without create-only writes at the same moment, the later one gets it', async () => {
+  const store = await newStore();
+  const [both_looked, both_wrote] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  let looks = 0;
+  let writes = 0;
+  let before = both_looked.promise;
+  const put: FolderStore['put'] = (key, body) => {
+    before = before.then(async () => {
+      await store.delete(key);
+      await store.put(key, body);
+      writes += 1;
+      if (writes === 2) both_wrote.resolve();
+    });
+    return before;
+  };
+  const get: FolderStore['get'] = async (key) => {
+    looks += 1;
+    if (looks === 2) both_looked.resolve();
+    if (looks > 2) await both_wrote.promise;
+    return store.get(key);
+  };
+  const careless = new Proxy(store, {
+    get: (of, name) => (name === 'put' ? put : name === 'get' ? get : Reflect.get(of, name)),
+  });
+  const both = [new Known(), new Known()];
+  const claims = await Promise.allSettled(both.map((known) => claimStore(known, careless, 0)));
+  assert.deepEqual(claims.map(({ status }) => status).sort(), ['fulfilled', 'rejected']);
+  const there = await readMark(store);
+  assert.deepEqual(both.map(({ id, marked }) => marked && id === there).sort(), [false, true]);
+});
+
 test('a process killed between the mark and its record is followed by one that completes the claim', async () => {
   const store = await newStore();
   const known = new Known();

@@ -3,9 +3,12 @@
  * gets it now, once.
  *
  * The database records the name before the mark is written, and the fact afterwards. So a killed process's claim is
- * continued by the next.
+ * continued by the next. The mark is read back before the fact is recorded: some S3 servers ignore `If-None-Match`, so that of
+ * two installations that claim a bucket at the same moment both write, and the later mark counts.
  */
 import { randomUUID } from 'node:crypto';
+import { pause } from '../lib/backoff.ts';
+import { FolderStore } from './folder-store.ts';
 import type { ObjectStore } from './object-store.ts';
 import { MarkedStore, otherStore, readMark, unmarkedStore, writeMark } from './store-mark.ts';
 
@@ -16,13 +19,24 @@ export interface KnownMarks {
   readonly record: (id: string) => Promise<void>;
 }
 
+/** Longer than the other installation takes from its look for a mark to its write. A folder has create-only writes. */
+const settleMs = (store: ObjectStore) => (store instanceof FolderStore ? 0 : 2_000);
+
 /** @throws WrongStoreError, ObjectStoreUnavailableError */
-export async function claimStore(known: KnownMarks, store: ObjectStore): Promise<void> {
+export async function claimStore(
+  known: KnownMarks,
+  store: ObjectStore,
+  settle_ms = settleMs(store),
+): Promise<void> {
   const there = await readMark(store);
   const { id, marked } = await known.intend(randomUUID());
   if (there !== null && there !== id) throw otherStore(store);
   if (there === null && marked) throw unmarkedStore(store);
-  if (there === null) await writeMark(store, id);
+  if (there === null) {
+    await writeMark(store, id);
+    await pause(settle_ms);
+    if ((await readMark(store)) !== id) throw otherStore(store);
+  }
   if (!marked) await known.record(id);
 }
 

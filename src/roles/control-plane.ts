@@ -111,7 +111,12 @@ export async function runControlPlane({
   await listen(apps, config, paths);
   const member = membership.run(signal);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
-  const tasks = runTasks(schedule({ ...context, store, deliver, signal }), hub, log, signal);
+  const tasks = runTasks(
+    schedule({ ...context, store, deliver, removal_delay_ms: config.removal_delay_ms, signal }),
+    hub,
+    log,
+    signal,
+  );
   const senders = runSenders({ db, hub, log, ...context.webhooks }, signal);
   await aborted(signal);
   // They record the outcomes of the requests in flight, and are woken by the hub.
@@ -258,6 +263,7 @@ function installationOf(config: Config): Installation {
     weak_settings: [...weakSettings(config), ...outgoingPorts(config.ssh.ports)],
     weakFiles: () => [...weakFiles(secrets), ...fullDisk(data_dir)],
     data_dir,
+    removal_delay_ms: config.removal_delay_ms,
     object_store:
       s3 === null
         ? { kind: 'folder', place: objects }

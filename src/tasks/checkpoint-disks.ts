@@ -6,6 +6,7 @@ import { writeMap } from '../disk-format/map-object.ts';
 import { layersOf, listLongChains, placeCheckpoint, readLinks } from '../disks/compaction-store.ts';
 import { markKeyUsed } from '../disks/data-key-store.ts';
 import { openDataKeys } from '../disks/data-keys.ts';
+import { type WriterId, writeObjects } from '../disks/writer-store.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type CompactOptions, discard } from './compact-disk.ts';
@@ -20,9 +21,17 @@ export async function checkpointDisks(options: CompactOptions, log: Log, signal:
 }
 
 /** False if the chain changed meanwhile. A kill at any point leaves at most an orphaned object, which the sweep removes. */
-export async function checkpointDisk(
+export async function checkpointDisk(options: CompactOptions, instance_id: InstanceId): Promise<boolean> {
+  const placed = await writeObjects(options.db, instance_id, (writer) =>
+    checkpoint(options, instance_id, writer),
+  );
+  return placed ?? false;
+}
+
+async function checkpoint(
   { db, store, disk_keys }: CompactOptions,
   instance_id: InstanceId,
+  writer: WriterId,
 ): Promise<boolean> {
   const disk = await readLinks(db, instance_id);
   const opened = disk && (await openDataKeys(db, disk_keys, instance_id));
@@ -35,7 +44,7 @@ export async function checkpointDisk(
     ...{ store, key_prefix: diskPrefix(instance_id), disk_id: instance_id, disk_bytes: size_bytes },
     ...{ generation, full: true, changes: wholeMap(map), data_key: disk_keys.encryption ? opened.own : null },
   });
-  if (await placeCheckpoint(db, disk, written)) return true;
+  if (await placeCheckpoint(db, disk, writer, written)) return true;
   await discard(store, [written]);
   return false;
 }

@@ -3,8 +3,9 @@
  * rows; segments that are less than half live are rewritten; objects without a reference are released.
  *
  * It can be killed at any point and run concurrently: all objects are durable before the one transaction that refers to
- * them, and that transaction checks that the chains are still as they were read. Unused objects are removed by their
- * writer or, after a kill, by the sweep. Released objects stay for an hour, for hosts that still read them.
+ * them, and that transaction checks that the chains are still as they were read, and that the sweep has left the objects
+ * alone (writer-store.ts). Unused objects are removed by their writer or, after a kill, by the sweep. Released objects stay
+ * for a while (`free-segments`).
  */
 
 import type { MapRef } from '../agent-api/types.ts';
@@ -29,6 +30,7 @@ import {
 } from '../disks/compaction-store.ts';
 import { markKeyUsed } from '../disks/data-key-store.ts';
 import { type DiskKeys, type InstanceKeys, openDataKeys } from '../disks/data-keys.ts';
+import { type WriterId, writeObjects } from '../disks/writer-store.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { inSlices } from '../lib/in-slices.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
@@ -56,9 +58,17 @@ interface Work {
 }
 
 /** False if there was nothing to do, or the disk changed meanwhile and has to be read again. */
-export async function compactDisk(
+export async function compactDisk(options: CompactOptions, instance_id: InstanceId): Promise<boolean> {
+  const placed = await writeObjects(options.db, instance_id, (writer) =>
+    compact(options, instance_id, writer),
+  );
+  return placed ?? false;
+}
+
+async function compact(
   { db, store, disk_keys }: CompactOptions,
   instance_id: InstanceId,
+  writer: WriterId,
 ): Promise<boolean> {
   const disk = await readLinks(db, instance_id);
   const opened = disk && (await openDataKeys(db, disk_keys, instance_id));
@@ -87,7 +97,7 @@ export async function compactDisk(
     const dead = disk.held
       .map(({ key }) => key)
       .filter((key) => !needed.has(key) && (!live.has(key) || moved.concern(key)));
-    if (await placeCompaction(db, disk, { maps, added: made, dead })) return true;
+    if (await placeCompaction(db, disk, writer, { maps, added: made, dead })) return true;
     await discard(store, made);
     return false;
   } finally {

@@ -4,23 +4,17 @@ import { listUnheld, removeUnheld } from '../disks/segment-store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 
-/** Long enough for a host that still reads by an older head to ask for the new one. */
-const HORIZON_MS = 3_600_000;
 const BATCH = 500;
 
 /**
- * Removes segments that no instance has held for an hour: what compaction replaced, what a deleted fork shared. Two control
- * planes may do the same at once.
+ * Removes segments that no instance has held for `delay_ms`: what compaction replaced, what a deleted fork shared. Until then
+ * a host reads by an older head, and a database that is set back in time finds them. Two control planes may do the same at
+ * once. Returns how many were removed.
  */
-export async function freeSegments(
-  db: Db,
-  store: ObjectStore,
-  log: Log,
-  horizon_ms = HORIZON_MS,
-): Promise<void> {
+export async function freeSegments(db: Db, store: ObjectStore, log: Log, delay_ms: number): Promise<number> {
   let freed = 0;
   for (;;) {
-    const keys = await listUnheld(db, horizon_ms, BATCH);
+    const keys = await listUnheld(db, delay_ms, BATCH);
     if (await objectsAreKept(db)) break;
     let now = 0;
     for (const key of keys) if (await removeUnheld(db, key, () => store.delete(key))) now += 1;
@@ -29,4 +23,5 @@ export async function freeSegments(
     if (keys.length < BATCH || now === 0) break;
   }
   if (freed > 0) log.info({ segments: freed }, 'segments without a holder removed');
+  return freed;
 }

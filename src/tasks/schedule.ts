@@ -54,6 +54,7 @@ export interface ScheduleParts {
   readonly deliver: Deliver;
   readonly public_url: string;
   readonly http: HttpEndpoint;
+  readonly removal_delay_ms: number;
   readonly quotas: QuotaLimits;
   readonly signups: 'open' | 'closed';
   /** Null: there is no OpenID provider. */
@@ -76,6 +77,9 @@ export function schedule(parts: ScheduleParts): Task[] {
   const seal = () => sealAudit(db, audit);
   const compose = () => composeMails(parts);
   const send = () => sendMails(parts, signal);
+  const free = async () => {
+    await freeSegments(db, store, log, parts.removal_delay_ms);
+  };
   const { oidc } = parts;
   const checkPeople = async () => {
     if (oidc) await checkIdentities({ ...parts, ...oidc }, log, signal);
@@ -100,7 +104,11 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'claim-store', every_ms: 5 * S, run: () => claimStore(store) },
     { name: 'free-deleted', every_ms: 30 * S, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-memory', every_ms: 10 * MIN, run: () => freeMemory(db, store, log) },
-    { name: 'free-segments', every_ms: 10 * MIN, run: () => freeSegments(db, store, log) },
+    {
+      name: 'free-segments',
+      every_ms: 10 * MIN,
+      run: free,
+    },
     { name: 'drop-generations', every_ms: 5 * MIN, run: () => dropGenerations(db) },
     { name: 'checkpoint-disks', every_ms: MIN, run: () => checkpointDisks(parts, log, signal) },
     { name: 'compact-disks', every_ms: 5 * MIN, run: () => compactDisks(parts, log, signal) },

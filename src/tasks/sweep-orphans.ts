@@ -2,20 +2,20 @@ import type { Db } from '../db/pool.ts';
 import { diskPrefix } from '../disk-format/disk-prefix.ts';
 import { objectsAreKept } from '../disks/keep-objects.ts';
 import { knownObjects } from '../disks/segment-store.ts';
+import { expireWriters } from '../disks/writer-store.ts';
 import { listPresent } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
 import { storeTime } from '../object-store/store-clock.ts';
 
-/** Longer than any task takes between writing an object and committing its row. */
+/** Orphans are not urgent. What may still be named is protected by rows, whatever its age (`knownObjects`). */
 const HORIZON_MS = 24 * 3_600_000;
 const BATCH = 500;
 
 /**
  * Removes orphaned objects below the prefixes of disks: those that flushes and tasks left when they were killed. Objects
- * younger than a day stay, and so do, at any age, those of the one generation that can still be committed
- * (`knownObjects`). It does not look below other prefixes, which may belong to another installation. Two control planes
- * may do the same at once.
+ * younger than a day stay, and so do, at any age, those that somebody may still name (`knownObjects`). It does not look below
+ * other prefixes, which may belong to another installation. Two control planes may do the same at once.
  */
 export async function sweepOrphans(
   db: Db,
@@ -23,6 +23,8 @@ export async function sweepOrphans(
   log: Log,
   horizon_ms = HORIZON_MS,
 ): Promise<void> {
+  // Before the objects are listed: what a writer with a row has written is not removed, and one without a row names nothing.
+  await expireWriters(db);
   // The store's clock, for both times: if ours were a day ahead, new objects would seem orphaned.
   const now = await storeTime(store);
   await sweepAll(db, store, log, now.getTime() - horizon_ms);

@@ -114,7 +114,9 @@ async function transition(
   if (adopted && !TROUBLE_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
   if (seen.kind === 'running') await orphanMemory(tx, vm.id);
-  if (seen.kind === 'running' && (instance.host_keys === null || host_key_changed))
+  // A guest without a host key has none to show.
+  const shows_keys = seen.kind === 'running' && seen.host_keys.length > 0;
+  if (shows_keys && (instance.host_keys === null || host_key_changed))
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
   // A receipt would claim that lost writes are durable.
   const lost =

@@ -10,6 +10,7 @@ type Say = (code: VmReasonCode, message: string) => VmReason;
 
 function runningReason(seen: StateObservation & { readonly kind: 'running' }, say: Say): VmReason {
   if (seen.recovered) return say(seen.recovered.code, seen.recovered.message);
+  if (seen.access_problem) return say(seen.access_problem.code, seen.access_problem.message);
   return seen.resumed
     ? say('resumed', 'The guest was resumed from where it was suspended.')
     : say('ready', 'The guest answers and accepts SSH.');

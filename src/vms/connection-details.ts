@@ -1,14 +1,20 @@
 import type { InstanceRow } from '../instances/store.ts';
 import { AppError } from '../lib/errors.ts';
-import { remedy } from './model.ts';
+import { ACCESS_PROBLEMS, remedy } from './model.ts';
 
 /** The user of the built-in images. */
 const SSH_USER = 'root';
 
-/** How to connect by SSH. @throws AppError VM_NOT_RUNNING in every state but running */
+/** How to connect by SSH. @throws AppError VM_NOT_RUNNING in every state but running; CONFLICT where nobody can log in */
 export function connectionDetails(row: InstanceRow, allowed_keys: number) {
   const state = row.state ?? 'stopped';
   if (state !== 'running') throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
+  const { reason_code, reason_message } = row;
+  if (reason_code !== null && ACCESS_PROBLEMS.includes(reason_code))
+    throw new AppError('CONFLICT', {
+      message: `SSH does not work (${reason_code}). ${reason_message}`,
+      details: [{ field: 'vm.reason', issue: reason_code }],
+    });
   const { ssh_host: host, ssh_port: port } = row;
   const host_keys = row.host_keys ?? [];
   return {

@@ -113,8 +113,14 @@ export function deadlineMs(state: VmState): number | null {
   }
 }
 
-/** Trouble of a running VM: its guest waits for the host's disk, or the guest agent is silent. */
-export const TROUBLE_CODES: readonly string[] = ['disk_full', 'disk_error', 'guest_agent_silent'];
+/** Of a running VM whose guest agent answers: nobody can log in. */
+export const ACCESS_PROBLEMS: readonly string[] = ['ssh_unavailable', 'network_unavailable'];
+
+/** Trouble of a running VM: its guest waits for the host's disk, the guest agent is silent, or nobody can log in. */
+export const TROUBLE_CODES: readonly string[] = [
+  ...['disk_full', 'disk_error', 'guest_agent_silent'],
+  ...ACCESS_PROBLEMS,
+];
 
 /** Whether its host is being drained, and it continues on another by itself: connections wait for it. */
 export function isMoving(vm: {

@@ -6,6 +6,7 @@ import { mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promis
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
+import { sql } from 'kysely';
 import { ImageCheck, type Verdict, verifyEach, verifyInstance } from '../../src/cli/disk-commands.ts';
 import { Terminal } from '../../src/cli/terminal.ts';
 import { pathsIn } from '../../src/config/paths.ts';
@@ -14,6 +15,7 @@ import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import { keepObjects } from '../../src/disks/keep-objects.ts';
+import { expireWriters, writeObjects } from '../../src/disks/writer-store.ts';
 import { registerImage } from '../../src/images/register-image.ts';
 import { importDisk } from '../../src/instances/import-disk.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
@@ -347,6 +349,26 @@ describe('berth disk export and import', () => {
     for (const path of [back, third]) await rm(path);
   });
 
+  test('what nothing needs any more is removed before its time only when the operator says so', async () => {
+    const { id } = await disk();
+    const key = `disks/${id}/seg/1/1-00000000-0`;
+    await api.db.insertInto('segments').values({ key, size_bytes: 5, entries: 1 }).execute();
+    await store.put(key, [Buffer.from('bytes')]);
+    const early = await berth('disk', 'free', '--older-than', '9m');
+    assert.equal(early.code, 2);
+    assert.match(early.err, /10m or more/);
+    assert.match((await berth('disk', 'free')).out, /^Removed 0 objects\. \S+ \S+ awaits its removal\.$/m);
+    assert.equal(await store.size(key), 5);
+    await sql`update segments set unheld_at = now() - interval '11 minutes' where key = ${key}`.execute(
+      api.db,
+    );
+    const reader = await keepObjects(api.db);
+    assert.equal((await berth('disk', 'free')).code, 5, 'a backup may read it');
+    await reader.release();
+    assert.match((await berth('disk', 'free')).out, /^Removed 1 object\. /);
+    await assert.rejects(store.size(key));
+  });
+
   test('an import over an image that is not stored yet is refused, before anything is packed and at its end', async (t) => {
     const { id } = await fresh();
     const file = join(data_dir, 'early.raw');
@@ -359,11 +381,23 @@ describe('berth disk export and import', () => {
     assert.equal(refused.code, 5);
     assert.match(refused.err, /is not in the object store yet/);
     const made = { id, generation: 0, epoch: 0, image_version: VERSION, disk_gib: 1 };
-    const late = transaction(api.db, (tx) =>
-      importDisk(tx, QUOTA_DEFAULTS, { ...made, segments: [], changed_bytes: 0 }, 'operator'),
+    const late = writeObjects(api.db, id as InstanceId, (writer) =>
+      transaction(api.db, (tx) =>
+        importDisk(tx, QUOTA_DEFAULTS, { ...made, writer, segments: [], changed_bytes: 0 }, 'operator'),
+      ),
     );
     await assert.rejects(late, /is not in the object store yet/);
     await stored(null);
+    const swept = writeObjects(api.db, id as InstanceId, async (writer) => {
+      await sql`update object_writers set since = now() - interval '2 days' where id = ${writer}`.execute(
+        api.db,
+      );
+      await expireWriters(api.db);
+      await transaction(api.db, (tx) =>
+        importDisk(tx, QUOTA_DEFAULTS, { ...made, writer, segments: [], changed_bytes: 0 }, 'operator'),
+      );
+    });
+    await assert.rejects(swept, /longer than a day, and what it had stored may be gone/);
     assert.equal((await berth('disk', 'import', id, file)).code, 0);
     await rm(file);
   });

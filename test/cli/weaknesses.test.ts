@@ -83,6 +83,22 @@ describe('on its machine', () => {
     assert.deepEqual(await weak(), [{ check: 'weaknesses', ok: true, found: 'none found' }]);
   });
 
+  test('what awaits its removal in object storage is shown, and is no weakness', async (t) => {
+    const { cli, weak } = await serverWith(SOUND);
+    const key = 'disks/inst_x/seg/1/1-00000000-0';
+    await api.db
+      .insertInto('segments')
+      .values({ key, size_bytes: 3 * 2 ** 20, entries: 1 })
+      .execute();
+    t.after(() => api.db.deleteFrom('segments').where('key', '=', key).execute());
+    const { out } = await cli.run(['doctor']);
+    assert.match(
+      out,
+      /^- +removal +3(\.0)? MiB in object storage are of no use any more; they stay for 1 hour, .*\n +next: berth disk free --older-than 10m/m,
+    );
+    assert.deepEqual(await weak(), [{ check: 'weaknesses', ok: true, found: 'none found' }]);
+  });
+
   test('settings, quotas, hosts and files that weaken it are listed, each with what to set', async () => {
     await api.agent.connect({ ...FACTS, isolation_problem: 'not root: VMs share our user' });
     await updateQuotas(api.db, owner.org_id, { cpus: null }, []);

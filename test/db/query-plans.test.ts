@@ -153,6 +153,7 @@ const tasks = schedule({
   ...api.context,
   store: ownStore(knownMarks(recorder.db), await FolderStore.open(store_dir)),
   deliver: async () => undefined,
+  removal_delay_ms: 3_600_000,
   signal: new AbortController().signal,
 });
 

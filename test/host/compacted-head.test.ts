@@ -2,13 +2,15 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { describe, test } from 'node:test';
+import { sql } from 'kysely';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import type { FlushRecord } from '../../src/host/machine/record.ts';
 import { DiskState } from '../../src/host/overlay/disk-state.ts';
 import { checkpointDisk } from '../../src/tasks/checkpoint-disks.ts';
-import { compactDisk } from '../../src/tasks/compact-disk.ts';
+import { type CompactOptions, compactDisk } from '../../src/tasks/compact-disk.ts';
+import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
 import { apiForFile } from '../support/api.ts';
 import { freeEverything, ModelDisk, modelForFile } from '../support/model-disks.ts';
 import { segmentOf } from '../support/scripted-agent.ts';
@@ -58,6 +60,44 @@ test('a head replaced by compaction, with deleted objects, is loaded again', asy
   await state.load();
   assert.equal(await readAll(state), 5);
 });
+
+/** The store, which calls `before` once, when a map has been written and is not named yet. */
+function atMap(before: () => Promise<void>): CompactOptions['store'] {
+  let called = false;
+  const put: typeof store.put = async (key, ...rest) => {
+    await store.put(key, ...rest);
+    if (called || !key.includes('/map/')) return;
+    called = true;
+    await before();
+  };
+  return new Proxy(store, { get: (of, name) => (name === 'put' ? put : Reflect.get(of, name).bind(of)) });
+}
+
+/** Everything in the store is old: of a clock that jumped, or a task that slept. */
+const sweepAll = () => sweepOrphans(db, store, context.log, -60_000);
+
+for (const work of [checkpointDisk, compactDisk]) {
+  test(`${work.name} places nothing that the sweep has removed, however long it slept`, async () => {
+    const disk = await placed();
+    await dropOldGenerations(db);
+    const state = new DiskState(host, disk.id);
+    const jumped = { ...tasks, store: atMap(sweepAll) };
+    assert.equal(await work(jumped, disk.id), true, 'the sweep has left its objects alone');
+    await state.load();
+    assert.equal(await readAll(state), 5);
+
+    await disk.flush([0, 1], 'noise');
+    await dropOldGenerations(db);
+    const slept = atMap(async () => {
+      await sql`update object_writers set since = now() - interval '2 days'`.execute(db);
+      await sweepAll();
+    });
+    assert.equal(await work({ ...tasks, store: slept }, disk.id), false, 'its objects are gone');
+    await state.refresh();
+    await state.load();
+    assert.equal(await readAll(state), 5);
+  });
+}
 
 test('a missing object of the current head is named', async () => {
   const disk = await placed();

@@ -103,7 +103,7 @@ describe('compaction', () => {
       [9, 10, 11],
     );
     // Whoever reads by an older head still can, for an hour.
-    await freeSegments(db, store, context.log);
+    await freeSegments(db, store, context.log, 3_600_000);
     for (const key of before) assert((await store.size(key)) > 0, key);
     await freeEverything(model);
     await disk.verify();

@@ -94,6 +94,8 @@ const ROOMS: Record<string, readonly string[]> = {
       'object-store',
       'host',
       'mcp',
+      // `berth disk free` does what its task does.
+      'tasks',
     ],
   ],
   console: ['client'],

@@ -249,7 +249,7 @@ describe('segments', () => {
     await agent.deleted(id);
     await freeDeleted(db, store, context.log);
   }
-  const free = (horizon_ms?: number) => freeSegments(db, store, context.log, horizon_ms);
+  const free = (delay_ms = 3_600_000) => freeSegments(db, store, context.log, delay_ms);
 
   test('that another instance holds outlive their own, and are deleted an hour after the last holder', async () => {
     const { id, key } = await withSegment();

@@ -299,7 +299,7 @@ describe('retention', () => {
   }
 
   test('keeps the newest, the last of each day, and pinned generations', async () => {
-    const { id } = await withGenerations(9, { generations_keep: { last: 2, daily_days: 5 } });
+    const { id } = await withGenerations(9, { generations_keep: { last: 2, daily_days: 4 } });
     await age(id, [20, 10, 4, 4, 3, 2, 2, 1, 1]);
     await client.patch(path(id, 'generations/2'), { pinned: true });
     await dropOldGenerations(db);
@@ -312,5 +312,13 @@ describe('retention', () => {
     await dropOldGenerations(db);
     assert.deepEqual(await numbers(id), [9]);
     assert.equal((await layers(id, 9)).length, 9, 'the links are there');
+  });
+
+  test("keeps the last of each day also when the database's clock has jumped ahead by weeks", async () => {
+    const { id } = await withGenerations(5, { generations_keep: { last: 1, daily_days: 4 } });
+    // As the clock then says: all but the newest seem weeks old.
+    await age(id, [23, 22, 22, 21, 0]);
+    await dropOldGenerations(db);
+    assert.deepEqual(await numbers(id), [5, 4, 3, 1]);
   });
 });

@@ -3,10 +3,12 @@ import assert from 'node:assert/strict';
 import { randomBytes, randomUUID } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import type { VmReasonCode } from '../../src/agent-api/reasons.ts';
 import { ROUTES } from '../../src/agent-api/routes.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { ensureHost } from '../../src/hosts/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { TROUBLE_CODES } from '../../src/vms/model.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { makeSshKey, randomPublicKey } from '../support/people.ts';
 import { ScriptedAgent, SSH_ADDRESS, segmentOf } from '../support/scripted-agent.ts';
@@ -250,7 +252,7 @@ describe('a report', () => {
     assert.deepEqual(await shown(), ['running', 'disk_full']);
     await agent.observe(id, { kind: 'resumed' });
     assert.deepEqual(await shown(), ['running', 'ready']);
-    for (const code of ['disk_full', 'disk_error', 'guest_agent_silent'] as const) {
+    for (const code of TROUBLE_CODES as VmReasonCode[]) {
       await agent.observe(id, { kind: 'stalled', reason: { ...reason, code } });
       assert.deepEqual(await shown(), ['running', code]);
       await agent.ready(id);

@@ -114,6 +114,24 @@ describe('200', () => {
     assert.match(reason?.message ?? '', /host key has changed/);
   });
 
+  test('a running VM that nobody can log in to gives 409 with the reason, until somebody can', async () => {
+    for (const code of ['ssh_unavailable', 'network_unavailable'] as const) {
+      const { id } = await instanceIn(api, owner, 'starting');
+      const reason = { code, message: 'The guest says why.' };
+      await api.agent.observe(id, {
+        ...{ kind: 'running', reboots: 0, ssh_address: SSH_ADDRESS, applied_keys: [], recovered: null },
+        ...{ host_keys: [], access_problem: reason },
+      });
+      const { state, reason: shown } = await stateOf(api, owner, id);
+      assert.deepEqual([state, shown?.code, shown?.message], ['running', code, reason.message]);
+      const refused = await client.get(`/v1/instances/${id}/ssh`);
+      assertError(refused, 'CONFLICT');
+      assert.match(refused.text, new RegExp(`SSH does not work \\(${code}\\)\\. The guest says why\\.`));
+      await api.agent.observe(id, { kind: 'resumed' });
+      assert.equal((await client.get(`/v1/instances/${id}/ssh`)).status, 200);
+    }
+  });
+
   test("mode account accepts the creator's keys, also later ones, and nobody else's", async () => {
     const someone = await api.person();
     const colleague = await api.person({ org_id: someone.org_id, role: 'admin' });

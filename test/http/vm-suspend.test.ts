@@ -175,11 +175,14 @@ describe('the objects of a memory', () => {
     assert.deepEqual([await there(), await isOrphaned(key)], [[], false]);
   });
 
-  test('of a failed suspend are deleted by the sweep', async () => {
+  test('of a suspend stay while it goes on, however old they seem, and are deleted by the sweep if it has failed', async () => {
     const store = await FolderStore.open(folder);
-    const { id } = await instanceIn(api, owner, 'running');
+    const { id } = await instanceIn(api, owner, 'suspending');
     const { key } = await agent.memory(id);
     await store.put(`${key}/0`, [Buffer.from('memory')]);
+    await sweepOrphans(api.db, store, api.context.log, -60_000);
+    assert.deepEqual(await keysOf(store, id), [`${key}/0`]);
+    await api.db.updateTable('vms').set({ state: 'running' }).where('instance_id', '=', id).execute();
     await sweepOrphans(api.db, store, api.context.log, -60_000);
     assert.deepEqual(await keysOf(store, id), []);
   });

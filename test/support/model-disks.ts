@@ -8,6 +8,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after } from 'node:test';
+import { sql } from 'kysely';
 import { transaction } from '../../src/db/pool.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { KeyRing } from '../../src/disk-format/key-ring.ts';
@@ -195,6 +196,7 @@ export class ModelDisk {
 
 /** Deletes all unreferenced objects, as if their waiting times were over. */
 export async function freeEverything({ api, store }: ModelOptions): Promise<void> {
+  await sql`update object_writers set since = now() - interval '2 days'`.execute(api.db);
   await sweepOrphans(api.db, store, api.context.log, -60_000);
   await freeSegments(api.db, store, api.context.log, 0);
 }

@@ -7,5 +7,6 @@ export const NO_INSTALLATION: Installation = {
   weak_settings: [],
   weakFiles: () => [],
   data_dir: tmpdir(),
+  removal_delay_ms: 3_600_000,
   object_store: { kind: 'folder', place: tmpdir() },
 };

@@ -557,7 +557,7 @@ class GenerationsKeep(TypedDict):
     last: int
     """How many of the newest generations are kept"""
     daily_days: int
-    """Of older generations, the newest of each day (UTC) is kept for this many days"""
+    """Of older generations, the newest of a day (UTC) is kept, for this many days that have one"""
 
 class HostKey(TypedDict):
     type: str
@@ -1055,6 +1055,10 @@ class OperatorStorage(TypedDict):
     """The path of the folder, or the bucket and its endpoint"""
     disk_bytes: int
     """The stored objects of all disks; objects that forks share count once"""
+    awaiting_removal_bytes: int
+    """Of these, objects that nothing needs any more. They are removed after the removal delay"""
+    removal_delay_seconds: int
+    """How long such objects stay, for a database that is set back in time"""
     image_bytes: int
     """The stored objects of all images"""
 

@@ -1,12 +1,15 @@
 /** Server commands on disks and backups. Loaded only when typed. */
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
+import { durationOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
 
 const JSON_OPTION = { json: { type: 'boolean', help: 'the result, as JSON' } } as const;
 const GENERATION = {
   generation: { type: 'string', value: 'N', help: 'this generation; default: the last one' },
 } as const;
+/** A host that reads by an older head asks for the new one in that time. */
+const MIN_REMOVAL_SECONDS = 600;
 const FORMATS = ['raw', 'qcow2'] as const;
 
 function generationOf({ options }: Call): number | null {
@@ -61,6 +64,17 @@ async function importFrom(call: Call): Promise<undefined> {
   const what = { instance, file, terminal, signal, format: formatOf(call), grow: options.flag('grow') };
   const { importFile } = await import('../disk-file-commands.ts');
   await heeding(call, () => importFile(what));
+  return undefined;
+}
+
+async function free(call: Call): Promise<undefined> {
+  const seconds = durationOption('older-than', call.options.text('older-than')) ?? MIN_REMOVAL_SECONDS;
+  if (seconds < MIN_REMOVAL_SECONDS)
+    throw new UsageError(
+      '--older-than takes 10m or more: hosts may still read what was replaced a moment ago',
+    );
+  const { freeObjects } = await import('../disk-commands.ts');
+  await heeding(call, () => freeObjects(call.terminal, seconds));
   return undefined;
 }
 
@@ -128,6 +142,23 @@ export const DATA_COMMANDS: readonly Command[] = [
       ...JSON_OPTION,
     },
     run: importFrom,
+  },
+  {
+    name: 'disk free',
+    summary: 'remove objects that nothing needs any more, before BERTH_REMOVAL_DELAY_HOURS is over',
+    details:
+      'A database that is set back to a time before their last use then lacks them. Wait until no backup, export or verification runs.',
+    example: 'berth disk free --older-than 1h',
+    on_server: true,
+    options: {
+      'older-than': {
+        type: 'string',
+        value: 'DURATION',
+        help: 'only those without use for so long; default and minimum: 10m',
+      },
+      ...JSON_OPTION,
+    },
+    run: free,
   },
   {
     name: 'backup',

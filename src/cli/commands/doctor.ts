@@ -5,7 +5,9 @@ import { join } from 'node:path';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import type { Call, Command } from '../command.ts';
 import { isLocal } from '../first-login.ts';
+import { bytes, plural } from '../format.ts';
 import { configFolder } from '../profiles.ts';
+import type { ServerFacts } from '../server-weaknesses.ts';
 import { readSettings } from '../settings.ts';
 
 interface Finding {
@@ -176,22 +178,31 @@ function machine({ session }: Call): Finding[] {
 /** On the server's machine, with access to its data folder. */
 async function weaknesses({ session }: Call): Promise<Finding[]> {
   const { findWeaknesses } = await import('../server-weaknesses.ts');
-  const weak = await findWeaknesses(session.env, session.url);
-  if (weak === null) {
+  const facts = await findWeaknesses(session.env, session.url);
+  if (facts === null) {
     // Not on the server's machine: nothing to check.
     if (!isLocal(session.url)) return [];
     const found = 'not checked: the data folder of this server was not found';
     const next = 'BERTH_DATA_DIR=FOLDER berth doctor, as the user who runs the server';
     return [{ check: 'weaknesses', ok: null, found, next }];
   }
-  if (weak === 'closed') {
+  if (facts === 'closed') {
     const next = 'sudo berth doctor, on the server';
     return [
       { check: 'weaknesses', ok: null, found: 'shown only to users who can read the data folder', next },
     ];
   }
-  if (weak.length === 0) return [{ check: 'weaknesses', ok: true, found: 'none found' }];
-  return weak.map((each) => ({ ...each, ok: null, weak: true as const }));
+  const weak = facts.weaknesses.map((each) => ({ ...each, ok: null, weak: true as const }));
+  const none: Finding = { check: 'weaknesses', ok: true, found: 'none found' };
+  return [...awaitingRemoval(facts), ...(weak.length === 0 ? [none] : weak)];
+}
+
+function awaitingRemoval({ awaiting_removal_bytes, removal_delay_seconds }: ServerFacts): Finding[] {
+  if (awaiting_removal_bytes === 0) return [];
+  const hours = removal_delay_seconds / 3_600;
+  const found = `${bytes(awaiting_removal_bytes)} in object storage are of no use any more; they stay for ${plural(hours, 'hour')}, for a database that is set back`;
+  const next = 'berth disk free --older-than 10m, on the server, if you need the room now';
+  return [{ check: 'removal', ok: null, found, next }];
 }
 
 async function doctor(call: Call): Promise<number> {

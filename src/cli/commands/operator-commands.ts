@@ -26,6 +26,10 @@ async function show(call: Call): Promise<undefined> {
       ['version', version],
       ['object storage', `${kind} ${storage.place}`],
       ['stored', `${bytes(storage.disk_bytes)} of disks, ${bytes(storage.image_bytes)} of images`],
+      [
+        'awaiting removal',
+        `${bytes(storage.awaiting_removal_bytes)} of these, removed ${plural(storage.removal_delay_seconds / 3_600, 'hour')} after their last use`,
+      ],
       ['data folder', data_folder.path],
       ['free there', `${bytes(data_folder.free_bytes)} of ${bytes(data_folder.total_bytes)}`],
       ['mail', mails],

@@ -79,7 +79,7 @@ create table segments (
   size_bytes bigint not null,
   entries    integer not null,
   created_at timestamptz not null default now(),
-  -- When a task first saw it without a holder. It is deleted an hour later.
+  -- When a task first saw it without a holder. It is deleted after the removal delay.
   unheld_at  timestamptz
 );
 create index segments_unheld on segments (unheld_at) where unheld_at is not null;

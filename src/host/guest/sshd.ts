@@ -2,13 +2,18 @@
  * The guest's sshd: its host key, and waiting until it listens and the guest's network answers.
  *
  * An SSH greeting proves both, but costs the guest an sshd process, which under emulation is an eighth of a start from a template.
- * So sshd's log shows that it listens, and a connection that the guest's network refuses shows that the network answers.
+ * So sshd's log shows that it listens, and a connection that the guest's network refuses shows that the network answers. An sshd
+ * that does not listen is asked why: `sshd -t` checks its settings and keys, and its log says what else is wrong.
  */
+import { createSocket } from 'node:dgram';
 import { connect } from 'node:net';
-import type { HostKey } from '../../agent-api/types.ts';
+import type { HostKey, Reason } from '../../agent-api/types.ts';
 import { pause } from '../../lib/backoff.ts';
+import { errnoOf } from '../../lib/errors.ts';
 import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import type { GuestAgent } from './guest-agent.ts';
+import { guestExec } from './guest-command.ts';
 import { readGuestFile, watchGuestFile } from './guest-files.ts';
 
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
@@ -24,6 +29,22 @@ const LOG_PATIENCE_MS = 2_000;
 const BANNER_TRY_MS = 2_000;
 const BANNER_TRY_MAX_MS = 20_000;
 const LOOPBACK = '127.0.0.1';
+/** It starts while the guest's network may still come up. */
+const NETWORK_UP_MS = 30_000;
+/** discard (RFC 863): hardly any guest listens there, and its refusal costs the guest nothing. */
+const QUIET_PORT = 9;
+/** Seen so often in a row, a failure is none of a guest that still boots, such as a host key that is being made. */
+const FAILURES = 3;
+/** Prints why sshd cannot start, as it says itself, and exits with 1; with 0 if it may still be starting. */
+const WHY = `
+bb=/usr/lib/berth/busybox
+[ -x /usr/sbin/sshd ] || { echo '/usr/sbin/sshd is missing'; exit 1; }
+said=$(/usr/sbin/sshd -t 2>&1) || { echo "$said"; exit 1; }
+said=$($bb tail -n 3 ${SSHD_LOG} 2> /dev/null | $bb grep -E '^(error|fatal): ')
+case "$said" in *fatal:*) echo "$said"; exit 1 ;; esac
+exit 0`;
+const WHY_MS = 20_000;
+const ADVICE = 'Commands and files work (berth exec), and so does the console (berth console).';
 
 /** Where this host reaches it. */
 export interface Sshd {
@@ -42,25 +63,72 @@ export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
   return [{ type, fingerprint: fingerprintOf(public_key), public_key }];
 }
 
-/** Resolves once the guest's network answers at `sshd` and its sshd listens. */
+/** Resolves with null once the guest's network answers at `sshd` and its sshd listens; else with why nobody can log in. */
 export async function waitForSshd(
   agent: GuestAgent,
   sshd: Sshd,
   timeout_ms: number,
   signal: AbortSignal,
-): Promise<void> {
+): Promise<Reason | null> {
   const deadline = performance.now() + timeout_ms;
-  // A guest with a TAP device has its network before it starts sshd.
-  let answer = isForwarded(sshd)
-    ? await waitForPort(sshd, ['greeted', 'refused'], { timeout_ms, signal })
-    : 'refused';
-  while (answer !== 'greeted') {
+  for (let failures = 0; ; ) {
     signal.throwIfAborted();
-    if (performance.now() >= deadline) throw notInTime(timeout_ms);
     const patience = Math.min(deadline, performance.now() + LOG_PATIENCE_MS);
-    if (await logsThatItListens(agent, patience, signal)) return;
-    answer = await knock(sshd, BANNER_TRY_MS);
+    if (await logsThatItListens(agent, patience, signal)) break;
+    if ((await knock(sshd, BANNER_TRY_MS)) === 'greeted') return null;
+    const why = await whyItFails(agent, signal);
+    failures = why === null ? 0 : failures + 1;
+    if (why !== null && failures === FAILURES) return sshUnavailable(`cannot start: ${untrustedText(why)}`);
+    if (performance.now() >= deadline)
+      return sshUnavailable(`did not listen within ${Math.round(timeout_ms / 1000)} s`);
   }
+  if (await networkAnswers(sshd, signal)) return null;
+  const message = `The guest's network does not answer, although its sshd listens. ${ADVICE}`;
+  return { code: 'network_unavailable', message };
+}
+
+function sshUnavailable(why: string): Reason {
+  return { code: 'ssh_unavailable', message: `sshd in the guest ${why}. ${ADVICE}` };
+}
+
+/** In its own words. null: it may still be starting, or nobody can tell. */
+async function whyItFails(agent: GuestAgent, signal: AbortSignal): Promise<string | null> {
+  const command = { path: '/bin/sh', args: ['-c', WHY], timeout_ms: WHY_MS, signal };
+  const ended = await guestExec(agent, command).catch(() => null);
+  signal.throwIfAborted();
+  if (ended?.exit_code !== 1) return null;
+  return ended.stdout.toString('utf8').replace(/[.\s]+$/, '');
+}
+
+/** Any answer proves the network: a refusal, or a greeting where the guest's firewall drops what it refuses. */
+async function networkAnswers(sshd: Sshd, signal: AbortSignal): Promise<boolean> {
+  const deadline = performance.now() + NETWORK_UP_MS;
+  while (performance.now() < deadline) {
+    signal.throwIfAborted();
+    if (isForwarded(sshd)) {
+      // QEMU's user network forwards no other port.
+      if ((await knock(sshd, BANNER_TRY_MS)) !== 'nothing') return true;
+    } else if (await refuses({ host: sshd.host, port: QUIET_PORT }, BANNER_TRY_MS)) return true;
+    else if ((await knock(sshd, BANNER_TRY_MS)) === 'greeted') return true;
+    await pause(LOG_POLL_MS, signal);
+  }
+  return false;
+}
+
+/** Whether the guest refuses a datagram. The host itself may refuse TCP connections for it (hold-connections.ts). */
+function refuses({ host, port }: Sshd, timeout_ms: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = createSocket('udp4');
+    const late = setTimeout(() => done(false), timeout_ms);
+    const done = (refused: boolean) => {
+      clearTimeout(late);
+      socket.removeAllListeners().on('error', () => undefined);
+      socket.close();
+      resolve(refused);
+    };
+    socket.on('error', (error) => done(errnoOf(error) === 'ECONNREFUSED'));
+    socket.connect(port, host, () => socket.send(''));
+  });
 }
 
 async function logsThatItListens(agent: GuestAgent, until: number, signal: AbortSignal): Promise<boolean> {
@@ -76,30 +144,17 @@ async function logsThatItListens(agent: GuestAgent, until: number, signal: Abort
 
 /** Resolves once an SSH server greets (RFC 4253, section 4.2). */
 export async function waitForSsh(sshd: Sshd, timeout_ms: number, signal: AbortSignal): Promise<void> {
-  await waitForPort(sshd, ['greeted'], { timeout_ms, signal });
-}
-
-async function waitForPort(
-  sshd: Sshd,
-  wanted: readonly PortAnswer[],
-  { timeout_ms, signal }: { readonly timeout_ms: number; readonly signal: AbortSignal },
-): Promise<PortAnswer> {
   const deadline = performance.now() + timeout_ms;
   let try_ms = BANNER_TRY_MS;
   for (let wait_ms = 10; ; wait_ms = Math.min(200, wait_ms * 1.5)) {
     signal.throwIfAborted();
     const left_ms = deadline - performance.now();
-    if (left_ms <= 0) throw notInTime(timeout_ms);
+    if (left_ms <= 0) throw new Error(`sshd did not answer within ${Math.round(timeout_ms / 1000)} s`);
     const began_ms = performance.now();
-    const answer = await knock(sshd, Math.min(left_ms, try_ms));
-    if (wanted.includes(answer)) return answer;
+    if ((await knock(sshd, Math.min(left_ms, try_ms))) === 'greeted') return;
     if (performance.now() - began_ms >= try_ms) try_ms = Math.min(BANNER_TRY_MAX_MS, try_ms * 2);
     await pause(wait_ms, signal);
   }
-}
-
-function notInTime(timeout_ms: number): Error {
-  return new Error(`sshd did not answer within ${Math.round(timeout_ms / 1000)} s`);
 }
 
 /** By QEMU's user network, which answers for the guest. */

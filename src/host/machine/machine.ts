@@ -67,6 +67,7 @@ export class Machine {
   #lazy: LazyOverlay | null = null;
   #booted: () => void = () => undefined;
   #given: readonly string[] | null;
+  #access_problem: Reason | null = null;
 
   constructor(options: {
     folder: VmFolder;
@@ -189,9 +190,13 @@ export class Machine {
   get stall(): Reason | null {
     return this.#stall.reason;
   }
-  /** What users should know of a running guest: it waits for this host's disk, or its agent is silent. */
+  /** What users should know of a running guest: it waits for this host's disk, its agent is silent, or nobody can log in. */
   get trouble(): Reason | null {
-    return this.stall ?? (this.agent.is_silent ? AGENT_SILENT : null);
+    return this.stall ?? (this.agent.is_silent ? AGENT_SILENT : this.#access_problem);
+  }
+  /** Why nobody can log in, although the guest's agent answers. */
+  get access_problem(): Reason | null {
+    return this.#access_problem;
   }
   /** Number of resets, by the guest or by us. */
   get resets(): number {
@@ -216,6 +221,13 @@ export class Machine {
   /** Lines of authorized_keys that the guest was started or suspended with. null: unknown, or it was reset or got others since. */
   get given_keys(): readonly string[] | null {
     return this.#given;
+  }
+
+  /** Ignored if the guest was reset since `resets`. */
+  noteAccess(problem: Reason | null, resets: number): void {
+    if (resets !== this.#resets) return;
+    this.#access_problem = problem;
+    this.#changed();
   }
 
   /** Ignored if the guest was reset since `resets`. */
@@ -328,6 +340,7 @@ export class Machine {
         if (!this.#record.released) return;
         this.#resets += 1;
         this.#given = null;
+        this.#access_problem = null;
         this.logins.reset();
         this.agent.forgive();
         this.#view = 'booting';

@@ -34,6 +34,8 @@ const NO_TRACE: Reason = {
 
 export class GuestReadiness {
   readonly #parts: GuestReadinessParts;
+  /** The template that this boot did not come up from. A guest's disk may be at fault, so it is judged by the boot without it. */
+  #suspect: { readonly vm_id: VmId; readonly key: string } | null = null;
 
   constructor(parts: GuestReadinessParts) {
     this.#parts = parts;
@@ -55,7 +57,11 @@ export class GuestReadiness {
         if (user_data) await giveUserData(context.client, machine.agent, vm_id, still);
       });
       const booted = !template && !resuming && reboots_done === 0;
-      if (up && booted) context.templates.want({ image, image_version, ...sizeOf(spec) });
+      if (up && booted) {
+        if (this.#suspect?.vm_id === vm_id) await context.templates.reject(this.#suspect);
+        context.templates.want({ image, image_version, ...sizeOf(spec) });
+      }
+      if (up) this.#suspect = null;
       return up;
     } catch (error) {
       if (signal.aborted) return null;
@@ -63,9 +69,10 @@ export class GuestReadiness {
       const reason = reasonFor(error, 'boot_timeout');
       const said = consoleTail(folder.console_log);
       await endMachine();
-      await this.#reportLost(reason, {
+      await this.#reportLost(vm_id, reason, {
         ...reason,
-        message: `The guest did not come up: ${reason.message} ${said}`.trim(),
+        message:
+          `The guest did not come up: ${reason.message} Its console shows more (berth logs). ${said}`.trim(),
       });
       return null;
     }
@@ -75,10 +82,10 @@ export class GuestReadiness {
   async reportDeath(vm_id: VmId): Promise<void> {
     const { local, folder } = this.#parts;
     const reason = local.wasLaunched(vm_id) ? deathReason(local, folder.console_log) : NO_TRACE;
-    await this.#reportLost(reason, reason);
+    await this.#reportLost(vm_id, reason, reason);
   }
 
-  async #reportLost(of_resume: Reason, of_boot: Reason): Promise<void> {
+  async #reportLost(vm_id: VmId, of_resume: Reason, of_boot: Reason): Promise<void> {
     const { context, local, reportFailed } = this.#parts;
     const { template } = local;
     if (!local.resuming && !template) {
@@ -86,7 +93,7 @@ export class GuestReadiness {
       return;
     }
     context.log.warn({ reason: of_resume }, 'a guest started from saved memory was lost; it boots cold');
-    if (template) await context.templates.reject(template);
+    if (template) this.#suspect = { vm_id, key: template.key };
     await local.bootCold(of_resume);
   }
 }

@@ -1,5 +1,5 @@
 /** Which resets and which trouble of a running guest were reported to the control plane. */
-import type { Observation } from '../../agent-api/types.ts';
+import type { Observation, Reason } from '../../agent-api/types.ts';
 import type { Machine } from '../machine/machine.ts';
 
 export class GuestReports {
@@ -28,8 +28,8 @@ export class GuestReports {
     this.#trouble = trouble?.code ?? null;
   }
 
-  /** The guest was reported as running, which ends its reported trouble. */
-  noteRunning(): void {
-    this.#trouble = null;
+  /** The guest was reported as running, with this problem alone. */
+  noteRunning(access_problem: Reason | null): void {
+    this.#trouble = access_problem?.code ?? null;
   }
 }

@@ -163,9 +163,15 @@ export class VmSteps {
     if (found === null) return;
     this.#awaited = null;
     const { recovered, disk } = local;
-    await this.#report({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
-    context.log.info({ vm_id: this.#current.vm_id }, 'the guest is ready');
-    this.#guest_reports.noteRunning();
+    const { access_problem, ...up } = found;
+    await this.#report({
+      ...{ kind: 'running', reboots: machine.record.reboots_done, ...up, recovered },
+      ...(access_problem ? { access_problem } : {}),
+    });
+    const { vm_id } = this.#current;
+    if (access_problem) context.log.warn({ vm_id, reason: access_problem }, 'nobody can log in to the guest');
+    else context.log.info({ vm_id }, 'the guest is ready');
+    this.#guest_reports.noteRunning(recovered ? null : access_problem);
     if (!machine.gone) keys.follow(machine);
     secrets.look();
     machine.lazy?.booted();

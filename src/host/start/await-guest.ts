@@ -1,9 +1,13 @@
-/** Waits until a booting or resumed guest is ready: its agent answers, its keys are in place, its sshd listens. */
-import type { HostKey } from '../../agent-api/types.ts';
+/**
+ * Waits until a booting or resumed guest is ready: its agent answers, its keys are in place, and it is known whether its sshd
+ * accepts connections. A guest whose agent answers runs, even if nobody can log in; that is its `access_problem`, which ends once
+ * somebody can.
+ */
+import type { HostKey, Reason } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { thaw } from '../flush/freeze.ts';
 import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
-import { readHostKeys, waitForSshd } from '../guest/sshd.ts';
+import { readHostKeys, type Sshd, waitForSsh, waitForSshd } from '../guest/sshd.ts';
 import type { KeyPusher } from '../keys/key-pusher.ts';
 import type { Machine } from '../machine/machine.ts';
 import { sshEndpoint } from '../network/addresses.ts';
@@ -14,6 +18,8 @@ const GUEST_UP_MS = 300_000;
 const GUEST_AWAKE_MS = 120_000;
 /** If more guests boot than the host has processors, sshd may start long after the agent. */
 const SSHD_UP_MS = 180_000;
+/** How often a guest is tried that nobody can log in to. */
+const ACCESS_TRY_MS = 5_000;
 const CLOCK_MS = 20_000;
 const APPLY_TRIES = 10;
 
@@ -24,6 +30,8 @@ export interface GuestUp {
   readonly applied_keys: readonly string[];
   /** It was resumed from saved memory. */
   readonly resumed: boolean;
+  /** Why nobody can log in. */
+  readonly access_problem: Reason | null;
 }
 
 /** Waits for the guest and applies its keys and secrets. null: it was reset, powered off or died meanwhile. */
@@ -47,20 +55,23 @@ export async function awaitGuest(
     if (!resumed && machine.agent.maybe_frozen) await machine.agent.thaw().catch(() => undefined);
     // In parallel: all of these wait for the guest. Some images generate the host key beside the agent, so its first read may
     // fail; it exists once sshd listens.
-    const [applied_keys, early] = await Promise.all([
+    const [applied_keys, early, access_problem] = await Promise.all([
       applyUntilClear(keys, machine, undisturbed),
       readHostKeys(machine.agent).catch(() => null),
       waitForSshd(machine.agent, sshd, SSHD_UP_MS, undisturbed),
       secrets.apply(machine),
     ]);
-    const host_keys = early ?? (await untilAnswered(() => readHostKeys(machine.agent), undisturbed));
+    const late = access_problem ? [] : untilAnswered(() => readHostKeys(machine.agent), undisturbed);
+    const host_keys = early ?? (await late);
     await give(AbortSignal.any([signal, machine.bootEnded(resets)]));
     if (otherwise()) return null;
     if (resumed) setClock(machine, signal);
     if (resumed) await machine.update({ resuming: false });
     if (machine.record.template) await machine.update({ template: null });
     machine.markUp(resets);
-    return { ssh_address: `${sshd.host}:${sshd.port}`, host_keys, applied_keys, resumed };
+    machine.noteAccess(access_problem, resets);
+    if (access_problem) void untilAccess(machine, sshd, AbortSignal.any([signal, machine.bootEnded(resets)]));
+    return { ssh_address: `${sshd.host}:${sshd.port}`, host_keys, applied_keys, resumed, access_problem };
   } catch (error) {
     if (otherwise()) return null;
     throw error;
@@ -75,6 +86,18 @@ async function agentUp(machine: Machine, timeout_ms: number, signal: AbortSignal
     } catch (error) {
       if (machine.stall === null || !(error instanceof GuestAgentTimeoutError)) throw error;
     }
+  }
+}
+
+/** Somebody may repair sshd or the network, by a command or at the console. */
+async function untilAccess(machine: Machine, sshd: Sshd, signal: AbortSignal): Promise<void> {
+  const { resets } = machine;
+  while (await pause(ACCESS_TRY_MS, signal)) {
+    const greeted = await waitForSsh(sshd, ACCESS_TRY_MS, signal).then(
+      () => true,
+      () => false,
+    );
+    if (greeted && !signal.aborted) return machine.noteAccess(null, resets);
   }
 }
 

@@ -96,7 +96,7 @@ export class Templates {
     this.#verified.set(template.key, identity);
   }
 
-  /** Records that a machine did not come up from it. */
+  /** Records that a machine did not come up from it, although the same disk boots without it. */
   async reject({ key }: Pick<Template, 'key'>): Promise<void> {
     this.#rejections.set(key, (this.#rejections.get(key) ?? 0) + 1);
     await removeTemplate(this.#options.templates_dir, key);

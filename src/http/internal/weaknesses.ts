@@ -1,6 +1,7 @@
 /** Weaknesses of the installation, for `berth doctor`. */
 import type { FastifyInstance } from 'fastify';
 import { ROUTES } from '../../agent-api/routes.ts';
+import { sumUnheld } from '../../disks/segment-store.ts';
 import { findWeaknesses } from '../monitoring/weaknesses.ts';
 import type { InternalContext } from './internal-context.ts';
 import { serve } from './serve.ts';
@@ -10,5 +11,7 @@ export function registerWeaknesses(app: FastifyInstance, context: InternalContex
   serve(app, ROUTES.weaknesses, async () => ({
     origins: [...context.installation.origins],
     weaknesses: await findWeaknesses(context),
+    awaiting_removal_bytes: await sumUnheld(context.db),
+    removal_delay_seconds: context.installation.removal_delay_ms / 1_000,
   }));
 }

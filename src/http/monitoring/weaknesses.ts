@@ -23,6 +23,8 @@ export interface Installation {
     /** The folder's path, or the bucket and its endpoint. */
     readonly place: string;
   };
+  /** How long objects that nothing needs any more stay. */
+  readonly removal_delay_ms: number;
 }
 
 export async function findWeaknesses(context: {

@@ -51,6 +51,7 @@ export async function openApiText(): Promise<string> {
       weak_settings: [],
       weakFiles: () => [],
       data_dir: '/',
+      removal_delay_ms: 3_600_000,
       object_store: { kind: 'folder', place: '/' },
     },
     tls: null,

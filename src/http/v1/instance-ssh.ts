@@ -62,7 +62,7 @@ function registerDetails(app: App, { db }: AppContext): void {
   app.route({
     method: 'GET',
     url: '/v1/instances/:id/ssh',
-    config: { access: 'vm:read', errors: ['VM_NOT_RUNNING'] },
+    config: { access: 'vm:read', errors: ['VM_NOT_RUNNING', 'CONFLICT'] },
     schema: {
       operationId: 'getSsh',
       summary: 'Get the SSH connection details of the running VM',

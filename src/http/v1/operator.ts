@@ -1,7 +1,7 @@
 /** The installation as its operator sees it: read-only, without a secret. Changes are commands on the server. */
 import { statfs } from 'node:fs/promises';
 import { type Static, Type } from 'typebox';
-import { sumStored } from '../../disks/segment-store.ts';
+import { sumStored, sumUnheld } from '../../disks/segment-store.ts';
 import { type FleetHost, listFleet } from '../../hosts/fleet-store.ts';
 import { HOST_STATES, hostState, isOfFleet } from '../../hosts/host-state.ts';
 import { capacityOf } from '../../hosts/store.ts';
@@ -44,6 +44,14 @@ const Storage = named('OperatorStorage', {
   disk_bytes: Type.Integer({
     description: 'The stored objects of all disks; objects that forks share count once',
     examples: [52_428_800_000],
+  }),
+  awaiting_removal_bytes: Type.Integer({
+    description: 'Of these, objects that nothing needs any more. They are removed after the removal delay',
+    examples: [1_048_576_000],
+  }),
+  removal_delay_seconds: Type.Integer({
+    description: 'How long such objects stay, for a database that is set back in time',
+    examples: [86_400],
   }),
   image_bytes: Type.Integer({ description: 'The stored objects of all images', examples: [734_003_200] }),
 });
@@ -149,8 +157,9 @@ function registerStatus(app: App, context: AppContext): void {
 async function readStatus(context: AppContext): Promise<Static<typeof Status>> {
   const { db, installation, has_smtp } = context;
   const { data_dir, object_store } = installation;
-  const [disk_bytes, versions, mails, digests, space] = await Promise.all([
+  const [disk_bytes, awaiting_removal_bytes, versions, mails, digests, space] = await Promise.all([
     sumStored(db),
+    sumUnheld(db),
     listStoredVersions(db),
     countMailsByState(db),
     countDigests(db),
@@ -162,6 +171,8 @@ async function readStatus(context: AppContext): Promise<Static<typeof Status>> {
     storage: {
       ...object_store,
       disk_bytes,
+      awaiting_removal_bytes,
+      removal_delay_seconds: installation.removal_delay_ms / 1_000,
       image_bytes: versions.reduce((sum, { stored_bytes }) => sum + stored_bytes, 0),
     },
     data_folder: {
