@@ -20,7 +20,7 @@ import { HeadMovedError } from '../overlay/commit-outcome.ts';
 import { DiskState } from '../overlay/disk-state.ts';
 import { fillMachine, launchMachine } from '../start/launch-machine.ts';
 import { coldReason, launchOrResume } from '../start/resume-machine.ts';
-import { cancelSuspend, suspendMachine } from '../suspend/suspend-machine.ts';
+import { cancelSuspend, type SuspendOptions, suspendMachine } from '../suspend/suspend-machine.ts';
 import { allocatedBytes, overlayPaths, removeAside, removeOverlay } from '../vm/overlay.ts';
 import { boundLog } from '../vm/qemu-process.ts';
 import { adoptMachine, isLaunched, type Retry, repairMachine } from './adopt-machine.ts';
@@ -179,11 +179,14 @@ export class LocalVm {
   }
 
   /** Makes memory and disk durable together. @throws FencedError, or the failure; the guest then continues, or is {@link suspend_abandoned} */
-  suspend(assignment: Assignment, signal: AbortSignal, closing: AbortSignal): Promise<MemoryRef> {
+  suspend(
+    assignment: Assignment,
+    signals: Pick<SuspendOptions, 'signal' | 'deadline' | 'closing'>,
+  ): Promise<MemoryRef> {
     const machine = this.running;
     const { spec } = assignment;
     const owner = vmOwner(this.#context, spec.ssh_port);
-    const options = { context: this.#context, machine, disk: this.disk, spec, owner, signal, closing };
+    const options = { context: this.#context, machine, disk: this.disk, spec, owner, ...signals };
     const { lazy } = machine;
     if (!lazy) return suspendMachine(options);
     return lazy.duringFlush(async () => {
@@ -191,7 +194,7 @@ export class LocalVm {
       // QEMU no longer owns its disk: nothing may be copied into the overlay.
       await lazy.stopFilling();
       return memory;
-    }, signal);
+    }, signals.signal);
   }
 
   /** The suspend is no longer wanted: the guest continues if its machine still exists. */

@@ -214,9 +214,7 @@ export class VmSteps {
     const assignment = this.#current;
     const machine = local.running;
     await keys.pause();
-    await machine.ports.drain(signal);
     if (await this.#suspension.attempt(assignment, { signal, closing })) return;
-    await machine.ports.resume();
     if (!machine.gone) keys.follow(machine);
     if (!signal.aborted) setDesired(assignment, 'running');
   }
