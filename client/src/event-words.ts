@@ -77,7 +77,7 @@ const SENTENCES: Readonly<Record<EventType, (facts: Facts) => string>> = {
   'instance.ssh_keys_replaced': ({ who, it }) => `${who} changed which SSH keys ${it} accepts`,
   'vm.started': started,
   'vm.stopped': stopped,
-  'vm.suspended': ({ who, it, generation }) => `${who} suspended ${it}${generation}`,
+  'vm.suspended': suspended,
   'vm.restarted': ({ who, it, cause }) =>
     cause === 'guest_reboot' ? `The guest of ${it} rebooted` : `${who} restarted ${it}`,
   'vm.failed': (facts) => `${facts.it} failed: ${because(facts)}`,
@@ -122,6 +122,12 @@ function started({ who, it, cause, reason }: Facts): string {
   if (cause === 'host_drain') return `${it} continues on another host, because its own is drained${how}`;
   if (cause === 'restart_on_failure') return `${it} was started again after it had failed${how}`;
   return `${who} ${reason['code'] === 'resumed' ? 'resumed' : 'started'} ${it}${how}`;
+}
+
+function suspended(facts: Facts): string {
+  const { who, it, reason, generation } = facts;
+  if (reason['code'] === 'resume_failed') return `${it} could not be resumed: ${because(facts)}`;
+  return `${who} suspended ${it}${generation}`;
 }
 
 function stopped({ who, it, cause, generation }: Facts): string {

@@ -51,6 +51,8 @@ export async function waitForVm(
     // It will no longer reach that state by itself.
     if (state === 'suspended' && vm.state === 'running' && vm.reason?.code === 'suspend_failed')
       throw new VmWaitError(`the VM runs on${why}`, vm);
+    if (state === 'running' && vm.state === 'suspended' && vm.reason?.code === 'resume_failed')
+      throw new VmWaitError(`the VM is suspended again${why}`, vm);
     if (begun && state === 'running' && (vm.state === 'stopped' || vm.state === 'suspended'))
       throw new VmWaitError(`the VM is ${vm.state}: it was stopped meanwhile${why}`, vm);
     if (performance.now() >= deadline) {

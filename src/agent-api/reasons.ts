@@ -18,6 +18,7 @@ export const VM_REASONS = [
   'recovered',
   'cold_boot',
   'suspend_failed',
+  'resume_failed',
   'vm_died',
   'guest_panicked',
   'boot_timeout',

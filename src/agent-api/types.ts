@@ -208,7 +208,7 @@ export const Assignment = named('Assignment', {
   own_since: Count,
   /** This boot was suspended, so the durable head has all its writes. */
   suspended: Type.Boolean(),
-  /** The memory to resume from, until the guest runs. The durable head has all its writes. */
+  /** The memory to resume from, until the guest is reported as running. Unless it is consumed, the durable head has all its writes. */
   resume: nullable(MemoryRef),
   /** There is a user_data script that no durable disk has run. */
   user_data: Type.Boolean(),
@@ -295,6 +295,8 @@ export const Observation = Type.Union([
   closed({ kind: Type.Literal('suspended'), memory: MemoryRef }),
   /** The guest continues to run. */
   seenWhy('suspend_failed'),
+  /** A start from saved memory: no guest of this boot has run, and the memory can still be used. */
+  seenWhy('resume_failed'),
   /** The running guest's root file system has the size that the assignment's `disk_grows` asked for. */
   closed({ kind: Type.Literal('disk_grown'), disk_bytes: Bytes }),
   /** `recovered`: unsaved writes of this or an earlier VM are lost, and this is the first report of it. */

@@ -5,9 +5,22 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { FolderStore } from '../object-store/folder-store.ts';
-import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
+import {
+  ObjectForbiddenError,
+  type ObjectStore,
+  ObjectStoreUnavailableError,
+} from '../object-store/object-store.ts';
 import { KeyRing, newDataKey } from './key-ring.ts';
-import { MemoryDamagedError, PART_BYTES, readMemory, storeMemory } from './memory-format.ts';
+import {
+  consumedKey,
+  consumeMemory,
+  consumerOf,
+  MemoryConsumedError,
+  MemoryDamagedError,
+  PART_BYTES,
+  readMemory,
+  storeMemory,
+} from './memory-format.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'bmem-'));
 after(() => rmSync(folder, { recursive: true, force: true }));
@@ -92,4 +105,62 @@ test('a failing store or stream is reported, and leaves no object behind', async
   const left: string[] = [];
   for await (const { key } of store.list('disks/inst_c/')) left.push(key);
   assert.deepEqual(left, []);
+});
+
+test('of fifty starts at once one consumes a memory, and a repeat of it succeeds', async () => {
+  const key = 'disks/inst_a/mem/1-0000000a';
+  assert.equal(await consumerOf(store, key, signal), null);
+  const starts = Array.from({ length: 50 }, (_, i) => `start ${i}`);
+  const results = await Promise.allSettled(starts.map((name) => consumeMemory(store, key, name, signal)));
+  const winners = starts.filter((_, i) => results[i]?.status === 'fulfilled');
+  for (const each of results)
+    assert(each.status === 'fulfilled' || each.reason instanceof MemoryConsumedError);
+  assert.deepEqual(winners, [await consumerOf(store, key, signal)]);
+  await consumeMemory(store, key, winners[0] ?? '', signal);
+});
+
+test('a start whose answer was lost finds that it has consumed the memory', async () => {
+  const key = 'disks/inst_a/mem/1-0000000b';
+  const lossy: Pick<ObjectStore, 'put' | 'get'> = {
+    put: async (...args) => {
+      await store.put(...args);
+      throw new ObjectStoreUnavailableError('no answer');
+    },
+    get: (...args) => store.get(...args),
+  };
+  await assert.rejects(consumeMemory(lossy, key, 'it', signal), ObjectStoreUnavailableError);
+  await consumeMemory(store, key, 'it', signal);
+  await assert.rejects(consumeMemory(store, key, 'another', signal), MemoryConsumedError);
+});
+
+test('a store that ignores that a write is create-only gives a memory to the last writer alone', async () => {
+  const key = 'disks/inst_a/mem/1-0000000c';
+  const ignoring: Pick<ObjectStore, 'put' | 'get'> = {
+    put: async (at, body) => {
+      await store.delete(at);
+      await store.put(at, body);
+      await store.delete(at);
+      await store.put(at, [Buffer.from('another')]);
+    },
+    get: (...args) => store.get(...args),
+  };
+  await assert.rejects(consumeMemory(ignoring, key, 'it', signal), MemoryConsumedError);
+});
+
+test('a store that does not let this host look never says that a memory is unused', async () => {
+  const closed: Pick<ObjectStore, 'get'> = {
+    get: async () => {
+      throw new ObjectForbiddenError('not permitted');
+    },
+  };
+  await assert.rejects(consumerOf(closed, 'disks/inst_a/mem/1-0000000d', signal), ObjectForbiddenError);
+});
+
+test('what says that a memory was consumed is listed after its parts, so that it is removed after them', async () => {
+  const { key } = await storeMemory(chunks(content), options);
+  await consumeMemory(store, key, 'it', signal);
+  const listed: string[] = [];
+  for await (const entry of store.list(`${key}/`)) listed.push(entry.key);
+  assert.equal(listed.length, 5);
+  assert.equal(listed.at(-1), consumedKey(key));
 });

@@ -3,7 +3,10 @@
  * on its own. It is always encrypted, because memory holds secrets that no disk does.
  *
  *   <prefix>/mem/<epoch>-<attempt>/<part>:   0 "berthmem"  8 u32 version  12 u32 part  16 key id  32 salt  64 zstd, sealed
+ *   <prefix>/mem/<epoch>-<attempt>/consumed: the name of the one start that may run a guest from it, or instead of it
  *
+ * Memory runs at most once, because a start writes `consumed`, which is create-only, before its guest runs. The database does not
+ * decide that: it may be set back to a time before the guest ran. So `consumed` is removed last. (In a listing it follows the parts.)
  * At most PARTS_AT_ONCE parts are in memory. The additional authenticated data of a part has disk, placement, generation,
  * part number and whether it is the last, so no part can be replaced, left out or cut off.
  */
@@ -14,6 +17,7 @@ import { assert } from '../lib/assert.ts';
 import { messageOf } from '../lib/errors.ts';
 import {
   ObjectExistsError,
+  ObjectForbiddenError,
   ObjectNotFoundError,
   ObjectRangeError,
   type ObjectStore,
@@ -44,6 +48,11 @@ const decompress = promisify(zstdDecompress);
 /** The memory image is incomplete, corrupt or another one: the VM cannot resume from it. */
 export class MemoryDamagedError extends Error {
   override name = 'MemoryDamagedError';
+}
+
+/** Another start has consumed the memory: its guest may have run, so the memory is stale. */
+export class MemoryConsumedError extends Error {
+  override name = 'MemoryConsumedError';
 }
 
 /** The disk and placement that a memory image belongs to. */
@@ -118,12 +127,16 @@ export async function storeMemory(
   }
 }
 
-/** Best effort; the sweep deletes the rest. */
+/** Best effort; the sweep deletes the rest. Ends at the first failure: somebody waits, and a store that is away would fail each part. */
 export async function discardMemory(
   store: ObjectStore,
   { key, parts }: { readonly key: string; readonly parts: number },
 ): Promise<void> {
-  for (let part = 0; part < parts; part++) await store.delete(partKey(key, part)).catch(() => undefined);
+  try {
+    for (let part = 0; part < parts; part++) await store.delete(partKey(key, part));
+  } catch {
+    // As above.
+  }
 }
 
 /**
@@ -156,6 +169,44 @@ export async function* readMemory(
     }
     yield await (ahead.shift() as Promise<Buffer>);
   }
+}
+
+/** The key of the object that says who consumed the memory `key`. */
+export function consumedKey(key: string): string {
+  return `${key}/consumed`;
+}
+
+/** The name of the start that consumed the memory; null: none did. @throws ObjectStoreUnavailableError, ObjectForbiddenError */
+export async function consumerOf(
+  store: Pick<ObjectStore, 'get'>,
+  key: string,
+  signal: AbortSignal,
+): Promise<string | null> {
+  try {
+    return (await store.get(consumedKey(key), undefined, signal)).toString('utf8');
+  } catch (error) {
+    // A request that is not permitted says nothing about the object.
+    if (!(error instanceof ObjectNotFoundError) || error instanceof ObjectForbiddenError) throw error;
+    return null;
+  }
+}
+
+/**
+ * Consumes the memory as `name`, durably. Idempotent for one name, because the answer to an earlier attempt may be lost. Reads the
+ * object back: a store may ignore that it is create-only.
+ * @throws MemoryConsumedError; ObjectStoreUnavailableError, after which it may be consumed
+ */
+export async function consumeMemory(
+  store: Pick<ObjectStore, 'put' | 'get'>,
+  key: string,
+  name: string,
+  signal: AbortSignal,
+): Promise<void> {
+  await store.put(consumedKey(key), [Buffer.from(name)], signal).catch((error: unknown) => {
+    if (!(error instanceof ObjectExistsError)) throw error;
+  });
+  if ((await consumerOf(store, key, signal)) !== name)
+    throw new MemoryConsumedError('another start has consumed the memory');
 }
 
 function partKey(key: string, part: number): string {
@@ -254,6 +305,7 @@ async function getWhole(store: ObjectStore, key: string, signal: AbortSignal): P
   try {
     return await store.get(key, undefined, signal);
   } catch (error) {
+    if (error instanceof ObjectForbiddenError) throw error;
     if (error instanceof ObjectNotFoundError || error instanceof ObjectRangeError)
       throw new MemoryDamagedError('a part of the memory is missing');
     throw error;

@@ -16,11 +16,11 @@ const TRIES = 32;
 const NO_SLOT =
   'Each host with room for it has run 65,535 instances that still exist, and can run no other one. Their operator can drain such a host and join it anew.';
 
-export interface Wanted extends Omit<Need, 'machine'> {
+export interface Wanted extends Omit<Need, 'machine' | 'resumes'> {
   readonly instance_id: InstanceId;
   readonly org_id: OrgId;
-  /** There is memory to resume, which the last host saved. */
-  readonly resumes: boolean;
+  /** The host that saved the memory to resume from; null: there is none. */
+  readonly memory_of: HostId | null;
 }
 
 /** Locks the host's use until the transaction's end, and keeps a slot there for the instance. @throws AppError UNAVAILABLE naming the missing resource */
@@ -69,8 +69,9 @@ export type Preview =
       readonly same_machine: boolean;
     };
 
-async function needOf(tx: Tx, { resumes, ...wanted }: Wanted): Promise<Need> {
-  return { ...wanted, machine: resumes && wanted.last !== null ? await machineOf(tx, wanted.last) : null };
+async function needOf(tx: Tx, { memory_of, ...wanted }: Wanted): Promise<Need> {
+  const machine = memory_of === null ? null : await machineOf(tx, memory_of);
+  return { ...wanted, machine, resumes: memory_of !== null };
 }
 
 function unavailable(message: string): AppError {

@@ -19,6 +19,7 @@ const host = fc.record({
   used_memory_mib: fc.integer({ min: 0, max: 8_192 }),
   has_image: fc.boolean(),
   enforces_egress: fc.boolean(),
+  store_problem: fc.option(fc.constant('it cannot be reached')),
   labels: fc.constantFrom<Record<string, string>>({}, ...ZONES.map((zone) => ({ zone }))),
   taints: fc.subarray(TAINTS),
   machine: fc.option(fc.constantFrom(...MACHINES)),
@@ -34,7 +35,9 @@ const need: fc.Arbitrary<Need> = fc.record({
   egress_mode: fc.constantFrom('open' as const, 'deny' as const),
   host_labels: fc.constantFrom<Record<string, string>>({}, { zone: 'a' }, { zone: 'b' }),
   tolerations: fc.subarray(TAINTS),
+  resumes: fc.boolean(),
   machine: fc.option(fc.constantFrom(...MACHINES)),
+  avoided: fc.option(fc.integer({ min: 0, max: 7 }).map((at) => `host_${at}` as HostId)),
   last: fc.option(fc.integer({ min: 0, max: 7 }).map((at) => `host_${at}` as HostId)),
   unsaved: fc.boolean(),
   may_stay: fc.boolean(),
@@ -81,6 +84,7 @@ test('the order of the hosts matters only between equal ones, of which the first
     const merits = (each: Candidate) => [
       each.cordoned,
       canResume(each, wanted),
+      each.id === wanted.avoided,
       each.id === wanted.last,
       each.org_vms,
       freeMib(each),
@@ -89,7 +93,18 @@ test('the order of the hosts matters only between equal ones, of which the first
     assert.deepEqual(other && merits(other), merits(found));
     const twin = { ...found, id: 'host_twin' as HostId };
     if (found.id !== wanted.last) assert.equal(chosen([twin, ...all], wanted), twin);
-    assert.equal(chosen([...all, twin], wanted), found);
+    if (found.id !== wanted.avoided) assert.equal(chosen([...all, twin], wanted), found);
+  });
+});
+
+test('saved memory is resumed only where the object store answers, and rather not where that has just failed', () => {
+  holds((all, wanted) => {
+    const found = chosen(all, wanted);
+    if (!found || !wanted.resumes) return;
+    assert.equal(found.store_problem, null);
+    const twin = { ...found, id: 'host_twin' as HostId };
+    if (!wanted.unsaved || found.id !== wanted.last)
+      assert.equal(chosen([found, twin], { ...wanted, avoided: found.id }), twin);
   });
 });
 

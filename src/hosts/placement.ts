@@ -2,8 +2,8 @@
  * Chooses the host of a new boot. Pure: facts and need go in, a host or the reason why there is none comes out.
  *
  * A host qualifies if it passes every rule of {@link RULES}. Of those, the first is chosen in this order: the one with the only
- * copy of some writes; one that is not cordoned; one that can resume the VM's saved memory; the one that ran the instance last,
- * whose overlay may be warm; the one with the fewest VMs of the organisation; the one with most free memory; the first of the list.
+ * copy of some writes; one that is not cordoned; one that can resume the VM's saved memory; one that has not just failed to; the one
+ * that ran the instance last, whose overlay may be warm; the one with the fewest VMs of the organisation; the one with most free memory; the first of the list.
  */
 import type { EgressMode } from '../lib/egress-policy.ts';
 import type { HostId } from '../lib/ids.ts';
@@ -25,6 +25,8 @@ export interface Candidate {
   /** It has the image that is needed, or none is. */
   readonly has_image: boolean;
   readonly enforces_egress: boolean;
+  /** Why it cannot use the object store; null: it can. */
+  readonly store_problem: string | null;
   readonly labels: Readonly<Record<string, string>>;
   readonly taints: readonly string[];
   /** What two hosts share if one can resume memory of the other; null: it does not say. */
@@ -43,10 +45,14 @@ export interface Need {
   readonly host_labels: Readonly<Record<string, string>>;
   /** Taints that the host may have. */
   readonly tolerations: readonly string[];
+  /** There is saved memory to resume. */
+  readonly resumes: boolean;
   /** Of the host that saved the VM's memory; null: there is none to resume. */
   readonly machine: string | null;
   /** Ran the instance last; null: none did. */
   readonly last: HostId | null;
+  /** Could not resume the memory; null: none has tried. */
+  readonly avoided: HostId | null;
   /** The last host may have the only copy of some writes. */
   readonly unsaved: boolean;
   /** Where no other host qualifies, the last one does although it is cordoned. */
@@ -76,6 +82,11 @@ const RULES: readonly Rule[] = [
     admits: ({ enforces_egress }, { egress_mode }) => egress_mode === 'open' || enforces_egress,
     reason: ({ egress_mode }) =>
       `No connected host can enforce the egress mode "${egress_mode}". It takes a host where Berth runs as root with /dev/net/tun. Otherwise set the mode to open.`,
+  },
+  {
+    admits: ({ store_problem }, { resumes }) => !resumes || store_problem === null,
+    reason: () =>
+      'No connected host can read the saved memory: their object store cannot be used now. The memory is kept; try again.',
   },
   {
     admits: ({ labels }, { host_labels }) =>
@@ -125,6 +136,7 @@ function compare(a: Candidate, b: Candidate, need: Need): number {
     Number(need.unsaved && b.id === need.last) - Number(need.unsaved && a.id === need.last) ||
     Number(a.cordoned) - Number(b.cordoned) ||
     Number(canResume(b, need)) - Number(canResume(a, need)) ||
+    Number(a.id === need.avoided) - Number(b.id === need.avoided) ||
     Number(b.id === need.last) - Number(a.id === need.last) ||
     a.org_vms - b.org_vms ||
     freeMib(b) - freeMib(a)

@@ -36,7 +36,8 @@ export async function listCandidates(
       (h.facts->>'cpus')::float8 as has_cpus, (h.facts->>'memory_mib')::float8 as has_memory_mib,
       h.facts->>'machine' as machine, ${image}::jsonb is null or h.facts->'images' @> ${image}::jsonb as has_image,
       -- An agent that knows no policies does not say that it enforces them.
-      coalesce(h.facts->'enforces_egress' = 'true', false) as enforces_egress
+      coalesce(h.facts->'enforces_egress' = 'true', false) as enforces_egress,
+      h.facts->>'object_store_problem' as store_problem
     from hosts h
     left join host_use u on u.host_id = h.id
     left join host_org_use o on o.host_id = h.id and o.org_id = ${sought.org_id}

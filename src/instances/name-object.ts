@@ -17,6 +17,8 @@ export type NamedObject =
       readonly instance_id: InstanceId;
       readonly epoch: number;
     }
+  /** Who consumed the memory: see disk-format/memory-format.ts. */
+  | { readonly kind: 'consumed'; readonly memory: string; readonly instance_id: InstanceId }
   | { readonly kind: 'image'; readonly image: string; readonly id: string; readonly version: string }
   | { readonly kind: 'mark' };
 
@@ -26,6 +28,7 @@ const ATTEMPT = '[0-9a-f]{8}';
 const SEGMENT = new RegExp(`^${DISK}/seg/${NUMBER}/${NUMBER}-${ATTEMPT}-${NUMBER}$`);
 const MAP = new RegExp(`^${DISK}/map/${NUMBER}-${ATTEMPT}$`);
 const MEMORY = new RegExp(`^(${DISK}/mem/${NUMBER}-${ATTEMPT})/${NUMBER}$`);
+const CONSUMED = new RegExp(`^(${DISK}/mem/${NUMBER}-${ATTEMPT})/consumed$`);
 const IMAGE =
   /^images\/(([a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?)\/([0-9a-f]{64}))\/(?:[0-9a-f]{64}|index\.json)$/;
 /** See object-store/store-mark.ts. */
@@ -45,6 +48,9 @@ export function objectNamed(key: string): NamedObject | null {
   const [, memory, instance_id, epoch] = MEMORY.exec(key) ?? [];
   if (memory !== undefined)
     return { kind: 'memory', memory, instance_id: instance_id as InstanceId, epoch: Number(epoch) };
+  const [, consumed, consumed_of] = CONSUMED.exec(key) ?? [];
+  if (consumed !== undefined)
+    return { kind: 'consumed', memory: consumed, instance_id: consumed_of as InstanceId };
   const [, image, id, version] = IMAGE.exec(key) ?? [];
   if (image === undefined || id === undefined || version === undefined) return null;
   return { kind: 'image', image, id, version };

@@ -1,8 +1,9 @@
 /**
  * Which objects a host may write and read now. Decided from the key and the database alone: the host claims nothing.
  *
- * - Write: segments of the generation that the newest VM of an instance there would commit next, parts of that VM's memory, and
- *   pieces of images that the host's disks need: another host may be storing the same. Only where nothing is, and only in sizes that Berth writes.
+ * - Write: segments of the generation that the newest VM of an instance there would commit next, parts of that VM's memory, who
+ *   consumed the memory that it resumes from, and pieces of images that the host's disks need: another host may be storing the same.
+ *   Only where nothing is, and only in sizes that Berth writes.
  * - Read: the objects that an instance with its newest VM there holds, while that VM may write; what it may write; the memory that
  *   the VM resumes from; images of the host's disks; the store's mark.
  */
@@ -17,7 +18,14 @@ import { type NamedObject, objectNamed } from './name-object.ts';
 const MIB = 2 ** 20;
 const OF_NOTHING = createHash('sha256').digest('hex');
 /** A segment has 16 MiB of frames and a tail, a part of memory 8 MiB and a header; the index of an image of 1 TiB 24 MiB. */
-const WRITTEN_MAX_BYTES = { segment: 18 * MIB, memory: 9 * MIB, image: 24 * MIB, map: 0, mark: 0 } as const;
+const WRITTEN_MAX_BYTES = {
+  segment: 18 * MIB,
+  memory: 9 * MIB,
+  consumed: 256,
+  image: 24 * MIB,
+  map: 0,
+  mark: 0,
+} as const;
 
 type Placements = ReadonlyMap<InstanceId, WritablePlacement>;
 
@@ -41,7 +49,7 @@ export async function permitObjects(
   const known = {
     placements,
     held: await heldHere(tx, host_id, heldKeys(reads, placements)),
-    memory: await memoryOf(tx, resumed(reads, placements)),
+    memory: await memoryOf(tx, resumed(named, placements)),
     images: await imagesNeeded(tx, host_id, named),
   };
   return requests.map((request, i) => {
@@ -53,11 +61,13 @@ export async function permitObjects(
   });
 }
 
-function mayWrite(object: NamedObject, { placements, images }: Known): boolean {
+function mayWrite(object: NamedObject, { placements, memory, images }: Known): boolean {
   switch (object.kind) {
     case 'segment':
     case 'memory':
       return isNext(object, placements);
+    case 'consumed':
+      return memory.has(object.memory);
     case 'image':
       return images.has(object.image);
     case 'map':
@@ -74,6 +84,8 @@ function mayRead(object: NamedObject, known: Known): boolean {
       return known.held.has(object.key);
     case 'memory':
       return known.memory.has(object.memory) || isNext(object, known.placements);
+    case 'consumed':
+      return known.memory.has(object.memory);
     case 'image':
       return known.images.has(object.image);
     case 'mark':
@@ -102,10 +114,11 @@ function heldKeys(reads: readonly NamedObject[], placements: Placements): string
   });
 }
 
-function resumed(reads: readonly NamedObject[], placements: Placements) {
-  return reads.flatMap((object) => {
-    const placement = object.kind === 'memory' ? placements.get(object.instance_id) : undefined;
-    return object.kind === 'memory' && placement ? { key: object.memory, vm_id: placement.vm_id } : [];
+function resumed(named: readonly (NamedObject | null)[], placements: Placements) {
+  return named.flatMap((object) => {
+    if (object?.kind !== 'memory' && object?.kind !== 'consumed') return [];
+    const placement = placements.get(object.instance_id);
+    return placement ? { key: object.memory, vm_id: placement.vm_id } : [];
   });
 }
 

@@ -66,6 +66,15 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
       `${reason.message} The next start continues with what it had written.`,
       { reason },
     ]),
+  'vm.suspended': (event, data) => {
+    const { reason } = objectOf(objectOf(data['instance'])['vm']);
+    if (objectOf(reason)['code'] !== 'resume_failed') return null;
+    return ofInstance(event, data, 'vm.failed', (name, why) => [
+      `The VM of ${name} could not be resumed`,
+      why.message,
+      { reason: why },
+    ]);
+  },
   'vm.recovered': (event, data) =>
     ofInstance(event, data, 'vm.recovered', (name, reason) => [
       `The VM of ${name} was recovered`,

@@ -22,7 +22,7 @@ export const KINDS = {
   'vm.failed': {
     severity: 'critical',
     mail: 'on',
-    when: 'A VM has failed: it died, panicked, or did not come up.',
+    when: 'A VM has failed: it died, panicked, or did not come up. Or a suspended one could not be resumed; its memory is kept.',
     recipients: RESOURCE,
   },
   'vm.recovered': {

@@ -47,6 +47,10 @@ export class ObjectExistsError extends Error {
 export class ObjectNotFoundError extends Error {
   override name = 'ObjectNotFoundError';
 }
+/** This process may not read the object, so it does not learn whether there is one. */
+export class ObjectForbiddenError extends ObjectNotFoundError {
+  override name = 'ObjectForbiddenError';
+}
 /** The object is shorter than the requested range. */
 export class ObjectRangeError extends Error {
   override name = 'ObjectRangeError';

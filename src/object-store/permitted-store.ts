@@ -5,7 +5,7 @@
 import {
   type ByteRange,
   type ObjectEntry,
-  ObjectNotFoundError,
+  ObjectForbiddenError,
   type ObjectStore,
   type ObjectStoreUnavailableError,
 } from './object-store.ts';
@@ -76,7 +76,7 @@ export class PermittedStore implements ObjectStore {
     const signed = await this.#permissions.for(request, signal);
     if (signed) return signed;
     // Compaction may have replaced the object: then the disk's head names others.
-    if (request.method !== 'PUT') throw new ObjectNotFoundError(`${request.key} may not be read`);
+    if (request.method !== 'PUT') throw new ObjectForbiddenError(`${request.key} may not be read`);
     throw this.#requests.unavailable('the control plane does not permit this write');
   }
 

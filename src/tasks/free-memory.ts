@@ -1,4 +1,5 @@
 import type { Db } from '../db/pool.ts';
+import { consumedKey } from '../disk-format/memory-format.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { deleteMemory, listOrphanedMemory } from '../vms/memory-store.ts';
@@ -8,13 +9,16 @@ const BATCH = 100;
 
 /**
  * Removes the memory of VMs that have gone on, or never will. Objects first: killed anywhere, the row is there for the next
- * time. What a suspend has left that came to nothing has no row; the sweep finds it.
+ * time. Of the objects the parts first, and then what says who consumed the memory: a database that was set back cannot run memory
+ * that is incomplete. What a suspend has left that came to nothing has no row; the sweep finds it.
  */
 export async function freeMemory(db: Db, store: ObjectStore, log: Log): Promise<void> {
   for (;;) {
     const keys = await listOrphanedMemory(db, BATCH);
     await eachInTurn(keys, async (key) => {
-      for await (const entry of store.list(`${key}/`)) await store.delete(entry.key);
+      for await (const entry of store.list(`${key}/`))
+        if (entry.key !== consumedKey(key)) await store.delete(entry.key);
+      await store.delete(consumedKey(key));
       await deleteMemory(db, key);
     });
     if (keys.length > 0) log.info({ memories: keys.length }, 'unused memory of suspended VMs removed');

@@ -35,7 +35,8 @@ export async function announce(
   // The deletion has its own event, and it ends the VM: that is not a failure.
   if (row.deleting) return;
   for (const type of types) {
-    const cause = COMPLETIONS.includes(type) ? causeOf(vm) : null;
+    const completes = COMPLETIONS.includes(type) && seen.kind !== 'resume_failed';
+    const cause = completes ? causeOf(vm) : null;
     await append(tx, {
       org_id: row.org_id,
       instance_id: row.id,

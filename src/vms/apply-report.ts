@@ -10,8 +10,9 @@ import { announce } from './announce.ts';
 import { changeFor } from './change-for.ts';
 import { announceFlushFailure, answerFlushes, failFlushes } from './flushes.ts';
 import { loseExecs } from './lose-execs-store.ts';
-import { isMemoryKey, orphanMemory, recordMemory } from './memory-store.ts';
+import { hasMemory, isMemoryKey, orphanMemory, recordMemory } from './memory-store.ts';
 import { observe, type StateObservation, TROUBLE_CODES, type VmState } from './model.ts';
+import { noteProblem } from './move-store.ts';
 import {
   clearDirtyBytes,
   findVm,
@@ -21,6 +22,9 @@ import {
   updateVm,
   type VmRow,
 } from './store.ts';
+
+/** How long after a failed resume a VM of a drained host is started again. */
+const AGAIN_S = 60;
 
 /** Applies a host's observation of a VM; `fenced` when the VM is not, or no longer, that host's. */
 export async function applyReport(
@@ -48,7 +52,7 @@ export async function applyReport(
       if (WANTED_RUNNING.includes(vm.state) || memory.generation !== instance.generation) return 'unwanted';
       await recordMemory(tx, vm, memory, vm.state === 'suspending');
     }
-    await transition(tx, vm, instance, withRestart(vm, observed), host_id);
+    await transition(tx, vm, instance, await judged(tx, vm, observed), host_id);
     return 'accepted';
   });
 }
@@ -86,10 +90,17 @@ async function release(tx: Tx, vm: VmRow, host_id: HostId): Promise<'accepted'> 
 const RESTARTED =
   'The VM had failed and was started again. Its disk has everything that the guest wrote to it; what the guest held in memory is lost.';
 
+async function judged(tx: Tx, vm: VmRow, seen: StateObservation): Promise<StateObservation> {
+  // Only a boot that resumes can go back to its memory.
+  if (seen.kind === 'resume_failed' && !(await hasMemory(tx, vm.id)))
+    return { kind: 'failed', reason: { ...seen.reason, code: 'start_failed' } };
+  return withRestart(vm, seen);
+}
+
 /** The first report of a boot that was started by itself says what was lost, unless its host knows of more. */
 function withRestart(vm: VmRow, seen: StateObservation): StateObservation {
   const first = seen.kind === 'running' && vm.state === 'starting' && vm.restarted_at !== null;
-  if (!first || seen.recovered) return seen;
+  if (!first || seen.recovered || seen.resumed) return seen;
   return { ...seen, recovered: { code: 'recovered', message: RESTARTED } };
 }
 
@@ -113,7 +124,7 @@ async function transition(
   // A trouble reason is dropped: the agent reports it again if it persists.
   if (adopted && !TROUBLE_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
-  if (seen.kind === 'running') await orphanMemory(tx, vm.id);
+  if (seen.kind === 'running' || next === 'stopping') await orphanMemory(tx, vm.id);
   // A guest without a host key has none to show.
   const shows_keys = seen.kind === 'running' && seen.host_keys.length > 0;
   if (shows_keys && (instance.host_keys === null || host_key_changed))
@@ -135,6 +146,8 @@ async function transition(
   }
   await notify(tx, 'instance', instance.id);
   await notify(tx, 'routes', instance.id);
+  if (seen.kind === 'resume_failed' && change.move)
+    await noteProblem(tx, vm.id, seen.reason.message, AGAIN_S);
   if (vm.move !== null && (next === 'suspended' || next === 'stopped')) await notify(tx, 'moving');
   if (change.desired !== undefined) await notify(tx, 'host', host_id);
 }

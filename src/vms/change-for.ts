@@ -77,6 +77,17 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         stopped_at: 'now',
         suspended_at: 'now',
       };
+    case 'resume_failed':
+      return {
+        state: next,
+        reason: say('resume_failed', seen.reason.message),
+        desired: 'suspended',
+        ssh_address: null,
+        stopped_at: 'now',
+        suspended_at: 'now',
+        // Nobody asked for its suspend: the task `move-vms` starts it again.
+        move: vm.reason_code === 'host_drain' ? 'suspend' : null,
+      };
     case 'suspend_failed':
       return {
         state: next,

@@ -1,8 +1,12 @@
-/** Saved memory of suspended VMs. An image without a VM is orphaned: the task `free-memory` removes its objects. */
+/**
+ * Saved memory of suspended VMs. An image without a VM is orphaned: the task `free-memory` removes its objects. A start takes it
+ * over, and it stays until a guest is reported as running, or a stop: a start that failed may not have used it. Whether it did is
+ * not known here, but in the object store (`disk-format/memory-format.ts`).
+ */
 import { sql } from 'kysely';
 import type { MemoryRef } from '../agent-api/types.ts';
 import type { Db, Tx } from '../db/pool.ts';
-import type { InstanceId, VmId } from '../lib/ids.ts';
+import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
 
 /** Records the VM's one memory image, or an orphan when it is not `wanted`. Idempotent. */
 export async function recordMemory(
@@ -35,7 +39,7 @@ export async function isMemoryKey(tx: Tx, instance_id: InstanceId, key_id: strin
   return row?.use === 'memory';
 }
 
-/** Orphans the VM's memory, except `except`: the guest has resumed from it, or was saved again. */
+/** Orphans the VM's memory, except `except`: its guest runs, it is to stop, or it was saved again. */
 export async function orphanMemory(tx: Tx, vm_id: VmId, except = ''): Promise<void> {
   await tx
     .updateTable('memory_images')
@@ -45,7 +49,26 @@ export async function orphanMemory(tx: Tx, vm_id: VmId, except = ''): Promise<vo
     .execute();
 }
 
-/** From now on only `to` may resume from it. */
+/** Whether a start of the VM resumes from memory. */
+export async function hasMemory(tx: Tx, vm_id: VmId): Promise<boolean> {
+  const row = await tx
+    .selectFrom('memory_images')
+    .select('key')
+    .where('vm_id', '=', vm_id)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** The host that saved the VM's memory; undefined: it has none. */
+export async function memorySavedOn(tx: Tx, vm_id: VmId): Promise<HostId | undefined> {
+  const { rows } = await sql<{ host_id: HostId }>`
+    select v.host_id from memory_images m
+    join vms v on v.instance_id = m.instance_id and v.epoch = (m.ref->>'epoch')::int
+    where m.vm_id = ${vm_id} limit 1`.execute(tx);
+  return rows[0]?.host_id;
+}
+
+/** In the transaction that inserts `to`, so that from then on only `to` is offered it. */
 export async function reassignMemory(tx: Tx, from: VmId, to: VmId): Promise<void> {
   await tx.updateTable('memory_images').set({ vm_id: to }).where('vm_id', '=', from).execute();
 }
@@ -54,7 +77,7 @@ export async function reassignMemory(tx: Tx, from: VmId, to: VmId): Promise<void
 export async function listOrphanedMemory(db: Db, limit: number): Promise<string[]> {
   const { rows } = await sql<{ key: string }>`
     select m.key from memory_images m
-    where not exists (select from vms v where v.id = m.vm_id and v.state in ('suspended', 'starting')
+    where not exists (select from vms v where v.id = m.vm_id and v.state in ('suspended', 'starting', 'failed')
       and not exists (select from vms newer where newer.instance_id = v.instance_id and newer.boot > v.boot))
     order by m.key limit ${limit}`.execute(db);
   return rows.map(({ key }) => key);

@@ -2,6 +2,7 @@
  * The states of a VM and their transitions, as one pure table. Calls are in capitals, reports of the host in lower case.
  *
  *   stopped, suspended, failed          ── START ──▶ starting ── running ──▶ running
+ *   starting, from saved memory         ── resume_failed ──▶ suspended
  *   running                             ── RESTART, rebooting ──▶ restarting ── running ──▶ running
  *   running                             ── SUSPEND ──▶ suspending ── suspended ──▶ suspended, ── suspend_failed ──▶ running
  *   any but stopped                     ── STOP ──▶ stopping ── stopped ──▶ stopped
@@ -84,6 +85,8 @@ export function observe(state: VmState, input: VmInput): VmState | null {
       return state === 'stopping' ? 'stopping' : null;
     case 'suspended':
       return state === 'suspending' ? 'suspended' : null;
+    case 'resume_failed':
+      return state === 'starting' ? 'suspended' : null;
     case 'suspend_failed':
       return state === 'suspending' ? 'running' : null;
     case 'stopped':
@@ -121,6 +124,14 @@ export const TROUBLE_CODES: readonly string[] = [
   ...['disk_full', 'disk_error', 'guest_agent_silent'],
   ...ACCESS_PROBLEMS,
 ];
+
+/** Whether it is suspended because it could not be resumed: its last start ran no guest. */
+export function resumeFailed(vm: {
+  readonly state: VmState | null;
+  readonly started_at: Date | null;
+}): boolean {
+  return vm.state === 'suspended' && vm.started_at === null;
+}
 
 /** Whether its host is being drained, and it continues on another by itself: connections wait for it. */
 export function isMoving(vm: {

@@ -5,6 +5,8 @@
  *      ▲          └───▶ stopping ──▶ stopped ───┴─ finish ─▶ a new boot, which resumes or boots
  *      └── the memory could not be saved: the next try stops it
  *
+ * A resume that fails returns the VM to `suspended` with its wish, so that it is started again.
+ *
  * The wish is in the VM's row (`move`). Any other change of the VM, such as a user's stop, ends it (`updateVm`). Both steps look
  * again under the instance's lock, so that any number of control planes may take them, and any of them may die in between.
  */
@@ -68,7 +70,8 @@ function failedToSuspend({ reason_code, move_problem }: VmRow): boolean {
 
 async function destinationOf(tx: Tx, row: InstanceRow) {
   const image = (await currentImage(tx, row.image)) ? null : row.image;
-  return previewPlacement(tx, { ...wantedBy(row), image, resumes: true, may_stay: false });
+  const wanted = await wantedBy(tx, row);
+  return previewPlacement(tx, { ...wanted, image, memory_of: row.host_id, may_stay: false });
 }
 
 /**

@@ -8,7 +8,8 @@ import { type HostId, type InstanceId, newId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { failFlushes } from './flushes.ts';
-import { reassignMemory } from './memory-store.ts';
+import { memorySavedOn, reassignMemory } from './memory-store.ts';
+import { resumeFailed } from './model.ts';
 import { endMove } from './move-store.ts';
 import { type CallCheck, type CallResult, newestVmOf, requestChange } from './request-change.ts';
 import { beginEpoch, insertVm, type VmReason } from './store.ts';
@@ -27,10 +28,12 @@ export function startVm(
 }
 
 /** What the instance's next boot needs of a host, its image aside. */
-export function wantedBy(row: InstanceRow): Omit<Wanted, 'image' | 'may_stay'> {
+export async function wantedBy(tx: Tx, row: InstanceRow): Promise<Omit<Wanted, 'image' | 'may_stay'>> {
   const { id, org_id, cpus, memory_mib, egress_mode, host_labels, tolerations, host_id: last, state } = row;
   const needs = { instance_id: id, org_id, cpus, memory_mib, egress_mode, host_labels, tolerations };
-  return { ...needs, last, unsaved: state === 'failed', resumes: state === 'suspended' };
+  const saved_on = row.state === null ? undefined : await memorySavedOn(tx, newestVmOf(row).id);
+  const avoided = resumeFailed(row) ? last : null;
+  return { ...needs, last, unsaved: state === 'failed', memory_of: saved_on ?? null, avoided };
 }
 
 /**
@@ -47,7 +50,11 @@ export async function insertBoot(
 ): Promise<HostId> {
   if (quotas) await checkQuota(tx, quotas, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
   const image = await currentImage(tx, row.image);
-  const host_id = await placeVm(tx, { ...wantedBy(row), image: image ? null : row.image, may_stay });
+  const host_id = await placeVm(tx, {
+    ...(await wantedBy(tx, row)),
+    image: image ? null : row.image,
+    may_stay,
+  });
   const epoch = row.disk_epoch + 1;
   // The first boot fixes the image version that the disk is a delta of.
   const first = row.boot === null && row.disk_image_version === null;
@@ -70,8 +77,7 @@ export async function insertBoot(
   if (row.state === null) return host_id;
   const previous = newestVmOf(row);
   if (row.move !== null) await endMove(tx, previous.id);
-  // In this transaction, so that no other boot can ever resume from it.
-  if (previous.state === 'suspended') await reassignMemory(tx, previous.id, id);
+  await reassignMemory(tx, previous.id, id);
   // The host of a failed VM no longer gets its flushes, and new callers must not join them.
   await failFlushes(tx, previous.id, 'The VM was started again.');
   return host_id;

@@ -4,6 +4,7 @@ import { getInstance, lockInstance } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { listIdle } from './activity-store.ts';
+import { orphanMemory } from './memory-store.ts';
 import {
   type CallCheck,
   type CallResult,
@@ -13,7 +14,7 @@ import {
 } from './request-change.ts';
 import { reasonOf, updateVm } from './store.ts';
 
-/** Requests guest shutdown (not with `force`), final flush and the VM's end; 200 if it is stopped already. */
+/** Requests guest shutdown (not with `force`), final flush and the VM's end, and drops saved memory; 200 if it is stopped already. */
 export function stopVm(
   tx: Tx,
   principal: Principal,
@@ -26,7 +27,9 @@ export function stopVm(
       'stop_requested',
       force ? 'A stop without the guest was requested.' : 'A stop was requested.',
     );
-    await updateVm(tx, newestVmOf(row), {
+    const vm = newestVmOf(row);
+    await orphanMemory(tx, vm.id);
+    await updateVm(tx, vm, {
       state: 'stopping',
       desired: 'stopped',
       ...(force ? { force: true } : {}),

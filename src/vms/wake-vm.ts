@@ -1,11 +1,16 @@
 import type { WakeResponse } from '../agent-api/ingress-types.ts';
 import { notify } from '../db/notify.ts';
-import type { Tx } from '../db/pool.ts';
-import { getInstance, lockInstance } from '../instances/store.ts';
+import { databaseTime, type Tx } from '../db/pool.ts';
+import { getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
-import { isMoving, ruleFor } from './model.ts';
+import { isMoving, resumeFailed, ruleFor } from './model.ts';
 import { insertBoot } from './start-vm.ts';
+
+/** After a failed resume, connections start the VM no more often than that. */
+const RESUME_PAUSE_MS = 30_000;
+
+const stoppedMs = ({ stopped_at }: InstanceRow) => stopped_at?.getTime() ?? 0;
 
 /**
  * Starts the VM because a connection waits at its port: under the same rules as a requested start, as `system`.
@@ -21,6 +26,8 @@ export async function wakeVm(tx: Tx, quotas: QuotaLimits, id: InstanceId): Promi
   const state = row.state ?? 'stopped';
   if (state === 'failed') return { outcome: 'refused', why: 'the VM has failed' };
   if (ruleFor(state, 'start') !== 'accepted') return { outcome: 'coming' };
+  if (resumeFailed(row) && (await databaseTime(tx)).getTime() - stoppedMs(row) < RESUME_PAUSE_MS)
+    return { outcome: 'refused', why: `it could not be resumed a moment ago: ${row.reason_message}` };
   const message = 'A connection came to its SSH port.';
   const host_id = await insertBoot(tx, quotas, row, { code: 'woken', message, actor: 'system' });
   await notify(tx, 'host', host_id);

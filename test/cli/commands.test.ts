@@ -10,6 +10,7 @@ import { freeDeleted } from '../../src/tasks/free-deleted.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey, makeSudo, type Person } from '../support/people.ts';
+import { instanceIn } from '../support/states.ts';
 import { totpCode } from '../support/totp-code.ts';
 import { until } from '../support/waiting.ts';
 
@@ -209,6 +210,18 @@ describe('VMs', () => {
     );
     await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 3 * 2 ** 20 }]);
     assert.match(await cli.done('show', name), /^saved +at most 3 MiB unsaved$/m);
+  });
+
+  test('a suspended VM that cannot be resumed is told with its reason, at once', async () => {
+    const { cli, who } = await somebody();
+    const { name, id } = await instanceIn(api, who, 'suspended');
+    const starting = cli.start(['start', name]);
+    await api.agent.assigned(id, 'it is to resume', ({ resume }) => resume !== null);
+    const reason = { code: 'resume_failed', message: 'Its memory is kept.' } as const;
+    await api.agent.observe(id, { kind: 'resume_failed', reason });
+    const { code, err } = await starting.ended;
+    assert.equal(code, 1);
+    assert.match(err, /^berth: the VM is suspended again: Its memory is kept\. \(resume_failed\)\n/);
   });
 
   test('a start that somebody undoes ends the waiting', async () => {

@@ -13,10 +13,17 @@ function event(type: EventType, data: Record<string, unknown> = {}, actor = 'usr
 }
 
 test('an event says who did what, and the generation', () => {
+  const reason = { code: 'resume_failed', message: 'The disk is full.' };
+  const not_resumed = { ...instance, vm: { reason } };
   const flush = (trigger: string) => ({ flush: { generation: 6, trigger } });
   const cases: readonly (readonly [Event, string])[] = [
     [event('vm.started', { cause: 'start_requested' }), 'ada@example.org started web'],
     [event('vm.started', { cause: 'woken' }, 'system'), 'A connection started web'],
+    [event('vm.suspended', { cause: 'suspend_requested' }), 'ada@example.org suspended web (generation 6)'],
+    [
+      event('vm.suspended', { instance: not_resumed }, 'host_1'),
+      'web could not be resumed: The disk is full.',
+    ],
     [event('vm.stopped', { cause: 'stop_requested' }), 'ada@example.org stopped web (generation 6)'],
     [event('vm.stopped', { cause: 'idle' }, 'system'), 'Berth stopped web, which was idle (generation 6)'],
     [

@@ -103,4 +103,21 @@ describe('a database that was set back', { skip: CANNOT_BOOT_GUESTS, timeout: 59
     assert.equal(aside().length, 1);
     assert.match(berth.output, /it is set aside/);
   });
+
+  test('does not run memory a second time, in a reused epoch, and says so', async () => {
+    await guest.shAgain('echo ran > /run/memory');
+    const { boot } = await guest.suspend();
+    assert.equal((await guest.start()).reason?.code, 'resumed');
+    await guest.shAgain('echo later > /srv/later; sync');
+    const before = aside().length;
+    const of_boot = 'select id from vms where instance_id = $1 and boot = $2';
+    await berth.sql(`update memory_images set vm_id = (${of_boot}) where instance_id = $1`, [guest.id, boot]);
+    await berth.sql('update disks set epoch = epoch - 1 where instance_id = $1', [guest.id]);
+    await berth.sql('delete from vms where instance_id = $1 and boot > $2', [guest.id, boot]);
+    const vm = await guest.start();
+    assert.deepEqual([vm.boot, vm.reason?.code], [boot + 1, 'cold_boot']);
+    assert.match(vm.reason?.message ?? '', /Another start has consumed the memory/);
+    assert.equal(await guest.shAgain('cat /run/memory 2> /dev/null || echo gone'), 'gone');
+    assert.equal(aside().length, before + 1, 'what the other start wrote is kept');
+  });
 });

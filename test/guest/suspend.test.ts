@@ -3,7 +3,7 @@
  * keys. One story: each test continues where the previous one ended.
  */
 import assert from 'node:assert/strict';
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { vmFolder } from '../../src/host/machine/record.ts';
@@ -96,6 +96,32 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     await counts();
     await guest.moveThroughStore();
     assert.equal(await guest.shAgain('sha256sum --quiet -c /srv/sum; cat /srv/kept'), 'more\nagain');
+  });
+
+  test('a start that runs no guest leaves it suspended and says why, and the next one resumes it', async () => {
+    await guest.sh('echo kept > /run/kept');
+    const { boot } = await guest.suspend();
+    const { record } = vmFolder(berth.paths.vms, guest.id as InstanceId);
+    // In the way of the record, which is written before the guest runs.
+    mkdirSync(`${record}.tmp`);
+    await berth.client.expect(202, 'POST', `${guest.path}/vm`);
+    const again = await guest.becomes('suspended again', (vm) => vm.boot > boot && vm.state !== 'starting');
+    assert.deepEqual([again.state, again.reason?.code], ['suspended', 'resume_failed']);
+    assert.match(again.reason?.message ?? '', /memory and disk are as they were.*EISDIR/);
+    rmdirSync(`${record}.tmp`);
+    assert.equal((await guest.start()).reason?.code, 'resumed');
+    assert.equal(await guest.shAgain('cat /run/kept'), 'kept');
+  });
+
+  test('is not resumed from memory that another start has consumed, and says so', async () => {
+    await guest.sh('echo twice > /run/kept');
+    await guest.suspend();
+    const [newest] = readdirSync(memoryFolder()).sort().slice(-1);
+    writeFileSync(join(memoryFolder(), newest ?? '', 'consumed'), 'another start');
+    const vm = await guest.start();
+    assert.equal(vm.reason?.code, 'cold_boot');
+    assert.match(vm.reason?.message ?? '', /Another start has consumed the memory/);
+    assert.equal(await guest.shAgain('cat /run/kept 2> /dev/null || echo gone'), 'gone');
   });
 
   test('boots cold from the same disk when its memory is damaged, and says why', async () => {

@@ -71,7 +71,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
         disk: new DiskState(context, instance_id),
         assignment: assignment as unknown as Assignment,
       },
-      ...{ ran: false, changed: () => undefined, signal: new AbortController().signal },
+      ...{ ran: false, consumer: 'it', changed: () => undefined, signal: new AbortController().signal },
     };
     return launchMachine(launch, { run: false });
   };

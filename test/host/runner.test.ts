@@ -229,11 +229,12 @@ test('a VM whose guest agent answers nonsense is reported as such, is flushed on
   assert.equal(said.length, 1);
 });
 
-test('a launch that ended with its agent is repeated, does not count as a failed boot, and keeps its reason for a cold boot', async (t) => {
+test('a launch that ended with its agent is repeated, does not count as a failed boot, and keeps its reason for a cold boot and the name of its consumption', async (t) => {
   const cold = { code: 'cold_boot', message: 'its memory is of another machine' } as const;
   const cases = [
     { change: { released: false, resuming: true }, launched: false, kept: null },
     { change: { template: { key: 'k', awake: false } }, launched: false, kept: null },
+    { change: { released: false, resuming: true, consumer: 'it' }, launched: false, kept: undefined },
     { change: { released: false, cold }, launched: false, kept: cold },
     { change: { resuming: true }, launched: true, kept: undefined },
   ];

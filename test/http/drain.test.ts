@@ -123,6 +123,35 @@ describe('a VM of a draining host', () => {
     await remove(instance);
   });
 
+  test('is resumed again by itself if no guest of it could run there, and its connections wait', async () => {
+    const instance = await runningOn('one');
+    const { id } = instance;
+    const { key } = await (await hostOf(id)).agent.memory(id);
+    await drainHost(far.server, 'one');
+    await step();
+    await suspended(instance);
+    await step();
+    const { agent } = await hostOf(id);
+    await agent.assigned(id);
+    const reason = { code: 'resume_failed', message: 'The disk of the host is full.' } as const;
+    await agent.observe(id, { kind: 'resume_failed', reason });
+    const failed = await vmOf(id);
+    assert.deepEqual([failed.state, failed.reason?.code], ['suspended', 'resume_failed']);
+    assert.deepEqual(
+      (await listRoutes(db, null, [id])).map(({ wake }) => wake),
+      [true],
+    );
+    await step();
+    assert.equal((await vmOf(id)).state, 'suspended', 'not at once');
+    await again();
+    await step();
+    const next = await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3);
+    assert.equal(next.resume?.key, key);
+    await agent.ready(id, null, [], true);
+    assert.equal((await vmOf(id)).reason?.code, 'resumed');
+    await remove(instance);
+  });
+
   test('is one trace, from its leaving to the boot elsewhere', async (t) => {
     const collector = await TraceCollector.start();
     process.env['OTEL_EXPORTER_OTLP_ENDPOINT'] = collector.url;

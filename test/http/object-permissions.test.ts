@@ -6,6 +6,7 @@ import { Agent, request } from 'undici';
 import type { ObjectRequest, SignedRequest } from '../../src/agent-api/object-permissions.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts';
 import { ROUTES } from '../../src/agent-api/routes.ts';
+import { consumedKey } from '../../src/disk-format/memory-format.ts';
 import { clientFor } from '../../src/object-store/s3-client.ts';
 import { PATIENCE } from '../../src/object-store/s3-requests.ts';
 import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
@@ -135,6 +136,7 @@ async function setTheScene(): Promise<void> {
   const { key } = await local.memory(asleep.id);
   await local.suspended(asleep.id);
   await secret(`${key}/0`);
+  await secret(consumedKey(key));
 
   // Its fork shares one object with this one, which has others.
   const parent = await api.instance(owner);
@@ -204,6 +206,30 @@ describe('a host', () => {
     await permitted({ method: 'GET', key: ownKey(2, '00000001') });
     await permitted({ method: 'GET', key: `disks/${own.instance.id}/mem/${own.epoch}-00000000/0` });
     await permitted({ method: 'GET', key: `images/debian-12/${'a'.repeat(64)}/index.json` });
+  });
+
+  test('says once who consumed the memory that its VM resumes from, in a few bytes, and of no other memory', async () => {
+    const instance = await api.instance(owner);
+    await startOn('thief', instance);
+    await client.post(`/v1/instances/${instance.id}/vm/suspend`);
+    const { key } = await thief.memory(instance.id);
+    const consumed = consumedKey(key);
+    const name = Buffer.from('the second start');
+    const isPermitted = async (object: ObjectRequest) => (await ask([object])).permissions[0] !== null;
+    assert.equal(await isPermitted(writing(consumed, name)), false, 'of memory that it saves');
+    await thief.suspended(instance.id);
+    assert.equal(await isPermitted(writing(consumed, name)), false, 'of a VM that is not started');
+    assert.equal((await client.post(`/v1/instances/${instance.id}/vm`)).status, 202);
+    await thief.assigned(instance.id);
+    assert.equal(await isPermitted(writing(consumed, Buffer.alloc(1_000, 1))), false, 'not much');
+    const put = asSigned('PUT', await permitted(writing(consumed, name)), name);
+    assert.equal((await send(put)).status, 200);
+    assert.equal((await send(put)).status, 412, 'once');
+    const read = asSigned('GET', await permitted({ method: 'GET', key: consumed }));
+    assert.equal((await send(read)).body.toString(), 'the second start');
+    await thief.ready(instance.id, null, [], true);
+    assert.equal(await isPermitted(writing(consumed, name)), false, 'of memory that is used');
+    assert.equal(await isPermitted({ method: 'GET', key: consumed }), false);
   });
 
   test('cannot let the store copy another object into its own', async () => {

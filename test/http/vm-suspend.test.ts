@@ -4,6 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
+import { consumedKey } from '../../src/disk-format/memory-format.ts';
 import { knownObjects } from '../../src/disks/segment-store.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
@@ -14,6 +15,8 @@ import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
 import { listOrphanedMemory } from '../../src/vms/memory-store.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
+import { notificationsOf, raiseNotificationsOfEvents } from '../support/notifications.ts';
+import { FACTS } from '../support/scripted-agent.ts';
 import { instanceIn, stateOf } from '../support/states.ts';
 
 const api = await apiForFile();
@@ -26,6 +29,16 @@ const stop = (id: InstanceId) => client.delete<VmOut>(`/v1/instances/${id}/vm`);
 const suspend = (id: InstanceId) => client.post<VmOut>(`/v1/instances/${id}/vm/suspend`);
 const isOrphaned = async (key: string) => (await listOrphanedMemory(api.db, 1_000)).includes(key);
 const isKnown = async (key: string) => (await knownObjects(api.db, [key])).has(key);
+const notResumed = (id: InstanceId) =>
+  agent.observe(id, {
+    kind: 'resume_failed',
+    reason: { code: 'resume_failed', message: 'The object store was away.' },
+  });
+const overdue = async (id: InstanceId) => {
+  const past = { deadline_at: new Date(Date.now() - 1) };
+  await api.db.updateTable('vms').set(past).where('instance_id', '=', id).execute();
+  await applyDeadlines(api.db);
+};
 const lastEvent = async (id: InstanceId) => {
   const row = await api.db
     .selectFrom('events')
@@ -90,15 +103,20 @@ describe('suspend and resume', () => {
     assert.equal(await lastEvent(id), 'vm.recovered');
   });
 
-  test('no boot after the first gets the memory, whatever happened to that one', async () => {
-    const { id } = await instanceIn(api, owner, 'suspended');
-    const { key } = await agent.memory(id);
-    await start(id);
-    await agent.assigned(id);
-    await agent.failed(id);
-    assert.equal(await isOrphaned(key), true);
-    await start(id);
-    assert.equal((await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3)).resume, null);
+  test('a start that failed keeps the memory for the next: the object store says whether it was used', async () => {
+    for (const fail of [agent.failed.bind(agent), overdue]) {
+      const { id } = await instanceIn(api, owner, 'suspended');
+      const { key } = await agent.memory(id);
+      await start(id);
+      await agent.assigned(id);
+      await fail(id);
+      assert.deepEqual([(await stateOf(api, owner, id)).state, await isOrphaned(key)], ['failed', false]);
+      await start(id);
+      const third = await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3);
+      assert.equal(third.resume?.key, key);
+      await agent.ready(id, null, [], true);
+      assert.equal(await isOrphaned(key), true);
+    }
   });
 
   test('a stop drops the memory, keeps the disk, and tells the host that the head is complete', async () => {
@@ -112,6 +130,89 @@ describe('suspend and resume', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'stopped');
     await start(id);
     assert.equal((await agent.assigned(id, 'the next boot', ({ boot }) => boot === 2)).resume, null);
+  });
+
+  test('a start that ran no guest leaves it suspended, with its memory, and says why', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    const { key } = await agent.memory(id);
+    await start(id);
+    const waiting = client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`);
+    assert.deepEqual(await notResumed(id), { outcome: 'accepted' });
+    const { body } = await waiting;
+    assert.deepEqual(
+      [body.state, body.boot, body.reason?.code, body.reason?.message, body.started_at],
+      ['suspended', 2, 'resume_failed', 'The object store was away.', null],
+    );
+    assert.deepEqual([await lastEvent(id), await isOrphaned(key)], ['vm.suspended', false]);
+    await raiseNotificationsOfEvents(api.db);
+    const notified = (await notificationsOf(client)).filter(({ resource }) => resource?.id === id);
+    assert.deepEqual(
+      notified.map(({ kind }) => kind),
+      ['vm.failed'],
+    );
+    assert.match(notified[0]?.title ?? '', /could not be resumed/);
+    const gone = (await agent.assignments()).every((each) => each.instance_id !== id);
+    assert(gone, 'nothing of it is left to do for a host');
+    assert.deepEqual(await notResumed(id), { outcome: 'accepted' }, 'repeated');
+    await start(id);
+    const third = await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3);
+    assert.deepEqual([third.resume?.key, third.previous_failed], [key, false]);
+    await agent.ready(id, null, [], true);
+    assert.equal((await stateOf(api, owner, id)).reason?.code, 'resumed');
+  });
+
+  test('a stop after that drops the memory, and the next start boots', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    const { key } = await agent.memory(id);
+    await start(id);
+    await notResumed(id);
+    assert.equal((await stop(id)).status, 202);
+    assert.equal(await isOrphaned(key), true);
+    assert.equal((await agent.assigned(id)).suspended, true);
+    await agent.stopped(id);
+    await start(id);
+    assert.equal((await agent.assigned(id, 'the next boot', ({ boot }) => boot === 3)).resume, null);
+  });
+
+  test('a start without memory cannot end in suspended, whatever its host reports', async () => {
+    const { id } = await instanceIn(api, owner, 'starting');
+    await notResumed(id);
+    const { state, reason } = await stateOf(api, owner, id);
+    assert.deepEqual([state, reason?.code], ['failed', 'start_failed']);
+  });
+
+  test('connections do not start it again and again', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    await client.patch(`/v1/instances/${id}`, { wake_on_connect: true });
+    const wake = () => api.ingress.wake({ instance_id: id }, AbortSignal.timeout(10_000));
+    assert.equal((await wake()).outcome, 'coming');
+    await notResumed(id);
+    const refused = await wake();
+    assert(refused.outcome === 'refused');
+    assert.match(refused.why, /could not be resumed a moment ago: The object store was away/);
+    const earlier = { stopped_at: new Date(Date.now() - 60_000) };
+    await api.db
+      .updateTable('vms')
+      .set(earlier)
+      .where('instance_id', '=', id)
+      .where('boot', '=', 2)
+      .execute();
+    assert.equal((await wake()).outcome, 'coming');
+    assert.notEqual((await agent.assigned(id)).resume, null);
+  });
+
+  test('it is not started on a host whose object store does not answer', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    await agent.connect({ ...FACTS, object_store_problem: 'it cannot be reached' });
+    try {
+      const refused = await start(id);
+      assert.equal(refused.status, 503);
+      assert.match(refused.text, /can read the saved memory/);
+      assert.equal((await stateOf(api, owner, id)).state, 'suspended');
+    } finally {
+      await agent.connect(FACTS);
+    }
+    assert.equal((await start(id)).status, 202);
   });
 
   test('a connection resumes it', async () => {
@@ -151,7 +252,7 @@ describe('the objects of a memory', () => {
     const store = await FolderStore.open(folder);
     const { id } = await instanceIn(api, owner, 'suspended');
     const { key } = await agent.memory(id);
-    const keys = [0, 1].map((part) => `${key}/${part}`);
+    const keys = [...[0, 1].map((part) => `${key}/${part}`), consumedKey(key)];
     for (const each of keys) await store.put(each, [Buffer.from('memory')]);
     const there = () => keysOf(store, id);
     const free = (from: ObjectStore = store) => freeMemory(api.db, from, api.context.log);
@@ -171,6 +272,11 @@ describe('the objects of a memory', () => {
     };
     await assert.rejects(free(broken as ObjectStore), /killed here/);
     assert.equal(await isOrphaned(key), true);
+    assert.deepEqual(
+      await there(),
+      keys.slice(1),
+      'as long as a part is there, so is what says that it was used',
+    );
     await free();
     assert.deepEqual([await there(), await isOrphaned(key)], [[], false]);
   });
@@ -238,9 +344,7 @@ describe("a host's report of a suspend", () => {
 
   test('memory that arrives after the deadline is dropped', async () => {
     const { id } = await instanceIn(api, owner, 'suspending');
-    const past = { deadline_at: new Date(Date.now() - 1) };
-    await api.db.updateTable('vms').set(past).where('instance_id', '=', id).execute();
-    await applyDeadlines(api.db);
+    await overdue(id);
     assert.deepEqual(await agent.suspended(id), { outcome: 'accepted' });
     assert.equal((await stateOf(api, owner, id)).state, 'failed');
     assert.equal(await isOrphaned((await agent.memory(id)).key), true);

@@ -20,7 +20,7 @@ import { guestExec } from '../guest/guest-command.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
 import { HeadMovedError } from '../overlay/commit-outcome.ts';
-import type { DiskState } from '../overlay/disk-state.ts';
+import type { DiskContext, DiskState } from '../overlay/disk-state.ts';
 import type { VmUser } from '../vm/uid.ts';
 import {
   addTarget,
@@ -36,15 +36,35 @@ import {
 } from './backup-job.ts';
 import { FREEZE_MS, freeze, isThawing, thaw, thawBeside } from './freeze.ts';
 
+export interface FlushContext extends DiskContext, Pick<HostContext, 'pool'> {
+  readonly lease: Pick<HostContext['lease'], 'require'>;
+}
+
 export interface FlushOptions {
-  readonly context: HostContext;
+  readonly context: FlushContext;
   readonly machine: Machine;
   readonly disk: DiskState;
   /** The VM's user, who must reach the socket. */
   readonly owner: VmUser | null;
   /** `freeze`: by the guest agent, if it answers. Else the guest is paused or off, and this is its disk's consistency. */
   readonly quiesce: 'freeze' | Consistency;
+  /** Interrupts the flush until its commit is sent. */
   readonly signal: AbortSignal;
+  /** Interrupts the wait for the outcome of its commit. Default: `signal`. */
+  readonly outcome_signal?: AbortSignal;
+  /** From {@link prepareFlush}, if the caller has called it. */
+  readonly size_bytes?: number;
+}
+
+/**
+ * Gets what a flush needs of the control plane before it begins. Waits while that is away. Returns the disk's size.
+ * @throws FencedError, the last failure
+ */
+export async function prepareFlush(machine: Machine, disk: DiskState, signal: AbortSignal): Promise<number> {
+  const size_bytes = await sizeOf(machine, disk);
+  await disk.load();
+  await disk.renewKeys(machine.record, signal);
+  return size_bytes;
 }
 
 /** Makes everything written so far durable. @throws FencedError, or the failure; no write is lost then */
@@ -65,9 +85,7 @@ export function flushMachine(options: FlushOptions): Promise<FlushReceipt> {
 async function flushOnce(options: FlushOptions): Promise<FlushReceipt> {
   const started = performance.now();
   const { machine, disk } = options;
-  const size_bytes = await sizeOf(machine, disk);
-  await disk.load();
-  await disk.renewKeys(machine.record, options.signal);
+  const size_bytes = options.size_bytes ?? (await prepareFlush(machine, disk, options.signal));
   const { commit_id } = disk.head;
   // The bitmap counts from another head. Only a comparison of the whole overlay finds what this head lacks.
   if (machine.record.counts_from !== commit_id) await machine.update({ full_compare: true });
@@ -226,7 +244,7 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
       // The control plane refuses a commit once another host has the disk. Without a lease, do not even ask.
       options.context.lease.require();
       sink.keep();
-      await disk.commit(options.context.client, machine.record, flush, signal);
+      await disk.commit(options.context.client, machine.record, flush, signal, options.outcome_signal);
     } else await requireHead(disk, disk.head.commit_id);
     committed = true;
     await finalizeBackup(machine, job_id);

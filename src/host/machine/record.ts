@@ -59,6 +59,8 @@ export interface VmRecord {
   readonly memory?: MemoryRef | null;
   /** The guest was started from saved memory, and has not answered yet. */
   readonly resuming?: boolean;
+  /** The name as which this boot consumes its saved memory, written before it does. An agent that finds it may go on under it. */
+  readonly consumer?: string | null;
   /** Why this boot does not resume from its memory. */
   readonly cold?: Reason | null;
   /** Why this boot, or an earlier one, could not continue where the last ended. Kept until it is reported. */

@@ -53,9 +53,15 @@ export class InstanceGoneError extends Error {
   override name = 'InstanceGoneError';
 }
 
+export interface DiskContext extends Pick<HostContext, 'log' | 'store'> {
+  readonly client: Pick<ControlPlaneClient, 'head' | 'dataKeys' | 'commit' | 'lineage'>;
+  readonly images: Pick<HostContext['images'], 'stored'>;
+  readonly paths: Pick<HostContext['paths'], 'overlays'>;
+}
+
 export class DiskState {
   readonly instance_id: InstanceId;
-  readonly #context: HostContext;
+  readonly #context: DiskContext;
   #head: DiskHead | undefined;
   #keys = KeyRing.none;
   #map: BlockMap | undefined;
@@ -66,7 +72,7 @@ export class DiskState {
   /** The image version below the overlay; null: unknown. */
   #overlay_image: string | null = null;
 
-  constructor(context: HostContext, instance_id: InstanceId) {
+  constructor(context: DiskContext, instance_id: InstanceId) {
     this.#context = context;
     this.instance_id = instance_id;
   }
@@ -292,12 +298,13 @@ export class DiskState {
     await writeSidecar(this.#context.paths.overlays, this.instance_id, sidecar);
   }
 
-  /** Commits durable segments, then moves head and map. @throws FencedError, HeadMovedError */
+  /** Commits durable segments, then moves head and map. `signal` interrupts it until it is sent. @throws FencedError, HeadMovedError */
   async commit(
-    client: ControlPlaneClient,
+    client: Pick<ControlPlaneClient, 'commit'>,
     record: Committer,
     flush: Commit,
     signal: AbortSignal,
+    outcome_signal = signal,
   ): Promise<void> {
     const { segments } = flush;
     // A generation is a delta of its image, and worth nothing without it.
@@ -320,7 +327,8 @@ export class DiskState {
     const directories = [];
     for (const segment of segments)
       directories.push(await readDirectory(this.#context.store, segment, this.#keys));
-    const durable_at = await commitUntilKnown(ask, signal).catch((error: unknown) =>
+    signal.throwIfAborted();
+    const durable_at = await commitUntilKnown(ask, outcome_signal).catch((error: unknown) =>
       this.#explainRefusal(error, record),
     );
     this.#head = {

@@ -6,11 +6,12 @@
  *
  * Invariant: at most one machine at a time, and none while the overlay is inspected or removed.
  */
+import { randomUUID } from 'node:crypto';
 import { rm } from 'node:fs/promises';
 import type { Assignment, FlushReceipt, MemoryRef, Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { assert, present } from '../../lib/assert.ts';
-import type { InstanceId } from '../../lib/ids.ts';
+import type { InstanceId, VmId } from '../../lib/ids.ts';
 import { type FlushOptions, flushMachine } from '../flush/flush-machine.ts';
 import { type HostContext, vmOwner } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
@@ -20,7 +21,7 @@ import { HeadMovedError } from '../overlay/commit-outcome.ts';
 import { DiskState } from '../overlay/disk-state.ts';
 import { fillMachine, launchMachine } from '../start/launch-machine.ts';
 import { coldReason, launchOrResume } from '../start/resume-machine.ts';
-import { cancelSuspend, suspendMachine } from '../suspend/suspend-machine.ts';
+import { cancelSuspend, type SuspendOptions, suspendMachine } from '../suspend/suspend-machine.ts';
 import { allocatedBytes, overlayPaths, removeAside, removeOverlay } from '../vm/overlay.ts';
 import { boundLog } from '../vm/qemu-process.ts';
 import { adoptMachine, isLaunched, type Retry, repairMachine } from './adopt-machine.ts';
@@ -44,6 +45,8 @@ export class LocalVm {
   #panicked = false;
   #damage: SegmentCorruptError | null = null;
   #unsaved: boolean | null = null;
+  /** The name as which a boot consumes its saved memory: the same one in all its launches, also by the next agent. */
+  #consumer: { readonly vm_id: VmId; readonly name: string } | null = null;
 
   constructor(context: HostContext, instance_id: InstanceId, folder: VmFolder, changed: () => void) {
     this.#context = context;
@@ -118,13 +121,16 @@ export class LocalVm {
     this.#last = record;
     if (!record) return;
     this.recovered = record.recovered ?? null;
+    if (record.consumer) this.#consumer = { vm_id: record.vm_id, name: record.consumer };
     const { disk } = this;
     const [context, folder, changed] = [this.#context, this.#folder, this.#changed];
     const machine = await adoptMachine({ context, folder, record, disk, changed });
     if (!isLaunched(record)) {
       context.log.info('the agent ended during a launch; it begins again');
-      // A record with `cold` keeps why the next launch must boot.
-      if (!record.cold) await this.forget();
+      // A record with `cold` keeps why the next launch must boot, one with `consumer` as whom it may consume the memory.
+      if (record.cold) return;
+      if (record.consumer) this.#last = null;
+      else await this.forget();
       return;
     }
     if (!machine) return;
@@ -140,7 +146,16 @@ export class LocalVm {
     const ran = before?.ran === true;
     const cold = before?.cold ?? null;
     const { disk } = this;
-    const launch = { context: this.#context, assignment, disk, ran, changed: this.#changed, signal };
+    const consumer = this.#consumerOf(assignment.vm_id);
+    const launch = {
+      context: this.#context,
+      assignment,
+      disk,
+      ran,
+      consumer,
+      changed: this.#changed,
+      signal,
+    };
     const turn = run ? await this.#context.boots.take(this.#instance_id, signal) : null;
     const launching = run ? launchOrResume(launch, cold) : launchMachine(launch, { run });
     const launched = await launching.catch(async (error: unknown) => {
@@ -158,6 +173,12 @@ export class LocalVm {
     if (!run || !this.recovered) return;
     await launched.machine.update({ recovered: this.recovered });
     this.#last = launched.machine.record;
+  }
+
+  /** Random, so that a machine that takes this host's place without its files cannot take its consumption for its own. */
+  #consumerOf(vm_id: VmId): string {
+    if (this.#consumer?.vm_id !== vm_id) this.#consumer = { vm_id, name: `${vm_id}/${randomUUID()}` };
+    return this.#consumer.name;
   }
 
   flush(
@@ -179,11 +200,14 @@ export class LocalVm {
   }
 
   /** Makes memory and disk durable together. @throws FencedError, or the failure; the guest then continues, or is {@link suspend_abandoned} */
-  suspend(assignment: Assignment, signal: AbortSignal, closing: AbortSignal): Promise<MemoryRef> {
+  suspend(
+    assignment: Assignment,
+    signals: Pick<SuspendOptions, 'signal' | 'deadline' | 'closing'>,
+  ): Promise<MemoryRef> {
     const machine = this.running;
     const { spec } = assignment;
     const owner = vmOwner(this.#context, spec.ssh_port);
-    const options = { context: this.#context, machine, disk: this.disk, spec, owner, signal, closing };
+    const options = { context: this.#context, machine, disk: this.disk, spec, owner, ...signals };
     const { lazy } = machine;
     if (!lazy) return suspendMachine(options);
     return lazy.duringFlush(async () => {
@@ -191,7 +215,7 @@ export class LocalVm {
       // QEMU no longer owns its disk: nothing may be copied into the overlay.
       await lazy.stopFilling();
       return memory;
-    }, signal);
+    }, signals.signal);
   }
 
   /** The suspend is no longer wanted: the guest continues if its machine still exists. */

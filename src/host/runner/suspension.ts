@@ -12,7 +12,7 @@ import { FencedError } from '../overlay/commit-outcome.ts';
 import type { LocalVm } from './local-vm.ts';
 import type { Reporter } from './reporter.ts';
 
-/** The guest is paused for the attempt: enough time for a store of 16 MiB/s, and no waiting for one that is away. */
+/** The guest may be paused for the attempt: enough time for a store of 16 MiB/s, and no waiting for one that is away. */
 const ATTEMPT_MS = 120_000;
 const ATTEMPT_MS_PER_MIB = 62;
 const ATTEMPT_MAX_MS = 3_300_000;
@@ -30,7 +30,7 @@ export interface SuspensionParts {
 export interface Signals {
   /** Another state is wanted. */
   readonly signal: AbortSignal;
-  /** The agent closes. Only this interrupts the flush, whose commit may be under way. */
+  /** The agent closes. Only this interrupts the wait for the outcome of a commit that was sent. */
   readonly closing: AbortSignal;
 }
 
@@ -46,15 +46,15 @@ export class Suspension {
     const { context, local, keys, endMachine, report, reportFailed } = this.#parts;
     const machine = local.running;
     machine.noteGiven(keys.settled, machine.resets);
-    const within = AbortSignal.timeout(
+    const deadline = AbortSignal.timeout(
       Math.min(ATTEMPT_MAX_MS, ATTEMPT_MS + assignment.spec.memory_mib * ATTEMPT_MS_PER_MIB),
     );
     try {
-      const { memory_bytes, stored_bytes, generation } = await local.suspend(
-        assignment,
-        AbortSignal.any([signal, within]),
+      const { memory_bytes, stored_bytes, generation } = await local.suspend(assignment, {
+        signal,
+        deadline,
         closing,
-      );
+      });
       context.log.info({ memory_bytes, stored_bytes, generation }, 'memory and disk are durable');
       return true;
     } catch (error) {
@@ -63,7 +63,7 @@ export class Suspension {
         await endMachine();
         await reportFailed(reasonFor(error, 'fenced'));
       } else if (!signal.aborted && !machine.gone && !machine.broken && machine.view !== 'off') {
-        await report({ kind: 'suspend_failed', reason: failedReason(within.aborted ? LATE : error) });
+        await report({ kind: 'suspend_failed', reason: failedReason(deadline.aborted ? LATE : error) });
       }
       return false;
     }

@@ -30,8 +30,8 @@ export async function findUnsavedWrites(
     const verdict = await disk.judgeOverlay(assignment.own_since);
     const writes = writesOf(assignment, last);
     const unsaved = verdict.use === 'unsaved';
-    // The head is all that the guest wrote: its memory matches that head alone.
-    if (unsaved && writes.all_durable) {
+    // The head is all that the guest wrote. What a boot with memory does with its overlay depends on whether the memory is consumed.
+    if (unsaved && assignment.suspended) {
       return { unsaved: false, lost: await dropOverlay(context, disk, verdict) };
     }
     const lost = isLost(verdict, writes)

@@ -13,6 +13,7 @@ import { reasonFor } from '../machine/failure-reasons.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { VmFolder } from '../machine/record.ts';
 import type { SecretPusher } from '../secrets/secret-pusher.ts';
+import { NotResumedError } from '../start/resume-machine.ts';
 import type { Ending, Step } from './decide.ts';
 import { DiskGrowth } from './disk-growth.ts';
 import { DiskSaver } from './disk-saver.ts';
@@ -27,6 +28,9 @@ import { Suspension } from './suspension.ts';
 const SILENT_MS = 20_000;
 /** After the first boot is reported, so that the flush does not delay its first login. */
 const FIRST_FLUSH_MS = 2_000;
+
+const SUSPENDED_AGAIN =
+  'The VM could not be resumed and is suspended again; its memory and disk are as they were. Start it again, or stop it to boot from its disk.';
 
 export interface VmStepsParts {
   readonly context: HostContext;
@@ -148,8 +152,18 @@ export class VmSteps {
       const again = reason.code === 'control_plane_away' || error instanceof LeaseOverError;
       if (signal.aborted || again) throw error;
       context.log.error({ err: error }, 'the VM could not be started');
-      await this.#reportFailed(reason);
+      if (error instanceof NotResumedError) await this.#reportNotResumed(error);
+      else await this.#reportFailed(reason);
     }
+  }
+
+  async #reportNotResumed({ message }: NotResumedError): Promise<void> {
+    const { vm_id } = this.#current;
+    await this.#report({
+      kind: 'resume_failed',
+      reason: { code: 'resume_failed', message: `${SUSPENDED_AGAIN} ${message}` },
+    });
+    this.ended = { vm_id, how: 'suspended' };
   }
 
   async #awaitGuest(signal: AbortSignal): Promise<void> {
@@ -220,9 +234,7 @@ export class VmSteps {
     const assignment = this.#current;
     const machine = local.running;
     await keys.pause();
-    await machine.ports.drain(signal);
     if (await this.#suspension.attempt(assignment, { signal, closing })) return;
-    await machine.ports.resume();
     if (!machine.gone) keys.follow(machine);
     if (!signal.aborted) setDesired(assignment, 'running');
   }

@@ -2,12 +2,14 @@
  * From an assignment to a machine whose guest has run its first instruction.
  *
  *   head, overlay judged ─▶ image ─▶ overlay ready ─▶ export below it ─▶ QEMU, paused ─▶ record written
- *     ─▶ memory loaded, if any ─▶ dirty bitmap ─▶ sidecar "not clean" ─▶ cont
+ *     ─▶ memory loaded, if any ─▶ dirty bitmap ─▶ sidecar "not clean" ─▶ memory consumed ─▶ record says "ran" ─▶ cont
  *
  * Invariants: the record is written before the guest runs; the bitmap exists before the guest can write. A launch that fails
- * leaves no process, and no overlay that it made.
+ * leaves no process, and no overlay that it made. Where there is saved memory, no guest runs, from it or without it, before this
+ * boot has consumed it.
  */
 import type { Assignment, DiskHead, MemoryRef, Reason } from '../../agent-api/types.ts';
+import { consumeMemory, MemoryConsumedError } from '../../disk-format/memory-format.ts';
 import { messageOf } from '../../lib/errors.ts';
 import { type HostContext, vmOwner } from '../host-context.ts';
 import type { HostImage } from '../image/host-images.ts';
@@ -45,6 +47,8 @@ export interface Launch {
   readonly disk: DiskState;
   /** A guest of this boot has run before. */
   readonly ran: boolean;
+  /** The name as which this boot consumes its saved memory. */
+  readonly consumer: string;
   readonly changed: () => void;
   readonly signal: AbortSignal;
 }
@@ -66,6 +70,11 @@ export interface Launched {
   readonly recovered: Reason | null;
 }
 
+/** QEMU did not confirm that its guest runs: it may. */
+export class GuestMayRunError extends Error {
+  override name = 'GuestMayRunError';
+}
+
 /** The disk of a launch: what there is, and what the guest will see. */
 interface FoundDisk {
   readonly head: DiskHead;
@@ -80,7 +89,7 @@ interface PausedVm extends FoundDisk, LaunchedQemu {
   readonly template_memory: TemplateMemory | null;
 }
 
-/** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be launched */
+/** @throws MemoryUnfitError, MemoryDamagedError, MemoryConsumedError, StreamRefusedError, TemplateError, GuestMayRunError, or what failed */
 export async function launchMachine(launch: Launch, how: How): Promise<Launched> {
   const { context, assignment } = launch;
   if (how.run) context.egress.requireEnforced(assignment);
@@ -110,14 +119,17 @@ export async function launchMachine(launch: Launch, how: How): Promise<Launched>
   });
   if (memory) machine.noteGiven(memory.authorized_keys, machine.resets);
   if (run) {
-    await letGo(launch, machine, template, launched.kernel_parameters).catch(async (error: unknown) => {
+    const goes = consumeFirst(launch, how).then(() =>
+      letGo(launch, machine, template, launched.kernel_parameters),
+    );
+    await goes.catch(async (error: unknown) => {
       await machine.end();
-      await removeNewOverlay(launch, verdict);
+      if (!(error instanceof GuestMayRunError)) await removeNewOverlay(launch, verdict);
       throw error;
     });
     if (lazy) fillMachine(machine, lazy);
   }
-  return { machine, recovered: lossOf(found, assignment) };
+  return { machine, recovered: lossOf(found, assignment, how) };
 }
 
 /** Judges the overlay against the head, and finds the disk's image. */
@@ -125,7 +137,7 @@ async function findDisk(launch: Launch, { memory }: How): Promise<FoundDisk> {
   const { context, assignment, disk, signal } = launch;
   const { instance_id, epoch, spec, own_since } = assignment;
   const head = await disk.headFor(epoch);
-  const verdict = await disk.judgeOverlay(own_since);
+  const verdict = usableWith(memory, await disk.judgeOverlay(own_since));
   // Before the first generation only this host may know the version: the disk booted while no image was registered.
   const version = head.image_version ?? (verdict.use === 'none' ? null : disk.overlay_image);
   disk.setOverlayImage(version);
@@ -140,6 +152,11 @@ async function findDisk(launch: Launch, { memory }: How): Promise<FoundDisk> {
   if (memory)
     checkFit({ context, spec }, memory, { generation: head.generation, image_version: image.version });
   return { head, verdict, image };
+}
+
+/** The head alone matches the memory. What an overlay claims beyond it was written by no guest: the memory is not consumed. */
+function usableWith(memory: MemoryRef | undefined, { use, otherwise }: OverlayVerdict): OverlayVerdict {
+  return memory && use === 'unsaved' ? { use: 'none', otherwise } : { use, otherwise };
 }
 
 /** Writes the record and prepares the paused QEMU for its first instruction. A failure leaves no process. */
@@ -172,7 +189,7 @@ async function makeReady(launch: Launch, how: How, paused: PausedVm): Promise<Vm
 }
 
 function newRecord(
-  { assignment, ran }: Launch,
+  { assignment, ran, consumer }: Launch,
   { memory, cold }: How,
   { head, verdict, image, vm, network, lazy, template_memory }: PausedVm,
 ): VmRecord {
@@ -190,6 +207,7 @@ function newRecord(
     frozen: memory?.frozen === true,
     lazy: lazy && { size_bytes: head.size_bytes, base_path: image.rootfs_path },
     resuming: memory !== undefined,
+    consumer: assignment.resume && consumer,
     template: template_memory && { key: template_memory.template.key, awake: false },
     cold: cold ?? null,
   };
@@ -200,12 +218,33 @@ async function removeNewOverlay({ context, assignment }: Launch, { use }: Overla
   if (use === 'none') await removeOverlay(context.paths.overlays, assignment.instance_id);
 }
 
-function lossOf({ head, verdict }: FoundDisk, { previous_failed }: Assignment): Reason | null {
-  const is_lost = verdict.use === 'none' && (verdict.otherwise === 'set aside' || previous_failed);
+function lossOf(
+  { head, verdict }: FoundDisk,
+  { previous_failed }: Assignment,
+  { memory }: How,
+): Reason | null {
+  // A start that failed before this one, and has not consumed the memory, has run no guest.
+  const may_have_written = previous_failed && memory === undefined;
+  const is_lost = verdict.use === 'none' && (verdict.otherwise === 'set aside' || may_have_written);
   return is_lost ? recoveredFrom(head.generation, 'this one', verdict) : null;
 }
 
-/** Runs the guest's first instruction. @throws TemplateError, the signal's reason, or an error after which it may have run */
+/**
+ * Consumes this boot's saved memory, after all else that may fail: a failure leaves it to the next start. A guest that boots instead
+ * makes it stale, too, whoever has consumed it. @throws MemoryConsumedError, ObjectStoreUnavailableError
+ */
+async function consumeFirst(
+  { context, assignment: { resume }, ran, consumer, signal }: Launch,
+  { memory }: How,
+): Promise<void> {
+  if (!resume || ran) return;
+  await consumeMemory(context.store, resume.key, consumer, signal).catch((error: unknown) => {
+    if (memory || !(error instanceof MemoryConsumedError)) throw error;
+  });
+  context.lease.require();
+}
+
+/** Runs the guest's first instruction. @throws GuestMayRunError, TemplateError, the signal's reason */
 async function letGo(
   { context, assignment: { instance_id, authorized_keys }, signal }: Launch,
   machine: Machine,
@@ -214,7 +253,7 @@ async function letGo(
 ): Promise<void> {
   await machine.update({ released: true, ran: true, cold: null });
   await machine.qmp.execute('cont', undefined).catch((cause: unknown) => {
-    throw new Error(`QEMU did not confirm that its guest runs: ${messageOf(cause)}`, { cause });
+    throw new GuestMayRunError(`QEMU did not confirm that its guest runs: ${messageOf(cause)}`, { cause });
   });
   if (!template) return;
   const { resets } = machine;

@@ -1,50 +1,127 @@
 /**
- * Launches a boot: resumed from the memory of a suspended VM if it has one, else from a template, else by booting. A resume that
- * fails boots cold from the same generation and reports why.
+ * Launches a boot: resumed from the memory of a suspended VM if it has one, else from a template, else by booting.
+ *
+ *   resume ──guest runs──▶ launched
+ *     ├──the memory is unusable, consumed, or a guest was lost after it──▶ boot from the same generation, and say why ──▶ launched
+ *     ├──a failure that passes──▶ resume again, for a minute
+ *     └──any other failure──▶ NotResumedError: the VM is suspended again, and the next start may be on another host
  *
  * Invariant: memory is loaded before the machine's first instruction. A boot whose guest has run never loads it again.
  */
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { Reason } from '../../agent-api/types.ts';
+import type { MemoryRef, Reason } from '../../agent-api/types.ts';
+import { consumerOf, MemoryConsumedError, MemoryDamagedError } from '../../disk-format/memory-format.ts';
 import { assert } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
-import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import type { Log } from '../../lib/log.ts';
+import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
-import { type Launch, type Launched, launchMachine } from './launch-machine.ts';
+import { MemoryUnfitError } from '../suspend/load-memory.ts';
+import { StreamRefusedError } from '../vm/migration.ts';
+import { GuestMayRunError, type How, type Launch, type Launched, launchMachine } from './launch-machine.ts';
 import { TemplateError } from './template-memory.ts';
 
-/** How long a passing failure is retried before the memory is given up. */
+/** How long a passing failure is retried before the start is given up. */
 const PATIENCE_MS = 60_000;
 
-/** @param cold why an earlier try found that this boot must boot */
+/** No guest of this boot has run, so the next start can use the memory. */
+export class NotResumedError extends Error {
+  override name = 'NotResumedError';
+}
+
+/** @param cold why an earlier try found that this boot must boot @throws NotResumedError, or why the VM cannot be launched */
 export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Launched> {
-  const { resume } = launch.assignment;
+  const { context, assignment, ran, consumer, signal } = launch;
+  const { instance_id, resume } = assignment;
   if (!resume) return cold ? launchMachine(launch, { run: true, cold }) : launchFast(launch);
-  assert(cold !== null || !launch.ran, 'a guest that has run is never resumed from the same memory again');
-  let why = cold;
-  const deadline = performance.now() + PATIENCE_MS;
-  for (let attempt = 0; why === null; attempt++) {
+  return resumeOrBoot({
+    ...{
+      memory: resume,
+      cold,
+      ran,
+      consumer,
+      store: context.store,
+      log: context.log.child({ instance_id }),
+      signal,
+    },
+    launchOnce: (how, has_run) => launchMachine({ ...launch, ran: has_run }, how),
+  });
+}
+
+export interface ResumeOptions<T> extends Pick<Launch, 'ran' | 'consumer' | 'signal'> {
+  readonly memory: MemoryRef;
+  readonly cold: Reason | null;
+  readonly store: Pick<ObjectStore, 'get'>;
+  readonly log: Log;
+  /** `ran`: a guest of this boot may have run. */
+  readonly launchOnce: (how: How, ran: boolean) => Promise<T>;
+  readonly patience_ms?: number;
+}
+
+/** @throws NotResumedError, or why the VM cannot be launched */
+export async function resumeOrBoot<T>(options: ResumeOptions<T>): Promise<T | (T & Cold)> {
+  const { cold, ran, signal } = options;
+  assert(cold !== null || !ran, 'a guest that has run is never resumed from the same memory again');
+  try {
+    return await (cold ? bootCold(options, cold, ran) : resume(options));
+  } catch (error) {
+    const may_have_run = ran || error instanceof GuestMayRunError;
+    if (signal.aborted || may_have_run || isRetriedStep(error)) throw error;
+    throw new NotResumedError(reasonFor(error, 'resume_failed').message, { cause: error });
+  }
+}
+
+async function resume<T>(options: ResumeOptions<T>): Promise<T | (T & Cold)> {
+  const { memory, log, signal, launchOnce, patience_ms = PATIENCE_MS } = options;
+  const deadline = performance.now() + patience_ms;
+  for (let attempt = 0; ; attempt++) {
     try {
-      return await launchMachine(launch, { run: true, memory: resume });
+      await requireUnconsumed(options);
+      return await launchOnce({ run: true, memory }, false);
     } catch (error) {
-      // A cold boot would fail too: the step is retried, with the memory.
-      const again = error instanceof ControlPlaneUnavailable || error instanceof LeaseOverError;
-      if (launch.signal.aborted || again) throw error;
-      launch.context.log.warn(
-        { err: error, instance_id: launch.assignment.instance_id },
-        'the VM cannot be resumed',
-      );
+      if (signal.aborted || isRetriedStep(error)) throw error;
+      log.warn({ err: error }, 'the VM is not resumed');
+      const may_run = error instanceof GuestMayRunError;
+      if (may_run || isUnusable(error))
+        return bootCold(options, coldReason(reasonFor(error, 'cold_boot')), may_run);
       // A silent QEMU whose guest has not run loses nothing: another one may answer.
       const passing = error instanceof ObjectStoreUnavailableError || error instanceof QmpTimeoutError;
-      const patient = passing && performance.now() < deadline;
-      if (patient && (await pause(backoffMs(attempt, 500, 5_000), launch.signal))) continue;
-      why = coldReason(reasonFor(error, 'cold_boot'));
+      if (!passing || performance.now() > deadline) throw error;
+      if (!(await pause(backoffMs(attempt, 500, 5_000), signal))) throw error;
     }
   }
-  const launched = await launchMachine(launch, { run: true, cold: why });
+}
+
+interface Cold {
+  readonly recovered: Reason;
+}
+
+async function bootCold<T>({ launchOnce }: ResumeOptions<T>, why: Reason, ran: boolean): Promise<T & Cold> {
+  const launched = await launchOnce({ run: true, cold: why }, ran);
   return { ...launched, recovered: why };
+}
+
+/** Before the overlay is touched: only if the memory is not consumed, the overlay holds nothing that a guest wrote since. */
+async function requireUnconsumed<T>({ store, memory, consumer, signal }: ResumeOptions<T>): Promise<void> {
+  const found = await consumerOf(store, memory.key, signal);
+  if (found !== null && found !== consumer)
+    throw new MemoryConsumedError(
+      'Another start has consumed the memory; what its guest did since the suspend may be lost',
+    );
+}
+
+/** The step is retried, with the memory: any boot would fail too. */
+function isRetriedStep(error: unknown): boolean {
+  return error instanceof ControlPlaneUnavailable || error instanceof LeaseOverError;
+}
+
+/** No later try on this host could load it. */
+function isUnusable(error: unknown): boolean {
+  return [MemoryUnfitError, MemoryDamagedError, MemoryConsumedError, StreamRefusedError].some(
+    (unusable) => error instanceof unusable,
+  );
 }
 
 /** From a template of this host if one fits. Users see no difference. */

@@ -1,21 +1,28 @@
 /**
  * Makes a running machine's memory and disk durable together.
  *
- *   freeze ─▶ stop ─▶ flush: all dirty blocks, one generation ─▶ migrate: QEMU's stream → parts → store ─▶ recorded
+ *   running ──keys, ports closed──▶ paused: freeze, stop ─▶ flush: all dirty blocks, one generation ─▶ commit
+ *      ▲                              │    ─▶ migrate: QEMU's stream → parts → store ─▶ recorded ──accepted──▶ ended
+ *      │                              │                                                   │
+ *      └──────── cancelSuspend ◀──────┴── a failure, the deadline, another wish           └── unwanted ──▶ cancelSuspend
  *
  * Invariants: the guest runs no instruction between `stop` and the end of its process, so memory and disk are of one point in time.
  * Before the record says `memory`, every failure, also an agent's death, ends in `cancelSuspend`, and the guest continues. With
  * `memory` in the record the guest never runs again here, unless the control plane cancels the suspend.
+ *
+ * The guest is paused only once the control plane has given the keys, and at the deadline it continues at once. A commit that was sent
+ * is then awaited beside the guest, as by any flush; it may have made a generation, and no memory is saved with it.
  */
 import { join } from 'node:path';
 import type { Consistency, MemoryRef } from '../../agent-api/types.ts';
 import { discardMemory, storeMemory } from '../../disk-format/memory-format.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { retryWithBackoff } from '../../lib/retry.ts';
-import { flushMachine } from '../flush/flush-machine.ts';
+import { type FlushContext, flushMachine, prepareFlush } from '../flush/flush-machine.ts';
 import { freeze, thaw } from '../flush/freeze.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
+import { FencedError } from '../overlay/commit-outcome.ts';
 import type { DiskState } from '../overlay/disk-state.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
@@ -23,14 +30,17 @@ import { maxStreamBytes, saveStream } from '../vm/migration.ts';
 import type { VmUser } from '../vm/uid.ts';
 
 export interface SuspendOptions {
-  readonly context: HostContext;
+  readonly context: FlushContext & Pick<HostContext, 'accel'>;
   readonly machine: Machine;
   readonly disk: DiskState;
   readonly spec: { readonly cpus: number; readonly memory_mib: number };
   /** The VM's user, who must reach the sockets. */
   readonly owner: VmUser | null;
+  /** Another state is wanted, or the agent closes: the guest continues. */
   readonly signal: AbortSignal;
-  /** The flush's only interruption: the outcome of its commit must be known, whatever else is wanted. */
+  /** The guest has been paused for long enough: it continues. */
+  readonly deadline: AbortSignal;
+  /** The agent closes. Nothing else interrupts the wait for the outcome of a commit that was sent. */
   readonly closing: AbortSignal;
 }
 
@@ -38,26 +48,56 @@ export interface SuspendOptions {
 const STOP_MS = 30_000;
 const CANCEL_MS = 30_000;
 
-/** @throws FencedError, or the failure; the guest then continues, or is still paused if another state is wanted meanwhile */
+/** @throws FencedError, or the failure; the guest then continues, or is still paused if QEMU does not answer and `signal` has aborted */
 export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef> {
-  const { context, machine, disk, owner, signal, closing } = options;
+  const { context, machine, disk, owner, closing } = options;
+  const signal = AbortSignal.any([options.signal, options.deadline]);
+  const size_bytes = await prepareFlush(machine, disk, signal);
   await machine.update({ suspending: true });
+  let flushed: Promise<unknown> = Promise.resolve();
   try {
+    await machine.ports.drain(signal);
     const quiesce = await pauseGuest(machine);
-    await flushMachine({ context, machine, disk, owner, quiesce, signal: closing });
     signal.throwIfAborted();
-    const memory = await saveMemory(options);
+    flushed = flushMachine({
+      ...{ context, machine, disk, owner, quiesce, signal },
+      ...{ outcome_signal: closing, size_bytes },
+    });
+    await unlessAborted(flushed, signal);
+    const memory = await unlessAborted(saveMemory(options, signal), signal);
     await machine.update({ memory });
     return memory;
   } catch (error) {
-    const interrupted = AbortSignal.any([signal, closing]);
     await retryWithBackoff(() => cancelSuspend(machine), {
       what: 'resuming the guest',
       log: context.log,
-      signal: interrupted,
+      signal: options.signal,
       isOver: () => machine.gone || machine.broken,
     });
+    await machine.ports
+      .resume()
+      .catch((err: unknown) =>
+        context.log.warn({ err }, 'connections to the guest stay refused for a while'),
+      );
+    await flushed.catch((failure: unknown) => {
+      // The machine must end.
+      if (failure instanceof FencedError) throw failure;
+    });
     throw error;
+  }
+}
+
+/** Rejects as soon as `signal` aborts; the work then ends beside the guest. */
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const abort = () => reject(signal.reason);
+  signal.addEventListener('abort', abort, { once: true });
+  try {
+    const done = await Promise.race([work, aborted]);
+    signal.throwIfAborted();
+    return done;
+  } finally {
+    signal.removeEventListener('abort', abort);
   }
 }
 
@@ -71,14 +111,10 @@ async function pauseGuest(machine: Machine): Promise<Consistency> {
   return frozen ? 'filesystem' : 'crash';
 }
 
-async function saveMemory({
-  context,
-  machine,
-  disk,
-  spec,
-  owner,
-  signal,
-}: SuspendOptions): Promise<MemoryRef> {
+async function saveMemory(
+  { context, machine, disk, spec, owner }: SuspendOptions,
+  signal: AbortSignal,
+): Promise<MemoryRef> {
   const { qmp, record } = machine;
   const place = { disk_id: record.instance_id, epoch: record.epoch, generation: disk.head.generation };
   const { image_version, frozen } = record;

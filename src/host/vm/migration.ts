@@ -14,6 +14,11 @@ const FOREVER_MS = 2 ** 31 - 1;
 /** Space in the stream for devices and marks of zero pages, besides the memory. */
 const MORE_MIB = 256;
 
+/** QEMU has read the stream, and cannot load it: another try would end the same. */
+export class StreamRefusedError extends Error {
+  override name = 'StreamRefusedError';
+}
+
 /** An upper limit of the stream of a machine of that size. */
 export function maxStreamBytes(memory_mib: number): number {
   return (memory_mib + MORE_MIB) * 2 ** 20;
@@ -111,8 +116,13 @@ async function untilLoaded(qmp: QmpClient, ended: Promise<MigrationEvent>): Prom
   if (data.status !== 'completed' || status !== 'paused') throw new Error(`its migration ${data.status}`);
 }
 
+/** A QEMU that was killed, as for want of memory, says nothing of the stream. */
+const REFUSAL = /load of migration failed|error while loading state|Unknown savevm|Length mismatch/i;
+
 function notTaken(qemu_log: string, cause: unknown): Error {
-  return new Error(`QEMU refuses the memory: ${logTail(qemu_log).join(' | ')}`.trim(), { cause });
+  const said = logTail(qemu_log).join(' | ');
+  if (REFUSAL.test(said)) return new StreamRefusedError(`QEMU refuses the memory: ${said}`, { cause });
+  return new Error(`QEMU did not load the memory: ${said}`.trim(), { cause });
 }
 
 /** Enables QEMU's migration events. */

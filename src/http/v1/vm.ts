@@ -4,6 +4,7 @@ import { findInstance, type InstanceRow } from '../../instances/store.ts';
 import { vmView } from '../../instances/view.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { awaitReceipt, type BegunFlush, beginFlush, stillHolds } from '../../vms/flush-vm.ts';
+import { resumeFailed } from '../../vms/model.ts';
 import type { CallResult } from '../../vms/request-change.ts';
 import { restartVm } from '../../vms/restart-vm.ts';
 import { startVm } from '../../vms/start-vm.ts';
@@ -98,7 +99,8 @@ function registerRead(app: App, { db, hub }: AppContext): void {
       };
       const first = await read();
       if (wait === undefined) return answerWith(reply, first);
-      const reached = (row: InstanceRow) => [wait, 'failed'].includes(row.state ?? 'stopped');
+      const reached = (row: InstanceRow) =>
+        [wait, 'failed'].includes(row.state ?? 'stopped') || (wait === 'running' && resumeFailed(row));
       if (reached(first)) return answerWith(reply, first);
       const settled = async () => {
         const row = await read();

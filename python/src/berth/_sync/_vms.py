@@ -56,6 +56,9 @@ def wait_for_vm(
         # It will no longer reach that state by itself.
         if state == "suspended" and runs_on:
             raise VmWaitError(f"the VM runs on{why}", vm)
+        not_resumed = vm["state"] == "suspended" and reason is not None and reason["code"] == "resume_failed"
+        if state == "running" and not_resumed:
+            raise VmWaitError(f"the VM is suspended again{why}", vm)
         if begun and state == "running" and vm["state"] in ("stopped", "suspended"):
             raise VmWaitError(f"the VM is {vm['state']}: it was stopped meanwhile{why}", vm)
         if time.monotonic() >= deadline:
