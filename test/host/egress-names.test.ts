@@ -17,6 +17,7 @@ function deniedGuest(): Guest {
     {
       resolver: new NameResolver({ servers: [], isClosed: () => true }),
       denials: new Denials(() => undefined),
+      admit: async () => undefined,
     },
   );
 }

@@ -20,7 +20,8 @@ export function serveUdp(socket: UdpSocket, findGuest: FindGuest): void {
     const guest = findGuest(address);
     if (!guest || message.length > MESSAGE_MAX_BYTES) return;
     void answerQuery(guest, message, true).then((answer) => {
-      if (answer && socket.getSendQueueSize() < UDP_WAITING_BYTES) socket.send(answer, port, address, () => undefined);
+      if (answer && socket.getSendQueueSize() < UDP_WAITING_BYTES)
+        socket.send(answer, port, address, () => undefined);
     });
   });
 }
@@ -56,7 +57,8 @@ async function answerStream(socket: Socket, guest: Guest, idle_ms: number): Prom
       if (answer) {
         const size = Buffer.alloc(2);
         size.writeUInt16BE(answer.length, 0);
-        if (!socket.write(Buffer.concat([size, answer]))) await once(socket, 'drain', { signal: ended.signal });
+        if (!socket.write(Buffer.concat([size, answer])))
+          await once(socket, 'drain', { signal: ended.signal });
       }
     }
   }

@@ -41,6 +41,7 @@ if (process.getuid?.() === 0) {
 }
 process.on('message', (message: ToGate) => {
   if (message.type === 'certificate') return void gate.takeCertificate(message);
+  if (message.type === 'admitted') return gate.takeAdmitted(message);
   gate.apply(message);
   tell({ type: 'applied', sequence: message.sequence });
 });
