@@ -19,8 +19,8 @@ export const RESOLVED_MARK = 0x6266;
 const TABLE = 'inet berth_names';
 /** Of all VMs. */
 const ELEMENTS_MAX = 1_048_576;
-/** From one change to the next: a guest that looks up name after name must not keep this machine busy. */
-const REST_MS = 50;
+/** The pause after a change, as a multiple of its duration: a guest that looks up name after name costs a bounded share of the time. */
+const REST = 5;
 
 /** The input of `nft -f -` that makes the table, or leaves its set as it is. `interfaces`: those of VMs, as nft matches them. */
 export function firstPacketRules(interfaces: string): string {
@@ -57,13 +57,13 @@ export class FirstPackets {
   }
 
   /** @throws why the kernel does not know */
-  change(change: Change): Promise<void> {
+  async change(change: Change): Promise<void> {
     // They come from a process that reads bytes of guests.
     for (const each of [change.guest, ...change.admitted, ...change.dropped])
       assert(isIPv4(each), 'a VM and what it reaches have IPv4 addresses');
     this.#waiting.push(change);
     this.#next ??= this.#afterLast();
-    return this.#next;
+    await this.#next;
   }
 
   async #afterLast(): Promise<void> {
@@ -71,11 +71,10 @@ export class FirstPackets {
     const changes = this.#waiting;
     this.#waiting = [];
     this.#next = null;
+    const began_ms = performance.now();
     const applying = inNetwork(this.#network, ['nft', '-f', '-'], changeText(changes));
-    this.#last = applying.then(
-      () => pause(REST_MS),
-      () => pause(REST_MS),
-    );
+    const rest = () => pause(REST * (performance.now() - began_ms));
+    this.#last = applying.then(rest, rest);
     await applying;
   }
 }
