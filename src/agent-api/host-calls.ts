@@ -17,11 +17,11 @@ import {
   anyText,
   Bytes,
   closed,
+  GuestPortAddress,
   HostId,
   InstanceId,
   listOf,
   Milliseconds,
-  matching,
   named,
   nullable,
   type Of,
@@ -145,7 +145,7 @@ export const UsageResult = named('UsageResult', {
 });
 export type UsageResult = Of<typeof UsageResult>;
 
-export const OpenPortResult = named('OpenPortResult', { address: matching('^[0-9.]+:[0-9]+$', 30) });
+export const OpenPortResult = named('OpenPortResult', { address: GuestPortAddress });
 export type OpenPortResult = Of<typeof OpenPortResult>;
 
 /** The result of each kind of call; null: a stream. */

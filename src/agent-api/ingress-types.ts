@@ -5,6 +5,7 @@ import {
   Count,
   closed,
   Etag,
+  GuestPortAddress,
   InstanceId,
   listOf,
   Milliseconds,
@@ -98,7 +99,7 @@ export type ActivityResponse = Of<typeof ActivityResponse>;
 export const OpenPortRequest = named('OpenPortRequest', { instance_id: InstanceId, port: Port });
 export type OpenPortRequest = Of<typeof OpenPortRequest>;
 export const OpenPortResponse = Type.Union([
-  closed({ outcome: Type.Literal('open'), address: matching('^[0-9.]+:[0-9]+$', 30) }),
+  closed({ outcome: Type.Literal('open'), address: GuestPortAddress }),
   closed({ outcome: Type.Literal('not_running') }),
   closed({ outcome: Type.Literal('not_listening') }),
 ]);

@@ -67,6 +67,21 @@ export const ImageId = matching('^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$', 63);
 export const Etag = matching('^[\\x21-\\x7e]+$', 64);
 export const Port = whole(1, 65_535);
 export const KeyId = matching('^dk_[0-9a-f]{32}$', 35);
+const BYTE = '(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])';
+const ENDPOINT_LENGTH_MAX = 21;
+/**
+ * Where a guest's TCP port is reached on its host: at the guest's own address, or through QEMU's user network at the part of the loopback
+ * that is for guests. The ingress of that machine dials it, so a host that could name any other would have it connect there.
+ */
+export const GuestPortAddress = matching(
+  `^(198\\.18|127\\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7]))(\\.${BYTE}){2}:[1-9][0-9]{0,4}$`,
+  ENDPOINT_LENGTH_MAX,
+);
+/** Where a guest's sshd is reached on its host; QEMU's user network forwards a port of the usual loopback. */
+export const GuestSshAddress = matching(
+  `^(127\\.0\\.0\\.1|198\\.18(\\.${BYTE}){2}):[1-9][0-9]{0,4}$`,
+  ENDPOINT_LENGTH_MAX,
+);
 /** Of an SSH key, as `ssh-keygen -l` prints it. */
 export const Fingerprint = matching('^SHA256:[A-Za-z0-9+/]{43}$', 50);
 /** The most SSH keys that an instance can allow. */

@@ -12,6 +12,7 @@ import {
   Etag,
   Fingerprint,
   FlushId,
+  GuestSshAddress,
   ImageId,
   InstanceId,
   KEYS_MAX,
@@ -272,8 +273,7 @@ export const Observation = Type.Union([
   closed({
     kind: Type.Literal('running'),
     reboots: Count,
-    /** The VM's sshd: on the host's loopback, or at the guest's own address on its host. */
-    ssh_address: matching('^(127\\.0\\.0\\.1|198\\.18(\\.[0-9]{1,3}){2}):[0-9]{1,5}$', 21),
+    ssh_address: GuestSshAddress,
     host_keys: listOf(HostKey, 8),
     /** Fingerprints of the keys that the guest accepts. Connections with other keys have ended. */
     applied_keys: listOf(Fingerprint, KEYS_MAX),

@@ -25,6 +25,7 @@ test('an empty environment gives the defaults of the contract', () => {
     hosts: [],
     tls: null,
     trusted_proxies: [],
+    connections_per_address: 2_000,
     ssh: { hosts: ['127.0.0.1'], ports: { first: 22_000, last: 22_999 }, listen: LISTEN_AT_NAMES },
     http: { listen: { host: '127.0.0.1', port: 7480 }, domain: 'localhost', tls: null, url: null },
     admin: { email: 'admin@localhost', password: null },
@@ -85,6 +86,7 @@ test('every setting is read', () => {
     BERTH_TLS_CERT: 'tls/cert.pem',
     BERTH_TLS_KEY: '/etc/berth/key.pem',
     BERTH_TRUSTED_PROXIES: '10.0.0.0/8, fd00::/8,192.0.2.7',
+    BERTH_CONNECTIONS_PER_ADDRESS: '500',
     BERTH_SSH_HOST: 'ssh.example.org',
     BERTH_SSH_PORTS: '30000-30000',
     BERTH_ADMIN_EMAIL: 'Root@Example.org',
@@ -116,6 +118,7 @@ test('every setting is read', () => {
   assert.equal(config.public_url, 'https://berth.example.org');
   assert.deepEqual(config.hosts, ['berth.internal', '10.0.0.7', 'fd00::7', 'fd00::8']);
   assert.deepEqual(config.tls, { cert_path: '/srv/berth/tls/cert.pem', key_path: '/etc/berth/key.pem' });
+  assert.equal(config.connections_per_address, 500);
   assert.deepEqual(config.trusted_proxies, [
     { address: '10.0.0.0', prefix: 8, family: 'ipv4' },
     { address: 'fd00::', prefix: 8, family: 'ipv6' },
@@ -179,6 +182,7 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_HTTP_LISTEN', '127.0.0.1:22000', /a port outside BERTH_SSH_PORTS/],
   ['BERTH_HTTP_DOMAIN', '10.0.0.1', /^BERTH_HTTP_DOMAIN: .*a domain such as/],
   ['BERTH_HTTP_URL', 'apps.example.com', /^BERTH_HTTP_URL: /],
+  ['BERTH_CONNECTIONS_PER_ADDRESS', '0', /^BERTH_CONNECTIONS_PER_ADDRESS: "0" .*from 1 to 1000000/],
   ['BERTH_TRUSTED_PROXIES', '10.0.0.0/33', /^BERTH_TRUSTED_PROXIES: .*CIDR/],
   ['BERTH_WEBHOOK_ALLOW_CIDRS', 'example.org', /^BERTH_WEBHOOK_ALLOW_CIDRS: .*CIDR/],
   ['BERTH_SSH_HOST', 'a b', /^BERTH_SSH_HOST: "a b"/],

@@ -14,11 +14,13 @@ import { Reader } from './reader.ts';
 import {
   type Address,
   type Cidr,
+  DEFAULT_CONNECTIONS_PER_ADDRESS,
   DEFAULT_RATE_LIMITS,
   type PortRange,
   parseAddress,
   parseChoice,
   parseCidrs,
+  parseConnections,
   parseDatabaseUrl,
   parseDomain,
   parseEmail,
@@ -75,6 +77,8 @@ export interface Config {
   /** Absolute paths of PEM files. */
   readonly tls: TlsFiles | null;
   readonly trusted_proxies: readonly Cidr[];
+  /** Open connections of one address to a listener; of trusted proxies as many as come. */
+  readonly connections_per_address: number;
   readonly ssh: {
     /** The names in the SSH addresses of new instances. */
     readonly hosts: readonly string[];
@@ -153,6 +157,11 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     hosts: reader.read('BERTH_HOSTS', parseHosts, []),
     tls,
     trusted_proxies: reader.read('BERTH_TRUSTED_PROXIES', parseCidrs, []),
+    connections_per_address: reader.read(
+      'BERTH_CONNECTIONS_PER_ADDRESS',
+      parseConnections,
+      DEFAULT_CONNECTIONS_PER_ADDRESS,
+    ),
     ssh: {
       hosts: reader.read('BERTH_SSH_HOST', parseSshHosts, ['127.0.0.1']),
       ports: reader.read('BERTH_SSH_PORTS', parsePorts, { first: 22_000, last: 22_999 }),

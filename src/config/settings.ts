@@ -15,6 +15,7 @@ export const SETTINGS = [
   'BERTH_TLS_CERT',
   'BERTH_TLS_KEY',
   'BERTH_TRUSTED_PROXIES',
+  'BERTH_CONNECTIONS_PER_ADDRESS',
   'BERTH_SSH_HOST',
   'BERTH_SSH_PORTS',
   'BERTH_SSH_LISTEN',
@@ -284,6 +285,16 @@ export function parseRateLimits(text: string): RateLimitsConfig | null {
     given[name] = limit;
   }
   return { ...DEFAULT_RATE_LIMITS, ...given };
+}
+
+export const DEFAULT_CONNECTIONS_PER_ADDRESS = 2_000;
+const MAX_CONNECTIONS_PER_ADDRESS = 1_000_000;
+
+export function parseConnections(text: string): number {
+  const count = /^[0-9]{1,7}$/.test(text) ? Number(text) : 0;
+  if (count < 1 || count > MAX_CONNECTIONS_PER_ADDRESS)
+    throw new Expected(`a whole number from 1 to ${MAX_CONNECTIONS_PER_ADDRESS}`);
+  return count;
 }
 
 /** A quota that is not named keeps its default. */

@@ -8,6 +8,7 @@
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import type { IngressRoute, RoutesRequest } from '../agent-api/ingress-types.ts';
 import { pause } from '../lib/backoff.ts';
+import type { ConnectionBudgetOptions } from '../lib/connection-budget.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
@@ -39,7 +40,7 @@ export class Ingress {
   /** The routes in use. */
   readonly #routes = new Map<InstanceId, IngressRoute>();
   readonly #waking = new Set<InstancePort>();
-  readonly #totals = new Totals();
+  readonly #totals: Totals;
   readonly #closing = new AbortController();
   readonly #follower: RouteFollower<IngressRoute>;
   readonly #activity: ActivityReporter;
@@ -53,6 +54,7 @@ export class Ingress {
     client: ControlPlaneClient;
     log: Log;
     limits?: Partial<IngressLimits>;
+    by_source?: Omit<ConnectionBudgetOptions, 'most'>;
     /** Ports of other protocols, whose use counts too. */
     others?: () => Iterable<UsedPort>;
   }) {
@@ -61,6 +63,7 @@ export class Ingress {
     this.#client = client;
     this.#log = log;
     this.#limits = { ...LIMITS, ...options.limits };
+    this.#totals = new Totals(this.#limits, options.by_source);
     this.#follower = new RouteFollower({
       ask: (asked, signal) => {
         const blocked = asked.at_once ? [] : this.#blockedAddresses();

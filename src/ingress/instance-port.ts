@@ -152,7 +152,7 @@ export class InstancePort {
       connections_per_instance,
       this.#totals.connections >= connections,
     );
-    if (this.#unconfirmed || full || !this.#newcomers.take(socket)) {
+    if (this.#unconfirmed || full || !this.#totals.budget.admit(socket) || !this.#newcomers.take(socket)) {
       socket.destroy();
       return;
     }
@@ -216,7 +216,10 @@ export class InstancePort {
         this.#in_use += 1;
         if (this.#in_use === 1) this.#events.active();
       },
-      sentLogin: () => this.#newcomers.sentLogin(socket),
+      sentLogin: () => {
+        this.#newcomers.sentLogin(socket);
+        this.#totals.budget.use(socket);
+      },
       closed: () => {
         this.#spliced.delete(socket);
         if (!used) return;

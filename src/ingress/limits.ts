@@ -1,4 +1,6 @@
 import type { Socket } from 'node:net';
+import { ConnectionBudget, type ConnectionBudgetOptions } from '../lib/connection-budget.ts';
+import { filesForConnections } from '../lib/open-files.ts';
 
 /**
  * Limits of the ingress: per instance, so that one cannot exhaust it, and in total. Many instances of one owner could reach a
@@ -64,10 +66,35 @@ export const LIMITS: IngressLimits = {
   report_ms: 5_000,
 };
 
+/** Of the open files for connections; the rest is for HTTP ports. Each connection has another to its VM's sshd. */
+const SHARE_OF_FILES = 1 / 3;
+const FILES_OF_A_CONNECTION = 2;
+
+/** As many connections as the process's limit of open files allows. */
+export function sshLimitsWithin(open_files: number): IngressLimits {
+  const files = filesForConnections(open_files) * SHARE_OF_FILES;
+  const connections = Math.min(LIMITS.connections, Math.floor(files / FILES_OF_A_CONNECTION));
+  return { ...LIMITS, connections };
+}
+
+/** Beyond the total, for instances that have few. */
+const ASSURED_SHARE = 0.1;
+
 /** Totals over all ports. */
 export class Totals {
   connections = 0;
   held = 0;
+  /** By source, and in all. A connection is idle until its client has sent as much as a login. */
+  readonly budget: ConnectionBudget;
+
+  constructor(
+    limits: Pick<IngressLimits, 'connections'> = LIMITS,
+    by_source: Omit<ConnectionBudgetOptions, 'most'> = { per_source: Number.POSITIVE_INFINITY },
+  ) {
+    const most = Math.ceil(limits.connections * (1 + ASSURED_SHARE));
+    this.budget = new ConnectionBudget({ ...by_source, most });
+  }
+
   /** In order of insertion, so the oldest is first. */
   readonly early = new Set<Socket>();
 }

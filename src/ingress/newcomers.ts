@@ -7,10 +7,8 @@
  * others. Young connections are bounded per source, which limits a client that sends data but never logs in.
  */
 import type { Socket } from 'node:net';
-import { firstGroups } from '../lib/ipv6.ts';
+import { sourceOf } from '../lib/connection-budget.ts';
 import type { IngressLimits, Totals } from './limits.ts';
-
-const GROUPS_OF_A_NETWORK = 4;
 
 export class Newcomers {
   readonly #limits: IngressLimits;
@@ -97,11 +95,4 @@ export class Newcomers {
     young?.delete(socket);
     if (young?.size === 0) this.#young.delete(source);
   }
-}
-
-/** An IPv4 address, or an IPv6 /64: one customer has all addresses in it. */
-export function sourceOf(address = ''): string {
-  const mapped = /^::ffff:([0-9.]+)$/i.exec(address)?.[1];
-  if (mapped !== undefined) return mapped;
-  return address.includes(':') ? firstGroups(address.replace(/%.*$/, ''), GROUPS_OF_A_NETWORK) : address;
 }

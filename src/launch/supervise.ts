@@ -2,7 +2,7 @@
  * Keeps the roles running. Each is a child process that is restarted when it dies; roles stop in the reverse order of their
  * start. A child notices our death by the end of its IPC channel ({@link exitWithParent}).
  *
- *     running ─ dies ─▶ waiting (0.2 s … 5 s; 0.2 s again after 30 s of life) ─▶ running
+ *     running ─ dies ─▶ waiting (0.2 s … 1 s; 0.2 s again after 30 s of life) ─▶ running
  *        └──── stop ─▶ SIGTERM, 10 s, SIGKILL ─▶ ended
  */
 import { type ChildProcess, spawn } from 'node:child_process';
@@ -49,7 +49,8 @@ export interface SuperviseTiming {
 
 const TIMING: SuperviseTiming = {
   backoff_min_ms: 200,
-  backoff_max_ms: 5_000,
+  // Everybody waits for it, and it may have died of what somebody sends each time.
+  backoff_max_ms: 1_000,
   healthy_after_ms: 30_000,
   grace_ms: 10_000,
 };

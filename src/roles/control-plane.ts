@@ -42,9 +42,12 @@ import { outgoingPorts } from '../launch/outgoing-ports.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { weakFiles } from '../launch/weak-files.ts';
 import { refuseWrongKey } from '../launch/wrong-key.ts';
+import { boundHttp, ConnectionBudget, type ConnectionBudgetOptions } from '../lib/connection-budget.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import { filesForConnections, openFilesLimit } from '../lib/open-files.ts';
 import { Sealer } from '../lib/seal.ts';
+import { TrustedProxies } from '../lib/trusted-proxies.ts';
 import { Mailbox } from '../mail/mailbox.ts';
 import { createDeliver } from '../mail/mailer.ts';
 import { ownStore } from '../object-store/claim-store.ts';
@@ -62,6 +65,14 @@ import { aborted } from './shutdown.ts';
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
 /** Built by `site/build.ts`. */
 const SITE_DIR = join(import.meta.dirname, '..', '..', 'site', 'dist');
+
+/** Of the API, and of hosts and ingresses on other machines. */
+const CONNECTIONS_MAX = 20_000;
+const LISTENERS = 2;
+/** A stream to a guest has another to its host's agent. */
+const FILES_OF_A_CONNECTION = 1.5;
+/** Its clients are few. */
+const CONNECTIONS_OF_METRICS = 64;
 
 export interface ControlPlaneOptions {
   readonly config: Config;
@@ -103,9 +114,11 @@ export async function runControlPlane({
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
   await transaction(db, (tx) => offerAddresses(tx, context.ssh));
+  const by_source = sourcesIn(config, log);
   const internal = { ...context, host_lease_ms: config.host_lease_ms, peers, ...signing(objects, store) };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
-  const far = certificate && (await listenToHosts(config, certificate, internal));
+  boundHttp(apps[0].server, new ConnectionBudget({ ...by_source, most: connectionsOfAListener() }));
+  const far = certificate && (await listenToHosts(config, certificate, internal, by_source));
   const scraped = metrics && (await listenToPrometheus(config, metrics, context));
   hub.start();
   await listen(apps, config, paths);
@@ -271,6 +284,19 @@ function installationOf(config: Config): Installation {
   };
 }
 
+type BySource = Omit<ConnectionBudgetOptions, 'most'>;
+
+function sourcesIn({ connections_per_address, trusted_proxies }: Config, log: Log): BySource {
+  const trusted = new TrustedProxies(trusted_proxies);
+  return { per_source: connections_per_address, isProxy: (address) => trusted.has(address), log };
+}
+
+/** As many connections as the process's limit of open files allows, to the API or to hosts. */
+function connectionsOfAListener(): number {
+  const files = filesForConnections(openFilesLimit());
+  return Math.min(CONNECTIONS_MAX, Math.floor(files / FILES_OF_A_CONNECTION / LISTENERS));
+}
+
 async function listen(
   [app, internal]: readonly [FastifyInstance, FastifyInstance],
   config: Config,
@@ -294,9 +320,11 @@ async function listenToHosts(
   { hosts_listen }: Config,
   { cert, key }: HostsCertificate,
   context: InternalContext,
+  by_source: BySource,
 ): Promise<FastifyInstance | null> {
   if (hosts_listen === null) return null;
   const app = createInternalApp(context, { cert, key });
+  boundHttp(app.server, new ConnectionBudget({ ...by_source, most: connectionsOfAListener() }));
   await listenAt(app, 'BERTH_HOSTS_LISTEN', hosts_listen);
   return app;
 }
@@ -309,6 +337,10 @@ async function listenToPrometheus(
   if (metrics_listen === null) return null;
   const hosts = [...(context.hosts ?? []), metrics_listen.host];
   const app = createMetricsApp(metrics, { ...context, hosts });
+  boundHttp(
+    app.server,
+    new ConnectionBudget({ most: CONNECTIONS_OF_METRICS, per_source: CONNECTIONS_OF_METRICS }),
+  );
   await listenAt(app, 'BERTH_METRICS_LISTEN', metrics_listen);
   return app;
 }

@@ -6,14 +6,16 @@ import type { Config } from '../config/config.ts';
 import { httpEndpoint } from '../config/http-url.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { HttpIngress } from '../ingress/http/http-ingress.ts';
-import { TrustedProxies } from '../ingress/http/incoming.ts';
 import { HTTP_LIMITS, type HttpLimits, limitsWithin } from '../ingress/http/limits.ts';
 import { Ingress } from '../ingress/ingress.ts';
-import { openFilesLimit } from '../ingress/open-files.ts';
+import { sshLimitsWithin } from '../ingress/limits.ts';
 import { keepControlPlanes, readControlPlanes } from '../launch/control-planes-file.ts';
 import { readIngressSecret } from '../launch/data-folder.ts';
 import { readIngressToken } from '../launch/join.ts';
+import { ConnectionBudget } from '../lib/connection-budget.ts';
 import type { Log } from '../lib/log.ts';
+import { openFilesLimit } from '../lib/open-files.ts';
+import { TrustedProxies } from '../lib/trusted-proxies.ts';
 
 export interface IngressOptions {
   readonly config: Config;
@@ -26,12 +28,22 @@ export async function runIngress({ config, log, signal }: IngressOptions): Promi
   const client = await clientOf(config, paths, log);
   const { listen, tls, domain, url } = config.http;
   const endpoint = httpEndpoint({ domain, listen_port: listen.port, tls: tls !== null, url });
+  const trusted = new TrustedProxies(config.trusted_proxies);
+  const by_source = {
+    per_source: config.connections_per_address,
+    isProxy: (address: string) => trusted.has(address),
+    log,
+  };
+  const limits = httpLimits(log);
   const http = new HttpIngress({
-    ...{ client, log, listen, tls, limits: httpLimits(log), secure: endpoint.scheme === 'https' },
-    trusted: new TrustedProxies(config.trusted_proxies),
+    ...{ client, log, listen, tls, limits, trusted, secure: endpoint.scheme === 'https' },
+    connections: new ConnectionBudget({ ...by_source, most: limits.connections }),
     active: () => ssh.noteActive(),
   });
-  const ssh = new Ingress({ listen: config.ssh.listen, client, log, others: () => http.proxy.ports });
+  const ssh = new Ingress({
+    ...{ listen: config.ssh.listen, client, log, by_source, limits: sshLimitsWithin(openFilesLimit()) },
+    others: () => http.proxy.ports,
+  });
   await Promise.all([ssh.run(signal), http.run(signal)]);
   await client.close();
 }

@@ -161,11 +161,16 @@ describe('a guest with an egress policy', { skip, timeout: 300_000 }, () => {
       await tcp('203.0.113.10', 80, http('evil.test')),
       /403 Forbidden[\s\S]*does not allow evil\.test/,
     );
+    await tcp('203.0.113.10', 443, helloFor('evil.test'));
     await tcp('203.0.113.66', 443, helloFor('evil.test'));
     await tcp('203.0.113.66', 25);
     await until('all of them', () =>
-      (['evil.test 203.0.113.10 80', 'evil.test 203.0.113.66 443', ' 203.0.113.66 25'] as const).every(
-        (wanted) => lab.denials.some((each) => `${each.name ?? ''} ${each.address} ${each.port}` === wanted),
+      [
+        ...['evil.test 203.0.113.10 80', 'evil.test 203.0.113.10 443'],
+        // No allowed name has this address, so its first packet was refused.
+        ...[' 203.0.113.66 443', ' 203.0.113.66 25'],
+      ].every((wanted) =>
+        lab.denials.some((each) => `${each.name ?? ''} ${each.address} ${each.port}` === wanted),
       ),
     );
   });

@@ -7,8 +7,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
-import { EgressLab } from '../support/egress-lab.ts';
+import { EgressLab, GUEST } from '../support/egress-lab.ts';
 import { endAll, inNamespace } from '../support/egress-outside.ts';
+import { until } from '../support/waiting.ts';
 
 const skip =
   process.getuid?.() !== 0 || spawnSync('nft', ['list', 'tables']).status !== 0
@@ -129,6 +130,69 @@ describe('a usual client behind the egress gate', { skip, timeout: 120_000 }, ()
     assert.match(said, /"url":"\/a".*\}1\n.*"url":"\/b".*\}0\n/);
     const head = await curl(['-I', `${url}/c`]);
     assert.match(head.said, /^HTTP\/1\.1 200 OK/);
+  });
+
+  /** As `nc -z` does. */
+  async function connects(address: string, port: number): Promise<boolean> {
+    const child = lab.spawn('bash', ['-c', `exec 2>/dev/null 3<>/dev/tcp/${address}/${port}`]);
+    await once(child, 'close');
+    return child.exitCode === 0;
+  }
+  const isDenied = (address: string, port: number) =>
+    lab.denials.some((each) => each.address === address && each.port === port && each.guest === GUEST);
+  const denied = (address: string, port: number) =>
+    until(`${address}:${port} is listed as denied`, () => isDenied(address, port));
+
+  test('that connects and sends nothing is refused where no allowed name has the address, and that is listed', async () => {
+    await lab.allow({ mode: 'allow', allow: ['web.test', '*.wild.test', 'db.test:5432', '203.0.113.20'] });
+    for (const [address, port] of [
+      ['203.0.113.66', 443],
+      ['203.0.113.66', 80],
+      ['203.0.113.66', 5432],
+      ['203.0.113.50', 443],
+    ] as const) {
+      assert.equal(await connects(address, port), false, `${address}:${port}`);
+      await denied(address, port);
+    }
+    assert.equal(await connects(ADDRESS, 443), true, 'a name of the policy, without a look-up');
+    assert.equal(await connects('203.0.113.30', 5432), true, 'with a port of its own');
+    assert.equal(await connects('203.0.113.20', 22), true, 'an address of the policy');
+    const { status } = await curl(['--connect-timeout', '5', '-o', '/dev/null', 'http://a.wild.test/']);
+    assert.equal(status, 0);
+    assert.equal(await connects('203.0.113.50', 443), true, 'a name below a wildcard, once it was looked up');
+  });
+
+  test('that connects and sends nothing is refused everywhere in mode deny, and that is listed', async () => {
+    await lab.allow({ mode: 'allow', allow: ['web.test'] });
+    assert.equal(await connects(ADDRESS, 443), true);
+    await lab.allow({ mode: 'deny', allow: ['web.test'] });
+    for (const port of [80, 443, 22]) {
+      assert.equal(await connects(ADDRESS, port), false);
+      await denied(ADDRESS, port);
+    }
+  });
+
+  test('with a secret that connects and sends nothing is refused like any other', async () => {
+    const secret = { placeholder: `berth-secret-${'a'.repeat(32)}`, hosts: ['web.test'], value: 'value' };
+    await lab.allow({ mode: 'deny', allow: [] }, [secret]);
+    lab.denials.length = 0;
+    assert.equal(await connects(ADDRESS, 443), false);
+    await denied(ADDRESS, 443);
+    await lab.allow({ mode: 'allow', allow: ['web.test'] }, [secret]);
+    assert.equal(await connects('203.0.113.66', 443), false);
+    assert.equal(await connects(ADDRESS, 443), true);
+    await lab.allow({ mode: 'open', allow: [] }, [secret]);
+    assert.equal(await connects('203.0.113.66', 443), true, 'in mode open it may be any server');
+    await lab.allow({ mode: 'allow', allow: ['web.test'] });
+  });
+
+  test('keeps what it knows of names through a new gate', async () => {
+    await lab.allow({ mode: 'allow', allow: ['web.test', '*.wild.test'] });
+    await curl(['--connect-timeout', '5', '-o', '/dev/null', 'http://b.wild.test/']);
+    lab.stopGate();
+    lab.startGate();
+    await lab.allow({ mode: 'allow', allow: ['web.test', '*.wild.test'] });
+    assert.equal(await connects('203.0.113.50', 443), true);
   });
 
   test('whose body has trailers keeps its body, and the connection', async () => {

@@ -38,7 +38,7 @@ describe('HTTP through the gate', { timeout: 60_000 }, () => {
     const policy = { mode: 'allow', allow: [`${NAME}:${port}`] } as const;
     const guest = new Guest(
       { address: '198.18.0.2', policy, secrets: [], authority: null },
-      { resolver, denials: new Denials(() => undefined) },
+      { resolver, denials: new Denials(() => undefined), admit: async () => undefined },
     );
     const way = new HttpWay();
     gate = createServer({ allowHalfOpen: true }, (socket) => {

@@ -6,7 +6,7 @@ import { type TestContext, test } from 'node:test';
 import type { IngressRoute } from '../../src/agent-api/ingress-types.ts';
 import { InstancePort } from '../../src/ingress/instance-port.ts';
 import { type IngressLimits, LIMITS, Totals } from '../../src/ingress/limits.ts';
-import { sourceOf } from '../../src/ingress/newcomers.ts';
+import { sourceOf } from '../../src/lib/connection-budget.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { ownPort } from '../support/own-ports.ts';
@@ -158,4 +158,25 @@ test('the connections of others, open or held, never take an instance its last p
     own.set({ settling: false });
     await isOpen(socket);
   }
+});
+
+test('an address has so many connections over all instances; another one, and a trusted proxy, are not concerned', async (t) => {
+  const limits = { connections: 40 };
+  const totals = new Totals(limits, { per_source: 6, isProxy: (address) => address === '127.0.0.9' });
+  const ports = await Promise.all([portWith(t, limits, totals), portWith(t, limits, totals)]);
+  const [first, second] = ports;
+  const in_use: Socket[] = [];
+  for (const each of [first, second, first, second, first, second])
+    in_use.push(await each.come(OTHER, LOGIN));
+  await isClosed(dial(t, first.port, OTHER));
+  await isOpen(await first.come(HOST, BANNER));
+  for (let count = 0; count < 8; count++) await second.come('127.0.0.9', LOGIN);
+  in_use[0]?.destroy();
+  await until('its place is free', async () => {
+    const socket = dial(t, first.port, OTHER);
+    socket.write(LOGIN);
+    await Promise.race(['data', 'end', 'close'].map((event) => once(socket, event)));
+    return socket.bytesRead > 0;
+  });
+  for (const each of in_use.slice(1)) await isOpen(each);
 });

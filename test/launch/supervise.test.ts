@@ -63,6 +63,23 @@ test('a role that dies is restarted every time', async (t) => {
   assert.equal(pids.size, 3);
 });
 
+test('a role that dies again and again is started again within a second each time, and the others run on', async (t) => {
+  const journal = join(await temporaryFolder(t), 'journal');
+  const waits_ms: number[] = [];
+  const hearing = createLog('test', 'silent');
+  hearing.error = (said: object) => void waits_ms.push((said as { wait_ms: number }).wait_ms);
+  const supervisor = supervise({
+    roles: [role('a', journal), { name: 'b', args: ['-e', 'process.exit(1)'] }],
+    env: { PATH: '/usr/bin:/bin' },
+    log: hearing,
+  });
+  cleanUp(t, () => supervisor.stop());
+  await until('it has died seven times', () => waits_ms.length === 7, { timeout_ms: 60_000 });
+  assert.ok(Math.max(...waits_ms) <= 1_000, waits_ms.join());
+  assert.equal((await linesOf(journal)).length, 1, 'the other was started once');
+  assert.equal(supervisor.pid('a'), await pidIn(journal));
+});
+
 test('stop ends the roles in reverse order, and restarts none', async (t) => {
   const journal = join(await temporaryFolder(t), 'journal');
   const supervisor = supervised(t, [role('a', journal), role('b', journal), role('c', journal)]);

@@ -10,6 +10,7 @@ import {
   type Certified,
   fingerprintOf,
 } from '../../src/host/egress/certificate-source.ts';
+import { FirstPackets } from '../../src/host/egress/first-packets.ts';
 import { GateChild } from '../../src/host/egress/gate-child.ts';
 import type { CountedDenial, Denial, GuestPolicy } from '../../src/host/egress/gate-messages.ts';
 import { GATE_ROUTES, guestRules } from '../../src/host/egress/guest-rules.ts';
@@ -28,6 +29,7 @@ import { tapAddresses, tapRules } from '../../src/host/network/tap-rules.ts';
 import type { EgressPolicy } from '../../src/lib/egress-policy.ts';
 import { createLog } from '../../src/lib/log.ts';
 import {
+  addressIn,
   type Contact,
   deleteNamespace,
   EgressOutside,
@@ -38,6 +40,7 @@ import {
   NAME_SERVER,
   NEAR,
 } from './egress-outside.ts';
+import { until } from './waiting.ts';
 
 const TAP = { ssh_port: 7 * 256 + 2, mac: '52:54:00:00:07:02' };
 const NEIGHBOUR_TAP = { ssh_port: 7 * 256 + 3, mac: '52:54:00:00:07:03' };
@@ -60,6 +63,9 @@ export class EgressLab {
   readonly #ending = new AbortController();
   #outside: EgressOutside | null = null;
   readonly troubles: string[] = [];
+  readonly #first_packets = new FirstPackets({ path: this.path('router') });
+  /** `VM address`, since the gate's start. */
+  readonly #admitted = new Set<string>();
   readonly #certificates = new CertificateSource();
   readonly #roots_file: string;
   #gate: GateChild | null = null;
@@ -142,6 +148,7 @@ export class EgressLab {
   }
 
   startGate(): void {
+    this.#admitted.clear();
     this.#gate = new GateChild({
       guest_namespace: this.path('router'),
       own_namespace: this.path('router'),
@@ -151,6 +158,10 @@ export class EgressLab {
       roots_file: this.#roots_file,
       log: createLog('test', 'warn'),
       takeDenials: (denials) => this.denials.push(...denials),
+      admit: async (guest, admitted, dropped) => {
+        await this.#first_packets.change({ guest, admitted, dropped });
+        for (const each of admitted) this.#admitted.add(`${guest} ${each}`);
+      },
       certify: (...asked) => this.#certificates.make(...asked),
       takeTrouble: (_guest, name, reason) => this.troubles.push(`${name}: ${reason}`),
     });
@@ -201,6 +212,14 @@ export class EgressLab {
     await this.#gate?.apply({ resolvers: [NAME_SERVER], host_networks: [NEAR], guests });
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
     inNamespace(this.path('router'), 'nft', ['-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
+    await until('the gate knows the names', () => guests.every((each) => this.#knowsNames(each)));
+  }
+
+  /** Those that it looks up by itself. */
+  #knowsNames({ address, policy }: GuestPolicy): boolean {
+    if (policy.mode !== 'allow' || this.#gate === null) return true;
+    const resolved = policy.allow.flatMap((entry) => addressIn(entry.replace(/:[0-9]+$/, '')) ?? []);
+    return resolved.every((each) => this.#admitted.has(`${address} ${each}`));
   }
 
   /** Runs a program as the guest, or as its neighbour. */

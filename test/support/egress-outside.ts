@@ -61,6 +61,12 @@ const ZONE = [
   ...[`host-record=self.test,${NEAR}`, 'local-ttl=0'],
 ];
 
+/** The public address of a name; null: it has none, or gets it in another way than by a line of its own. */
+export function addressIn(name: string): string | null {
+  const line = ZONE.find((each) => each.startsWith(`address=/${name}/203.0.113.`));
+  return line?.split('/')[2] ?? null;
+}
+
 export class EgressOutside {
   readonly contacts: Contact[] = [];
   readonly name = `eg${process.pid}i`;

@@ -12,11 +12,11 @@ import type {
   HttpRoute,
 } from '../../src/agent-api/http-port-types.ts';
 import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
-import { TrustedProxies } from '../../src/ingress/http/incoming.ts';
 import { HTTP_LIMITS, type HttpLimits } from '../../src/ingress/http/limits.ts';
 import { type Certificate, HttpListener } from '../../src/ingress/http/listener.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { TrustedProxies } from '../../src/lib/trusted-proxies.ts';
 import { HOST } from './sockets.ts';
 
 export const NAME = 'web-abcdefgh.localhost';

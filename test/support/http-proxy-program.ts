@@ -6,10 +6,10 @@
  */
 import type { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
-import { TrustedProxies } from '../../src/ingress/http/incoming.ts';
 import { HTTP_LIMITS } from '../../src/ingress/http/limits.ts';
 import { HttpListener } from '../../src/ingress/http/listener.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { TrustedProxies } from '../../src/lib/trusted-proxies.ts';
 import { httpRoute } from './http-ingress.ts';
 
 const addresses = process.argv.slice(2);

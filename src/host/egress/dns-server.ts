@@ -1,11 +1,17 @@
-/** The guests' DNS server, over UDP and TCP. A VM is known by its address; others get no answer. */
+/**
+ * The guests' DNS server, over UDP and TCP. A VM is known by its address; others get no answer. A guest that does not take its answers
+ * costs no memory: over TCP its next question waits until it has, over UDP an answer is dropped.
+ */
 import type { Socket as UdpSocket } from 'node:dgram';
+import { once } from 'node:events';
 import type { Server, Socket } from 'node:net';
 import { answerQuery } from './answer-query.ts';
 import type { Guest } from './guest.ts';
 
 const MESSAGE_MAX_BYTES = 4_096;
 const TCP_IDLE_MS = 10_000;
+/** Answers over UDP that the kernel has not taken yet, of all guests. */
+const UDP_WAITING_BYTES = 1024 * 1024;
 
 export type FindGuest = (address: string | undefined) => Guest | undefined;
 
@@ -14,26 +20,31 @@ export function serveUdp(socket: UdpSocket, findGuest: FindGuest): void {
     const guest = findGuest(address);
     if (!guest || message.length > MESSAGE_MAX_BYTES) return;
     void answerQuery(guest, message, true).then((answer) => {
-      if (answer) socket.send(answer, port, address, () => undefined);
+      if (answer && socket.getSendQueueSize() < UDP_WAITING_BYTES)
+        socket.send(answer, port, address, () => undefined);
     });
   });
 }
 
-export function serveTcp(server: Server, findGuest: FindGuest): void {
+export function serveTcp(server: Server, findGuest: FindGuest, idle_ms = TCP_IDLE_MS): void {
   server.on('connection', (socket) => {
     socket.on('error', () => socket.destroy());
     const guest = findGuest(socket.remoteAddress);
-    if (guest) void answerStream(socket, guest).catch(() => socket.destroy());
+    if (guest) void answerStream(socket, guest, idle_ms).catch(() => socket.destroy());
     else socket.destroy();
   });
 }
 
 /** One query after the other; each has its length in front (RFC 7766). */
-async function answerStream(socket: Socket, guest: Guest): Promise<void> {
+async function answerStream(socket: Socket, guest: Guest, idle_ms: number): Promise<void> {
   const release = guest.hold({ isPermitted: () => true, cut: () => socket.destroy() });
   if (!release) return void socket.destroy();
-  socket.once('close', release);
-  socket.setTimeout(TCP_IDLE_MS, () => socket.destroy());
+  const ended = new AbortController();
+  socket.once('close', () => {
+    release();
+    ended.abort();
+  });
+  socket.setTimeout(idle_ms, () => socket.destroy());
   let waiting = Buffer.alloc(0);
   for await (const chunk of socket) {
     waiting = Buffer.concat([waiting, chunk as Buffer]);
@@ -46,7 +57,8 @@ async function answerStream(socket: Socket, guest: Guest): Promise<void> {
       if (answer) {
         const size = Buffer.alloc(2);
         size.writeUInt16BE(answer.length, 0);
-        socket.write(Buffer.concat([size, answer]));
+        if (!socket.write(Buffer.concat([size, answer])))
+          await once(socket, 'drain', { signal: ended.signal });
       }
     }
   }

@@ -3,6 +3,7 @@
  * the guests' network and by the gate.
  *
  *   assignments ──► gate (names, secrets) ──► packet rules (everything else) ──► "applied"
+ *   addresses of allowed names, from the gate ──► first packets that may pass
  *   refused look-ups and connections of the gate, refused packets of the kernel's log ──► reports to the control plane
  *
  * Invariants:
@@ -25,6 +26,7 @@ import { type GuestNetwork, hostAddresses, inNetwork } from '../network/guest-ne
 import { hostResolvers } from '../network/resolvers.ts';
 import { CertificateSource, fingerprintOf } from './certificate-source.ts';
 import { Denials } from './denials.ts';
+import { FirstPackets } from './first-packets.ts';
 import { GateChild } from './gate-child.ts';
 import type { CountedDenial, GuestPolicy } from './gate-messages.ts';
 import { GATE_ROUTES, guestRules } from './guest-rules.ts';
@@ -71,24 +73,29 @@ export class EgressControl {
     this.#options = options;
     const take = (denials: readonly CountedDenial[]) => this.#take(denials);
     this.#denials = new Denials(take);
-    this.#gate =
-      options.network &&
-      new GateChild({
-        guest_namespace: options.network.path,
-        own_namespace: `/proc/${process.pid}/ns/net`,
-        relay_port: RELAY_PORT,
-        names_port: NAMES_PORT,
-        uid: options.network.gate_uid,
-        roots_file: ROOTS_FILE,
-        log: options.log,
-        takeDenials: take,
-        certify: (...asked) => this.#certificates.make(...asked),
-        takeTrouble: (guest, name, reason) =>
-          options.log.warn(
-            { instance_id: this.#instances.get(guest), name, reason },
-            'a server got no request, because it could not be trusted or reached',
-          ),
-      });
+    const { network } = options;
+    if (network === null) {
+      this.#gate = null;
+      return;
+    }
+    const first_packets = new FirstPackets(network);
+    this.#gate = new GateChild({
+      guest_namespace: network.path,
+      own_namespace: `/proc/${process.pid}/ns/net`,
+      relay_port: RELAY_PORT,
+      names_port: NAMES_PORT,
+      uid: network.gate_uid,
+      roots_file: ROOTS_FILE,
+      log: options.log,
+      takeDenials: take,
+      admit: (guest, admitted, dropped) => first_packets.change({ guest, admitted, dropped }),
+      certify: (...asked) => this.#certificates.make(...asked),
+      takeTrouble: (guest, name, reason) =>
+        options.log.warn(
+          { instance_id: this.#instances.get(guest), name, reason },
+          'a server got no request, because it could not be trusted or reached',
+        ),
+    });
   }
 
   async run(signal: AbortSignal): Promise<void> {

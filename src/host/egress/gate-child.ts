@@ -8,6 +8,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { extname, join } from 'node:path';
 import { backoffMs, pause } from '../../lib/backoff.ts';
+import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { Signal } from '../../lib/signal.ts';
 import type { CountedDenial, FromGate, GateState, ToGate } from './gate-messages.ts';
@@ -25,6 +26,8 @@ export interface GateOptions {
   readonly roots_file: string;
   readonly log: Log;
   readonly takeDenials: (denials: readonly CountedDenial[]) => void;
+  /** Lets first packets of `guest` pass to addresses, and no longer to others. @throws why they do not pass */
+  readonly admit: (guest: string, admitted: readonly string[], dropped: readonly string[]) => Promise<void>;
   /** A certificate of an authority for a name, in PEM; null: no secret has it. */
   readonly certify: (authority: string, name: string, public_key: string) => Promise<string | null>;
   /** A server that a secret of `guest` names could not be trusted or reached. */
@@ -51,7 +54,8 @@ my @last = splice @program, -2;
 exec @program, (map { fileno $_ } @sockets), @last or die "exec: $!";
 `;
 
-const RESTART_MAX_MS = 5_000;
+/** All VMs with a policy wait for it. */
+const RESTART_MAX_MS = 500;
 
 export class GateChild {
   readonly #options: GateOptions;
@@ -61,6 +65,8 @@ export class GateChild {
   #sequence = 0;
   #confirmed = 0;
   readonly #confirmations = new Signal();
+  /** The log has said that addresses cannot be admitted. */
+  #is_refusing = false;
 
   constructor(options: GateOptions) {
     this.#options = options;
@@ -153,10 +159,26 @@ export class GateChild {
         return void this.#options.takeTrouble(message.guest, message.name, message.reason);
       case 'certificate':
         return void this.#certify(message);
+      case 'admit':
+        return void this.#admit(message);
       case 'applied':
         this.#confirmed = Math.max(this.#confirmed, message.sequence);
         this.#confirmations.notify();
     }
+  }
+
+  async #admit({ change, guest, admitted, dropped }: Extract<FromGate, { type: 'admit' }>): Promise<void> {
+    const { admit, log } = this.#options;
+    const known = await admit(guest, admitted, dropped).then(
+      () => true,
+      (error: unknown) => {
+        if (!this.#is_refusing)
+          log.error({ reason: messageOf(error) }, 'VMs cannot reach addresses of allowed names that are new');
+        return false;
+      },
+    );
+    this.#is_refusing = !known;
+    this.#tell({ type: 'admitted', change, known });
   }
 
   async #certify({ authority, name, public_key }: Extract<FromGate, { type: 'certificate' }>): Promise<void> {

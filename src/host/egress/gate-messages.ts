@@ -27,6 +27,8 @@ export interface GateState {
 
 export type ToGate =
   | ({ readonly type: 'state' } & GateState)
+  /** Of the change with this number: whether the kernel knows. */
+  | { readonly type: 'admitted'; readonly change: number; readonly known: boolean }
   /** null: it cannot be made. */
   | {
       readonly type: 'certificate';
@@ -51,6 +53,14 @@ export interface CountedDenial extends Denial {
 export type FromGate =
   | { readonly type: 'applied'; readonly sequence: number }
   | { readonly type: 'denied'; readonly denials: readonly CountedDenial[] }
+  /** The resolver gives these addresses to a VM, so that its first packets may go there; no longer to those that were dropped. */
+  | {
+      readonly type: 'admit';
+      readonly change: number;
+      readonly guest: string;
+      readonly admitted: readonly string[];
+      readonly dropped: readonly string[];
+    }
   /** The gate asks for one. `public_key`: SubjectPublicKeyInfo, base64. */
   | {
       readonly type: 'certificate';

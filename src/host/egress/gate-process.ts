@@ -5,6 +5,8 @@
  */
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
+import { ConnectionBudget } from '../../lib/connection-budget.ts';
+import { filesForConnections, openFilesLimit } from '../../lib/open-files.ts';
 import { serveTcp, serveUdp } from './dns-server.ts';
 import { Gate } from './gate.ts';
 import type { FromGate, ToGate } from './gate-messages.ts';
@@ -22,14 +24,18 @@ const tell = (message: FromGate) => {
   if (process.connected) process.send?.(message);
 };
 const gate = new Gate({ roots_file, tell });
+/** The VM with the most loses its oldest. Each has another to where it leads. */
+const most = Math.floor(filesForConnections(openFilesLimit()) / 2);
+const connections = new ConnectionBudget({ most, per_source: most });
 const relay = createServer({ allowHalfOpen: true, noDelay: true });
-relay.on('connection', gate.accept);
+relay.on('connection', (socket) => connections.admit(socket) && gate.accept(socket));
 relay.listen({ fd: Number(relay_fd) });
 const names = createSocket('udp4');
 names.on('error', () => undefined);
 serveUdp(names, gate.findGuest);
 names.bind({ fd: Number(udp_fd) });
 const names_by_tcp = createServer();
+names_by_tcp.on('connection', (socket) => connections.admit(socket));
 serveTcp(names_by_tcp, gate.findGuest);
 names_by_tcp.listen({ fd: Number(tcp_fd) });
 
@@ -41,6 +47,7 @@ if (process.getuid?.() === 0) {
 }
 process.on('message', (message: ToGate) => {
   if (message.type === 'certificate') return void gate.takeCertificate(message);
+  if (message.type === 'admitted') return gate.takeAdmitted(message);
   gate.apply(message);
   tell({ type: 'applied', sequence: message.sequence });
 });

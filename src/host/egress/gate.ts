@@ -14,8 +14,8 @@ import type { Socket } from 'node:net';
 import { closedBy } from '../../lib/closed-networks.ts';
 import { passByAddress } from './address-way.ts';
 import { Denials } from './denials.ts';
-import type { FromGate, GateState, ToGate } from './gate-messages.ts';
-import { Guest } from './guest.ts';
+import type { FromGate, GateState, GuestPolicy, ToGate } from './gate-messages.ts';
+import { type GateParts, Guest } from './guest.ts';
 import { HttpWay } from './http-way.ts';
 import { LeafContexts } from './leaf-contexts.ts';
 import { NameResolver, type Upstream } from './name-resolver.ts';
@@ -26,6 +26,8 @@ import { type Destination, passTls } from './tls-way.ts';
 import { Troubles } from './troubles.ts';
 
 const HTTP_PORT = 80;
+/** Until a guest learns of an address. */
+const ADMIT_MS = 2_000;
 
 export interface GateOptions {
   /** A file with the certificates of the authorities that the host trusts. */
@@ -40,8 +42,13 @@ export class Gate {
   readonly #certificates: LeafContexts;
   readonly #secrets: SecretWay;
   readonly #guests = new Map<string, Guest>();
+  readonly #tell: GateOptions['tell'];
+  /** Changes that the agent has not answered, by number. */
+  readonly #admissions = new Map<number, (known: boolean) => void>();
+  #changes = 0;
 
   constructor({ roots_file, tell }: GateOptions) {
+    this.#tell = tell;
     this.#resolver = new NameResolver({ servers: [], isClosed: closedBy([]) });
     this.#denials = new Denials((denials) => tell({ type: 'denied', denials }));
     this.#certificates = new LeafContexts((authority, name, public_key) =>
@@ -59,6 +66,23 @@ export class Gate {
     this.#certificates.take(authority, name, certificate);
   }
 
+  takeAdmitted({ change, known }: Extract<ToGate, { type: 'admitted' }>): void {
+    this.#admissions.get(change)?.(known);
+  }
+
+  /** Has the kernel let a guest's first packets pass. @throws when it does not */
+  async #admit(guest: string, admitted: readonly string[], dropped: readonly string[]): Promise<void> {
+    const change = ++this.#changes;
+    const { promise, resolve } = Promise.withResolvers<boolean>();
+    this.#admissions.set(change, resolve);
+    const late = setTimeout(() => resolve(false), ADMIT_MS);
+    this.#tell({ type: 'admit', change, guest, admitted, dropped });
+    const known = await promise;
+    clearTimeout(late);
+    this.#admissions.delete(change);
+    if (!known) throw new Error('the agent has not admitted the addresses');
+  }
+
   apply(state: GateState): void {
     this.#resolver.replaceUpstream(upstreamOf(state));
     const wanted = new Set(state.guests.map(({ address }) => address));
@@ -70,9 +94,16 @@ export class Gate {
     for (const each of state.guests) {
       const guest = this.#guests.get(each.address);
       if (guest) guest.change(each);
-      else
-        this.#guests.set(each.address, new Guest(each, { resolver: this.#resolver, denials: this.#denials }));
+      else this.#guests.set(each.address, new Guest(each, this.#partsOf(each)));
     }
+  }
+
+  #partsOf({ address }: GuestPolicy): GateParts {
+    return {
+      resolver: this.#resolver,
+      denials: this.#denials,
+      admit: (admitted, dropped) => this.#admit(address, admitted, dropped),
+    };
   }
 
   readonly findGuest = (address: string | undefined): Guest | undefined => this.#guests.get(plain(address));

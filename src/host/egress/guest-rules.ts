@@ -9,8 +9,10 @@
  * A restricted VM's packets pass in this order:
  *   to an allowed network, and answers to connections from outside      pass
  *   look-ups (port 53)                                                  to the gate's resolver
- *   TCP to a port of an allowed name                                    to the gate, with the original destination (tproxy)
+ *   TCP to a port of an allowed name, where the first packet went to
+ *     an address that an allowed name has resolved to                   to the gate, with the original destination (tproxy)
  *   everything else, and look-ups or connections without a gate         logged and refused
+ * So a connection is refused at its first packet, and not after the gate accepted it, wherever the gate could only refuse it.
  *
  * Invariants:
  * - every VM is restricted but those that are known to be open: one whose assignment is gone may run on for a moment;
@@ -22,6 +24,7 @@ import { assert } from '../../lib/assert.ts';
 import { activeEntries, type NetworkEntry, portsOf } from '../../lib/egress-policy.ts';
 import { networkWithin } from '../../lib/networks.ts';
 import { DENIED_SET, GATE_MARK, LOG_DENIED, perGuest } from '../network/addresses.ts';
+import { firstPacketRules, RESOLVED_MARK } from './first-packets.ts';
 import type { GuestPolicy } from './gate-messages.ts';
 
 export interface GuestRulesOptions {
@@ -45,6 +48,7 @@ export function guestRules(options: GuestRulesOptions): string {
   const { interfaces, relay_port, names_port } = options;
   const from = `iifname "${interfaces}" ip saddr != @open`;
   return [
+    firstPacketRules(interfaces),
     `table inet ${EGRESS_TABLE} {}`,
     `delete table inet ${EGRESS_TABLE}`,
     `table inet ${EGRESS_TABLE} {`,
@@ -60,15 +64,25 @@ export function guestRules(options: GuestRulesOptions): string {
     `    ${from} jump lead`,
     '  }',
     '  chain intercept {',
-    `    ip saddr @with_secrets tcp dport ${HTTPS_PORT} ct state new ${BOUND_CONNECTIONS}`,
-    `    ip saddr @with_secrets tcp dport ${HTTPS_PORT} ct direction original ct state new ct mark set ${GATE_MARK}`,
+    `    ip saddr @with_secrets tcp dport ${HTTPS_PORT} ct direction original ct state new jump intercept_new`,
     // Until they end, also when the last secret is removed.
     `    meta l4proto tcp ct direction original ct mark ${GATE_MARK} tproxy ip to :${relay_port} meta mark set ${GATE_MARK} accept`,
+    '  }',
+    '  chain intercept_new {',
+    '    ip saddr @open goto take',
+    `    meta mark ${RESOLVED_MARK} ip saddr . th dport @relayed goto take`,
+    '    ip saddr . ip daddr @networks goto take',
+    '    ip saddr . ip daddr . th dport @ports goto take',
+    '  }',
+    '  chain take {',
+    `    ${BOUND_CONNECTIONS}`,
+    `    ct mark set ${GATE_MARK}`,
     '  }',
     '  chain lead {',
     '    jump allowed',
     // All guests share the gate.
     `    meta l4proto udp th dport 53 ${BOUND_LOOK_UPS}`,
+    `    meta l4proto tcp ct state new th dport != 53 meta mark != ${RESOLVED_MARK} return`,
     `    meta l4proto tcp ct state new ${BOUND_CONNECTIONS}`,
     `    meta l4proto { tcp, udp } th dport 53 meta mark set ${GATE_MARK} accept`,
     `    meta l4proto tcp ip saddr . th dport @relayed tproxy ip to :${relay_port} meta mark set ${GATE_MARK} accept`,
@@ -147,10 +161,11 @@ function networks(guests: readonly GuestPolicy[], with_port: boolean): string[] 
   });
 }
 
-/** The ports of allowed names. TLS and HTTP go to the gate also where no name is allowed, so that denials show the name. */
+/** The ports of allowed names. */
 function relayed(guests: readonly GuestPolicy[]): string[] {
-  return guests.flatMap(({ address, policy }) => {
-    const named = activeEntries(policy).flatMap((entry) => (entry.kind === 'name' ? portsOf(entry) : []));
-    return [80, 443, ...named].map((port) => `${address} . ${port}`);
-  });
+  return guests.flatMap(({ address, policy }) =>
+    activeEntries(policy)
+      .flatMap((entry) => (entry.kind === 'name' ? portsOf(entry) : []))
+      .map((port) => `${address} . ${port}`),
+  );
 }

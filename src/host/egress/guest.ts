@@ -1,6 +1,7 @@
 /**
  * One VM at the gate: its policy, its secrets, the names it looked up, its open connections.
- * Invariant: after a change of them, only connections that they permit are open.
+ * Invariants: after a change of them, only connections that they permit are open; the kernel lets its first packets pass to an address
+ * of an allowed name before the guest has the address from here.
  */
 import {
   activeEntries,
@@ -9,6 +10,7 @@ import {
   type EgressEntry,
   type EgressPolicy,
 } from '../../lib/egress-policy.ts';
+import { type Admit, AdmittedAddresses } from './admitted-addresses.ts';
 import type { Denials } from './denials.ts';
 import type { Denial, GuestPolicy } from './gate-messages.ts';
 import { KnownNames } from './known-names.ts';
@@ -28,16 +30,22 @@ export interface HeldConnection {
   readonly cut: () => void;
 }
 
-/** What all guests share. */
 export interface GateParts {
+  /** Of all guests. */
   readonly resolver: NameResolver;
   readonly denials: Denials;
+  /** For this one. */
+  readonly admit: Admit;
 }
 
 export class Guest {
   readonly address: string;
   readonly #parts: GateParts;
   readonly #known = new KnownNames();
+  readonly #admitted: AdmittedAddresses;
+  /** Names of the policy that were looked up without being asked for. */
+  readonly #learned = new Set<string>();
+  #is_learning = false;
   readonly #connections = new Set<HeldConnection>();
   #policy: EgressPolicy;
   #entries: readonly EgressEntry[];
@@ -48,10 +56,12 @@ export class Guest {
   constructor({ address, policy, secrets, authority }: GuestPolicy, parts: GateParts) {
     this.address = address;
     this.#parts = parts;
+    this.#admitted = new AdmittedAddresses(parts.admit);
     this.#policy = policy;
     this.#entries = activeEntries(policy);
     this.#secrets = secrets;
     this.#authority = authority;
+    void this.#learnNames();
   }
 
   /** The fingerprint of the authority that it trusts; null: there is none. */
@@ -65,6 +75,34 @@ export class Guest {
     this.#secrets = secrets;
     this.#authority = authority;
     for (const connection of this.#connections) if (!connection.isPermitted()) connection.cut();
+    void this.#learnNames();
+  }
+
+  /**
+   * A guest may know addresses of its policy's names without having asked here: from a file, or from before it was resumed at this host.
+   * What fails is tried again at the next change, which comes each minute.
+   */
+  async #learnNames(): Promise<void> {
+    if (this.#is_learning) return;
+    this.#is_learning = true;
+    const names = this.#entries.flatMap((entry) => (entry.kind === 'name' && !entry.below ? entry.name : []));
+    for (const each of this.#learned) if (!names.includes(each)) this.#learned.delete(each);
+    for (const name of names) {
+      if (this.#learned.has(name)) continue;
+      const found = await this.#parts.resolver.lookUp(name, 4);
+      if (found.outcome !== 'found' || !(await this.#admit(found.addresses))) continue;
+      this.#learned.add(name);
+    }
+    this.#is_learning = false;
+  }
+
+  /** False: its first packets would be refused. */
+  async #admit(addresses: readonly string[]): Promise<boolean> {
+    if (this.#policy.mode !== 'allow') return true;
+    return this.#admitted.add(addresses).then(
+      () => true,
+      () => false,
+    );
   }
 
   cutAll(): void {
@@ -104,6 +142,7 @@ export class Guest {
     try {
       const found = await this.#parts.resolver.lookUp(name, family);
       if (found.outcome !== 'found') return found;
+      if (!(await this.#admit(found.addresses))) return { outcome: 'failed' };
       const until_ms = performance.now() + found.ttl_seconds * 1_000 + GRACE_MS;
       this.#known.remember(name, found.addresses, until_ms);
       for (const address of found.closed) this.deny({ name, address, port: null });

@@ -177,7 +177,11 @@ export function onTap({ path }: GuestNetwork, tap: Tap, command: readonly string
 }
 
 /** Runs a program in the guests' network namespace. */
-export function inNetwork({ path }: GuestNetwork, command: readonly string[], input = ''): Promise<string> {
+export function inNetwork(
+  { path }: Pick<GuestNetwork, 'path'>,
+  command: readonly string[],
+  input = '',
+): Promise<string> {
   return runTool('nsenter', [`--net=${path}`, '--', ...command], input);
 }
 

@@ -52,8 +52,6 @@ import { RouteChanges } from './route-changes.ts';
 import { accepted, checkedBy, serve, serveIngress } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
-/** Each connection of an ingress or to a host on another machine takes one. */
-const CONNECTIONS_OF_MACHINES = 20_000;
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 /** A flush of a whole, incompressible disk of 1 TiB is 177,000 segments: 30 MiB. */
 const COMMIT_LIMIT_BYTES = 64 * 1024 * 1024;
@@ -117,7 +115,6 @@ export function createInternalApp(
   registerOpenPort(app, context);
   if (!far) registerWeaknesses(app, context);
   if (far) registerPeers(app, context);
-  if (far) app.server.maxConnections = CONNECTIONS_OF_MACHINES;
   registerHostCalls(app, context, {
     far,
     host: (headers) => admitHost(db, headers, far),

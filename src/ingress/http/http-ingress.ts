@@ -1,5 +1,6 @@
 /** The listener of HTTP ports in its process: opens its address, again and again if that is taken, and follows its certificate. */
 import { pause } from '../../lib/backoff.ts';
+import type { ConnectionBudget } from '../../lib/connection-budget.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { type CertificateFiles, followCertificate, readCertificate } from './certificate.ts';
 import { HttpProxy, type HttpProxyOptions } from './http-proxy.ts';
@@ -10,6 +11,7 @@ const REOPEN_MS = 2_000;
 export interface HttpIngressOptions extends HttpProxyOptions {
   readonly listen: { readonly host: string; readonly port: number };
   readonly tls: CertificateFiles | null;
+  readonly connections: ConnectionBudget;
 }
 
 export class HttpIngress {
@@ -36,11 +38,16 @@ export class HttpIngress {
   }
 
   async #open(signal: AbortSignal): Promise<HttpListener | null> {
-    const { listen, tls, limits, log } = this.#options;
+    const { listen, tls, limits, log, connections } = this.#options;
     let said = false;
     for (;;) {
       try {
-        const listener = new HttpListener(tls && (await readCertificate(tls)), this.proxy, limits);
+        const listener = new HttpListener(
+          tls && (await readCertificate(tls)),
+          this.proxy,
+          limits,
+          connections,
+        );
         await listener.listen(listen.host, listen.port);
         log.info({ host: listen.host, port: listener.port }, 'HTTP ports are open');
         return listener;

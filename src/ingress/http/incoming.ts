@@ -1,8 +1,9 @@
 /** One request of a client, by HTTP/1.1 or HTTP/2, read and checked. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Http2ServerRequest } from 'node:http2';
-import { BlockList, isIP } from 'node:net';
+import { isIP } from 'node:net';
 import type { TLSSocket } from 'node:tls';
+import { plainAddress } from '../../lib/connection-budget.ts';
 import {
   AmbiguousRequest,
   type CheckedRequest,
@@ -10,6 +11,7 @@ import {
   type RequestHead,
   valuesOf,
 } from '../../lib/http-request.ts';
+import type { TrustedProxies } from '../../lib/trusted-proxies.ts';
 import { type Client, type Credential, credentialOf } from './fields.ts';
 import { ambiguous } from './refusal.ts';
 
@@ -83,25 +85,6 @@ function splitFields(raw_headers: readonly string[]): { raw: string[]; authority
   return { raw, authority };
 }
 
-/** Proxies whose `X-Forwarded-*` are believed. */
-export class TrustedProxies {
-  readonly #list = new BlockList();
-
-  constructor(
-    networks: readonly {
-      readonly address: string;
-      readonly prefix: number;
-      readonly family: 'ipv4' | 'ipv6';
-    }[],
-  ) {
-    for (const { address, prefix, family } of networks) this.#list.addSubnet(address, prefix, family);
-  }
-
-  has(address: string): boolean {
-    return isIP(address) !== 0 && this.#list.check(address, isIP(address) === 6 ? 'ipv6' : 'ipv4');
-  }
-}
-
 function clientOf(
   { socket }: IncomingMessage,
   raw: readonly string[],
@@ -121,8 +104,4 @@ function clientOf(
     scheme: proto === 'https' || proto === 'http' ? proto : scheme,
     host,
   };
-}
-
-function plainAddress(address: string): string {
-  return address.replace(/^::ffff:(?=[0-9.]+$)/i, '').replace(/%.*$/, '');
 }

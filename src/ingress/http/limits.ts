@@ -1,6 +1,8 @@
+import { filesForConnections } from '../../lib/open-files.ts';
+
 /** Limits of the HTTP listener: per instance, so that one cannot exhaust it, and in total. */
 export interface HttpLimits {
-  /** Open connections of clients. Beyond that an idle one of the busiest source is closed, or the new one. */
+  /** Open connections of clients; see ConnectionBudget. */
   readonly connections: number;
   /** Requests and upgraded connections of one instance; further ones get 503. */
   readonly exchanges_per_instance: number;
@@ -55,13 +57,15 @@ export const HTTP_LIMITS: HttpLimits = {
   report_ms: 5_000,
 };
 
-/** Each connection has another to a guest. The rest is for SSH, the control plane, and connections that end. */
-const SHARE_OF_OPEN_FILES = 0.45;
+/** Of the open files for connections; the rest is for SSH. Each connection has another to a guest. */
+const SHARE_OF_FILES = 2 / 3;
+const FILES_OF_A_CONNECTION = 2;
 const SHARE_OF_AN_INSTANCE = HTTP_LIMITS.exchanges_per_instance / HTTP_LIMITS.connections;
 
-/** As many connections as the process's limit of open files allows: at that limit no connection could be accepted or opened. */
+/** As many connections as the process's limit of open files allows. */
 export function limitsWithin(open_files: number): HttpLimits {
-  const connections = Math.min(HTTP_LIMITS.connections, Math.floor(open_files * SHARE_OF_OPEN_FILES));
+  const files = filesForConnections(open_files) * SHARE_OF_FILES;
+  const connections = Math.min(HTTP_LIMITS.connections, Math.floor(files / FILES_OF_A_CONNECTION));
   return {
     ...HTTP_LIMITS,
     connections,

@@ -2,8 +2,7 @@
  * The listener of HTTP ports: one address for HTTP/1.1 and HTTP/2. With TLS, ALPN chooses; without, a client that begins with
  * HTTP/2's preface speaks that. Node's servers parse both.
  *
- * Invariants: the number of connections is bounded, and an idle connection of the busiest source gives way to a new one; a client
- * has bounded time for its headers.
+ * Invariants: the number of connections is bounded, in all and by source; a client has bounded time for its headers.
  */
 import {
   createServer as createHttp,
@@ -22,7 +21,7 @@ import {
 } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { TLSSocket, Server as TlsServer } from 'node:tls';
-import { sourceOf } from '../newcomers.ts';
+import { ConnectionBudget } from '../../lib/connection-budget.ts';
 import type { HttpLimits } from './limits.ts';
 import { isWebSocket } from './upgrade.ts';
 
@@ -56,13 +55,17 @@ export class HttpListener {
   readonly #secure: boolean;
   /** The first listening socket is that of `#http`. */
   readonly #further: readonly NetServer[];
-  readonly #sockets = new Map<string, Set<Socket>>();
-  /** Requests under way on each connection. */
-  readonly #busy = new WeakMap<object, number>();
-  #open = 0;
+  readonly #sockets = new Set<Socket>();
+  readonly #budget: ConnectionBudget;
 
-  constructor(certificate: Certificate | null, handlers: HttpHandlers, limits: HttpLimits) {
+  constructor(
+    certificate: Certificate | null,
+    handlers: HttpHandlers,
+    limits: HttpLimits,
+    budget = new ConnectionBudget({ most: limits.connections, per_source: limits.connections }),
+  ) {
     this.#limits = limits;
+    this.#budget = budget;
     this.#secure = certificate !== null;
     const options: ServerOptions = {
       maxHeaderSize: limits.header_bytes,
@@ -128,7 +131,7 @@ export class HttpListener {
 
   destroy(): void {
     for (const server of [this.#http, ...this.#further]) server.close();
-    for (const sockets of this.#sockets.values()) for (const each of sockets) each.destroy();
+    for (const each of this.#sockets) each.destroy();
   }
 
   /** Node's servers take a connection as an event: each goes to the one whose protocol it speaks. */
@@ -154,23 +157,26 @@ export class HttpListener {
     }
     this.#http.on('tlsClientError', (_error: Error, socket: Socket) => socket.destroy());
     const request = (each: IncomingMessage, response: ServerResponse) => {
-      this.#count(each.socket, response);
+      response.once('close', this.#budget.use(each.socket));
       handlers.request(each, response);
     };
     this.#http.on('request', request).on('checkContinue', request);
     this.#http.on('connect', (_request, socket: Duplex) => {
       socket.end('HTTP/1.1 405 Method Not Allowed\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
     });
-    this.#http.on('upgrade', (each: IncomingMessage, socket: Duplex, head: Buffer) => {
+    this.#http.on('upgrade', (each: IncomingMessage, socket: Socket, head: Buffer) => {
       // Answers to earlier requests of this connection are still to come.
-      if ((this.#busy.get(socket) ?? 0) > 0) return socket.destroy();
-      this.#count(socket, socket);
+      if (this.#budget.isUsed(socket)) return socket.destroy();
+      socket.once('close', this.#budget.use(socket));
       return handlers.upgrade(each, socket, head);
     });
     type Http2Handler = (request: unknown, response: unknown) => void;
     this.#http2.on('request', request as unknown as Http2Handler);
     this.#http2.on('checkContinue', request as unknown as Http2Handler);
-    this.#http2.on('connect', handlers.connect as unknown as Http2Handler);
+    this.#http2.on('connect', ((each: IncomingMessage, response: ServerResponse) => {
+      response.once('close', this.#budget.use(each.socket));
+      handlers.connect(each, response);
+    }) as unknown as Http2Handler);
     this.#http2.on('session', (session: ServerHttp2Session) => this.#bound(session));
     this.#http2.on('sessionError', () => undefined);
   }
@@ -200,39 +206,10 @@ export class HttpListener {
 
   /** False: there is no room, and it was closed. */
   #admit(socket: Socket): boolean {
-    if (this.#open >= this.#limits.connections && !this.#evict()) {
-      socket.destroy();
-      return false;
-    }
-    const source = sourceOf(socket.remoteAddress);
-    const theirs = this.#sockets.get(source) ?? new Set<Socket>();
-    this.#sockets.set(source, theirs.add(socket));
-    this.#open += 1;
-    socket.once('close', () => {
-      this.#open -= 1;
-      theirs.delete(socket);
-      if (theirs.size === 0) this.#sockets.delete(source);
-    });
+    if (!this.#budget.admit(socket)) return false;
+    this.#sockets.add(socket);
+    socket.once('close', () => this.#sockets.delete(socket));
     return true;
-  }
-
-  /** Closes the oldest idle connection of the source that has the most. */
-  #evict(): boolean {
-    let most: Set<Socket> | undefined;
-    for (const each of this.#sockets.values()) if (each.size > (most?.size ?? 0)) most = each;
-    for (const socket of most ?? []) {
-      if ((this.#busy.get(socket) ?? 0) > 0) continue;
-      socket.destroy();
-      return true;
-    }
-    return false;
-  }
-
-  #count(connection: object, until: { once(event: 'close', then: () => void): unknown }): void {
-    // By TLS the counted connection is below.
-    const socket = (connection as { _parent?: object })._parent ?? connection;
-    this.#busy.set(socket, (this.#busy.get(socket) ?? 0) + 1);
-    until.once('close', () => this.#busy.set(socket, (this.#busy.get(socket) ?? 1) - 1));
   }
 
   #bound(session: ServerHttp2Session): void {
