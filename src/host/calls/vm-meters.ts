@@ -6,6 +6,7 @@ import { fits } from '../../agent-api/check.ts';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import { type MetricsResult, type UsageResult, VmSample } from '../../agent-api/host-calls.ts';
 import { pause } from '../../lib/backoff.ts';
+import type { Log } from '../../lib/log.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { measureVm } from './measure-vm.ts';
@@ -18,13 +19,17 @@ const GUEST_EVERY = 4;
 
 export class VmMeters {
   readonly #samples = new WeakMap<Machine, VmSample[]>();
-  readonly #minutes = new MinuteLog();
+  readonly #minutes: MinuteLog;
   readonly #runners: () => Iterable<VmRunner>;
   readonly #client: Pick<ControlPlaneClient, 'reportMinutes'>;
 
-  constructor(runners: () => Iterable<VmRunner>, client: Pick<ControlPlaneClient, 'reportMinutes'>) {
+  constructor(
+    runners: () => Iterable<VmRunner>,
+    { client, log }: { readonly client: Pick<ControlPlaneClient, 'reportMinutes'>; readonly log: Log },
+  ) {
     this.#runners = runners;
     this.#client = client;
+    this.#minutes = new MinuteLog(log);
   }
 
   async run(signal: AbortSignal): Promise<void> {
