@@ -26,7 +26,7 @@ export interface StrictOptions {
   /** By path, without its prefix; else an outcome. */
   readonly answers?: Readonly<Record<string, unknown>>;
   /** Of a request that fits its schema. */
-  readonly statusOf?: (said: Pick<Said, 'path' | 'text'>) => number;
+  readonly statusOf?: (said: Pick<Said, 'path' | 'text'>) => number | Promise<number>;
 }
 
 export async function strictControlPlane(
@@ -44,7 +44,7 @@ export async function strictControlPlane(
     );
     const body = JSON.parse(text) as Record<string, unknown>;
     const problem = problemOf(route.request, body);
-    const status = problem === null ? statusOf({ path, text }) : 400;
+    const status = problem === null ? await statusOf({ path, text }) : 400;
     said.push({ path, text, status });
     if (status === 200) bodies.push({ path, body });
     const answer =

@@ -56,8 +56,7 @@ export class VmMeters {
     const vms = [...this.#runners()].flatMap((runner) => {
       const machine = runner.machineOf();
       const sample = machine && this.#samples.get(machine)?.at(-1);
-      // One guest's invalid answer must not fail the others' samples.
-      return sample && fits(VmSample, sample) ? [{ instance_id: runner.instance_id, sample }] : [];
+      return sample ? [{ instance_id: runner.instance_id, sample }] : [];
     });
     return { vms: vms.slice(0, limit) };
   }
@@ -73,7 +72,8 @@ export class VmMeters {
       Date.parse(sample.at),
       readingsOf(sample, { before, heard, dirty }),
     );
-    samples.push(sample);
+    // One invalid answer of a guest must fail neither its other samples nor the other guests'.
+    if (fits(VmSample, sample)) samples.push(sample);
     if (samples.length > SAMPLES) samples.shift();
     this.#samples.set(machine, samples);
   }
