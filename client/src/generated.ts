@@ -1130,6 +1130,7 @@ export type OrgQuota = {
   service_accounts: QuotaUse;
   webhooks: QuotaUse;
   streams: QuotaUse;
+  changes: QuotaUse;
 };
 
 export type PasskeyOptionsRequest = {

@@ -1076,6 +1076,7 @@ class OrgQuota(TypedDict):
     service_accounts: QuotaUse
     webhooks: QuotaUse
     streams: QuotaUse
+    changes: QuotaUse
 
 class PasskeyOptionsRequest(TypedDict, total=False):
     email: str
