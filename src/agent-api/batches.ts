@@ -5,7 +5,7 @@
  *     └──no──▶ dropped           └──refused──▶ its halves, down to the item that is refused ──▶ dropped
  *
  * Invariants: every such request goes through a {@link BatchSender}; an item is checked against the schema that its receiver uses;
- * what was refused is never sent again unchanged; what is dropped is logged once. While the control plane cannot be reached, or
+ * what was refused is never sent again unchanged by the same sender; what is dropped is logged once. While the control plane cannot be reached, or
  * refuses the credential, nothing is dropped: the caller keeps what was not settled.
  */
 import type { TSchema } from 'typebox';
@@ -55,7 +55,8 @@ export const BATCHES = {
   routes: batch(
     'SSH address',
     ROUTES.routes.request.properties.blocked,
-    10_000,
+    // A request is held until routes change, so there is one.
+    1_000_000,
     ({ host, port }) => `${host}:${port}`,
   ),
   activity: batch('port in use', ROUTES.activity.request.properties.active, 10_000, instanceOf),
@@ -130,20 +131,20 @@ export class BatchSender<Item extends TSchema> {
     return untrustedText(this.#batch.nameOf(item));
   }
 
+  /** Several: it is not known which of them is refused, so each may be sent again. */
   #drop(items: readonly Of<Item>[], problem: string): void {
     const { kind } = this.#batch;
-    const names = items.map((item) => this.#nameOf(item));
-    const unlogged = names.filter((name) => !this.#dropped.has(name));
-    for (const [at, name] of names.entries()) this.#dropped.set(name, JSON.stringify(items[at]));
+    const [item] = items;
+    const id = item === undefined || items.length > 1 ? '' : this.#nameOf(item);
+    const is_logged = this.#dropped.has(id);
+    this.#dropped.set(id, id === '' ? '' : JSON.stringify(item));
     for (const oldest of this.#dropped.keys()) {
       if (this.#dropped.size <= REMEMBERED_MAX) break;
       this.#dropped.delete(oldest);
     }
-    if (unlogged.length === 0 && items.length > 0) return;
-    const [id = null] = unlogged;
-    const reason = untrustedText(problem);
+    if (is_logged) return;
     this.#log.warn(
-      { kind, id, dropped: items.length, reason },
+      { kind, id, dropped: items.length, reason: untrustedText(problem) },
       `a report of one ${kind} is dropped; the others are sent`,
     );
   }

@@ -19,7 +19,6 @@ export function permittedStore(
   client: Pick<ControlPlaneClient, 'objectPermissions'>,
   log: Pick<Log, 'warn'>,
 ): PermittedStore {
-  const sender = new BatchSender(BATCHES.objectPermissions, log);
   return new PermittedStore(async (objects) => {
     const signed = new Map<ObjectRequest, SignedRequest | null>();
     const post = async (some: readonly ObjectRequest[]) => {
@@ -27,7 +26,8 @@ export function permittedStore(
       for (const [at, object] of some.entries()) signed.set(object, permissions[at] ?? null);
     };
     try {
-      await sender.send(objects, { post });
+      // A new sender: a question, other than a report, may be asked again.
+      await new BatchSender(BATCHES.objectPermissions, log).send(objects, { post });
       return objects.map((object) => signed.get(object) ?? null);
     } catch (error) {
       if (error instanceof ControlPlaneUnavailable) throw new NotPermittedYetError(error.message);

@@ -37,11 +37,9 @@ export class ImageKeeper {
     { readonly image: Promise<HostImage>; readonly given_up: () => boolean }
   >();
   #turn: Promise<unknown> = Promise.resolve();
-  readonly #sender: BatchSender<typeof BATCHES.offerImages.item>;
 
   constructor(options: ImageKeeperOptions) {
     this.#options = options;
-    this.#sender = new BatchSender(BATCHES.offerImages, options.log);
   }
 
   /** Stores new images, found every half minute. */
@@ -155,7 +153,7 @@ export class ImageKeeper {
   }
 
   async #settleNow(images: readonly HostImage[], needed: boolean, signal: AbortSignal): Promise<void> {
-    const { client } = this.#options;
+    const { client, log } = this.#options;
     const known = needed ? this.#durable : this.#settled;
     const open = images.filter(({ version }) => !known.has(version)).slice(0, IMAGES_MAX);
     if (open.length === 0) return;
@@ -166,7 +164,8 @@ export class ImageKeeper {
       }),
     );
     const verdicts = new Map<OfferedImage, OfferResponse['verdicts'][number] | undefined>();
-    await this.#sender.send([...offers.keys()], {
+    // A new sender: a generation may wait for an image, so that it is offered again.
+    await new BatchSender(BATCHES.offerImages, log).send([...offers.keys()], {
       post: async (some) => {
         const answer = await client.offerImages({ images: some });
         for (const [at, offer] of some.entries()) verdicts.set(offer, answer.verdicts[at]);
