@@ -5,8 +5,8 @@
  *     └──no──▶ dropped           └──refused──▶ its halves, down to the item that is refused ──▶ dropped
  *
  * Invariants: every such request goes through a {@link BatchSender}; an item is checked against the schema that its receiver uses;
- * what was refused is never sent again unchanged by the same sender; what is dropped is logged once. While the control plane cannot be reached, or
- * refuses the credential, nothing is dropped: the caller keeps what was not settled.
+ * what was refused is never sent again unchanged by the same sender; what is dropped is logged once. While the control plane cannot
+ * be reached, or refuses the credential, nothing is dropped: the caller keeps what was not settled.
  */
 import type { TSchema } from 'typebox';
 import type { Log } from '../lib/log.ts';
