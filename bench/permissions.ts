@@ -15,6 +15,7 @@ import { FlushSink } from '../src/host/block/flush-sink.ts';
 import { permittedStore } from '../src/host/host-store.ts';
 import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import type { InstanceId } from '../src/lib/ids.ts';
+import { createLog } from '../src/lib/log.ts';
 import type { ObjectStore } from '../src/object-store/object-store.ts';
 import { S3Store } from '../src/object-store/s3-store.ts';
 import { joinWith } from '../test/support/remote-hosts.ts';
@@ -70,7 +71,10 @@ async function setUp({ scratch_dir, signal }: HostContext): Promise<Scene> {
   await installation.api.startVm(instance_id);
   const { epoch } = await agent.assigned(instance_id);
   await agent.ready(instance_id);
-  const [direct, permitted] = [new S3Store(bucket), permittedStore(agent.client)];
+  const [direct, permitted] = [
+    new S3Store(bucket),
+    permittedStore(agent.client, createLog('bench', 'silent')),
+  ];
   cleanup.defer(() => direct.close());
   cleanup.defer(() => permitted.close());
   const control_plane_pid = installation.pidOf('control-plane');

@@ -1134,6 +1134,7 @@ export type OrgQuota = {
   service_accounts: QuotaUse;
   webhooks: QuotaUse;
   streams: QuotaUse;
+  changes: QuotaUse;
 };
 
 export type PasskeyOptionsRequest = {

@@ -36,6 +36,11 @@ export class CredentialRefused extends Error {
   override name = 'CredentialRefused';
 }
 
+/** The control plane does not take this request, and will not take it again. */
+export class RequestRefused extends Error {
+  override name = 'RequestRefused';
+}
+
 /** The instance's newest VM is on another host, so the control plane does not return the head of its disk. */
 export class DiskElsewhere extends Error {
   override name = 'DiskElsewhere';
@@ -54,6 +59,8 @@ export interface Negotiated {
 export const POLL_HOLD_MS = 20_000;
 const STREAM_OPEN_MS = 5_000;
 const OPEN_PORT_MS = 8_000;
+/** Too slow, too early, too many. */
+const TRY_AGAIN: readonly number[] = [408, 425, 429];
 /** Access that is not confirmed ends within 5 s: the ingress asks every 2 s. */
 const AUTHORISE_MS = 2_500;
 
@@ -310,8 +317,10 @@ export class ControlPlaneClient {
     if (status >= 500) throw new ControlPlaneUnavailable(`the control plane answers ${path} with ${status}`);
     if (status === 401)
       throw new CredentialRefused(`the control plane refuses ${path} with 401: ${text.slice(0, 300)}`);
+    if (TRY_AGAIN.includes(status))
+      throw new ControlPlaneUnavailable(`the control plane answers ${path} with ${status}`);
     if (status !== 200)
-      throw new Error(`the control plane refuses ${path} with ${status}: ${text.slice(0, 300)}`);
+      throw new RequestRefused(`the control plane refuses ${path} with ${status}: ${text.slice(0, 300)}`);
     const answer = parsed(text);
     const problem = problemOfAnswer(schema, answer);
     if (problem !== null)

@@ -20,7 +20,7 @@ export const Egress = named('Egress', {
 });
 
 /** The most destinations in one report. */
-export const DENIALS_MAX = 1_000;
+const DENIALS_MAX = 1_000;
 
 const DeniedDestination = named('DeniedDestination', {
   instance_id: InstanceId,

@@ -21,6 +21,8 @@ import {
 /** The end of the output that is kept: of each exec, and of all execs of an instance. */
 export const OUTPUT_KEPT_BYTES = 8 * 1024 * 1024;
 export const OUTPUTS_KEPT_BYTES = 64 * 1024 * 1024;
+/** The most output that an exec can have. */
+export const OUTPUT_BYTES_MAX = 2 ** 50;
 /** Execs that run at once in a VM. */
 export const RUNNING_MAX = 32;
 /** Ended execs of an instance that are kept. */
@@ -91,7 +93,7 @@ export type ExecEnd = Of<typeof ExecEnd>;
 
 export const ReportedExec = named('ReportedExec', {
   ...OfExec,
-  output_bytes: Bytes,
+  output_bytes: whole(0, OUTPUT_BYTES_MAX),
   /** Null: it runs. */
   end: nullable(ExecEnd),
 });

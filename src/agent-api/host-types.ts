@@ -19,6 +19,8 @@ import {
 export const IMAGES_MAX = 1_000;
 const DISKS_MAX = 20_000;
 
+export const HostImage = named('HostImage', { id: ImageId, version: Sha256 });
+
 /** Sent at the agent's start and every 5 s. */
 export const HostFacts = named('HostFacts', {
   accelerator: oneOf(['kvm', 'tcg']),
@@ -26,7 +28,7 @@ export const HostFacts = named('HostFacts', {
   cpus: whole(1, 4_096),
   /** 64 TiB at most. */
   memory_mib: whole(1, 2 ** 26),
-  images: listOf(named('HostImage', { id: ImageId, version: Sha256 }), IMAGES_MAX),
+  images: listOf(HostImage, IMAGES_MAX),
   /** The problem of the object store; null when it works. */
   object_store_problem: nullable(Text),
   /** Why VMs lack their own users or egress rules; null when they have both. Missing limits are in the agent's log. */

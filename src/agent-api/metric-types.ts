@@ -20,7 +20,7 @@ export const METRICS = [
 export type Metric = (typeof METRICS)[number];
 
 /** The most samples in one report. */
-export const MINUTES_MAX = 1_000;
+const MINUTES_MAX = 1_000;
 
 const Amount = Type.Number({ minimum: 0, maximum: 2 ** 53 });
 export const Spread = named('Spread', { mean: Amount, min: Amount, max: Amount });

@@ -1,5 +1,6 @@
 import type { AuditLog } from '../audit/append.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { countInWindow } from '../db/shared-limit.ts';
 import { AppError } from '../lib/errors.ts';
 import type { UserId } from '../lib/ids.ts';
 import { type QuotaLimits, requireWithin } from '../lib/quotas.ts';
@@ -57,6 +58,10 @@ export async function login(parts: LoginParts, request: LoginRequest) {
   return finishLogin(parts, user.id, request, user.password_hash ?? undefined);
 }
 
+/** Of one account. */
+const LOGINS_MAX = 300;
+const LOGINS_WINDOW_S = 3_600;
+
 /** Where a login comes from. */
 export interface LoginCaller extends Caller {
   readonly request_id: string;
@@ -68,7 +73,7 @@ export interface LoginCaller extends Caller {
 
 type OpeningParts = Pick<LoginParts, 'db' | 'audit' | 'quotas'>;
 
-/** Opens a session for a verified user. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED */
+/** Opens a session for a verified user. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED, RATE_LIMITED */
 export async function finishLogin(
   parts: OpeningParts,
   user_id: UserId,
@@ -80,7 +85,7 @@ export async function finishLogin(
 
 /**
  * The same in a transaction. `proved_by`: the password hash that was verified. If it has changed since, its sessions have
- * ended and no new one is opened. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED
+ * ended and no new one is opened. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED, RATE_LIMITED
  */
 export async function openVerified(
   tx: Tx,
@@ -97,6 +102,13 @@ export async function openVerified(
     throw new AppError('UNAUTHENTICATED', WRONG);
   }
   requireWithin('sessions', quotas.sessions, await countSessions(tx, user_id));
+  const { count, ends_in_ms } = await countInWindow(tx, `logins:${user_id}`, LOGINS_WINDOW_S);
+  // Each leaves an audit entry, which is kept for good.
+  if (count > LOGINS_MAX)
+    throw new AppError('RATE_LIMITED', {
+      message: `The account has logged in ${LOGINS_MAX} times in an hour. Wait, or use an API key for programs.`,
+      retry_after_seconds: Math.ceil(ends_in_ms / 1000),
+    });
   const { ip, user_agent, by, lifetime_s } = caller;
   const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent }, lifetime_s);
   await noteLogin(tx, user.id, session, { ip, user_agent });

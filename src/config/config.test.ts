@@ -47,6 +47,7 @@ test('an empty environment gives the defaults of the contract', () => {
       service_accounts: 50,
       webhooks: 20,
       streams: 100,
+      changes: 20_000,
       organisations: 5,
       sessions: 50,
       ssh_keys: 50,

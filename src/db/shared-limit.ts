@@ -3,9 +3,9 @@
  * count of a key begins its window. A process that knows that a key is used up refuses it without asking, until the window ends.
  * The table is unlogged: a database that crashed, or another that took its place, begins all windows anew.
  */
-import { sql } from 'kysely';
+import { type RawBuilder, sql } from 'kysely';
 import { present } from '../lib/assert.ts';
-import type { Db } from './pool.ts';
+import type { Db, Tx } from './pool.ts';
 
 export interface SharedLimitOptions {
   /** Part of the keys in the database. */
@@ -64,7 +64,8 @@ export class SharedLimit {
   }
 }
 
-async function countInWindow(db: Db, key: string, window_s: number) {
+/** Counts one more of `key`. */
+export async function countInWindow(db: Tx, key: string, window_s: number) {
   const { rows } = await sql<{ count: number; ends_in_ms: number }>`
     insert into request_counts as c (key, points, expire) values (${key}, 1, ${NOW_MS} + ${window_s * 1000})
     on conflict (key) do update set
@@ -72,6 +73,11 @@ async function countInWindow(db: Db, key: string, window_s: number) {
       expire = case when c.expire > ${NOW_MS} then c.expire else excluded.expire end
     returning points as count, (expire - ${NOW_MS})::integer as ends_in_ms`.execute(db);
   return present(rows[0], 'count of a window');
+}
+
+/** Of a key, in the window that has not ended. */
+export function countOfWindow(key: RawBuilder<unknown>): RawBuilder<unknown> {
+  return sql`(select coalesce(sum(points), 0)::bigint from request_counts where key = ${key} and expire > ${NOW_MS})`;
 }
 
 /** For the sweep. */

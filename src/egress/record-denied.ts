@@ -23,6 +23,7 @@ export async function recordDenied(
   const known = await listOn(db, host_id, [...by_instance.keys()]);
   for (const id of known) {
     const denied = merged(by_instance.get(id) ?? []);
+    if (denied.length === 0) continue;
     await transaction(db, (tx) => recordOf(tx, host_id, id, denied));
   }
   return denials.length > 0 && known.length === 0 ? 'fenced' : 'accepted';

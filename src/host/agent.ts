@@ -3,8 +3,9 @@
  * nothing dials it. When it ends, every VM runs on, and the next agent adopts them.
  */
 import { cpus, totalmem } from 'node:os';
+import { BATCHES, BatchSender } from '../agent-api/batches.ts';
 import { fits } from '../agent-api/check.ts';
-import { DiskReport, type HostFacts, IMAGES_MAX } from '../agent-api/host-types.ts';
+import { type DiskReport, type HostFacts, HostImage, IMAGES_MAX } from '../agent-api/host-types.ts';
 import type { PollResponse } from '../agent-api/types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
@@ -50,6 +51,7 @@ export class Agent {
   readonly #context: HostContext;
   readonly #facts: AgentFacts;
   readonly #execs: HostExecs;
+  readonly #heartbeat: BatchSender<typeof BATCHES.heartbeat.item>;
   readonly #runners = new Map<InstanceId, { runner: VmRunner; done: Promise<void> }>();
   #store_problem: string | null = 'not known yet';
   /** The last log line said that the store cannot be used. */
@@ -61,6 +63,7 @@ export class Agent {
   constructor(context: HostContext, facts: AgentFacts) {
     this.#context = context;
     this.#facts = facts;
+    this.#heartbeat = new BatchSender(BATCHES.heartbeat, context.log);
     this.#execs = new HostExecs(context, () =>
       [...this.#runners.values()].map(({ runner }) => ({
         instance_id: runner.instance_id,
@@ -81,7 +84,7 @@ export class Agent {
     await this.#context.lease.whenHeld(signal);
     if (!signal.aborted) await this.#adoptAll();
     const runners = () => [...this.#runners.values()].map(({ runner }) => runner);
-    const meters = new VmMeters(runners, this.#context.client);
+    const meters = new VmMeters(runners, this.#context);
     const execs = this.#execs;
     const calls = new CallServer(this.#context, (id) => this.#runners.get(id)?.runner, { meters, execs });
     await Promise.all([
@@ -179,11 +182,15 @@ export class Agent {
     for (let beat = 0; !signal.aborted; beat++) {
       if (beat % UPKEEP_EVERY === UPKEEP_EVERY - 1) await this.#upkeep();
       try {
-        const { rotate } = await this.#context.client.heartbeat({
-          facts: await this.#describe(),
-          disks: await this.#disks(beat % ROOT_USE_EVERY === ROOT_USE_EVERY - 1),
+        const facts = await this.#describe();
+        let rotates = false;
+        await this.#heartbeat.send(await this.#disks(beat % ROOT_USE_EVERY === ROOT_USE_EVERY - 1), {
+          post: async (disks) => {
+            const { rotate } = await this.#context.client.heartbeat({ facts, disks });
+            rotates ||= rotate === true;
+          },
         });
-        if (rotate) await this.#facts.rotateCredential();
+        if (rotates) await this.#facts.rotateCredential();
       } catch (error) {
         this.#context.log.debug({ reason: messageOf(error) }, 'a heartbeat failed');
       }
@@ -251,11 +258,9 @@ export class Agent {
         return { instance_id, dirty_bytes, root };
       }),
     );
-    const reports = all.flatMap(({ instance_id, dirty_bytes, root }) =>
+    return all.flatMap(({ instance_id, dirty_bytes, root }) =>
       dirty_bytes === null ? [] : [{ instance_id, dirty_bytes, ...(root === null ? {} : { root }) }],
     );
-    // One guest's invalid answer must not fail the others' reports.
-    return reports.filter((report): report is DiskReport => fits(DiskReport, report));
   }
 
   async #describe(): Promise<HostFacts> {
@@ -266,7 +271,11 @@ export class Agent {
       isolation_problem: this.#isolation_problem === null ? null : untrustedText(this.#isolation_problem),
       cpus: cpus().length,
       memory_mib: Math.floor(totalmem() / 2 ** 20),
-      images: images.map(({ id, version }) => ({ id, version })).slice(0, IMAGES_MAX),
+      images: images
+        .map(({ id, version }) => ({ id, version }))
+        // A folder that somebody named otherwise must not fail the heartbeat.
+        .filter((image) => fits(HostImage, image))
+        .slice(0, IMAGES_MAX),
       enforces_egress: this.#context.network !== null,
       ...(this.#facts.machine === null ? {} : { machine: this.#facts.machine }),
       object_store_problem: this.#store_problem === null ? null : untrustedText(this.#store_problem),

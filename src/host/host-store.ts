@@ -2,8 +2,11 @@
  * The object store as a host uses it: nothing is read or written before the store was found to carry the mark that the control
  * plane names. The control plane writes the mark, so a host that starts together with it waits a moment.
  */
+import { BATCHES, BatchSender } from '../agent-api/batches.ts';
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../agent-api/client.ts';
+import type { ObjectRequest, SignedRequest } from '../agent-api/object-permissions.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
+import type { Log } from '../lib/log.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { PermittedStore } from '../object-store/permitted-store.ts';
 import { NotPermittedYetError } from '../object-store/s3-failures.ts';
@@ -12,10 +15,20 @@ import { MarkedStore, otherStore, readMark, unmarkedStore } from '../object-stor
 const WAIT_MS = 5_000;
 
 /** The store of a host without credentials for the bucket: the control plane signs its requests. */
-export function permittedStore(client: Pick<ControlPlaneClient, 'objectPermissions'>): PermittedStore {
+export function permittedStore(
+  client: Pick<ControlPlaneClient, 'objectPermissions'>,
+  log: Pick<Log, 'warn'>,
+): PermittedStore {
   return new PermittedStore(async (objects) => {
+    const signed = new Map<ObjectRequest, SignedRequest | null>();
+    const post = async (some: readonly ObjectRequest[]) => {
+      const { permissions } = await client.objectPermissions({ objects: some });
+      for (const [at, object] of some.entries()) signed.set(object, permissions[at] ?? null);
+    };
     try {
-      return (await client.objectPermissions({ objects: [...objects] })).permissions;
+      // A new sender: a question, other than a report, may be asked again.
+      await new BatchSender(BATCHES.objectPermissions, log).send(objects, { post });
+      return objects.map((object) => signed.get(object) ?? null);
     } catch (error) {
       if (error instanceof ControlPlaneUnavailable) throw new NotPermittedYetError(error.message);
       throw error;

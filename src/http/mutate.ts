@@ -9,8 +9,10 @@ import { holdSession } from '../auth/store.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { claim, storeResponse } from '../idempotency/claim.ts';
 import type { OrgId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { Turns } from '../lib/turns.ts';
+import { type Change, countChange } from '../orgs/count-change.ts';
 import { principalOf } from './access.ts';
 import { claimOf, readIdempotencyKey } from './idempotency.ts';
 
@@ -25,6 +27,7 @@ export interface MutationContext {
   readonly db: Db;
   readonly audit: AuditLog;
   readonly idempotency: Sealer;
+  readonly quotas: QuotaLimits;
 }
 
 export interface Mutation {
@@ -65,6 +68,7 @@ export async function mutate<Status extends number, Body>(
   work: (tx: Tx, principal: Principal) => Promise<Outcome<Status, Body>>,
 ): Promise<{ status: Status; body: Body }> {
   const principal = principalOf(request);
+  await countChange(context.db, context.quotas, changeOf(request, principal));
   const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
   const wanted = key === null ? null : claimOf(request, principal, key);
   const change = async (tx: Tx): Promise<{ status: Status; body: Body }> => {
@@ -90,4 +94,16 @@ export async function mutate<Status extends number, Body>(
     return { status, body };
   };
   return turns.take(principal.org_id, () => transaction(context.db, change));
+}
+
+/** Routes of the caller's own account. */
+const OF_ACCOUNT = /^\/v1\/(auth|me)(\/|$)/;
+
+function changeOf(request: FastifyRequest, principal: Principal): Change {
+  const of_account = OF_ACCOUNT.test(request.routeOptions.url ?? '');
+  return {
+    org_id: principal.org_id,
+    account: of_account ? actorOf(principal) : null,
+    removes: request.method === 'DELETE',
+  };
 }

@@ -1,7 +1,9 @@
 /** Reports to the control plane which ports are in use. A failed report is included in the next one. */
+import { BATCHES, BatchSender } from '../agent-api/batches.ts';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import { pause } from '../lib/backoff.ts';
 import type { InstanceId } from '../lib/ids.ts';
+import type { Log } from '../lib/log.ts';
 
 /** A newly used port is reported soon. The delay coalesces several. */
 const SOON_MS = 100;
@@ -14,16 +16,22 @@ export interface UsedPort {
 }
 
 export class ActivityReporter {
-  readonly #client: ControlPlaneClient;
+  readonly #client: Pick<ControlPlaneClient, 'reportActivity'>;
+  readonly #sender: BatchSender<typeof BATCHES.activity.item>;
   readonly #ports: () => Iterable<UsedPort>;
   readonly #watching_since = performance.now();
   readonly #every_ms: number;
   #reported_until = Number.NEGATIVE_INFINITY;
   #report_soon = new AbortController();
 
-  constructor(client: ControlPlaneClient, ports: () => Iterable<UsedPort>, every_ms: number) {
+  constructor(
+    { client, log }: { readonly client: Pick<ControlPlaneClient, 'reportActivity'>; readonly log: Log },
+    ports: () => Iterable<UsedPort>,
+    every_ms: number,
+  ) {
     this.#every_ms = every_ms;
     this.#client = client;
+    this.#sender = new BatchSender(BATCHES.activity, log);
     this.#ports = ports;
   }
 
@@ -51,9 +59,11 @@ export class ActivityReporter {
       const { instance_id } = port.route;
       agos.set(instance_id, Math.min(ago_ms, agos.get(instance_id) ?? ago_ms));
     }
-    const active = [...agos].map(([instance_id, ago_ms]) => ({ instance_id, ago_ms }));
+    const used = [...agos].map(([instance_id, ago_ms]) => ({ instance_id, ago_ms }));
     const watched_ms = Math.round(now_ms - this.#watching_since);
-    await this.#client.reportActivity({ watched_ms, active }, signal);
+    await this.#sender.send(used, {
+      post: (active) => this.#client.reportActivity({ watched_ms, active }, signal),
+    });
     this.#reported_until = now_ms;
   }
 }

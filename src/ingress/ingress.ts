@@ -5,8 +5,9 @@
  *
  * It requests the start of VMs that connections wait for, and reports which ports are in use.
  */
+import { BATCHES, BatchSender } from '../agent-api/batches.ts';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
-import type { IngressRoute, RoutesRequest } from '../agent-api/ingress-types.ts';
+import type { IngressRoute, RoutesRequest, RoutesResponse } from '../agent-api/ingress-types.ts';
 import { pause } from '../lib/backoff.ts';
 import type { ConnectionBudgetOptions } from '../lib/connection-budget.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
@@ -64,16 +65,23 @@ export class Ingress {
     this.#log = log;
     this.#limits = { ...LIMITS, ...options.limits };
     this.#totals = new Totals(this.#limits, options.by_source);
+    const blocked_addresses = new BatchSender(BATCHES.routes, log);
     this.#follower = new RouteFollower({
-      ask: (asked, signal) => {
-        const blocked = asked.at_once ? [] : this.#blockedAddresses();
-        return client.routes({ ...asked, blocked }, signal);
+      ask: async (asked, signal) => {
+        let answer: RoutesResponse | undefined;
+        await blocked_addresses.send(asked.at_once ? [] : this.#blockedAddresses(), {
+          post: async (blocked) => {
+            answer = await client.routes({ ...asked, blocked }, signal);
+          },
+        });
+        if (!answer) throw new Error('the control plane refuses to say the routes');
+        return answer;
       },
       apply: (change) => this.#apply(change),
       log,
     });
     const ports = () => [...this.#ports.values(), ...(options.others?.() ?? [])];
-    this.#activity = new ActivityReporter(client, ports, this.#limits.report_ms);
+    this.#activity = new ActivityReporter({ client, log }, ports, this.#limits.report_ms);
   }
 
   /** A port of another protocol came into use. */

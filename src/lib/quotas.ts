@@ -12,6 +12,7 @@ export const ORGANISATION_QUOTAS = [
   'service_accounts',
   'webhooks',
   'streams',
+  'changes',
 ] as const;
 const ACCOUNT_QUOTAS = ['organisations', 'sessions', 'ssh_keys', 'factors'] as const;
 export const QUOTAS = [...ORGANISATION_QUOTAS, ...ACCOUNT_QUOTAS] as const;
@@ -36,6 +37,7 @@ export const QUOTA_DEFAULTS: QuotaLimits = {
   service_accounts: 50,
   webhooks: 20,
   streams: 100,
+  changes: 20_000,
   organisations: 5,
   sessions: 50,
   ssh_keys: 50,
@@ -72,6 +74,7 @@ const FREED_BY: Readonly<Record<Quota, string>> = {
   service_accounts: 'Delete a service account',
   webhooks: 'Delete a webhook',
   streams: 'It counts event streams, notification streams and consoles. Close one',
+  changes: 'It counts the changes of an hour, because the audit log keeps each. Wait',
   organisations: 'It counts those that the account made. Delete one, by leaving it as its last member',
   sessions: 'End one from another session, or reset the password, which ends all',
   ssh_keys: 'Revoke an SSH key',
@@ -89,13 +92,18 @@ export function isWithin(limit: Limit, used: number, wanted = 1): boolean {
 /** @throws AppError QUOTA_EXCEEDED naming the quota, where `wanted` on top of `used` is past `limit` */
 export function requireWithin(quota: Quota, limit: Limit, used: number, wanted = 1): void {
   if (isWithin(limit, used, wanted)) return;
+  throw new AppError('QUOTA_EXCEEDED', refusalOf(quota, limit, used, wanted));
+}
+
+/** What a refusal says: the quota, its use, and what to do. */
+export function refusalOf(quota: Quota, limit: Limit, used: number, wanted = 1) {
   const [whose, setting] = isOfAccount(quota)
     ? ["The account's", 'BERTH_QUOTA_DEFAULTS']
     : ["The organisation's", 'berth org quota'];
-  throw new AppError('QUOTA_EXCEEDED', {
+  return {
     message:
       `${whose} quota of ${quota} is ${limit}: ${used} used, ${wanted} more wanted. ` +
       `${FREED_BY[quota]}, or ask the operator for more (${setting}).`,
     details: [{ field: quota, issue: `quota ${limit}, used ${used}, wanted ${wanted}` }],
-  });
+  };
 }

@@ -7,6 +7,9 @@ import { allQuotas, isWithin, type QuotaLimits, requireWithin } from '../lib/quo
 import { insertMembership, organisationsOf } from './member-store.ts';
 import { countMadeBy, insertOrganisation, type OrganisationRow } from './store.ts';
 
+/** Nothing can be created; what is there can be changed, and left. */
+const { changes: _, ...NOTHING } = allQuotas(0);
+
 const NAME_LENGTH = 100;
 
 /**
@@ -42,7 +45,7 @@ export async function ensureOrganisation(tx: Tx, quotas: QuotaLimits, user_id: U
   const within = isWithin(quotas.organisations, await countMadeBy(tx, user_id));
   const row = await insertOrganisation(tx, {
     ...{ id: newId('org'), name, billing_email: user.email, created_by: user_id },
-    quotas: within ? {} : allQuotas(0),
+    quotas: within ? {} : NOTHING,
   });
   await insertMembership(tx, row.id, user_id, 'owner');
 }

@@ -13,7 +13,7 @@ import {
 } from '../lib/quotas.ts';
 import { countUsed, findQuotas, lockQuotas, updateQuotas } from './quota-store.ts';
 
-function limitOf(quota: OrganisationQuota, own: OwnQuotas, defaults: QuotaLimits): Limit {
+export function limitOf(quota: OrganisationQuota, own: OwnQuotas, defaults: QuotaLimits): Limit {
   const set = own[quota];
   return set === undefined ? defaults[quota] : set;
 }

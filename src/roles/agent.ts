@@ -139,7 +139,7 @@ async function encloseGuests(config: Config, paths: Paths, say: Say, separate_us
 
 /** A host that joined has no credentials for the bucket. */
 async function storeOf({ join: joined, s3, data_dir }: Config, client: ControlPlaneClient, log: Log) {
-  return joined ? permittedStore(client) : openStore({ s3, folder: pathsIn(data_dir).objects, log });
+  return joined ? permittedStore(client, log) : openStore({ s3, folder: pathsIn(data_dir).objects, log });
 }
 
 async function openFoldersTo(kvm_gid: number, paths: Paths, say: Say): Promise<void> {

@@ -1,15 +1,11 @@
 /** Ends of execs that a machine sent just before its own: they are read, and reported before the end of their boot. */
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
-import { createServer as createHttpServer } from 'node:http';
-import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type TestContext, test } from 'node:test';
-import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import { test } from 'node:test';
 import type { ExecsReport } from '../../src/agent-api/exec-types.ts';
-import { FROM_GUEST, TO_GUEST } from '../../src/host/execs/frames.ts';
+import { FROM_GUEST } from '../../src/host/execs/frames.ts';
 import { HostExecs } from '../../src/host/execs/host-execs.ts';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { vmFolder } from '../../src/host/machine/record.ts';
@@ -18,51 +14,9 @@ import { vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { present } from '../../src/lib/assert.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { fromGuest, supervisorAt } from '../support/exec-supervisor.ts';
+import { strictControlPlane } from '../support/strict-control-plane.ts';
 import { until } from '../support/waiting.ts';
-
-const ID_BYTES = 26;
-
-/** A frame of the supervisor. */
-function fromGuest(type: string, exec = '', payload: Buffer = Buffer.alloc(0)): Buffer {
-  const length = Buffer.alloc(4);
-  length.writeUInt32BE(1 + ID_BYTES + payload.length);
-  return Buffer.concat([length, Buffer.from(type + exec.padEnd(ID_BYTES, '\0'), 'latin1'), payload]);
-}
-
-/** Frames to the guest, without their bytes of length; none of these has an escaped byte that is compared. */
-function* toGuest(chunk: Buffer): Generator<{ type: string; exec: string; payload: Buffer }> {
-  for (const part of chunk.toString('latin1').split('\x7e').filter(Boolean)) {
-    const plain = part.replaceAll('\x7d\x5e', '\x7e').replaceAll('\x7d\x5d', '\x7d');
-    const exec = plain.slice(5, 5 + ID_BYTES);
-    yield { type: plain.charAt(4), exec, payload: Buffer.from(plain.slice(5 + ID_BYTES), 'latin1') };
-  }
-}
-
-/** A machine's port for execs, behind which a supervisor starts what it is asked for. */
-async function supervisorAt(t: TestContext, path: string): Promise<{ end: (last: Buffer) => void }> {
-  let line: Socket | undefined;
-  const server = createServer((socket) => {
-    line = socket;
-    socket.on('error', () => undefined);
-    socket.on('data', (chunk) => {
-      for (const { type, exec, payload } of toGuest(chunk)) {
-        const session = Buffer.from('a'.repeat(32));
-        if (type === TO_GUEST.hello)
-          socket.write(
-            Buffer.concat([
-              payload,
-              fromGuest(FROM_GUEST.hello, '', session),
-              fromGuest(FROM_GUEST.all_listed),
-            ]),
-          );
-        if (type === TO_GUEST.start) socket.write(fromGuest(FROM_GUEST.started, exec));
-      }
-    });
-  }).listen(path);
-  t.after(() => server.close());
-  await once(server, 'listening');
-  return { end: (last) => void line?.end(last) };
-}
 
 test('an exit that is unread when its machine ends is reported, and before the end of the machine', async (t) => {
   const root = mkdtempSync(join(tmpdir(), 'bxe-'));
@@ -71,19 +25,7 @@ test('an exit that is unread when its machine ends is reported, and before the e
   const folder = vmFolder(root, instance_id);
   mkdirSync(folder.runtime, { recursive: true });
   const supervisor = await supervisorAt(t, vmSockets(folder.runtime).execs);
-  const said: { url: string | undefined; body: Partial<ExecsReport> }[] = [];
-  const control_plane = createHttpServer(async (request, response) => {
-    const body = Buffer.concat(await request.toArray()).toString('utf8');
-    said.push({ url: request.url, body: JSON.parse(body) });
-    response.setHeader('content-type', 'application/json').end('{"outcome":"accepted"}');
-  }).listen(0, '127.0.0.1');
-  await once(control_plane, 'listening');
-  const { port } = control_plane.address() as AddressInfo;
-  const client = new ControlPlaneClient({ address: `http://127.0.0.1:${port}`, token: 'x' });
-  t.after(async () => {
-    await client.close();
-    control_plane.close().closeAllConnections();
-  });
+  const { client, said } = await strictControlPlane(t);
   const agent = new GuestAgent(vmSockets(folder.runtime).agent);
   t.after(() => agent.close());
   let ended = false;
@@ -110,10 +52,13 @@ test('an exit that is unread when its machine ends is reported, and before the e
   const reason = { code: 'vm_died', message: 'It died.' } as const;
   await reporter.report({ vm_id: newId('vm'), epoch: 1, observed: { kind: 'failed', reason } });
   assert.deepEqual(
-    said.map(({ url, body }) => [url, body.execs?.map(({ end }) => [end?.state, end?.exit_code])]),
+    said.map(({ path, text }) => {
+      const { execs }: Partial<ExecsReport> = JSON.parse(text);
+      return [path, execs?.map(({ end }) => [end?.state, end?.exit_code])];
+    }),
     [
-      ['/internal/v1/execs', [['exited', 7]]],
-      ['/internal/v1/report', undefined],
+      ['execs', [['exited', 7]]],
+      ['report', undefined],
     ],
   );
 });

@@ -28,7 +28,7 @@ const far = await listenToRemoteHosts(api, { sign: (wanted) => bucket.sign(wante
 const { agent } = await far.join('rack', { cpus: '64', memory: '4096' });
 await agent.connect({ ...FACTS, memory_mib: 4 * FACTS.memory_mib });
 await db.updateTable('hosts').set({ cordoned: true }).where('name', '=', 'local').execute();
-const store = permittedStore(agent.client);
+const store = permittedStore(agent.client, createLog('test', 'silent'));
 const pool = new CompressPool();
 after(async () => {
   await pool.close();

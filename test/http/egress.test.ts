@@ -142,6 +142,19 @@ describe('denied attempts', () => {
     );
   });
 
+  test('an attempt without any destination is left out, and those beside it are recorded', async () => {
+    const [first, second] = [await running(), await running()];
+    const nowhere = { name: null, address: null, port: null, count: 1, at: at() };
+    await agent.client.reportDenied({
+      denials: [
+        { instance_id: first as never, ...nowhere },
+        { instance_id: second as never, ...nowhere, name: 'evil.example' },
+      ],
+    });
+    assert.deepEqual(await denied(first), []);
+    assert.equal((await denied(second)).length, 1);
+  });
+
   test('the last 100 are kept, and a scan makes few events, one for each destination', async () => {
     const id = await running();
     const scan = (from: number) =>

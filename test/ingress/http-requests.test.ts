@@ -339,12 +339,7 @@ test('use, errors and statuses are reported', async (t) => {
   await ask(port, { method: 'POST' }, 'abc');
   await ask(port, { path: '/bad' });
   const total = () =>
-    (
-      reports as {
-        ports: { port_id: string; requests: number; sent_bytes: number; received_bytes: number }[];
-        responses: number[];
-      }[]
-    ).reduce(
+    reports.reduce(
       (sum, { ports, responses }) =>
         [
           sum[0] + (ports[0]?.requests ?? 0),
@@ -356,7 +351,23 @@ test('use, errors and statuses are reported', async (t) => {
       [0, 0, 0, 0, 0] as [number, number, number, number, number],
     );
   await until('all is reported', () => JSON.stringify(total()) === '[2,10,3,1,1]');
-  assert.equal((reports[0] as { ports: { port_id: string }[] }).ports[0]?.port_id, route.port_id);
+  assert.equal(reports[0]?.ports[0]?.port_id, route.port_id);
+});
+
+test('a guest that answers statuses of no class does not end the reports', async (t) => {
+  let status = 600;
+  const address = await rawGuest(t, (socket) => {
+    socket.end(`HTTP/1.1 ${status} x\r\nContent-Length: 2\r\n\r\nok`);
+  });
+  const { port, reports } = await proxyTo(t, { address: () => address }, { limits: { report_ms: 20 } });
+  for (status of [600, 999]) await ask(port, {});
+  status = 200;
+  await ask(port, {});
+  const counted = (of: number) =>
+    reports.reduce((sum, { responses }) => sum + (responses[of] ?? Number.NaN), 0);
+  await until('the good answer is reported', () => counted(1) === 1);
+  const requests = reports.flatMap(({ ports }) => ports).reduce((sum, each) => sum + each.requests, 0);
+  assert.equal(requests, 3, 'their requests are counted all the same');
 });
 
 test('bytes beyond ASCII in fields pass unchanged in both directions', async (t) => {

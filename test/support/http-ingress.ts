@@ -5,11 +5,13 @@ import { createServer, type IncomingMessage, type RequestListener, type Server }
 import type { AddressInfo, Socket } from 'node:net';
 import { connect, createServer as createTcp } from 'node:net';
 import type { TestContext } from 'node:test';
-import type { ControlPlaneClient } from '../../src/agent-api/client.ts';
-import type {
-  AuthoriseHttpRequest,
-  AuthoriseHttpResponse,
-  HttpRoute,
+import { problemOf } from '../../src/agent-api/check.ts';
+import { type ControlPlaneClient, RequestRefused } from '../../src/agent-api/client.ts';
+import {
+  type AuthoriseHttpRequest,
+  type AuthoriseHttpResponse,
+  HttpReport,
+  type HttpRoute,
 } from '../../src/agent-api/http-port-types.ts';
 import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
 import { HTTP_LIMITS, type HttpLimits } from '../../src/ingress/http/limits.ts';
@@ -36,7 +38,8 @@ export interface ProxyUnderTest {
   readonly origin: string;
   readonly proxy: HttpProxy;
   readonly route: HttpRoute;
-  readonly reports: unknown[];
+  /** Those that a control plane accepts. */
+  readonly reports: readonly HttpReport[];
   /** Replaces the only route. */
   apply(change: Partial<HttpRoute>): void;
 }
@@ -59,7 +62,7 @@ export async function proxyTo(
     trusted?: string[];
   } = {},
 ): Promise<ProxyUnderTest> {
-  const reports: unknown[] = [];
+  const reports: HttpReport[] = [];
   const ended = new AbortController();
   const pause = (signal?: AbortSignal) =>
     new Promise<never>((_resolve, reject) => {
@@ -83,7 +86,11 @@ export async function proxyTo(
         ? { outcome: 'refused' }
         : { outcome: 'redeemed', cookie, max_age_seconds: 43_200 };
     },
-    reportHttp: async (report: unknown) => void reports.push(report),
+    reportHttp: async (report: HttpReport) => {
+      const problem = problemOf(HttpReport, report);
+      if (problem !== null) throw new RequestRefused(problem);
+      reports.push(report);
+    },
     wake: async () => {
       scripted.wake?.();
       return { outcome: 'coming' };

@@ -1080,6 +1080,7 @@ class OrgQuota(TypedDict):
     service_accounts: QuotaUse
     webhooks: QuotaUse
     streams: QuotaUse
+    changes: QuotaUse
 
 class PasskeyOptionsRequest(TypedDict, total=False):
     email: str

@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
+import { ControlPlaneUnavailable, RequestRefused } from '../../agent-api/client.ts';
 import type { VmSample } from '../../agent-api/host-calls.ts';
 import type { MinutesReport, UsedMinute } from '../../agent-api/metric-types.ts';
 import { newId } from '../../lib/ids.ts';
+import { createLog } from '../../lib/log.ts';
 import { MinuteLog, type Readings, readingsOf } from './minute-log.ts';
 
 const BEGIN_MS = Date.UTC(2026, 0, 1);
@@ -63,7 +64,7 @@ describe('readings', () => {
 
 describe('minutes', () => {
   test('hold mean, minimum and maximum of their readings, and end with the next minute', async () => {
-    const log = new MinuteLog();
+    const log = new MinuteLog(createLog('test', 'silent'));
     const { got, send } = receiver(log);
     for (const [nth, cpu] of [0, 0.5, 1].entries()) log.add(id, at(nth * 15), { cpu });
     log.endBefore(at(59));
@@ -77,7 +78,7 @@ describe('minutes', () => {
     );
   });
   test('wait in order while the control plane is away, and are sent once it is back', async () => {
-    const log = new MinuteLog();
+    const log = new MinuteLog(createLog('test', 'silent'));
     const receiving = receiver(log);
     receiving.away = true;
     for (let minute = 0; minute < 60; minute++) {
@@ -95,22 +96,28 @@ describe('minutes', () => {
     );
   });
   test('that are refused are dropped, and those with figures that no VM has are not sent', async () => {
-    const log = new MinuteLog();
+    const log = new MinuteLog(createLog('test', 'silent'));
     const add = (readings: Readings) => {
       log.add(id, at(0), readings);
       log.endBefore(at(60));
     };
+    const { got, send } = receiver(log);
     add({ cpu: -1 });
-    add({ memory_used: Number.NaN });
-    assert.equal(log.waiting, 0);
     add({ cpu: 1 });
-    await log.send(async () => {
-      throw new Error('refused');
+    add({ memory_used: Number.NaN });
+    await send();
+    assert.deepEqual(
+      got.map(({ spreads }) => spreads.cpu?.mean),
+      [1],
+    );
+    add({ cpu: 2 });
+    await log.send(async ({ minutes }) => {
+      if (minutes.length > 0) throw new RequestRefused('refused');
     });
     assert.equal(log.waiting, 0);
   });
   test('are bounded: the oldest are dropped', () => {
-    const log = new MinuteLog();
+    const log = new MinuteLog(createLog('test', 'silent'));
     for (let minute = 0; minute <= 20_001; minute++) log.add(id, at(minute * 60), { cpu: 1 });
     assert.equal(log.waiting, 20_000);
   });

@@ -2,20 +2,19 @@
  * What the VMs of this host used in past minutes, until the control plane has it. In memory: a restarted agent loses the open minute.
  * Bounded: while the control plane is away, the oldest minutes are dropped.
  */
-import { fits } from '../../agent-api/check.ts';
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
+import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
 import type { VmSample } from '../../agent-api/host-calls.ts';
 import {
   METRICS,
   type Metric,
-  MINUTES_MAX,
   type MinutesReport,
   type Spread,
   type Spreads,
-  UsedMinute,
+  type UsedMinute,
 } from '../../agent-api/metric-types.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import type { InstanceId } from '../../lib/ids.ts';
+import type { Log } from '../../lib/log.ts';
 
 const MINUTE_MS = 60_000;
 /** An hour of 300 VMs: some 10 MiB. */
@@ -31,8 +30,13 @@ interface OpenMinute {
 
 export class MinuteLog {
   readonly #open = new Map<InstanceId, OpenMinute>();
+  readonly #sender: BatchSender<typeof BATCHES.minutes.item>;
   #waiting: UsedMinute[] = [];
   #sending = false;
+
+  constructor(log: Pick<Log, 'warn'>) {
+    this.#sender = new BatchSender(BATCHES.minutes, log);
+  }
 
   get waiting(): number {
     return this.#waiting.length;
@@ -59,31 +63,26 @@ export class MinuteLog {
     }
   }
 
-  /** Sends what waits. What cannot be sent now waits for the next call; what is refused is dropped. One call at a time. */
+  /** Sends what waits. What cannot be sent now waits for the next call. One call at a time. */
   async send(report: (body: MinutesReport) => Promise<unknown>): Promise<void> {
     if (this.#sending) return;
     this.#sending = true;
+    const settled = (minutes: readonly UsedMinute[]) => {
+      const sent = new Set(minutes);
+      this.#waiting = this.#waiting.filter((each) => !sent.has(each));
+    };
     try {
-      while (this.#waiting.length > 0) {
-        const minutes = this.#waiting.slice(0, MINUTES_MAX);
-        try {
-          await report({ minutes });
-        } catch (error) {
-          if (error instanceof ControlPlaneUnavailable) return;
-        }
-        const sent = new Set(minutes);
-        this.#waiting = this.#waiting.filter((each) => !sent.has(each));
-      }
+      while (this.#waiting.length > 0)
+        await this.#sender.send(this.#waiting, { post: (minutes) => report({ minutes }), settled });
+    } catch {
+      // The control plane does not answer.
     } finally {
       this.#sending = false;
     }
   }
 
   #end(instance_id: InstanceId, { at_ms, readings }: OpenMinute): void {
-    const minute = { instance_id, at: rfc3339(new Date(at_ms)), spreads: spreadsOf(readings) };
-    // One guest's invalid figures must not fail the others' report.
-    if (!fits(UsedMinute, minute)) return;
-    this.#waiting.push(minute);
+    this.#waiting.push({ instance_id, at: rfc3339(new Date(at_ms)), spreads: spreadsOf(readings) });
     if (this.#waiting.length > WAITING_MAX) this.#waiting.shift();
   }
 }

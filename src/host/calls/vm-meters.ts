@@ -6,6 +6,7 @@ import { fits } from '../../agent-api/check.ts';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import { type MetricsResult, type UsageResult, VmSample } from '../../agent-api/host-calls.ts';
 import { pause } from '../../lib/backoff.ts';
+import type { Log } from '../../lib/log.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { measureVm } from './measure-vm.ts';
@@ -18,13 +19,17 @@ const GUEST_EVERY = 4;
 
 export class VmMeters {
   readonly #samples = new WeakMap<Machine, VmSample[]>();
-  readonly #minutes = new MinuteLog();
+  readonly #minutes: MinuteLog;
   readonly #runners: () => Iterable<VmRunner>;
   readonly #client: Pick<ControlPlaneClient, 'reportMinutes'>;
 
-  constructor(runners: () => Iterable<VmRunner>, client: Pick<ControlPlaneClient, 'reportMinutes'>) {
+  constructor(
+    runners: () => Iterable<VmRunner>,
+    { client, log }: { readonly client: Pick<ControlPlaneClient, 'reportMinutes'>; readonly log: Log },
+  ) {
     this.#runners = runners;
     this.#client = client;
+    this.#minutes = new MinuteLog(log);
   }
 
   async run(signal: AbortSignal): Promise<void> {
@@ -51,8 +56,7 @@ export class VmMeters {
     const vms = [...this.#runners()].flatMap((runner) => {
       const machine = runner.machineOf();
       const sample = machine && this.#samples.get(machine)?.at(-1);
-      // One guest's invalid answer must not fail the others' samples.
-      return sample && fits(VmSample, sample) ? [{ instance_id: runner.instance_id, sample }] : [];
+      return sample ? [{ instance_id: runner.instance_id, sample }] : [];
     });
     return { vms: vms.slice(0, limit) };
   }
@@ -68,7 +72,8 @@ export class VmMeters {
       Date.parse(sample.at),
       readingsOf(sample, { before, heard, dirty }),
     );
-    samples.push(sample);
+    // One invalid answer of a guest must fail neither its other samples nor the other guests'.
+    if (fits(VmSample, sample)) samples.push(sample);
     if (samples.length > SAMPLES) samples.shift();
     this.#samples.set(machine, samples);
   }

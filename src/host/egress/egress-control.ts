@@ -12,8 +12,9 @@
  * - until the first assignments the kernel keeps the last agent's rules, which allow no name while there is no gate.
  */
 import { createHash } from 'node:crypto';
+import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
-import { DENIALS_MAX, type DeniedDestination } from '../../agent-api/egress-types.ts';
+import type { DeniedDestination } from '../../agent-api/egress-types.ts';
 import type { Assignment } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { rfc3339 } from '../../lib/clock.ts';
@@ -61,8 +62,9 @@ export class EgressControl {
   readonly #denials: Denials;
   readonly #certificates = new CertificateSource();
   readonly #instances = new Map<string, InstanceId>();
-  readonly #waiting: DeniedDestination[] = [];
+  #waiting: DeniedDestination[] = [];
   readonly #waits = new Signal();
+  readonly #sender: BatchSender<typeof BATCHES.denied.item>;
   /** Changes are applied one after the other. */
   #last: Promise<void> = Promise.resolve();
   #applied: ReadonlyMap<InstanceId, string> = new Map();
@@ -71,6 +73,7 @@ export class EgressControl {
 
   constructor(options: EgressControlOptions) {
     this.#options = options;
+    this.#sender = new BatchSender(BATCHES.denied, options.log);
     const take = (denials: readonly CountedDenial[]) => this.#take(denials);
     this.#denials = new Denials(take);
     const { network } = options;
@@ -174,7 +177,8 @@ export class EgressControl {
       if (!instance_id || !this.#mayWait(instance_id)) continue;
       this.#waiting.push({
         instance_id,
-        at: rfc3339(new Date(at_ms)),
+        // Of the gate, which a guest may have taken over.
+        at: rfc3339(new Date(Math.max(0, Math.min(Number(at_ms) || 0, Date.now())))),
         name,
         address,
         port: port || null,
@@ -197,10 +201,14 @@ export class EgressControl {
         await this.#waits.wait({ since, signal });
         continue;
       }
-      const denials = this.#waiting.slice(0, DENIALS_MAX);
       try {
-        await this.#options.client.reportDenied({ denials });
-        this.#waiting.splice(0, denials.length);
+        await this.#sender.send(this.#waiting, {
+          post: (denials) => this.#options.client.reportDenied({ denials }),
+          settled: (denials) => {
+            const sent = new Set(denials);
+            this.#waiting = this.#waiting.filter((each) => !sent.has(each));
+          },
+        });
         failures = 0;
       } catch (error) {
         this.#options.log.debug({ reason: messageOf(error) }, 'denied attempts could not be reported');

@@ -60,7 +60,7 @@ export interface GuestFrame {
   readonly payload: Buffer;
 }
 
-class BrokenFrameError extends Error {
+export class BrokenFrameError extends Error {
   override name = 'BrokenFrameError';
 }
 

@@ -1,7 +1,9 @@
 /** The execs of all instances on this host: looks after each VM's, and reports their output and ends until the control plane has them. */
 import { existsSync } from 'node:fs';
+import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { ReportedExec } from '../../agent-api/exec-types.ts';
+import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
@@ -12,7 +14,6 @@ import type { Exec } from './exec.ts';
 import { type ExecMachine, VmExecs } from './vm-execs.ts';
 
 const LOOK_MS = 1_000;
-const REPORT_EXECS = 200;
 /** Of a machine that has ended: its last frames are in this host's memory. */
 const READ_REST_MS = 2_000;
 
@@ -30,10 +31,12 @@ export class HostExecs {
   readonly #machines: () => readonly Machines[];
   readonly #vms = new Map<InstanceId, VmExecs>();
   readonly #changed = new Signal();
+  readonly #sender: BatchSender<typeof BATCHES.execs.item>;
 
   constructor(context: ExecsContext, machines: () => readonly Machines[]) {
     this.#context = context;
     this.#machines = machines;
+    this.#sender = new BatchSender(BATCHES.execs, context.log);
   }
 
   /** Null: this host has, or had, no VM of the instance. */
@@ -93,20 +96,26 @@ export class HostExecs {
   }
 
   async #report(found: readonly Found[], signal: AbortSignal): Promise<void> {
-    const told = found.map(({ instance_id, exec }) => ({ exec, ...reportOf(instance_id, exec) }));
-    await this.#context.client.reportExecs({ execs: told.map(({ exec, ...report }) => report) }, signal);
-    for (const { exec, end, output_bytes } of told) {
-      exec.reported_bytes = output_bytes;
-      if (end !== null) exec.update({ reported: true });
-    }
+    const execs = new Map(found.map(({ instance_id, exec }) => [reportOf(instance_id, exec), exec]));
+    await this.#sender.send([...execs.keys()], {
+      post: (some) => this.#context.client.reportExecs({ execs: some }, signal),
+      settled: (some) => {
+        for (const report of some) {
+          const exec = present(execs.get(report), 'exec of a report');
+          exec.reported_bytes = report.output_bytes;
+          if (report.end !== null) exec.update({ reported: true });
+        }
+      },
+    });
   }
 
   async #reports(signal: AbortSignal): Promise<void> {
     for (let failures = 0; !signal.aborted; ) {
       const since = this.#changed.count;
-      const found = [...this.#vms]
-        .flatMap(([instance_id, execs]) => unreported(execs).map((exec) => ({ instance_id, exec })))
-        .slice(0, REPORT_EXECS);
+      // All of them, before any that changes meanwhile: one VM's execs must not hold up the others'.
+      const found = [...this.#vms].flatMap(([instance_id, execs]) =>
+        unreported(execs).map((exec) => ({ instance_id, exec })),
+      );
       if (found.length === 0) {
         await this.#changed.wait({ since, signal });
         continue;

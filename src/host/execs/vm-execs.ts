@@ -3,11 +3,17 @@
  * `vms/<instance id>/execs` outlive this process; the guest's supervisor outlives it too, and lists its execs to the next one.
  *
  * Invariants: an exec's end is written down before the guest forgets it. `lost` needs proof that its boot is over: the machine was
- * reset, or another supervisor answers.
+ * reset, or another supervisor answers. Root in the guest can replace the supervisor: its frames make no exec that this host
+ * was not asked for, but for UNASKED_MAX a boot, and what is known of an exec always fits its report.
  */
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { ENDED_KEPT, type ExecEnd, OUTPUTS_KEPT_BYTES } from '../../agent-api/exec-types.ts';
+import {
+  ENDED_KEPT,
+  type ExecEnd,
+  OUTPUT_BYTES_MAX,
+  OUTPUTS_KEPT_BYTES,
+} from '../../agent-api/exec-types.ts';
 import { FILE_CALLS_MAX } from '../../agent-api/file-types.ts';
 import { pause } from '../../lib/backoff.ts';
 import { rfc3339 } from '../../lib/clock.ts';
@@ -18,7 +24,7 @@ import { vmSockets } from '../vm/vm-spec.ts';
 import { Exec, type Send } from './exec.ts';
 import { ExecChannel } from './exec-channel.ts';
 import { readExecRecords, removeExecRecord } from './exec-record.ts';
-import { FROM_GUEST, type GuestFrame, TO_GUEST } from './frames.ts';
+import { BrokenFrameError, FROM_GUEST, type GuestFrame, TO_GUEST } from './frames.ts';
 import { GuestTask } from './guest-task.ts';
 import { joinWords, type StartCall, startWords } from './start-words.ts';
 
@@ -31,6 +37,10 @@ const ANSWER_MS = 15_000;
 /** A supervisor that has been silent for this long may have ended: another one is launched. */
 const SILENT_MS = 15_000;
 const RECONNECT_MS = 1_000;
+/** Execs of one boot that are taken from its supervisor without having been asked for here: moved with their VM, or asked for by the last agent. */
+const UNASKED_MAX = 64;
+/** Starts without an answer that are remembered. */
+const ASKED_MAX = 64;
 
 /** What an exec needs of its machine. */
 export type ExecMachine = Pick<Machine, 'view' | 'resets' | 'agent'> & {
@@ -61,6 +71,10 @@ export class VmExecs {
   /** Frames of an exec that the supervisor has listed since the last hello. */
   #listed = new Set<string>();
   #answered: ((session: string) => void)[] = [];
+  /** Starts that were not answered yet, maybe too late for their callers. */
+  readonly #asked = new Set<ExecId>();
+  /** Of this boot, as far as this process has seen it. */
+  #unasked = 0;
 
   /** `changed`: something is to be reported. */
   constructor(vm_folder: string, changed: () => void) {
@@ -94,6 +108,7 @@ export class VmExecs {
       if (machine === this.#machine) this.#lose(() => true);
       this.#channel?.close();
       this.#channel = null;
+      this.#unasked = 0;
     }
     this.#machine = machine;
     this.#resets = machine.resets;
@@ -109,6 +124,11 @@ export class VmExecs {
   async start(machine: ExecMachine, call: StartCall): Promise<Refusal | null> {
     if (this.#execs.has(call.exec_id)) return null;
     await this.#ready(machine);
+    this.#asked.add(call.exec_id);
+    for (const oldest of this.#asked) {
+      if (this.#asked.size <= ASKED_MAX) break;
+      this.#asked.delete(oldest);
+    }
     return this.#ask(machine, TO_GUEST.start, keyOf(call.exec_id), startWords(call));
   }
 
@@ -208,6 +228,7 @@ export class VmExecs {
     const exec = new Exec(this.#folder, record);
     exec.update({});
     this.#execs.set(id, exec);
+    this.#asked.delete(id);
     this.#changed();
     return exec;
   }
@@ -278,7 +299,8 @@ export class VmExecs {
     const task = this.#tasks.get(key)?.task;
     if (type === FROM_GUEST.started || type === FROM_GUEST.refused) {
       const [field = '', issue = ''] = payload.toString('utf8').split('\0');
-      if (type === FROM_GUEST.started && !task && !this.#execs.has(id)) this.#add(id, session);
+      if (type === FROM_GUEST.started && this.#asked.has(id) && !this.#execs.has(id)) this.#add(id, session);
+      this.#asked.delete(id);
       this.#starts.get(key)?.resolve(type === FROM_GUEST.started ? null : { field, issue });
       return;
     }
@@ -287,8 +309,8 @@ export class VmExecs {
       return;
     }
     if (type === FROM_GUEST.listed && payload.length >= 17) {
-      this.#listed.add(key);
       this.#resume(id, session, payload);
+      if (this.#execs.has(id)) this.#listed.add(key);
     }
     const exec = this.#execs.get(id);
     if (!exec) return;
@@ -298,16 +320,17 @@ export class VmExecs {
       return;
     }
     if (type === FROM_GUEST.output && payload.length > 9) {
-      exec.receive(numberAt(payload, 0), payload.readUInt8(8) === 2 ? 2 : 1, payload.subarray(9));
+      const data = payload.subarray(9);
+      exec.receive(offsetAt(payload, 0, data.length), payload.readUInt8(8) === 2 ? 2 : 1, data);
       exec.acknowledge(this.sendTo(exec));
-    } else if (type === FROM_GUEST.taken && payload.length >= 8) exec.noteTaken(numberAt(payload, 0));
+    } else if (type === FROM_GUEST.taken && payload.length >= 8) exec.noteTaken(offsetAt(payload, 0));
     else if (type === FROM_GUEST.exited && payload.length >= 19) this.#finish(exec, payload);
   }
 
   #receiveOfTask(task: GuestTask, key: string, type: string, payload: Buffer): void {
     if (type === FROM_GUEST.output && payload.length > 9) {
-      if (!task.receive(numberAt(payload, 0), payload.subarray(9))) this.#channel?.close();
-    } else if (type === FROM_GUEST.taken && payload.length >= 8) task.noteTaken(numberAt(payload, 0));
+      if (!task.receive(offsetAt(payload, 0), payload.subarray(9))) this.#channel?.close();
+    } else if (type === FROM_GUEST.taken && payload.length >= 8) task.noteTaken(offsetAt(payload, 0));
     else if (type === FROM_GUEST.exited) {
       this.#channel?.send(TO_GUEST.forget, key);
       this.#tasks.delete(key);
@@ -326,14 +349,21 @@ export class VmExecs {
 
   #resume(id: ExecId, session: string, payload: Buffer): void {
     // One that was started at another host, or whose start this agent's predecessor did not see answered.
-    const exec = this.#execs.get(id) ?? (this.#execs.size < 2 * ENDED_KEPT ? this.#add(id, session) : null);
+    const exec = this.#execs.get(id) ?? (this.#mayAdd(id) ? this.#add(id, session) : null);
     if (exec?.end === null)
-      exec.resume(this.sendTo(exec), session, numberAt(payload, 8), payload.readUInt8(16) === 1);
+      exec.resume(this.sendTo(exec), session, offsetAt(payload, 8), payload.readUInt8(16) === 1);
+  }
+
+  /** Whether one that the supervisor lists becomes known. */
+  #mayAdd(id: ExecId): boolean {
+    if (this.#asked.has(id)) return true;
+    this.#unasked += 1;
+    return this.#unasked <= UNASKED_MAX;
   }
 
   #finish(exec: Exec, payload: Buffer): void {
     const [by_signal = 0, code = 0, timed_out = 0] = payload;
-    const ago_ms = Math.min(numberAt(payload, 11), Date.now());
+    const ago_ms = Math.min(offsetAt(payload, 11), Date.now());
     const ended_at = rfc3339(new Date(Date.now() - ago_ms));
     const killed = by_signal === 1 && code >= 1 && code <= 127;
     exec.finish({
@@ -361,6 +391,9 @@ function keyOf(id: ExecId): string {
   return id.slice('exec_'.length);
 }
 
-function numberAt(payload: Buffer, at: number): number {
-  return Number(payload.readBigUInt64BE(at) & 0x1f_ffff_ffff_ffffn);
+/** Of a byte that `length` more follow. @throws BrokenFrameError, which ends the channel, when no exec says so much */
+function offsetAt(payload: Buffer, at: number, length = 0): number {
+  const offset = Number(payload.readBigUInt64BE(at));
+  if (offset + length > OUTPUT_BYTES_MAX) throw new BrokenFrameError(`an offset of ${offset}`);
+  return offset;
 }

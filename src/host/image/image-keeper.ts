@@ -7,8 +7,9 @@
  */
 import { chmod, mkdir, readlink, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
+import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
-import { IMAGES_MAX, type OfferResponse } from '../../agent-api/host-types.ts';
+import { IMAGES_MAX, type OfferedImage, type OfferResponse } from '../../agent-api/host-types.ts';
 import { fetchImage, ImageDamagedError, storeImage } from '../../disk-format/image-objects.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -152,22 +153,29 @@ export class ImageKeeper {
   }
 
   async #settleNow(images: readonly HostImage[], needed: boolean, signal: AbortSignal): Promise<void> {
-    const { client } = this.#options;
+    const { client, log } = this.#options;
     const known = needed ? this.#durable : this.#settled;
     const open = images.filter(({ version }) => !known.has(version)).slice(0, IMAGES_MAX);
     if (open.length === 0) return;
-    const { verdicts } = await client.offerImages({
-      images: open.map(({ id, version, manifest }) => ({
-        id,
-        version,
-        recipe: untrustedText(manifest.version),
-        needed,
-      })),
+    const offers = new Map(
+      open.map((image) => {
+        const { id, version, manifest } = image;
+        return [{ id, version, recipe: untrustedText(manifest.version), needed }, image];
+      }),
+    );
+    const verdicts = new Map<OfferedImage, OfferResponse['verdicts'][number] | undefined>();
+    // A new sender: a generation may wait for an image, so that it is offered again.
+    await new BatchSender(BATCHES.offerImages, log).send([...offers.keys()], {
+      post: async (some) => {
+        const answer = await client.offerImages({ images: some });
+        for (const [at, offer] of some.entries()) verdicts.set(offer, answer.verdicts[at]);
+      },
     });
     const failures: unknown[] = [];
-    for (const [i, image] of open.entries()) {
+    for (const [offer, image] of offers) {
       try {
-        await this.#carryOutVerdict(verdicts[i], image, signal);
+        if (!verdicts.has(offer)) throw new ImageError(`the control plane refuses the image "${image.id}"`);
+        await this.#carryOutVerdict(verdicts.get(offer), image, signal);
       } catch (error) {
         if (signal.aborted) throw error;
         // Continue with the other images.

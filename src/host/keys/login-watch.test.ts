@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { createLog } from '../../lib/log.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { LoginWatch } from './login-watch.ts';
 
@@ -30,7 +31,7 @@ class LogInGuest {
 
 function watched(has_past = false) {
   const log = new LogInGuest();
-  const watch = new LoginWatch(log as unknown as GuestAgent, has_past);
+  const watch = new LoginWatch(log as unknown as GuestAgent, has_past, createLog('test', 'silent'));
   const look = async () => {
     let said: readonly string[] = [];
     await watch.report(async (fingerprints) => {

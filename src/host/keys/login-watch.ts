@@ -5,8 +5,10 @@
  *
  * Logins from before this agent adopted the guest are not reported: their time is unknown.
  */
+import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { VmId } from '../../lib/ids.ts';
+import type { Log } from '../../lib/log.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { readGuestFileFrom } from '../guest/guest-files.ts';
 
@@ -16,7 +18,6 @@ const MAX_BYTES = 128 * 1024;
 const MAX_LOGINS = 1_000;
 const SSHD_LOG = '/run/berth/sshd.log';
 const CALL_MS = 1_000;
-const LOGINS_AT_ONCE = 1_000;
 const ACCEPTED = /^Accepted publickey for .* (SHA256:[A-Za-z0-9+/]{43})$/;
 
 export class LoginWatch {
@@ -24,10 +25,12 @@ export class LoginWatch {
   /** How far the log of this boot was read. null: not yet, and it holds logins from before this agent. */
   #offset: number | null;
   readonly #logins = new Set<string>();
+  readonly #sender: BatchSender<typeof BATCHES.logins.item>;
 
   /** `has_past`: the log may hold logins from before this agent. */
-  constructor(agent: GuestAgent, has_past: boolean) {
+  constructor(agent: GuestAgent, has_past: boolean, log: Pick<Log, 'warn'>) {
     this.#agent = agent;
+    this.#sender = new BatchSender(BATCHES.logins, log);
     this.#offset = has_past ? null : 0;
   }
 
@@ -41,10 +44,13 @@ export class LoginWatch {
     if (this.#agent.maybe_frozen) return;
     try {
       await this.#read();
-      const fingerprints = [...this.#logins].slice(0, LOGINS_AT_ONCE);
-      if (fingerprints.length === 0) return;
-      await send(fingerprints);
-      for (const each of fingerprints) this.#logins.delete(each);
+      if (this.#logins.size === 0) return;
+      await this.#sender.send([...this.#logins], {
+        post: send,
+        settled: (fingerprints) => {
+          for (const each of fingerprints) this.#logins.delete(each);
+        },
+      });
     } catch {
       // The guest or the control plane does not answer.
     }

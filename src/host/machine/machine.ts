@@ -106,7 +106,7 @@ export class Machine {
     this.exported = new OverlayExport({ qmp: options.qmp, socket_path, owner });
     this.#adopted = options.adopted === true;
     this.#given = this.#adopted || options.record.resuming ? null : [];
-    this.logins = new LoginWatch(this.agent, this.#adopted);
+    this.logins = new LoginWatch(this.agent, this.#adopted, options.log);
     this.#console = new ConsoleLog(sockets.console, options.folder.console_log);
     this.qmp.onEvent((event) => this.#handle(event));
     onVmExit(options.record.identity, options.qmp, () => {

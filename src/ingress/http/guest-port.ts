@@ -16,6 +16,7 @@ import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { Signal } from '../../lib/signal.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import { dialPort } from '../dial.ts';
 import type { Exchange } from './exchange.ts';
 import type { HttpLimits } from './limits.ts';
@@ -117,7 +118,7 @@ export class GuestPort {
   }
 
   noteError({ code, message }: Refusal): void {
-    this.use.last_error = { at: new Date().toISOString(), code, message: message.slice(0, 300) };
+    this.use.last_error = { at: new Date().toISOString(), code, message: untrustedText(message) };
   }
 
   /** A way to a program that listens, once the VM runs. @throws Refusal 502, 503 */

@@ -68,7 +68,7 @@ export class HttpProxy implements HttpHandlers {
       log,
     });
     this.#permissions = new Permissions(client, limits);
-    this.#reporter = new HttpReporter(client, () => this.#ports.values(), limits.report_ms);
+    this.#reporter = new HttpReporter({ client, log }, () => this.#ports.values(), limits.report_ms);
   }
 
   /** Until `signal` aborts, which ends all exchanges. */

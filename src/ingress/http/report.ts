@@ -1,28 +1,36 @@
-/** Reports to the control plane what each port was used for. A failed report is included in the next one. */
+/** Reports to the control plane what each port was used for. What did not arrive is in the next report. */
+import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import { STATUS_CLASSES } from '../../agent-api/http-port-types.ts';
+import { present } from '../../lib/assert.ts';
 import { pause } from '../../lib/backoff.ts';
+import type { Log } from '../../lib/log.ts';
 import type { GuestPort, PortUse } from './guest-port.ts';
+
+const NONE: readonly number[] = STATUS_CLASSES.map(() => 0);
 
 export class HttpReporter {
   readonly #client: Pick<ControlPlaneClient, 'reportHttp'>;
   readonly #ports: () => Iterable<GuestPort>;
   readonly #every_ms: number;
-  #responses = STATUS_CLASSES.map(() => 0);
+  readonly #sender: BatchSender<typeof BATCHES.reportHttp.item>;
+  #responses = NONE;
 
   constructor(
-    client: Pick<ControlPlaneClient, 'reportHttp'>,
+    { client, log }: { readonly client: Pick<ControlPlaneClient, 'reportHttp'>; readonly log: Log },
     ports: () => Iterable<GuestPort>,
     every_ms: number,
   ) {
     this.#client = client;
     this.#ports = ports;
     this.#every_ms = every_ms;
+    this.#sender = new BatchSender(BATCHES.reportHttp, log);
   }
 
+  /** A guest can answer any status: one that is in no class is not counted. */
   count(status: number): void {
     const at = Math.floor(status / 100) - 1;
-    this.#responses[at] = (this.#responses[at] ?? 0) + 1;
+    this.#responses = this.#responses.map((count, each) => (each === at ? count + 1 : count));
   }
 
   async run(signal: AbortSignal): Promise<void> {
@@ -31,20 +39,27 @@ export class HttpReporter {
 
   async #report(signal: AbortSignal): Promise<void> {
     const used = [...this.#ports()].filter(({ use }) => isUsed(use));
-    const responses = this.#responses;
-    if (used.length === 0 && responses.every((count) => count === 0)) return;
-    const ports = used.map(({ route, use }) => ({ port_id: route.port_id, ...use }));
+    if (used.length === 0 && this.#responses.every((count) => count === 0)) return;
+    const left = new Map(used.map((port) => [{ port_id: port.route.port_id, ...port.use }, port]));
     for (const port of used) port.use = { requests: 0, sent_bytes: 0, received_bytes: 0, last_error: null };
-    this.#responses = responses.map(() => 0);
+    let responses = this.#responses;
+    this.#responses = NONE;
     try {
-      await this.#client.reportHttp({ ports, responses }, signal);
+      await this.#sender.send([...left.keys()], {
+        post: async (ports) => {
+          await this.#client.reportHttp({ ports, responses }, signal);
+          responses = NONE;
+        },
+        settled: (ports) => {
+          for (const each of ports) left.delete(each);
+        },
+      });
     } catch {
-      this.#responses = this.#responses.map((count, at) => count + (responses[at] ?? 0));
-      for (const [at, port] of used.entries()) {
-        const lost = ports[at];
-        if (lost) port.use = sum(lost, port.use);
-      }
+      // The control plane does not answer.
     }
+    const unsent = responses;
+    this.#responses = this.#responses.map((count, at) => count + present(unsent[at], 'count of a class'));
+    for (const [lost, port] of left) port.use = sum(lost, port.use);
   }
 }
 
