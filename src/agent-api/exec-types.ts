@@ -66,8 +66,10 @@ export const ExecStreamCall = closed({
   offset: Bytes,
   /** Continue until the exec has ended. */
   follow: Type.Boolean(),
-  /** The reader may send input. The exec waits for it when it reads too slowly. */
+  /** The exec waits for the reader when it reads too slowly, and for a while after it was lost. */
   attached: Type.Boolean(),
+  /** The reader may send input. */
+  input: Type.Boolean(),
 });
 
 /** Null: it runs. */

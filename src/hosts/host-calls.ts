@@ -7,7 +7,8 @@
  *
  * Invariants: each call goes to its agent once, so a command never runs twice; number and time are bounded; nothing of a
  * call is kept after its caller has disconnected; a call that is not pulled or taken within 5 s fails, and so does one that
- * is not passed on within 5 s after it was pulled.
+ * is not passed on within 5 s after it was pulled; no call and no stream outlives the silence of its host's agent
+ * (`host-silence.ts`), except connections to TCP ports, which wait as TCP does.
  */
 import { randomUUID } from 'node:crypto';
 import { EventEmitter } from 'node:events';
@@ -25,6 +26,7 @@ import { AGENT_PROTOCOL } from '../agent-api/protocol.ts';
 import { AppError, type ErrorCode } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
 import { traceContext, traced } from '../lib/tracing.ts';
+import { type HostWatch, NO_WATCH, STANDS_STILL } from './host-silence.ts';
 import { askerOf, newCallId, noOthers, type OtherControlPlanes } from './other-control-planes.ts';
 
 /** A connected agent takes a call at once. */
@@ -38,6 +40,11 @@ const TELL_EVERY_MS = 1_000;
 const CALLS_AN_INSTANCE = 256;
 /** About how much one poll returns; the next poll, which follows at once, takes the rest. */
 const TAKEN_BYTES = 8 * 1024 * 1024;
+
+/** The peers of TCP end one direction before the other. Any other stream is over once its host has ended its side. */
+const HALF_OPEN: ReadonlySet<HostCall['kind']> = new Set(['ssh', 'port']);
+/** Clients do not repeat a call that they would have to wait so long for. */
+const REPEATED_LATER_S = 60;
 
 const TOO_OLD = "The VM's host runs an older Berth, which cannot do this. Upgrade Berth on the host.";
 const NOT_TAKEN: Record<Waiting['state'], string> = {
@@ -86,9 +93,11 @@ export class HostCalls {
   readonly #added = new EventEmitter().setMaxListeners(0);
   readonly #closing = new AbortController();
   readonly #others: OtherControlPlanes;
+  readonly #hosts: HostWatch;
 
-  constructor(others: OtherControlPlanes = noOthers()) {
+  constructor(others: OtherControlPlanes = noOthers(), hosts: HostWatch = NO_WATCH) {
     this.#others = others;
+    this.#hosts = hosts;
     others.onTold((host_id) => this.#added.emit(host_id));
   }
 
@@ -100,12 +109,19 @@ export class HostCalls {
     }));
   }
 
-  /** The stream that the agent opens; the caller must end it. @throws as {@link ask} */
-  open(host_id: HostId, call: HostCall, timeout_ms: number, signal: AbortSignal): Promise<Duplex> {
-    return this.#wait<Duplex>({ host_id, call, timeout_ms, signal }, (resolve, reject) => ({
+  /** The stream that the agent opens; it closes with its agent, and the caller must end it. @throws as {@link ask} */
+  async open(host_id: HostId, call: HostCall, timeout_ms: number, signal: AbortSignal): Promise<Duplex> {
+    const stream = await this.#wait<Duplex>({ host_id, call, timeout_ms, signal }, (resolve, reject) => ({
       answered: () => reject(unavailable('The host gave no stream.')),
       connect: resolve,
     }));
+    if (HALF_OPEN.has(call.kind)) return stream;
+    // A socket of an HTTP server stays half open by itself, also when the agent at its other end was killed.
+    stream.once('end', () => stream.destroy());
+    const unwatch = this.#hosts.watch(host_id, () => stream.destroy());
+    stream.once('close', unwatch);
+    if (stream.destroyed) unwatch();
+    return stream;
   }
 
   /** Long poll of a host's agent: its waiting calls, here or elsewhere, or none after `hold_ms`. */
@@ -217,6 +233,11 @@ export class HostCalls {
     return true;
   }
 
+  /** For waits that are no calls. As {@link HostWatch.watch}. */
+  watch(host_id: HostId, onSilent: () => void): () => void {
+    return this.#hosts.watch(host_id, onSilent);
+  }
+
   close(): void {
     this.#closing.abort();
   }
@@ -260,6 +281,10 @@ export class HostCalls {
     };
     this.#waiting.set(id, waiting);
     const stopTelling = this.#announce(waiting);
+    const unwatch = this.#hosts.watch(host_id, () => {
+      const begun = waiting.state === 'waiting' ? 'Nothing was begun.' : 'What it has begun may still be done.';
+      reject(standsStill(begun));
+    });
     const over = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(timeout_ms)]);
     const giveUp = () => reject(unavailable('The host did not answer in time.'));
     over.addEventListener('abort', giveUp);
@@ -268,6 +293,7 @@ export class HostCalls {
       return await promise;
     } finally {
       clearTimeout(patience);
+      unwatch();
       stopTelling();
       over.removeEventListener('abort', giveUp);
       this.#waiting.delete(id);
@@ -315,4 +341,12 @@ function failure({ code, message }: { code: string; message: string }): AppError
 
 function unavailable(message: string): AppError {
   return new AppError('UNAVAILABLE', { message, retry_after_seconds: 5 });
+}
+
+/** `begun`: what is known of the work. */
+export function standsStill(begun: string): AppError {
+  return new AppError('UNAVAILABLE', {
+    message: `${STANDS_STILL} ${begun}`,
+    retry_after_seconds: REPEATED_LATER_S,
+  });
 }

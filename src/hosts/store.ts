@@ -91,6 +91,17 @@ export async function isDisconnected(tx: Tx, id: HostId): Promise<boolean> {
   return row !== undefined;
 }
 
+/** Those without a recent sign of life. */
+export async function listSilent(tx: Tx, ids: readonly HostId[]): Promise<HostId[]> {
+  const rows = await tx
+    .selectFrom('hosts')
+    .select('id')
+    .where('id', 'in', ids)
+    .where('last_seen_at', '<=', seenBefore())
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
 /** All hosts that are not removed. */
 export async function listHostIds(tx: Tx): Promise<HostId[]> {
   const rows = await tx

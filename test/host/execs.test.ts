@@ -255,7 +255,7 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
   test('an attached reader holds up the exec, and gets every byte; it sends input and signals', async () => {
     const exec = await sh('head -c 30000000 /dev/zero; read word; echo "$word"; sleep 1000', { stdin: true });
     const [stream, far] = await line();
-    const reading = { instance_id, exec, send: send(exec), offset: 0, follow: true, attached: true };
+    const reading = { instance_id, exec, send: send(exec), offset: 0, follow: true, attached: true, input: true };
     const served = serveReader(stream, reading);
     await until('it waits', async () => exec.output.end > 2 * 1024 * 1024, {
       timeout_ms: 30_000,
@@ -288,7 +288,7 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
     await until('it prints', async () => exec.output.end > 100_000, { timeout_ms: 30_000, every_ms: 5 });
     const [stream, far] = await line();
     far.resume();
-    const reading = { instance_id, exec, send: send(exec), offset: 0, follow: false, attached: false };
+    const reading = { instance_id, exec, send: send(exec), offset: 0, follow: false, attached: false, input: false };
     let over = false;
     void serveReader(stream, reading).then(() => {
       over = true;

@@ -204,19 +204,25 @@ describe('output', () => {
       const asked = client.get(`${execs}/${id}/output${query}`);
       const { call, line } = await streamed();
       line.write(streamFrame(FRAME.attached, offsetBytes(4)));
-      line.end(Buffer.concat([output(FRAME.stdout, 4, 'out'), output(FRAME.stderr, 7, 'err')]));
+      line.end(
+        Buffer.concat([
+          output(FRAME.stdout, 4, 'out'),
+          output(FRAME.stderr, 7, 'err'),
+          streamFrame(FRAME.end),
+        ]),
+      );
       const { text, headers } = await asked;
       return { call, text, offset: headers['berth-output-offset'] };
     };
-    const both = await read('?offset=2');
-    assert.partialDeepStrictEqual(both.call, { offset: 2, follow: false, attached: false });
+    const both = await read('?offset=4');
+    assert.partialDeepStrictEqual(both.call, { offset: 4, follow: false, attached: false, input: false });
     assert.deepEqual([both.text, both.offset], ['outerr', '4']);
-    const err = await read('?stream=stderr');
+    const err = await read('?offset=4&stream=stderr');
     assert.deepEqual([err.text, err.offset], ['err', '7']);
     // Past the end.
     const none = client.get(`${execs}/${id}/output?offset=99`);
     const { line } = await streamed();
-    line.end(streamFrame(FRAME.attached, offsetBytes(10)));
+    line.end(Buffer.concat([streamFrame(FRAME.attached, offsetBytes(99)), streamFrame(FRAME.end)]));
     const { status, text } = await none;
     assert.deepEqual([status, text], [200, '']);
     const gone = client.get(`${execs}/${id}/output`);
@@ -234,7 +240,7 @@ describe('output', () => {
     const asked = fetch(`${api.origin}${execs}/${id}/output?follow=true`, { headers });
     const { call, line } = await streamed();
     // The exec waits for a slow reader that may write.
-    assert.partialDeepStrictEqual(call, { follow: true, attached: true });
+    assert.partialDeepStrictEqual(call, { follow: true, attached: true, input: false });
     line.write(Buffer.concat([streamFrame(FRAME.attached, offsetBytes(0)), output(FRAME.stdout, 0, 'hi')]));
     line.end(exitOf(id, endOf(3), 2));
     const text = await (await asked).text();
@@ -244,14 +250,67 @@ describe('output', () => {
   });
 });
 
+describe('output that is no longer kept', () => {
+  const from = (offset: number) => streamFrame(FRAME.attached, offsetBytes(offset));
+  const details = [{ field: 'offset', issue: 'lost 80, first kept 100' }];
+  const get = (path: string) =>
+    fetch(`${api.origin}${path}`, { headers: { authorization: `Bearer ${owner.session}` } });
+
+  test('is a 409 that says how much is lost and where to read on, whether the reader follows or not', async () => {
+    const { id } = await started();
+    for (const query of ['?offset=20', '?offset=20&follow=true']) {
+      const asked = client.get<{ error: { details: unknown } }>(`${execs}/${id}/output${query}`);
+      const { line } = await streamed();
+      line.write(Buffer.concat([from(100), output(FRAME.stdout, 100, 'rest')]));
+      const answer = await asked;
+      assertError(answer, 'CONFLICT', /80 bytes of the output, from offset 20 on.*offset 100/);
+      assert.deepEqual(answer.body.error.details, details);
+    }
+    await reported(id, endOf(0));
+  });
+  test('ends a follower with the event gap, and breaks an answer', async () => {
+    const { id } = await started();
+    const asked = get(`${execs}/${id}/output?offset=16&follow=true`);
+    const { line } = await streamed();
+    line.write(Buffer.concat([from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest')]));
+    assert.match(await (await asked).text(), /^id: 20
+event: stdout
+.*
+
+event: gap
+data: {"offset":100,"lost_bytes":80}
+
+$/m);
+    const kept = get(`${execs}/${id}/output?offset=16`);
+    const { line: second } = await streamed();
+    second.write(Buffer.concat([from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest')]));
+    await assert.rejects((await kept).text());
+    await reported(id, endOf(0));
+  });
+  test('ends a stream with the message gap and 4409', async () => {
+    const { id } = await started();
+    const socket = new WebSocket(`${api.origin.replace('http', 'ws')}${execs}/${id}/stream?offset=20`, {
+      headers: { authorization: `Bearer ${owner.session}` },
+    });
+    const seen: string[] = [];
+    socket.on('message', (data) => seen.push(String(data)));
+    const { line } = await streamed();
+    await once(socket, 'open');
+    line.write(Buffer.concat([from(100), output(FRAME.stdout, 100, 'rest')]));
+    const [code] = await once(socket, 'close');
+    assert.deepEqual([code, seen], [4409, ['{"type":"gap","offset":100,"lost_bytes":80}']]);
+    await reported(id, endOf(0));
+  });
+});
+
 test('the exec does not wait for a follower that may only read', async () => {
   const { id } = await started();
   const { key } = await makeKey(api.db, owner, 'vm:read');
   const headers = { authorization: `Bearer ${key}` };
   const asked = fetch(`${api.origin}${execs}/${id}/output?follow=true`, { headers });
   const { call, line } = await streamed();
-  assert.partialDeepStrictEqual(call, { follow: true, attached: false });
-  line.end(exitOf(id, endOf(0), 0));
+  assert.partialDeepStrictEqual(call, { follow: true, attached: false, input: false });
+  line.end(Buffer.concat([streamFrame(FRAME.attached, offsetBytes(0)), exitOf(id, endOf(0), 0)]));
   assert.match(await (await asked).text(), /event: exit/);
 });
 

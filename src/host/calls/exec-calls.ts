@@ -69,14 +69,12 @@ export async function controlExec(
 /** Serves the reader in the background once its stream is open. @throws CallError gone */
 export async function readExec(
   execs: HostExecs,
-  { instance_id, exec_id, offset, follow, attached }: CallOf<'exec_stream'>,
+  { instance_id, exec_id, offset, follow, attached, input }: CallOf<'exec_stream'>,
   openStream: () => Promise<Duplex>,
 ): Promise<void> {
   const { vm, exec } = find(execs, { instance_id, exec_id });
-  if (exec.record.dropped)
-    throw new CallError('gone', 'The output is no longer kept: newer execs needed the room.');
   const stream = await openStream();
-  void serveReader(stream, { instance_id, exec, send: vm.sendTo(exec), offset, follow, attached });
+  void serveReader(stream, { instance_id, exec, send: vm.sendTo(exec), offset, follow, attached, input });
 }
 
 function find(

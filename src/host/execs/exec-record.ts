@@ -11,8 +11,6 @@ export interface ExecRecord {
   /** Null: it runs, as far as is known. */
   readonly end: ExecEnd | null;
   readonly output_bytes: number;
-  /** The output was dropped: other execs needed the room. */
-  readonly dropped: boolean;
   /** The control plane knows the end. */
   readonly reported: boolean;
 }

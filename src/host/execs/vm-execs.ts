@@ -192,7 +192,6 @@ export class VmExecs {
       if (exec.output.kept_bytes === 0) continue;
       kept -= exec.output.kept_bytes;
       exec.output.drop();
-      exec.update({ dropped: true });
     }
     while (kept > OUTPUTS_KEPT_BYTES) {
       const [most] = [...this.all].sort((one, other) => other.output.kept_bytes - one.output.kept_bytes);
@@ -204,7 +203,7 @@ export class VmExecs {
   }
 
   #add(id: ExecId, session: string | null): Exec {
-    const record = { id, session, end: null, output_bytes: 0, dropped: false, reported: false };
+    const record = { id, session, end: null, output_bytes: 0, reported: false };
     const exec = new Exec(this.#folder, record);
     exec.update({});
     this.#execs.set(id, exec);
@@ -286,7 +285,7 @@ export class VmExecs {
       this.#receiveOfTask(task, key, type, payload);
       return;
     }
-    if (type === FROM_GUEST.listed && payload.length >= 17) {
+    if (type === FROM_GUEST.listed && payload.length >= 18) {
       this.#listed.add(key);
       this.#resume(id, session, payload);
     }
@@ -328,7 +327,12 @@ export class VmExecs {
     // One that was started at another host, or whose start this agent's predecessor did not see answered.
     const exec = this.#execs.get(id) ?? (this.#execs.size < 2 * ENDED_KEPT ? this.#add(id, session) : null);
     if (exec?.end === null)
-      exec.resume(this.sendTo(exec), session, numberAt(payload, 8), payload.readUInt8(16) === 1);
+      exec.resume(this.sendTo(exec), session, {
+        base: numberAt(payload, 0),
+        received: numberAt(payload, 8),
+        input_ended: payload.readUInt8(16) === 1,
+        waits: payload.readUInt8(17) === 1,
+      });
   }
 
   #finish(exec: Exec, payload: Buffer): void {
