@@ -282,7 +282,8 @@ export class HostCalls {
     this.#waiting.set(id, waiting);
     const stopTelling = this.#announce(waiting);
     const unwatch = this.#hosts.watch(host_id, () => {
-      const begun = waiting.state === 'waiting' ? 'Nothing was begun.' : 'What it has begun may still be done.';
+      const begun =
+        waiting.state === 'waiting' ? 'Nothing was begun.' : 'What it has begun may still be done.';
       reject(standsStill(begun));
     });
     const over = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(timeout_ms)]);

@@ -265,6 +265,7 @@ describe('output that is no longer kept', () => {
       const answer = await asked;
       assertError(answer, 'CONFLICT', /80 bytes of the output, from offset 20 on.*offset 100/);
       assert.deepEqual(answer.body.error.details, details);
+      line.destroy();
     }
     await reported(id, endOf(0));
   });
@@ -272,19 +273,18 @@ describe('output that is no longer kept', () => {
     const { id } = await started();
     const asked = get(`${execs}/${id}/output?offset=16&follow=true`);
     const { line } = await streamed();
-    line.write(Buffer.concat([from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest')]));
-    assert.match(await (await asked).text(), /^id: 20
-event: stdout
-.*
-
-event: gap
-data: {"offset":100,"lost_bytes":80}
-
-$/m);
+    line.write(
+      Buffer.concat([from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest')]),
+    );
+    const gap = 'event: gap\ndata: {"offset":100,"lost_bytes":80}\n\n';
+    assert.equal(await (await asked).text(), `id: 20\nevent: stdout\ndata: aGFsZg==\n\n${gap}`);
     const kept = get(`${execs}/${id}/output?offset=16`);
     const { line: second } = await streamed();
-    second.write(Buffer.concat([from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest')]));
+    second.write(
+      Buffer.concat([from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest')]),
+    );
     await assert.rejects((await kept).text());
+    for (const each of [line, second]) each.destroy();
     await reported(id, endOf(0));
   });
   test('ends a stream with the message gap and 4409', async () => {
@@ -299,6 +299,7 @@ $/m);
     line.write(Buffer.concat([from(100), output(FRAME.stdout, 100, 'rest')]));
     const [code] = await once(socket, 'close');
     assert.deepEqual([code, seen], [4409, ['{"type":"gap","offset":100,"lost_bytes":80}']]);
+    line.destroy();
     await reported(id, endOf(0));
   });
 });

@@ -82,150 +82,153 @@ async function execIn({ api, id }: Scene): Promise<string> {
   return `/v1/instances/${id}/execs/${exec_id}`;
 }
 
-const STREAMS: Readonly<Record<string, { readonly open: Open; readonly ends: Partial<Record<End, string>> }>> =
-  {
-    'the output of an exec, followed': {
-      open: async (scene) => {
-        const path = `${await execIn(scene)}/output?follow=true`;
-        const asked = fetch(scene.api.origin + path, { headers: headersOf(scene.token) });
-        const line = await lineOf(scene.api, 'exec_stream');
-        line.write(streamFrame(FRAME.attached, offsetBytes(0)));
-        return { line, ended: lastEvent(await asked) };
-      },
-      ends: {
-        agent: 'cut',
-        'control plane': 'cut',
-        VM: 'exit',
-        instance: 'end NOT_FOUND',
-        key: 'end UNAUTHENTICATED',
-        member: 'end UNAUTHENTICATED',
-      },
+const STREAMS: Readonly<
+  Record<string, { readonly open: Open; readonly ends: Partial<Record<End, string>> }>
+> = {
+  'the output of an exec, followed': {
+    open: async (scene) => {
+      const path = `${await execIn(scene)}/output?follow=true`;
+      const asked = fetch(scene.api.origin + path, { headers: headersOf(scene.token) });
+      const line = await lineOf(scene.api, 'exec_stream');
+      line.write(streamFrame(FRAME.attached, offsetBytes(0)));
+      return { line, ended: lastEvent(await asked) };
     },
-    'the kept output of an exec': {
-      open: async (scene) => {
-        const path = `${await execIn(scene)}/output`;
-        const asked = fetch(scene.api.origin + path, { headers: headersOf(scene.token) });
-        const line = await lineOf(scene.api, 'exec_stream');
-        line.write(streamFrame(FRAME.attached, offsetBytes(0)));
-        line.write(streamFrame(FRAME.stdout, offsetBytes(0), Buffer.from('half')));
-        return { line, ended: wholeness(await asked) };
-      },
-      ends: { agent: 'cut', 'control plane': 'cut', instance: 'cut', key: 'cut', member: 'cut' },
+    ends: {
+      agent: 'cut',
+      'control plane': 'cut',
+      VM: 'exit',
+      instance: 'end NOT_FOUND',
+      key: 'end UNAUTHENTICATED',
+      member: 'end UNAUTHENTICATED',
     },
-    'the stream to an exec': {
-      open: async (scene) => {
-        const socket = await webSocket(scene, `${await execIn(scene)}/stream`);
-        const line = await lineOf(scene.api, 'exec_stream');
-        await once(socket, 'open');
-        return { line, ended: closeOf(socket) };
-      },
-      ends: {
-        agent: '1001',
-        'control plane': '1001',
-        VM: '1000',
-        instance: '1008',
-        key: '1008',
-        member: '1008',
-      },
+  },
+  'the kept output of an exec': {
+    open: async (scene) => {
+      const path = `${await execIn(scene)}/output`;
+      const asked = fetch(scene.api.origin + path, { headers: headersOf(scene.token) });
+      const line = await lineOf(scene.api, 'exec_stream');
+      line.write(streamFrame(FRAME.attached, offsetBytes(0)));
+      line.write(streamFrame(FRAME.stdout, offsetBytes(0), Buffer.from('half')));
+      return { line, ended: wholeness(await asked) };
     },
-    'the console': {
-      open: async (scene) => {
-        const path = `/v1/instances/${scene.id}/vm/console`;
-        const made = await scene.api.as(scene.token).post<{ ticket: string }>(`${path}/ticket`);
-        const socket = await webSocket(scene, `${path}/stream?ticket=${made.body.ticket}`);
-        const line = await lineOf(scene.api, 'console');
-        await once(socket, 'open');
-        return { line, ended: closeOf(socket) };
-      },
-      ends: {
-        agent: '1000',
-        'control plane': '1001',
-        VM: '1000',
-        instance: '1000',
-        key: '1008',
-        member: '1008',
-      },
+    ends: { agent: 'cut', 'control plane': 'cut', instance: 'cut', key: 'cut', member: 'cut' },
+  },
+  'the stream to an exec': {
+    open: async (scene) => {
+      const socket = await webSocket(scene, `${await execIn(scene)}/stream`);
+      const line = await lineOf(scene.api, 'exec_stream');
+      await once(socket, 'open');
+      return { line, ended: closeOf(socket) };
     },
-    'a forwarded connection': {
-      open: async (scene) => {
-        const socket = await webSocket(scene, `/v1/instances/${scene.id}/vm/forward?port=5432`);
-        socket.on('message', (data) => {
-          if (String(data) === 'end') socket.send('end');
-        });
-        const line = await lineOf(scene.api, 'port');
-        await once(socket, 'open');
-        return { line, ended: closeOf(socket) };
-      },
-      ends: {
-        agent: '1000',
-        'control plane': '1001',
-        VM: '1000',
-        instance: '1000',
-        key: '1008',
-        member: '1008',
-      },
+    ends: {
+      agent: '1001',
+      'control plane': '1001',
+      VM: '1000',
+      instance: '1008',
+      key: '1008',
+      member: '1008',
     },
-    'the events': {
-      open: async ({ api, token }) => {
-        const asked = await fetch(`${api.origin}/v1/events/stream?type=webhook.ping`, {
-          headers: headersOf(token),
-        });
-        return { line: null, ended: lastEvent(asked) };
-      },
-      ends: { 'control plane': 'cut', key: 'end UNAUTHENTICATED', member: 'end UNAUTHENTICATED' },
+  },
+  'the console': {
+    open: async (scene) => {
+      const path = `/v1/instances/${scene.id}/vm/console`;
+      const made = await scene.api.as(scene.token).post<{ ticket: string }>(`${path}/ticket`);
+      const socket = await webSocket(scene, `${path}/stream?ticket=${made.body.ticket}`);
+      const line = await lineOf(scene.api, 'console');
+      await once(socket, 'open');
+      return { line, ended: closeOf(socket) };
     },
-    'the notifications': {
-      open: async ({ api, token }) => {
-        const asked = await fetch(`${api.origin}/v1/notifications/stream`, { headers: headersOf(token) });
-        return { line: null, ended: lastEvent(asked) };
-      },
-      // A key has none.
-      ends: { 'control plane': 'unread', member: 'end UNAUTHENTICATED' },
+    ends: {
+      agent: '1000',
+      'control plane': '1001',
+      VM: '1000',
+      instance: '1000',
+      key: '1008',
+      member: '1008',
     },
-    'a file that is read': {
-      open: async ({ api, id, token }) => {
-        const asked = fetch(`${api.origin}/v1/instances/${id}/files?path=/a`, { headers: headersOf(token) });
-        const host = await nextFileCall(api.agent);
-        host.say('opened', FIELDS);
-        await host.hear('range');
-        host.say('content', 'half');
-        return { line: host.line, ended: wholeness(await asked) };
-      },
-      ends: { agent: 'cut', 'control plane': 'cut', VM: 'cut', instance: 'cut', key: 'cut', member: 'cut' },
+  },
+  'a forwarded connection': {
+    open: async (scene) => {
+      const socket = await webSocket(scene, `/v1/instances/${scene.id}/vm/forward?port=5432`);
+      socket.on('message', (data) => {
+        if (String(data) === 'end') socket.send('end');
+      });
+      const line = await lineOf(scene.api, 'port');
+      await once(socket, 'open');
+      return { line, ended: closeOf(socket) };
     },
-    'a file that is written': {
-      open: async ({ api, id, token }) => {
-        const body = new ReadableStream({ start: (writing) => writing.enqueue(Buffer.from('half')) });
-        const asked = fetch(`${api.origin}/v1/instances/${id}/files?path=/a`, {
-          ...{ method: 'PUT', headers: headersOf(token), body },
-          ...{ duplex: 'half' as const },
-        });
-        const host = await nextFileCall(api.agent);
-        host.say('opened');
-        await host.hear('content');
-        const ended = asked.then(
-          ({ status }) => String(status),
-          () => 'cut',
-        );
-        return { line: host.line, ended };
-      },
-      ends: {
-        agent: '503',
-        'control plane': 'cut',
-        VM: '409',
-        instance: '409',
-        key: '503',
-        member: '503',
-      },
+    ends: {
+      agent: '1000',
+      'control plane': '1001',
+      VM: '1000',
+      instance: '1000',
+      key: '1008',
+      member: '1008',
     },
-  };
+  },
+  'the events': {
+    open: async ({ api, token }) => {
+      const asked = await fetch(`${api.origin}/v1/events/stream?type=webhook.ping`, {
+        headers: headersOf(token),
+      });
+      return { line: null, ended: lastEvent(asked) };
+    },
+    ends: { 'control plane': 'cut', key: 'end UNAUTHENTICATED', member: 'end UNAUTHENTICATED' },
+  },
+  'the notifications': {
+    open: async ({ api, token }) => {
+      const asked = await fetch(`${api.origin}/v1/notifications/stream`, { headers: headersOf(token) });
+      return { line: null, ended: lastEvent(asked) };
+    },
+    // A key has none.
+    ends: { 'control plane': 'unread', member: 'end UNAUTHENTICATED' },
+  },
+  'a file that is read': {
+    open: async ({ api, id, token }) => {
+      const asked = fetch(`${api.origin}/v1/instances/${id}/files?path=/a`, { headers: headersOf(token) });
+      const host = await nextFileCall(api.agent);
+      host.say('opened', FIELDS);
+      await host.hear('range');
+      host.say('content', 'half');
+      return { line: host.line, ended: wholeness(await asked) };
+    },
+    ends: { agent: 'cut', 'control plane': 'cut', VM: 'cut', instance: 'cut', key: 'cut', member: 'cut' },
+  },
+  'a file that is written': {
+    open: async ({ api, id, token }) => {
+      const body = new ReadableStream({ start: (writing) => writing.enqueue(Buffer.from('half')) });
+      const asked = fetch(`${api.origin}/v1/instances/${id}/files?path=/a`, {
+        ...{ method: 'PUT', headers: headersOf(token), body },
+        ...{ duplex: 'half' as const },
+      });
+      const host = await nextFileCall(api.agent);
+      host.say('opened');
+      await host.hear('content');
+      const ended = asked.then(
+        ({ status }) => String(status),
+        () => 'cut',
+      );
+      return { line: host.line, ended };
+    },
+    ends: {
+      agent: '503',
+      'control plane': 'cut',
+      VM: '409',
+      instance: '409',
+      key: '503',
+      member: '503',
+    },
+  },
+};
 
 const api = await apiForFile({ context: { heartbeat_ms: 50 } });
 const owner = await api.person();
 
 describe('a stream ends', { timeout: 240_000 }, () => {
   /** A running VM, and a credential of `kind` to reach it. */
-  async function scene(kind: 'session' | 'key' | 'member'): Promise<Scene & { readonly take: () => unknown }> {
+  async function scene(
+    kind: 'session' | 'key' | 'member',
+  ): Promise<Scene & { readonly take: () => unknown }> {
     const { id } = await instanceIn(api, owner, 'running');
     if (kind === 'key') {
       const made = await makeKey(api.db, owner, '*');

@@ -45,7 +45,10 @@ test('64 MiB of output are kept for an instance; that of the oldest ended exec g
   assert.deepEqual(ended.map(kept), [0, 0, ...Array(7).fill(8 * MIB)]);
   assert.equal(kept(running), 8 * MIB);
   // The next agent says the same: its readers are told how much is lost.
-  const { start, end } = present(new VmExecs(root, () => undefined).find(present(ended[0], 'id')), 'exec').output;
+  const { start, end } = present(
+    new VmExecs(root, () => undefined).find(present(ended[0], 'id')),
+    'exec',
+  ).output;
   assert.deepEqual([start, end], [8 * MIB, 8 * MIB]);
 });
 

@@ -26,6 +26,8 @@ const PATH = /^\/v1\/instances\/([^/?]{1,64})\/execs\/([^/?]{1,64})\/stream(?:\?
 const BUFFER_BYTES = 256 * 1024;
 /** Once the exec is lost, its host need not say so. */
 const LOST_MS = 2_000;
+/** The host ends the stream before then. */
+const LEAVE_MS = 1_000;
 const OFFSET = /^[0-9]{1,15}$/;
 
 export const execStream: StreamKind = {
@@ -153,8 +155,9 @@ function joinExec(context: AdmitContext, client: WebSocket, line: Duplex, joined
   client.on('close', (code) => {
     unsubscribe();
     // One that only vanishes may come back.
-    if (code === CLOSE.over && !line.destroyed) line.end(streamFrame(FRAME.leave));
-    else line.destroy();
+    if (code !== CLOSE.over) return line.destroy();
+    line.end(streamFrame(FRAME.leave));
+    setTimeout(() => line.destroy(), LEAVE_MS).unref();
   });
 }
 
@@ -165,7 +168,10 @@ function endWithGap(client: WebSocket, { offset, lost_bytes, message }: OutputLo
 }
 
 /** A host can send anything. */
-function reportIn(payload: Buffer, { instance_id, exec_id }: Pick<Joined, 'instance_id' | 'exec_id'>): ReportedExec | null {
+function reportIn(
+  payload: Buffer,
+  { instance_id, exec_id }: Pick<Joined, 'instance_id' | 'exec_id'>,
+): ReportedExec | null {
   const report: unknown = JSON.parse(payload.toString('utf8'));
   if (!fits(ReportedExec, report)) return null;
   const { instance_id: of, exec_id: id } = report as ReportedExec;
