@@ -23,7 +23,7 @@ import {
   RESULTS,
 } from '../agent-api/host-calls.ts';
 import { AGENT_PROTOCOL } from '../agent-api/protocol.ts';
-import { AppError, type ErrorCode } from '../lib/errors.ts';
+import { AppError, type ErrorCode, RETRY_LATER_S } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
 import { traceContext, traced } from '../lib/tracing.ts';
 import { type HostWatch, NO_WATCH, STANDS_STILL } from './host-silence.ts';
@@ -43,8 +43,6 @@ const TAKEN_BYTES = 8 * 1024 * 1024;
 
 /** The peers of TCP end one direction before the other. Any other stream is over once its host has ended its side. */
 const HALF_OPEN: ReadonlySet<HostCall['kind']> = new Set(['ssh', 'port']);
-/** Clients do not repeat a call that they would have to wait so long for. */
-const REPEATED_LATER_S = 60;
 
 const TOO_OLD = "The VM's host runs an older Berth, which cannot do this. Upgrade Berth on the host.";
 const NOT_TAKEN: Record<Waiting['state'], string> = {
@@ -348,6 +346,6 @@ function unavailable(message: string): AppError {
 export function standsStill(begun: string): AppError {
   return new AppError('UNAVAILABLE', {
     message: `${STANDS_STILL} ${begun}`,
-    retry_after_seconds: REPEATED_LATER_S,
+    retry_after_seconds: RETRY_LATER_S,
   });
 }

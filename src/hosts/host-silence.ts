@@ -51,6 +51,7 @@ export class HostSilence implements HostWatch {
       if (this.#watched.size > 0) return;
       clearInterval(this.#timer);
       this.#timer = undefined;
+      this.#suspected = new Set();
     };
   }
 
