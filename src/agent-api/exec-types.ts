@@ -96,6 +96,8 @@ export const ReportedExec = named('ReportedExec', {
   output_bytes: Bytes,
   /** Null: it runs. */
   end: nullable(ExecEnd),
+  /** Its input was not closed, and nobody is attached: one that has an input may wait for ever. */
+  waits: Type.Optional(Type.Boolean()),
 });
 export type ReportedExec = Of<typeof ReportedExec>;
 export const ExecsReport = named('ExecsReport', { execs: listOf(ReportedExec, REPORTED_MAX) });

@@ -164,6 +164,8 @@ class Connection {
       stdout.off('resize', this.#onResize).on('resize', this.#onResize);
       this.#onResize();
     }
+    // The input is ours from now on: it ends if this process is lost, and not if it detaches.
+    this.#socket?.send(Buffer.of(0), { binary: true });
     stdin.off('data', this.#onInput).off('end', this.#onInputEnd);
     stdin.on('data', this.#onInput).on('end', this.#onInputEnd).resume();
   }

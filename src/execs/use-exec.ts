@@ -95,12 +95,13 @@ export async function openOutput(
 
 /** What the exec's host says of it, in a report or at the end of a stream. False: it has no such running exec. */
 export async function recordExec(db: Db, host_id: HostId, report: ReportedExec): Promise<boolean> {
-  const { exec_id: id, instance_id, output_bytes, end } = report;
+  const { exec_id: id, instance_id, output_bytes, end, waits = false } = report;
   return transaction(db, async (tx) => {
-    const known = await recordSeen(tx, { id, instance_id, host_id, output_bytes, end });
-    if (!known || end === null) return known;
+    const known = await recordSeen(tx, { id, instance_id, host_id, output_bytes, end, waits });
+    if (!known || (end === null && !waits)) return known;
+    // Until now it was in use by itself, or it goes on printing.
     await markUsed(tx, instance_id);
-    await notify(tx, 'exec', id);
+    if (end !== null) await notify(tx, 'exec', id);
     return true;
   });
 }

@@ -45,11 +45,10 @@ const TAKEN_BYTES = 8 * 1024 * 1024;
 const HALF_OPEN: ReadonlySet<HostCall['kind']> = new Set(['ssh', 'port']);
 
 const TOO_OLD = "The VM's host runs an older Berth, which cannot do this. Upgrade Berth on the host.";
-const NOT_TAKEN: Record<Waiting['state'], string> = {
-  waiting: 'The host does not answer; it may be restarting.',
+const NOT_TAKEN = {
+  waiting: 'The host does not answer; it may be restarting. Nothing was begun.',
   pulled:
     'The control plane that the host is connected to took the call and then stopped. It may have been carried out.',
-  taken: '',
 };
 
 interface Waiting {
@@ -84,6 +83,13 @@ const CODES: Record<string, ErrorCode> = {
   not_listening: 'BAD_GATEWAY',
   gone: 'CONFLICT',
 };
+
+/** The host has not got the call. */
+export class NotBegunError extends AppError {
+  constructor(message: string, retry_after_seconds: number) {
+    super('UNAVAILABLE', { message, retry_after_seconds });
+  }
+}
 
 export class HostCalls {
   readonly #waiting = new Map<string, Waiting>();
@@ -262,7 +268,8 @@ export class HostCalls {
     const { answered, connect } = ends(resolve, reject);
     const id = newCallId(this.#others.id, randomUUID());
     const patience = setTimeout(() => {
-      if (waiting.state !== 'taken') reject(unavailable(NOT_TAKEN[waiting.state]));
+      if (waiting.state === 'waiting') reject(new NotBegunError(NOT_TAKEN.waiting, 5));
+      if (waiting.state === 'pulled') reject(unavailable(NOT_TAKEN.pulled));
     }, TAKEN_WITHIN_MS);
     const trace_context = traceContext();
     const waiting: Waiting = {
@@ -280,9 +287,9 @@ export class HostCalls {
     this.#waiting.set(id, waiting);
     const stopTelling = this.#announce(waiting);
     const unwatch = this.#hosts.watch(host_id, () => {
-      const begun =
-        waiting.state === 'waiting' ? 'Nothing was begun.' : 'What it has begun may still be done.';
-      reject(standsStill(begun));
+      if (waiting.state === 'waiting')
+        reject(new NotBegunError(`${STANDS_STILL} Nothing was begun.`, RETRY_LATER_S));
+      else reject(standsStill('What it has begun may still be done.'));
     });
     const over = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(timeout_ms)]);
     const giveUp = () => reject(unavailable('The host did not answer in time.'));

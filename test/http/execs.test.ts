@@ -412,3 +412,23 @@ describe('stream', () => {
     await reported(other.id, endOf(0));
   });
 });
+
+describe('a start without an answer', () => {
+  test('is a 503 that names the exec, which is found once it runs', async () => {
+    const asked = client.post<{ error: { details: unknown } }>(execs, { command: ['late'] });
+    const { id: call_id, call } = await agent.nextCall('exec_start');
+    const error = { code: 'guest_silent', message: 'Silent.' } as const;
+    await agent.client.answerCall({ id: call_id, answer: { error } });
+    const answer = await asked;
+    assertError(answer, 'UNAVAILABLE', new RegExp(`Silent. The command may run .* as ${call.exec_id}`));
+    assert.deepEqual(answer.body.error.details, [{ field: 'exec_id', issue: call.exec_id }]);
+    assert.equal(answer.headers['retry-after'], '60', 'clients do not ask again for minutes');
+    // Its supervisor goes on an hour later, and others were started meanwhile.
+    const started_at = new Date(Date.now() - 3_600_000);
+    await api.db.updateTable('execs').set({ started_at }).where('id', '=', call.exec_id).execute();
+    const other = await started();
+    await reported(call.exec_id, null);
+    assert.equal((await client.get<ExecOut>(`${execs}/${call.exec_id}`)).body.state, 'running');
+    for (const id of [call.exec_id, other.id]) await reported(id, endOf(0));
+  });
+});

@@ -38,9 +38,11 @@ export async function serveReader(stream: Duplex, reading: Reading): Promise<voi
   stream.on('error', () => stream.destroy());
   stream.on('close', () => gone.abort());
   stream.on('end', () => stream.destroy());
+  const input = reading.input ? exec.addInputStream() : null;
   let left = false;
-  takeInput(stream, reading, gone.signal, () => {
-    left = true;
+  takeInput(stream, reading, gone.signal, (type) => {
+    if (type === FRAME.input) input?.noteInput();
+    if (type === FRAME.leave) left = true;
   });
   const write = async (frame: Buffer): Promise<void> => {
     if (!stream.write(frame)) await once(stream, 'drain', { signal: gone.signal });
@@ -69,6 +71,7 @@ export async function serveReader(stream: Duplex, reading: Reading): Promise<voi
   } finally {
     leave();
     endWait(!left);
+    input?.end(!left);
   }
 }
 
@@ -76,11 +79,11 @@ function takeInput(
   stream: Duplex,
   { exec, send, input }: Reading,
   signal: AbortSignal,
-  onLeave: () => void,
+  onFrame: (type: number) => void,
 ): void {
   const frames = new StreamFrames();
   const take = async ({ type, payload }: StreamFrame): Promise<void> => {
-    if (type === FRAME.leave) onLeave();
+    onFrame(type);
     if (exec.end !== null || !input) return;
     if (type === FRAME.input) await exec.write(send, payload, false, signal);
     else if (type === FRAME.eof) await exec.write(send, Buffer.alloc(0), true, signal);

@@ -11,6 +11,8 @@ export interface ExecRecord {
   /** Null: it runs, as far as is known. */
   readonly end: ExecEnd | null;
   readonly output_bytes: number;
+  /** Its input came over a stream, and ends a while after that was lost. */
+  readonly streamed_input: boolean;
   /** The control plane knows the end. */
   readonly reported: boolean;
 }

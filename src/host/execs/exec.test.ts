@@ -3,9 +3,11 @@ import { appendFileSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
+import { present } from '../../lib/assert.ts';
 import { newId } from '../../lib/ids.ts';
 import { Exec, type Send } from './exec.ts';
 import { ExecOutput } from './exec-output.ts';
+import { readExecRecords } from './exec-record.ts';
 import { TO_GUEST } from './frames.ts';
 
 const MIB = 1024 * 1024;
@@ -20,7 +22,7 @@ function folderFor(context: TestContext): string {
 
 /** A running exec, and what its guest was told last. */
 function execIn(folder: string, id = newId('exec')) {
-  const record = { id, session: 's', end: null, output_bytes: 0, reported: false };
+  const record = { id, session: 's', end: null, output_bytes: 0, streamed_input: false, reported: false };
   const exec = new Exec(folder, record);
   const guest = { acknowledged: 0, waits: false, input_ended: false };
   const send: Send = (type, payload) => {
@@ -118,4 +120,69 @@ test('a piece that a kill has cut off is written again, and nothing before it is
   appendFileSync(join(folder, `${id}.${at}`), Buffer.from([1, 0]));
   const last = new ExecOutput(folder, id, 0);
   assert.deepEqual([last.start, last.end], [0, at]);
+});
+
+/** Input is sent, and ended, in the order of the calls. */
+const takesInput = (exec: Exec, send: Send) =>
+  exec.write(send, Buffer.from('more'), false, new AbortController().signal);
+
+/** Of a stream that was lost after input had come over it. */
+function lostInput(t: TestContext) {
+  const scene = execIn(folderFor(t));
+  const stream = scene.exec.addInputStream();
+  stream.noteInput();
+  stream.end(true);
+  return scene;
+}
+
+test('input that came over a stream ends a minute after the stream was lost, time without the control plane not counted', async (t) => {
+  const { exec, guest, send } = lostInput(t);
+  exec.passTime(send, MINUTE_MS - 1);
+  exec.passTime(send, 0);
+  assert.equal(guest.input_ended, false);
+  exec.passTime(send, 1);
+  assert.equal(await takesInput(exec, send), false);
+  assert.equal(guest.input_ended, true);
+});
+
+test('input stays open while another stream is attached, after a request with input, after one that left, and without a stream', async (t) => {
+  const attached = lostInput(t);
+  const other = attached.exec.addInputStream();
+  const requested = lostInput(t);
+  requested.exec.noteRequestedInput();
+  const left = execIn(folderFor(t));
+  const stream = left.exec.addInputStream();
+  stream.noteInput();
+  stream.end(false);
+  const never_used = execIn(folderFor(t));
+  never_used.exec.addInputStream().end(true);
+  for (const { exec, send, guest } of [attached, requested, left, never_used]) {
+    exec.passTime(send, 10 * MINUTE_MS);
+    assert.equal(await takesInput(exec, send), true);
+    assert.equal(guest.input_ended, false);
+  }
+  other.end(true);
+  attached.exec.passTime(attached.send, MINUTE_MS);
+  assert.equal(await takesInput(attached.exec, attached.send), false);
+});
+
+test('the next agent ends the input of a stream that was lost with the agent before it', async (t) => {
+  const folder = folderFor(t);
+  const id = newId('exec');
+  const before = execIn(folder, id);
+  before.exec.addInputStream().noteInput();
+  const exec = new Exec(folder, present(readExecRecords(folder)[0], 'record'));
+  exec.passTime(before.send, MINUTE_MS);
+  assert.equal(await takesInput(exec, before.send), false);
+  assert.equal(before.guest.input_ended, true);
+});
+
+test('an exec whose input is open waits for nobody while nobody is attached', (t) => {
+  const { exec, send } = execIn(folderFor(t));
+  assert.equal(exec.waits_for_nobody, true);
+  const leave = exec.addReader();
+  assert.equal(exec.waits_for_nobody, false);
+  leave();
+  exec.resume(send, 's', { ...LISTED, input_ended: true });
+  assert.equal(exec.waits_for_nobody, false);
 });

@@ -17,10 +17,14 @@ const INPUT_PIECE_BYTES = 32 * 1024;
 const BEHIND_BYTES = 1024 * 1024;
 /** How long the exec waits for a reader that was lost. The supervisor waits as long when it loses this process. */
 const LOST_READER_MS = 60_000;
+/** And how long its input stays open after the stream was lost that it came over. */
+const LOST_INPUT_MS = 60_000;
 /** Sent to a reader, and perhaps lost with its connection. */
 const ON_THE_WAY_BYTES = 4 * 1024 * 1024;
 /** The guest frees its memory a piece at a time. */
 const ACKNOWLEDGE_BYTES = 256 * 1024;
+
+const NEVER = new AbortController().signal;
 
 export type Send = (type: string, payload?: Uint8Array) => void;
 
@@ -33,6 +37,14 @@ export interface ListedExec {
   readonly input_ended: boolean;
   /** For a reader, or for a lost one to come back. */
   readonly waits: boolean;
+}
+
+/** Of one that sends input. */
+export interface InputStream {
+  /** Input came, or an empty message that says that it will. */
+  readonly noteInput: () => void;
+  /** Call it once. A lost stream may come back. */
+  readonly end: (is_lost: boolean) => void;
 }
 
 /** A reader that the exec waits for, and what it has read. */
@@ -58,14 +70,20 @@ export class Exec {
   #pending: Buffer = Buffer.alloc(0);
   #input_ended = false;
   #inputs: Promise<unknown> = Promise.resolve();
+  #input_streams = 0;
+  /** Since its input's last stream was lost, while others could come. Null: it waits for none. */
+  #input_lost_ms: number | null = null;
   /** The output of a running exec, as it was last reported. */
   reported_bytes = -1;
+  reported_waiting = false;
 
   constructor(folder: string, record: ExecRecord) {
     this.#folder = folder;
     this.#record = record;
     this.output = new ExecOutput(folder, record.id, record.output_bytes);
     this.#acknowledged = this.output.end;
+    // Its stream was lost with the agent before, if not earlier.
+    if (record.streamed_input && record.end === null) this.#input_lost_ms = 0;
   }
 
   get id(): ExecId {
@@ -164,6 +182,7 @@ export class Exec {
     if (missing.length > 0) this.#send(send, received, missing);
     else if (received > this.#taken + this.#pending.length) this.#taken = received - this.#pending.length;
     if (this.#input_ended && !input_ended) send(TO_GUEST.eof);
+    this.#input_ended ||= input_ended;
   }
 
   finish(end: ExecEnd): void {
@@ -206,6 +225,49 @@ export class Exec {
       send(TO_GUEST.eof);
     }
     return true;
+  }
+
+  /** It has a stream that input may come over: while it does, and for a while after the last was lost, its input stays open. */
+  addInputStream(): InputStream {
+    this.#input_streams += 1;
+    this.#input_lost_ms = null;
+    let is_used = false;
+    return {
+      noteInput: () => {
+        is_used = true;
+        this.#noteStreamedInput(true);
+      },
+      end: (is_lost) => {
+        this.#input_streams -= 1;
+        if (is_used && !is_lost) this.#noteStreamedInput(false);
+        const waits = this.record.streamed_input && this.#input_streams === 0;
+        this.#input_lost_ms = waits ? 0 : null;
+      },
+    };
+  }
+
+  /** Input came in a request, whose caller may take its time until the next. */
+  noteRequestedInput(): void {
+    this.#input_lost_ms = null;
+    this.#noteStreamedInput(false);
+  }
+
+  #noteStreamedInput(streamed_input: boolean): void {
+    if (this.end === null && this.record.streamed_input !== streamed_input) this.update({ streamed_input });
+  }
+
+  /** Ends the input that nobody will send any more. */
+  passTime(send: Send, elapsed_ms: number): void {
+    if (this.#input_lost_ms === null || this.end !== null) return;
+    this.#input_lost_ms += elapsed_ms;
+    if (this.#input_lost_ms < LOST_INPUT_MS) return;
+    this.#input_lost_ms = null;
+    this.write(send, Buffer.alloc(0), true, NEVER).catch(() => undefined);
+  }
+
+  /** Nobody reads or feeds it. If it has an input, it may wait for ever. */
+  get waits_for_nobody(): boolean {
+    return !this.#input_ended && this.#readers === 0;
   }
 
   #send(send: Send, offset: number, bytes: Buffer): void {

@@ -30,7 +30,7 @@ function leave(root: string, mib: number, more: Partial<ExecRecord> = {}): ExecI
   const folder = join(root, 'execs');
   const output = new ExecOutput(folder, id, 0);
   for (let at = 0; at < mib; at++) output.append(at * MIB, 1, Buffer.alloc(MIB, 'x'));
-  const known = { session: 's', end: END, output_bytes: mib * MIB, reported: true };
+  const known = { session: 's', end: END, output_bytes: mib * MIB, streamed_input: false, reported: true };
   writeExecRecord(folder, { id, ...known, ...more });
   return id;
 }

@@ -178,6 +178,12 @@ export class VmExecs {
     this.#channel?.close();
   }
 
+  /** Part of the time since the last call: without that in which streams could not come back. */
+  passTime(elapsed_ms: number): void {
+    if (!this.connected) return;
+    for (const exec of this.all) exec.passTime(this.sendTo(exec), elapsed_ms);
+  }
+
   /** Removes what is too old or too much: the output of the oldest ended exec goes first. */
   tidy(): void {
     const ended = [...this.all].filter(({ end, record }) => end !== null && record.reported);
@@ -203,8 +209,8 @@ export class VmExecs {
   }
 
   #add(id: ExecId, session: string | null): Exec {
-    const record = { id, session, end: null, output_bytes: 0, reported: false };
-    const exec = new Exec(this.#folder, record);
+    const known = { session, end: null, output_bytes: 0, streamed_input: false, reported: false };
+    const exec = new Exec(this.#folder, { id, ...known });
     exec.update({});
     this.#execs.set(id, exec);
     this.#changed();
