@@ -1,8 +1,10 @@
 /** The API of execs, with a scripted agent in place of the host. test/host and test/guest have the guest's side. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import type { Duplex } from 'node:stream';
 import { describe, test } from 'node:test';
 import { WebSocket } from 'ws';
+import { Berth } from '../../client/src/berth.ts';
 import { FRAME, offsetBytes, StreamFrames, streamFrame } from '../../src/agent-api/exec-stream.ts';
 import type { ExecEnd } from '../../src/agent-api/exec-types.ts';
 import { type ExecId, newId } from '../../src/lib/ids.ts';
@@ -287,6 +289,33 @@ describe('output that is no longer kept', () => {
     for (const each of [line, second]) each.destroy();
     await reported(id, endOf(0));
   });
+  test('is an OutputLostError of the client, from which its reader can read on; a wait for the end goes on', async () => {
+    const made = await started();
+    const berth = new Berth({ url: api.origin, token: owner.session });
+    const handle = await berth.vm(running.id).attachExec(made.id);
+    const lines: Duplex[] = [];
+    const answered = async (...frames: Buffer[]) => {
+      const { line } = await streamed();
+      lines.push(line);
+      line.write(Buffer.concat(frames));
+    };
+    const texts: string[] = [];
+    const read = async (offset?: number) => {
+      for await (const { data } of handle.output({ offset })) texts.push(Buffer.from(data).toString());
+    };
+    const lost = { name: 'OutputLostError', lost_bytes: 80, offset: 100 };
+    const in_the_middle = assert.rejects(read(16), lost);
+    await answered(from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest'));
+    await in_the_middle;
+    const at_the_beginning = assert.rejects(read(), lost);
+    await answered(from(100));
+    await at_the_beginning;
+    const waited = handle.wait();
+    await answered(from(100));
+    await answered(from(100), output(FRAME.stdout, 100, 'rest'), exitOf(made.id, endOf(4), 104));
+    assert.deepEqual([(await waited).exit_code, texts], [4, ['half']]);
+    for (const each of lines) each.destroy();
+  });
   test('ends a stream with the message gap and 4409', async () => {
     const { id } = await started();
     const socket = new WebSocket(`${api.origin.replace('http', 'ws')}${execs}/${id}/stream?offset=20`, {
@@ -379,6 +408,29 @@ describe('stream', () => {
     await reported(id, { ...endOf(null), state: 'lost' });
     assert.equal((await once(again, 'close'))[0], 1000);
     assert.match(seen.at(-1) ?? '', /"state":"lost"/);
+  });
+  test('a reader that closes with 1000 leaves, and one that vanishes is lost', async () => {
+    const { id } = await started({ stdin: true });
+    for (const [end, expected] of [
+      [(socket: WebSocket) => socket.close(1000), [FRAME.input, FRAME.leave]],
+      [(socket: WebSocket) => socket.terminate(), [FRAME.input]],
+    ] as const) {
+      const socket = dial(`${execs}/${id}/stream`);
+      const { call, line } = await streamed();
+      assert.partialDeepStrictEqual(call, { attached: true, input: true });
+      await once(socket, 'open');
+      const frames = new StreamFrames();
+      const got: number[] = [];
+      line.on('data', (chunk: Buffer) => got.push(...frames.push(chunk).map(({ type }) => type)));
+      // Says that input will come over this stream.
+      socket.send(Buffer.of(0), { binary: true });
+      await until('it has arrived', () => got.length === 1);
+      end(socket);
+      await once(line, 'end');
+      assert.deepEqual(got, expected);
+      line.destroy();
+    }
+    await reported(id, endOf(0));
   });
   test('a key that may only read gets the output and sends nothing', async () => {
     const { id } = await started();

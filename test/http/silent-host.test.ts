@@ -3,12 +3,12 @@ import assert from 'node:assert/strict';
 import { afterEach, test } from 'node:test';
 import { sql } from 'kysely';
 import { FRAME, offsetBytes, streamFrame } from '../../src/agent-api/exec-stream.ts';
-import { noOthers } from '../../src/hosts/other-control-planes.ts';
 import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { HostSilence } from '../../src/hosts/host-silence.ts';
+import { noOthers } from '../../src/hosts/other-control-planes.ts';
 import { apiForFile } from '../support/api.ts';
-import { assertError } from '../support/expect.ts';
 import { makeExec } from '../support/execs.ts';
+import { assertError } from '../support/expect.ts';
 import { instanceIn } from '../support/states.ts';
 
 const api = await apiForFile({ context: { heartbeat_ms: 50 } });
