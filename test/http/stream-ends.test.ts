@@ -142,7 +142,8 @@ const STREAMS: Readonly<
       agent: '1000',
       'control plane': '1001',
       VM: '1000',
-      instance: '1000',
+      // Whether a check finds it deleting, or gone.
+      instance: '1000 or 1008',
       key: '1008',
       member: '1008',
     },
@@ -161,7 +162,8 @@ const STREAMS: Readonly<
       agent: '1000',
       'control plane': '1001',
       VM: '1000',
-      instance: '1000',
+      // Whether a check finds it deleting, or gone.
+      instance: '1000 or 1008',
       key: '1008',
       member: '1008',
     },
@@ -214,7 +216,7 @@ const STREAMS: Readonly<
       agent: '503',
       'control plane': 'cut',
       VM: '409',
-      instance: '409',
+      instance: '409 or 404',
       key: '503',
       member: '503',
     },
@@ -255,7 +257,8 @@ describe('a stream ends', { timeout: 240_000 }, () => {
           await api.agent.deleted(place.id);
           await freeDeleted(api.db, store, api.context.log);
         }
-        assert.equal(await ended, expected);
+        const found = await ended;
+        assert.ok(expected.split(' or ').includes(found), found);
         line?.destroy();
       });
     }
