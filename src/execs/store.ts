@@ -99,13 +99,13 @@ export interface SeenExec {
   readonly waits: boolean;
 }
 
-/** Records what the host of the instance's VM reports. An end is final. False: there is no such exec of that host. */
+/** Records what the host of the instance's VM reports. An end is final. Undefined: there is no such exec of that host. */
 export async function recordSeen(
   tx: Tx,
   { id, instance_id, host_id, output_bytes, end, waits }: SeenExec,
-): Promise<boolean> {
+): Promise<{ readonly stdin: boolean } | undefined> {
   const ended = end && { ...end, ended_at: new Date(end.ended_at) };
-  const { numUpdatedRows } = await tx
+  return tx
     .updateTable('execs')
     .set({ output_bytes, waits, host_id, ...(ended ?? { state: 'running' as const }) })
     .where('id', '=', id)
@@ -125,8 +125,8 @@ export async function recordSeen(
         ),
       ]),
     )
+    .returning('stdin')
     .executeTakeFirst();
-  return numUpdatedRows > 0n;
 }
 
 export async function countAllRunning(tx: Tx): Promise<number> {

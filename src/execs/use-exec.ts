@@ -98,8 +98,9 @@ export async function recordExec(db: Db, host_id: HostId, report: ReportedExec):
   const { exec_id: id, instance_id, output_bytes, end, waits = false } = report;
   return transaction(db, async (tx) => {
     const known = await recordSeen(tx, { id, instance_id, host_id, output_bytes, end, waits });
-    if (!known || (end === null && !waits)) return known;
-    // Until now it was in use by itself, or it goes on printing.
+    if (!known) return false;
+    // What waits for input was in use until now, or goes on printing. Anything else is in use by itself.
+    if (end === null && !(waits && known.stdin)) return true;
     await markUsed(tx, instance_id);
     if (end !== null) await notify(tx, 'exec', id);
     return true;
