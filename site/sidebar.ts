@@ -82,6 +82,7 @@ export const SIDEBAR: readonly Part[] = [
       ['Promises and proofs', 'SPECIFICATION.md'],
       ['Architecture', 'ARCHITECTURE.md'],
       ['What a crash does', 'docs/crash-table.md'],
+      ['What ends a stream', 'docs/streams.md'],
       ['Disk format', 'docs/disk-format.md'],
       ['Guest image', 'guest/README.md'],
       ['OWASP ASVS', 'docs/asvs.md'],

@@ -49,9 +49,19 @@ export class VmWaitError extends Error {
   }
 }
 
-/** A part of an exec's output is no longer kept: it was read too late, or too slowly. */
+/** A part of an exec's output is no longer kept: it was read too late, or too slowly. `output` can read on from `offset`. */
 export class OutputLostError extends Error {
   override readonly name = 'OutputLostError';
+  readonly lost_bytes: number;
+  /** Of the first byte that is kept. */
+  readonly offset: number;
+  constructor(lost_bytes: number, offset: number) {
+    super(
+      `${lost_bytes} bytes of the output, from offset ${offset - lost_bytes} on, are no longer kept. Read on from offset ${offset}.`,
+    );
+    this.lost_bytes = lost_bytes;
+    this.offset = offset;
+  }
 }
 
 /** The webhook's signature or time is not valid. Do not trust it. */

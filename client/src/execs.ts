@@ -70,8 +70,8 @@ export class ExecHandle {
   }
 
   /**
-   * Its output as it comes, to its end, from `offset` or where the last reading stopped. Afterwards `exec` has the exit code.
-   * The first piece begins later if the output's beginning is no longer kept.
+   * Its output as it comes, to its end and without a gap, from `offset` or where the last reading stopped. Afterwards `exec` has
+   * the exit code. @throws OutputLostError
    */
   async *output({
     offset,
@@ -91,6 +91,10 @@ export class ExecHandle {
             this.#exec = JSON.parse(frame.text) as Exec;
             return;
           }
+          if (frame.event === 'gap') {
+            const { lost_bytes, offset: first_kept } = JSON.parse(frame.text);
+            throw new OutputLostError(lost_bytes, first_kept);
+          }
           if ((frame.event !== 'stdout' && frame.event !== 'stderr') || frame.id === null) continue;
           const data = Uint8Array.from(atob(frame.text), (character) => character.charCodeAt(0));
           this.#offset = Number(frame.id);
@@ -98,7 +102,7 @@ export class ExecHandle {
         }
       } catch (error) {
         signal?.throwIfAborted();
-        if (endsAStream(error)) throw error;
+        if (endsAStream(error)) throw lostOutput(error) ?? error;
         failure = error;
       }
       await wait(backoffMs(failures), signal);
@@ -108,22 +112,22 @@ export class ExecHandle {
 
   /** Waits for its end. Drops the output that was not read before. */
   async wait({ signal }: Pick<CallOptions, 'signal'> = {}): Promise<Exec> {
-    if (this.#exec.state !== 'running') return this.#exec;
-    const output = this.output({ signal });
-    while (!(await output.next()).done);
+    while (this.#exec.state === 'running') {
+      const output = this.output({ signal });
+      try {
+        while (!(await output.next()).done);
+      } catch (error) {
+        if (!(error instanceof OutputLostError)) throw error;
+        this.#offset = error.offset;
+      }
+    }
     return this.#exec;
   }
 
   /** Waits for its end, with all of its output. @throws OutputLostError */
   async collect({ signal }: Pick<CallOptions, 'signal'> = {}): Promise<ExecResult> {
     const found = { stdout: [] as Uint8Array<ArrayBuffer>[], stderr: [] as Uint8Array<ArrayBuffer>[] };
-    let reached = 0;
-    for await (const { stream, data, offset } of this.output({ offset: 0, signal })) {
-      if (offset > reached)
-        throw new OutputLostError(`${offset - reached} bytes of the output are no longer kept`);
-      reached = offset + data.length;
-      found[stream].push(data);
-    }
+    for await (const { stream, data } of this.output({ offset: 0, signal })) found[stream].push(data);
     const [stdout_bytes, stderr_bytes] = [joined(found.stdout), joined(found.stderr)];
     const textOf = (bytes: Uint8Array) => new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes);
     const texts = { stdout: textOf(stdout_bytes), stderr: textOf(stderr_bytes) };
@@ -167,6 +171,17 @@ export class ExecHandle {
   async kill(options?: CallOptions): Promise<void> {
     await this.#transport.call('killExec', { path: this.#path }, options);
   }
+}
+
+/** What a 409 says of output that is no longer kept; undefined: it is another error. */
+function lostOutput(error: unknown): OutputLostError | undefined {
+  if (!(error instanceof BerthError) || error.code !== 'CONFLICT') return undefined;
+  for (const { field, issue } of error.details) {
+    const [, lost, first_kept] = /^lost (\d+), first kept (\d+)$/.exec(issue) ?? [];
+    if (field === 'offset' && lost !== undefined)
+      return new OutputLostError(Number(lost), Number(first_kept));
+  }
+  return undefined;
 }
 
 export async function startExec(

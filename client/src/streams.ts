@@ -65,18 +65,21 @@ export function endsAStream(error: unknown): boolean {
   return !(error instanceof BerthError && error.status >= 429 && TRANSIENT.includes(error.code));
 }
 
+/** The statuses of a stream's ends. */
+const ENDS: Readonly<Record<string, number>> = { FORBIDDEN: 403, NOT_FOUND: 404 };
+
 function endOf({ text }: TextFrame): BerthError {
   const data = JSON.parse(text);
   const { code, message, request_id } = (data?.error ?? data ?? {}) as Record<string, string>;
   return new BerthError({
-    status: code === 'FORBIDDEN' ? 403 : 401,
+    status: ENDS[code ?? ''] ?? 401,
     code: (code ?? 'UNAUTHENTICATED') as ErrorCode,
     message: message ?? 'The stream has ended with its credential.',
     request_id: request_id ?? null,
   });
 }
 
-/** The frames of one connection. @throws BerthError when the credential ended, BerthConnectionError, the signal's reason */
+/** The frames of one connection. @throws BerthError when the credential or what is read has gone, BerthConnectionError, the signal's reason */
 export async function* connection<K extends StreamOperation>(
   transport: Transport,
   operation: K,

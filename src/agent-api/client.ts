@@ -69,6 +69,7 @@ export class ControlPlaneClient {
   readonly #token: () => string;
   readonly #onNegotiated: (found: Negotiated) => void;
   #negotiated: Negotiated | null = null;
+  #answered_at_ms = Number.NEGATIVE_INFINITY;
 
   constructor(
     address: ControlPlaneAddress,
@@ -79,6 +80,11 @@ export class ControlPlaneClient {
     const { token } = address;
     this.#token = typeof token === 'string' ? () => token : token;
     this.#places = new ControlPlanePlaces(address, onLearned);
+  }
+
+  /** Since the last good answer. */
+  get silent_ms(): number {
+    return performance.now() - this.#answered_at_ms;
   }
 
   /** With a join token as the client's token. */
@@ -325,6 +331,7 @@ export class ControlPlaneClient {
     const problem = problemOfAnswer(schema, answer);
     if (problem !== null)
       throw new ControlPlaneUnavailable(`the answer to ${path} cannot be read: ${problem}`);
+    this.#answered_at_ms = performance.now();
     return answer as Of<Response>;
   }
 

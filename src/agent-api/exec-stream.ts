@@ -1,10 +1,12 @@
 /**
  * The frames of a stream to an exec, between control plane and agent: length (4 bytes), type (1 byte), payload.
  *
- *   agent:          attached (offset) · output of stdout or stderr (offset, bytes)… · exit (a ReportedExec as JSON)
- *   control plane:  input (bytes) · eof · resize (columns, rows: 2 bytes each) · signal (1 byte)
+ *   agent:          attached (offset) · output of stdout or stderr (offset, bytes)… · exit (a ReportedExec as JSON), or end
+ *   control plane:  input (bytes) · eof · resize (columns, rows: 2 bytes each) · signal (1 byte) · leave
  *
- * Offsets have 8 bytes. Without `exit` at its end the stream was cut off.
+ * Offsets have 8 bytes. `end` is the end of a reading that does not follow. Without `exit` or `end` the stream was cut off. Output
+ * whose offset is beyond what has been read means that the output between them is no longer kept. A reader that goes without
+ * `leave` is lost, and may come back.
  */
 export const FRAME = {
   input: 0,
@@ -15,6 +17,8 @@ export const FRAME = {
   eof: 5,
   resize: 6,
   signal: 7,
+  end: 8,
+  leave: 9,
 } as const;
 
 const HEADER_BYTES = 5;

@@ -68,8 +68,10 @@ export const ExecStreamCall = closed({
   offset: Bytes,
   /** Continue until the exec has ended. */
   follow: Type.Boolean(),
-  /** The reader may send input. The exec waits for it when it reads too slowly. */
+  /** The exec waits for the reader when it reads too slowly, and for a while after it was lost. */
   attached: Type.Boolean(),
+  /** The reader may send input. */
+  input: Type.Boolean(),
 });
 
 /** Null: it runs. */
@@ -96,6 +98,8 @@ export const ReportedExec = named('ReportedExec', {
   output_bytes: whole(0, OUTPUT_BYTES_MAX),
   /** Null: it runs. */
   end: nullable(ExecEnd),
+  /** Its input was not closed, and nobody is attached: one that has an input may wait for ever. */
+  waits: Type.Optional(Type.Boolean()),
 });
 export type ReportedExec = Of<typeof ReportedExec>;
 export const ExecsReport = named('ExecsReport', { execs: listOf(ReportedExec, REPORTED_MAX) });

@@ -1,6 +1,6 @@
 /**
  * A connection to an exec: its output to this process's, and input to it. It attaches again, at the byte that it has reached, when the
- * server was restarted. It gives up where input may have been lost on the way.
+ * server was restarted. It gives up where input may have been lost on the way, or where the output goes on after a gap.
  */
 import { WebSocket } from 'ws';
 import type { Berth, Exec } from '../../client/src/berth.ts';
@@ -30,7 +30,8 @@ export interface Attachment {
   readonly berth: Berth;
   readonly instance: { readonly id: string; readonly name: string };
   readonly exec_id: string;
-  readonly offset: number;
+  /** Null: from the first byte that is kept. */
+  readonly offset: number | null;
   /** `terminal`: every key goes to the exec, until Ctrl-]. */
   readonly input: 'none' | 'stdin' | 'terminal';
   readonly terminal: Terminal;
@@ -48,10 +49,19 @@ export async function attach(attachment: Attachment): Promise<Exec | null> {
   }
 }
 
+interface Message {
+  readonly type: string;
+  readonly offset: number;
+  readonly lost_bytes: number;
+  readonly exec: Exec;
+}
+
 class Connection {
   readonly #to: Attachment;
   readonly #decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
   #offset: number;
+  /** Where the output begins is of no concern until then. */
+  #begun: boolean;
   #socket: WebSocket | null = null;
   #sent = false;
   #input_ended = false;
@@ -59,7 +69,8 @@ class Connection {
 
   constructor(attachment: Attachment) {
     this.#to = attachment;
-    this.#offset = attachment.offset;
+    this.#offset = attachment.offset ?? 0;
+    this.#begun = attachment.offset !== null;
   }
 
   async run(): Promise<Exec | null> {
@@ -111,13 +122,14 @@ class Connection {
         if (statusCode >= 500 || statusCode === 429) return resolve('again');
         // The API says why.
         berth
-          .call('getExecOutput', { path: { id: instance.id, exec_id } })
+          .call('getExecOutput', { path: { id: instance.id, exec_id }, query: { offset: this.#offset } })
           .then(() => reject(new CommandError(`the server answers ${statusCode}`)), reject);
       });
       socket.on('message', (data: Buffer, is_binary) => {
         if (is_binary) return this.#output(data);
-        const message = JSON.parse(String(data)) as { type: string; offset: number; exec: Exec };
-        if (message.type === 'attached') this.#attached(message.offset);
+        const message = JSON.parse(String(data)) as Message;
+        if (message.type === 'attached') this.#attached();
+        if (message.type === 'gap') this.#gap(message).then(resolve, reject);
         if (message.type === 'exit') resolve(message.exec);
       });
       socket.on('close', (code, reason) => {
@@ -127,11 +139,23 @@ class Connection {
     });
   }
 
-  #attached(offset: number): void {
-    const { terminal, input } = this.#to;
-    if (offset > this.#offset)
-      terminal.warn(`berth: ${offset - this.#offset} bytes of the output are no longer kept`);
+  /** Begins with what is kept, if that is what was asked for. @throws CommandError */
+  async #gap({ offset, lost_bytes }: Pick<Message, 'offset' | 'lost_bytes'>): Promise<'again'> {
+    const { terminal, instance, exec_id } = this.#to;
+    const lost = `${lost_bytes} bytes of the output, from byte ${this.#offset} on, are no longer kept`;
+    if (this.#begun)
+      throw new CommandError(lost, {
+        next: `berth exec attach ${instance.name} ${exec_id} --offset ${offset}`,
+        exit_code: EXIT.output_lost,
+      });
+    terminal.warn(`berth: ${lost}`);
     this.#offset = offset;
+    return 'again';
+  }
+
+  #attached(): void {
+    const { input } = this.#to;
+    this.#begun = true;
     if (input === 'none') return;
     const { stdin, stdout } = process;
     if (this.#input_ended) this.#say({ type: 'eof' });
@@ -140,6 +164,8 @@ class Connection {
       stdout.off('resize', this.#onResize).on('resize', this.#onResize);
       this.#onResize();
     }
+    // The input is ours from now on: it ends if this process is lost, and not if it detaches.
+    this.#socket?.send(Buffer.of(0), { binary: true });
     stdin.off('data', this.#onInput).off('end', this.#onInputEnd);
     stdin.on('data', this.#onInput).on('end', this.#onInputEnd).resume();
   }

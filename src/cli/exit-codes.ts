@@ -12,6 +12,7 @@ export const EXIT = {
   unavailable: 6,
   limit: 7,
   damaged: 8,
+  output_lost: 123,
   timed_out: 124,
   cut: 125,
   interrupted: 130,
@@ -36,6 +37,10 @@ export const EXIT_MEANINGS: readonly (readonly [code: number, meaning: string])[
   ],
   [EXIT.limit, 'too many requests, or a quota is used up'],
   [EXIT.damaged, 'objects of a disk, or of a backup, are damaged or missing'],
+  [
+    EXIT.output_lost,
+    'a part of the output of the command of `berth exec` is no longer kept; the command runs on, or has ended',
+  ],
   [EXIT.timed_out, 'the command of `berth exec` was killed at its timeout'],
   [EXIT.cut, 'the command of `berth exec` succeeded, but its output was cut at 1 MiB'],
   [EXIT.interrupted, 'Ctrl-C: the server continues what it has begun'],

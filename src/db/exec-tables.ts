@@ -18,6 +18,7 @@ export interface ExecTables {
     signal: number | null;
     timed_out: Generated<boolean>;
     output_bytes: Generated<number>;
+    waits: Generated<boolean>;
     started_at: Generated<Date>;
     ended_at: Date | null;
   };

@@ -173,6 +173,7 @@ create table execs (
   signal integer,
   timed_out boolean not null default false,
   output_bytes bigint not null default 0,
+  waits boolean not null default false,
   started_at timestamp with time zone not null default now(),
   ended_at timestamp with time zone,
   constraint execs_pkey PRIMARY KEY (id),

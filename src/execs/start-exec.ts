@@ -5,9 +5,9 @@
 import { type ExecStartResult, RUNNING_MAX } from '../agent-api/exec-types.ts';
 import type { Principal } from '../auth/principal.ts';
 import type { Db, Tx } from '../db/pool.ts';
-import type { HostCalls } from '../hosts/host-calls.ts';
+import { type HostCalls, NotBegunError } from '../hosts/host-calls.ts';
 import { lockInstanceOf } from '../instances/lock-instance.ts';
-import { AppError, invalid } from '../lib/errors.ts';
+import { AppError, invalid, RETRY_LATER_S } from '../lib/errors.ts';
 import { type ExecId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
 import { placeOf } from '../vms/exec-command.ts';
 import { ruleOrThrow } from '../vms/request-change.ts';
@@ -85,12 +85,23 @@ export async function startExec(
     const { refused } = await host_calls.ask<ExecStartResult>(row.host_id, call, START_WITHIN_MS, signal);
     if (refused) throw invalid(refused.field, refused.issue);
   } catch (error) {
-    // Without an answer it may run.
-    if (error instanceof AppError && error.code !== 'UNAVAILABLE') await deleteStarting(db, id);
+    if (!(error instanceof AppError) || error instanceof NotBegunError) throw error;
+    if (error.code === 'UNAVAILABLE') throw mayRun(error, id);
+    await deleteStarting(db, id);
     throw error;
   }
   await markStarted(db, id);
   return existing(db, instance_id, id);
+}
+
+/** Without an answer: the guest, or its host, may take up the start whenever it goes on. */
+function mayRun({ message, cause }: AppError, id: ExecId): AppError {
+  return new AppError('UNAVAILABLE', {
+    message: `${message} The command may run all the same, now or later, as ${id}: it is in the list of execs once it runs. Repeat the request with the same Idempotency-Key to ask again; it never runs twice.`,
+    details: [{ field: 'exec_id', issue: id }],
+    retry_after_seconds: RETRY_LATER_S,
+    cause,
+  });
 }
 
 async function existing(db: Db, instance_id: InstanceId, id: ExecId): Promise<ExecRow> {

@@ -6,8 +6,10 @@ import type { ExecId, HostId, InstanceId } from '../lib/ids.ts';
 
 export type ExecRow = NonNullable<Awaited<ReturnType<typeof findExec>>>;
 
-/** A start that its host has not answered by then, and has not reported, did not happen. */
+/** A start that its host has not answered by then, and has not reported, takes no room: perhaps it did not happen. */
 const STARTING_S = 60;
+/** It is reported when it happens all the same, later: its supervisor stood still. */
+const STARTING_KEPT_S = 24 * 3600;
 
 function execs(tx: Tx) {
   return tx
@@ -51,16 +53,24 @@ export async function countRunning(tx: Tx, instance_id: InstanceId): Promise<num
     .selectFrom('execs')
     .select((eb) => eb.fn.countAll<number>().as('count'))
     .where('instance_id', '=', instance_id)
-    .where('state', 'in', ['starting', 'running'])
+    .where((eb) =>
+      eb.or([
+        eb('state', '=', 'running'),
+        eb.and([
+          eb('state', '=', 'starting'),
+          eb('started_at', '>', sql<Date>`now() - make_interval(secs => ${STARTING_S})`),
+        ]),
+      ]),
+    )
     .executeTakeFirstOrThrow();
   return Number(count);
 }
 
-/** Those that ended longest ago, and starts without an answer. */
+/** Those that ended longest ago, and old starts without an answer. */
 export async function deleteOld(tx: Tx, instance_id: InstanceId): Promise<void> {
   await sql`
     delete from execs where instance_id = ${instance_id} and (
-      state = 'starting' and started_at < now() - make_interval(secs => ${STARTING_S})
+      state = 'starting' and started_at < now() - make_interval(secs => ${STARTING_KEPT_S})
       or state in ('exited', 'lost') and id not in (
         select id from execs where instance_id = ${instance_id} and state in ('exited', 'lost')
         order by id desc limit ${ENDED_KEPT}))`.execute(tx);
@@ -86,17 +96,18 @@ export interface SeenExec {
   readonly host_id: HostId;
   readonly output_bytes: number;
   readonly end: ExecEnd | null;
+  readonly waits: boolean;
 }
 
-/** Records what the host of the instance's VM reports. An end is final. False: there is no such exec of that host. */
+/** Records what the host of the instance's VM reports. An end is final. Undefined: there is no such exec of that host. */
 export async function recordSeen(
   tx: Tx,
-  { id, instance_id, host_id, output_bytes, end }: SeenExec,
-): Promise<boolean> {
+  { id, instance_id, host_id, output_bytes, end, waits }: SeenExec,
+): Promise<{ readonly stdin: boolean } | undefined> {
   const ended = end && { ...end, ended_at: new Date(end.ended_at) };
-  const { numUpdatedRows } = await tx
+  return tx
     .updateTable('execs')
-    .set({ output_bytes, host_id, ...(ended ?? { state: 'running' as const }) })
+    .set({ output_bytes, waits, host_id, ...(ended ?? { state: 'running' as const }) })
     .where('id', '=', id)
     .where('instance_id', '=', instance_id)
     .where('state', 'in', ['starting', 'running'])
@@ -114,8 +125,8 @@ export async function recordSeen(
         ),
       ]),
     )
+    .returning('stdin')
     .executeTakeFirst();
-  return numUpdatedRows > 0n;
 }
 
 export async function countAllRunning(tx: Tx): Promise<number> {

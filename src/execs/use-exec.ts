@@ -14,10 +14,11 @@ import { ruleOrThrow } from '../vms/request-change.ts';
 import { markUsed } from '../vms/store.ts';
 import { type ExecRow, findExec, recordSeen } from './store.ts';
 
-const CONTROL_WITHIN_MS = 15_000;
+/** Longer than a host that stands still is waited for, which gives a better reason. */
+const CONTROL_WITHIN_MS = 30_000;
 /** A guest that does not read its input holds up the request. */
 const INPUT_WITHIN_MS = 60_000;
-const OPEN_WITHIN_MS = 10_000;
+const OPEN_WITHIN_MS = 30_000;
 
 type Action = Extract<HostCall, { kind: 'exec_control' }>['action'];
 type Context = { readonly db: Db; readonly host_calls: HostCalls };
@@ -71,29 +72,37 @@ function hasEnded(): AppError {
 export interface OutputWanted {
   readonly offset: number;
   readonly follow: boolean;
-  /** The reader may send input, and the exec waits for it. */
+  /** The exec waits for the reader. */
   readonly attached: boolean;
+  /** It may send input. */
+  readonly input: boolean;
 }
 
-/** The stream of the host; the caller must end it. @throws AppError CONFLICT, UNAVAILABLE */
-export function openOutput(
+/** The stream of the host; it ends when `signal` aborts. @throws AppError CONFLICT, UNAVAILABLE */
+export async function openOutput(
   { host_calls }: Context,
   { id: exec_id, instance_id, host_id }: ExecRow,
   wanted: OutputWanted,
   signal: AbortSignal,
 ): Promise<Duplex> {
   const call = { kind: 'exec_stream', instance_id, exec_id, ...wanted } as const;
-  return host_calls.open(host_id, call, OPEN_WITHIN_MS, signal);
+  const line = await host_calls.open(host_id, call, OPEN_WITHIN_MS, signal);
+  line.on('error', () => line.destroy());
+  signal.addEventListener('abort', () => line.destroy(), { once: true });
+  if (signal.aborted) line.destroy();
+  return line;
 }
 
 /** What the exec's host says of it, in a report or at the end of a stream. False: it has no such running exec. */
 export async function recordExec(db: Db, host_id: HostId, report: ReportedExec): Promise<boolean> {
-  const { exec_id: id, instance_id, output_bytes, end } = report;
+  const { exec_id: id, instance_id, output_bytes, end, waits = false } = report;
   return transaction(db, async (tx) => {
-    const known = await recordSeen(tx, { id, instance_id, host_id, output_bytes, end });
-    if (!known || end === null) return known;
+    const known = await recordSeen(tx, { id, instance_id, host_id, output_bytes, end, waits });
+    if (!known) return false;
+    // What waits for input was in use until now, or goes on printing. Anything else is in use by itself.
+    if (end === null && !(waits && known.stdin)) return true;
     await markUsed(tx, instance_id);
-    await notify(tx, 'exec', id);
+    if (end !== null) await notify(tx, 'exec', id);
     return true;
   });
 }

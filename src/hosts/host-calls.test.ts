@@ -81,7 +81,12 @@ test('a poll takes no more than fits into an answer; the next polls take the res
 test('an agent of the previous version never gets a call that it does not know, and its caller is told why', async () => {
   const calls = new HostCalls();
   const stream = { kind: 'exec_stream', instance_id: vm.instance_id, exec_id: newId('exec') } as const;
-  const asked = calls.open(HOST, { ...stream, offset: 0, follow: true, attached: false }, 60_000, never);
+  const asked = calls.open(
+    HOST,
+    { ...stream, offset: 0, follow: true, attached: false, input: false },
+    60_000,
+    never,
+  );
   const told = assert.rejects(asked, /runs an older Berth, which cannot do this\. Upgrade Berth on the host/);
   const ran = Promise.allSettled([calls.ask(HOST, exec(), 60_000, never)]);
   const taken = await calls.take(HOST, 1_000, never, AGENT_PROTOCOL - 1);

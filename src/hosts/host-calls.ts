@@ -7,7 +7,8 @@
  *
  * Invariants: each call goes to its agent once, so a command never runs twice; number and time are bounded; nothing of a
  * call is kept after its caller has disconnected; a call that is not pulled or taken within 5 s fails, and so does one that
- * is not passed on within 5 s after it was pulled.
+ * is not passed on within 5 s after it was pulled; no call and no stream outlives the silence of its host's agent
+ * (`host-silence.ts`), except connections to TCP ports, which wait as TCP does.
  */
 import { randomUUID } from 'node:crypto';
 import { EventEmitter } from 'node:events';
@@ -22,9 +23,10 @@ import {
   RESULTS,
 } from '../agent-api/host-calls.ts';
 import { AGENT_PROTOCOL } from '../agent-api/protocol.ts';
-import { AppError, type ErrorCode } from '../lib/errors.ts';
+import { AppError, type ErrorCode, RETRY_LATER_S } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
 import { traceContext, traced } from '../lib/tracing.ts';
+import { type HostWatch, NO_WATCH, STANDS_STILL } from './host-silence.ts';
 import { askerOf, newCallId, noOthers, type OtherControlPlanes } from './other-control-planes.ts';
 
 /** A connected agent takes a call at once. */
@@ -39,12 +41,14 @@ const CALLS_AN_INSTANCE = 256;
 /** About how much one poll returns; the next poll, which follows at once, takes the rest. */
 const TAKEN_BYTES = 8 * 1024 * 1024;
 
+/** The peers of TCP end one direction before the other. Any other stream is over once its host has ended its side. */
+const HALF_OPEN: ReadonlySet<HostCall['kind']> = new Set(['ssh', 'port']);
+
 const TOO_OLD = "The VM's host runs an older Berth, which cannot do this. Upgrade Berth on the host.";
-const NOT_TAKEN: Record<Waiting['state'], string> = {
-  waiting: 'The host does not answer; it may be restarting.',
+const NOT_TAKEN = {
+  waiting: 'The host does not answer; it may be restarting. Nothing was begun.',
   pulled:
     'The control plane that the host is connected to took the call and then stopped. It may have been carried out.',
-  taken: '',
 };
 
 interface Waiting {
@@ -80,15 +84,24 @@ const CODES: Record<string, ErrorCode> = {
   gone: 'CONFLICT',
 };
 
+/** The host has not got the call. */
+export class NotBegunError extends AppError {
+  constructor(message: string, retry_after_seconds: number) {
+    super('UNAVAILABLE', { message, retry_after_seconds });
+  }
+}
+
 export class HostCalls {
   readonly #waiting = new Map<string, Waiting>();
   /** Emits the id of a host that has a new call, here or at another control plane. */
   readonly #added = new EventEmitter().setMaxListeners(0);
   readonly #closing = new AbortController();
   readonly #others: OtherControlPlanes;
+  readonly #hosts: HostWatch;
 
-  constructor(others: OtherControlPlanes = noOthers()) {
+  constructor(others: OtherControlPlanes = noOthers(), hosts: HostWatch = NO_WATCH) {
     this.#others = others;
+    this.#hosts = hosts;
     others.onTold((host_id) => this.#added.emit(host_id));
   }
 
@@ -100,12 +113,19 @@ export class HostCalls {
     }));
   }
 
-  /** The stream that the agent opens; the caller must end it. @throws as {@link ask} */
-  open(host_id: HostId, call: HostCall, timeout_ms: number, signal: AbortSignal): Promise<Duplex> {
-    return this.#wait<Duplex>({ host_id, call, timeout_ms, signal }, (resolve, reject) => ({
+  /** The stream that the agent opens; it closes with its agent, and the caller must end it. @throws as {@link ask} */
+  async open(host_id: HostId, call: HostCall, timeout_ms: number, signal: AbortSignal): Promise<Duplex> {
+    const stream = await this.#wait<Duplex>({ host_id, call, timeout_ms, signal }, (resolve, reject) => ({
       answered: () => reject(unavailable('The host gave no stream.')),
       connect: resolve,
     }));
+    if (HALF_OPEN.has(call.kind)) return stream;
+    // A socket of an HTTP server stays half open by itself, also when the agent at its other end was killed.
+    stream.once('end', () => stream.destroy());
+    const unwatch = this.#hosts.watch(host_id, () => stream.destroy());
+    stream.once('close', unwatch);
+    if (stream.destroyed) unwatch();
+    return stream;
   }
 
   /** Long poll of a host's agent: its waiting calls, here or elsewhere, or none after `hold_ms`. */
@@ -217,6 +237,11 @@ export class HostCalls {
     return true;
   }
 
+  /** For waits that are no calls. As {@link HostWatch.watch}. */
+  watch(host_id: HostId, onSilent: () => void): () => void {
+    return this.#hosts.watch(host_id, onSilent);
+  }
+
   close(): void {
     this.#closing.abort();
   }
@@ -243,7 +268,8 @@ export class HostCalls {
     const { answered, connect } = ends(resolve, reject);
     const id = newCallId(this.#others.id, randomUUID());
     const patience = setTimeout(() => {
-      if (waiting.state !== 'taken') reject(unavailable(NOT_TAKEN[waiting.state]));
+      if (waiting.state === 'waiting') reject(new NotBegunError(NOT_TAKEN.waiting, 5));
+      if (waiting.state === 'pulled') reject(unavailable(NOT_TAKEN.pulled));
     }, TAKEN_WITHIN_MS);
     const trace_context = traceContext();
     const waiting: Waiting = {
@@ -260,6 +286,11 @@ export class HostCalls {
     };
     this.#waiting.set(id, waiting);
     const stopTelling = this.#announce(waiting);
+    const unwatch = this.#hosts.watch(host_id, () => {
+      if (waiting.state === 'waiting')
+        reject(new NotBegunError(`${STANDS_STILL} Nothing was begun.`, RETRY_LATER_S));
+      else reject(standsStill('What it has begun may still be done.'));
+    });
     const over = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(timeout_ms)]);
     const giveUp = () => reject(unavailable('The host did not answer in time.'));
     over.addEventListener('abort', giveUp);
@@ -268,6 +299,7 @@ export class HostCalls {
       return await promise;
     } finally {
       clearTimeout(patience);
+      unwatch();
       stopTelling();
       over.removeEventListener('abort', giveUp);
       this.#waiting.delete(id);
@@ -315,4 +347,12 @@ function failure({ code, message }: { code: string; message: string }): AppError
 
 function unavailable(message: string): AppError {
   return new AppError('UNAVAILABLE', { message, retry_after_seconds: 5 });
+}
+
+/** `begun`: what is known of the work. */
+export function standsStill(begun: string): AppError {
+  return new AppError('UNAVAILABLE', {
+    message: `${STANDS_STILL} ${begun}`,
+    retry_after_seconds: RETRY_LATER_S,
+  });
 }

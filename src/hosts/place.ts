@@ -4,7 +4,7 @@
  * qualifies. So concurrent placements never promise memory twice.
  */
 import type { Tx } from '../db/pool.ts';
-import { AppError } from '../lib/errors.ts';
+import { AppError, RETRY_LATER_S } from '../lib/errors.ts';
 import type { HostId, InstanceId, OrgId } from '../lib/ids.ts';
 import { type Candidate, choose, type Need } from './placement.ts';
 import { keepSlot } from './slot-store.ts';
@@ -35,11 +35,15 @@ export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
     const connected = await listCandidates(tx, wanted);
     const usable = connected.filter(({ id }) => !without_slot.has(id));
     const found = choose(usable, need);
-    if ('reason' in found) throw unavailable(without_slot.size > 0 ? NO_SLOT : found.reason);
+    if ('reason' in found) {
+      if (without_slot.size > 0) throw unavailable(NO_SLOT, false);
+      throw unavailable(found.reason, found.passes);
+    }
     const { host } = found;
     if (wanted.unsaved && host.id !== wanted.last && connected.some(({ id }) => id === wanted.last))
       throw unavailable(
         'The host that ran it last may have the only copy of its last writes, and does not take it now. Stop the VM (DELETE …/vm), which saves them; then it can start on another host.',
+        false,
       );
     await saveBeforeLock(tx);
     await lockUse(tx, host.id);
@@ -74,6 +78,6 @@ async function needOf(tx: Tx, { memory_of, ...wanted }: Wanted): Promise<Need> {
   return { ...wanted, machine, resumes: memory_of !== null };
 }
 
-function unavailable(message: string): AppError {
-  return new AppError('UNAVAILABLE', { message, retry_after_seconds: 5 });
+function unavailable(message: string, passes = true): AppError {
+  return new AppError('UNAVAILABLE', { message, retry_after_seconds: passes ? 5 : RETRY_LATER_S });
 }

@@ -63,6 +63,8 @@ interface Rule {
   readonly admits: (host: Candidate, need: Need) => boolean;
   /** Why no host is left, and what to do. */
   readonly reason: (need: Need) => string;
+  /** It may pass without that: other VMs stop. */
+  readonly passes?: boolean;
 }
 
 const RULES: readonly Rule[] = [
@@ -102,6 +104,7 @@ const RULES: readonly Rule[] = [
   },
   {
     admits: fits,
+    passes: true,
     reason: ({ cpus, memory_mib }) =>
       `No connected host has ${cpus} cpus and ${memory_mib} MiB of memory left. Stop another VM, or make this one smaller.`,
   },
@@ -116,16 +119,22 @@ export function fits(
   return capacity.memory_mib - used_memory_mib >= memory_mib;
 }
 
+export interface Refused {
+  readonly reason: string;
+  /** It may pass by itself. */
+  readonly passes: boolean;
+}
+
 /** Of connected hosts. */
 export function choose<Host extends Candidate>(
   hosts: readonly Host[],
   need: Need,
-): { readonly host: Host } | { readonly reason: string } {
+): { readonly host: Host } | Refused {
   let left = hosts;
-  if (left.length === 0) return { reason: 'No host is connected.' };
-  for (const { admits, reason } of RULES) {
+  if (left.length === 0) return { reason: 'No host is connected.', passes: true };
+  for (const { admits, reason, passes = false } of RULES) {
     left = left.filter((host) => admits(host, need));
-    if (left.length === 0) return { reason: reason(need) };
+    if (left.length === 0) return { reason: reason(need), passes };
   }
   return { host: left.reduce((best, host) => (compare(host, best, need) < 0 ? host : best)) };
 }

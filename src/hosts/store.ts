@@ -8,6 +8,9 @@ import type { Capacity } from './placement.ts';
 /** A host without a heartbeat for this long gets no new VM. */
 export const HOST_FRESH_SECONDS = 20;
 
+/** A host that was seen then is silent now. */
+const SEEN_BEFORE = sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`;
+
 /** There is a host of this name with another token: another data folder. */
 export class HostTakenError extends Error {
   override name = 'HostTakenError';
@@ -78,14 +81,20 @@ export async function isDisconnected(tx: Tx, id: HostId): Promise<boolean> {
     .select('id')
     .where('id', '=', id)
     .where('lost_at', 'is', null)
-    .where((eb) =>
-      eb.or([
-        eb('last_seen_at', '<=', sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`),
-        eb('removed_at', 'is not', null),
-      ]),
-    )
+    .where((eb) => eb.or([eb('last_seen_at', '<=', SEEN_BEFORE), eb('removed_at', 'is not', null)]))
     .executeTakeFirst();
   return row !== undefined;
+}
+
+/** Those without a recent sign of life. */
+export async function listSilent(tx: Tx, ids: readonly HostId[]): Promise<HostId[]> {
+  const rows = await tx
+    .selectFrom('hosts')
+    .select('id')
+    .where('id', 'in', ids)
+    .where('last_seen_at', '<=', SEEN_BEFORE)
+    .execute();
+  return rows.map(({ id }) => id);
 }
 
 /** All hosts that are not removed. */
@@ -116,7 +125,7 @@ export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
   const rows = await tx
     .selectFrom('hosts')
     .select(['id', 'remote', 'facts'])
-    .where('last_seen_at', '>', sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`)
+    .where('last_seen_at', '>', SEEN_BEFORE)
     .where('facts', 'is not', null)
     .where('lost_at', 'is', null)
     .where('removed_at', 'is', null)

@@ -8,7 +8,7 @@ import { append } from '../events/append.ts';
 import { currentImage, imageKnown } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
 import type { EgressMode } from '../lib/egress-policy.ts';
-import { AppError, invalid } from '../lib/errors.ts';
+import { AppError, invalid, RETRY_LATER_S } from '../lib/errors.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import type { RestartPolicy } from '../lib/restart-policy.ts';
@@ -133,7 +133,7 @@ async function takeOpenableAddress(tx: Tx, ssh: SshEndpoint): Promise<SshAddress
       const names = ssh.hosts.length > 1 ? ` of ${ssh.hosts.join(', ')}` : '';
       throw new AppError('UNAVAILABLE', {
         message: `SSH ports ${ssh.first_port}-${ssh.last_port}${names} are all in use. Delete an instance, widen BERTH_SSH_PORTS, or add a name to BERTH_SSH_HOST.`,
-        retry_after_seconds: 60,
+        retry_after_seconds: RETRY_LATER_S,
       });
     }
     if (await isOpenable(ssh.listen, address)) {

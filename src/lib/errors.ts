@@ -43,6 +43,9 @@ export interface ErrorDetail {
   readonly issue: string;
 }
 
+/** Of a refusal that does not pass by itself. Clients do not repeat a call for which they would have to wait so long. */
+export const RETRY_LATER_S = 60;
+
 export interface AppErrorOptions {
   /** For the caller; the code's default message when absent. Never holds inner detail. */
   readonly message?: string;

@@ -25,14 +25,10 @@ const wait = (default_s: number) =>
     }),
   );
 
-interface Followed {
-  /** There may be more: it still ran when the wait was over, or `take` had enough. */
-  readonly unfinished: boolean;
-  /** Of the first byte that was taken. */
-  readonly offset: number;
-}
-
-/** Reads output until the command ends, `wait_s` has passed, or `take` has enough and returns false. */
+/**
+ * Reads output until the command ends, `wait_s` has passed, or `take` has enough and returns false. True: there may be more.
+ * @throws OutputLostError
+ */
 async function follow(
   handle: ExecHandle,
   {
@@ -41,20 +37,18 @@ async function follow(
     signal,
   }: { readonly offset: number; readonly wait_s: number; readonly signal: AbortSignal },
   take: (bytes: Uint8Array) => boolean,
-): Promise<Followed> {
+): Promise<boolean> {
   const patience = AbortSignal.timeout(wait_s * 1_000);
-  let first: number | undefined;
   try {
     for await (const piece of handle.output({ offset, signal: AbortSignal.any([signal, patience]) })) {
-      first ??= piece.offset;
-      if (!take(piece.data)) return { unfinished: true, offset: first };
+      if (!take(piece.data)) return true;
     }
   } catch (error) {
     signal.throwIfAborted();
     if (!patience.aborted) throw error;
-    return { unfinished: true, offset: first ?? offset };
+    return true;
   }
-  return { unfinished: false, offset: first ?? offset };
+  return false;
 }
 
 function endOf({ state, exit_code, signal, timed_out }: Exec): string {
@@ -95,7 +89,7 @@ const EXEC = tool({
     const { id } = await berth.instances.find(instance, { signal });
     const started = await berth.vm(id).startExec(command, { ...settings, signal });
     const window = new TextWindow(ENDS);
-    const { unfinished } = await follow(started, { offset: 0, wait_s: wait_seconds, signal }, (bytes) => {
+    const unfinished = await follow(started, { offset: 0, wait_s: wait_seconds, signal }, (bytes) => {
       window.push(bytes);
       return true;
     });
@@ -113,7 +107,7 @@ const EXEC = tool({
 const OUTPUT = tool({
   name: 'exec_output',
   title: 'Read the output of a command',
-  description: `Returns up to ${OUTPUT_BYTES} bytes of the output of a command that exec started, from an offset on. Waits while it runs and prints nothing. The last 8 MiB of each command are kept.`,
+  description: `Returns up to ${OUTPUT_BYTES} bytes of the output of a command that exec started, from an offset on. Waits while it runs and prints nothing. The last 8 MiB of each command are kept; an offset before them is an error that names the first kept one.`,
   input: fields({
     instance: INSTANCE,
     exec_id: EXEC_ID,
@@ -125,20 +119,19 @@ const OUTPUT = tool({
   hints: READS,
   run: async ({ berth, args, signal }) => {
     const { id } = await berth.instances.find(args.instance, { signal });
-    const { offset: from = 0, wait_seconds: wait_s = DEFAULT_READ_WAIT_S } = args;
+    const { offset = 0, wait_seconds: wait_s = DEFAULT_READ_WAIT_S } = args;
     const handle = await berth.vm(id).attachExec(args.exec_id, { signal });
     let page = Buffer.alloc(0);
-    const { unfinished, offset } = await follow(handle, { offset: from, wait_s, signal }, (bytes) => {
+    const unfinished = await follow(handle, { offset, wait_s, signal }, (bytes) => {
       page = Buffer.concat([page, bytes]);
       return page.length < OUTPUT_BYTES;
     });
     const bytes = page.subarray(0, OUTPUT_BYTES);
     const shown = unfinished ? bytes.subarray(0, bytes.length - incompleteEnd(bytes)) : bytes;
     const next = offset + shown.length;
-    const gap = offset > from ? `${offset - from} bytes are no longer kept. ` : '';
     const more = page.length < OUTPUT_BYTES ? 'Still running; more' : 'More';
     const end = unfinished ? `${more} from offset ${next}.` : endOf(handle.exec);
-    return answer(`${gap}Bytes ${offset} to ${next}. ${end}`, shown.toString('utf8'));
+    return answer(`Bytes ${offset} to ${next}. ${end}`, shown.toString('utf8'));
   },
 });
 

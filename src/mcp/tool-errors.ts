@@ -1,5 +1,5 @@
 /** A failure as the text of a tool error: the code, what happened, and what to do next. */
-import { BerthConnectionError, BerthError, VmWaitError } from '../../client/src/berth.ts';
+import { BerthConnectionError, BerthError, OutputLostError, VmWaitError } from '../../client/src/berth.ts';
 
 const NEXT: Partial<Record<BerthError['code'], string>> = {
   UNAUTHENTICATED: 'ask the user for a valid API key; this one is missing, expired or revoked',
@@ -32,6 +32,8 @@ export function toolErrorText(error: unknown): string {
       ...(next === undefined ? [] : [`Next: ${next}.`]),
     ].join('\n');
   }
+  if (error instanceof OutputLostError)
+    return `OUTPUT_LOST: ${error.message}\nNext: exec_output with offset ${error.offset}.`;
   if (error instanceof VmWaitError)
     return `${error.vm.state.toUpperCase()}: ${error.message}\nNext: get_instance says more.`;
   if (error instanceof BerthConnectionError)

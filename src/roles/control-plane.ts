@@ -25,6 +25,7 @@ import { diskKeys } from '../disks/data-keys.ts';
 import { knownMarks } from '../disks/mark-store.ts';
 import { fenceVms } from '../host/lease/fence.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
+import { HostSilence } from '../hosts/host-silence.ts';
 import { upsertLocalIngress } from '../hosts/ingress-store.ts';
 import { ensureHost, HostTakenError } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
@@ -110,7 +111,8 @@ export async function runControlPlane({
   const certificate = config.hosts_listen && (await hostsCertificate(db, root_key));
   const membership = new Membership(placeOf(config, certificate), { db, log });
   const peers = new Peers({ membership, root_key, db, hub, log });
-  const base = await appContext(config, root_key, { db, hub, log, host_calls: new HostCalls(peers) });
+  const host_calls = new HostCalls(peers, new HostSilence(db));
+  const base = await appContext(config, root_key, { db, hub, log, host_calls });
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
   await transaction(db, (tx) => offerAddresses(tx, context.ssh));

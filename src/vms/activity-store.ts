@@ -26,7 +26,8 @@ async function markActive(tx: Tx, active: ActivityReport['active']): Promise<voi
 }
 
 /**
- * Running VMs that no connection, no exec and no call has used for their timeout. None while an ingress is silent, unless that
+ * Running VMs that no connection, no exec and no call has used for their timeout. An exec that waits for nobody's input is no use;
+ * what it prints, and what it is sent, is. None while an ingress is silent, unless that
  * one is dead. The timeout starts no earlier than the last ingress began to watch: it cannot report earlier use.
  */
 export async function listIdle(tx: Tx): Promise<InstanceId[]> {
@@ -41,7 +42,8 @@ export async function listIdle(tx: Tx): Promise<InstanceId[]> {
     cross join watch w
     where v.state = 'running' and not i.deleting and i.idle_timeout_seconds is not null
       and w.reported_at > now() - make_interval(secs => ${INGRESS_SILENT_S})
-      and not exists (select from execs e where e.instance_id = i.id and e.state = 'running')
+      and not exists (
+        select from execs e where e.instance_id = i.id and e.state = 'running' and not (e.stdin and e.waits))
       and greatest(v.started_at, v.active_at, w.since) < now() - make_interval(secs => i.idle_timeout_seconds)
     order by i.id limit 100`.execute(tx);
   return rows.map((row) => row.id);

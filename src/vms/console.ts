@@ -17,7 +17,8 @@ import { type CommandPlace, placeOf } from './exec-command.ts';
 import { remedy, type VmState } from './model.ts';
 import { markUsed } from './store.ts';
 
-const LOG_WITHIN_MS = 10_000;
+/** Longer than a host that stands still is waited for, which gives a better reason. */
+const LOG_WITHIN_MS = 30_000;
 /** The states with a QEMU process. A guest that boots or shuts down is when its console helps most. */
 const WITH_MACHINE: readonly VmState[] = ['starting', 'running', 'restarting', 'suspending', 'stopping'];
 

@@ -3,12 +3,22 @@ import { sql } from 'kysely';
 import type { FlushFailureCode } from '../agent-api/reasons.ts';
 import type { FlushReceipt, FlushReport, Reason } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
-import type { FlushId, InstanceId, VmId } from '../lib/ids.ts';
+import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
 import type { VmState } from './model.ts';
 import { presentContext } from './store.ts';
 
 export async function findFlush(tx: Tx, id: FlushId) {
   return tx.selectFrom('flushes').selectAll().where('id', '=', id).executeTakeFirst();
+}
+
+/** The host of the instance's VM; null: it has none. */
+export async function hostOf(tx: Tx, instance_id: InstanceId): Promise<HostId | null> {
+  const row = await tx
+    .selectFrom('vms')
+    .select('host_id')
+    .where('instance_id', '=', instance_id)
+    .executeTakeFirst();
+  return row?.host_id ?? null;
 }
 
 /** With the host of its VM; locked until the transaction's end. */

@@ -7,13 +7,14 @@ import type { FlushReceipt, Reason } from '../agent-api/types.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
 import type { Db, Tx } from '../db/pool.ts';
+import { type HostCalls, standsStill } from '../hosts/host-calls.ts';
 import { isLost } from '../hosts/lease-store.ts';
 import { lockInstanceOf } from '../instances/lock-instance.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import { type FlushId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
-import { findFinalFlush, findFlush, findQueuedFlush, insertFlush } from './flush-store.ts';
+import { findFinalFlush, findFlush, findQueuedFlush, hostOf, insertFlush } from './flush-store.ts';
 import { unchangedReceipt } from './flushes.ts';
 import { ruleOrThrow } from './request-change.ts';
 import { markUsed } from './store.ts';
@@ -73,21 +74,34 @@ export async function stillHolds(tx: Tx, begun: BegunFlush): Promise<boolean> {
   }
 }
 
-/** Waits for the receipt. @throws AppError CONFLICT, UNAVAILABLE */
-export function awaitReceipt(
-  db: Db,
-  hub: NotifyHub,
+interface FlushContext {
+  readonly db: Db;
+  readonly hub: NotifyHub;
+  readonly host_calls: Pick<HostCalls, 'watch'>;
+}
+
+/** Waits for the receipt, while the host gives signs of life. @throws AppError CONFLICT, UNAVAILABLE */
+export async function awaitReceipt(
+  { db, hub, host_calls }: FlushContext,
   id: InstanceId,
   begun: BegunFlush,
   signal: AbortSignal,
 ): Promise<FlushReceipt> {
-  switch (begun.kind) {
-    case 'nothing_to_do':
-      return Promise.resolve(begun.receipt);
-    case 'join_final':
-      return joinFinalFlush(db, hub, id, begun.vm_id, signal);
-    case 'queued':
-      return awaitFlush(db, hub, begun.flush_id, signal);
+  if (begun.kind === 'nothing_to_do') return begun.receipt;
+  const host_id = await hostOf(db, id);
+  const silent = new AbortController();
+  const unwatch = host_id === null ? () => undefined : host_calls.watch(host_id, () => silent.abort());
+  const over = AbortSignal.any([signal, silent.signal]);
+  try {
+    return begun.kind === 'join_final'
+      ? await joinFinalFlush(db, hub, id, begun.vm_id, over)
+      : await awaitFlush(db, hub, begun.flush_id, over);
+  } catch (error) {
+    if (silent.signal.aborted)
+      throw standsStill('The flush goes on when it is back; repeat the request then to get its receipt.');
+    throw error;
+  } finally {
+    unwatch();
   }
 }
 

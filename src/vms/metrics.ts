@@ -5,7 +5,8 @@ import type { InstanceRow } from '../instances/store.ts';
 import { requireMachine } from './console.ts';
 import { placeOf } from './exec-command.ts';
 
-const WITHIN_MS = 10_000;
+/** Longer than a host that stands still is waited for, which gives a better reason. */
+const WITHIN_MS = 30_000;
 
 export interface MetricsPoint extends VmSample {
   /** Of all its cpus, 0 to 1, since the previous sample; null for the first. */

@@ -84,3 +84,39 @@ test('-d returns at once; attach, ls and kill name it', async () => {
   line.write(exitOf(exec_id, 3));
   assert.equal((await attached.ended).code, 3);
 });
+
+test('output that is lost in the middle is an error with an exit code of its own, and nothing after it is printed', async () => {
+  const running = cli.start(['exec', '-n', name, 'job'], null);
+  const exec_id = await started();
+  const first = await reader();
+  first.line.end(output(FRAME.stdout, 0, 'half '));
+  const { id } = await agent.nextCall('exec_stream');
+  const line = await agent.client.openConsole(id);
+  line.on('error', () => undefined);
+  line.write(
+    Buffer.concat([streamFrame(FRAME.attached, offsetBytes(100)), output(FRAME.stdout, 100, 'rest')]),
+  );
+  const { code, out, err } = await running.ended;
+  line.destroy();
+  assert.deepEqual([code, out], [123, 'half ']);
+  assert.match(err, /95 bytes of the output, from byte 5 on, are no longer kept/);
+  assert.match(err, new RegExp(`berth exec attach ${name} ${exec_id} --offset 100`));
+});
+
+test('attach begins with what is kept, and says what is missing before it', async () => {
+  const running = cli.start(['-q', 'exec', '-d', name, 'job'], null);
+  const exec_id = await started();
+  await running.ended;
+  const attached = cli.start(['exec', 'attach', name, exec_id], null);
+  const { id } = await agent.nextCall('exec_stream');
+  const line = await agent.client.openConsole(id);
+  line.on('error', () => undefined);
+  line.write(streamFrame(FRAME.attached, offsetBytes(100)));
+  const again = await reader();
+  line.destroy();
+  assert.equal(again.offset, 100);
+  again.line.write(Buffer.concat([output(FRAME.stdout, 100, 'rest'), exitOf(exec_id, 3)]));
+  const { code, out, err } = await attached.ended;
+  assert.deepEqual([code, out], [3, 'rest']);
+  assert.match(err, /berth: 100 bytes of the output, from byte 0 on, are no longer kept/);
+});

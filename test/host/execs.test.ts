@@ -28,6 +28,7 @@ import { type VmSpec, vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { present } from '../../src/lib/assert.ts';
 import { type ExecId, newId } from '../../src/lib/ids.ts';
 import { signalNumber } from '../../src/lib/signal-names.ts';
+import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
@@ -255,7 +256,15 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
   test('an attached reader holds up the exec, and gets every byte; it sends input and signals', async () => {
     const exec = await sh('head -c 30000000 /dev/zero; read word; echo "$word"; sleep 1000', { stdin: true });
     const [stream, far] = await line();
-    const reading = { instance_id, exec, send: send(exec), offset: 0, follow: true, attached: true };
+    const reading = {
+      instance_id,
+      exec,
+      send: send(exec),
+      offset: 0,
+      follow: true,
+      attached: true,
+      input: true,
+    };
     const served = serveReader(stream, reading);
     await until('it waits', async () => exec.output.end > 2 * 1024 * 1024, {
       timeout_ms: 30_000,
@@ -283,12 +292,107 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
     assert.deepEqual(JSON.parse(exit).end.signal, 15);
   });
 
+  /** An attached reader, and the frames that it gets. */
+  async function readBy(
+    exec: Exec,
+    offset: number,
+  ): Promise<{ stream: Duplex; far: Socket; frames: StreamFrames }> {
+    const [stream, far] = await line();
+    far.on('error', () => undefined);
+    void serveReader(stream, {
+      ...{ instance_id, exec, send: send(exec), offset },
+      ...{ follow: true, attached: true, input: true },
+    });
+    return { stream, far, frames: new StreamFrames() };
+  }
+
+  /** Prints 30 MB, and says in the guest how many it has printed. */
+  const PRINTS = 'for i in $(seq 30); do head -c 1000000 /dev/zero; echo $i > /tmp/printed; done';
+  async function printed(): Promise<number> {
+    const { stdout } = await guestExec(agent, { path: '/bin/cat', args: ['/tmp/printed'] });
+    return Number(stdout.toString());
+  }
+  /** How much it has printed once it no longer goes on. */
+  async function stuckAt(): Promise<number> {
+    let [last, times] = [0, 0];
+    const isStuck = async () => {
+      const now = await printed();
+      times = now === last ? times + 1 : 0;
+      last = now;
+      return times === 8;
+    };
+    await until('it waits', isStuck, { timeout_ms: 60_000, every_ms: 250 });
+    return last;
+  }
+
+  test('an exec whose reader was lost with its agent waits; the next reader gets every byte, also of more than is kept', async () => {
+    const exec = await sh(PRINTS);
+    const first = await readBy(exec, 0);
+    let reached = 0;
+    first.far.on('data', (chunk: Buffer) => {
+      for (const { type, payload } of first.frames.push(chunk))
+        if (type === FRAME.stdout) reached += readOffset(payload).rest.length;
+      if (reached > 2_000_000) first.far.pause();
+    });
+    await until('it has read some', () => reached > 2_000_000, { timeout_ms: 30_000, every_ms: 5 });
+    execs.close();
+    first.stream.destroy();
+    const waits_at = await stuckAt();
+    assert.ok(waits_at < 25, `it waits, and has printed ${waits_at} MB`);
+    takeOver();
+    await until('it is here', () => execs.connected, { timeout_ms: 10_000, every_ms: 5 });
+    const second = await readBy(found(exec.id), reached);
+    let exit = '';
+    second.far.on('data', (chunk: Buffer) => {
+      for (const { type, payload } of second.frames.push(chunk)) {
+        if (type === FRAME.exit) exit = payload.toString();
+        if (type !== FRAME.stdout) continue;
+        const { offset, rest } = readOffset(payload);
+        assert.equal(offset, reached, 'no byte is left out');
+        reached += rest.length;
+      }
+    });
+    await until('the exit', () => exit !== '', { timeout_ms: 60_000, every_ms: 5 });
+    assert.equal(reached, 30_000_000);
+  });
+
+  test(
+    'an exec waits a minute for a reader that was lost with its agent, and then goes on',
+    THOROUGH,
+    async () => {
+      const exec = await sh(PRINTS);
+      const { stream, far } = await readBy(exec, 0);
+      await until('it waits', () => exec.output.end > 1024 * 1024, { timeout_ms: 30_000, every_ms: 5 });
+      execs.close();
+      stream.destroy();
+      far.destroy();
+      assert.ok((await stuckAt()) < 25);
+      await until('it has printed all', async () => (await printed()) === 30, {
+        timeout_ms: 120_000,
+        every_ms: 500,
+      });
+      takeOver();
+      const again = found(exec.id);
+      assert.deepEqual(await ended(again), exited(0));
+      assert.equal(again.output.end, 30_000_000);
+      assert.ok(again.output.start > 10_000_000, 'the oldest bytes have gone');
+    },
+  );
+
   test('a reader that does not follow gets what there was when it came, although more comes all the time', async () => {
     const exec = await sh('yes');
     await until('it prints', async () => exec.output.end > 100_000, { timeout_ms: 30_000, every_ms: 5 });
     const [stream, far] = await line();
     far.resume();
-    const reading = { instance_id, exec, send: send(exec), offset: 0, follow: false, attached: false };
+    const reading = {
+      instance_id,
+      exec,
+      send: send(exec),
+      offset: 0,
+      follow: false,
+      attached: false,
+      input: false,
+    };
     let over = false;
     void serveReader(stream, reading).then(() => {
       over = true;

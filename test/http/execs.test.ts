@@ -1,8 +1,10 @@
 /** The API of execs, with a scripted agent in place of the host. test/host and test/guest have the guest's side. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import type { Duplex } from 'node:stream';
 import { describe, test } from 'node:test';
 import { WebSocket } from 'ws';
+import { Berth } from '../../client/src/berth.ts';
 import { FRAME, offsetBytes, StreamFrames, streamFrame } from '../../src/agent-api/exec-stream.ts';
 import type { ExecEnd } from '../../src/agent-api/exec-types.ts';
 import { type ExecId, newId } from '../../src/lib/ids.ts';
@@ -204,19 +206,25 @@ describe('output', () => {
       const asked = client.get(`${execs}/${id}/output${query}`);
       const { call, line } = await streamed();
       line.write(streamFrame(FRAME.attached, offsetBytes(4)));
-      line.end(Buffer.concat([output(FRAME.stdout, 4, 'out'), output(FRAME.stderr, 7, 'err')]));
+      line.end(
+        Buffer.concat([
+          output(FRAME.stdout, 4, 'out'),
+          output(FRAME.stderr, 7, 'err'),
+          streamFrame(FRAME.end),
+        ]),
+      );
       const { text, headers } = await asked;
       return { call, text, offset: headers['berth-output-offset'] };
     };
-    const both = await read('?offset=2');
-    assert.partialDeepStrictEqual(both.call, { offset: 2, follow: false, attached: false });
+    const both = await read('?offset=4');
+    assert.partialDeepStrictEqual(both.call, { offset: 4, follow: false, attached: false, input: false });
     assert.deepEqual([both.text, both.offset], ['outerr', '4']);
-    const err = await read('?stream=stderr');
+    const err = await read('?offset=4&stream=stderr');
     assert.deepEqual([err.text, err.offset], ['err', '7']);
     // Past the end.
     const none = client.get(`${execs}/${id}/output?offset=99`);
     const { line } = await streamed();
-    line.end(streamFrame(FRAME.attached, offsetBytes(10)));
+    line.end(Buffer.concat([streamFrame(FRAME.attached, offsetBytes(99)), streamFrame(FRAME.end)]));
     const { status, text } = await none;
     assert.deepEqual([status, text], [200, '']);
     const gone = client.get(`${execs}/${id}/output`);
@@ -234,7 +242,7 @@ describe('output', () => {
     const asked = fetch(`${api.origin}${execs}/${id}/output?follow=true`, { headers });
     const { call, line } = await streamed();
     // The exec waits for a slow reader that may write.
-    assert.partialDeepStrictEqual(call, { follow: true, attached: true });
+    assert.partialDeepStrictEqual(call, { follow: true, attached: true, input: false });
     line.write(Buffer.concat([streamFrame(FRAME.attached, offsetBytes(0)), output(FRAME.stdout, 0, 'hi')]));
     line.end(exitOf(id, endOf(3), 2));
     const text = await (await asked).text();
@@ -244,14 +252,95 @@ describe('output', () => {
   });
 });
 
+describe('output that is no longer kept', () => {
+  const from = (offset: number) => streamFrame(FRAME.attached, offsetBytes(offset));
+  const details = [{ field: 'offset', issue: 'lost 80, first kept 100' }];
+  const get = (path: string) =>
+    fetch(`${api.origin}${path}`, { headers: { authorization: `Bearer ${owner.session}` } });
+
+  test('is a 409 that says how much is lost and where to read on, whether the reader follows or not', async () => {
+    const { id } = await started();
+    for (const query of ['?offset=20', '?offset=20&follow=true']) {
+      const asked = client.get<{ error: { details: unknown } }>(`${execs}/${id}/output${query}`);
+      const { line } = await streamed();
+      line.write(Buffer.concat([from(100), output(FRAME.stdout, 100, 'rest')]));
+      const answer = await asked;
+      assertError(answer, 'CONFLICT', /80 bytes of the output, from offset 20 on.*offset 100/);
+      assert.deepEqual(answer.body.error.details, details);
+      line.destroy();
+    }
+    await reported(id, endOf(0));
+  });
+  test('ends a follower with the event gap, and breaks an answer', async () => {
+    const { id } = await started();
+    const asked = get(`${execs}/${id}/output?offset=16&follow=true`);
+    const { line } = await streamed();
+    line.write(
+      Buffer.concat([from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest')]),
+    );
+    const gap = 'event: gap\ndata: {"offset":100,"lost_bytes":80}\n\n';
+    assert.equal(await (await asked).text(), `id: 20\nevent: stdout\ndata: aGFsZg==\n\n${gap}`);
+    const kept = get(`${execs}/${id}/output?offset=16`);
+    const { line: second } = await streamed();
+    second.write(
+      Buffer.concat([from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest')]),
+    );
+    await assert.rejects((await kept).text());
+    for (const each of [line, second]) each.destroy();
+    await reported(id, endOf(0));
+  });
+  test('is an OutputLostError of the client, from which its reader can read on; a wait for the end goes on', async () => {
+    const made = await started();
+    const berth = new Berth({ url: api.origin, token: owner.session });
+    const handle = await berth.vm(running.id).attachExec(made.id);
+    const lines: Duplex[] = [];
+    const answered = async (...frames: Buffer[]) => {
+      const { line } = await streamed();
+      lines.push(line);
+      line.write(Buffer.concat(frames));
+    };
+    const texts: string[] = [];
+    const read = async (offset?: number) => {
+      for await (const { data } of handle.output({ offset })) texts.push(Buffer.from(data).toString());
+    };
+    const lost = { name: 'OutputLostError', lost_bytes: 80, offset: 100 };
+    const in_the_middle = assert.rejects(read(16), lost);
+    await answered(from(16), output(FRAME.stdout, 16, 'half'), output(FRAME.stdout, 100, 'rest'));
+    await in_the_middle;
+    const at_the_beginning = assert.rejects(read(), lost);
+    await answered(from(100));
+    await at_the_beginning;
+    const waited = handle.wait();
+    await answered(from(100));
+    await answered(from(100), output(FRAME.stdout, 100, 'rest'), exitOf(made.id, endOf(4), 104));
+    assert.deepEqual([(await waited).exit_code, texts], [4, ['half']]);
+    for (const each of lines) each.destroy();
+  });
+  test('ends a stream with the message gap and 4409', async () => {
+    const { id } = await started();
+    const socket = new WebSocket(`${api.origin.replace('http', 'ws')}${execs}/${id}/stream?offset=20`, {
+      headers: { authorization: `Bearer ${owner.session}` },
+    });
+    const seen: string[] = [];
+    socket.on('message', (data) => seen.push(String(data)));
+    const { line } = await streamed();
+    await once(socket, 'open');
+    line.write(Buffer.concat([from(100), output(FRAME.stdout, 100, 'rest')]));
+    const [code] = await once(socket, 'close');
+    assert.deepEqual([code, seen], [4409, ['{"type":"gap","offset":100,"lost_bytes":80}']]);
+    line.destroy();
+    await reported(id, endOf(0));
+  });
+});
+
 test('the exec does not wait for a follower that may only read', async () => {
   const { id } = await started();
   const { key } = await makeKey(api.db, owner, 'vm:read');
   const headers = { authorization: `Bearer ${key}` };
   const asked = fetch(`${api.origin}${execs}/${id}/output?follow=true`, { headers });
   const { call, line } = await streamed();
-  assert.partialDeepStrictEqual(call, { follow: true, attached: false });
-  line.end(exitOf(id, endOf(0), 0));
+  assert.partialDeepStrictEqual(call, { follow: true, attached: false, input: false });
+  line.end(Buffer.concat([streamFrame(FRAME.attached, offsetBytes(0)), exitOf(id, endOf(0), 0)]));
   assert.match(await (await asked).text(), /event: exit/);
 });
 
@@ -320,6 +409,29 @@ describe('stream', () => {
     assert.equal((await once(again, 'close'))[0], 1000);
     assert.match(seen.at(-1) ?? '', /"state":"lost"/);
   });
+  test('a reader that closes with 1000 leaves, and one that vanishes is lost', async () => {
+    const { id } = await started({ stdin: true });
+    for (const [end, expected] of [
+      [(socket: WebSocket) => socket.close(1000), [FRAME.input, FRAME.leave]],
+      [(socket: WebSocket) => socket.terminate(), [FRAME.input]],
+    ] as const) {
+      const socket = dial(`${execs}/${id}/stream`);
+      const { call, line } = await streamed();
+      assert.partialDeepStrictEqual(call, { attached: true, input: true });
+      await once(socket, 'open');
+      const frames = new StreamFrames();
+      const got: number[] = [];
+      line.on('data', (chunk: Buffer) => got.push(...frames.push(chunk).map(({ type }) => type)));
+      // Says that input will come over this stream.
+      socket.send(Buffer.of(0), { binary: true });
+      await until('it has arrived', () => got.length === 1);
+      end(socket);
+      await once(line, 'end');
+      assert.deepEqual(got, expected);
+      line.destroy();
+    }
+    await reported(id, endOf(0));
+  });
   test('a key that may only read gets the output and sends nothing', async () => {
     const { id } = await started();
     const { key } = await makeKey(api.db, owner, 'vm:read');
@@ -350,5 +462,25 @@ describe('stream', () => {
     assert.equal((await once(socket, 'close'))[0], 1000);
     assert.equal(await refused(dial(`${execs}/${id}/stream?ticket=${body.ticket}`, null)), 401);
     await reported(other.id, endOf(0));
+  });
+});
+
+describe('a start without an answer', () => {
+  test('is a 503 that names the exec, which is found once it runs', async () => {
+    const asked = client.post<{ error: { details: unknown } }>(execs, { command: ['late'] });
+    const { id: call_id, call } = await agent.nextCall('exec_start');
+    const error = { code: 'guest_silent', message: 'Silent.' } as const;
+    await agent.client.answerCall({ id: call_id, answer: { error } });
+    const answer = await asked;
+    assertError(answer, 'UNAVAILABLE', new RegExp(`Silent. The command may run .* as ${call.exec_id}`));
+    assert.deepEqual(answer.body.error.details, [{ field: 'exec_id', issue: call.exec_id }]);
+    assert.equal(answer.headers['retry-after'], '60', 'clients do not ask again for minutes');
+    // Its supervisor goes on an hour later, and others were started meanwhile.
+    const started_at = new Date(Date.now() - 3_600_000);
+    await api.db.updateTable('execs').set({ started_at }).where('id', '=', call.exec_id).execute();
+    const other = await started();
+    await reported(call.exec_id, null);
+    assert.equal((await client.get<ExecOut>(`${execs}/${call.exec_id}`)).body.state, 'running');
+    for (const id of [call.exec_id, other.id]) await reported(id, endOf(0));
   });
 });

@@ -2,15 +2,17 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
+import type { ExecEnd } from '../../src/agent-api/exec-types.ts';
 import type { IngressRoute } from '../../src/agent-api/ingress-types.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { deleteIngress, insertIngress } from '../../src/hosts/ingress-store.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import type { ExecId, InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { setQuota } from '../../src/orgs/quotas.ts';
 import { stopIdle } from '../../src/tasks/stop-idle.ts';
 import { listIdle, recordActivity } from '../../src/vms/activity-store.ts';
 import { apiForFile } from '../support/api.ts';
+import { makeExec } from '../support/execs.ts';
 import { assertError } from '../support/expect.ts';
 import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import { makePerson, makeSshKey, type Person } from '../support/people.ts';
@@ -253,6 +255,36 @@ describe('an idle stop', () => {
     const id = await idler();
     await client.get(`/v1/instances/${id}/vm`);
     await client.get(`/v1/instances/${id}/ssh`);
+    assert.equal(await isStopped(id), true);
+  });
+
+  test("is delayed by a running exec, but not by one that waits for nobody's input", async () => {
+    await report(LONG);
+    const id = await idler();
+    const place = { instance_id: id, host_id: api.host_id };
+    const [with_input, without] = [
+      await makeExec(db, place, 'running'),
+      await makeExec(db, place, 'running'),
+    ];
+    await db.updateTable('execs').set({ stdin: false }).where('id', '=', without).execute();
+    const say = async (exec_id: ExecId, waits: boolean, end: ExecEnd | null = null) => {
+      await agent.client.reportExecs(
+        { execs: [{ instance_id: id, exec_id, output_bytes: 0, end, waits }] },
+        signal,
+      );
+      await longAgo(id);
+    };
+    await say(without, true);
+    assert.equal(await isStopped(id), false, 'it was started without input');
+    const ended_at = new Date().toISOString();
+    await say(without, false, { state: 'exited', exit_code: 0, signal: null, timed_out: false, ended_at });
+    assert.equal(await isStopped(id), false, 'somebody is attached to the other');
+    await agent.client.reportExecs(
+      { execs: [{ instance_id: id, exec_id: with_input, output_bytes: 0, end: null, waits: true }] },
+      signal,
+    );
+    assert.equal(await isStopped(id), false, 'it was used until now');
+    await longAgo(id);
     assert.equal(await isStopped(id), true);
   });
 

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import type { Duplex } from 'node:stream';
 import { test } from 'node:test';
 import { FRAME, offsetBytes, streamFrame } from '../../src/agent-api/exec-stream.ts';
-import type { ExecId } from '../../src/lib/ids.ts';
+import { type ExecId, newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { McpClient } from '../support/mcp-client.ts';
 import { makeKey } from '../support/people.ts';
@@ -52,8 +52,8 @@ test('exec returns exit code and output; colours and other sequences for termina
   assert.deepEqual(command, ['sh', '-c', 'make test']);
   const { line } = await reader();
   line.write(output(0, '10 %\r20 %\r\n\u001b[31mred\u001b[0m\n'));
-  line.write(output(25, 'err\n', FRAME.stderr));
-  line.write(exitOf(exec_id, 2, 29));
+  line.write(output(24, 'err\n', FRAME.stderr));
+  line.write(exitOf(exec_id, 2, 28));
   assert.deepEqual(await told, { failed: false, text: 'Exit code 2.', of_guest: '10 %\n20 %\nred\nerr\n' });
 });
 
@@ -85,6 +85,26 @@ test('the middle of a long output is left out, and exec_output shows it', async 
   assert(bytes.toString('utf8').startsWith(more.of_guest));
   assert(Buffer.byteLength(more.of_guest) > 19_990);
   await once(second.line, 'close');
+});
+
+test('output that is no longer kept is an error that says where to read on', async () => {
+  const exec_id = newId('exec');
+  const row = { id: exec_id, instance_id, host_id: api.host_id, command: ['job'], tty: false, stdin: false };
+  await api.db
+    .insertInto('execs')
+    .values({ ...row, state: 'running' })
+    .execute();
+  const told = mcp.fails('exec_output', { instance, exec_id, offset: 5 });
+  const { id } = await agent.nextCall('exec_stream');
+  const line = await agent.client.openConsole(id);
+  line.on('error', () => undefined);
+  line.write(Buffer.concat([streamFrame(FRAME.attached, offsetBytes(100)), output(100, 'rest')]));
+  const text = await told;
+  line.destroy();
+  assert.match(
+    text,
+    /^OUTPUT_LOST: 95 bytes of the output, from offset 5 on.*\nNext: exec_output with offset 100\.$/,
+  );
 });
 
 test('a command that outlives the wait runs on; its stream ends, and a later call reads on', async () => {

@@ -127,7 +127,9 @@ describe('labels and taints', () => {
     assert.equal((await stateOf(api, owner, instance.id)).host_id, await idOf('two'));
     await stop(instance);
     await client.patch(path, { placement: { host_labels: { zone: 'nowhere' } } });
-    assertError(await start(instance), 'UNAVAILABLE', /No connected host has the labels zone=nowhere/);
+    const refused = await start(instance);
+    assertError(refused, 'UNAVAILABLE', /No connected host has the labels zone=nowhere/);
+    assert.equal(refused.headers['retry-after'], '60', 'clients do not repeat what cannot change');
   });
 
   test('what tolerates nothing never gets the tainted host', async () => {

@@ -15,7 +15,9 @@ import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool, transaction } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
 import { HostCalls } from '../../src/hosts/host-calls.ts';
+import { HostSilence } from '../../src/hosts/host-silence.ts';
 import { upsertLocalIngress } from '../../src/hosts/ingress-store.ts';
+import { noOthers } from '../../src/hosts/other-control-planes.ts';
 import { ensureHost } from '../../src/hosts/store.ts';
 import { createApp } from '../../src/http/app.ts';
 import { type AppContext, keyedParts } from '../../src/http/context.ts';
@@ -174,10 +176,11 @@ function contextOf(
 ): AppContext & { hub: NotifyHub } {
   const log = createLog('test', 'silent');
   const root_key = randomBytes(32);
+  const db = openPool(database_url, () => undefined);
   return {
-    db: openPool(database_url, () => undefined),
+    db,
     hub: new NotifyHub(database_url, log),
-    host_calls: new HostCalls(),
+    host_calls: new HostCalls(noOthers(), new HostSilence(db)),
     log,
     ...keyedParts(root_key),
     disk_keys: diskKeys(root_key, true),

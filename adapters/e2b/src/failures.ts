@@ -1,5 +1,5 @@
 /** Failures that a caller of E2B's API understands, and how Berth's become one. */
-import { BerthConnectionError, BerthError, VmWaitError } from '../../../client/src/berth.ts';
+import { BerthConnectionError, BerthError, OutputLostError, VmWaitError } from '../../../client/src/berth.ts';
 
 /** Codes of the Connect protocol, and the status of an HTTP answer with each. */
 const STATUS = {
@@ -11,6 +11,7 @@ const STATUS = {
   too_large: 413,
   resource_exhausted: 429,
   internal: 500,
+  data_loss: 500,
   unimplemented: 501,
   unavailable: 502,
   deadline_exceeded: 504,
@@ -58,6 +59,7 @@ export function failureOf(error: unknown): Failure {
   if (error instanceof Failure) return error;
   if (error instanceof BerthError)
     return new Failure(CODES[error.code] ?? 'internal', error.message, { cause: error });
+  if (error instanceof OutputLostError) return new Failure('data_loss', error.message, { cause: error });
   if (error instanceof BerthConnectionError || error instanceof VmWaitError)
     return new Failure('unavailable', error.message, { cause: error });
   return new Failure('internal', 'The adapter failed. Its log says why.', { cause: error });

@@ -1,10 +1,12 @@
 """Small types that both shapes share."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, Optional, Sequence, Union
 
 from . import types
+from .errors import BerthError, OutputLostError
 
 WaitedState = Literal["running", "stopped", "suspended"]
 #: A line for `sh -c`, or a program and its arguments.
@@ -13,6 +15,17 @@ Command = Union[str, Sequence[str]]
 
 def words_of(command: Command) -> Sequence[str]:
     return ["sh", "-c", command] if isinstance(command, str) else list(command)
+
+
+def lost_output(error: Exception) -> Optional[OutputLostError]:
+    """What a 409 says of output that is no longer kept. None: it is another error."""
+    if not isinstance(error, BerthError) or error.code != "CONFLICT":
+        return None
+    for detail in error.details:
+        found = re.fullmatch(r"lost (\d+), first kept (\d+)", str(detail.get("issue")))
+        if found and detail.get("field") == "offset":
+            return OutputLostError(int(found.group(1)), int(found.group(2)))
+    return None
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,16 @@ class VmWaitError(Exception):
 
 
 class OutputLostError(Exception):
-    """A part of an exec's output is no longer kept: it was read too late, or too slowly."""
+    """A part of an exec's output is no longer kept: it was read too late, or too slowly. `output` can read on from `offset`."""
+
+    def __init__(self, lost_bytes: int, offset: int) -> None:
+        super().__init__(
+            f"{lost_bytes} bytes of the output, from offset {offset - lost_bytes} on, are no longer kept."
+            f" Read on from offset {offset}."
+        )
+        self.lost_bytes = lost_bytes
+        #: Of the first byte that is kept.
+        self.offset = offset
 
 
 class WebhookVerificationError(Exception):

@@ -120,8 +120,10 @@ async function attachTo(call: Call): Promise<number> {
   const exec_id = call.args[1] ?? '';
   const { terminal, signal, options } = call;
   const input = inputOf(call);
-  const offset = Number(options.text('offset') ?? '0');
-  if (!Number.isSafeInteger(offset) || offset < 0) throw new UsageError('--offset takes a number of bytes');
+  const given = options.text('offset');
+  const offset = given === undefined ? null : Number(given);
+  if (offset !== null && (!Number.isSafeInteger(offset) || offset < 0))
+    throw new UsageError('--offset takes a number of bytes');
   await berth.call('getExec', { path: { id, exec_id } });
   const wanted = options.flag('tty') || options.flag('interactive') ? input : 'none';
   const place = { berth, instance: { id, name }, exec_id, offset };
@@ -175,7 +177,7 @@ export const EXEC_COMMANDS: readonly Command[] = [
     rest: 'COMMAND…',
     fields: { command: 'COMMAND', stdin: 'the input' },
     summary: 'run a command as root, without SSH, and exit with its exit code',
-    details: `Options of Berth stand before COMMAND: the first word after NAME begins it, and all that follows is its own. Input and output are streamed, of any size. The command outlives this process, a restart of the server and a suspend: attach to it again. With --json (and not -d) the whole result is printed at the end: 1 MiB of output and ten minutes at most.`,
+    details: `Options of Berth stand before COMMAND: the first word after NAME begins it, and all that follows is its own. Input and output are streamed, of any size. The command outlives this process, a restart of the server and a suspend: attach to it again. While this process does not read, and for a minute after it was lost, the command waits; if a part of the output is lost all the same, the exit code is 123. With --json (and not -d) the whole result is printed at the end: 1 MiB of output and ten minutes at most.`,
     example: 'berth exec -it web bash',
     options: {
       ...STREAMS,
@@ -211,7 +213,7 @@ export const EXEC_COMMANDS: readonly Command[] = [
     names_instances: true,
     summary: 'show the output of a command that runs or has ended, and exit with its exit code',
     details:
-      'The last 8 MiB of the output are kept. -it attaches your keyboard to a command with a terminal.',
+      'The last 8 MiB of the output are kept; a line on stderr says how much is missing before them. Where output is missing after --offset, or in the middle, it ends with exit code 123. -it attaches your keyboard to a command with a terminal.',
     example: 'berth exec attach web exec_01k5x8m2vq7r4t9wz3b6c8d0ef',
     options: {
       ...STREAMS,
@@ -219,7 +221,7 @@ export const EXEC_COMMANDS: readonly Command[] = [
         type: 'string',
         value: 'BYTES',
         field: 'offset',
-        help: 'begin after this many bytes of output; default: 0',
+        help: 'begin after this many bytes of output; default: at the first that is kept',
       },
     },
     run: attachTo,

@@ -13,6 +13,8 @@ create table execs (
   signal       integer,
   timed_out    boolean not null default false,
   output_bytes bigint not null default 0,
+  -- Its host says that its input is open and nobody is attached; of one without input it says nothing.
+  waits        boolean not null default false,
   started_at   timestamptz not null default now(),
   ended_at     timestamptz,
   check ((ended_at is null) = (state in ('starting', 'running'))),

@@ -26,7 +26,7 @@ export async function startExec(
   if (!vm) throw new CallError('not_running', 'The VM is no longer running.');
   const refusal = await vm.start(machine, call).catch((error: unknown) => {
     if (!(error instanceof ExecsUnavailableError)) throw error;
-    throw new CallError('guest_silent', "The guest's exec supervisor does not answer. Try again shortly.");
+    throw new CallError('guest_silent', "The guest's exec supervisor does not answer.");
   });
   if (refusal === null) return { refused: null };
   const issue = untrustedText(refusal.issue);
@@ -60,6 +60,7 @@ export async function controlExec(
     }
     case 'input': {
       const data = Buffer.from(action.data, 'base64');
+      exec.noteRequestedInput();
       if (await exec.write(send, data, action.eof, signal)) return { outcome: 'done' };
       return { outcome: exec.end === null ? 'no_input' : 'ended' };
     }
@@ -69,14 +70,12 @@ export async function controlExec(
 /** Serves the reader in the background once its stream is open. @throws CallError gone */
 export async function readExec(
   execs: HostExecs,
-  { instance_id, exec_id, offset, follow, attached }: CallOf<'exec_stream'>,
+  { instance_id, exec_id, offset, follow, attached, input }: CallOf<'exec_stream'>,
   openStream: () => Promise<Duplex>,
 ): Promise<void> {
   const { vm, exec } = find(execs, { instance_id, exec_id });
-  if (exec.record.dropped)
-    throw new CallError('gone', 'The output is no longer kept: newer execs needed the room.');
   const stream = await openStream();
-  void serveReader(stream, { instance_id, exec, send: vm.sendTo(exec), offset, follow, attached });
+  void serveReader(stream, { instance_id, exec, send: vm.sendTo(exec), offset, follow, attached, input });
 }
 
 function find(

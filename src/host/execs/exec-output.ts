@@ -2,10 +2,10 @@
  * The end of an exec's output, in files of this host: `<exec id>.<offset of the first byte>`, each about a mebibyte of pieces: stream
  * (1 byte), length (3 bytes), bytes. It outlives agent and boot.
  *
- * Invariants: the kept output has no gap; at least OUTPUT_KEPT_BYTES of it are kept, and at most a file more. A full disk loses
- * output, and says so by a later first offset; it never holds up the exec.
+ * Invariants: the kept output has no gap; at least OUTPUT_KEPT_BYTES of it are kept, and at most a file more, or twice as much for
+ * a reader that the exec waits for. A full disk loses output, and says so by a later first offset; it never holds up the exec.
  */
-import { appendFileSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { appendFileSync, readdirSync, readFileSync, rmSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
 import { OUTPUT_KEPT_BYTES } from '../../agent-api/exec-types.ts';
 import { errnoOf } from '../../lib/errors.ts';
@@ -26,6 +26,8 @@ export class ExecOutput {
   /** Offsets of the files' first bytes, ascending. */
   #files: number[] = [];
   #end = 0;
+  /** A reader wants it from here on. */
+  wanted_from = Number.POSITIVE_INFINITY;
   /** The pieces of the last file, while somebody reads them. */
   #tail: OutputPiece[] | null = null;
 
@@ -37,8 +39,11 @@ export class ExecOutput {
       .filter((name) => name.startsWith(`${id}.`) && /\.[0-9]+$/.test(name))
       .map((name) => Number(name.slice(id.length + 1)))
       .sort((one, other) => one - other);
-    const last = this.#readFile(this.#files.at(-1)).at(-1);
-    this.#end = last ? last.offset + last.data.length : reached;
+    const file = this.#files.at(-1);
+    const pieces = this.#readFile(file);
+    this.#end = pieces.reduce((end, { data }) => end + data.length, file ?? reached);
+    // What is appended would be taken for the rest of a piece that a kill has cut off.
+    if (file !== undefined) truncateSync(this.#path(file), fileBytes(pieces));
     if (this.#files.length > 0 && this.#end < reached) this.drop(reached);
   }
 
@@ -68,8 +73,7 @@ export class ExecOutput {
       file = this.#end;
       this.#files.push(file);
       if (this.#tail) this.#tail = [];
-      while (this.#files.length > 1 && this.#end - (this.#files[1] ?? 0) >= OUTPUT_KEPT_BYTES)
-        this.dropFirst();
+      while (this.#files.length > 1 && !this.#isWanted(this.#files[1] ?? 0)) this.dropFirst();
     }
     const header = Buffer.alloc(HEADER_BYTES);
     header.writeUInt32BE(data.length);
@@ -111,6 +115,12 @@ export class ExecOutput {
     this.#end = end;
   }
 
+  /** Whether the file before the one that begins at `next` must stay. */
+  #isWanted(next: number): boolean {
+    const kept_bytes = this.#end - next;
+    return kept_bytes < OUTPUT_KEPT_BYTES || (next > this.wanted_from && kept_bytes < 2 * OUTPUT_KEPT_BYTES);
+  }
+
   #path(file: number): string {
     return join(this.#folder, `${this.#id}.${file}`);
   }
@@ -138,6 +148,10 @@ export class ExecOutput {
     }
     return pieces;
   }
+}
+
+function fileBytes(pieces: readonly OutputPiece[]): number {
+  return pieces.reduce((bytes, { data }) => bytes + HEADER_BYTES + data.length, 0);
 }
 
 /** The index of the piece with the byte at `offset`. */

@@ -1,6 +1,6 @@
 /**
  * A stream to a reader of an exec's output, which may also send input. It carries the frames of `agent-api/exec-stream.ts`. An
- * attached reader holds up the exec when it is slow, as a terminal does; one that takes nothing for long no longer does.
+ * attached reader holds up the exec when it is slow, as a terminal does, and for a while after it was lost.
  */
 import { once } from 'node:events';
 import type { Duplex } from 'node:stream';
@@ -16,9 +16,6 @@ import type { Exec, Send } from './exec.ts';
 import { TO_GUEST } from './frames.ts';
 import { reportOf } from './host-execs.ts';
 
-/** How long the exec waits for an attached reader. */
-const HOLD_MS = 30_000;
-
 export interface Reading {
   readonly instance_id: InstanceId;
   readonly exec: Exec;
@@ -27,6 +24,7 @@ export interface Reading {
   readonly offset: number;
   readonly follow: boolean;
   readonly attached: boolean;
+  readonly input: boolean;
 }
 
 /** Until the end of the output, or of the stream; without `follow` until what was there at the beginning. */
@@ -36,19 +34,18 @@ export async function serveReader(stream: Duplex, reading: Reading): Promise<voi
   const reader = { offset: Math.max(reading.offset, exec.output.start) };
   const until = follow ? Number.POSITIVE_INFINITY : exec.output.end;
   const leave = exec.addReader();
-  const endHold = () => void exec.holding.delete(reader);
-  if (attached) exec.holding.add(reader);
+  const endWait = attached ? exec.waitFor(reader, send) : () => undefined;
   stream.on('error', () => stream.destroy());
   stream.on('close', () => gone.abort());
   stream.on('end', () => stream.destroy());
-  takeInput(stream, reading, gone.signal);
+  const input = reading.input ? exec.addInputStream() : null;
+  let left = false;
+  takeInput(stream, reading, gone.signal, (type) => {
+    if (type === FRAME.input) input?.noteInput();
+    if (type === FRAME.leave) left = true;
+  });
   const write = async (frame: Buffer): Promise<void> => {
-    if (stream.write(frame)) return;
-    const too_slow = setTimeout(() => {
-      endHold();
-      exec.acknowledge(send);
-    }, HOLD_MS);
-    await once(stream, 'drain', { signal: gone.signal }).finally(() => clearTimeout(too_slow));
+    if (!stream.write(frame)) await once(stream, 'drain', { signal: gone.signal });
   };
   try {
     await write(streamFrame(FRAME.attached, offsetBytes(reader.offset)));
@@ -67,27 +64,33 @@ export async function serveReader(stream: Duplex, reading: Reading): Promise<voi
     }
     if (exec.end !== null)
       await write(streamFrame(FRAME.exit, Buffer.from(JSON.stringify(reportOf(instance_id, exec)))));
+    else if (!follow) await write(streamFrame(FRAME.end));
     stream.end();
   } catch {
     stream.destroy();
   } finally {
     leave();
-    endHold();
-    exec.acknowledge(send);
+    endWait(!left);
+    input?.end(!left);
   }
 }
 
-function takeInput(stream: Duplex, { exec, send, attached }: Reading, signal: AbortSignal): void {
+function takeInput(
+  stream: Duplex,
+  { exec, send, input }: Reading,
+  signal: AbortSignal,
+  onFrame: (type: number) => void,
+): void {
   const frames = new StreamFrames();
   const take = async ({ type, payload }: StreamFrame): Promise<void> => {
-    if (exec.end !== null) return;
+    onFrame(type);
+    if (exec.end !== null || !input) return;
     if (type === FRAME.input) await exec.write(send, payload, false, signal);
     else if (type === FRAME.eof) await exec.write(send, Buffer.alloc(0), true, signal);
     else if (type === FRAME.resize && payload.length === 4) send(TO_GUEST.resize, payload);
     else if (type === FRAME.signal && payload.length === 1) send(TO_GUEST.signal, payload);
   };
   stream.on('data', (chunk: Buffer) => {
-    if (!attached) return;
     stream.pause();
     void (async () => {
       for (const frame of frames.push(chunk)) await take(frame);

@@ -11,8 +11,8 @@ export interface ExecRecord {
   /** Null: it runs, as far as is known. */
   readonly end: ExecEnd | null;
   readonly output_bytes: number;
-  /** The output was dropped: other execs needed the room. */
-  readonly dropped: boolean;
+  /** Its input came over a stream, and ends a while after that was lost. */
+  readonly streamed_input: boolean;
   /** The control plane knows the end. */
   readonly reported: boolean;
 }

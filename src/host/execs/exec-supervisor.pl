@@ -5,7 +5,7 @@
 # From the host: frames between 0x7E bytes, with 0x7D as the escape (RFC 1662). So a cut frame damages no other.
 # To the host: frames of a length (4 bytes) and that many bytes, after the 16 bytes that the host's hello named. Every frame:
 # length, type, exec, payload. src/host/execs/frames.ts has the types.
-my ($HELLO, $START, $TASK, $INPUT, $EOF, $RESIZE, $SIGNAL, $ACK, $FORGET, $PING) = qw(H S T I E R K A F P);
+my ($HELLO, $START, $TASK, $INPUT, $EOF, $RESIZE, $SIGNAL, $ACK, $WAIT, $FORGET, $PING) = qw(H S T I E R K A W F P);
 my ($SYS_rt_sigprocmask, $SYS_dup2, $SYS_setsid, $SYS_clock_gettime, $SYS_signalfd4) = (14, 33, 112, 228, 289);
 my ($TIOCSCTTY, $TIOCSWINSZ, $TIOCGPTN, $TIOCSPTLCK) = (0x540e, 0x5414, 0x80045430, 0x40045431);
 my ($F_SETFL, $O_NONBLOCK, $F_SETPIPE_SZ, $SIGCHLD, $SIGKILL, $SIGTERM, $WNOHANG) = (4, 2048, 1031, 17, 9, 15, 1);
@@ -18,6 +18,8 @@ my ($WINDOW, $KEPT, $KEPT_OF_ALL) = (2 * $MIB, 8 * $MIB, 64 * $MIB);
 my $PIPE = 256 * 1024;
 # A host that has said nothing for this long is away, ms.
 my $AWAY = 10_000;
+# And this long may an exec wait for its readers to come back, ms.
+my $RETURN = 60_000;
 my ($EXECS, $ORPHANS) = (64, 256);
 my $PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
@@ -69,7 +71,7 @@ sub greet {
 	for my $exec (values %execs) {
 		unshift @{ $exec->{unsent} }, splice @{ $exec->{sent} };
 		$exec->{end_sent} = 0;
-		reply('L', $exec->{id}, pack 'Q>Q>C', $exec->{base}, $exec->{received}, $exec->{eof});
+		reply('L', $exec->{id}, pack 'Q>Q>CC', $exec->{base}, $exec->{received}, $exec->{eof}, $exec->{waits});
 	}
 	reply('Z', '', '');
 }
@@ -87,6 +89,7 @@ sub handle {
 	elsif ($type eq $EOF) { $exec->{eof} = 1; feed($exec) }
 	elsif ($type eq $RESIZE) { resize($exec->{out}, unpack 'nn', $payload) if $exec->{tty} && $exec->{out} }
 	elsif ($type eq $SIGNAL) { kill unpack('C', $payload), -$exec->{pid} if !$exec->{end} }
+	elsif ($type eq $WAIT) { $exec->{waits} = unpack 'C', $payload }
 	elsif ($type eq $FORGET) { delete $execs{$id} if $exec->{end} }
 }
 
@@ -142,7 +145,7 @@ sub refuse { my ($id, $field, $issue) = @_; reply('N', $id, "$field\0$issue") }
 sub new_exec {
 	my ($id) = @_;
 	return (id => $id, base => 0, total => 0, sent => [], unsent => [], held => 0,
-		input => '', received => 0, taken => 0, eof => 0, end => undef, end_sent => 0);
+		input => '', received => 0, taken => 0, eof => 0, waits => 0, end => undef, end_sent => 0);
 }
 
 # One of Files, in a process of its own, whose streams are those of an exec. It ends when its host leaves.
@@ -278,15 +281,24 @@ sub acknowledge {
 	drop_first($exec) while @{ $exec->{sent} } && $exec->{sent}[0][0] + length($exec->{sent}[0][2]) <= $offset;
 }
 
-# While the host is away an exec runs on: its oldest output goes.
-sub bound {
-	my ($exec) = @_;
-	return if $exec->{is_task};
-	drop_first($exec) while $exec->{held} > $KEPT;
+sub held_of_all {
 	my $held = 0;
 	$held += $_->{held} for grep { !$_->{is_task} } values %execs;
+	return $held;
+}
+
+# While the host is away, it waits for its readers: what it prints beyond the bound stays in its pipe.
+sub waits_for_readers { $_[0]{waits} && now_ms() - $heard_at < $RETURN }
+
+# Else an exec runs on while the host is away: its oldest output goes.
+sub bound {
+	my ($exec) = @_;
+	return if $exec->{is_task} || waits_for_readers($exec);
+	drop_first($exec) while $exec->{held} > $KEPT;
+	my $held = held_of_all();
 	while ($held > $KEPT_OF_ALL) {
-		my ($most) = sort { $b->{held} <=> $a->{held} } grep { !$_->{is_task} } values %execs;
+		my ($most) = sort { $b->{held} <=> $a->{held} } grep { !$_->{is_task} && !waits_for_readers($_) } values %execs;
+		last if !$most || !$most->{held};
 		my $before = $most->{held};
 		drop_first($most);
 		$held -= $before - $most->{held};
@@ -405,6 +417,7 @@ sub serve {
 		$watch->($writes, $exec->{in}) if $exec->{in} && $exec->{input} ne '';
 		next if ($present || $exec->{is_task}) && $exec->{held} >= $WINDOW;
 		$wait = 1000 if $exec->{held} >= $WINDOW && $wait > 1000;
+		next if !$present && waits_for_readers($exec) && ($exec->{held} >= $KEPT || held_of_all() >= $KEPT_OF_ALL);
 		$watch->($reads, $_) for grep { defined } @$exec{'out', 'err'};
 	}
 	# A window that is full opens by itself once the host is away.

@@ -19,6 +19,8 @@ export const TO_GUEST = {
   signal: 'K',
   /** Offset: everything before it is written down here. */
   acknowledge: 'A',
+  /** 1: it has readers to wait for, and waits for a while if it loses this host; 0: it has none. */
+  wait: 'W',
   /** Its end is written down here. */
   forget: 'F',
   ping: 'P',
@@ -27,7 +29,7 @@ export const TO_GUEST = {
 export const FROM_GUEST = {
   /** The supervisor's session. */
   hello: 'H',
-  /** An exec that it has: base, received input, end of input. */
+  /** An exec that it has: base, received input, end of input, whether it has readers to wait for. */
   listed: 'L',
   /** The list is complete. */
   all_listed: 'Z',

@@ -14,6 +14,8 @@ import type { Exec } from './exec.ts';
 import { type ExecMachine, VmExecs } from './vm-execs.ts';
 
 const LOOK_MS = 1_000;
+/** The control plane has answered since then: more than its heartbeats take. */
+const REACHABLE_MS = 8_000;
 /** Of a machine that has ended: its last frames are in this host's memory. */
 const READ_REST_MS = 2_000;
 
@@ -59,7 +61,12 @@ export class HostExecs {
   }
 
   async #looks(signal: AbortSignal): Promise<void> {
-    do {
+    for (let at_ms = performance.now(); ; ) {
+      const now_ms = performance.now();
+      // Neither while callers cannot reach their streams, nor while this process stood still.
+      const passed_ms = this.#context.client.silent_ms < REACHABLE_MS ? now_ms - at_ms : 0;
+      for (const execs of this.#vms.values()) execs.passTime(Math.min(passed_ms, 2 * LOOK_MS));
+      at_ms = now_ms;
       for (const { instance_id, machine } of this.#machines()) this.#look(instance_id, machine);
       for (const [instance_id, execs] of this.#vms) {
         execs.tidy();
@@ -68,7 +75,8 @@ export class HostExecs {
         this.#vms.delete(instance_id);
       }
       if ([...this.#vms.values()].some((execs) => unreported(execs).length > 0)) this.#changed.notify();
-    } while (await pause(LOOK_MS, signal));
+      if (!(await pause(LOOK_MS, signal))) return;
+    }
   }
 
   /** Reports the ends of the instance's execs that are known here. Call it before the end of their boot is reported, which makes the others `lost`. */
@@ -103,6 +111,7 @@ export class HostExecs {
         for (const report of some) {
           const exec = present(execs.get(report), 'exec of a report');
           exec.reported_bytes = report.output_bytes;
+          exec.reported_waiting = report.waits === true;
           if (report.end !== null) exec.update({ reported: true });
         }
       },
@@ -137,11 +146,14 @@ interface Found {
 }
 
 function unreported(execs: VmExecs): Exec[] {
-  return [...execs.all].filter(({ end, record, output, reported_bytes }) =>
-    end === null ? output.end !== reported_bytes : !record.reported,
+  return [...execs.all].filter((exec) =>
+    exec.end === null
+      ? exec.output.end !== exec.reported_bytes || exec.waits_for_nobody !== exec.reported_waiting
+      : !exec.record.reported,
   );
 }
 
 export function reportOf(instance_id: InstanceId, exec: Exec): ReportedExec {
-  return { instance_id, exec_id: exec.id, output_bytes: exec.output.end, end: exec.end };
+  const waits = exec.end === null && exec.waits_for_nobody;
+  return { instance_id, exec_id: exec.id, output_bytes: exec.output.end, end: exec.end, waits };
 }

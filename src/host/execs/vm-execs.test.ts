@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import type { ExecEnd } from '../../agent-api/exec-types.ts';
+import { present } from '../../lib/assert.ts';
 import { type ExecId, newId } from '../../lib/ids.ts';
 import { ExecOutput } from './exec-output.ts';
 import { type ExecRecord, writeExecRecord } from './exec-record.ts';
@@ -29,7 +30,7 @@ function leave(root: string, mib: number, more: Partial<ExecRecord> = {}): ExecI
   const folder = join(root, 'execs');
   const output = new ExecOutput(folder, id, 0);
   for (let at = 0; at < mib; at++) output.append(at * MIB, 1, Buffer.alloc(MIB, 'x'));
-  const known = { session: 's', end: END, output_bytes: mib * MIB, dropped: false, reported: true };
+  const known = { session: 's', end: END, output_bytes: mib * MIB, streamed_input: false, reported: true };
   writeExecRecord(folder, { id, ...known, ...more });
   return id;
 }
@@ -43,12 +44,12 @@ test('64 MiB of output are kept for an instance; that of the oldest ended exec g
   const kept = (id: ExecId) => execs.find(id)?.output.kept_bytes;
   assert.deepEqual(ended.map(kept), [0, 0, ...Array(7).fill(8 * MIB)]);
   assert.equal(kept(running), 8 * MIB);
-  assert.deepEqual(
-    ended.map((id) => execs.find(id)?.record.dropped),
-    [true, true, ...Array(7).fill(false)],
-  );
-  // The next agent says the same.
-  assert.equal(new VmExecs(root, () => undefined).find(ended[0] as ExecId)?.record.dropped, true);
+  // The next agent says the same: its readers are told how much is lost.
+  const { start, end } = present(
+    new VmExecs(root, () => undefined).find(present(ended[0], 'id')),
+    'exec',
+  ).output;
+  assert.deepEqual([start, end], [8 * MIB, 8 * MIB]);
 });
 
 test('running execs share the room once no ended one has output: each loses its oldest', (context) => {

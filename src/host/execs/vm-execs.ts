@@ -198,6 +198,12 @@ export class VmExecs {
     this.#channel?.close();
   }
 
+  /** Part of the time since the last call: without that in which streams could not come back. */
+  passTime(elapsed_ms: number): void {
+    if (!this.connected) return;
+    for (const exec of this.all) exec.passTime(this.sendTo(exec), elapsed_ms);
+  }
+
   /** Removes what is too old or too much: the output of the oldest ended exec goes first. */
   tidy(): void {
     const ended = [...this.all].filter(({ end, record }) => end !== null && record.reported);
@@ -212,7 +218,6 @@ export class VmExecs {
       if (exec.output.kept_bytes === 0) continue;
       kept -= exec.output.kept_bytes;
       exec.output.drop();
-      exec.update({ dropped: true });
     }
     while (kept > OUTPUTS_KEPT_BYTES) {
       const [most] = [...this.all].sort((one, other) => other.output.kept_bytes - one.output.kept_bytes);
@@ -224,8 +229,8 @@ export class VmExecs {
   }
 
   #add(id: ExecId, session: string | null): Exec {
-    const record = { id, session, end: null, output_bytes: 0, dropped: false, reported: false };
-    const exec = new Exec(this.#folder, record);
+    const known = { session, end: null, output_bytes: 0, streamed_input: false, reported: false };
+    const exec = new Exec(this.#folder, { id, ...known });
     exec.update({});
     this.#execs.set(id, exec);
     this.#asked.delete(id);
@@ -308,7 +313,7 @@ export class VmExecs {
       this.#receiveOfTask(task, key, type, payload);
       return;
     }
-    if (type === FROM_GUEST.listed && payload.length >= 17) {
+    if (type === FROM_GUEST.listed && payload.length >= 18) {
       this.#resume(id, session, payload);
       if (this.#execs.has(id)) this.#listed.add(key);
     }
@@ -351,7 +356,12 @@ export class VmExecs {
     // One that was started at another host, or whose start this agent's predecessor did not see answered.
     const exec = this.#execs.get(id) ?? (this.#mayAdd(id) ? this.#add(id, session) : null);
     if (exec?.end === null)
-      exec.resume(this.sendTo(exec), session, offsetAt(payload, 8), payload.readUInt8(16) === 1);
+      exec.resume(this.sendTo(exec), session, {
+        base: offsetAt(payload, 0),
+        received: offsetAt(payload, 8),
+        input_ended: payload.readUInt8(16) === 1,
+        waits: payload.readUInt8(17) === 1,
+      });
   }
 
   /** Whether one that the supervisor lists becomes known. */

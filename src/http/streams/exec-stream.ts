@@ -5,15 +5,10 @@
 import type { Duplex } from 'node:stream';
 import { type RawData, WebSocket } from 'ws';
 import { fits } from '../../agent-api/check.ts';
-import {
-  FRAME,
-  readOffset,
-  type StreamFrame,
-  StreamFrames,
-  streamFrame,
-} from '../../agent-api/exec-stream.ts';
+import { FRAME, readOffset, type StreamFrame, streamFrame } from '../../agent-api/exec-stream.ts';
 import { ReportedExec } from '../../agent-api/exec-types.ts';
 import { EXEC_TICKET_PREFIX } from '../../auth/tokens.ts';
+import { OutputFrames, OutputLostError } from '../../execs/output-frames.ts';
 import { type ExecRow, findExec } from '../../execs/store.ts';
 import { execForHolder, recordExec } from '../../execs/use-exec.ts';
 import { execView } from '../../execs/view.ts';
@@ -31,6 +26,8 @@ const PATH = /^\/v1\/instances\/([^/?]{1,64})\/execs\/([^/?]{1,64})\/stream(?:\?
 const BUFFER_BYTES = 256 * 1024;
 /** Once the exec is lost, its host need not say so. */
 const LOST_MS = 2_000;
+/** The host ends the stream before then. */
+const LEAVE_MS = 1_000;
 const OFFSET = /^[0-9]{1,15}$/;
 
 export const execStream: StreamKind = {
@@ -54,8 +51,9 @@ export const execStream: StreamKind = {
       call: () => ({
         ...({ kind: 'exec_stream', instance_id, exec_id, offset, follow: true } as const),
         attached: may_write,
+        input: may_write,
       }),
-      join: (client, line) => joinExec(context, client, line, { instance_id, exec_id, may_write }),
+      join: (client, line) => joinExec(context, client, line, { instance_id, exec_id, may_write, offset }),
     };
   },
   place: async (db, { credential, org_id, instance_id, exec }, ip) => {
@@ -95,13 +93,14 @@ interface Joined {
   readonly instance_id: InstanceId;
   readonly exec_id: ExecId;
   readonly may_write: boolean;
+  readonly offset: number;
 }
 
 /** The frames of the host become messages, and back. Neither side reads faster than the other takes. */
 function joinExec(context: AdmitContext, client: WebSocket, line: Duplex, joined: Joined): void {
   const { db, hub } = context;
   const { instance_id, exec_id, may_write } = joined;
-  const frames = new StreamFrames();
+  const frames = new OutputFrames(joined.offset);
   let ending = false;
   const end = async (report: ReportedExec | null): Promise<void> => {
     if (ending) return;
@@ -134,13 +133,13 @@ function joinExec(context: AdmitContext, client: WebSocket, line: Duplex, joined
     if (client.readyState !== WebSocket.OPEN) return;
     try {
       for (const frame of frames.push(chunk)) pass(frame);
-    } catch {
+    } catch (error) {
+      if (error instanceof OutputLostError) endWithGap(client, error);
       line.destroy();
     }
     if (client.bufferedAmount >= BUFFER_BYTES) line.pause();
   });
   line.on('error', () => line.destroy());
-  line.on('end', () => line.destroy());
   line.on('close', () => {
     if (!ending) client.close(CLOSE.going_away, 'the host was disconnected; attach again');
   });
@@ -153,14 +152,26 @@ function joinExec(context: AdmitContext, client: WebSocket, line: Duplex, joined
     line.once('drain', () => client.resume());
   });
   client.on('error', () => client.terminate());
-  client.on('close', () => {
+  client.on('close', (code) => {
     unsubscribe();
-    line.destroy();
+    // One that only vanishes may come back.
+    if (code !== CLOSE.over) return line.destroy();
+    line.end(streamFrame(FRAME.leave));
+    setTimeout(() => line.destroy(), LEAVE_MS).unref();
   });
 }
 
+/** What follows is no longer the output as a whole. */
+function endWithGap(client: WebSocket, { offset, lost_bytes, message }: OutputLostError): void {
+  client.send(JSON.stringify({ type: 'gap', offset, lost_bytes }));
+  client.close(CLOSE.output_lost, message.slice(0, 120));
+}
+
 /** A host can send anything. */
-function reportIn(payload: Buffer, { instance_id, exec_id }: Joined): ReportedExec | null {
+function reportIn(
+  payload: Buffer,
+  { instance_id, exec_id }: Pick<Joined, 'instance_id' | 'exec_id'>,
+): ReportedExec | null {
   const report: unknown = JSON.parse(payload.toString('utf8'));
   if (!fits(ReportedExec, report)) return null;
   const { instance_id: of, exec_id: id } = report as ReportedExec;

@@ -29,7 +29,8 @@ import { execStream } from './exec-stream.ts';
 import { forwardStream } from './forward-stream.ts';
 import { CLOSE, splice } from './splice.ts';
 
-const OPEN_WITHIN_MS = 10_000;
+/** Longer than a host that stands still is waited for, which gives a better reason. */
+const OPEN_WITHIN_MS = 30_000;
 /** A peer that has answered no ping for this long is gone. */
 const SILENT_MS = 30_000;
 const MESSAGE_BYTES = 64 * 1024;

@@ -2,8 +2,8 @@
 import type { Duplex } from 'node:stream';
 import { type RawData, WebSocket } from 'ws';
 
-/** Close codes (RFC 6455, section 7.4.1, and its registry). */
-export const CLOSE = { over: 1000, going_away: 1001, revoked: 1008 } as const;
+/** Close codes (RFC 6455, section 7.4.1, and its registry); `output_lost` is our own. */
+export const CLOSE = { over: 1000, going_away: 1001, revoked: 1008, output_lost: 4409 } as const;
 /** The text message that ends one direction of a half-open stream. */
 const END = 'end';
 const BUFFER_BYTES = 256 * 1024;
@@ -26,9 +26,7 @@ export function splice(
   });
   line.on('error', () => line.destroy());
   line.on('end', () => {
-    // A socket of an HTTP server would stay half open.
-    if (!half_open) line.destroy();
-    else if (client.readyState === WebSocket.OPEN) client.send(END);
+    if (half_open && client.readyState === WebSocket.OPEN) client.send(END);
   });
   line.on('close', () => client.close(CLOSE.over, `the ${name} has ended`));
   client.on('message', (data: RawData, is_binary: boolean) => {

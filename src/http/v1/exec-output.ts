@@ -3,17 +3,18 @@ import { type Duplex, Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { type TSchema, Type } from 'typebox';
 import { fits } from '../../agent-api/check.ts';
-import { FRAME, readOffset, type StreamFrame, StreamFrames } from '../../agent-api/exec-stream.ts';
+import { FRAME, readOffset, type StreamFrame } from '../../agent-api/exec-stream.ts';
 import {
   INPUT_BYTES,
   OUTPUT_KEPT_BYTES,
   OUTPUTS_KEPT_BYTES,
   ReportedExec,
 } from '../../agent-api/exec-types.ts';
+import { OutputFrames, OutputLostError } from '../../execs/output-frames.ts';
 import type { ExecRow } from '../../execs/store.ts';
 import { controlExec, execOf, noInput, openOutput, recordExec, runningExec } from '../../execs/use-exec.ts';
 import { execView } from '../../execs/view.ts';
-import { AppError, invalid } from '../../lib/errors.ts';
+import { AppError, errnoOf, invalid } from '../../lib/errors.ts';
 import type { OpenStreams } from '../../orgs/open-streams.ts';
 import { principalOf, reauthorise } from '../access.ts';
 import type { AppContext } from '../context.ts';
@@ -40,7 +41,7 @@ export function registerExecOutput(app: App, context: AppContext, open_streams: 
     schema: {
       operationId: 'getExecOutput',
       summary: 'Get the output of an exec; with `follow`, as it comes',
-      description: `\`offset\` counts bytes of stdout and stderr together, in the order of their arrival. The last ${OUTPUT_KEPT_BYTES / MIB} MiB of each exec are kept, ${OUTPUTS_KEPT_BYTES / MIB} MiB of an instance: the output of the exec that ended first goes first, and reading it then is a 409. It stays after the boot has ended, on the host where the exec ran. The header \`Berth-Output-Offset\` is the offset of the first byte, which may be later than the one asked for. Past the end, the answer is empty.\n\nWith \`follow=true\` the answer is a stream of server-sent events: \`stdout\` and \`stderr\`, whose data is base64 and whose id is the next offset, and at last \`exit\` with the exec. Without \`exit\` the stream was cut off: ask again with the last id as the offset. The exec waits for a reader that may write, for 30 s at most.`,
+      description: `\`offset\` counts bytes of stdout and stderr together, in the order of their arrival. The last ${OUTPUT_KEPT_BYTES / MIB} MiB of each exec are kept, ${OUTPUTS_KEPT_BYTES / MIB} MiB of an instance: the output of the exec that ended first goes first. Where the byte at \`offset\` is no longer kept, the answer is 409 CONFLICT; its message, and its detail \`lost N, first kept M\` of the field \`offset\`, say how many bytes are lost and where to read on. So what is read has no gap. The output stays after the boot has ended, on the host where the exec ran. The header \`Berth-Output-Offset\` is the offset of the first byte of the answer. Past the end, the answer is empty. An answer that ends early was cut off: its connection breaks.\n\nWith \`follow=true\` the answer is a stream of server-sent events: \`stdout\` and \`stderr\`, whose data is base64 and whose id is the next offset, and at last \`exit\` with the exec. It ends with \`gap\` (\`lost_bytes\`, and the \`offset\` of the first kept byte) if the reader fell so far behind that output was removed, and with \`end\` (\`code\`, \`message\`) when the credential, the instance or the exec is gone. Without any of these it was cut off: ask again with the last id as the offset. The exec waits for a reader that may write, and for 60 s after the last one was lost.`,
       tags: ['Execs'],
       params: ExecParams,
       querystring: closed({
@@ -100,11 +101,16 @@ function outputSchema(): TSchema {
   } as never;
 }
 
-/** The frames of a stream. @throws MalformedStreamError */
-async function* framesOf(line: Duplex): AsyncGenerator<StreamFrame> {
-  const frames = new StreamFrames();
+/**
+ * The frames of a stream, to its end or until it was cut off; the first says that the host has the output from `offset` on.
+ * @throws OutputLostError, MalformedStreamError
+ */
+async function* framesOf(line: Duplex, offset: number): AsyncGenerator<StreamFrame, void, undefined> {
+  const frames = new OutputFrames(offset);
   try {
     for await (const chunk of line) yield* frames.push(chunk as Buffer);
+  } catch (error) {
+    if (errnoOf(error) !== 'ERR_STREAM_PREMATURE_CLOSE') throw error;
   } finally {
     line.destroy();
   }
@@ -112,6 +118,11 @@ async function* framesOf(line: Duplex): AsyncGenerator<StreamFrame> {
 
 function isWanted({ type }: StreamFrame, stream: number | null): boolean {
   return stream === null ? type === FRAME.stdout || type === FRAME.stderr : type === stream;
+}
+
+function cutOff(): AppError {
+  const message = 'The host disconnected before the end of the output. Nothing is lost: repeat the request.';
+  return new AppError('UNAVAILABLE', { message, retry_after_seconds: 2 });
 }
 
 async function answerKept(
@@ -126,21 +137,21 @@ async function answerKept(
     reply.header(OFFSET_HEADER, String(offset)).type('application/octet-stream');
     return reply.send(Buffer.alloc(0) as never);
   }
-  const reading = { offset, follow: false, attached: false };
-  const { db, heartbeat_ms = HEARTBEAT_MS } = context;
-  const line = await openOutput(context, row, reading, gone);
+  const { heartbeat_ms = HEARTBEAT_MS } = context;
+  const line = await openOutput(context, row, { offset, follow: false, attached: false, input: false }, gone);
   const beat = () =>
-    reauthorise(db, request).catch((error: unknown) => {
+    mayStillRead(context, request, row).catch((error: unknown) => {
       if (error instanceof AppError) line.destroy();
     });
   const beats = setInterval(() => void beat(), heartbeat_ms);
   line.once('close', () => clearInterval(beats));
-  gone.addEventListener('abort', () => line.destroy(), { once: true });
-  const frames = framesOf(line);
+  const frames = framesOf(line, offset);
+  /** Null: the end. @throws when the answer would look whole, and is not */
   const next = async (): Promise<{ readonly at: number; readonly bytes: Buffer } | null> => {
     for (;;) {
       const { value, done } = await frames.next();
-      if (done === true) return null;
+      if (done === true) throw cutOff();
+      if (value.type === FRAME.end || value.type === FRAME.exit) return null;
       if (!isWanted(value, stream)) continue;
       const { offset: at, rest: bytes } = readOffset(value.payload);
       return { at, bytes };
@@ -148,10 +159,20 @@ async function answerKept(
   };
   const first = await next();
   async function* all(): AsyncGenerator<Buffer> {
-    for (let each = first; each !== null; each = await next()) yield each.bytes;
+    try {
+      for (let each = first; each !== null; each = await next()) yield each.bytes;
+    } finally {
+      line.destroy();
+    }
   }
   reply.header(OFFSET_HEADER, String(first?.at ?? offset)).type('application/octet-stream');
-  return reply.send((first === null ? Buffer.alloc(0) : Readable.from(all())) as never);
+  return reply.send(Readable.from(all()) as never);
+}
+
+/** The caller, and what it reads. @throws AppError */
+async function mayStillRead({ db }: AppContext, request: FastifyRequest, row: ExecRow): Promise<ExecRow> {
+  const { org_id } = await reauthorise(db, request);
+  return execOf(db, org_id, row);
 }
 
 async function answerFollowing(
@@ -162,11 +183,14 @@ async function answerFollowing(
   signal: AbortSignal,
 ) {
   const { db, hub, heartbeat_ms = HEARTBEAT_MS } = context;
-  const line = await openOutput(context, row, { offset, follow: true, attached: may_write }, signal);
-  const body = new Readable({ highWaterMark: BUFFER_BYTES, read: () => line.resume() });
-  const say = (text: string) => {
-    if (!body.destroyed && !body.readableEnded && !body.push(text)) line.pause();
-  };
+  const wanted = { offset, follow: true, attached: may_write, input: false };
+  const line = await openOutput(context, row, wanted, signal);
+  const frames = framesOf(line, offset);
+  if ((await frames.next()).done === true) throw cutOff();
+  let room = () => {};
+  const body = new Readable({ highWaterMark: BUFFER_BYTES, read: () => room() });
+  /** False: the reader has enough for now. */
+  const say = (text: string) => body.destroyed || body.readableEnded || body.push(text);
   let over = false;
   const finish = () => {
     if (over) return;
@@ -176,33 +200,35 @@ async function answerFollowing(
   };
   const end = async (report: ReportedExec | null): Promise<void> => {
     if (report) await recordExec(db, row.host_id, report);
-    const now = await execOf(db, row.org_id, { instance_id: row.instance_id, id: row.id });
+    const now = await execOf(db, row.org_id, row);
     if (now.ended_at !== null && !over) say(`event: exit\ndata: ${JSON.stringify(execView(now))}\n\n`);
     finish();
   };
-  const frames = new StreamFrames();
-  line.on('data', (chunk: Buffer) => {
-    try {
-      for (const frame of frames.push(chunk)) {
-        if (isWanted(frame, stream)) say(eventOf(frame));
-        if (frame.type === FRAME.exit) void end(reportIn(frame.payload, row)).catch(finish);
-      }
-    } catch {
-      finish();
+  const pass = async (): Promise<void> => {
+    for await (const frame of frames) {
+      if (frame.type === FRAME.exit) return end(reportIn(frame.payload, row));
+      if (!isWanted(frame, stream) || say(eventOf(frame))) continue;
+      await new Promise<void>((resolve) => {
+        room = resolve;
+      });
     }
+    // The exec may be lost with its host, which is known a moment later.
+    setTimeout(finish, LOST_MS).unref();
+  };
+  void pass().catch((error: unknown) => {
+    if (error instanceof OutputLostError && !over) say(gapEvent(error));
+    finish();
   });
-  line.on('error', finish);
-  line.on('close', () => setTimeout(finish, LOST_MS).unref());
   const lost = async (): Promise<void> => {
-    const now = await execOf(db, row.org_id, { instance_id: row.instance_id, id: row.id });
+    const now = await execOf(db, row.org_id, row);
     if (now.state === 'lost') setTimeout(() => void end(null).catch(finish), LOST_MS).unref();
   };
   const unsubscribe = hub.subscribe('exec', row.id, () => void lost().catch(finish));
   void lost().catch(finish);
   const beat = async (): Promise<void> => {
     say(': heartbeat\n\n');
-    await reauthorise(db, request).catch((error: unknown) => {
-      if (!(error instanceof AppError)) return;
+    await mayStillRead(context, request, row).catch((error: unknown) => {
+      if (!(error instanceof AppError) || over) return;
       const { code, message } = error;
       say(`event: end\ndata: ${JSON.stringify({ code, message })}\n\n`);
       finish();
@@ -214,6 +240,7 @@ async function answerFollowing(
     clearInterval(beats);
     unsubscribe();
     line.destroy();
+    room();
   });
   signal.addEventListener('abort', finish, { once: true });
   reply
@@ -222,6 +249,10 @@ async function answerFollowing(
     .header('x-accel-buffering', 'no')
     .header('connection', 'close');
   return reply.send(body as never);
+}
+
+function gapEvent({ offset, lost_bytes }: OutputLostError): string {
+  return `event: gap\ndata: ${JSON.stringify({ offset, lost_bytes })}\n\n`;
 }
 
 function eventOf({ type, payload }: StreamFrame): string {

@@ -159,7 +159,7 @@ function registerCreate(app: App, context: AppContext): void {
     schema: {
       operationId: 'createExec',
       summary: 'Run a command in the guest, which goes on without its caller',
-      description: `The command runs in a new session. It outlives its readers and every process of Berth, and a suspend; it ends with its first process, or is \`lost\` with its boot. At most ${RUNNING_MAX} run at once in a VM. A running exec counts as use of the VM. The audit log keeps the program, but not its arguments.`,
+      description: `The command runs in a new session. It outlives its readers and every process of Berth, and a suspend; it ends with its first process, or is \`lost\` with its boot. At most ${RUNNING_MAX} run at once in a VM. A running exec counts as use of the VM, unless its input is open and nobody is attached: then only what it prints and is sent does. Input that came over a stream ends 60 s after that stream was lost, unless another is attached or \`POST …/stdin\` was used; outages of Berth do not count. A 503 whose detail \`exec_id\` names the exec means that it may run all the same, now or later. The audit log keeps the program, but not its arguments.`,
       tags: TAGS,
       params: InstanceParams,
       body: CreateExecRequest,
@@ -332,7 +332,7 @@ function registerTicket(app: App, context: AppContext): void {
     schema: {
       operationId: 'createExecTicket',
       summary: 'Create a ticket for a stream to an exec',
-      description: `For browsers, whose WebSocket cannot send a credential. A ticket opens one WebSocket, \`GET /v1/instances/{id}/execs/{exec_id}/stream?offset=0&ticket=…\`, within ${TICKET_SECONDS} s. A binary message is one byte for the channel (0 stdin, 1 stdout, 2 stderr) and bytes; a text message is JSON. The server sends \`{"type":"attached","offset":0}\` first and \`{"type":"exit","exec":…}\` last, then closes with 1000; with 1001 if the stream was cut off: attach again, with the offset that you have reached. The client may send \`{"type":"eof"}\`, \`{"type":"resize","columns":80,"rows":24}\` and \`{"type":"signal","signal":"SIGINT"}\`. Other clients connect with a bearer credential and no ticket; one that may only read gets output and sends nothing. The exec waits for an attached reader that may write, for 30 s at most.`,
+      description: `For browsers, whose WebSocket cannot send a credential. A ticket opens one WebSocket, \`GET /v1/instances/{id}/execs/{exec_id}/stream?offset=0&ticket=…\`, within ${TICKET_SECONDS} s. A binary message is one byte for the channel (0 stdin, 1 stdout, 2 stderr) and bytes; a text message is JSON. The server sends \`{"type":"attached","offset":0}\` first and \`{"type":"exit","exec":…}\` last, then closes with 1000; with 1001 if the stream was cut off: attach again, with the offset that you have reached; and with 4409 after \`{"type":"gap","offset":…,"lost_bytes":…}\` if output from the offset on is no longer kept, of which \`offset\` is the first kept byte. An empty message of channel 0 says that input will come over this stream. The client may send \`{"type":"eof"}\`, \`{"type":"resize","columns":80,"rows":24}\` and \`{"type":"signal","signal":"SIGINT"}\`. Other clients connect with a bearer credential and no ticket; one that may only read gets output and sends nothing. The exec waits for an attached reader that may write, and for 60 s after the last one was lost; one that closes with 1000 is not lost.`,
       tags: TAGS,
       params: ExecParams,
       body: EmptyBody,

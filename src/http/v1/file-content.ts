@@ -7,7 +7,6 @@ import { FileCall, placeOfFiles, type Written } from '../../files/file-call.ts';
 import { present } from '../../lib/assert.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { MARK_USED_EVERY_MS } from '../../vms/exec-command.ts';
-import { markUsed } from '../../vms/store.ts';
 import { principalOf, reauthorise } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { etagOf, setEtag } from '../etag.ts';
@@ -35,7 +34,7 @@ export function registerFileContent(app: App, context: AppContext): void {
   });
 }
 
-/** Keeps the VM marked as used, and ends the request once the caller's credential does, until it is over. */
+/** Keeps the VM marked as used, and ends the request once the caller's credential or the VM does, until it is over. */
 function watch(
   { db, heartbeat_ms = MARK_USED_EVERY_MS }: AppContext,
   request: FastifyRequest,
@@ -44,11 +43,12 @@ function watch(
 ) {
   const id = instanceId(request.params as { readonly id: string });
   const beat = async (): Promise<void> => {
-    await markUsed(db, id).catch(() => undefined);
-    await reauthorise(db, request).catch((error: unknown) => {
+    try {
+      await placeOfFiles(db, await reauthorise(db, request), id);
+    } catch (error) {
       // If the database is unavailable, the credential may still be valid.
       if (error instanceof AppError) call.close();
-    });
+    }
   };
   const timer = setInterval(() => void beat(), heartbeat_ms);
   disconnectSignal(reply).addEventListener('abort', () => clearInterval(timer), { once: true });

@@ -235,7 +235,6 @@ function registerStop(app: App, context: AppContext): void {
 }
 
 function registerFlush(app: App, context: AppContext): void {
-  const { db, hub } = context;
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/vm/flush',
@@ -255,7 +254,7 @@ function registerFlush(app: App, context: AppContext): void {
         const { begun, generation } = await beginFlush(tx, principal, id);
         return { status: 200, body: begun, target: id, data: { after_generation: generation } };
       });
-      return awaitReceipt(db, hub, id, body, disconnectSignal(reply));
+      return awaitReceipt(context, id, body, disconnectSignal(reply));
     },
   });
 }

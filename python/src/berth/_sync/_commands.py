@@ -9,7 +9,7 @@ from typing import Iterator, Dict, List, Mapping, Optional, Union, cast
 
 from .. import operations, types
 from .._retry import backoff_seconds, ends_a_stream
-from .._words import Command, ExecOutput, ExecResult, words_of
+from .._words import Command, ExecOutput, ExecResult, lost_output, words_of
 from ..errors import BerthConnectionError, BerthError, OutputLostError
 from ._network import beside, sleep
 from ._pages import items_of
@@ -36,8 +36,8 @@ class ExecHandle:
 
     def output(self, offset: Optional[int] = None) -> Iterator[ExecOutput]:
         """
-        Its output as it comes, to its end, from `offset` or where the last reading stopped. Afterwards `exec` has the exit code.
-        The first piece begins later if the output's beginning is no longer kept.
+        Its output as it comes, to its end and without a gap, from `offset` or where the last reading stopped. Afterwards `exec` has
+        the exit code. Raises OutputLostError.
         """
         self.offset = self.offset if offset is None else offset
         failures = 0
@@ -54,6 +54,8 @@ class ExecHandle:
                         if frame.event == "exit":
                             self.exec = cast(types.Exec, frame.data)
                             return
+                        if frame.event == "gap":
+                            raise OutputLostError(frame.data["lost_bytes"], frame.data["offset"])
                         if frame.event not in ("stdout", "stderr") or frame.id is None:
                             continue
                         data = base64.b64decode(frame.text)
@@ -65,7 +67,7 @@ class ExecHandle:
                     response.close()
             except (BerthError, BerthConnectionError) as error:
                 if ends_a_stream(error):
-                    raise
+                    raise lost_output(error) or error
                 failure = error
             sleep(backoff_seconds(failures))
             failures += 1
@@ -73,19 +75,18 @@ class ExecHandle:
 
     def wait(self) -> types.Exec:
         """Waits for its end. Drops the output that was not read before."""
-        if self.exec["state"] == "running":
-            for _ in self.output():
-                pass
+        while self.exec["state"] == "running":
+            try:
+                for _ in self.output():
+                    pass
+            except OutputLostError as lost:
+                self.offset = lost.offset
         return self.exec
 
     def collect(self) -> ExecResult:
         """Waits for its end, with all of its output. Raises OutputLostError."""
         found: Dict[str, List[bytes]] = {"stdout": [], "stderr": []}
-        reached = 0
         for piece in self.output(0):
-            if piece.offset > reached:
-                raise OutputLostError(f"{piece.offset - reached} bytes of the output are no longer kept")
-            reached = self.offset
             found[piece.stream].append(piece.data)
         return ExecResult(self.exec, b"".join(found["stdout"]), b"".join(found["stderr"]))
 

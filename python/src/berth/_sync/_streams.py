@@ -61,7 +61,7 @@ def open_events(
 
 
 def frames_of(response: Response) -> Iterator[Frame]:
-    """Raises BerthError when the credential ended, BerthConnectionError."""
+    """Raises BerthError when the credential or what is read has gone, BerthConnectionError."""
     parser = EventParser()
     while True:
         piece = response.read()
@@ -79,7 +79,7 @@ def _end_of(frame: Frame) -> BerthError:
     code = reason.get("code", "UNAUTHENTICATED")
     return BerthError(
         reason.get("message", "The stream has ended with its credential."),
-        status=403 if code == "FORBIDDEN" else 401,
+        status={"FORBIDDEN": 403, "NOT_FOUND": 404}.get(code, 401),
         code=code,
         request_id=reason.get("request_id"),
     )
