@@ -2,7 +2,7 @@
  * The steps that a reconciler takes with its VM, each for the assignment that it was decided for. What a step finds is reported
  * for that boot. A step that throws is retried.
  */
-import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
+import type { Assignment, Observation, Reason, ReportResponse } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import type { AutoFlush } from '../flush/auto-flush.ts';
 import type { HostContext } from '../host-context.ts';
@@ -50,7 +50,9 @@ export class VmSteps {
   readonly #suspension: Suspension;
   readonly #readiness: GuestReadiness;
   readonly #growth: DiskGrowth;
-  readonly #guest_reports = new GuestReports((observed) => this.#report(observed));
+  readonly #guest_reports = new GuestReports(async (observed) => {
+    await this.#report(observed);
+  });
   /** The machine that is waited for, until its guest answers. */
   #awaited: Machine | null = null;
   #assignment: Assignment | null = null;
@@ -60,7 +62,9 @@ export class VmSteps {
     const { context, folder, local, reporter, keys, secrets } = parts;
     const actions = {
       endMachine: () => this.#endMachine(),
-      report: (observed: Observation) => this.#report(observed),
+      report: async (observed: Observation) => {
+        await this.#report(observed);
+      },
       reportFailed: (reason: Reason) => this.#reportFailed(reason),
     };
     this.#saver = new DiskSaver({ ...actions, local, reporter, log: context.log });
@@ -163,7 +167,8 @@ export class VmSteps {
     if (found === null) return;
     this.#awaited = null;
     const { recovered, disk } = local;
-    await this.#report({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
+    const { reboots_done: reboots } = machine.record;
+    const outcome = await this.#report({ kind: 'running', reboots, ...found, recovered });
     context.log.info({ vm_id: this.#current.vm_id }, 'the guest is ready');
     this.#guest_reports.noteRunning();
     if (!machine.gone) keys.follow(machine);
@@ -171,7 +176,7 @@ export class VmSteps {
     machine.lazy?.booted();
     // The guest has just made its host key, or may have (a fork): make it durable soon, so that it outlives this host.
     if (disk.hasNoGeneration || host_key_new) auto.hurry(FIRST_FLUSH_MS);
-    await local.noteReported();
+    if (outcome === 'accepted') await local.noteReported();
   }
 
   /** A silent guest that may serve users is asked again and again; other steps are taken in between. */
@@ -250,13 +255,15 @@ export class VmSteps {
   }
 
   /** A report that is fenced ends the machine: another placement has the instance. */
-  async #report(observed: Observation): Promise<void> {
+  async #report(observed: Observation): Promise<ReportResponse['outcome']> {
     const { local, reporter, context } = this.#parts;
     const { vm_id, epoch } = this.#current;
-    if (await reporter.report({ vm_id, epoch, observed })) return;
+    const outcome = await reporter.report({ vm_id, epoch, observed });
+    if (outcome !== 'fenced') return outcome;
     if (local.machine) context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
     await this.#endMachine();
     this.ended = { vm_id, how: 'stopped' };
+    return outcome;
   }
 
   /** A stop is wanted from here on, even if the control plane has not assigned it yet. */
@@ -266,17 +273,28 @@ export class VmSteps {
     this.#parts.setDesired(assignment, 'stopped');
   }
 
+  /** Names the head that has everything. The control plane fails the VM if there is none, or if it is not the head. */
   async #reportStopped(): Promise<void> {
-    const { local } = this.#parts;
-    const { recovered } = local;
-    await this.#report(recovered ? { kind: 'stopped', recovered } : { kind: 'stopped' });
-    this.ended = { vm_id: this.#current.vm_id, how: 'stopped' };
+    const { local, context, setDesired } = this.#parts;
+    const assignment = this.#current;
+    const { vm_id } = assignment;
+    const { recovered, saved_by: commit_id } = local;
+    const outcome = await this.#report({ kind: 'stopped', commit_id, ...(recovered ? { recovered } : {}) });
+    if (outcome === 'unwanted') {
+      context.log.error({ commit_id }, 'the VM has failed: its last writes are not saved');
+      this.ended = { vm_id, how: 'failed' };
+      local.lookAgain();
+      setDesired(assignment, 'failed');
+      return;
+    }
+    this.ended = { vm_id, how: 'stopped' };
+    if (outcome === 'accepted') await local.noteReported();
     await local.forget();
   }
 
   async #reportFailed(reason: Reason): Promise<void> {
     const { vm_id } = this.#current;
-    await this.#report({ kind: 'failed', reason });
+    await this.#report({ kind: 'failed', reason, guest_ran: this.#parts.local.mayHaveRun(vm_id) });
     this.ended = { vm_id, how: 'failed' };
   }
 }

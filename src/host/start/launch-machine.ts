@@ -15,16 +15,15 @@ import { Machine } from '../machine/machine.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../machine/machine-disk.ts';
 import { type VmRecord, vmFolder, writeRecord } from '../machine/record.ts';
 import type { DiskState } from '../overlay/disk-state.ts';
-import type { OverlayVerdict } from '../overlay/judge-overlay.ts';
+import { type OverlayVerdict, writesOf } from '../overlay/judge-overlay.ts';
 import { LazyOverlay } from '../overlay/lazy-overlay.ts';
-import { prepareOverlay, recoveredFrom } from '../overlay/prepare-overlay.ts';
+import { type NoteLoss, prepareOverlay } from '../overlay/prepare-overlay.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { checkFit, loadMemory } from '../suspend/load-memory.ts';
 import type { Template } from '../template/template-files.ts';
 import { wakeMachine } from '../template/wake-machine.ts';
 import { limitDisk } from '../vm/disk-limits.ts';
-import { syncFile } from '../vm/durable-file.ts';
-import { overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { removeOverlay } from '../vm/overlay.ts';
 import { killProcess, waitForExit } from '../vm/process-identity.ts';
 import { macAddress, NODES } from '../vm/qemu-command.ts';
 import type { VmUser } from '../vm/uid.ts';
@@ -45,6 +44,7 @@ export interface Launch {
   readonly disk: DiskState;
   /** A guest of this boot has run before. */
   readonly ran: boolean;
+  readonly noteLoss: NoteLoss;
   readonly changed: () => void;
   readonly signal: AbortSignal;
 }
@@ -58,12 +58,6 @@ export interface How {
   readonly fast?: boolean;
   /** Why the guest must boot; recorded until it runs. */
   readonly cold?: Reason | null;
-}
-
-export interface Launched {
-  readonly machine: Machine;
-  /** Why the disk continues from the head, if writes of the last boot are lost. */
-  readonly recovered: Reason | null;
 }
 
 /** The disk of a launch: what there is, and what the guest will see. */
@@ -81,7 +75,7 @@ interface PausedVm extends FoundDisk, LaunchedQemu {
 }
 
 /** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be launched */
-export async function launchMachine(launch: Launch, how: How): Promise<Launched> {
+export async function launchMachine(launch: Launch, how: How): Promise<Machine> {
   const { context, assignment } = launch;
   if (how.run) context.egress.requireEnforced(assignment);
   const owner = vmOwner(context, assignment.spec.ssh_port);
@@ -91,7 +85,15 @@ export async function launchMachine(launch: Launch, how: How): Promise<Launched>
   const { run, memory, fast } = how;
   const template = run && fast ? await context.templates.find({ image, ...sizeOf(assignment.spec) }) : null;
   await makeFolders(folder, owner);
-  await prepareOverlay({ context, instance_id: assignment.instance_id, disk: launch.disk, owner }, verdict);
+  // It only saves what the overlay holds.
+  if (!run && verdict.use !== 'unsaved') throw new Error('the overlay is gone since it was inspected');
+  const { disk, noteLoss } = launch;
+  const { instance_id } = assignment;
+  const writes = writesOf(assignment, launch.ran);
+  await prepareOverlay(
+    { context, instance_id, disk, owner, placement: assignment, writes, noteLoss },
+    verdict,
+  );
   await using template_memory = template && (await openTemplateMemory(context, template));
   const lazy = launch.disk.filled === 'yes' ? null : await serveBelow(launch, image, owner);
   const resumes = memory !== undefined;
@@ -110,28 +112,28 @@ export async function launchMachine(launch: Launch, how: How): Promise<Launched>
   });
   if (memory) machine.noteGiven(memory.authorized_keys, machine.resets);
   if (run) {
-    await letGo(launch, machine, template, launched.kernel_parameters).catch(async (error: unknown) => {
+    await letGo(launch, how, machine, template, launched.kernel_parameters).catch(async (error: unknown) => {
       await machine.end();
       await removeNewOverlay(launch, verdict);
       throw error;
     });
     if (lazy) fillMachine(machine, lazy);
   }
-  return { machine, recovered: lossOf(found, assignment) };
+  return machine;
 }
 
 /** Judges the overlay against the head, and finds the disk's image. */
 async function findDisk(launch: Launch, { memory }: How): Promise<FoundDisk> {
   const { context, assignment, disk, signal } = launch;
-  const { instance_id, epoch, spec, own_since } = assignment;
+  const { epoch, spec } = assignment;
   const head = await disk.headFor(epoch);
-  const verdict = await disk.judgeOverlay(own_since);
+  const verdict = await disk.judgeOverlay(assignment);
   // Before the first generation only this host may know the version: the disk booted while no image was registered.
   const version = head.image_version ?? (verdict.use === 'none' ? null : disk.overlay_image);
   disk.setOverlayImage(version);
   if (verdict.use === 'unsaved') {
     // A killed QEMU's writes may be in the host's page cache only. They are committed next, so they must be as durable.
-    await syncFile(overlayPaths(context.paths.overlays, instance_id).overlay);
+    await disk.syncOverlay(assignment);
     // This placement is responsible for the overlay's content from here on, even if a later step fails.
     await disk.markDirty(assignment);
   }
@@ -200,18 +202,15 @@ async function removeNewOverlay({ context, assignment }: Launch, { use }: Overla
   if (use === 'none') await removeOverlay(context.paths.overlays, assignment.instance_id);
 }
 
-function lossOf({ head, verdict }: FoundDisk, { previous_failed }: Assignment): Reason | null {
-  const is_lost = verdict.use === 'none' && (verdict.otherwise === 'set aside' || previous_failed);
-  return is_lost ? recoveredFrom(head.generation, 'this one', verdict) : null;
-}
-
 /** Runs the guest's first instruction. @throws TemplateError, the signal's reason, or an error after which it may have run */
 async function letGo(
-  { context, assignment: { instance_id, authorized_keys }, signal }: Launch,
+  { context, assignment: { instance_id, authorized_keys, resume }, noteLoss, signal }: Launch,
+  { cold }: How,
   machine: Machine,
   template: Template | null,
   kernel_parameters: string,
 ): Promise<void> {
+  if (cold && resume) await noteLoss(cold, false);
   await machine.update({ released: true, ran: true, cold: null });
   await machine.qmp.execute('cont', undefined).catch((cause: unknown) => {
     throw new Error(`QEMU did not confirm that its guest runs: ${messageOf(cause)}`, { cause });

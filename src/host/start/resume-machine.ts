@@ -11,15 +11,16 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
+import type { Machine } from '../machine/machine.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
-import { type Launch, type Launched, launchMachine } from './launch-machine.ts';
+import { type Launch, launchMachine } from './launch-machine.ts';
 import { TemplateError } from './template-memory.ts';
 
 /** How long a passing failure is retried before the memory is given up. */
 const PATIENCE_MS = 60_000;
 
 /** @param cold why an earlier try found that this boot must boot */
-export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Launched> {
+export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Machine> {
   const { resume } = launch.assignment;
   if (!resume) return cold ? launchMachine(launch, { run: true, cold }) : launchFast(launch);
   assert(cold !== null || !launch.ran, 'a guest that has run is never resumed from the same memory again');
@@ -43,12 +44,11 @@ export async function launchOrResume(launch: Launch, cold: Reason | null): Promi
       why = coldReason(reasonFor(error, 'cold_boot'));
     }
   }
-  const launched = await launchMachine(launch, { run: true, cold: why });
-  return { ...launched, recovered: why };
+  return launchMachine(launch, { run: true, cold: why });
 }
 
 /** From a template of this host if one fits. Users see no difference. */
-async function launchFast(launch: Launch): Promise<Launched> {
+async function launchFast(launch: Launch): Promise<Machine> {
   const { context } = launch;
   try {
     return await launchMachine(launch, { run: true, fast: true });
