@@ -6,7 +6,7 @@
 import { createInterface } from 'node:readline';
 import { ControlPlaneClient } from '../src/agent-api/client.ts';
 import type { HostFacts } from '../src/agent-api/host-types.ts';
-import type { Assignment, Observation } from '../src/agent-api/types.ts';
+import type { Assignment, DiskHead, Observation } from '../src/agent-api/types.ts';
 import { pause } from '../src/lib/backoff.ts';
 
 const FACTS: HostFacts = {
@@ -29,7 +29,7 @@ const HOST_KEY = {
 };
 
 /** What a host that does all at once observes; null: nothing new. */
-function observationOf({ desired, reboots }: Assignment): Observation | null {
+function observationOf({ desired, reboots }: Assignment, head: DiskHead | null): Observation | null {
   switch (desired) {
     case 'running':
       return {
@@ -41,7 +41,7 @@ function observationOf({ desired, reboots }: Assignment): Observation | null {
         recovered: null,
       };
     case 'stopped':
-      return { kind: 'stopped' };
+      return { kind: 'stopped', commit_id: head?.commit_id ?? null };
     case 'deleted':
       return { kind: 'deleted' };
     default:
@@ -86,7 +86,8 @@ class SimulatedHost {
 
   async #carryOut(assignment: Assignment): Promise<void> {
     const { vm_id, epoch, desired, reboots } = assignment;
-    const observed = observationOf(assignment);
+    const head = desired === 'stopped' ? await this.#client.head(assignment.instance_id) : null;
+    const observed = observationOf(assignment, head);
     const now = `${epoch} ${desired} ${reboots}`;
     if (observed === null || this.#reported.get(vm_id) === now) return;
     await this.#client.report({ vm_id, epoch, observed });

@@ -169,9 +169,14 @@ export class ControlPlaneClient {
     return this.#post(ROUTES.userDataGiven, body);
   }
 
-  /** The head of an instance's disk, for the host of its newest VM; null when there is no such instance. @throws DiskElsewhere */
+  /** What the database knows of an instance's disk. */
+  findHead(instance_id: InstanceId): Answer<'head'> {
+    return this.#post(ROUTES.head, { instance_id });
+  }
+
+  /** The head of an instance's disk, for the host of its newest VM; null when it is deleted or unknown. @throws DiskElsewhere */
   async head(instance_id: InstanceId): Promise<DiskHead | null> {
-    const answer = await this.#post(ROUTES.head, { instance_id });
+    const answer = await this.findHead(instance_id);
     if (answer.outcome === 'elsewhere') throw new DiskElsewhere('another host has the disk');
     return answer.outcome === 'head' ? answer.head : null;
   }

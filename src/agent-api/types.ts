@@ -103,10 +103,13 @@ export const DiskHead = named('DiskHead', {
 });
 export type DiskHead = Of<typeof DiskHead>;
 export const HeadRequest = named('HeadRequest', { instance_id: InstanceId });
-/** `elsewhere`: the instance's newest VM is not this host's. `gone`: there is no such instance. */
+/**
+ * `elsewhere`: the instance's newest VM is not this host's. `deleted`: the instance existed, and was deleted. `unknown`: this
+ * database knows nothing of it, and may be an older one or another installation's: nothing may be removed because of it.
+ */
 export const HeadResponse = Type.Union([
   closed({ outcome: Type.Literal('head'), head: DiskHead }),
-  closed({ outcome: oneOf(['elsewhere', 'gone']) }),
+  closed({ outcome: oneOf(['elsewhere', 'deleted', 'unknown']) }),
 ]);
 export type HeadResponse = Of<typeof HeadResponse>;
 
@@ -201,12 +204,14 @@ export const Assignment = named('Assignment', {
   force: Type.Boolean(),
   /** The number of soft reboots requested in this boot. */
   reboots: Count,
-  /** This boot has run its guest: a host that knows nothing of it has lost it, and must not begin it again. */
-  guest_ran: Type.Optional(Type.Boolean()),
+  /** The guest of this boot may have run: a host that knows nothing of it has lost it, and must not begin it again. */
+  guest_ran: Type.Boolean(),
   /** The last boot that ran its guest (maybe this one) failed: only its host may have its writes past the head. */
   previous_failed: Type.Boolean(),
-  /** Since this epoch every placement was on this host, so writes in its overlay past the head are the newest. */
+  /** Since this epoch every boot whose guest may have run was on this host, so writes in its overlay past the head are the newest. */
   own_since: Count,
+  /** Of the newest boot on this host whose guest may have run (maybe this one): what an overlay of an earlier placement lacks is lost. 0: none. */
+  last_ran_epoch: Count,
   /** This boot was suspended, so the durable head has all its writes. */
   suspended: Type.Boolean(),
   /** The memory to resume from, until the guest is reported as running. Unless it is consumed, the durable head has all its writes. */
@@ -299,18 +304,29 @@ export const Observation = Type.Union([
   seenWhy('resume_failed'),
   /** The running guest's root file system has the size that the assignment's `disk_grows` asked for. */
   closed({ kind: Type.Literal('disk_grown'), disk_bytes: Bytes }),
-  /** `recovered`: unsaved writes of this or an earlier VM are lost, and this is the first report of it. */
-  closed({ kind: Type.Literal('stopped'), recovered: Type.Optional(VmReason) }),
-  seenWhy('failed'),
+  /**
+   * `commit_id`: the head that has the last write of the guest; null: none has it, and `recovered` says so. `recovered`: unsaved
+   * writes of this or an earlier VM are lost, and this is the first report of it.
+   */
+  closed({
+    kind: Type.Literal('stopped'),
+    commit_id: nullable(Uuid),
+    recovered: Type.Optional(VmReason),
+  }),
+  /** `guest_ran`: the guest of this boot may have run. */
+  closed({ kind: Type.Literal('failed'), reason: VmReason, guest_ran: Type.Boolean() }),
   seen('deleted'),
 ]);
 export type Observation = Of<typeof Observation>;
 
 export const Report = named('Report', { vm_id: VmId, epoch: Count, observed: Observation });
 export type Report = Of<typeof Report>;
-/** `unwanted` answers only `suspended`: the VM must be resumed. */
+/**
+ * `unwanted` answers `suspended`: the VM must be resumed; and `stopped` without the head's commit: the VM has failed instead.
+ * `ignored`: nothing changed, and nobody was told of `recovered`.
+ */
 export const ReportResponse = named('ReportResponse', {
-  outcome: oneOf(['accepted', 'fenced', 'unwanted']),
+  outcome: oneOf(['accepted', 'fenced', 'unwanted', 'ignored']),
 });
 export type ReportResponse = Of<typeof ReportResponse>;
 
@@ -322,20 +338,21 @@ export const UserDataResponse = named('UserDataResponse', {
 });
 export type UserDataResponse = Of<typeof UserDataResponse>;
 
-export const FlushReceipt = named('FlushReceipt', {
-  generation: Count,
-  durable_at: nullable(Time),
+/** What a flush did. The control plane makes the receipt from the commit that it names, which must be the disk's head. */
+export const FlushResult = named('FlushResult', {
+  /** The head that has everything written before the flush. */
+  commit_id: Uuid,
   dirty_bytes: Bytes,
   uploaded_bytes: Bytes,
   segments: whole(0, SEGMENTS_MAX),
   duration_ms: Milliseconds,
   consistency: Consistency,
 });
-export type FlushReceipt = Of<typeof FlushReceipt>;
+export type FlushResult = Of<typeof FlushResult>;
 
 export const FlushReport = Type.Union([
   closed({ flush_id: FlushId, state: Type.Literal('running') }),
-  closed({ flush_id: FlushId, state: Type.Literal('done'), receipt: FlushReceipt }),
+  closed({ flush_id: FlushId, state: Type.Literal('done'), result: FlushResult }),
   closed({ flush_id: FlushId, state: Type.Literal('failed'), error: FlushError }),
 ]);
 export type FlushReport = Of<typeof FlushReport>;

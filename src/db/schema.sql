@@ -90,6 +90,12 @@ create table data_keys (
   constraint data_keys_use_check CHECK ((use = ANY (ARRAY['disk'::text, 'memory'::text, 'reading'::text])))
 );
 
+create table deleted_instances (
+  instance_id text not null,
+  deleted_at timestamp with time zone not null default now(),
+  constraint deleted_instances_pkey PRIMARY KEY (instance_id)
+);
+
 create table denied_destinations (
   instance_id text not null,
   destination text not null,
@@ -886,6 +892,7 @@ create table vms (
   generation bigint not null default 0,
   commit_id uuid,
   resets integer not null default 0,
+  guest_ran boolean not null default false,
   restarted_at timestamp with time zone,
   move text,
   move_problem text,

@@ -302,6 +302,7 @@ export interface Database
     nearly_full: Generated<boolean>;
     growth: 'done' | 'next_boot' | null;
   };
+  deleted_instances: { instance_id: InstanceId; deleted_at: Generated<Date> };
   image_versions: {
     image_id: string;
     version: string;

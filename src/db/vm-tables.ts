@@ -38,6 +38,8 @@ export interface VmTables {
     /** Fingerprints; null until the guest's keys were first in force. */
     applied_keys: NullableJson<readonly string[]>;
     active_at: Date | null;
+    /** Its guest may have run: only then the disk may have been written. */
+    guest_ran: Generated<boolean>;
     started_at: Date | null;
     stopped_at: Date | null;
     deadline_at: Date | null;

@@ -192,9 +192,10 @@ export async function consumerOf(
 }
 
 /**
- * Consumes the memory as `name`, durably. Idempotent for one name, because the answer to an earlier attempt may be lost. Reads the
- * object back: a store may ignore that it is create-only.
- * @throws MemoryConsumedError; ObjectStoreUnavailableError, after which it may be consumed
+ * Consumes the memory as `name`, durably. Idempotent for one name, because the answer to an earlier attempt may be lost. A store may
+ * ignore that the object is create-only: so it is looked for right before it is written, and read back. On such a store two starts
+ * at the same moment could both succeed; the hosts' leases keep them apart.
+ * @throws MemoryConsumedError; otherwise it may be consumed
  */
 export async function consumeMemory(
   store: Pick<ObjectStore, 'put' | 'get'>,
@@ -202,10 +203,13 @@ export async function consumeMemory(
   name: string,
   signal: AbortSignal,
 ): Promise<void> {
-  await store.put(consumedKey(key), [Buffer.from(name)], signal).catch((error: unknown) => {
-    if (!(error instanceof ObjectExistsError)) throw error;
-  });
-  if ((await consumerOf(store, key, signal)) !== name)
+  const consumer = await consumerOf(store, key, signal);
+  if (consumer === null)
+    await store.put(consumedKey(key), [Buffer.from(name)], signal).catch((error: unknown) => {
+      if (!(error instanceof ObjectExistsError)) throw error;
+    });
+  if (consumer === name) return;
+  if (consumer !== null || (await consumerOf(store, key, signal)) !== name)
     throw new MemoryConsumedError('another start has consumed the memory');
 }
 

@@ -4,7 +4,7 @@ import type { Db } from '../db/pool.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
 import { type DiskKeys, ensureDataKeys, sentKeys } from './data-keys.ts';
 import { findPlacement, mayWrite } from './placement-store.ts';
-import { readDisk } from './store.ts';
+import { isDeleted, readDisk } from './store.ts';
 
 /** The durable state of a disk, for the host of the instance's newest VM; the keys only while that VM may write. */
 export async function readHead(
@@ -14,10 +14,10 @@ export async function readHead(
   instance_id: InstanceId,
 ): Promise<HeadResponse> {
   const placement = await findPlacement(db, instance_id);
-  if (!placement) return { outcome: 'gone' };
+  if (!placement) return { outcome: (await isDeleted(db, instance_id)) ? 'deleted' : 'unknown' };
   if (placement.host_id !== host_id) return { outcome: 'elsewhere' };
   const disk = await readDisk(db, instance_id);
-  if (!disk) return { outcome: 'gone' };
+  if (!disk) return { outcome: 'unknown' };
   const keys = mayWrite(placement) ? await ensureDataKeys(db, disk_keys, instance_id) : null;
   const head = { ...disk, keys: keys ? sentKeys(keys) : [], encryption: disk_keys.encryption };
   return { outcome: 'head', head };

@@ -68,6 +68,28 @@ export async function readDisk(
 }
 
 /**
+ * Notes that the instance is deleted although a host that is lost may still have files of it. When that host is back, it may remove
+ * them: an instance that the database merely does not know may be of a later time than the database.
+ */
+export async function noteDeleted(tx: Tx, instance_id: InstanceId): Promise<void> {
+  await tx
+    .insertInto('deleted_instances')
+    .values({ instance_id })
+    .onConflict((conflict) => conflict.doNothing())
+    .execute();
+}
+
+/** False: not deleted, or not known. */
+export async function isDeleted(tx: Tx, instance_id: InstanceId): Promise<boolean> {
+  const row = await tx
+    .selectFrom('deleted_instances')
+    .select('instance_id')
+    .where('instance_id', '=', instance_id)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/**
  * The layers of a generation, oldest first: of each generation in its chain down to a full map or the image, the map or
  * else the segments. @throws Error when the chain is broken
  */

@@ -2,49 +2,90 @@ import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { test } from 'node:test';
-import type { ControlPlaneClient } from '../agent-api/client.ts';
+import { type TestContext, test } from 'node:test';
 import { pathsIn } from '../config/paths.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
 import { createLog } from '../lib/log.ts';
-import { evictStaleDisks } from './evict-stale-disks.ts';
-import { overlayPaths } from './vm/overlay.ts';
+import { type DisksClient, evictStaleDisks } from './evict-stale-disks.ts';
+import { overlayPaths, setAsideOverlay } from './vm/overlay.ts';
 
-test('an overlay is evicted once another host has committed after it, unless it has a runner or is young', async (t) => {
+const A_DAY_AGO = new Date(Date.now() - 25 * 3_600_000);
+const OVERTAKEN = { known: true, continues: false };
+
+/** A host with overlays, and what its control plane knows of their disks. */
+function hostOf(t: TestContext) {
   const data = mkdtempSync(join(tmpdir(), 'bt-'));
   t.after(() => rmSync(data, { recursive: true }));
   const paths = pathsIn(data);
   for (const folder of [paths.overlays, paths.vms]) mkdirSync(folder, { recursive: true });
-  const heads = new Map<InstanceId, { commit_id: string; known: boolean; continues: boolean }>();
-  const a_day_ago = new Date(Date.now() - 25 * 3_600_000);
-  const overlayOf = (commit_id: string, lineage: { known: boolean; continues: boolean }, at = a_day_ago) => {
+  const known = new Map<InstanceId, 'deleted' | 'unknown' | { known: boolean; continues: boolean }>();
+  const overlayOf = (commit_id: string, lineage: { known: boolean; continues: boolean }, at = A_DAY_AGO) => {
     const id = newId('inst');
     const { overlay, sidecar } = overlayPaths(paths.overlays, id);
     writeFileSync(overlay, '');
-    const named = { generation: 3, commit_id, vm_id: newId('vm'), placement: 2 };
-    writeFileSync(sidecar, JSON.stringify({ ...named, clean: true, filled: 'yes', image_version: null }));
+    const named = { generation: 3, commit_id, vm_id: newId('vm'), placement: 2, clean: true };
+    writeFileSync(
+      sidecar,
+      JSON.stringify({ ...named, sync_failed: false, filled: 'yes', image_version: null }),
+    );
     utimesSync(overlay, at, at);
-    heads.set(id, { commit_id: 'head', ...lineage });
+    known.set(id, lineage);
     return id;
   };
-  const overtaken = { known: true, continues: false };
-  const removed = [overlayOf('before', overtaken), overlayOf('before', overtaken)];
-  const looked_after = overlayOf('before', overtaken);
+  const client: DisksClient = {
+    findHead: async (id) => {
+      const answer = known.get(id) ?? 'unknown';
+      return typeof answer === 'string'
+        ? { outcome: answer }
+        : { outcome: 'head', head: { commit_id: 'head' } };
+    },
+    lineage: async ({ instance_id }) => {
+      const answer = known.get(instance_id);
+      assert(typeof answer === 'object');
+      return answer;
+    },
+  };
+  const context = { client, paths, log: createLog('test', 'silent') };
+  const left = () =>
+    new Set(
+      [...readdirSync(paths.overlays), ...asideIn(paths.overlays)]
+        .filter((name) => name !== 'aside')
+        .map((name) => name.replace(/[.-].*/, '')),
+    );
+  return { known, overlayOf, context, left, overlays: paths.overlays };
+}
+
+function asideIn(overlays: string): string[] {
+  return readdirSync(overlays).includes('aside') ? readdirSync(join(overlays, 'aside')) : [];
+}
+
+test('an overlay is evicted once another host has committed after it, unless it has a runner or is young', async (t) => {
+  const { overlayOf, context, left } = hostOf(t);
+  const removed = [overlayOf('before', OVERTAKEN), overlayOf('before', OVERTAKEN)];
+  const looked_after = overlayOf('before', OVERTAKEN);
   const kept = [
     looked_after,
-    overlayOf('head', overtaken),
+    overlayOf('head', OVERTAKEN),
     // Its own VM's head: it may hold more.
     overlayOf('before', { known: true, continues: true }),
     // The database has lost its disk, so it may be the only copy.
     overlayOf('lost', { known: false, continues: false }),
-    overlayOf('before', overtaken, new Date()),
+    overlayOf('before', OVERTAKEN, new Date()),
   ];
-  const client = {
-    head: async (id: InstanceId) => heads.get(id) ?? null,
-    lineage: async ({ instance_id }: { instance_id: InstanceId }) => heads.get(instance_id),
-  } as unknown as ControlPlaneClient;
-  await evictStaleDisks({ client, paths, log: createLog('test', 'silent') }, (id) => id === looked_after);
-  const left = new Set(readdirSync(paths.overlays).map((name) => name.replace(/\..*/, '')));
-  assert.deepEqual([...left].sort(), [...kept].sort());
-  assert.equal(left.size, heads.size - removed.length);
+  await evictStaleDisks(context, (id) => id === looked_after);
+  assert.deepEqual([...left()].sort(), [...kept].sort());
+  assert(!removed.some((id) => left().has(id)));
+});
+
+test('the files of a deleted instance are removed; of one that the database does not know, none is', async (t) => {
+  const { known, overlayOf, context, left, overlays } = hostOf(t);
+  const both = [overlayOf('before', OVERTAKEN), overlayOf('before', OVERTAKEN)] as const;
+  const copies = [overlayOf('before', OVERTAKEN), overlayOf('before', OVERTAKEN)] as const;
+  for (const id of copies) await setAsideOverlay(overlays, id);
+  for (const [deleted, unknown] of [both, copies]) {
+    known.set(deleted, 'deleted');
+    known.set(unknown, 'unknown');
+  }
+  await evictStaleDisks(context, () => false);
+  assert.deepEqual([...left()].sort(), [both[1], copies[1]].sort());
 });

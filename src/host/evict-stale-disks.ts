@@ -1,44 +1,55 @@
-/** Evicts what instances have left on this host that were deleted while it was away, or whose disk has continued on another host. */
+/**
+ * Evicts what instances have left on this host that were deleted while it was away, or whose disk has continued on another host.
+ * An instance that the database does not know is not deleted: the database may be an older or a wrong one. Its files are kept.
+ */
 import { rmSync } from 'node:fs';
-import { open, readdir, rm, stat } from 'node:fs/promises';
-import { DiskElsewhere } from '../agent-api/client.ts';
+import { open, rm, stat } from 'node:fs/promises';
+import type { HeadResponse, LineageRequest, LineageResponse } from '../agent-api/types.ts';
 import type { InstanceId } from '../lib/ids.ts';
-import { isId } from '../lib/ids.ts';
 import type { HostContext } from './host-context.ts';
 import { listVmFolders, vmFolder } from './machine/record.ts';
-import { overlayPaths, removeAside, removeOverlay } from './vm/overlay.ts';
+import { listOverlays, overlayPaths, removeAside, removeOverlay } from './vm/overlay.ts';
 import { readSidecar } from './vm/sidecar.ts';
 
-/** As long as orphaned objects are kept, which is enough time to notice that the control plane uses the wrong database. */
+/** As long as orphaned objects are kept: a cache that was used so recently is likely to be used again. */
 const HORIZON_MS = 24 * 3_600_000;
+
+/** Instances that a line of the log names. */
+const NAMED = 20;
+
+/** What the control plane knows of a disk. */
+export interface DisksClient {
+  findHead(
+    id: InstanceId,
+  ): Promise<
+    | { readonly outcome: 'head'; readonly head: { readonly commit_id: string } }
+    | { readonly outcome: Exclude<HeadResponse['outcome'], 'head'> }
+  >;
+  lineage(request: LineageRequest): Promise<LineageResponse>;
+}
 
 /** An overlay of an existing instance stays as its cache until another host has committed after it. A runner owns its instance's files. */
 export async function evictStaleDisks(
-  { client, paths, log }: Pick<HostContext, 'client' | 'paths' | 'log'>,
+  { client, paths, log }: Pick<HostContext, 'paths' | 'log'> & { readonly client: DisksClient },
   hasRunner: (id: InstanceId) => boolean,
 ): Promise<void> {
-  const overlays = (await readdir(paths.overlays)).map((name) => name.slice(0, name.indexOf('.')));
-  const here = new Set([
-    ...overlays.filter((name) => isId('inst', name)),
-    ...(await listVmFolders(paths.vms)),
-  ]);
-  for (const instance_id of here as Set<InstanceId>) {
+  const unknown: InstanceId[] = [];
+  const here = new Set([...(await listOverlays(paths.overlays)), ...(await listVmFolders(paths.vms))]);
+  for (const instance_id of here) {
     const { overlay, sidecar } = overlayPaths(paths.overlays, instance_id);
     if (hasRunner(instance_id) || (await isYoung(overlay))) continue;
-    const head = await client.head(instance_id).catch((error: unknown) => {
-      if (error instanceof DiskElsewhere) return 'elsewhere' as const;
-      throw error;
-    });
-    if (head === null) {
+    const found = await client.findHead(instance_id);
+    if (found.outcome === 'unknown') unknown.push(instance_id);
+    if (found.outcome === 'deleted') {
       await removeOverlay(paths.overlays, instance_id);
       await removeAside(paths.overlays, instance_id);
       await rm(vmFolder(paths.vms, instance_id).folder, { recursive: true, force: true });
       log.info({ instance_id }, 'the files of a deleted instance were removed');
-      continue;
     }
+    if (found.outcome === 'unknown' || found.outcome === 'deleted') continue;
     const worth = await readSidecar(paths.overlays, instance_id);
     if (typeof worth === 'string') continue;
-    if (head !== 'elsewhere' && worth.commit_id === head.commit_id) continue;
+    if (found.outcome === 'head' && worth.commit_id === found.head.commit_id) continue;
     const { vm_id, generation, commit_id } = worth;
     const { known, continues } = await client.lineage({ instance_id, vm_id, generation, commit_id });
     if (continues || !known) continue;
@@ -49,6 +60,11 @@ export async function evictStaleDisks(
     rmSync(overlay, { force: true });
     log.info({ instance_id }, 'a stale overlay was removed');
   }
+  if (unknown.length > 0)
+    log.warn(
+      { instances: unknown.length, some: unknown.slice(0, NAMED) },
+      'the database does not know instances that this host has files of; they are kept. Is it the right database, and is it of an earlier time? If nobody needs the files, remove them from the data folder',
+    );
 }
 
 async function isYoung(path: string): Promise<boolean> {

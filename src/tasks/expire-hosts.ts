@@ -5,6 +5,7 @@
  */
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
+import { noteDeleted } from '../disks/store.ts';
 import type { LeaseMonitor, LeaseState } from '../hosts/lease-monitor.ts';
 import { listLeases, markLost } from '../hosts/lease-store.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
@@ -53,6 +54,7 @@ async function failOne(db: Db, host: LeaseState, id: VmId, instance_id: Instance
     if (vm?.host_id !== host.id || !instance) return;
     if (instance.deleting) {
       // A host that comes back removes what it still has.
+      await noteDeleted(tx, instance_id);
       await markReleased(tx, instance_id, host.id);
       await failFlushes(tx, id, 'The instance was deleted.');
       await notify(tx, 'deleting');

@@ -2,6 +2,7 @@
 import type { HostKey, KeysReport, MemoryRef, Report, ReportResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { SavedHead } from '../instances/saved-head-store.ts';
 import { getInstance, type InstanceRow, lockInstance, markGrown, setHostKeys } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { invalid } from '../lib/errors.ts';
@@ -52,9 +53,39 @@ export async function applyReport(
       if (WANTED_RUNNING.includes(vm.state) || memory.generation !== instance.generation) return 'unwanted';
       await recordMemory(tx, vm, memory, vm.state === 'suspending');
     }
-    await transition(tx, vm, instance, await judged(tx, vm, observed), host_id);
-    return 'accepted';
+    const seen =
+      observed.kind === 'stopped' ? await judgeStop(tx, vm, observed) : await judged(tx, vm, observed);
+    const changed = await transition(tx, vm, instance, seen, host_id);
+    if (observed.kind === 'stopped') {
+      // A repeated report of the end changes nothing.
+      const is_stopped = vm.state === 'stopped' || (changed && seen.kind === 'stopped');
+      return is_stopped ? 'accepted' : 'unwanted';
+    }
+    // Its host keeps what is lost until a report of it counts.
+    return !changed && observed.kind === 'running' && observed.recovered ? 'ignored' : 'accepted';
   });
+}
+
+const NOT_SAVED =
+  'Its host reported the stop without the commit that has the last writes: the files of the host are gone, or the database lost that commit. What the guest wrote after the last flush may be lost.';
+
+/**
+ * A stop counts if it names the head: then that has everything that the guest wrote. Without it the VM has failed. Only where it had
+ * failed before, or its guest never ran, a stop may end it with the loss of what an earlier failure left.
+ */
+async function judgeStop(
+  tx: Tx,
+  vm: VmRow,
+  seen: StateObservation & { readonly kind: 'stopped' },
+): Promise<StateObservation> {
+  // In any other state the report changes nothing.
+  if (vm.state !== 'stopping') return seen;
+  const { commit_id } = await SavedHead.read(tx, vm.instance_id);
+  if (seen.commit_id === commit_id) return seen;
+  const had_failed = !vm.guest_ran || vm.stopped_at !== null;
+  if (seen.commit_id === null && seen.recovered && had_failed) return seen;
+  const message = seen.recovered?.message ?? NOT_SAVED;
+  return { kind: 'failed', reason: { code: 'vm_died', message }, guest_ran: true };
 }
 
 /** The object key must be of this placement, and the data key the instance's memory key, which no fork shares. @throws AppError INVALID_REQUEST */
@@ -93,7 +124,7 @@ const RESTARTED =
 async function judged(tx: Tx, vm: VmRow, seen: StateObservation): Promise<StateObservation> {
   // Only a boot that resumes can go back to its memory.
   if (seen.kind === 'resume_failed' && !(await hasMemory(tx, vm.id)))
-    return { kind: 'failed', reason: { ...seen.reason, code: 'start_failed' } };
+    return { kind: 'failed', reason: { ...seen.reason, code: 'start_failed' }, guest_ran: false };
   return withRestart(vm, seen);
 }
 
@@ -104,25 +135,27 @@ function withRestart(vm: VmRow, seen: StateObservation): StateObservation {
   return { ...seen, recovered: { code: 'recovered', message: RESTARTED } };
 }
 
+/** False: the report changes nothing in this state. */
 async function transition(
   tx: Tx,
   vm: VmRow,
   instance: InstanceRow,
   seen: StateObservation,
   host_id: HostId,
-): Promise<void> {
+): Promise<boolean> {
   const next = observe(vm.state, seen.kind);
-  if (next === null) return;
+  if (next === null) return false;
   // It answers an older restart: another one was requested meanwhile.
-  if (seen.kind === 'running' && seen.reboots < vm.reboots) return;
-  if (next === vm.state && next === 'stopping' && seen.kind === 'powered_off') return;
+  if (seen.kind === 'running' && seen.reboots < vm.reboots) return false;
+  if (next === vm.state && next === 'stopping' && seen.kind === 'powered_off') return false;
   const adopted = seen.kind === 'running' && vm.state === 'running';
   const change = changeFor(vm, next, seen, host_id);
   const host_key_changed = hasNewHostKey(vm, instance, seen);
   if (host_key_changed && change.reason?.code === 'ready')
     change.reason = { ...change.reason, message: READY_WITH_NEW_HOST_KEY };
   // A trouble reason is dropped: the agent reports it again if it persists.
-  if (adopted && !TROUBLE_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
+  const has_problem = seen.kind === 'running' && seen.access_problem !== undefined;
+  if (adopted && !has_problem && !TROUBLE_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
   if (seen.kind === 'running' || next === 'stopping') await orphanMemory(tx, vm.id);
   // A guest without a host key has none to show.
@@ -133,7 +166,8 @@ async function transition(
   const lost =
     seen.kind === 'stopped' && seen.recovered?.code === 'recovered' ? seen.recovered.message : null;
   if (lost !== null) await failFlushes(tx, vm.id, lost);
-  else if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
+  else if (next === 'stopped' || next === 'suspended')
+    await answerFlushes(tx, vm.id, await SavedHead.read(tx, vm.instance_id));
   if (next === 'stopped' || next === 'suspended') await clearDirtyBytes(tx, vm.instance_id);
   if (next === 'failed') await failFlushes(tx, vm.id, 'The VM has failed.');
   // A boot without the memory of the suspended one.
@@ -150,6 +184,7 @@ async function transition(
     await noteProblem(tx, vm.id, seen.reason.message, AGAIN_S);
   if (vm.move !== null && (next === 'suspended' || next === 'stopped')) await notify(tx, 'moving');
   if (change.desired !== undefined) await notify(tx, 'host', host_id);
+  return true;
 }
 
 const READY_WITH_NEW_HOST_KEY =

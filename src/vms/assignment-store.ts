@@ -8,15 +8,6 @@ import { authoritiesOf } from '../secrets/authority.ts';
 import { secretsOf } from '../secrets/secrets-of-host.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
 
-/** Failures of boots that never reached `running` but may have written to the disk. */
-const FAILED_AFTER_GUEST_RAN = [
-  'boot_timeout',
-  'vm_died',
-  'guest_panicked',
-  'starting_timeout',
-  'host_lost',
-] as const;
-
 /** All assignments of a host, ordered by instance. */
 export async function listAssignments(tx: Tx, sealer: Sealer, host_id: HostId): Promise<Assignment[]> {
   const rows = await assignedRows(tx, host_id);
@@ -58,6 +49,7 @@ function assignmentOf(row: AssignedRow, { keys, secrets, authority }: OfGuest): 
     guest_ran: row.guest_ran,
     previous_failed: row.ran_and_failed || row.last_ran_state === 'failed',
     own_since: (row.last_elsewhere ?? 0) + 1,
+    last_ran_epoch: row.guest_ran ? row.epoch : (row.last_here ?? 0),
     suspended: row.suspended_at !== null,
     resume: row.resume,
     user_data: row.user_data_given !== null,
@@ -109,7 +101,7 @@ async function assignedRows(tx: Tx, host_id: HostId) {
         (join) => join.onTrue(),
       )
       .leftJoinLateral(
-        () => lastElsewhere(tx),
+        () => lastRanEpochs(tx),
         (join) => join.onTrue(),
       )
       .select([
@@ -119,13 +111,17 @@ async function assignedRows(tx: Tx, host_id: HostId) {
         ...(['i.image', 'i.name', 'i.cpus', 'i.memory_mib', 'i.disk_gib'] as const),
         ...(['i.auto_flush_seconds', 'i.deleting', 'u.given as user_data_given', 'd.growth'] as const),
         ...(['i.egress_mode', 'i.egress_allow'] as const),
-        ...(['ran.state as last_ran_state', 'elsewhere.epoch as last_elsewhere'] as const),
+        ...([
+          'ran.state as last_ran_state',
+          'others.last_elsewhere',
+          'others.last_here',
+          'v.guest_ran',
+        ] as const),
         // A control plane of the version before places VMs without a slot.
         sql<number>`coalesce(s.slot, i.ssh_port)`.as('slot'),
         sql<boolean>`i.host_keys is null`.as('host_key_new'),
-        sql<boolean>`v.started_at is not null`.as('guest_ran'),
         // Only a failed VM keeps a `stopped_at` while its stop is under way.
-        sql<boolean>`v.started_at is not null and v.stopped_at is not null and v.suspended_at is null`.as(
+        sql<boolean>`v.guest_ran and v.stopped_at is not null and v.suspended_at is null`.as(
           'ran_and_failed',
         ),
       ])
@@ -172,34 +168,38 @@ function assignedIds(tx: Tx, host_id: HostId) {
   );
 }
 
-/** How the last boot before `v` ended that ran its guest. Failed starts since then wrote nothing. */
+/** How the last boot before `v` ended that may have run its guest. Failed starts since then wrote nothing. */
 function lastRan(tx: Tx) {
-  return tx
-    .selectFrom('vms as before')
-    .select('before.state')
-    .where(sql<boolean>`before.instance_id = v.instance_id and before.boot < v.boot`)
-    .where((eb) =>
-      eb.or([
-        eb('before.started_at', 'is not', null),
-        // A stop saved what earlier boots left, or reported it lost.
-        eb('before.state', '=', 'stopped'),
-        eb('before.reason_code', 'in', [...FAILED_AFTER_GUEST_RAN]),
-      ]),
-    )
-    .orderBy('before.boot', 'desc')
-    .limit(1)
-    .as('ran');
+  return (
+    tx
+      .selectFrom('vms as before')
+      .select('before.state')
+      .where(sql<boolean>`before.instance_id = v.instance_id and before.boot < v.boot`)
+      // A stop saved what earlier boots left, or reported it lost.
+      .where(sql<boolean>`(before.guest_ran or before.state = 'stopped')`)
+      .orderBy('before.boot', 'desc')
+      .limit(1)
+      .as('ran')
+  );
 }
 
-/** The epoch of the last boot before `v` on another host. */
-function lastElsewhere(tx: Tx) {
+/**
+ * Of the boots before `v` that may have run their guest: the newest epoch on another host and on this one. On another host also
+ * that of a stop, which saved or reported lost what the boots before it had left. A boot that only failed to start takes nobody's
+ * writes away.
+ */
+function lastRanEpochs(tx: Tx) {
   return tx
     .selectFrom('vms as other')
-    .select((eb) => eb.fn.max('other.epoch').as('epoch'))
-    .where(
-      sql<boolean>`other.instance_id = v.instance_id and other.host_id != v.host_id and other.boot < v.boot`,
-    )
-    .as('elsewhere');
+    .select([
+      sql<number | null>`max(other.epoch) filter (where other.host_id <> v.host_id
+        and (other.guest_ran or other.state = 'stopped'))`.as('last_elsewhere'),
+      sql<number | null>`max(other.epoch) filter (where other.host_id = v.host_id and other.guest_ran)`.as(
+        'last_here',
+      ),
+    ])
+    .where(sql<boolean>`other.instance_id = v.instance_id and other.boot < v.boot`)
+    .as('others');
 }
 
 async function keyLines(tx: Tx, ids: readonly Assignment['instance_id'][]): Promise<Map<string, string[]>> {

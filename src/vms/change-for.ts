@@ -40,6 +40,7 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         reason: runningReason(seen, say),
         ssh_address: seen.ssh_address,
         applied_keys: seen.applied_keys,
+        guest_ran: true,
         ...(vm.started_at === null ? { started_at: 'now' } : {}),
       };
     case 'stalled':
@@ -113,6 +114,7 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         reason: say(seen.reason.code, seen.reason.message),
         ssh_address: null,
         stopped_at: 'now',
+        ...(seen.guest_ran ? { guest_ran: true } : {}),
         // A restart by the instance's setting: it was wanted running.
         move: vm.move,
       };

@@ -2,6 +2,7 @@
 import type { Reason } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { SavedHead } from '../instances/saved-head-store.ts';
 import { lockInstance } from '../instances/store.ts';
 import { announce } from './announce.ts';
 import { changeFor } from './change-for.ts';
@@ -30,7 +31,8 @@ export async function failLost(db: Db, message: string, actor: string): Promise<
  */
 export async function endWithoutHost(tx: Tx, vm: VmRow, reason: Reason, actor = 'system'): Promise<void> {
   if (vm.suspended_at === null) return failVm(tx, vm, reason, actor);
-  const stopped = { kind: 'stopped' } as const;
+  const { commit_id } = await SavedHead.read(tx, vm.instance_id);
+  const stopped = { kind: 'stopped', commit_id } as const;
   await updateVm(tx, vm, changeFor(vm, 'stopped', stopped, vm.host_id));
   await loseExecs(tx, vm.instance_id);
   await announce(tx, vm, 'stopped', stopped, actor);
@@ -45,11 +47,13 @@ export async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason, actor
     reason,
     ssh_address: null,
     stopped_at: 'now',
+    // Its host does not say: it may have.
+    guest_ran: true,
     move: vm.move,
   });
   await failFlushes(tx, vm.id, message);
   await loseExecs(tx, vm.instance_id);
-  await announce(tx, vm, 'failed', { kind: 'failed', reason }, actor);
+  await announce(tx, vm, 'failed', { kind: 'failed', reason, guest_ran: true }, actor);
   await notify(tx, 'instance', vm.instance_id);
   await notify(tx, 'routes', vm.instance_id);
   await notify(tx, 'host', vm.host_id);

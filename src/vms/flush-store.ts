@@ -1,9 +1,10 @@
 /** Requested flushes and their outcomes. */
 import { sql } from 'kysely';
 import type { FlushFailureCode } from '../agent-api/reasons.ts';
-import type { FlushReceipt, FlushReport, Reason } from '../agent-api/types.ts';
+import type { Reason } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
+import type { FlushReceipt } from './flush-receipt.ts';
 import type { VmState } from './model.ts';
 import { presentContext } from './store.ts';
 
@@ -65,16 +66,21 @@ export async function insertFlush(
     .execute();
 }
 
-export async function updateFlush(tx: Tx, report: FlushReport): Promise<void> {
+export type FlushState =
+  | { readonly state: 'running' }
+  | { readonly state: 'done'; readonly receipt: FlushReceipt }
+  | { readonly state: 'failed'; readonly error: Reason<FlushFailureCode> };
+
+export async function updateFlush(tx: Tx, id: FlushId, now: FlushState): Promise<void> {
   await tx
     .updateTable('flushes')
     .set({
-      state: report.state,
-      ...(report.state === 'done' ? { receipt: JSON.stringify(report.receipt) } : {}),
-      ...(report.state === 'failed' ? { error: JSON.stringify(report.error) } : {}),
-      ...(report.state === 'running' ? {} : { finished_at: sql`now()` }),
+      state: now.state,
+      ...(now.state === 'done' ? { receipt: JSON.stringify(now.receipt) } : {}),
+      ...(now.state === 'failed' ? { error: JSON.stringify(now.error) } : {}),
+      ...(now.state === 'running' ? {} : { finished_at: sql`now()` }),
     })
-    .where('id', '=', report.flush_id)
+    .where('id', '=', id)
     .execute();
 }
 
@@ -135,17 +141,14 @@ export interface FinalFlush {
   readonly state: VmState;
   readonly reason_code: string | null;
   readonly reason_message: string | null;
-  readonly generation: number;
-  readonly durable_at: Date | null;
 }
 
-/** A VM's state and reason, and the durable head of its disk. */
+/** A VM's state and its reason. */
 export async function findFinalFlush(tx: Tx, vm_id: VmId): Promise<FinalFlush | undefined> {
   return tx
-    .selectFrom('vms as v')
-    .innerJoin('disks as d', 'd.instance_id', 'v.instance_id')
-    .select(['v.state', 'v.reason_code', 'v.reason_message', 'd.generation', 'd.durable_at'])
-    .where('v.id', '=', vm_id)
+    .selectFrom('vms')
+    .select(['state', 'reason_code', 'reason_message'])
+    .where('id', '=', vm_id)
     .executeTakeFirst();
 }
 

@@ -3,19 +3,20 @@
  * running one, so its receipt covers everything written before the call.
  */
 import type { FlushFailureCode } from '../agent-api/reasons.ts';
-import type { FlushReceipt, Reason } from '../agent-api/types.ts';
+import type { Reason } from '../agent-api/types.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import { type HostCalls, standsStill } from '../hosts/host-calls.ts';
 import { isLost } from '../hosts/lease-store.ts';
 import { lockInstanceOf } from '../instances/lock-instance.ts';
+import { SavedHead } from '../instances/saved-head-store.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import { type FlushId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
+import { type FlushReceipt, receiptOf } from './flush-receipt.ts';
 import { findFinalFlush, findFlush, findQueuedFlush, hostOf, insertFlush } from './flush-store.ts';
-import { unchangedReceipt } from './flushes.ts';
 import { ruleOrThrow } from './request-change.ts';
 import { markUsed } from './store.ts';
 
@@ -51,7 +52,7 @@ async function begin(
 ): Promise<BegunFlush> {
   const state = row.state ?? 'stopped';
   if (state === 'stopped' || state === 'suspended')
-    return { kind: 'nothing_to_do', receipt: unchangedReceipt(row) };
+    return { kind: 'nothing_to_do', receipt: receiptOf(await SavedHead.read(tx, row.id)) };
   if (state === 'failed' && row.host_id !== null && (await isLost(tx, row.host_id))) {
     throw new AppError('CONFLICT', {
       message:
@@ -164,7 +165,9 @@ async function joinFinalFlush(
     throw new AppError('CONFLICT', { message: 'The VM failed while it was stopping.' });
   if (done.reason_code === 'recovered')
     throw new AppError('CONFLICT', { message: `The flush failed: ${done.reason_message}` });
-  return { ...unchangedReceipt(done), duration_ms: Date.now() - started };
+  const head = await SavedHead.find(db, id);
+  if (!head) throw new AppError('NOT_FOUND');
+  return receiptOf(head, { duration_ms: Date.now() - started });
 }
 
 function notEnded(): AppError {

@@ -1,14 +1,16 @@
 import type { FlushFailureCode } from '../agent-api/reasons.ts';
-import type { FlushFailure, FlushReceipt, FlushReport, Reason } from '../agent-api/types.ts';
+import type { FlushFailure, FlushReport, FlushResult, Reason } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
-import { getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
+import { SavedHead } from '../instances/saved-head-store.ts';
+import { getInstance, lockInstance } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
-import { rfc3339 } from '../lib/clock.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
+import { receiptOf } from './flush-receipt.ts';
 import {
   endFlushesOf,
+  type FlushState,
   failRunningFlushes,
   findFlush,
   lockFlush,
@@ -31,14 +33,23 @@ export async function recordFlush(
     if (!row || row.host_id !== host_id || row.state === 'done' || row.state === 'failed') return 'fenced';
     // A host runs one flush of a disk at a time: others marked as running were interrupted.
     if (report.state === 'running') await failInterrupted(tx, row.instance_id, report.flush_id);
-    await updateFlush(tx, report);
-    if (report.state === 'done' && report.receipt.segments > 0)
-      await noteDuration(tx, row.instance_id, report.receipt.generation, report.receipt.duration_ms);
-    if (report.state === 'failed')
-      await announceFlushFailure(tx, row.instance_id, 'asked', report.error, row.requested_by);
+    const now = report.state === 'done' ? await judgeResult(tx, row.instance_id, report.result) : report;
+    await updateFlush(tx, report.flush_id, now);
+    if (now.state === 'done' && now.receipt.segments > 0)
+      await noteDuration(tx, row.instance_id, now.receipt.generation, now.receipt.duration_ms);
+    if (now.state === 'failed')
+      await announceFlushFailure(tx, row.instance_id, 'asked', now.error, row.requested_by);
     await notify(tx, 'flush', report.flush_id);
     return 'accepted';
   });
+}
+
+/** A host may be confused, and the database may have lost the commit since: without it the writes are not saved. */
+async function judgeResult(tx: Tx, instance_id: InstanceId, result: FlushResult): Promise<FlushState> {
+  const head = await SavedHead.read(tx, instance_id);
+  if (head.commit_id === result.commit_id) return { state: 'done', receipt: receiptOf(head, result) };
+  const message = `Its host named a commit that is not the disk's present generation ${head.generation}.`;
+  return { state: 'failed', error: { code: 'flush_failed', message } };
 }
 
 /** Records the first failure of automatic flushes since one succeeded. */
@@ -89,24 +100,7 @@ export async function failFlushes(tx: Tx, vm_id: VmId, message: string): Promise
 }
 
 /** Completes flushes that had not begun when the VM was stopped or suspended: everything is durable, as their callers wanted. */
-export async function answerFlushes(
-  tx: Tx,
-  vm_id: VmId,
-  row: Pick<InstanceRow, 'generation' | 'durable_at'>,
-): Promise<void> {
-  const receipt = unchangedReceipt(row);
+export async function answerFlushes(tx: Tx, vm_id: VmId, head: SavedHead): Promise<void> {
+  const receipt = receiptOf(head);
   for (const id of await endFlushesOf(tx, vm_id, { receipt })) await notify(tx, 'flush', id);
-}
-
-/** A receipt of the current generation, with nothing uploaded. */
-export function unchangedReceipt(row: Pick<InstanceRow, 'generation' | 'durable_at'>): FlushReceipt {
-  return {
-    generation: row.generation,
-    durable_at: row.durable_at === null ? null : rfc3339(row.durable_at),
-    dirty_bytes: 0,
-    uploaded_bytes: 0,
-    segments: 0,
-    duration_ms: 0,
-    consistency: 'offline',
-  };
 }

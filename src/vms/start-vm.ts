@@ -12,7 +12,7 @@ import { memorySavedOn, reassignMemory } from './memory-store.ts';
 import { resumeFailed } from './model.ts';
 import { endMove } from './move-store.ts';
 import { type CallCheck, type CallResult, newestVmOf, requestChange } from './request-change.ts';
-import { beginEpoch, insertVm, type VmReason } from './store.ts';
+import { beginEpoch, hostOfUnsaved, insertVm, type VmReason } from './store.ts';
 
 /** Starts a new boot on the host that fits; 200 if one is starting or running already. */
 export function startVm(
@@ -50,10 +50,11 @@ export async function insertBoot(
 ): Promise<HostId> {
   if (quotas) await checkQuota(tx, quotas, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
   const image = await currentImage(tx, row.image);
+  const wanted = await wantedBy(tx, row);
+  const holder = wanted.unsaved ? await hostOfUnsaved(tx, row.id) : null;
   const host_id = await placeVm(tx, {
-    ...(await wantedBy(tx, row)),
-    image: image ? null : row.image,
-    may_stay,
+    ...{ ...wanted, last: holder ?? wanted.last, unsaved: holder !== null },
+    ...{ image: image ? null : row.image, may_stay },
   });
   const epoch = row.disk_epoch + 1;
   // The first boot fixes the image version that the disk is a delta of.

@@ -27,6 +27,22 @@ export async function newestVm(tx: Tx, instance_id: InstanceId) {
     .executeTakeFirst();
 }
 
+/**
+ * The host that alone may have the last writes of a failed VM: that of the newest boot whose guest may have run. Null: a stop has
+ * saved them since, or no guest ran.
+ */
+export async function hostOfUnsaved(tx: Tx, instance_id: InstanceId): Promise<HostId | null> {
+  const row = await tx
+    .selectFrom('vms')
+    .select(['host_id', 'state'])
+    .where('instance_id', '=', instance_id)
+    .where((eb) => eb.or([eb('guest_ran', '=', true), eb('state', '=', 'stopped')]))
+    .orderBy('boot', 'desc')
+    .limit(1)
+    .executeTakeFirst();
+  return row?.state === 'failed' ? row.host_id : null;
+}
+
 export interface NewVm {
   readonly id: VmId;
   readonly instance_id: InstanceId;
@@ -139,6 +155,8 @@ export interface VmChange {
   readonly resets?: number;
   readonly ssh_address?: string | null;
   readonly applied_keys?: readonly string[];
+  /** Its guest may have run. Never taken back. */
+  readonly guest_ran?: true;
   readonly started_at?: 'now';
   readonly stopped_at?: 'now';
   readonly suspended_at?: 'now';

@@ -166,7 +166,9 @@ describe('VMs', () => {
     assert.equal(started.err, '', 'no progress where nobody watches');
     assert.match(await cli.done('ls'), new RegExp(`^${name} +running`, 'm'));
     const flushing = cli.start(['flush', name]);
-    await api.agent.endFlush(await api.agent.askedToFlush(id));
+    const flush_id = await api.agent.askedToFlush(id);
+    await api.agent.commit(id, 1);
+    await api.agent.endFlush(flush_id);
     assert.match(
       (await flushing.ended).out,
       /: 4 KiB saved as generation 1, 1 KiB uploaded in 12 ms, consistency filesystem\n$/,

@@ -59,6 +59,7 @@ test('installed in an empty folder, the documented example passes the type check
   await api.agent.assigned(instance_id);
   await api.agent.ready(instance_id);
   const flush_id = await api.agent.askedToFlush(instance_id);
+  await api.agent.commit(instance_id, 1);
   await api.agent.endFlush(flush_id);
   await api.agent.assigned(instance_id, 'it is to stop', ({ desired }) => desired === 'stopped');
   await api.agent.stopped(instance_id);

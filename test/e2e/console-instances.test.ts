@@ -164,7 +164,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await dialog().getByRole('button', { name: 'Fork', exact: true }).click();
     const flush_id = await api.agent.askedToFlush(id);
     await api.agent.commit(id, 2);
-    await api.agent.endFlush(flush_id, { generation: 2 });
+    await api.agent.endFlush(flush_id);
     await heading('whole').waitFor();
     await page.getByText(`${name}, generation 2`).waitFor();
     await raiseNotificationsOfEvents(api.db);

@@ -10,7 +10,7 @@ import { hashToken } from '../../src/auth/tokens.ts';
 import { LeaseMonitor, marginMs } from '../../src/hosts/lease-monitor.ts';
 import { isLost, listLeases, markLost } from '../../src/hosts/lease-store.ts';
 import { ensureHost } from '../../src/hosts/store.ts';
-import { listFreed } from '../../src/instances/store.ts';
+import { listFreed, removeInstance } from '../../src/instances/store.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { expireHosts } from '../../src/tasks/expire-hosts.ts';
@@ -164,7 +164,11 @@ describe('with a second host', () => {
     assert.equal(stale.outcome, 'fenced');
     const lie = await b.agent.commit(instance.id, 2, { ...commit, vm_id: there.vm_id, epoch: there.epoch });
     assert.equal(lie.outcome, 'fenced', 'another host cannot speak for it');
-    const report = { vm_id: late.vm_id, epoch: late.epoch, observed: { kind: 'stopped' } } as const;
+    const report = {
+      vm_id: late.vm_id,
+      epoch: late.epoch,
+      observed: { kind: 'stopped', commit_id: null },
+    } as const;
     assert.deepEqual(await b.agent.client.report(report), { outcome: 'fenced' });
     assert.equal((await api.as(owner).get<VmOut>(`/v1/instances/${instance.id}/vm`)).body.disk.generation, 1);
     assert.equal((await api.agent.commit(instance.id, 2)).outcome, 'committed');
@@ -268,6 +272,35 @@ describe('with a second host', () => {
       (await listFreed(db)).map(({ id }) => id),
       [instance.id],
     );
+    await removeInstance(db, instance.id);
+    assert.deepEqual(await b.agent.client.findHead(instance.id), { outcome: 'deleted' });
+  });
+
+  test('a boot elsewhere that never ran its guest does not void the writes on the first host, which is chosen again', async () => {
+    for (const { ran, code } of [
+      { ran: false, code: 'start_failed' },
+      { ran: true, code: 'boot_timeout' },
+    ] as const) {
+      await renew(b.agent);
+      const { id } = await running(b.agent);
+      const vm = `/v1/instances/${id}/vm`;
+      await loseNow(b);
+      assert.equal((await api.as(owner).post(vm)).status, 202);
+      const there = await api.agent.assigned(id, 'it is started elsewhere', ({ boot }) => boot === 2);
+      assert.deepEqual([there.own_since, there.last_ran_epoch, there.previous_failed], [2, 0, true]);
+      await api.agent.failed(id, code);
+      await renew(b.agent);
+      assert.equal((await api.as(owner).post(vm)).status, 202);
+      const now = await stateOf(api, owner, id);
+      if (ran) {
+        assert.equal(now.host_id, api.host_id, 'its writes are there now');
+        continue;
+      }
+      assert.equal(now.host_id, b.id);
+      const { own_since, last_ran_epoch, previous_failed } = await b.agent.assigned(id);
+      assert.deepEqual([own_since, last_ran_epoch, previous_failed], [1, 1, true]);
+      await b.agent.ready(id);
+    }
   });
 
   test('concurrent starts do not overcommit a host', async () => {

@@ -50,7 +50,11 @@ test('an exit that is unread when its machine ends is reported, and before the e
   const never = new AbortController().signal;
   const reporter = new Reporter({ client, log }, never, () => host.reportEnds(instance_id, never));
   const reason = { code: 'vm_died', message: 'It died.' } as const;
-  await reporter.report({ vm_id: newId('vm'), epoch: 1, observed: { kind: 'failed', reason } });
+  await reporter.report({
+    vm_id: newId('vm'),
+    epoch: 1,
+    observed: { kind: 'failed', reason, guest_ran: true },
+  });
   assert.deepEqual(
     said.map(({ path, text }) => {
       const { execs }: Partial<ExecsReport> = JSON.parse(text);

@@ -49,6 +49,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
       log: createLog('test', 'silent'),
       after_boot_ms: 0,
       reportOrder: async () => {},
+      syncFailed: async () => {},
       filled: async () => {
         await scene.qmp.execute('blockdev-reopen', { options: [overlayNode(NODES.base)] });
         await scene.qmp.execute('blockdev-del', { 'node-name': NODES.lazy });
@@ -163,7 +164,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
       return other;
     };
     await assert.rejects(guest.read(DATA, BLOCK_BYTES), NbdError);
-    assert.equal(scene.lazy.corrupt?.key, wrong);
+    assert.equal(scene.lazy.takeDamage()?.key, wrong);
     assert.equal(scene.reloads, 1);
     await assert.rejects(guest.read(DATA + 4_096, 4_096), NbdError);
     assert.equal(scene.reloads, 1);
@@ -230,6 +231,26 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     assert.deepEqual(order.slice(0, 2), first);
     assert(order.includes(guest_reads));
     assert(!order.includes(1_023), 'not in the map');
+    await filling.stop();
+  });
+
+  test('damage that only the filling met is not the reason of a later failure of the guest', async () => {
+    scene.faulty.twist = (_, body) => Buffer.alloc(body.length, 7);
+    let passes = 0;
+    const log = createLog('test', 'warn', {
+      write: (line) => {
+        if (line.includes('could be filled')) passes += 1;
+      },
+    });
+    // As of the overlay of a killed VM: QEMU itself reads what is missing.
+    const { fill: filling } = fill({ fetch_ahead: false, log });
+    filling.booted();
+    await until('it has met the damage', () => passes > 0);
+    assert.equal(scene.lazy.takeDamage(), null);
+    const read = `qemu-io ${NODES.overlay} "read ${DATA} 4k"`;
+    await scene.qmp.execute('human-monitor-command', { 'command-line': read });
+    assert(scene.lazy.takeDamage(), 'what the guest itself has met is one');
+    assert.equal(scene.lazy.takeDamage(), null, 'of this failure alone');
     await filling.stop();
   });
 

@@ -2,21 +2,30 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmdirSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { NbdError } from '../../src/host/block/nbd-export.ts';
-import type { HostContext } from '../../src/host/host-context.ts';
 import { DiskState } from '../../src/host/overlay/disk-state.ts';
 import { OverlayExport } from '../../src/host/overlay/overlay-export.ts';
 import { QmpClient } from '../../src/host/qmp/qmp-client.ts';
-import { createOverlay } from '../../src/host/vm/overlay.ts';
+import { createOverlay, setAsideOverlay } from '../../src/host/vm/overlay.ts';
 import { NODES } from '../../src/host/vm/qemu-command.ts';
-import { readSidecar } from '../../src/host/vm/sidecar.ts';
+import { type OverlaySidecar, readSidecar } from '../../src/host/vm/sidecar.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { CANNOT_CUT_DISKS, CutDisk } from '../support/cut-disk.ts';
+import { diskContextOf, headOf } from '../support/host-folders.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
 const MIB = 2 ** 20;
@@ -29,18 +38,32 @@ async function sceneOf(t: TestContext) {
     await disk.dispose();
     rmSync(mount_point, { recursive: true, force: true });
   });
-  const overlays = join(mount_point, 'overlays');
-  await mkdir(overlays);
+  return { disk, ...(await overlayIn(mount_point)) };
+}
+
+/** The same on this machine's disk. */
+async function uncutSceneOf(t: TestContext) {
+  const root = mkdtempSync(join(tmpdir(), 'bod-'));
+  t.after(() => rmSync(root, { recursive: true, force: true }));
+  return overlayIn(root);
+}
+
+async function overlayIn(root: string) {
   const [instance_id, vm_id] = [newId('inst'), newId('vm')];
-  const head = { generation: 3, commit_id: 'three', epoch: 2, size_bytes: 64 * MIB, layers: [], keys: [] };
-  const client = { head: async () => head, lineage: async () => ({ known: true, continues: true }) };
-  const context = { paths: { overlays }, client } as unknown as HostContext;
-  const state = new DiskState(context, instance_id);
-  await state.refresh();
+  const head = headOf(instance_id, { generation: 3, commit_id: 'three', size_bytes: 64 * MIB });
+  const context = await diskContextOf(root, head);
+  const { overlays } = context.paths;
+  await mkdir(overlays);
+  const nextAgent = async () => {
+    const state = new DiskState(context, instance_id);
+    await state.refresh();
+    return state;
+  };
+  const state = await nextAgent();
   const paths = await createOverlay({
     ...{ folder: overlays, instance_id, size_bytes: 64 * MIB, qemu_img_binary: 'qemu-img' },
   });
-  return { disk, overlays, instance_id, placement: { vm_id, epoch: 2 }, state, paths };
+  return { overlays, instance_id, placement: { vm_id, epoch: 2 }, state, nextAgent, paths };
 }
 
 for (const seed of [1, 2, 3]) {
@@ -51,7 +74,7 @@ for (const seed of [1, 2, 3]) {
     // As a killed QEMU leaves it: in the host's cache alone.
     const written = randomBytes(8 * MIB);
     writeFileSync(paths.overlay, written, { flag: 'r+' });
-    await state.markClean(placement);
+    await state.keepAsCache(placement);
     await disk.cut(seed);
     await disk.comeBack();
     const sidecar = await readSidecar(overlays, instance_id);
@@ -67,10 +90,50 @@ for (const seed of [1, 2, 3]) {
     await disk.cut(seed);
     await disk.comeBack();
     await state.refresh();
-    assert.deepEqual(await state.judgeOverlay(1), { use: 'unsaved', otherwise: 'remove' });
+    const { use } = await state.judgeOverlay({ own_since: 1, last_ran_epoch: 0 });
+    assert.equal(use, 'unsaved');
     execFileSync('qemu-img', ['check', '-q', paths.overlay]);
   });
 }
+
+test('the sidecar of an overlay that is set aside is on the disk with it', {
+  skip: CANNOT_CUT_DISKS,
+}, async (t) => {
+  const { disk, overlays, instance_id, placement, state } = await sceneOf(t);
+  await state.markDirty(placement);
+  const kept = await setAsideOverlay(overlays, instance_id);
+  await disk.cut(1);
+  await disk.comeBack();
+  assert(existsSync(kept));
+  const sidecar = JSON.parse(readFileSync(kept.replace(/qcow2$/, 'json'), 'utf8')) as OverlaySidecar;
+  assert.deepEqual([sidecar.commit_id, sidecar.vm_id], ['three', placement.vm_id]);
+});
+
+test('after a failed sync an overlay is not clean again, also not by the next agent: it is removed once all is saved', async (t) => {
+  const { overlays, instance_id, placement, state, paths, nextAgent } = await uncutSceneOf(t);
+  await state.markDirty(placement);
+  // In the way of a sync, for once.
+  renameSync(paths.overlay, `${paths.overlay}.away`);
+  mkdirSync(paths.overlay);
+  await assert.rejects(state.syncOverlay(placement), /EISDIR/);
+  rmdirSync(paths.overlay);
+  renameSync(`${paths.overlay}.away`, paths.overlay);
+  await state.syncOverlay(placement);
+  const later = await nextAgent();
+  const { use } = await later.judgeOverlay({ own_since: 1, last_ran_epoch: 0 });
+  assert.equal(use, 'unsaved', 'it may have the only copy');
+  await later.keepAsCache(placement);
+  assert.equal(await readSidecar(overlays, instance_id), 'none');
+  assert(!existsSync(paths.overlay));
+});
+
+test('an overlay that vanished, or cannot be synced, does not keep a saved VM from its end', async (t) => {
+  const { overlays, instance_id, placement, state, paths } = await uncutSceneOf(t);
+  await state.markDirty(placement);
+  rmSync(paths.overlay);
+  await state.keepAsCache(placement);
+  assert.equal(await readSidecar(overlays, instance_id), 'none');
+});
 
 /** A QEMU without a guest, its overlay on a disk that answers with `errors` (QEMU's blkdebug). */
 async function qemuOn(t: TestContext, errors: readonly object[]) {

@@ -27,7 +27,8 @@ interface Scene {
   readonly folder: ReturnType<typeof vmFolder>;
   /** Of the disk and the host, as they are now. */
   readonly now: { image_version: string | null; newest: string | null };
-  /** Opens the disk, as the placement `epoch`, without running its guest. */
+  readonly losses: { readonly code: string; readonly set_aside: boolean }[];
+  /** Starts its guest, as the placement `epoch`. */
   open(epoch: number): ReturnType<typeof launchMachine>;
 }
 
@@ -60,12 +61,22 @@ async function sceneOf(t: TestContext): Promise<Scene> {
       client: { head: async () => head(), lineage },
       images: { forDisk },
       lease: { require: () => undefined },
+      egress: { requireEnforced: () => undefined },
+      runs: { fetched: { requests: 0, bytes: 0 } },
+      network: null,
     },
   } as unknown as HostContext;
+  const losses: Scene['losses'] = [];
   const open = (epoch: number) => {
     const spec = { image: 'debian-12', ssh_port: 1, cpus: 1, memory_mib: 64, hostname: 'x' };
-    const assignment = { instance_id, vm_id: newId('vm'), boot: epoch, epoch, own_since: 1, spec };
+    const assignment = {
+      ...{ instance_id, vm_id: newId('vm'), boot: epoch, epoch, own_since: 1, last_ran_epoch: 0, spec },
+      ...{ suspended: false, resume: null, previous_failed: false, guest_ran: false },
+    };
     const launch: Launch = {
+      noteLoss: async ({ code }, set_aside) => {
+        losses.push({ code, set_aside });
+      },
       ...{
         context,
         disk: new DiskState(context, instance_id),
@@ -73,9 +84,9 @@ async function sceneOf(t: TestContext): Promise<Scene> {
       },
       ...{ ran: false, consumer: 'it', changed: () => undefined, signal: new AbortController().signal },
     };
-    return launchMachine(launch, { run: false });
+    return launchMachine(launch, { run: true });
   };
-  return { overlays: paths.overlays, asked, instance_id, folder, now, open };
+  return { overlays: paths.overlays, asked, instance_id, folder, now, open, losses };
 }
 
 test('an overlay is opened over its own image, even when there is a newer one', {
@@ -88,7 +99,7 @@ test('an overlay is opened over its own image, even when there is a newer one', 
     [3, V2],
   ] as const) {
     now.newest = newest;
-    const { machine } = await open(epoch);
+    const machine = await open(epoch);
     await machine.end();
     assert.equal(machine.record.image_version, V1);
     const { image_version, placement } = (await readSidecar(overlays, instance_id)) as OverlaySidecar;
@@ -97,9 +108,10 @@ test('an overlay is opened over its own image, even when there is a newer one', 
   assert.deepEqual(asked, [null, V1, V1]);
 });
 
+const SINCE = { own_since: 1, last_ran_epoch: 0 };
 const UNSAVED: OverlaySidecar = {
   ...{ generation: 0, commit_id: 'made', vm_id: newId('vm'), placement: 1 },
-  ...{ clean: false, filled: 'yes', image_version: null },
+  ...{ clean: false, sync_failed: false, filled: 'yes', image_version: null },
 };
 const QCOW2 = qcow2Head(2 * MIB);
 const cases: readonly {
@@ -128,15 +140,15 @@ for (const { what, sidecar, head, asked: expected } of cases) {
 test('an overlay that names another file is set aside unopened, and the disk is restored from its head', {
   skip,
 }, async (t) => {
-  const { overlays, instance_id, folder, now, open } = await sceneOf(t);
+  const { overlays, instance_id, folder, now, open, losses } = await sceneOf(t);
   const { overlay } = overlayPaths(overlays, instance_id);
   const crafted = qcow2Head(2 * MIB, { backing_file: join(overlays, 'secret') });
   await writeFile(overlay, crafted);
   await writeSidecar(overlays, instance_id, UNSAVED);
   now.newest = V1;
-  const { machine, recovered } = await open(2);
+  const machine = await open(2);
   try {
-    assert.equal(recovered?.code, 'recovered');
+    assert.deepEqual(losses, [{ code: 'recovered', set_aside: true }]);
     const [kept = ''] = (await readdir(join(overlays, 'aside'))).filter((name) => name.endsWith('.qcow2'));
     assert.ok((await readFile(join(overlays, 'aside', kept))).equals(crafted));
     assert.deepEqual(await inspectOverlay(overlay), { size_bytes: 2 * MIB, problem: null });
@@ -164,8 +176,8 @@ test('a damaged overlay is removed if its disk is durable, and set aside if it m
   for (const spoilt of [Buffer.alloc(0), Buffer.alloc(4096)]) {
     await writeFile(overlayPaths(paths.overlays, instance_id).overlay, spoilt);
     await writeSidecar(paths.overlays, instance_id, { ...sidecar, clean: true });
-    assert.deepEqual(await disk.judgeOverlay(1), { use: 'none', otherwise: 'remove' });
+    assert.deepEqual(await disk.judgeOverlay(SINCE), { use: 'none', otherwise: 'remove', loss: 'none' });
     await writeSidecar(paths.overlays, instance_id, { ...sidecar, clean: false });
-    assert.deepEqual(await disk.judgeOverlay(1), { use: 'none', otherwise: 'set aside' });
+    assert.deepEqual(await disk.judgeOverlay(SINCE), { use: 'none', otherwise: 'set aside', loss: 'some' });
   }
 });

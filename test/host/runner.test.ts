@@ -5,11 +5,12 @@ import { appendFile, mkdir, rm, rmdir, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import type { Assignment, DiskHead, FlushReport, Report } from '../../src/agent-api/types.ts';
+import type { Assignment, DiskHead, FlushReport, Report, ReportResponse } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import type { KeyPusher } from '../../src/host/keys/key-pusher.ts';
 import { Machine } from '../../src/host/machine/machine.ts';
 import { readRecord, type VmRecord } from '../../src/host/machine/record.ts';
+import { readLoss, writeLoss } from '../../src/host/machine/unreported-loss.ts';
 import { LocalVm } from '../../src/host/runner/local-vm.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import type { SecretPusher } from '../../src/host/secrets/secret-pusher.ts';
@@ -26,7 +27,8 @@ import { qcow2Head } from '../support/qcow2-head.ts';
 import { until } from '../support/waiting.ts';
 
 const sidecarOf = ({ vm_id }: VmRecord, clean: boolean): OverlaySidecar => ({
-  ...{ generation: 1, commit_id: HEAD_ID, vm_id, placement: 1, clean, filled: 'yes', image_version: null },
+  ...{ generation: 1, commit_id: HEAD_ID, vm_id, placement: 1, clean, filled: 'yes' },
+  ...{ sync_failed: false, image_version: null },
 });
 
 /** A runner that has it, whose overlay holds more than generation 1; and what it has said. */
@@ -40,6 +42,7 @@ async function runnerOf(
   await writeFile(overlayPaths(overlays, instance_id).overlay, qcow2Head(512));
   await writeSidecar(overlays, instance_id, sidecarOf(record, false));
   const said: Report['observed'][] = [];
+  const answers: ReportResponse['outcome'][] = [];
   const flushes: FlushReport[] = [];
   const head = { generation: 1, commit_id: HEAD_ID, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
   const context = {
@@ -49,7 +52,7 @@ async function runnerOf(
       lineage: async () => ({ known: true, continues: true }),
       report: async ({ observed }: Report) => {
         said.push(observed);
-        return { outcome: 'accepted' };
+        return { outcome: answers.shift() ?? 'accepted' };
       },
       reportFlush: async (report: FlushReport) => {
         flushes.push(report);
@@ -72,11 +75,19 @@ async function runnerOf(
   });
   const wanted = {
     ...{ instance_id, vm_id: record.vm_id, boot: 1, epoch: 1, desired: 'running', force: false, reboots: 0 },
-    ...{ previous_failed: false, own_since: 1, suspended: false, resume: null, user_data: false },
+    ...{
+      previous_failed: false,
+      guest_ran: false,
+      own_since: 1,
+      last_ran_epoch: 0,
+      suspended: false,
+      resume: null,
+      user_data: false,
+    },
     ...{ flush_id: null, host_key_new: false, authorized_keys: [] },
     spec: { ssh_port: 1, auto_flush_seconds: null, memory_mib: 64, cpus: 1 },
   } as unknown as Assignment;
-  return { runner, wanted, said, flushes, overlays };
+  return { runner, wanted, said, flushes, overlays, answers };
 }
 
 test('a VM whose QEMU dies while it is stopped is reported as stopped only after its disk is saved', async (t) => {
@@ -106,6 +117,7 @@ test('a dead VM without an overlay is reported as stopped with its loss', async 
   runner.assign({ ...wanted, desired: 'stopped' });
   const stopped = await until('it says something', () => said[0]);
   assert(stopped.kind === 'stopped');
+  assert.equal(stopped.commit_id, null);
   assert.equal(stopped.recovered?.code, 'recovered');
   assert.match(stopped.recovered.message, /generation 1\b/);
 });
@@ -140,25 +152,89 @@ test("after a VM's death its overlay’s size counts as unsaved, until it is sav
   assert.equal(await runner.dirtyBytes(), 0);
 });
 
-test("a loss that an earlier agent did not report is reported with the VM's end, and a flush of a saved disk has a receipt", async (t) => {
-  const recovered = { code: 'cold_boot', message: 'What was in its memory is lost.' } as const;
-  for (const [own_since, is_said] of [
-    [1, true],
-    [2, false],
-  ] as const) {
-    const left = await leftBehind(t, { recovered });
+test("a loss that an earlier agent did not report is reported with the VM's end, and a flush of a saved disk names the head", async (t) => {
+  const reason = { code: 'recovered', message: 'What it had in memory is lost.' } as const;
+  const cases = [
+    { own_since: 1, set_aside: false, is_said: true },
+    // Another host has had the disk since, and has reported it, unless it is known to this host alone.
+    { own_since: 2, set_aside: false, is_said: false },
+    { own_since: 2, set_aside: true, is_said: true },
+  ];
+  for (const { own_since, set_aside, is_said } of cases) {
+    const left = await leftBehind(t);
+    await writeLoss(left.folder, { reason, epoch: 1, set_aside });
     const ended = once(left.child, 'exit');
     left.child.kill('SIGKILL');
     await ended;
-    const { runner, wanted, said, flushes, overlays } = await runnerOf(t, left);
+    const { runner, said, flushes, overlays, ...rest } = await runnerOf(t, left);
+    const wanted =
+      own_since === 1 ? rest.wanted : { ...rest.wanted, vm_id: newId('vm'), epoch: 3, own_since };
     await writeSidecar(overlays, left.instance_id, sidecarOf(left.record, true));
-    runner.assign({ ...wanted, own_since, desired: 'failed', flush_id: newId('flush') });
-    const { state } = await until('the flush ends', () => flushes.find((each) => each.state !== 'running'));
-    assert.equal(state, 'done');
-    runner.assign({ ...wanted, own_since, desired: 'stopped' });
+    runner.assign({ ...wanted, desired: 'failed', flush_id: newId('flush') });
+    const flush = await until('the flush ends', () => flushes.find((each) => each.state !== 'running'));
+    assert(flush.state === 'done');
+    assert.equal(flush.result.commit_id, HEAD_ID);
+    runner.assign({ ...wanted, desired: 'stopped' });
     const stopped = await until('it says something', () => said[0]);
-    assert.deepEqual(stopped, is_said ? { kind: 'stopped', recovered } : { kind: 'stopped' });
+    const recovered = is_said ? { recovered: reason } : {};
+    assert.deepEqual(stopped, { kind: 'stopped', commit_id: HEAD_ID, ...recovered });
+    await until('it is not said again', async () => (await readLoss(left.folder)) === null);
   }
+});
+
+test('a stop names no commit where the files of the host vanished while it was under way or pending', async (t) => {
+  const left = await leftBehind(t);
+  left.child.kill('SIGKILL');
+  await once(left.child, 'exit');
+  await rm(left.folder.folder, { recursive: true });
+  const { runner, wanted, said, flushes, overlays, answers } = await runnerOf(t, left);
+  await removeOverlay(overlays, left.instance_id);
+  answers.push('unwanted');
+  const stopping = { ...wanted, desired: 'stopped', guest_ran: true, last_ran_epoch: 1 } as const;
+  runner.assign(stopping);
+  const first = await until('it says something', () => said[0]);
+  assert(first.kind === 'stopped');
+  assert.deepEqual([first.commit_id, first.recovered?.code], [null, 'recovered']);
+  // The control plane has failed it, and a flush is not answered with the head.
+  const failed = { ...stopping, desired: 'failed', previous_failed: true } as const;
+  runner.assign({ ...failed, flush_id: newId('flush') });
+  const flush = await until('the flush ends', () => flushes.find((each) => each.state !== 'running'));
+  assert.deepEqual([flush.state, flush.state === 'failed' && flush.error.code], ['failed', 'vm_gone']);
+  // Another stop ends it.
+  runner.assign({ ...failed, desired: 'stopped' });
+  await until('it says it again', () => said.length === 2);
+});
+
+test('a stop names no commit where the files of the host are of a time before its guest ran', async (t) => {
+  const left = await leftBehind(t);
+  left.child.kill('SIGKILL');
+  await once(left.child, 'exit');
+  const { runner, wanted, said, overlays } = await runnerOf(t, left);
+  await rm(left.folder.folder, { recursive: true });
+  await writeSidecar(overlays, left.instance_id, sidecarOf(left.record, true));
+  const later = { vm_id: newId('vm'), boot: 2, epoch: 2, guest_ran: true, last_ran_epoch: 2 };
+  runner.assign({ ...wanted, ...later, desired: 'stopped' });
+  const first = await until('it says something', () => said[0]);
+  assert(first.kind === 'stopped');
+  assert.equal(first.commit_id, null);
+});
+
+test('a loss stays to be told while a report of it does not count', async (t) => {
+  const left = await leftBehind(t);
+  left.child.kill('SIGKILL');
+  await once(left.child, 'exit');
+  const reason = { code: 'recovered', message: 'Something is lost.' } as const;
+  await writeLoss(left.folder, { reason, epoch: 1, set_aside: true });
+  const { runner, wanted, said, overlays, answers } = await runnerOf(t, left);
+  await writeSidecar(overlays, left.instance_id, sidecarOf(left.record, true));
+  answers.push('unwanted');
+  runner.assign({ ...wanted, desired: 'stopped' });
+  await until('it is said', () => said.length === 1);
+  assert.deepEqual((await readLoss(left.folder))?.reason, reason);
+  runner.assign({ ...wanted, desired: 'failed' });
+  runner.assign({ ...wanted, desired: 'stopped' });
+  await until('it is said again', () => said.length === 2);
+  await until('it counted', async () => (await readLoss(left.folder)) === null);
 });
 
 test('an adopted VM whose guest agent does not answer is not ended, and is flushed on request', async (t) => {
@@ -385,7 +461,11 @@ test('a guest that was reset during a freeze is thawed when it comes up', async 
   const given_up = new AbortController();
   const keys = { apply: async () => assert.fail('not here') } as unknown as KeyPusher;
   const secrets = { apply: async () => undefined } as unknown as SecretPusher;
-  const awaited = awaitGuest(machine, { keys, secrets }, given_up.signal);
+  const awaited = awaitGuest(
+    machine,
+    { keys, secrets },
+    { signal: given_up.signal, patience: given_up.signal },
+  );
   await until('it is thawed', () => !machine.agent.maybe_frozen);
   given_up.abort(new Error('enough'));
   await assert.rejects(awaited);

@@ -1,6 +1,9 @@
 /** What a boot has to say of what is lost outlives the agent that launched it, until it was said. */
 import assert from 'node:assert/strict';
-import { writeFile } from 'node:fs/promises';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import type { Assignment } from '../../src/agent-api/types.ts';
@@ -10,6 +13,8 @@ import { LocalVm } from '../../src/host/runner/local-vm.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { hostFolders } from '../support/host-folders.ts';
+import { inheritedEnvironment } from '../support/installation.ts';
+import { hostWithOverlay, takeStep } from '../support/set-aside-scene.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 const skip = image_dir ? false : 'BERTH_TEST_IMAGE_DIR names no guest image';
@@ -31,7 +36,8 @@ test('an adopting agent reports the loss of a boot once', { skip }, async (t) =>
     ...{ lease: { require: () => undefined }, templates: { find: async () => null } },
   } as unknown as HostContext;
   const assignment = {
-    ...{ instance_id, vm_id: newId('vm'), boot: 2, epoch: 2, own_since: 1, previous_failed: true },
+    ...{ instance_id, vm_id: newId('vm'), boot: 2, epoch: 2, own_since: 1, last_ran_epoch: 1 },
+    ...{ previous_failed: true, guest_ran: false, suspended: false },
     ...{ resume: null, spec: { image: 'debian-12', ssh_port: 1, cpus: 1, memory_mib: 64, hostname: 'x' } },
   } as unknown as Assignment;
   const agent = async () => {
@@ -54,3 +60,39 @@ test('an adopting agent reports the loss of a boot once', { skip }, async (t) =>
     await held.end();
   }
 });
+
+for (const how of ['stop', 'start'] as const) {
+  test(`the loss of an overlay that is set aside at a ${how} is reported, at whatever step its agent is killed`, async (t) => {
+    const root = await mkdtemp(join(tmpdir(), 'bul-'));
+    t.after(() => rm(root, { recursive: true, force: true }));
+    let step = 1;
+    for (let done = false; !done; step++) {
+      const data = join(root, String(step));
+      const instance = await hostWithOverlay(data);
+      done = await endsBefore(step, [data, instance, how]);
+      // Where nothing was set aside yet, the next agent finds it as the first one did.
+      assert.equal(await takeStep(data, instance, how), 'recovered', `killed at step ${step}`);
+      const kept = await readdir(join(data, 'overlays', 'aside'));
+      const copies = kept.filter((name) => name.endsWith('.qcow2'));
+      assert.equal(copies.length, 1);
+      const sidecar = (copies[0] ?? '').replace(/qcow2$/, 'json');
+      assert(kept.includes(sidecar), `with its sidecar, killed at step ${step}`);
+    }
+    assert(step > 10, `${step} steps`);
+  });
+}
+
+/** Runs the step until its nth change of a file, before which it is killed. True: it has ended before. */
+async function endsBefore(step: number, words: readonly string[]): Promise<boolean> {
+  const [preload, program] = ['die-at-step.ts', 'set-aside-scene.ts'].map((name) =>
+    join(import.meta.dirname, '..', 'support', name),
+  );
+  const env = { ...inheritedEnvironment(), BERTH_TEST_DIE_AT: String(step) };
+  const child = spawn(process.execPath, ['--import', preload ?? '', program ?? '', ...words], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+    env,
+  });
+  const [code, signal] = await once(child, 'exit');
+  assert(code === 0 || signal === 'SIGKILL', `it ended with ${code ?? signal}`);
+  return code === 0;
+}

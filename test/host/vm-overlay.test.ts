@@ -20,7 +20,7 @@ import { newId } from '../../src/lib/ids.ts';
 
 const SIDECAR: OverlaySidecar = {
   ...{ generation: 4, commit_id: randomUUID(), vm_id: newId('vm'), placement: 3 },
-  ...{ clean: true, filled: 'yes', image_version: null },
+  ...{ clean: true, sync_failed: false, filled: 'yes', image_version: null },
 };
 const is_root = process.getuid?.() === 0;
 
@@ -79,7 +79,7 @@ describe('an overlay', () => {
     const count = fc.maxSafeNat();
     const sidecars = fc.record({
       ...{ generation: count, placement: count, clean: fc.boolean(), filled: fc.constantFrom(...FILLED) },
-      ...{ commit_id: fc.uuid(), vm_id: fc.constant(SIDECAR.vm_id) },
+      ...{ commit_id: fc.uuid(), vm_id: fc.constant(SIDECAR.vm_id), sync_failed: fc.boolean() },
       image_version: fc.constantFrom(null, 'a'.repeat(64)),
     });
     await fc.assert(

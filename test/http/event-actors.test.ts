@@ -47,7 +47,7 @@ describe('a person who asks is named when it is done:', () => {
     const flush_id = await agent.askedToFlush(id);
     await agent.beginFlush(flush_id);
     await agent.commit(id, 1);
-    await agent.endFlush(flush_id, { generation: 1 });
+    await agent.endFlush(flush_id);
     assert.equal((await answering).status, 200);
     assert.deepEqual(await last(id), ['disk.flushed', colleague.user_id, 'request 1']);
     await agent.commit(id, 2);

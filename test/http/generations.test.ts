@@ -68,7 +68,7 @@ describe('GET …/generations 200', () => {
     const flush_id = await agent.askedToFlush(id);
     await agent.beginFlush(flush_id);
     await agent.commit(id, 2);
-    await agent.endFlush(flush_id, { generation: 2, duration_ms: 180 });
+    await agent.endFlush(flush_id, { duration_ms: 180 });
     await flushing;
     await client.post(path(id, 'vm/suspend'));
     await agent.commit(id, 3);

@@ -12,8 +12,8 @@ import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import {
   FACTS,
+  FLUSH_WORK,
   HOST_KEY,
-  RECEIPT,
   type ScriptedAgent,
   SSH_ADDRESS,
   segmentOf,
@@ -157,8 +157,14 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
     const disks = [{ instance_id: instance.id, dirty_bytes: 12_345, root }];
     return { body: { facts: FACTS, disks }, answer: undefined };
   },
-  report: (vm) => ({ body: { ...vm, observed: { kind: 'failed', reason: REASON } }, answer: FENCED }),
-  flush: () => ({ body: { flush_id, state: 'done', receipt: RECEIPT }, answer: FENCED }),
+  report: (vm) => ({
+    body: { ...vm, observed: { kind: 'failed', reason: REASON, guest_ran: false } },
+    answer: FENCED,
+  }),
+  flush: () => ({
+    body: { flush_id, state: 'done', result: { ...FLUSH_WORK, commit_id: randomUUID() } },
+    answer: FENCED,
+  }),
   flushFailure: (vm) => ({ body: { ...vm, error: REASON }, answer: FENCED }),
   keys: (vm) => ({ body: { ...vm, applied_keys: [HOST_KEY.fingerprint] }, answer: FENCED }),
   minutes: () => {

@@ -5,11 +5,15 @@ import { after, describe, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { VmReasonCode } from '../../src/agent-api/reasons.ts';
 import { ROUTES } from '../../src/agent-api/routes.ts';
+import type { Observation } from '../../src/agent-api/types.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
+import { noteDeleted } from '../../src/disks/store.ts';
 import { ensureHost } from '../../src/hosts/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { TROUBLE_CODES } from '../../src/vms/model.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
+import type { ErrorBody } from '../support/client.ts';
+import { assertError } from '../support/expect.ts';
 import { makeSshKey, randomPublicKey } from '../support/people.ts';
 import { ScriptedAgent, SSH_ADDRESS, segmentOf } from '../support/scripted-agent.ts';
 import { instanceIn, stateOf } from '../support/states.ts';
@@ -24,6 +28,7 @@ await ensureHost(api.db, 'other', hashToken(other_token));
 const other = new ScriptedAgent(api.internal_origin, other_token);
 after(() => other.close());
 
+const STOPPED = { kind: 'stopped', commit_id: null } as const;
 const COMMITTED = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 
 describe('401', () => {
@@ -83,6 +88,15 @@ describe('the read order of a boot', () => {
       await assert.rejects(agent.client.bootOrder({ instance_id: id, epoch, blocks }), /with 400/);
     await agent.client.bootOrder({ instance_id: id, epoch, blocks: some });
     assert.deepEqual((await agent.client.head(id))?.boot_order, some);
+  });
+});
+
+describe('a disk', () => {
+  test('of no instance is unknown, and deleted only if the database says so', async () => {
+    const [unknown, deleted] = [newId('inst'), newId('inst')];
+    await noteDeleted(api.db, deleted);
+    assert.deepEqual(await agent.client.findHead(unknown), { outcome: 'unknown' });
+    assert.deepEqual(await agent.client.findHead(deleted), { outcome: 'deleted' });
   });
 });
 
@@ -196,7 +210,10 @@ describe('a report', () => {
       { vm_id, epoch },
       { vm_id: (await agent.known(id)).vm_id, epoch },
     ]) {
-      const answer = await agent.client.report({ ...report, observed: { kind: 'failed', reason } });
+      const answer = await agent.client.report({
+        ...report,
+        observed: { kind: 'failed', reason, guest_ran: true },
+      });
       assert.deepEqual(answer, { outcome: 'fenced' });
     }
     assert.equal((await stateOf(api, owner, id)).state, 'starting');
@@ -205,13 +222,13 @@ describe('a report', () => {
   test('of another host is fenced', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const { vm_id, epoch } = await agent.known(id);
-    const answer = await other.client.report({ vm_id, epoch, observed: { kind: 'stopped' } });
+    const answer = await other.client.report({ vm_id, epoch, observed: STOPPED });
     assert.deepEqual(answer, { outcome: 'fenced' });
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
 
   test('of an unknown VM is fenced', async () => {
-    const answer = await agent.client.report({ vm_id: newId('vm'), epoch: 1, observed: { kind: 'stopped' } });
+    const answer = await agent.client.report({ vm_id: newId('vm'), epoch: 1, observed: STOPPED });
     assert.deepEqual(answer, { outcome: 'fenced' });
   });
 
@@ -222,6 +239,76 @@ describe('a report', () => {
     await agent.stopped(id);
     await agent.failed(id);
     assert.deepEqual(await stateOf(api, owner, id), once);
+  });
+
+  describe('of a stop', () => {
+    const recovered = { code: 'recovered', message: 'It continues from generation 1.' } as const;
+    const flush = (id: string) => api.as(owner).post<ErrorBody>(`/v1/instances/${id}/vm/flush`);
+
+    test('counts only if it names the head: else the VM has failed, and no flush is answered', async () => {
+      for (const commit of ['none', 'another', 'an earlier one'] as const) {
+        const { id } = await instanceIn(api, owner, 'running');
+        await agent.commit(id, 1);
+        const earlier = (await agent.client.head(id))?.commit_id ?? '';
+        await agent.commit(id, 2);
+        const flushing = flush(id);
+        await agent.askedToFlush(id);
+        await api.as(owner).delete(`/v1/instances/${id}/vm`);
+        const commit_id = { none: null, another: randomUUID(), 'an earlier one': earlier }[commit];
+        const said = commit_id === null ? { recovered } : {};
+        const answer = await agent.observe(id, { kind: 'stopped', commit_id, ...said });
+        assert.deepEqual(answer, { outcome: 'unwanted' }, commit);
+        const vm = await stateOf(api, owner, id);
+        assert.deepEqual([vm.state, vm.reason?.code], ['failed', 'vm_died'], commit);
+        assert.match(vm.reason?.message ?? '', commit_id ? /may be lost/ : /continues from generation 1/);
+        assertError(await flushing, 'CONFLICT');
+        // Said again, it changes nothing, and does not count either.
+        assert.deepEqual(await agent.observe(id, { kind: 'stopped', commit_id }), { outcome: 'unwanted' });
+        // The next start is told that something may be missing.
+        await api.as(owner).post(`/v1/instances/${id}/vm`);
+        const next = await agent.assigned(id, 'the next boot', ({ boot }) => boot === 2);
+        assert.deepEqual([next.previous_failed, next.last_ran_epoch], [true, 1], commit);
+      }
+    });
+
+    test('that names the head is repeated without effect', async () => {
+      const { id } = await instanceIn(api, owner, 'stopping');
+      await agent.commit(id, 1);
+      const head = await agent.client.head(id);
+      assert(head);
+      for (const _ of ['once', 'again']) {
+        const named: Observation = { kind: 'stopped', commit_id: head.commit_id };
+        assert.deepEqual(await agent.observe(id, named), { outcome: 'accepted' });
+        assert.equal((await stateOf(api, owner, id)).state, 'stopped');
+      }
+    });
+
+    test('ends a VM without a commit only where that loss was told by its failure, or another VM’s', async () => {
+      const { id } = await instanceIn(api, owner, 'failed');
+      await api.as(owner).delete(`/v1/instances/${id}/vm`);
+      assert.deepEqual(await agent.stoppedWithLoss(id, recovered), { outcome: 'accepted' });
+      assert.equal((await stateOf(api, owner, id)).reason?.code, 'recovered');
+
+      const started = await instanceIn(api, owner, 'failed');
+      const vm = `/v1/instances/${started.id}/vm`;
+      await api.as(owner).post(vm);
+      await agent.assigned(started.id, 'the next boot', ({ boot }) => boot === 2);
+      await api.as(owner).delete(vm);
+      // Not without a word.
+      const silent = { kind: 'stopped', commit_id: null } as const;
+      assert.deepEqual(await agent.observe(started.id, silent), { outcome: 'unwanted' });
+      assert.equal((await stateOf(api, owner, started.id)).state, 'failed');
+    });
+  });
+
+  test('of a loss that nobody reads, because a stop came before, does not count', async () => {
+    const { id } = await instanceIn(api, owner, 'starting');
+    await api.as(owner).delete(`/v1/instances/${id}/vm`);
+    const recovered = { code: 'recovered', message: 'It continues from generation 0.' } as const;
+    assert.deepEqual(await agent.ready(id, recovered), { outcome: 'ignored' });
+    await agent.stopped(id, recovered);
+    const vm = await stateOf(api, owner, id);
+    assert.deepEqual([vm.state, vm.reason?.code], ['stopped', 'recovered']);
   });
 
   test('that answers an older restart does not end the newer one', async () => {

@@ -1,12 +1,13 @@
 /** Requested flushes: which flush a caller joins, what a receipt covers, and the errors. */
 import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
 import { describe, type TestContext, test } from 'node:test';
-import type { FlushReceipt } from '../../src/agent-api/types.ts';
 import type { Topic } from '../../src/db/notify.ts';
 import type { FlushId, InstanceId } from '../../src/lib/ids.ts';
+import type { FlushReceipt } from '../../src/vms/flush-receipt.ts';
 import { apiForFile, startApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
-import { RECEIPT } from '../support/scripted-agent.ts';
+import { FLUSH_WORK } from '../support/scripted-agent.ts';
 import { instanceIn, stateOf } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
@@ -28,15 +29,17 @@ function rows(instance_id: InstanceId) {
 }
 
 describe('200', () => {
-  test("the receipt has the host's report, field for field", async () => {
+  test("the receipt has the commit's generation and time, and the host's report of the work", async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const answering = flush(id);
     const flush_id = await agent.askedToFlush(id);
     await agent.beginFlush(flush_id);
+    const committed = await agent.commit(id, 1);
+    assert(committed.outcome === 'committed');
     await agent.endFlush(flush_id);
     const { status, body } = await answering;
     assert.equal(status, 200);
-    assert.deepEqual(body, RECEIPT);
+    assert.deepEqual(body, { generation: 1, durable_at: committed.durable_at, ...FLUSH_WORK });
   });
 
   test('the audit log tells after which generation it was asked for', async () => {
@@ -58,14 +61,16 @@ describe('200', () => {
     await agent.beginFlush(first_id);
     const second = flush(id);
     const second_id = await agent.askedToFlush(id, first_id);
-    await agent.endFlush(first_id, { generation: 1 });
+    await agent.commit(id, 1);
+    await agent.endFlush(first_id);
     assert.equal((await first).body.generation, 1);
     assert.deepEqual(await rows(id), [
       { id: first_id, state: 'done' },
       { id: second_id, state: 'queued' },
     ]);
     await agent.beginFlush(second_id);
-    await agent.endFlush(second_id, { generation: 2 });
+    await agent.commit(id, 2);
+    await agent.endFlush(second_id);
     assert.equal((await second).body.generation, 2);
   });
 
@@ -82,8 +87,9 @@ describe('200', () => {
     // A caller that came later would make a third one.
     await until('all twenty wait', () => waiting(queued_id) === 20);
     await agent.beginFlush(queued_id);
-    await agent.endFlush(queued_id, { generation: 9 });
-    for (const answer of await Promise.all(callers)) assert.equal(answer.body.generation, 9);
+    await agent.commit(id, 1);
+    await agent.endFlush(queued_id);
+    for (const answer of await Promise.all(callers)) assert.equal(answer.body.generation, 1);
     assert.equal((await rows(id)).length, 2);
   });
 
@@ -169,7 +175,7 @@ describe('409', () => {
     const during = flush(id);
     await until('the caller waits', () => waiting(id) === 1);
     const recovered = { code: 'recovered', message: 'It continues from generation 3.' } as const;
-    await agent.observe(id, { kind: 'stopped', recovered });
+    await agent.stoppedWithLoss(id, recovered);
     for (const answer of [await before, await during])
       assertError(answer, 'CONFLICT', /It continues from generation 3/);
   });
@@ -209,6 +215,20 @@ describe('503', () => {
     assertError(answer, 'UNAVAILABLE', /The object store is away\..*Nothing is lost/);
     assert.equal(answer.headers['retry-after'], '5');
     assert.equal((await stateOf(api, owner, id)).state, 'running');
+  });
+
+  test('a flush whose host names no commit, or another than the head, has no receipt', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.commit(id, 1);
+    const earlier = (await agent.client.head(id))?.commit_id ?? '';
+    await agent.commit(id, 2);
+    for (const commit_id of [randomUUID(), earlier]) {
+      const answering = flush(id);
+      const flush_id = await agent.askedToFlush(id);
+      await agent.beginFlush(flush_id);
+      await agent.endFlush(flush_id, { commit_id });
+      assertError(await answering, 'UNAVAILABLE', /not the disk's present generation 2/);
+    }
   });
 
   test('the same Idempotency-Key retries a failed flush, and replays a successful one', async () => {

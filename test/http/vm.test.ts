@@ -80,7 +80,7 @@ describe('200', () => {
     const again = await stateOf(api, owner, id);
     assert.deepEqual([again.id, again.boot, again.started_at], [running.id, 1, running.started_at]);
     await client.delete(vm);
-    await agent.observe(id, { kind: 'stopped' });
+    await agent.stopped(id);
     const stopped = await stateOf(api, owner, id);
     assert.ok(stopped.stopped_at);
     assert.equal(stopped.reason?.actor, owner.user_id, 'who asked for the stop stays known');
@@ -98,7 +98,7 @@ describe('200', () => {
 
   test('a disk that continued from its last durable generation says so', async () => {
     const { id } = await instanceIn(api, owner, 'running');
-    await agent.observe(id, { kind: 'failed', reason: { code: 'vm_died', message: 'It died.' } });
+    await agent.failed(id);
     await client.post(`/v1/instances/${id}/vm`);
     const assignment = await agent.assigned(id, 'the next boot', (each) => each.boot === 2);
     assert.equal(assignment.previous_failed, true);
@@ -119,7 +119,7 @@ describe('200', () => {
     await client.delete(`/v1/instances/${id}/vm`);
     assert.equal((await agent.known(id)).previous_failed, true);
     const recovered = { code: 'recovered', message: 'The next one continues from generation 3.' } as const;
-    await agent.observe(id, { kind: 'stopped', recovered });
+    await agent.stoppedWithLoss(id, recovered);
     assert.deepEqual((await stateOf(api, owner, id)).reason, { ...recovered, actor: api.host_id });
     assert.ok((await eventTypes(id)).includes('vm.recovered'));
     await client.post(`/v1/instances/${id}/vm`);
@@ -135,7 +135,7 @@ describe('200', () => {
       const assignment = await agent.assigned(id, 'the next boot', (each) => each.boot === boot);
       assert.equal(assignment.previous_failed, boot === 2);
       await client.delete(`/v1/instances/${id}/vm`);
-      await agent.observe(id, { kind: 'stopped' });
+      await agent.stopped(id);
     }
   });
 
@@ -161,7 +161,7 @@ describe('200', () => {
     await agent.observe(id, { kind: 'flush_pending', reason });
     const vm = await stateOf(api, owner, id);
     assert.deepEqual([vm.state, vm.reason?.code], ['stopping', 'flush_pending']);
-    await agent.observe(id, { kind: 'stopped' });
+    await agent.stopped(id);
     assert.equal((await stateOf(api, owner, id)).state, 'stopped');
   });
 });
@@ -375,7 +375,7 @@ test('its host learns whether a boot has run its guest, so that a machine withou
   assert.equal(await ran(), true);
   await agent.ready(id);
   await client.delete(path);
-  await agent.observe(id, { kind: 'stopped' });
+  await agent.stopped(id);
   await client.post(path);
   assert.equal(await ran(), false);
 });

@@ -3,8 +3,13 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
+import type { DiskHead, LineageResponse } from '../../src/agent-api/types.ts';
+import { pathsIn } from '../../src/config/paths.ts';
 import { makeVmFolder, vmFolder } from '../../src/host/machine/record.ts';
-import { newId } from '../../src/lib/ids.ts';
+import type { DiskContext } from '../../src/host/overlay/disk-state.ts';
+import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
 
 /** A short path, because paths of sockets are limited. Removed after the test. */
 export async function hostFolders(t: TestContext) {
@@ -16,4 +21,34 @@ export async function hostFolders(t: TestContext) {
   const folder = vmFolder(paths.vms, instance_id);
   await makeVmFolder(folder);
   return { root, paths, instance_id, folder };
+}
+
+/** A head without objects. */
+export function headOf(
+  instance_id: InstanceId,
+  change: Pick<DiskHead, 'generation' | 'commit_id' | 'size_bytes'>,
+): DiskHead {
+  return {
+    ...{ instance_id, image_version: null, epoch: 2, durable_at: null, layers: [], keys: [] },
+    ...{ encryption: false, boot_order: [], ...change },
+  };
+}
+
+/** What a disk's state needs of a host whose data folder is `root`, and of a database with this head. */
+export async function diskContextOf(
+  root: string,
+  head: DiskHead,
+  lineage: LineageResponse = { known: true, continues: true },
+): Promise<DiskContext> {
+  return {
+    ...{ paths: pathsIn(root), log: createLog('test', 'silent') },
+    store: await FolderStore.open(join(root, 'objects')),
+    client: {
+      head: async () => head,
+      lineage: async () => lineage,
+      dataKeys: async () => ({ outcome: 'fenced' }),
+      commit: async () => ({ outcome: 'fenced', why: 'a test' }),
+    },
+    images: { stored: async () => undefined },
+  };
 }

@@ -12,7 +12,7 @@ import type {
   Assignment,
   CommitRequest,
   CommitResponse,
-  FlushReceipt,
+  FlushResult,
   MemoryRef,
   Observation,
   PollResponse,
@@ -48,6 +48,7 @@ export class ScriptedAgent {
   readonly client: ControlPlaneClient;
   #facts: HostFacts = FACTS;
   readonly #known = new Map<InstanceId, Assignment>();
+  readonly #flushes = new Map<FlushId, InstanceId>();
   #timer: NodeJS.Timeout | undefined;
   /** Its last report about the host. */
   #beat: Promise<unknown> = Promise.resolve();
@@ -106,7 +107,10 @@ export class ScriptedAgent {
 
   async #poll(seen: string | null, signal = new AbortController().signal): Promise<PollResponse> {
     const answer = await this.client.poll({ seen }, signal);
-    for (const assignment of answer.assignments) this.#known.set(assignment.instance_id, assignment);
+    for (const assignment of answer.assignments) {
+      this.#known.set(assignment.instance_id, assignment);
+      if (assignment.flush_id) this.#flushes.set(assignment.flush_id, assignment.instance_id);
+    }
     return answer;
   }
 
@@ -172,11 +176,22 @@ export class ScriptedAgent {
     return this.observe(instance_id, { kind: 'suspended', memory });
   }
 
-  stopped(instance_id: InstanceId) {
-    return this.observe(instance_id, { kind: 'stopped' });
+  /** Reports that the head has all writes; with `recovered`, an earlier loss, too. */
+  async stopped(instance_id: InstanceId, recovered?: Reason) {
+    const { commit_id } = await this.#head(instance_id);
+    return this.observe(instance_id, { kind: 'stopped', commit_id, ...(recovered ? { recovered } : {}) });
+  }
+  /** Reports a stop whose last writes are lost. */
+  stoppedWithLoss(instance_id: InstanceId, recovered: Reason) {
+    return this.observe(instance_id, { kind: 'stopped', commit_id: null, recovered });
   }
   failed(instance_id: InstanceId, code: VmReasonCode = 'vm_died') {
-    return this.observe(instance_id, { kind: 'failed', reason: { code, message: 'It died.' } });
+    const guest_ran = code !== 'start_failed';
+    return this.observe(instance_id, { kind: 'failed', reason: { code, message: 'It died.' }, guest_ran });
+  }
+  async #head(instance_id: InstanceId): Promise<{ readonly commit_id: string }> {
+    const head = await this.client.head(instance_id).catch(() => null);
+    return head ?? { commit_id: randomUUID() };
   }
   deleted(instance_id: InstanceId) {
     return this.observe(instance_id, { kind: 'deleted' });
@@ -196,8 +211,14 @@ export class ScriptedAgent {
   beginFlush(flush_id: FlushId) {
     return this.client.reportFlush({ flush_id, state: 'running' });
   }
-  endFlush(flush_id: FlushId, receipt: Partial<FlushReceipt> = {}) {
-    return this.client.reportFlush({ flush_id, state: 'done', receipt: { ...RECEIPT, ...receipt } });
+  /** Names the head of the disk, unless `result` names another commit. */
+  async endFlush(flush_id: FlushId, result: Partial<FlushResult> = {}) {
+    const instance_id = this.#flushes.get(flush_id);
+    const { commit_id } = instance_id ? await this.#head(instance_id) : { commit_id: randomUUID() };
+    return this.client.reportFlush({
+      ...{ flush_id, state: 'done' },
+      result: { ...FLUSH_WORK, commit_id, ...result },
+    });
   }
   failFlush(
     flush_id: FlushId,
@@ -268,9 +289,7 @@ function commitIdOf(segments: readonly SegmentRef[]): string {
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12}).*$/, '$1-$2-$3-$4-$5');
 }
 
-export const RECEIPT: FlushReceipt = {
-  generation: 1,
-  durable_at: '2026-01-02T03:04:05.678Z',
+export const FLUSH_WORK: Omit<FlushResult, 'commit_id'> = {
   dirty_bytes: 4096,
   uploaded_bytes: 1024,
   segments: 1,

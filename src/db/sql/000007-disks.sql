@@ -108,3 +108,9 @@ create table flushes (
 create unique index flushes_queued on flushes (instance_id) where state = 'queued';
 create unique index flushes_running on flushes (instance_id) where state = 'running';
 create index flushes_finished on flushes (finished_at) where finished_at is not null;
+
+-- Deleted while a host that may have files of it was lost. The host asks when it is back, and removes them only on this word.
+create table deleted_instances (
+  instance_id text primary key,
+  deleted_at  timestamptz not null default now()
+);

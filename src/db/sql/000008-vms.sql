@@ -36,6 +36,8 @@ create table vms (
   commit_id      uuid,
   -- How often the guest was reset, by itself or by a restart. The ingress then ends the connections from before.
   resets         integer not null default 0,
+  -- Its guest may have run: only then the disk may have been written.
+  guest_ran      boolean not null default false,
   -- When this boot was started by itself, after the last one had failed.
   restarted_at   timestamptz,
   unique (instance_id, boot)

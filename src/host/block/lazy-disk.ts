@@ -6,7 +6,7 @@
  * - every returned block was verified;
  * - while store or control plane are unavailable, reads wait until they are refused;
  * - a missing or corrupt block is read once more by the map of the present head, as compaction may have moved it. If it is
- *   still corrupt, the read fails and `corrupt` names the segment.
+ *   still corrupt, the read fails and `takeDamage` names the segment.
  */
 import type { FileHandle } from 'node:fs/promises';
 import type { BlockMap } from '../../disk-format/block-map.ts';
@@ -77,7 +77,7 @@ export class LazyDisk implements NbdExport {
   #reloading: Promise<unknown> | undefined;
   #reloaded_ms = Number.NEGATIVE_INFINITY;
   #closed = false;
-  #corrupt: SegmentCorruptError | null = null;
+  #damage: SegmentCorruptError | null = null;
   readonly #under_way = new Set<UnderWay>();
   readonly #first_reads = new Set<number>();
   #recording = false;
@@ -88,9 +88,11 @@ export class LazyDisk implements NbdExport {
     this.#options = options;
   }
 
-  /** The damage that made the latest read fail, if any. */
-  get corrupt(): SegmentCorruptError | null {
-    return this.#corrupt;
+  /** The damage that failed a read since this was last called, if any. So it explains one failure, never a later one. */
+  takeDamage(): SegmentCorruptError | null {
+    const damage = this.#damage;
+    this.#damage = null;
+    return damage;
   }
   /** Bytes read from the map's segments so far. */
   get served_bytes(): number {
@@ -142,7 +144,7 @@ export class LazyDisk implements NbdExport {
         return this.#assemble(map, index, offset, length);
       });
     } catch (error) {
-      if (error instanceof DamagedError) this.#corrupt = error.damage;
+      if (error instanceof DamagedError) this.#damage = error.damage;
       throw error;
     }
   }

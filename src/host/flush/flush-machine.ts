@@ -10,11 +10,12 @@
  */
 import { randomUUID } from 'node:crypto';
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
+import type { Consistency, FlushResult, SegmentRef } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
 import { traced } from '../../lib/tracing.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { FlushSink } from '../block/flush-sink.ts';
+import { NbdError } from '../block/nbd-export.ts';
 import { NbdServer } from '../block/nbd-server.ts';
 import { guestExec } from '../guest/guest-command.ts';
 import type { HostContext } from '../host-context.ts';
@@ -68,21 +69,21 @@ export async function prepareFlush(machine: Machine, disk: DiskState, signal: Ab
 }
 
 /** Makes everything written so far durable. @throws FencedError, or the failure; no write is lost then */
-export function flushMachine(options: FlushOptions): Promise<FlushReceipt> {
+export function flushMachine(options: FlushOptions): Promise<FlushResult> {
   return traced('flush disk', { 'berth.instance_id': options.disk.instance_id }, async (note) => {
-    const receipt = await flushOnce(options);
-    const { generation, dirty_bytes, uploaded_bytes, segments } = receipt;
+    const result = await flushOnce(options);
+    const { dirty_bytes, uploaded_bytes, segments } = result;
     note({
-      'berth.generation': generation,
+      'berth.generation': options.disk.head.generation,
       'berth.dirty_bytes': dirty_bytes,
       'berth.bytes': uploaded_bytes,
       'berth.segments': segments,
     });
-    return receipt;
+    return result;
   });
 }
 
-async function flushOnce(options: FlushOptions): Promise<FlushReceipt> {
+async function flushOnce(options: FlushOptions): Promise<FlushResult> {
   const started = performance.now();
   const { machine, disk } = options;
   const size_bytes = options.size_bytes ?? (await prepareFlush(machine, disk, options.signal));
@@ -92,7 +93,7 @@ async function flushOnce(options: FlushOptions): Promise<FlushReceipt> {
   const found = options.quiesce === 'freeze' ? await askGuest(machine) : options.quiesce;
   if (found === 'untouched') {
     await requireHead(disk, commit_id);
-    return receiptOf(disk, started, { consistency: 'filesystem' });
+    return resultOf(disk, started, { consistency: 'filesystem' });
   }
   const generation = disk.head.generation + 1;
   const job_id = flushJobId(generation);
@@ -120,7 +121,7 @@ async function flushOnce(options: FlushOptions): Promise<FlushReceipt> {
     if (!dirty) {
       await sink.abort();
       await requireHead(disk, commit_id);
-      return receiptOf(disk, started, { consistency });
+      return resultOf(disk, started, { consistency });
     }
     return await complete(options, sink, { generation, job_id, consistency, started });
   } catch (error) {
@@ -144,7 +145,7 @@ async function sizeOf(machine: Machine, disk: DiskState): Promise<number> {
   );
 }
 
-/** A receipt without a commit must name a head that the database still has. @throws HeadMovedError */
+/** A result without a commit of its own must name a head that the database still has. @throws HeadMovedError */
 async function requireHead(disk: DiskState, commit_id: string): Promise<void> {
   const { commit_id: now, generation } = await disk.refresh();
   if (now !== commit_id) throw new HeadMovedError(generation);
@@ -157,20 +158,20 @@ async function throwIfMoved(disk: DiskState, commit_id: string): Promise<void> {
   });
 }
 
-function receiptOf(
-  disk: DiskState,
+/** Of a flush that left the disk at its head: the commit that it made, or that was there. */
+function resultOf(
+  { head }: DiskState,
   started: number,
   made: { consistency: Consistency; dirty_bytes?: number; uploaded_bytes?: number; segments?: number },
-): FlushReceipt {
-  return {
-    generation: disk.head.generation,
-    durable_at: disk.head.durable_at,
-    dirty_bytes: made.dirty_bytes ?? 0,
-    uploaded_bytes: made.uploaded_bytes ?? 0,
-    segments: made.segments ?? 0,
-    duration_ms: Math.round(performance.now() - started),
-    consistency: made.consistency,
-  };
+): FlushResult {
+  const duration_ms = Math.round(performance.now() - started);
+  return { ...nothingFlushed(head.commit_id), duration_ms, ...made };
+}
+
+/** The commit has everything already. */
+export function nothingFlushed(commit_id: string): FlushResult {
+  const nothing = { dirty_bytes: 0, uploaded_bytes: 0, segments: 0, duration_ms: 0 };
+  return { commit_id, ...nothing, consistency: 'crash' };
 }
 
 /** Phase one: the point in time. Without dirty blocks there is no job. */
@@ -225,13 +226,13 @@ interface Begun {
 }
 
 /** Phase two: the data, the commit, and the job's end. */
-async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): Promise<FlushReceipt> {
+async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): Promise<FlushResult> {
   const { machine, disk, signal } = options;
   const { job_id, generation, consistency } = begun;
   let committed = false;
   try {
     await giveFullSpeed(machine, job_id);
-    const synced = syncOverlay(machine, signal);
+    const synced = syncOverlay(machine, disk, signal);
     synced.catch(() => undefined); // awaited below; the job may fail first
     await awaitBackup(machine, job_id, signal);
     const result = await sink.finish();
@@ -250,7 +251,7 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
     await finalizeBackup(machine, job_id);
     await machine.update({ flush: null, full_compare: false, counts_from: disk.head.commit_id });
     await machine.disk.noteFlushed();
-    return receiptOf(disk, begun.started, {
+    return resultOf(disk, begun.started, {
       consistency,
       dirty_bytes: result.dirty_bytes,
       uploaded_bytes: result.uploaded_bytes,
@@ -268,11 +269,16 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
 }
 
 /** Before a commit, all writes that QEMU has completed reach the host's disk, whether or not the guest has synced them. */
-async function syncOverlay({ exported }: Machine, signal: AbortSignal): Promise<void> {
+async function syncOverlay(
+  { exported, record }: Machine,
+  disk: DiskState,
+  signal: AbortSignal,
+): Promise<void> {
   try {
     await exported.syncToDisk(signal);
   } catch (cause) {
     signal.throwIfAborted();
+    if (cause instanceof NbdError) await disk.noteSyncFailed(record);
     throw new Error(`the host's disk does not take the guest's writes: ${messageOf(cause)}`, {
       cause,
     });

@@ -371,7 +371,8 @@ export class Machine {
         { instance_id: this.#record.instance_id, reason: untrustedText(failed.reason) },
         'a disk request failed; the VM waits',
       );
-    this.#damage = failed.operation === 'read' ? (this.#lazy?.corrupt ?? null) : null;
+    const damage = this.#lazy?.takeDamage() ?? null;
+    this.#damage = failed.operation === 'read' ? damage : null;
     if (this.#damage) this.#disturbed();
     else this.#stall.began(failed);
   }

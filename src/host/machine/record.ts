@@ -63,8 +63,6 @@ export interface VmRecord {
   readonly consumer?: string | null;
   /** Why this boot does not resume from its memory. */
   readonly cold?: Reason | null;
-  /** Why this boot, or an earlier one, could not continue where the last ended. Kept until it is reported. */
-  readonly recovered?: Reason | null;
   /**
    * The guest was started from a template, and has not answered yet; if it never does, the VM boots. Not awake: it may not know
    * its instance and nobody has used it, so such a machine is ended, not adopted.
@@ -78,6 +76,8 @@ export interface VmFolder {
   /** The sockets. The folder belongs to the VM's user until QEMU listens. */
   readonly runtime: string;
   readonly record: string;
+  /** What is lost and not reported yet (`unreported-loss.ts`). */
+  readonly loss: string;
   readonly qemu_log: string;
   readonly console_log: string;
 }
@@ -88,6 +88,7 @@ export function vmFolder(vms_dir: string, instance_id: InstanceId): VmFolder {
     folder,
     runtime: join(folder, 'run'),
     record: join(folder, 'record.json'),
+    loss: join(folder, 'loss.json'),
     qemu_log: join(folder, 'qemu.log'),
     console_log: join(folder, 'console.log'),
   };

@@ -2,7 +2,7 @@
  * A disk as this host knows it: the durable head, its block map and keys, and the overlay with its sidecar.
  * `judge-overlay.ts` decides what the overlay is worth.
  *
- * Invariant: the sidecar says `clean` only after the overlay is synced to the host's disk (`markClean`).
+ * Invariant: the sidecar says `clean` only after the overlay is synced to the host's disk (`keepAsCache`), and never after a sync failed.
  */
 import { stat } from 'node:fs/promises';
 import { type ControlPlaneClient, DiskElsewhere } from '../../agent-api/client.ts';
@@ -18,10 +18,10 @@ import { errnoOf } from '../../lib/errors.ts';
 import type { InstanceId, VmId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { syncFile } from '../vm/durable-file.ts';
-import { inspectOverlay, overlayPaths } from '../vm/overlay.ts';
+import { inspectOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from '../vm/sidecar.ts';
 import { askUntilKnown, commitUntilKnown, FencedError, HeadMovedError } from './commit-outcome.ts';
-import { type FoundOverlay, judgeOverlay, type OverlayVerdict } from './judge-overlay.ts';
+import { type FoundOverlay, judgeOverlay, type OverlayVerdict, type RanSince } from './judge-overlay.ts';
 
 /** Until the answer to a commit is there; a read of the guest waits meanwhile. */
 const RELOAD_AGAIN_MS = 250;
@@ -53,6 +53,7 @@ export class InstanceGoneError extends Error {
   override name = 'InstanceGoneError';
 }
 
+/** What it needs of its host. */
 export interface DiskContext extends Pick<HostContext, 'log' | 'store'> {
   readonly client: Pick<ControlPlaneClient, 'head' | 'dataKeys' | 'commit' | 'lineage'>;
   readonly images: Pick<HostContext['images'], 'stored'>;
@@ -69,6 +70,8 @@ export class DiskState {
   /** When the head was last requested, and for which placement. */
   #asked: { readonly epoch: number; readonly at_ms: number } | undefined;
   #filled: Filled = 'yes';
+  /** A sync of the overlay has failed since it was made. */
+  #sync_failed = false;
   /** The image version below the overlay; null: unknown. */
   #overlay_image: string | null = null;
 
@@ -236,19 +239,26 @@ export class DiskState {
     this.#overlay_image = version;
   }
 
-  /** Judges the overlay on this host against the head. `own_since`: the epoch since which the disk was only on this host. */
-  async judgeOverlay(own_since: number): Promise<OverlayVerdict> {
+  /** A new overlay takes the place of the old one. */
+  noteNewOverlay(): void {
+    this.#filled = this.head.generation === 0 ? 'yes' : 'no';
+    this.#sync_failed = false;
+  }
+
+  /** Judges the overlay on this host against the head. */
+  async judgeOverlay(since: RanSince): Promise<OverlayVerdict> {
     const found = await this.#findOverlay();
     const { sidecar } = found;
     const is_head = typeof sidecar === 'object' && sidecar.commit_id === this.head.commit_id;
     const asked = typeof sidecar === 'object' && !(is_head && sidecar.clean) ? sidecar : null;
     const lineage = await (asked ? this.#askLineage(asked) : { known: true, continues: true });
-    const verdict = judgeOverlay(found, this.head, own_since, lineage);
+    const verdict = judgeOverlay(found, this.head, since, lineage);
     if (verdict.use === 'none' || typeof sidecar !== 'object') return verdict;
     // A killed QEMU may not have written blocks that the sidecar counts as filled: read them from the head until verified.
     const is_whole = sidecar.filled !== 'no';
     this.#filled = is_whole && verdict.use === 'unsaved' ? 'unverified' : sidecar.filled;
     this.#overlay_image = sidecar.image_version;
+    this.#sync_failed ||= sidecar.sync_failed;
     return verdict;
   }
 
@@ -277,13 +287,44 @@ export class DiskState {
 
   /** Sidecar: the overlay holds this VM's writes after the head. */
   async markDirty({ vm_id, epoch }: Placement): Promise<void> {
-    await this.#writeSidecar({ vm_id, placement: epoch, clean: false });
+    await this.#writeSidecar({ ...writer({ vm_id, epoch }), clean: false });
   }
 
-  /** Sidecar: the overlay equals the head, and no VM has it open. Syncs the overlay first, which QEMU's end does not. */
-  async markClean({ vm_id, epoch }: Placement): Promise<void> {
-    await syncFile(overlayPaths(this.#context.paths.overlays, this.instance_id).overlay);
-    await this.#writeSidecar({ vm_id, placement: epoch, clean: true });
+  /**
+   * Everything in the overlay is committed, and no VM has it open: it becomes a clean cache of the head. It is synced first, which
+   * QEMU's end does not do. An overlay that cannot be synced, or could not before, is removed: nothing in it is needed.
+   */
+  async keepAsCache(placement: Placement): Promise<void> {
+    const { log, paths } = this.#context;
+    if (!this.#sync_failed) {
+      const failure = await this.syncOverlay(placement).catch((error: unknown) => ({ error }));
+      if (!failure) return this.#writeSidecar({ ...writer(placement), clean: true });
+      log.error(
+        { err: failure.error },
+        'the overlay cannot be synced; it is removed, and all of it is saved',
+      );
+    }
+    await removeOverlay(paths.overlays, this.instance_id);
+  }
+
+  /** Syncs the overlay to the host's disk. A failure is recorded: a later sync would succeed without having written anything. */
+  async syncOverlay(placement: Placement): Promise<void> {
+    try {
+      await syncFile(overlayPaths(this.#context.paths.overlays, this.instance_id).overlay);
+    } catch (error) {
+      await this.noteSyncFailed(placement);
+      throw error;
+    }
+  }
+
+  /** The overlay is never clean again. */
+  async noteSyncFailed(placement: Placement): Promise<void> {
+    if (this.#sync_failed) return;
+    this.#sync_failed = true;
+    // If this fails, too, the next sidecar says it.
+    await this.markDirty(placement).catch((err: unknown) =>
+      this.#context.log.warn({ err }, 'the sidecar of an overlay could not be written'),
+    );
   }
 
   async #writeSidecar(of: Pick<OverlaySidecar, 'vm_id' | 'placement' | 'clean'>): Promise<void> {
@@ -292,6 +333,7 @@ export class DiskState {
       generation,
       commit_id,
       ...of,
+      sync_failed: this.#sync_failed,
       filled: this.#filled,
       image_version: this.#overlay_image,
     };
@@ -359,6 +401,10 @@ export class DiskState {
   hasCommitted(flush: Pick<Commit, 'commit_id'>): boolean {
     return this.head.commit_id === flush.commit_id;
   }
+}
+
+function writer({ vm_id, epoch }: Placement): Pick<OverlaySidecar, 'vm_id' | 'placement'> {
+  return { vm_id, placement: epoch };
 }
 
 function keyRingOf({ keys }: DiskHead): KeyRing {

@@ -45,6 +45,8 @@ export interface OverlayFillOptions {
   readonly reportOrder: (blocks: readonly number[]) => Promise<void>;
   /** The overlay is whole, and synced to the disk. */
   readonly filled: () => Promise<void>;
+  /** The host's disk does not take the overlay. */
+  readonly syncFailed: () => Promise<void>;
   readonly bytes_per_second?: number;
   /** Between the guest being up and the filling. */
   readonly after_boot_ms?: number;
@@ -157,7 +159,10 @@ export class OverlayFill {
       await pause(damaged ? RETRY_DAMAGED_MS : RETRY_MS, signal);
       pending = failed;
     }
-    await this.#exclusively(async () => this.#client?.flush());
+    await this.#exclusively(async () => this.#client?.flush()).catch(async (error: unknown) => {
+      if (error instanceof NbdError) await this.#options.syncFailed();
+      throw error;
+    });
     this.#whole = true;
   }
 
@@ -232,7 +237,13 @@ export class OverlayFill {
     if (fetch_ahead) await lazy.prefetch(Array.from({ length: to - from }, (_, i) => from + i));
     const offset = from * BLOCK_BYTES;
     const length = Math.min(to * BLOCK_BYTES, lazy.size_bytes) - offset;
-    await this.#exclusively(async () => this.#client?.cache(offset, length));
+    try {
+      await this.#exclusively(async () => this.#client?.cache(offset, length));
+    } catch (error) {
+      // QEMU read for this copy. If its guest reads the same damage, it meets it again.
+      lazy.takeDamage();
+      throw error;
+    }
   }
 
   /** Waits while a flush is under way. */

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { VmId } from '../../lib/ids.ts';
 import type { OverlaySidecar } from '../vm/sidecar.ts';
-import { type FoundOverlay, isLost, judgeOverlay } from './judge-overlay.ts';
+import { type FoundOverlay, isLost, judgeOverlay, type RanSince } from './judge-overlay.ts';
 
 /** A row for every way in which file, sidecar, head and database can disagree; `any`: it makes no difference. */
 interface Row {
@@ -11,7 +11,7 @@ interface Row {
   readonly sidecar: 'none' | 'damaged' | 'clean' | 'written' | 'any';
   /** The head is the one that the sidecar names. */
   readonly same?: boolean | 'any';
-  /** No other host has had the disk since. */
+  /** No guest may have run since without it. */
   readonly own?: boolean | 'any';
   readonly continues?: boolean | 'any';
   readonly known?: boolean | 'any';
@@ -47,12 +47,8 @@ const ROWS: readonly Row[] = [
     decision: 'set aside',
   },
   {
-    why: 'given up when another host got the disk',
-    file: 'any',
-    sidecar: 'written',
-    same: true,
-    own: false,
-    decision: 'remove',
+    why: 'a guest has run without it: the only copy of what its own guest has synced',
+    ...{ file: 'any', sidecar: 'written', same: true, own: false, decision: 'set aside' },
   },
   {
     why: 'behind or ahead of the head of its own VM: it holds both',
@@ -63,7 +59,7 @@ const ROWS: readonly Row[] = [
     ...{ file: 'damaged', sidecar: 'any', same: false, own: true, continues: true, decision: 'set aside' },
   },
   {
-    why: 'its VM has the head, but another host had the disk since',
+    why: 'its VM has the head, but a guest has run since without it',
     ...{
       file: 'any',
       sidecar: 'any',
@@ -71,7 +67,7 @@ const ROWS: readonly Row[] = [
       own: false,
       continues: true,
       known: true,
-      decision: 'remove',
+      decision: 'set aside',
     },
   },
   {
@@ -130,14 +126,15 @@ test('every disagreement of overlay, sidecar, head and database has one decision
     used.add(row);
     const sidecar: OverlaySidecar = {
       ...{ generation: 7, commit_id: now.same ? 'head' : 'another', vm_id: 'vm_x' as VmId, placement: 4 },
-      ...{ clean: now.sidecar === 'clean', filled: 'yes', image_version: null },
+      ...{ clean: now.sidecar === 'clean', sync_failed: false, filled: 'yes', image_version: null },
     };
     const found: FoundOverlay = {
       file: now.file,
       sidecar: now.sidecar === 'none' || now.sidecar === 'damaged' ? now.sidecar : sidecar,
     };
     const { known, continues } = now;
-    const { use, otherwise } = judgeOverlay(found, HEAD, now.own ? 4 : 5, { known, continues });
+    const since = now.own ? { own_since: 4, last_ran_epoch: 3 } : { own_since: 1, last_ran_epoch: 5 };
+    const { use, otherwise } = judgeOverlay(found, HEAD, since, { known, continues });
     assert.equal(use === 'none' ? otherwise : use, row.decision, `${row.why}: ${JSON.stringify(now)}`);
   }
   assert.equal(used.size, ROWS.length, 'every row is met');
@@ -148,14 +145,30 @@ test('a loss is reported: writes that a boot may have made, and writes that only
   const wrote = { all_durable: false, may_have_written: true };
   const durable = { all_durable: true, may_have_written: true };
   const cases = [
-    ['none', 'remove', nothing, false],
-    ['none', 'remove', wrote, true],
-    ['none', 'remove', durable, false],
-    ['none', 'set aside', nothing, true],
-    ['none', 'set aside', durable, false],
-    ['clean', 'remove', wrote, false],
-    ['unsaved', 'set aside', wrote, false],
+    ['perhaps', nothing, false],
+    ['perhaps', wrote, true],
+    ['perhaps', durable, false],
+    ['some', nothing, true],
+    ['some', durable, false],
+    ['none', wrote, false],
   ] as const;
-  for (const [use, otherwise, writes, lost] of cases)
-    assert.equal(isLost({ use, otherwise }, writes), lost, `${use}, ${otherwise}, ${JSON.stringify(writes)}`);
+  for (const [loss, writes, lost] of cases)
+    assert.equal(isLost({ loss }, writes), lost, `${loss}, ${JSON.stringify(writes)}`);
+});
+
+test('an overlay of before the last guest ran, here or elsewhere, does not count as its last writes', () => {
+  const sidecar = { generation: 7, commit_id: 'head', vm_id: 'vm_x' as VmId, placement: 4 };
+  const rest = { sync_failed: false, filled: 'yes', image_version: null } as const;
+  const known = { known: true, continues: true };
+  const lossOf = (clean: boolean, since: RanSince) =>
+    judgeOverlay({ file: 'whole', sidecar: { ...sidecar, ...rest, clean } }, HEAD, since, known);
+  const none_since = { own_since: 1, last_ran_epoch: 4 };
+  for (const since of [
+    { own_since: 5, last_ran_epoch: 4 },
+    { own_since: 1, last_ran_epoch: 5 },
+  ]) {
+    assert.deepEqual(lossOf(true, since), { use: 'clean', otherwise: 'remove', loss: 'perhaps' });
+    assert.deepEqual(lossOf(false, since), { use: 'none', otherwise: 'set aside', loss: 'perhaps' });
+  }
+  for (const clean of [true, false]) assert.equal(lossOf(clean, none_since).loss, 'none');
 });

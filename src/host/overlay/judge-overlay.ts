@@ -2,11 +2,12 @@
  * Decides what to do with an overlay that no QEMU has open, for every way in which file, sidecar and head can disagree. Pure.
  * `docs/persistence.md` has it as a table; the test beside this goes through all combinations.
  *
- * - An overlay is used only if it holds all that the head holds, and no other host has had the disk since.
- * - An overlay with writes that the database does not know is never removed: it may be the only copy that a receipt covers.
+ * - An overlay is used only if it holds all that the head holds, and all that a later guest may have written.
+ * - An overlay with writes that the database does not know is never removed: it may be the only copy that a receipt covers, or that
+ *   its guest has synced.
  * - A torn overlay is never used.
  */
-import type { LineageResponse } from '../../agent-api/types.ts';
+import type { Assignment, LineageResponse } from '../../agent-api/types.ts';
 import type { OverlaySidecar } from '../vm/sidecar.ts';
 
 export interface FoundOverlay {
@@ -22,48 +23,86 @@ export interface OverlayVerdict {
   readonly use: OverlayUse;
   /** What happens to files that are not used. `remove`: their writes beyond the head are not needed. */
   readonly otherwise: 'remove' | 'set aside';
+  /**
+   * Writes that are lost with it. `none`: the overlay, or by its word the head, has everything that guests have written. `some`:
+   * surely. `perhaps`: if a guest has written and not saved since the head.
+   */
+  readonly loss: 'none' | 'perhaps' | 'some';
 }
 
-const REMOVE: OverlayVerdict = { use: 'none', otherwise: 'remove' };
-const SET_ASIDE: OverlayVerdict = { use: 'none', otherwise: 'set aside' };
+/** Which boots may have run their guest, of the assignment. */
+export type RanSince = Pick<Assignment, 'own_since' | 'last_ran_epoch'>;
+
+const REMOVE: OverlayVerdict = { use: 'none', otherwise: 'remove', loss: 'perhaps' };
+const SET_ASIDE: OverlayVerdict = { use: 'none', otherwise: 'set aside', loss: 'some' };
+/** Others have run since: they, or the control plane, have told of the loss of these writes. */
+const OVERTAKEN: OverlayVerdict = { use: 'none', otherwise: 'set aside', loss: 'perhaps' };
 
 /**
- * `own_since`: since this epoch every placement was on this host. `lineage`: what the database knows of the head that the sidecar
- * names, and of its VM; not needed if the overlay is clean and of the head.
+ * `lineage`: what the database knows of the head that the sidecar names, and of its VM; not needed if the overlay is clean and of
+ * the head.
  */
 export function judgeOverlay(
   { file, sidecar }: FoundOverlay,
   head: { readonly commit_id: string },
-  own_since: number,
+  { own_since, last_ran_epoch }: RanSince,
   lineage: LineageResponse,
 ): OverlayVerdict {
-  if (file === 'none' || sidecar === 'none') return REMOVE;
-  if (sidecar === 'damaged') return SET_ASIDE;
-  const own = sidecar.placement >= own_since;
+  if (sidecar === 'none') return REMOVE;
+  if (sidecar === 'damaged') return file === 'none' ? REMOVE : SET_ASIDE;
+  // Else a guest has run since without this overlay: on another host, or here before the host's files were replaced by older ones.
+  const newest = sidecar.placement >= Math.max(own_since, last_ran_epoch);
+  if (sidecar.clean && sidecar.commit_id === head.commit_id)
+    return {
+      use: file === 'whole' ? 'clean' : 'none',
+      otherwise: 'remove',
+      loss: newest ? 'none' : 'perhaps',
+    };
+  if (file === 'none') return REMOVE;
+  const usable = newest && file === 'whole';
   if (sidecar.commit_id === head.commit_id) {
-    if (sidecar.clean) return file === 'whole' ? { use: 'clean', otherwise: 'remove' } : REMOVE;
-    // Another host has had the disk since: these writes are lost, and that was reported.
-    if (!own) return REMOVE;
     // The database has lost the VM that wrote it.
     if (!lineage.known) return SET_ASIDE;
-    return file === 'whole' ? { use: 'unsaved', otherwise: 'remove' } : SET_ASIDE;
+    return usable ? { use: 'unsaved', otherwise: 'remove', loss: 'none' } : newest ? SET_ASIDE : OVERTAKEN;
   }
   // The sidecar's VM has committed the current head, or started from it.
-  if (lineage.continues && own)
-    return file === 'whole' ? { use: 'unsaved', otherwise: 'set aside' } : SET_ASIDE;
-  return lineage.known ? REMOVE : SET_ASIDE;
+  if (lineage.continues && newest)
+    return usable ? { use: 'unsaved', otherwise: 'set aside', loss: 'none' } : SET_ASIDE;
+  if (!lineage.known) return SET_ASIDE;
+  return lineage.continues ? OVERTAKEN : REMOVE;
 }
 
 /** What the last record and the control plane say about a boot's writes. */
 export interface BootWrites {
   /** All writes of the guest are durable: it is suspended, or has not been resumed yet. */
   readonly all_durable: boolean;
-  /** A guest of this boot has run here, or the boot before failed. */
+  /** A guest of this boot may have run, or the boot before failed. */
   readonly may_have_written: boolean;
 }
 
+/** What an assignment says of them. */
+export type SaidOfWrites = Pick<Assignment, 'suspended' | 'resume' | 'previous_failed' | 'guest_ran'>;
+
+/** `ran`: this host knows that a guest of this boot has run. */
+export function writesOf(
+  { suspended, resume, previous_failed, guest_ran }: SaidOfWrites,
+  ran: boolean,
+): BootWrites {
+  return {
+    all_durable: suspended || (resume !== null && !ran),
+    may_have_written: ran || guest_ran || previous_failed,
+  };
+}
+
 /** Whether a boot's writes beyond the head are lost, which must be reported. */
-export function isLost({ use, otherwise }: OverlayVerdict, writes: BootWrites): boolean {
-  if (use !== 'none' || writes.all_durable) return false;
-  return otherwise === 'set aside' || writes.may_have_written;
+export function isLost(
+  verdict: Pick<OverlayVerdict, 'loss'>,
+  { all_durable, may_have_written }: BootWrites,
+): boolean {
+  if (all_durable) return false;
+  return verdict.loss === 'some' || (verdict.loss === 'perhaps' && may_have_written);
+}
+
+export function isSetAside({ use, otherwise }: Pick<OverlayVerdict, 'use' | 'otherwise'>): boolean {
+  return use === 'none' && otherwise === 'set aside';
 }

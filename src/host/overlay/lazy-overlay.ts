@@ -100,9 +100,9 @@ export class LazyOverlay {
     }
   }
 
-  /** The damage that failed a read. */
-  get corrupt(): SegmentCorruptError | null {
-    return this.#disk.corrupt;
+  /** The damage that failed a read since this was last called; the caller knows whose read failed. */
+  takeDamage(): SegmentCorruptError | null {
+    return this.#disk.takeDamage();
   }
 
   /** Fetches first what the last boot read first; the rest follows once the guest is up. */
@@ -120,6 +120,7 @@ export class LazyOverlay {
         const { epoch } = placement;
         await context.client.bootOrder({ instance_id: disk.instance_id, epoch, blocks });
       },
+      syncFailed: () => disk.noteSyncFailed(placement),
       filled: async () => {
         // The sidecar first: it is true as soon as the data is on the disk, even while QEMU still has the export open.
         disk.setFilled('yes');
@@ -154,7 +155,6 @@ export class LazyOverlay {
 
   /** Runs a flush while the filling is paused. @throws why reads wait, if they do; the signal's reason, before the flush begins */
   async duringFlush<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> {
-    const { corrupt } = this.#disk;
     let why: unknown;
     const impatience = setInterval(() => {
       const { stalled } = this.#disk;
@@ -167,12 +167,12 @@ export class LazyOverlay {
       resume = await this.#fill?.pause(signal);
       const { stalled } = this.#disk;
       if (stalled) throw stalled.cause;
+      this.#disk.takeDamage();
       return await work();
     } catch (error) {
       if (error instanceof FencedError) throw error;
       // QEMU reports only that a read failed.
-      if (this.#disk.corrupt !== corrupt) throw this.#disk.corrupt;
-      throw why ?? error;
+      throw this.#disk.takeDamage() ?? why ?? error;
     } finally {
       clearInterval(impatience);
       resume?.();

@@ -4,33 +4,44 @@ import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { createOverlay, ensureRoom, growOverlay, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
 import type { VmUser } from '../vm/uid.ts';
-import type { DiskState } from './disk-state.ts';
-import type { OverlayVerdict } from './judge-overlay.ts';
+import type { DiskState, Placement } from './disk-state.ts';
+import { type BootWrites, isLost, isSetAside, type OverlayVerdict } from './judge-overlay.ts';
 
-export const SET_ASIDE =
+const SET_ASIDE =
   'an overlay is ahead of the database, or damaged; it is set aside, and the disk comes from the object store';
 
+/** Records durably that something is lost, before it is final. `set_aside`: a copy on this host has it. */
+export type NoteLoss = (reason: Reason, set_aside: boolean) => Promise<void>;
+
 export interface OverlayOf {
-  readonly context: HostContext;
+  readonly context: Pick<HostContext, 'paths' | 'log' | 'qemu_img_binary' | 'jail'>;
   readonly instance_id: InstanceId;
   readonly disk: DiskState;
   readonly owner: VmUser | null;
+  readonly placement: Placement;
+  readonly writes: BootWrites;
+  readonly noteLoss: NoteLoss;
 }
 
-/** Removes or sets aside an overlay that is not used. */
+/** Removes or sets aside an overlay that is not used. What is lost with it is recorded before. */
 export async function prepareOverlay(launch: OverlayOf, verdict: OverlayVerdict): Promise<void> {
+  if (isLost(verdict, launch.writes)) {
+    const { generation } = launch.disk.head;
+    await launch.noteLoss(recoveredFrom(generation, 'this one', verdict), isSetAside(verdict));
+  }
   if (verdict.use !== 'none') return growOverlayOf(launch);
-  if (verdict.otherwise === 'set aside') await setAside(launch);
+  if (isSetAside(verdict)) await setAside(launch);
   await makeOverlay(launch);
 }
 
-async function growOverlayOf({ context, instance_id, disk, owner }: OverlayOf): Promise<void> {
+async function growOverlayOf({ context, instance_id, disk, owner, placement }: OverlayOf): Promise<void> {
   const { size_bytes } = disk.head;
   const { qemu_img_binary, jail, paths } = context;
-  await growOverlay({
+  const grown = await growOverlay({
     ...{ folder: paths.overlays, instance_id, size_bytes, qemu_img_binary, jail },
     ...(owner ? { owner } : {}),
   });
+  if (grown) await disk.syncOverlay(placement);
 }
 
 /** Creates a new overlay. */
@@ -50,7 +61,7 @@ async function makeOverlay({ context, instance_id, disk, owner }: OverlayOf): Pr
     qemu_img_binary: context.qemu_img_binary,
     ...(owner ? { owner } : {}),
   });
-  disk.setFilled(disk.head.generation === 0 ? 'yes' : 'no');
+  disk.noteNewOverlay();
 }
 
 export function recoveredFrom(
@@ -68,7 +79,13 @@ export function recoveredFrom(
 }
 
 /** Keeps a copy for the operator: the database was set back, or failed over without its last commits, or the host's disk is damaged. */
-async function setAside({ context, instance_id, disk }: OverlayOf): Promise<void> {
+export async function setAside({
+  context,
+  instance_id,
+  disk,
+}: Pick<OverlayOf, 'instance_id' | 'disk'> & {
+  readonly context: Pick<HostContext, 'log'> & { readonly paths: Pick<HostContext['paths'], 'overlays'> };
+}): Promise<void> {
   const kept = await setAsideOverlay(context.paths.overlays, instance_id);
   const { generation } = disk.head;
   context.log.error({ instance_id, kept, generation }, SET_ASIDE);

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Assignment, FlushFailure, FlushReceipt } from '../../agent-api/types.ts';
+import type { Assignment, FlushFailure, FlushResult } from '../../agent-api/types.ts';
 import { type FlushId, newId } from '../../lib/ids.ts';
 import { createLog } from '../../lib/log.ts';
 import { DiskSaver, type DiskSaverParts } from './disk-saver.ts';
 
-const RECEIPT = { generation: 1, consistency: 'filesystem' } as FlushReceipt;
+const RECEIPT = { commit_id: 'c', consistency: 'filesystem' } as FlushResult;
 
 test('of automatic flushes that fail the first in a row is reported; a requested flush ends the row too', async () => {
   let works = true;

@@ -2,9 +2,10 @@
  * The reconciler's flushes: requested, automatic, final, and of a disk whose machine has died. The outcome of a requested flush
  * is reported to its callers. Blocks that a failed flush did not save stay marked, and the next flush saves them.
  */
-import type { Assignment, FlushReceipt, Observation, Reason } from '../../agent-api/types.ts';
+import type { Assignment, FlushResult, Observation, Reason } from '../../agent-api/types.ts';
 import type { FlushId } from '../../lib/ids.ts';
 import type { Log } from '../../lib/log.ts';
+import { nothingFlushed } from '../flush/flush-machine.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
 import { FencedError } from '../overlay/commit-outcome.ts';
 import type { LocalVm } from './local-vm.ts';
@@ -62,14 +63,15 @@ export class DiskSaver {
   async save(assignment: Assignment, signal: AbortSignal): Promise<void> {
     const { local, endMachine } = this.#parts;
     const machine = local.running;
+    let saved: FlushResult;
     try {
-      await this.#flushMachine(assignment, machine.cleanly_off ? 'offline' : 'crash', signal);
+      saved = await this.#flushMachine(assignment, machine.cleanly_off ? 'offline' : 'crash', signal);
     } catch (error) {
       if (!signal.aborted && !machine.gone) await this.#reportPending(error);
       throw error;
     }
     await endMachine();
-    await local.markSaved(assignment);
+    await local.markSaved(assignment, saved.commit_id);
   }
 
   /** Saves what a dead machine has left in its overlay: a machine opens the disk, and its guest never runs. */
@@ -88,39 +90,39 @@ export class DiskSaver {
     }
   }
 
-  async #saveOverlay(assignment: Assignment, signal: AbortSignal): Promise<FlushReceipt> {
+  async #saveOverlay(assignment: Assignment, signal: AbortSignal): Promise<FlushResult> {
     const { local, endMachine } = this.#parts;
     // The overlay may be gone since the last look.
     await local.lookForUnsaved(assignment);
     if (local.unsaved !== true) return this.#unchanged();
     await local.launch(assignment, signal, { run: false });
     try {
-      const receipt = await this.#flushMachine(assignment, 'crash', signal);
+      const saved = await this.#flushMachine(assignment, 'crash', signal);
       await endMachine();
-      await local.markSaved(assignment);
-      return receipt;
+      await local.markSaved(assignment, saved.commit_id);
+      return saved;
     } finally {
       await endMachine();
     }
   }
 
-  async #unchanged(): Promise<FlushReceipt> {
-    const { local } = this.#parts;
-    if (local.lost) throw new LostError(`${local.lost.message} Start it.`);
-    const { generation, durable_at } = await local.disk.refresh();
-    const nothing = { dirty_bytes: 0, uploaded_bytes: 0, segments: 0, duration_ms: 0 };
-    return { generation, durable_at, ...nothing, consistency: 'crash' };
+  /** Nothing is unsaved: the head has everything, or it is lost. */
+  #unchanged(): FlushResult {
+    const { lost, saved_by } = this.#parts.local;
+    if (lost) throw new LostError(`${lost.message} Start it.`);
+    if (saved_by === null) throw new Error('the disk of this VM cannot be read');
+    return nothingFlushed(saved_by);
   }
 
-  async #answer(flush_id: FlushId, work: () => Promise<FlushReceipt>): Promise<boolean> {
+  async #answer(flush_id: FlushId, work: () => Promise<FlushResult>): Promise<boolean> {
     const { reporter, log } = this.#parts;
     await reporter.flush({ flush_id, state: 'running' });
     this.#begun = flush_id;
     try {
-      const receipt = await work();
-      const { generation, uploaded_bytes, duration_ms } = receipt;
-      log.info({ flush_id, generation, uploaded_bytes, duration_ms }, 'a requested flush is done');
-      await reporter.flush({ flush_id, state: 'done', receipt });
+      const result = await work();
+      const { commit_id, uploaded_bytes, duration_ms } = result;
+      log.info({ flush_id, commit_id, uploaded_bytes, duration_ms }, 'a requested flush is done');
+      await reporter.flush({ flush_id, state: 'done', result });
       return true;
     } catch (error) {
       const lost = error instanceof LostError ? ({ code: 'vm_gone', message: error.message } as const) : null;
@@ -136,12 +138,12 @@ export class DiskSaver {
     assignment: Assignment,
     quiesce: 'freeze' | 'offline' | 'crash',
     signal: AbortSignal,
-  ): Promise<FlushReceipt> {
+  ): Promise<FlushResult> {
     const { local, log, endMachine, reportFailed } = this.#parts;
     try {
-      const receipt = await local.flush(assignment, quiesce, signal);
+      const result = await local.flush(assignment, quiesce, signal);
       this.#failing = false;
-      return receipt;
+      return result;
     } catch (error) {
       if (error instanceof FencedError) {
         log.error({ err: error }, 'fenced: the VM is ended');

@@ -48,12 +48,12 @@ export class GuestReadiness {
   async await(
     { vm_id, user_data, spec }: Assignment,
     machine: Machine,
-    signal: AbortSignal,
+    signals: { readonly signal: AbortSignal; readonly patience: AbortSignal },
   ): Promise<GuestUp | null> {
     const { context, folder, keys, secrets, endMachine } = this.#parts;
     const { template, resuming, reboots_done, image, image_version } = machine.record;
     try {
-      const up = await awaitGuest(machine, { keys, secrets }, signal, async (still) => {
+      const up = await awaitGuest(machine, { keys, secrets }, signals, async (still) => {
         if (user_data) await giveUserData(context.client, machine.agent, vm_id, still);
       });
       const booted = !template && !resuming && reboots_done === 0;
@@ -64,7 +64,7 @@ export class GuestReadiness {
       if (up) this.#suspect = null;
       return up;
     } catch (error) {
-      if (signal.aborted) return null;
+      if (signals.signal.aborted || signals.patience.aborted) return null;
       if (machine.survives_silence && !machine.gone && !machine.broken) throw error;
       const reason = reasonFor(error, 'boot_timeout');
       const said = consoleTail(folder.console_log);

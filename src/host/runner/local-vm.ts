@@ -8,7 +8,8 @@
  */
 import { randomUUID } from 'node:crypto';
 import { rm } from 'node:fs/promises';
-import type { Assignment, FlushReceipt, MemoryRef, Reason } from '../../agent-api/types.ts';
+import { isDeepStrictEqual } from 'node:util';
+import type { Assignment, FlushResult, MemoryRef, Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { assert, present } from '../../lib/assert.ts';
 import type { InstanceId, VmId } from '../../lib/ids.ts';
@@ -17,8 +18,10 @@ import { type HostContext, vmOwner } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
 import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from '../machine/record.ts';
 import { removeLimitsOf } from '../machine/remove-limits.ts';
+import { readLoss, removeLoss, type UnreportedLoss, writeLoss } from '../machine/unreported-loss.ts';
 import { HeadMovedError } from '../overlay/commit-outcome.ts';
 import { DiskState } from '../overlay/disk-state.ts';
+import type { NoteLoss } from '../overlay/prepare-overlay.ts';
 import { fillMachine, launchMachine } from '../start/launch-machine.ts';
 import { coldReason, launchOrResume } from '../start/resume-machine.ts';
 import { cancelSuspend, type SuspendOptions, suspendMachine } from '../suspend/suspend-machine.ts';
@@ -32,10 +35,10 @@ const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 
 export class LocalVm {
   readonly disk: DiskState;
-  /** Why the next boot, or this one, cannot continue where the last ended. Kept until it is reported. */
-  recovered: Reason | null = null;
   /** Why writes of a boot are lost, as found when the overlay was last inspected. null: none are. */
   lost: Reason | null = null;
+  /** Without a machine: the head that has everything that guests have written. null: none has, or it is not known. */
+  saved_by: string | null = null;
   readonly #context: HostContext;
   readonly #instance_id: InstanceId;
   readonly #folder: VmFolder;
@@ -47,6 +50,7 @@ export class LocalVm {
   #unsaved: boolean | null = null;
   /** The name as which a boot consumes its saved memory: the same one in all its launches, also by the next agent. */
   #consumer: { readonly vm_id: VmId; readonly name: string } | null = null;
+  #loss: UnreportedLoss | null = null;
 
   constructor(context: HostContext, instance_id: InstanceId, folder: VmFolder, changed: () => void) {
     this.#context = context;
@@ -78,6 +82,10 @@ export class LocalVm {
   get unsaved(): boolean | null {
     return this.#unsaved;
   }
+  /** Why the next boot, or this one, cannot continue where the last ended. Kept, also on the disk, until it is reported. */
+  get recovered(): Reason | null {
+    return this.#loss?.reason ?? null;
+  }
   /**
    * An upper bound of the bytes that are not durable after a machine was killed: the overlay's allocated size, which includes
    * blocks that were copied from the head.
@@ -88,6 +96,11 @@ export class LocalVm {
   /** A machine of this boot was launched, now or before. */
   wasLaunched(vm_id: string | null): boolean {
     return vm_id !== null && this.#last?.vm_id === vm_id && !this.#last.cold;
+  }
+  /** The guest of this boot may have run here. */
+  mayHaveRun(vm_id: string): boolean {
+    const record = this.#machine?.record ?? this.#last;
+    return record?.vm_id === vm_id && record.ran;
   }
   /** The durable memory of this boot; its guest is paused and will not run again here. */
   savedMemory(vm_id: string | null): MemoryRef | null {
@@ -119,8 +132,8 @@ export class LocalVm {
   async adopt(retry: Retry): Promise<void> {
     const record = await readRecord(this.#folder);
     this.#last = record;
+    this.#loss = await readLoss(this.#folder);
     if (!record) return;
-    this.recovered = record.recovered ?? null;
     if (record.consumer) this.#consumer = { vm_id: record.vm_id, name: record.consumer };
     const { disk } = this;
     const [context, folder, changed] = [this.#context, this.#folder, this.#changed];
@@ -142,37 +155,35 @@ export class LocalVm {
   async launch(assignment: Assignment, signal: AbortSignal, { run }: { run: boolean }): Promise<void> {
     assert(this.#machine === null, 'no machine has the disk');
     this.#unsaved = null;
+    this.saved_by = null;
     const before = this.#last?.vm_id === assignment.vm_id ? this.#last : null;
     const ran = before?.ran === true;
     const cold = before?.cold ?? null;
     const { disk } = this;
     const consumer = this.#consumerOf(assignment.vm_id);
     const launch = {
-      context: this.#context,
-      assignment,
-      disk,
-      ran,
-      consumer,
-      changed: this.#changed,
-      signal,
+      ...{ context: this.#context, assignment, disk, ran, consumer, changed: this.#changed, signal },
+      noteLoss: this.#noteLossOf(assignment),
     };
     const turn = run ? await this.#context.boots.take(this.#instance_id, signal) : null;
     const launching = run ? launchOrResume(launch, cold) : launchMachine(launch, { run });
-    const launched = await launching.catch(async (error: unknown) => {
+    const machine = await launching.catch(async (error: unknown) => {
       turn?.();
       await removeLimitsOf(this.#context, this.#instance_id);
+      await this.#learnWhetherItRan(assignment.vm_id);
       throw error;
     });
-    if (turn) launched.machine.onceBooted(turn);
-    this.#machine = launched.machine;
-    this.#last = launched.machine.record;
+    if (turn) machine.onceBooted(turn);
+    this.#machine = machine;
+    this.#last = machine.record;
     this.#panicked = false;
     this.#damage = null;
-    // A reason that no boot has reported yet stays.
-    this.recovered = launched.recovered ?? this.recovered;
-    if (!run || !this.recovered) return;
-    await launched.machine.update({ recovered: this.recovered });
-    this.#last = launched.machine.record;
+  }
+
+  /** After a failed launch: a guest that may have run is never resumed from the same memory again. */
+  async #learnWhetherItRan(vm_id: VmId): Promise<void> {
+    const record = await readRecord(this.#folder);
+    if (record?.vm_id === vm_id && record.ran) this.#last = record;
   }
 
   /** Random, so that a machine that takes this host's place without its files cannot take its consumption for its own. */
@@ -181,11 +192,17 @@ export class LocalVm {
     return this.#consumer.name;
   }
 
-  flush(
-    assignment: Assignment,
-    quiesce: FlushOptions['quiesce'],
-    signal: AbortSignal,
-  ): Promise<FlushReceipt> {
+  /** Records a loss durably, before it is final. An earlier one that is not reported gives way: the newest says from where the disk continues. */
+  #noteLossOf({ epoch }: Assignment): NoteLoss {
+    return async (reason, set_aside) => {
+      const loss = { reason, epoch, set_aside: set_aside || this.#loss?.set_aside === true };
+      if (isDeepStrictEqual(loss, this.#loss)) return;
+      await writeLoss(this.#folder, loss);
+      this.#loss = loss;
+    };
+  }
+
+  flush(assignment: Assignment, quiesce: FlushOptions['quiesce'], signal: AbortSignal): Promise<FlushResult> {
     const owner = vmOwner(this.#context, assignment.spec.ssh_port);
     const machine = this.running;
     const options = { context: this.#context, machine, disk: this.disk, owner, quiesce, signal };
@@ -238,11 +255,13 @@ export class LocalVm {
     await this.end();
     await this.disk.refresh();
     const { filled } = this.disk;
-    const { use } = await this.disk.judgeOverlay(assignment.own_since);
+    const { use } = await this.disk.judgeOverlay(assignment);
     // judgeOverlay assumes a killed QEMU; this one ended in order.
     this.disk.setFilled(filled);
-    if (use === 'unsaved' && this.disk.head.generation === generation) await this.disk.markClean(assignment);
+    const is_head = this.disk.head.generation === generation;
+    if (use === 'unsaved' && is_head) await this.disk.keepAsCache(assignment);
     this.#unsaved = false;
+    this.saved_by = is_head ? this.disk.head.commit_id : null;
   }
 
   /** The next launch of this boot neither resumes from memory nor from a template: it boots. */
@@ -267,42 +286,51 @@ export class LocalVm {
     this.#last = machine.record;
     this.#machine = null;
     this.#unsaved = null;
+    this.saved_by = null;
     await removeLimitsOf(this.#context, this.#instance_id);
   }
 
-  /** After the final flush, without a machine: the overlay is a clean cache of the head. */
-  async markSaved(assignment: Assignment): Promise<void> {
+  /** After the final flush, without a machine. `commit_id`: the head that it made or found, which has everything. */
+  async markSaved(assignment: Assignment, commit_id: string): Promise<void> {
     assert(this.#machine === null, 'no machine has the disk');
-    await this.disk.markClean(assignment);
+    await this.disk.keepAsCache(assignment);
     this.#unsaved = false;
+    this.saved_by = commit_id;
   }
 
   async lookForUnsaved(assignment: Assignment): Promise<void> {
     assert(this.#machine === null, 'no machine has the disk');
-    // Another host has had the disk since, and has reported the loss.
-    if (this.#last && this.#last.epoch < assignment.own_since) this.recovered = null;
-    const found = await findUnsavedWrites(this.#context, this.disk, assignment, this.#last);
+    const { epoch, set_aside } = this.#loss ?? { epoch: assignment.epoch, set_aside: false };
+    // Another host has had the disk since, and has reported the loss, unless only this host knows of it.
+    if (epoch < assignment.own_since && !set_aside) await this.noteReported();
+    const found = await findUnsavedWrites(
+      { context: this.#context, disk: this.disk, noteLoss: this.#noteLossOf(assignment) },
+      assignment,
+      this.#last,
+    );
     this.#unsaved = found.unsaved;
     this.lost = found.lost;
-    this.recovered = this.lost ?? this.recovered;
+    this.saved_by = found.saved_by;
   }
 
-  /** Another boot is assigned: inspect the overlay again. */
+  /** Another boot is assigned, or a report did not count: inspect the overlay again. */
   lookAgain(): void {
-    if (!this.#machine) this.#unsaved = null;
+    if (this.#machine) return;
+    this.#unsaved = null;
+    this.saved_by = null;
   }
 
-  /** The control plane has been told of `recovered`. */
+  /** A report of `recovered` counted. */
   async noteReported(): Promise<void> {
-    this.recovered = null;
-    if (this.#machine?.record.recovered) await this.#machine.update({ recovered: null });
+    if (!this.#loss) return;
+    await removeLoss(this.#folder);
+    this.#loss = null;
   }
 
   /** This boot is over, and its end is reported. */
   async forget(): Promise<void> {
     await removeRecord(this.#folder);
     this.#last = null;
-    this.recovered = null;
   }
 
   /** A guest can make QEMU write warnings without end. */

@@ -21,13 +21,13 @@ export class Reporter {
     this.#closing = closing;
   }
 
-  /** False: fenced, the VM belongs to another placement. @throws the closing signal's reason */
-  async report(report: Report): Promise<boolean> {
+  /** `fenced`: the VM belongs to another placement. @throws the closing signal's reason */
+  async report(report: Report): Promise<ReportResponse['outcome']> {
     const { outcome } = await this.#untilAnswered(async () => {
       await this.#beforeReport();
       return this.#context.client.report(report);
     });
-    return outcome === 'accepted';
+    return outcome;
   }
 
   async suspended(report: Report): Promise<ReportResponse['outcome']> {

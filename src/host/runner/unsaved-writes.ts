@@ -7,65 +7,57 @@ import type { HostContext } from '../host-context.ts';
 import type { VmRecord } from '../machine/record.ts';
 import { FencedError } from '../overlay/commit-outcome.ts';
 import { type DiskState, InstanceGoneError } from '../overlay/disk-state.ts';
-import { type BootWrites, isLost, type OverlayVerdict } from '../overlay/judge-overlay.ts';
-import { recoveredFrom, SET_ASIDE } from '../overlay/prepare-overlay.ts';
-import { removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
+import { isLost, type RanSince, type SaidOfWrites, writesOf } from '../overlay/judge-overlay.ts';
+import { type NoteLoss, recoveredFrom, setAside } from '../overlay/prepare-overlay.ts';
+import { removeOverlay } from '../vm/overlay.ts';
 
 export interface UnsavedWrites {
   /** The overlay holds writes beyond the head. */
   readonly unsaved: boolean;
+  /** The head that has everything that guests have written; null: none has, or it is not known. */
+  readonly saved_by: string | null;
   /** Why writes of a boot are lost; null: none are. */
   readonly lost: Reason | null;
 }
 
-/** `last`: the record of the last machine here. */
+/** `last`: the record of the last machine here. `noteLoss` is called before an overlay is set aside. */
 export async function findUnsavedWrites(
-  context: HostContext,
-  disk: DiskState,
-  assignment: Assignment,
+  {
+    context,
+    disk,
+    noteLoss,
+  }: {
+    readonly context: Pick<HostContext, 'log'> & { readonly paths: Pick<HostContext['paths'], 'overlays'> };
+    readonly disk: DiskState;
+    readonly noteLoss: NoteLoss;
+  },
+  assignment: Pick<Assignment, 'vm_id' | 'epoch'> & RanSince & SaidOfWrites,
   last: VmRecord | null,
 ): Promise<UnsavedWrites> {
+  const { instance_id } = disk;
   try {
-    await disk.refresh(assignment.epoch);
-    const verdict = await disk.judgeOverlay(assignment.own_since);
-    const writes = writesOf(assignment, last);
-    const unsaved = verdict.use === 'unsaved';
-    // The head is all that the guest wrote. What a boot with memory does with its overlay depends on whether the memory is consumed.
-    if (unsaved && assignment.suspended) {
-      return { unsaved: false, lost: await dropOverlay(context, disk, verdict) };
+    const { commit_id, generation } = await disk.refresh(assignment.epoch);
+    const verdict = await disk.judgeOverlay(assignment);
+    const writes = writesOf(assignment, last?.vm_id === assignment.vm_id && last.ran);
+    // What a boot with memory does with its overlay depends on whether the memory is consumed.
+    if (verdict.use === 'unsaved' && !assignment.suspended)
+      return { unsaved: true, saved_by: null, lost: null };
+    const recovered = recoveredFrom(generation, 'the next one', verdict);
+    // The head is all that the guest wrote, and its memory matches that head alone.
+    if (verdict.use === 'unsaved' && verdict.otherwise === 'remove')
+      await removeOverlay(context.paths.overlays, instance_id);
+    else if (verdict.use === 'unsaved') {
+      await noteLoss(recovered, true);
+      await setAside({ context, instance_id, disk });
+      return { unsaved: false, saved_by: null, lost: recovered };
+    } else if (isLost(verdict, writes)) {
+      await noteLoss(recovered, false);
+      return { unsaved: false, saved_by: null, lost: recovered };
     }
-    const lost = isLost(verdict, writes)
-      ? recoveredFrom(disk.head.generation, 'the next one', verdict)
-      : null;
-    return { unsaved, lost };
+    return { unsaved: false, saved_by: commit_id, lost: null };
   } catch (error) {
     // The next step finds the same, and reports it.
     if (!(error instanceof InstanceGoneError || error instanceof FencedError)) throw error;
-    return { unsaved: false, lost: null };
+    return { unsaved: false, saved_by: null, lost: null };
   }
-}
-
-async function dropOverlay(
-  { paths, log }: HostContext,
-  disk: DiskState,
-  verdict: OverlayVerdict,
-): Promise<Reason | null> {
-  if (verdict.otherwise === 'remove') {
-    await removeOverlay(paths.overlays, disk.instance_id);
-    return null;
-  }
-  const kept = await setAsideOverlay(paths.overlays, disk.instance_id);
-  log.error({ kept }, SET_ASIDE);
-  return recoveredFrom(disk.head.generation, 'the next one', verdict);
-}
-
-function writesOf(
-  { vm_id, suspended, resume, previous_failed }: Assignment,
-  last: VmRecord | null,
-): BootWrites {
-  const ran = last?.vm_id === vm_id && last.ran;
-  return {
-    all_durable: suspended || (resume !== null && !ran),
-    may_have_written: ran || previous_failed,
-  };
 }

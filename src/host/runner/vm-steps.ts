@@ -2,18 +2,19 @@
  * The steps that a reconciler takes with its VM, each for the assignment that it was decided for. What a step finds is reported
  * for that boot. A step that throws is retried.
  */
-import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
+import type { Assignment, Observation, Reason, ReportResponse } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import type { AutoFlush } from '../flush/auto-flush.ts';
+import { readHostKeys } from '../guest/sshd.ts';
 import type { HostContext } from '../host-context.ts';
 import type { KeyPusher } from '../keys/key-pusher.ts';
 import { reportLogins } from '../keys/login-watch.ts';
-import { LeaseOverError } from '../lease/host-lease.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { VmFolder } from '../machine/record.ts';
 import type { SecretPusher } from '../secrets/secret-pusher.ts';
-import { NotResumedError } from '../start/resume-machine.ts';
+import type { GuestUp } from '../start/await-guest.ts';
+import { isRetriedStep, NotResumedError } from '../start/resume-machine.ts';
 import type { Ending, Step } from './decide.ts';
 import { DiskGrowth } from './disk-growth.ts';
 import { DiskSaver } from './disk-saver.ts';
@@ -54,17 +55,23 @@ export class VmSteps {
   readonly #suspension: Suspension;
   readonly #readiness: GuestReadiness;
   readonly #growth: DiskGrowth;
-  readonly #guest_reports = new GuestReports((observed) => this.#report(observed));
+  readonly #guest_reports = new GuestReports(async (observed) => {
+    await this.#report(observed);
+  });
   /** The machine that is waited for, until its guest answers. */
   #awaited: Machine | null = null;
   #assignment: Assignment | null = null;
+  /** A guest that had no host key when it was reported. */
+  #keyless: { readonly of: Machine; readonly up: Omit<GuestUp, 'access_problem'> } | null = null;
 
   constructor(parts: VmStepsParts) {
     this.#parts = parts;
     const { context, folder, local, reporter, keys, secrets } = parts;
     const actions = {
       endMachine: () => this.#endMachine(),
-      report: (observed: Observation) => this.#report(observed),
+      report: async (observed: Observation) => {
+        await this.#report(observed);
+      },
       reportFailed: (reason: Reason) => this.#reportFailed(reason),
     };
     this.#saver = new DiskSaver({ ...actions, local, reporter, log: context.log });
@@ -124,7 +131,7 @@ export class VmSteps {
       case 'remove':
         return this.#remove();
       case 'report_trouble':
-        return this.#guest_reports.reportTrouble(local.running);
+        return this.#reportTrouble(local.running);
       case 'report_powered_off':
         return this.#reportPoweredOff();
       case 'report_suspended':
@@ -149,8 +156,7 @@ export class VmSteps {
       await local.launch(this.#current, signal, { run: true });
     } catch (error) {
       const reason = reasonFor(error, 'start_failed');
-      const again = reason.code === 'control_plane_away' || error instanceof LeaseOverError;
-      if (signal.aborted || again) throw error;
+      if (signal.aborted || isRetriedStep(error)) throw error;
       context.log.error({ err: error }, 'the VM could not be started');
       if (error instanceof NotResumedError) await this.#reportNotResumed(error);
       else await this.#reportFailed(reason);
@@ -173,12 +179,15 @@ export class VmSteps {
     const { host_key_new } = this.#current;
     await keys.pause();
     this.#awaited = machine;
-    const found = await this.#readiness.await(this.#current, machine, this.#patience(machine, signal));
+    const found = await this.#readiness.await(this.#current, machine, {
+      signal,
+      patience: this.#patience(machine, signal),
+    });
     if (found === null) return;
     this.#awaited = null;
     const { recovered, disk } = local;
     const { access_problem, ...up } = found;
-    await this.#report({
+    const outcome = await this.#report({
       ...{ kind: 'running', reboots: machine.record.reboots_done, ...up, recovered },
       ...(access_problem ? { access_problem } : {}),
     });
@@ -186,12 +195,24 @@ export class VmSteps {
     if (access_problem) context.log.warn({ vm_id, reason: access_problem }, 'nobody can log in to the guest');
     else context.log.info({ vm_id }, 'the guest is ready');
     this.#guest_reports.noteRunning(recovered ? null : access_problem);
+    this.#keyless = up.host_keys.length === 0 ? { of: machine, up } : null;
     if (!machine.gone) keys.follow(machine);
     secrets.look();
     machine.lazy?.booted();
     // The guest has just made its host key, or may have (a fork): make it durable soon, so that it outlives this host.
     if (disk.hasNoGeneration || host_key_new) auto.hurry(FIRST_FLUSH_MS);
-    await local.noteReported();
+    if (outcome === 'accepted') await local.noteReported();
+  }
+
+  async #reportTrouble(machine: Machine): Promise<void> {
+    await this.#guest_reports.reportTrouble(machine);
+    const keyless = this.#keyless;
+    if (machine.trouble !== null || keyless?.of !== machine) return;
+    this.#keyless = null;
+    // Its sshd was repaired, and has a host key now.
+    const host_keys = await readHostKeys(machine.agent).catch(() => []);
+    const { reboots_done: reboots } = machine.record;
+    await this.#report({ kind: 'running', reboots, ...keyless.up, host_keys, recovered: null });
   }
 
   /** A silent guest that may serve users is asked again and again; other steps are taken in between. */
@@ -268,13 +289,15 @@ export class VmSteps {
   }
 
   /** A report that is fenced ends the machine: another placement has the instance. */
-  async #report(observed: Observation): Promise<void> {
+  async #report(observed: Observation): Promise<ReportResponse['outcome']> {
     const { local, reporter, context } = this.#parts;
     const { vm_id, epoch } = this.#current;
-    if (await reporter.report({ vm_id, epoch, observed })) return;
+    const outcome = await reporter.report({ vm_id, epoch, observed });
+    if (outcome !== 'fenced') return outcome;
     if (local.machine) context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
     await this.#endMachine();
     this.ended = { vm_id, how: 'stopped' };
+    return outcome;
   }
 
   /** A stop is wanted from here on, even if the control plane has not assigned it yet. */
@@ -284,17 +307,28 @@ export class VmSteps {
     this.#parts.setDesired(assignment, 'stopped');
   }
 
+  /** Names the head that has everything. The control plane fails the VM if there is none, or if it is not the head. */
   async #reportStopped(): Promise<void> {
-    const { local } = this.#parts;
-    const { recovered } = local;
-    await this.#report(recovered ? { kind: 'stopped', recovered } : { kind: 'stopped' });
-    this.ended = { vm_id: this.#current.vm_id, how: 'stopped' };
+    const { local, context, setDesired } = this.#parts;
+    const assignment = this.#current;
+    const { vm_id } = assignment;
+    const { recovered, saved_by: commit_id } = local;
+    const outcome = await this.#report({ kind: 'stopped', commit_id, ...(recovered ? { recovered } : {}) });
+    if (outcome === 'unwanted') {
+      context.log.error({ commit_id }, 'the VM has failed: its last writes are not saved');
+      this.ended = { vm_id, how: 'failed' };
+      local.lookAgain();
+      setDesired(assignment, 'failed');
+      return;
+    }
+    this.ended = { vm_id, how: 'stopped' };
+    if (outcome === 'accepted') await local.noteReported();
     await local.forget();
   }
 
   async #reportFailed(reason: Reason): Promise<void> {
     const { vm_id } = this.#current;
-    await this.#report({ kind: 'failed', reason });
+    await this.#report({ kind: 'failed', reason, guest_ran: this.#parts.local.mayHaveRun(vm_id) });
     this.ended = { vm_id, how: 'failed' };
   }
 }

@@ -34,11 +34,14 @@ export interface GuestUp {
   readonly access_problem: Reason | null;
 }
 
-/** Waits for the guest and applies its keys and secrets. null: it was reset, powered off or died meanwhile. */
+/**
+ * Waits for the guest and applies its keys and secrets. null: it was reset, powered off or died meanwhile. `patience` ends the wait
+ * for its agent; what sshd and the network do is found out in any case.
+ */
 export async function awaitGuest(
   machine: Machine,
   { keys, secrets }: { readonly keys: KeyPusher; readonly secrets: SecretPusher },
-  signal: AbortSignal,
+  { signal, patience }: { readonly signal: AbortSignal; readonly patience: AbortSignal },
   /** What else the guest gets before it is reported as running. */
   give: (signal: AbortSignal) => Promise<void> = async () => undefined,
 ): Promise<GuestUp | null> {
@@ -48,7 +51,8 @@ export async function awaitGuest(
   const otherwise = () =>
     machine.gone || machine.broken || machine.view !== 'booting' || machine.resets !== resets;
   try {
-    const undisturbed = AbortSignal.any([signal, machine.bootEnded(resets)]);
+    const undisturbed = AbortSignal.any([patience, machine.bootEnded(resets)]);
+    const while_up = AbortSignal.any([signal, machine.bootEnded(resets)]);
     if (resumed) await wakeGuest(machine, undisturbed);
     else await agentUp(machine, machine.record.template ? GUEST_AWAKE_MS : GUEST_UP_MS, undisturbed);
     // A freeze from before a reset may be executed after it.
@@ -58,19 +62,19 @@ export async function awaitGuest(
     const [applied_keys, early, access_problem] = await Promise.all([
       applyUntilClear(keys, machine, undisturbed),
       readHostKeys(machine.agent).catch(() => null),
-      waitForSshd(machine.agent, sshd, SSHD_UP_MS, undisturbed),
+      waitForSshd(machine.agent, sshd, SSHD_UP_MS, while_up),
       secrets.apply(machine),
     ]);
     const late = access_problem ? [] : untilAnswered(() => readHostKeys(machine.agent), undisturbed);
     const host_keys = early ?? (await late);
-    await give(AbortSignal.any([signal, machine.bootEnded(resets)]));
+    await give(while_up);
     if (otherwise()) return null;
     if (resumed) setClock(machine, signal);
     if (resumed) await machine.update({ resuming: false });
     if (machine.record.template) await machine.update({ template: null });
     machine.markUp(resets);
     machine.noteAccess(access_problem, resets);
-    if (access_problem) void untilAccess(machine, sshd, AbortSignal.any([signal, machine.bootEnded(resets)]));
+    if (access_problem) void untilAccess(machine, sshd, while_up);
     return { ssh_address: `${sshd.host}:${sshd.port}`, host_keys, applied_keys, resumed, access_problem };
   } catch (error) {
     if (otherwise()) return null;

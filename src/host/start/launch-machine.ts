@@ -17,16 +17,15 @@ import { Machine } from '../machine/machine.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../machine/machine-disk.ts';
 import { type VmRecord, vmFolder, writeRecord } from '../machine/record.ts';
 import type { DiskState } from '../overlay/disk-state.ts';
-import type { OverlayVerdict } from '../overlay/judge-overlay.ts';
+import { type OverlayVerdict, writesOf } from '../overlay/judge-overlay.ts';
 import { LazyOverlay } from '../overlay/lazy-overlay.ts';
-import { prepareOverlay, recoveredFrom } from '../overlay/prepare-overlay.ts';
+import { type NoteLoss, prepareOverlay } from '../overlay/prepare-overlay.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { checkFit, loadMemory } from '../suspend/load-memory.ts';
 import type { Template } from '../template/template-files.ts';
 import { wakeMachine } from '../template/wake-machine.ts';
 import { limitDisk } from '../vm/disk-limits.ts';
-import { syncFile } from '../vm/durable-file.ts';
-import { overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { removeOverlay } from '../vm/overlay.ts';
 import { killProcess, waitForExit } from '../vm/process-identity.ts';
 import { macAddress, NODES } from '../vm/qemu-command.ts';
 import type { VmUser } from '../vm/uid.ts';
@@ -49,6 +48,7 @@ export interface Launch {
   readonly ran: boolean;
   /** The name as which this boot consumes its saved memory. */
   readonly consumer: string;
+  readonly noteLoss: NoteLoss;
   readonly changed: () => void;
   readonly signal: AbortSignal;
 }
@@ -64,10 +64,9 @@ export interface How {
   readonly cold?: Reason | null;
 }
 
-export interface Launched {
-  readonly machine: Machine;
-  /** Why the disk continues from the head, if writes of the last boot are lost. */
-  readonly recovered: Reason | null;
+/** This boot may have consumed its memory, and its guest has not run. Only another launch of the same boot can use the memory. */
+export class MayBeConsumedError extends Error {
+  override name = 'MayBeConsumedError';
 }
 
 /** QEMU did not confirm that its guest runs: it may. */
@@ -89,8 +88,8 @@ interface PausedVm extends FoundDisk, LaunchedQemu {
   readonly template_memory: TemplateMemory | null;
 }
 
-/** @throws MemoryUnfitError, MemoryDamagedError, MemoryConsumedError, StreamRefusedError, TemplateError, GuestMayRunError, or what failed */
-export async function launchMachine(launch: Launch, how: How): Promise<Launched> {
+/** @throws MemoryUnfitError, MemoryDamagedError, MemoryConsumedError, MayBeConsumedError, StreamRefusedError, TemplateError, GuestMayRunError, or what failed */
+export async function launchMachine(launch: Launch, how: How): Promise<Machine> {
   const { context, assignment } = launch;
   if (how.run) context.egress.requireEnforced(assignment);
   const owner = vmOwner(context, assignment.spec.ssh_port);
@@ -100,7 +99,16 @@ export async function launchMachine(launch: Launch, how: How): Promise<Launched>
   const { run, memory, fast } = how;
   const template = run && fast ? await context.templates.find({ image, ...sizeOf(assignment.spec) }) : null;
   await makeFolders(folder, owner);
-  await prepareOverlay({ context, instance_id: assignment.instance_id, disk: launch.disk, owner }, verdict);
+  // It only saves what the overlay holds.
+  if (!run && verdict.use !== 'unsaved') throw new Error('the overlay is gone since it was inspected');
+  const { disk, noteLoss } = launch;
+  const { instance_id } = assignment;
+  // A boot without its memory may have a disk that another start wrote to.
+  const writes = writesOf(memory ? assignment : { ...assignment, resume: null }, launch.ran);
+  await prepareOverlay(
+    { context, instance_id, disk, owner, placement: assignment, writes, noteLoss },
+    verdict,
+  );
   await using template_memory = template && (await openTemplateMemory(context, template));
   const lazy = launch.disk.filled === 'yes' ? null : await serveBelow(launch, image, owner);
   const resumes = memory !== undefined;
@@ -120,7 +128,7 @@ export async function launchMachine(launch: Launch, how: How): Promise<Launched>
   if (memory) machine.noteGiven(memory.authorized_keys, machine.resets);
   if (run) {
     const goes = consumeFirst(launch, how).then(() =>
-      letGo(launch, machine, template, launched.kernel_parameters),
+      letGo(launch, how, machine, template, launched.kernel_parameters),
     );
     await goes.catch(async (error: unknown) => {
       await machine.end();
@@ -129,21 +137,21 @@ export async function launchMachine(launch: Launch, how: How): Promise<Launched>
     });
     if (lazy) fillMachine(machine, lazy);
   }
-  return { machine, recovered: lossOf(found, assignment, how) };
+  return machine;
 }
 
 /** Judges the overlay against the head, and finds the disk's image. */
 async function findDisk(launch: Launch, { memory }: How): Promise<FoundDisk> {
   const { context, assignment, disk, signal } = launch;
-  const { instance_id, epoch, spec, own_since } = assignment;
+  const { epoch, spec } = assignment;
   const head = await disk.headFor(epoch);
-  const verdict = usableWith(memory, await disk.judgeOverlay(own_since));
+  const verdict = usableWith(memory, await disk.judgeOverlay(assignment));
   // Before the first generation only this host may know the version: the disk booted while no image was registered.
   const version = head.image_version ?? (verdict.use === 'none' ? null : disk.overlay_image);
   disk.setOverlayImage(version);
   if (verdict.use === 'unsaved') {
     // A killed QEMU's writes may be in the host's page cache only. They are committed next, so they must be as durable.
-    await syncFile(overlayPaths(context.paths.overlays, instance_id).overlay);
+    await disk.syncOverlay(assignment);
     // This placement is responsible for the overlay's content from here on, even if a later step fails.
     await disk.markDirty(assignment);
   }
@@ -155,8 +163,8 @@ async function findDisk(launch: Launch, { memory }: How): Promise<FoundDisk> {
 }
 
 /** The head alone matches the memory. What an overlay claims beyond it was written by no guest: the memory is not consumed. */
-function usableWith(memory: MemoryRef | undefined, { use, otherwise }: OverlayVerdict): OverlayVerdict {
-  return memory && use === 'unsaved' ? { use: 'none', otherwise } : { use, otherwise };
+function usableWith(memory: MemoryRef | undefined, verdict: OverlayVerdict): OverlayVerdict {
+  return memory && verdict.use === 'unsaved' ? { ...verdict, use: 'none' } : verdict;
 }
 
 /** Writes the record and prepares the paused QEMU for its first instruction. A failure leaves no process. */
@@ -218,20 +226,9 @@ async function removeNewOverlay({ context, assignment }: Launch, { use }: Overla
   if (use === 'none') await removeOverlay(context.paths.overlays, assignment.instance_id);
 }
 
-function lossOf(
-  { head, verdict }: FoundDisk,
-  { previous_failed }: Assignment,
-  { memory }: How,
-): Reason | null {
-  // A start that failed before this one, and has not consumed the memory, has run no guest.
-  const may_have_written = previous_failed && memory === undefined;
-  const is_lost = verdict.use === 'none' && (verdict.otherwise === 'set aside' || may_have_written);
-  return is_lost ? recoveredFrom(head.generation, 'this one', verdict) : null;
-}
-
 /**
  * Consumes this boot's saved memory, after all else that may fail: a failure leaves it to the next start. A guest that boots instead
- * makes it stale, too, whoever has consumed it. @throws MemoryConsumedError, ObjectStoreUnavailableError
+ * makes it stale, too, whoever has consumed it. @throws MemoryConsumedError, MayBeConsumedError
  */
 async function consumeFirst(
   { context, assignment: { resume }, ran, consumer, signal }: Launch,
@@ -239,19 +236,27 @@ async function consumeFirst(
 ): Promise<void> {
   if (!resume || ran) return;
   await consumeMemory(context.store, resume.key, consumer, signal).catch((error: unknown) => {
-    if (memory || !(error instanceof MemoryConsumedError)) throw error;
+    if (!(error instanceof MemoryConsumedError))
+      throw new MayBeConsumedError(messageOf(error), { cause: error });
+    if (memory) throw error;
   });
   context.lease.require();
 }
 
-/** Runs the guest's first instruction. @throws GuestMayRunError, TemplateError, the signal's reason */
+/** Runs the guest's first instruction. @throws MayBeConsumedError, GuestMayRunError, TemplateError, the signal's reason */
 async function letGo(
-  { context, assignment: { instance_id, authorized_keys }, signal }: Launch,
+  { context, assignment: { instance_id, authorized_keys, resume }, noteLoss, signal }: Launch,
+  { cold }: How,
   machine: Machine,
   template: Template | null,
   kernel_parameters: string,
 ): Promise<void> {
-  await machine.update({ released: true, ran: true, cold: null });
+  try {
+    if (cold && resume) await noteLoss(cold, false);
+    await machine.update({ released: true, ran: true, cold: null });
+  } catch (error) {
+    throw resume ? new MayBeConsumedError(messageOf(error), { cause: error }) : error;
+  }
   await machine.qmp.execute('cont', undefined).catch((cause: unknown) => {
     throw new GuestMayRunError(`QEMU did not confirm that its guest runs: ${messageOf(cause)}`, { cause });
   });

@@ -10,8 +10,8 @@ import { QmpTimeoutError } from '../qmp/qmp-client.ts';
 import { MemoryUnfitError } from '../suspend/load-memory.ts';
 import { StreamRefusedError } from '../vm/migration.ts';
 import { NoSpaceError } from '../vm/overlay.ts';
-import { GuestMayRunError, type How } from './launch-machine.ts';
-import { NotResumedError, resumeOrBoot } from './resume-machine.ts';
+import { GuestMayRunError, type How, MayBeConsumedError } from './launch-machine.ts';
+import { isRetriedStep, NotResumedError, resumeOrBoot } from './resume-machine.ts';
 
 const memory: MemoryRef = {
   ...{ key: 'disks/inst_a/mem/1-00000000', parts: 1, memory_bytes: 1, stored_bytes: 1 },
@@ -26,17 +26,20 @@ interface Tries {
   readonly consumed?: string | Error;
   readonly cold?: Reason;
   readonly ran?: boolean;
+  readonly previous_failed?: boolean;
   readonly signal?: AbortSignal;
 }
 
 /** Launches; each try is `resume` or `boot`, with `!` where the guest is said to have run. */
-async function tried({ failures = [], consumed, cold, ran = false, signal }: Tries) {
+async function tried(given: Tries) {
+  const { failures = [], consumed, cold, ran = false, previous_failed = false, signal } = given;
   const tries: string[] = [];
   const launched = await resumeOrBoot<{ recovered: Reason | null }>({
     ...{
       memory,
       cold: cold ?? null,
       ran,
+      previous_failed,
       consumer: 'it',
       log: createLog('test', 'silent'),
       patience_ms: 2_000,
@@ -52,7 +55,7 @@ async function tried({ failures = [], consumed, cold, ran = false, signal }: Tri
       const failure = failures[tries.length];
       tries.push(`${how.memory ? 'resume' : 'boot'}${has_run ? '!' : ''}`);
       if (failure) throw failure;
-      return { recovered: null };
+      return { recovered: how.cold ?? null };
     },
   }).catch((error: unknown) => error);
   return { tries, launched };
@@ -114,6 +117,25 @@ test('a resume is retried with its memory while the control plane is away or the
     const { tries, launched } = await tried({ failures: [new QmpTimeoutError('silent'), failure] });
     assert.deepEqual([tries, launched], [['resume', 'resume'], failure]);
   }
+});
+
+test('a VM is suspended again only if no guest can have written since the suspend', async () => {
+  const failure = new NoSpaceError('no room');
+  const may_run = new GuestMayRunError('not confirmed');
+  for (const tries of [
+    { failures: [may_run, failure] },
+    { failures: [new MemoryConsumedError('consumed'), failure] },
+    { failures: [failure], consumed: 'another start' },
+    { failures: [failure], previous_failed: true },
+  ])
+    assert.equal((await tried(tries)).launched, failure);
+});
+
+test('a start that may have consumed its memory goes on with the same boot', async () => {
+  const unsure = new MayBeConsumedError('no answer');
+  const { tries, launched } = await tried({ failures: [unsure] });
+  assert.deepEqual([tries, launched], [['resume'], unsure]);
+  assert.equal(isRetriedStep(unsure), true);
 });
 
 test('a guest that may have run is never resumed again: the VM boots with what it wrote, or fails', async () => {

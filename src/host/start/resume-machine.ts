@@ -17,10 +17,17 @@ import type { Log } from '../../lib/log.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
+import type { Machine } from '../machine/machine.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
 import { MemoryUnfitError } from '../suspend/load-memory.ts';
 import { StreamRefusedError } from '../vm/migration.ts';
-import { GuestMayRunError, type How, type Launch, type Launched, launchMachine } from './launch-machine.ts';
+import {
+  GuestMayRunError,
+  type How,
+  type Launch,
+  launchMachine,
+  MayBeConsumedError,
+} from './launch-machine.ts';
 import { TemplateError } from './template-memory.ts';
 
 /** How long a passing failure is retried before the start is given up. */
@@ -32,7 +39,7 @@ export class NotResumedError extends Error {
 }
 
 /** @param cold why an earlier try found that this boot must boot @throws NotResumedError, or why the VM cannot be launched */
-export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Launched> {
+export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Machine> {
   const { context, assignment, ran, consumer, signal } = launch;
   const { instance_id, resume } = assignment;
   if (!resume) return cold ? launchMachine(launch, { run: true, cold }) : launchFast(launch);
@@ -42,6 +49,7 @@ export async function launchOrResume(launch: Launch, cold: Reason | null): Promi
       cold,
       ran,
       consumer,
+      previous_failed: assignment.previous_failed,
       store: context.store,
       log: context.log.child({ instance_id }),
       signal,
@@ -51,6 +59,8 @@ export async function launchOrResume(launch: Launch, cold: Reason | null): Promi
 }
 
 export interface ResumeOptions<T> extends Pick<Launch, 'ran' | 'consumer' | 'signal'> {
+  /** The boot before this one failed, and its guest may have written what only this host has. */
+  readonly previous_failed: boolean;
   readonly memory: MemoryRef;
   readonly cold: Reason | null;
   readonly store: Pick<ObjectStore, 'get'>;
@@ -61,19 +71,20 @@ export interface ResumeOptions<T> extends Pick<Launch, 'ran' | 'consumer' | 'sig
 }
 
 /** @throws NotResumedError, or why the VM cannot be launched */
-export async function resumeOrBoot<T>(options: ResumeOptions<T>): Promise<T | (T & Cold)> {
-  const { cold, ran, signal } = options;
+export async function resumeOrBoot<T>(options: ResumeOptions<T>): Promise<T> {
+  const { cold, ran } = options;
   assert(cold !== null || !ran, 'a guest that has run is never resumed from the same memory again');
-  try {
-    return await (cold ? bootCold(options, cold, ran) : resume(options));
-  } catch (error) {
-    const may_have_run = ran || error instanceof GuestMayRunError;
-    if (signal.aborted || may_have_run || isRetriedStep(error)) throw error;
-    throw new NotResumedError(reasonFor(error, 'resume_failed').message, { cause: error });
-  }
+  return cold ? bootCold(options, cold, { ran, pristine: !ran }) : resume(options);
 }
 
-async function resume<T>(options: ResumeOptions<T>): Promise<T | (T & Cold)> {
+/** Only while memory and disk are as the suspend left them is the VM suspended again. */
+function notResumed<T>({ previous_failed, signal }: ResumeOptions<T>, error: unknown): unknown {
+  if (signal.aborted || previous_failed || error instanceof GuestMayRunError || isRetriedStep(error))
+    return error;
+  return new NotResumedError(reasonFor(error, 'resume_failed').message, { cause: error });
+}
+
+async function resume<T>(options: ResumeOptions<T>): Promise<T> {
   const { memory, log, signal, launchOnce, patience_ms = PATIENCE_MS } = options;
   const deadline = performance.now() + patience_ms;
   for (let attempt = 0; ; attempt++) {
@@ -84,23 +95,28 @@ async function resume<T>(options: ResumeOptions<T>): Promise<T | (T & Cold)> {
       if (signal.aborted || isRetriedStep(error)) throw error;
       log.warn({ err: error }, 'the VM is not resumed');
       const may_run = error instanceof GuestMayRunError;
+      const pristine = !may_run && !(error instanceof MemoryConsumedError);
       if (may_run || isUnusable(error))
-        return bootCold(options, coldReason(reasonFor(error, 'cold_boot')), may_run);
+        return bootCold(options, coldReason(reasonFor(error, 'cold_boot')), { ran: may_run, pristine });
       // A silent QEMU whose guest has not run loses nothing: another one may answer.
       const passing = error instanceof ObjectStoreUnavailableError || error instanceof QmpTimeoutError;
-      if (!passing || performance.now() > deadline) throw error;
+      if (!passing || performance.now() > deadline) throw notResumed(options, error);
       if (!(await pause(backoffMs(attempt, 500, 5_000), signal))) throw error;
     }
   }
 }
 
-interface Cold {
-  readonly recovered: Reason;
-}
-
-async function bootCold<T>({ launchOnce }: ResumeOptions<T>, why: Reason, ran: boolean): Promise<T & Cold> {
-  const launched = await launchOnce({ run: true, cold: why }, ran);
-  return { ...launched, recovered: why };
+/** `ran`: this boot's guest may have run. `pristine`: no guest has, of this boot or another, since the suspend. */
+async function bootCold<T>(
+  options: ResumeOptions<T>,
+  why: Reason,
+  { ran, pristine }: { readonly ran: boolean; readonly pristine: boolean },
+): Promise<T> {
+  try {
+    return await options.launchOnce({ run: true, cold: why }, ran);
+  } catch (error) {
+    throw pristine ? notResumed(options, error) : error;
+  }
 }
 
 /** Before the overlay is touched: only if the memory is not consumed, the overlay holds nothing that a guest wrote since. */
@@ -112,9 +128,11 @@ async function requireUnconsumed<T>({ store, memory, consumer, signal }: ResumeO
     );
 }
 
-/** The step is retried, with the memory: any boot would fail too. */
-function isRetriedStep(error: unknown): boolean {
-  return error instanceof ControlPlaneUnavailable || error instanceof LeaseOverError;
+/** The step is retried, with the memory: any boot would fail too, or only this one can still use it. */
+export function isRetriedStep(error: unknown): boolean {
+  return [ControlPlaneUnavailable, LeaseOverError, MayBeConsumedError].some(
+    (again) => error instanceof again,
+  );
 }
 
 /** No later try on this host could load it. */
@@ -125,7 +143,7 @@ function isUnusable(error: unknown): boolean {
 }
 
 /** From a template of this host if one fits. Users see no difference. */
-async function launchFast(launch: Launch): Promise<Launched> {
+async function launchFast(launch: Launch): Promise<Machine> {
   const { context } = launch;
   try {
     return await launchMachine(launch, { run: true, fast: true });

@@ -14,7 +14,7 @@ import { chown, copyFile, mkdir, open, readdir, rename, rm, stat, statfs } from 
 import { isAbsolute, join } from 'node:path';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
-import { isId } from '../../lib/ids.ts';
+import { type InstanceId, isId } from '../../lib/ids.ts';
 import { syncFile, syncFolder } from './durable-file.ts';
 import type { Jail } from './jail.ts';
 import { overlayProblem, parseQcow2Header, QCOW2_HEADER_BYTES } from './qcow2-header.ts';
@@ -99,8 +99,9 @@ export async function ensureRoom(folder: string, instance_id: string, bytes: num
 }
 
 /**
- * Grows an overlay that no QEMU has open to the disk's new size. The new part reads as zeroes. Does nothing if it has that
- * size. Rejects with {@link NoSpaceError}, or an Error with qemu-img's message. Does not open an overlay with a foreign header.
+ * Grows an overlay that no QEMU has open to the disk's new size; the caller then syncs it. False: it has that size already. The new
+ * part reads as zeroes. Rejects with {@link NoSpaceError}, or an Error with qemu-img's message. Does not open an overlay with a
+ * foreign header.
  */
 export async function growOverlay(options: {
   readonly folder: string;
@@ -110,19 +111,19 @@ export async function growOverlay(options: {
   readonly owner?: VmUser;
   readonly jail: Jail | null;
   readonly qemu_img_binary: string;
-}): Promise<void> {
+}): Promise<boolean> {
   const { qemu_img_binary, jail, owner: user = null } = options;
   const { overlay } = overlayPaths(options.folder, options.instance_id);
   const found = await inspectOverlay(overlay);
   if (found.problem !== null) throw new Error(`${overlay} is not used: ${found.problem}`);
   assert(found.size_bytes <= options.size_bytes, 'a disk never shrinks');
-  if (found.size_bytes === options.size_bytes) return;
+  if (found.size_bytes === options.size_bytes) return false;
   const files = { reads: [], writes: [overlay] };
   try {
     await qemuImg(['resize', '-q', '-f', 'qcow2', overlay, String(options.size_bytes)], {
       ...{ qemu_img_binary, user, jail, files, timeout_ms: QEMU_IMG_MS },
     });
-    await syncFile(overlay);
+    return true;
   } catch (error) {
     throw spaceOr(error, `cannot grow the overlay of ${options.instance_id}`);
   }
@@ -166,16 +167,30 @@ export async function setAsideOverlay(folder: string, instance_id: string): Prom
   await mkdir(aside, { recursive: true, mode: 0o700 });
   const stamp = new Date().toISOString().replaceAll(/[:.]/g, '-');
   const kept = join(aside, `${instance_id}-${stamp}.qcow2`);
+  await syncFolder(folder);
   // The sidecar first, which the operator needs: a crash in between leaves the overlay in place.
-  await copyFile(paths.sidecar, kept.replace(/qcow2$/, 'json')).catch((error: unknown) => {
+  const sidecar = kept.replace(/qcow2$/, 'json');
+  try {
+    await copyFile(paths.sidecar, sidecar);
+    await syncFile(sidecar);
+    await syncFolder(aside);
+  } catch (error) {
     if (errnoOf(error) !== 'ENOENT') throw error;
-  });
+  }
   await rename(paths.overlay, kept);
   if (process.getuid?.() === 0) await chown(kept, 0, 0);
-  await rm(paths.sidecar, { force: true });
   await syncFolder(aside);
   await syncFolder(folder);
+  await rm(paths.sidecar, { force: true });
+  await syncFolder(folder);
   return kept;
+}
+
+/** The instances with an overlay here, also one that is set aside. */
+export async function listOverlays(folder: string): Promise<InstanceId[]> {
+  const names = [...(await readdir(folder)), ...(await readdir(join(folder, ASIDE)).catch(() => []))];
+  const ids = new Set(names.map((name) => name.replace(/[.-].*/, '')));
+  return [...ids].filter((id): id is InstanceId => isId('inst', id));
 }
 
 /** Deletes the set-aside overlays of a deleted instance. */

@@ -27,6 +27,11 @@ export interface OverlaySidecar {
   readonly placement: number;
   /** The overlay equals that head, is durable, and no VM has it open. */
   readonly clean: boolean;
+  /**
+   * A sync of the overlay has failed. The system then forgets what it could not write, so a later sync that succeeds proves nothing:
+   * the overlay is never clean again.
+   */
+  readonly sync_failed: boolean;
   readonly filled: Filled;
   /** The image that it is based on. A head without generations does not name it. */
   readonly image_version: string | null;
@@ -65,13 +70,12 @@ export async function readSidecar(
 
 function isSidecar(value: unknown): value is OverlaySidecar {
   if (typeof value !== 'object' || value === null) return false;
-  const { generation, commit_id, vm_id, placement, clean, filled, image_version } = value as Record<
-    string,
-    unknown
-  >;
+  const { generation, commit_id, vm_id, placement, clean, sync_failed, filled, image_version } =
+    value as Record<string, unknown>;
   const named = typeof commit_id === 'string' && typeof vm_id === 'string';
   const version = image_version === null || typeof image_version === 'string';
-  const state = typeof clean === 'boolean' && FILLED.includes(filled as Filled);
+  const state =
+    typeof clean === 'boolean' && typeof sync_failed === 'boolean' && FILLED.includes(filled as Filled);
   return isCount(generation) && isCount(placement) && named && version && state;
 }
 
