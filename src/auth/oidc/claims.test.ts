@@ -62,6 +62,8 @@ test('absent groups are none, and groups that the token has no room for are unkn
 test('a name has at most 100 printable characters', () => {
   assert.equal(of({ name: ' Ada\u0000\u202e Lovelace\n' })?.name, 'Ada Lovelace');
   assert.equal(of({ name: ' ', preferred_username: 'ada' })?.name, 'ada');
+  const written_with_joiners = 'علی\u200cرضا 👩\u200d💻';
+  assert.equal(of({ name: `\u200d${written_with_joiners}` })?.name, written_with_joiners);
   assert.equal(of({ name: 'x'.repeat(200) })?.name.length, 100);
   assert.equal(of({})?.name, '');
 });

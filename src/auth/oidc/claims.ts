@@ -55,7 +55,8 @@ function verifiedEmail(issuer: string, { email, email_verified, xms_edov }: Clai
 
 function nameOf({ name, preferred_username }: Claims): string {
   const given = [name, preferred_username].find((each) => typeof each === 'string' && each.trim() !== '');
-  const printable = String(given ?? '').replace(/[\p{C}\p{Zl}\p{Zp}]/gu, '');
+  // As names of the API: a joiner belongs to the character before it.
+  const printable = (String(given ?? '').match(/[^\p{C}\p{Zl}\p{Zp}][\u200c\u200d]?/gu) ?? []).join('');
   return [...printable.trim()].slice(0, NAME_LENGTH).join('').trim();
 }
 
