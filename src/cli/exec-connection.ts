@@ -4,6 +4,7 @@
  */
 import { WebSocket } from 'ws';
 import type { Berth, Exec } from '../../client/src/berth.ts';
+import { writeOrPause } from '../lib/write-or-pause.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import type { Terminal } from './terminal.ts';
@@ -53,6 +54,8 @@ class Connection {
   readonly #decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
   #offset: number;
   #socket: WebSocket | null = null;
+  /** What is attached when the output has room again may be another socket. */
+  readonly #source = { pause: () => this.#socket?.pause(), resume: () => this.#socket?.resume() };
   #sent = false;
   #input_ended = false;
   #detached: () => void = () => undefined;
@@ -155,9 +158,7 @@ class Connection {
       this.#to.terminal.guest(this.#decoders[name].decode(bytes, { stream: true }), name);
       return;
     }
-    if (stream.write(bytes)) return;
-    this.#socket?.pause();
-    stream.once('drain', () => this.#socket?.resume());
+    writeOrPause(this.#source, stream, bytes);
   }
 
   readonly #onInput = (typed: Buffer): void => {
