@@ -474,6 +474,7 @@ export type Exec = {
   signal: string | null;
   /** It was killed at its timeout */
   timed_out: boolean;
+  lost_with: 'boot' | 'supervisor' | null;
   /** RFC 3339, UTC, milliseconds */
   started_at: string;
   ended_at: string | null;
@@ -499,7 +500,7 @@ export type ExecResult = {
   truncated: boolean;
 };
 
-/** `lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest */
+/** `lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest; `lost_with` says whether something else ended */
 export type ExecState = 'running' | 'exited' | 'lost';
 
 export type ExecTicket = {

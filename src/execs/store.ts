@@ -93,7 +93,11 @@ export async function recordSeen(
   tx: Tx,
   { id, instance_id, host_id, output_bytes, end }: SeenExec,
 ): Promise<boolean> {
-  const ended = end && { ...end, ended_at: new Date(end.ended_at) };
+  const ended = end && {
+    ...end,
+    ended_at: new Date(end.ended_at),
+    lost_with: end.state === 'lost' ? (end.lost_with ?? 'boot') : null,
+  };
   const { numUpdatedRows } = await tx
     .updateTable('execs')
     .set({ output_bytes, host_id, ...(ended ?? { state: 'running' as const }) })

@@ -86,6 +86,26 @@ test('an output that nobody reads for a while arrives whole, without a warning, 
   assert.deepEqual([code, out.length, err], [0, 600 * piece.length, '']);
 });
 
+test('a lost command is said to have ended with its boot, or with what runs commands in the guest', async () => {
+  for (const [lost_with, said] of [
+    ['boot', `${name} restarted or stopped before the command ended`],
+    [
+      'supervisor',
+      `something in ${name} ended the process that runs commands there.*; ${name} did not restart`,
+    ],
+  ]) {
+    const running = cli.start(['exec', '-n', name, 'job'], null);
+    const exec_id = await started();
+    const { line } = await reader();
+    const end = { exit_code: null, signal: null, timed_out: false, ended_at: new Date().toISOString() };
+    const report = { instance_id, exec_id, output_bytes: 0, end: { ...end, state: 'lost', lost_with } };
+    line.write(streamFrame(FRAME.exit, Buffer.from(JSON.stringify(report))));
+    const { code, err } = await running.ended;
+    assert.match(err, new RegExp(`^berth: ${said}\n`));
+    assert.equal(code, 5);
+  }
+});
+
 test('-d returns at once; attach, ls and kill name it', async () => {
   const running = cli.start(['-q', 'exec', '-d', name, 'job', 'two words'], null);
   const exec_id = await started();

@@ -461,6 +461,7 @@ class Exec(TypedDict):
     signal: Optional[str]
     timed_out: bool
     """It was killed at its timeout"""
+    lost_with: Optional[Literal["boot", "supervisor"]]
     started_at: str
     """RFC 3339, UTC, milliseconds"""
     ended_at: Optional[str]

@@ -1,6 +1,6 @@
 /** Execs: commands in guests that outlive their callers. */
 import { Type } from 'typebox';
-import { ENDED_KEPT, RUNNING_MAX } from '../../agent-api/exec-types.ts';
+import { ENDED_KEPT, LOST_WITH, RUNNING_MAX } from '../../agent-api/exec-types.ts';
 import { EXEC_TICKET_PREFIX } from '../../auth/tokens.ts';
 import { EXEC_STATES } from '../../db/exec-tables.ts';
 import { beginExec, startExec } from '../../execs/start-exec.ts';
@@ -64,7 +64,7 @@ export const Exec = named('Exec', {
   state: oneOf(EXEC_STATES, {
     title: 'ExecState',
     description:
-      '`lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest',
+      '`lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest; `lost_with` says whether something else ended',
     examples: ['exited'],
   }),
   exit_code: nullable(
@@ -75,6 +75,13 @@ export const Exec = named('Exec', {
   ),
   signal: nullable(Type.String({ description: 'The signal that ended it' }), { examples: [null] }),
   timed_out: Type.Boolean({ description: 'It was killed at its timeout', examples: [false] }),
+  lost_with: nullable(
+    oneOf(LOST_WITH, {
+      description:
+        'Of a lost exec: `boot`, or `supervisor`, the process in the guest that runs execs, such as by `kill -9 -1`; the boot goes on',
+    }),
+    { examples: [null] },
+  ),
   started_at: Time,
   ended_at: nullable(Time),
   output_bytes: Type.Integer({
