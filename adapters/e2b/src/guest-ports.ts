@@ -42,12 +42,15 @@ function openForward({ url, headers }: Forward): Duplex {
       void opened.then(() => socket.send(END, () => done()));
     },
     destroy: (error, done) => {
+      // A paused one would not see that the other end closes, too.
+      socket.resume();
       socket.close(OVER);
       done(error);
     },
   });
   socket.on('message', (data: Buffer, is_binary) => {
-    if (is_binary ? !stream.push(data) : String(data) === END && !stream.push(null)) socket.pause();
+    if (!is_binary && String(data) === END) stream.push(null);
+    if (is_binary && !stream.push(data)) socket.pause();
   });
   socket.on('error', (error) => stream.destroy(error));
   socket.on('close', () => {
@@ -68,13 +71,38 @@ function sendAll(socket: WebSocket, chunk: Buffer, done: (error?: Error) => void
   else void last.then(() => done());
 }
 
+/** Fields in which E2B's programs send credentials; and those of one connection. */
+const WITHHELD = [
+  'x-api-key',
+  'x-access-token',
+  'e2b-traffic-access-token',
+  'proxy-authorization',
+  'connection',
+];
+const BERTHS_TOKEN = /\bberth_[a-z]+_[0-9A-Za-z]{20}/;
+const BERTHS_COOKIE = /^[\s=]*(?:__Host-|__Secure-)?berth[-_]/i;
+
+/** Names and values by turns, without any credential of Berth or E2B: a guest is whoever controls it. Other fields are its own. */
+export function fieldsForGuest(raw: readonly string[]): string[] {
+  const fields: string[] = [];
+  for (let at = 0; at + 1 < raw.length; at += 2) {
+    const [name = '', value = ''] = [raw[at], raw[at + 1]];
+    const lower = name.toLowerCase();
+    if (WITHHELD.includes(lower) || (lower !== 'cookie' && BERTHS_TOKEN.test(value))) continue;
+    const cookies = value.split(';').filter((each) => !BERTHS_COOKIE.test(each));
+    if (lower !== 'cookie') fields.push(name, value);
+    else if (cookies.length > 0) fields.push(name, cookies.join(';').trim());
+  }
+  return fields;
+}
+
 export function passRequest(request: IncomingMessage, response: ServerResponse, forward: Forward): void {
   const connection = openForward(forward);
   const passed = httpRequest({
     method: request.method ?? 'GET',
     path: request.url ?? '/',
     // Each connection is of one sandbox and one request; it is never kept for another.
-    headers: { ...request.headers, connection: 'close' },
+    headers: [...fieldsForGuest(request.rawHeaders), 'Connection', 'close'],
     createConnection: () => connection,
   });
   passed.on('response', (answer) => {
@@ -98,8 +126,12 @@ export function passRequest(request: IncomingMessage, response: ServerResponse, 
 export function passUpgrade(request: IncomingMessage, socket: Duplex, head: Buffer, forward: Forward): void {
   const guest = openForward(forward);
   const lines = [`${request.method} ${request.url} HTTP/1.1`];
-  for (let at = 0; at + 1 < request.rawHeaders.length; at += 2)
-    lines.push(`${request.rawHeaders[at]}: ${request.rawHeaders[at + 1]}`);
+  const fields = [
+    ...fieldsForGuest(request.rawHeaders),
+    'Connection',
+    request.headers.connection ?? 'upgrade',
+  ];
+  for (let at = 0; at < fields.length; at += 2) lines.push(`${fields[at]}: ${fields[at + 1]}`);
   guest.write(`${lines.join('\r\n')}\r\n\r\n`);
   guest.write(head);
   guest.on('error', () => socket.destroy());
