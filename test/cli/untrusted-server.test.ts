@@ -149,6 +149,18 @@ test('BERTH_API_KEY goes to BERTH_URL alone, or without it to the server of this
   assert.equal(sent().length, 1);
 });
 
+test('a typed value that URLs remove from a path is refused before it is sent', async () => {
+  says({});
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  const before = asked.length;
+  for (const id of ['.', '..'])
+    assert.match(await cli.fails(1, 'exec', 'kill', 'web', id), /exec_id must be an id or a name/);
+  assert.deepEqual(
+    asked.slice(before).map((each) => each.split(' ')[0]),
+    ['GET', 'GET'],
+  );
+});
+
 test('a browser is opened for a web address alone', async () => {
   const opened = join(new Cli().home, 'opened');
   const browser = join(new Cli().home, 'browser');

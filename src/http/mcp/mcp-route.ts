@@ -1,6 +1,7 @@
 /**
  * `/mcp`: the Model Context Protocol over streamable HTTP, without sessions. Each request is served by itself: its tools call the
- * public API with its credential (`inner-fetch.ts`). Each message of a batch counts as a request. The SDK answers GET and DELETE, which would be about sessions, with 405.
+ * public API with its credential (`inner-fetch.ts`). Each message of a batch counts as a request. The SDK answers GET and DELETE,
+ * which would be about sessions, with 405.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { principalOf } from '../access.ts';
