@@ -5,6 +5,7 @@
 import { request as httpRequest, type IncomingMessage, type ServerResponse } from 'node:http';
 import { Duplex } from 'node:stream';
 import { WebSocket } from 'ws';
+import { fieldsForGuest } from './guest-fields.ts';
 
 const GUEST_HOST = /^(\d{1,5})-([0-9a-z]{26})\./;
 const HANDSHAKE_MS = 15_000;
@@ -71,38 +72,13 @@ function sendAll(socket: WebSocket, chunk: Buffer, done: (error?: Error) => void
   else void last.then(() => done());
 }
 
-/** Fields in which E2B's programs send credentials; and those of one connection. */
-const WITHHELD = [
-  'x-api-key',
-  'x-access-token',
-  'e2b-traffic-access-token',
-  'proxy-authorization',
-  'connection',
-];
-const BERTHS_TOKEN = /\bberth_[a-z]+_[0-9A-Za-z]{20}/;
-const BERTHS_COOKIE = /^[\s=]*(?:__Host-|__Secure-)?berth[-_]/i;
-
-/** Names and values by turns, without any credential of Berth or E2B: a guest is whoever controls it. Other fields are its own. */
-export function fieldsForGuest(raw: readonly string[]): string[] {
-  const fields: string[] = [];
-  for (let at = 0; at + 1 < raw.length; at += 2) {
-    const [name = '', value = ''] = [raw[at], raw[at + 1]];
-    const lower = name.toLowerCase();
-    if (WITHHELD.includes(lower) || (lower !== 'cookie' && BERTHS_TOKEN.test(value))) continue;
-    const cookies = value.split(';').filter((each) => !BERTHS_COOKIE.test(each));
-    if (lower !== 'cookie') fields.push(name, value);
-    else if (cookies.length > 0) fields.push(name, cookies.join(';').trim());
-  }
-  return fields;
-}
-
 export function passRequest(request: IncomingMessage, response: ServerResponse, forward: Forward): void {
   const connection = openForward(forward);
   const passed = httpRequest({
     method: request.method ?? 'GET',
     path: request.url ?? '/',
     // Each connection is of one sandbox and one request; it is never kept for another.
-    headers: [...fieldsForGuest(request.rawHeaders), 'Connection', 'close'],
+    headers: fieldsForGuest(request.rawHeaders, 'close'),
     createConnection: () => connection,
   });
   passed.on('response', (answer) => {
@@ -126,11 +102,7 @@ export function passRequest(request: IncomingMessage, response: ServerResponse, 
 export function passUpgrade(request: IncomingMessage, socket: Duplex, head: Buffer, forward: Forward): void {
   const guest = openForward(forward);
   const lines = [`${request.method} ${request.url} HTTP/1.1`];
-  const fields = [
-    ...fieldsForGuest(request.rawHeaders),
-    'Connection',
-    request.headers.connection ?? 'upgrade',
-  ];
+  const fields = fieldsForGuest(request.rawHeaders, 'upgrade');
   for (let at = 0; at < fields.length; at += 2) lines.push(`${fields[at]}: ${fields[at + 1]}`);
   guest.write(`${lines.join('\r\n')}\r\n\r\n`);
   guest.write(head);

@@ -8,7 +8,8 @@ import { AccessTokens, readKey } from './access-token.ts';
 import { unwrap } from './connect-protocol.ts';
 import { Failure } from './failures.ts';
 import { entriesOf } from './file-system.ts';
-import { fieldsForGuest, guestAddressOf } from './guest-ports.ts';
+import { fieldsForGuest } from './guest-fields.ts';
+import { guestAddressOf } from './guest-ports.ts';
 import { guestPath, profileOf, userOf } from './guest-user.ts';
 import { endOfExec, pidOf } from './processes.ts';
 import { endIn, endOf, instanceIdOf, labelsOf, metadataOf, onTimeoutOf, sandboxIdOf } from './sandbox.ts';
@@ -39,7 +40,7 @@ test("fields for a guest are the caller's, without credentials of Berth and E2B"
       'berth-port=1; __Host-berth_x=2',
     ],
   ];
-  assert.deepEqual(fieldsForGuest(withheld), []);
+  assert.deepEqual(fieldsForGuest(withheld, 'close'), ['Connection', 'close']);
   const passed = [
     'Authorization',
     'Bearer eyJ',
@@ -52,8 +53,9 @@ test("fields for a guest are the caller's, without credentials of Berth and E2B"
     'Cookie',
     'a=1; b=2',
   ];
-  assert.deepEqual(fieldsForGuest(passed), passed);
-  assert.deepEqual(fieldsForGuest(['Cookie', 'a=1; berth_b=2; c=3']), ['Cookie', 'a=1; c=3']);
+  assert.deepEqual(fieldsForGuest(passed, 'upgrade'), [...passed, 'Connection', 'upgrade']);
+  const cookies = ['Cookie', `a=1; berth_b=2; c=3; d=${token}`];
+  assert.deepEqual(fieldsForGuest(cookies, 'close'), ['Cookie', 'a=1; c=3', 'Connection', 'close']);
 });
 
 test('labels keep metadata, the end and what happens then', () => {
