@@ -29,6 +29,7 @@ import {
   type CallOptions,
   type Input,
   type OperationId,
+  pathSegment,
   Transport,
   type TransportOptions,
 } from './transport.ts';
@@ -305,7 +306,7 @@ export class Instances {
    * message `end` ends the direction of its sender.
    */
   forward(id: string, port: number) {
-    return this.#transport.webSocket(`/v1/instances/${encodeURIComponent(id)}/vm/forward?port=${port}`);
+    return this.#transport.webSocket(`/v1/instances/${pathSegment('id', id)}/vm/forward?port=${port}`);
   }
 
   /**
@@ -313,7 +314,7 @@ export class Instances {
    * 2 stderr); text messages are JSON.
    */
   attach(id: string, exec_id: string, offset: number) {
-    const path = `/v1/instances/${encodeURIComponent(id)}/execs/${encodeURIComponent(exec_id)}/stream`;
+    const path = `/v1/instances/${pathSegment('id', id)}/execs/${pathSegment('exec_id', exec_id)}/stream`;
     return this.#transport.webSocket(`${path}?offset=${offset}`);
   }
 

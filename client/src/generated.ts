@@ -264,7 +264,7 @@ export type CreateDirectoryRequest = {
 };
 
 export type CreateExecRequest = {
-  /** The program, by path or by name, and its arguments; no shell interprets them */
+  /** The program, by path or by name, and its arguments, each of at most 131071 bytes in UTF-8; no shell interprets them */
   command: Array<string>;
   /** Added to PATH, HOME, USER, LOGNAME and SHELL, and to TERM with a terminal */
   env?: Record<string, string> | undefined;
@@ -467,13 +467,14 @@ export type EventType = 'instance.created' | 'instance.deleted' | 'instance.fork
 export type Exec = {
   id: string;
   instance_id: string;
-  /** The program, by path or by name, and its arguments; no shell interprets them */
+  /** The program, by path or by name, and its arguments, each of at most 131071 bytes in UTF-8; no shell interprets them */
   command: Array<string>;
   state: ExecState;
   exit_code: number | null;
   signal: string | null;
   /** It was killed at its timeout */
   timed_out: boolean;
+  lost_with: 'boot' | 'supervisor' | null;
   /** RFC 3339, UTC, milliseconds */
   started_at: string;
   ended_at: string | null;
@@ -482,7 +483,7 @@ export type Exec = {
 };
 
 export type ExecRequest = {
-  /** The program, by path or by name, and its arguments; no shell interprets them */
+  /** The program, by path or by name, and its arguments, each of at most 131071 bytes in UTF-8; no shell interprets them */
   command: Array<string>;
   /** At most 1 MiB in UTF-8 */
   stdin?: string | undefined;
@@ -499,7 +500,7 @@ export type ExecResult = {
   truncated: boolean;
 };
 
-/** `lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest */
+/** `lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest; `lost_with` says whether something else ended */
 export type ExecState = 'running' | 'exited' | 'lost';
 
 export type ExecTicket = {

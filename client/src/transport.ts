@@ -39,6 +39,13 @@ const MAX_RETRY_AFTER_MS = 30_000;
 const REPEATED_CODES: readonly string[] = ['RATE_LIMITED', 'UNAVAILABLE', 'IDEMPOTENCY_IN_PROGRESS'];
 const SUDO_COOKIE = '__Secure-berth_sudo';
 
+/** A value as one segment of a path. Without a value, and with a segment that URLs remove, it would address another route. */
+export function pathSegment(name: string, value: string | undefined): string {
+  if (value !== undefined && !['', '.', '..'].includes(value)) return encodeURIComponent(value);
+  const given = value === undefined ? 'absent' : JSON.stringify(value);
+  throw new TypeError(`${name} must be an id or a name, and is ${given}`);
+}
+
 export function wait(ms: number, signal?: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
@@ -126,6 +133,7 @@ export class Transport {
   ): Promise<Response> {
     const { method, takes_bytes } = OPERATIONS[operation];
     const { body } = input as LooseInput;
+    const address = this.#address(operation, input, options.search);
     const type = takes_bytes ? 'application/octet-stream' : 'application/json';
     const request = {
       method,
@@ -137,10 +145,7 @@ export class Transport {
     } as RequestInit;
     let response: Response;
     try {
-      response = await (this.#options.fetch ?? globalThis.fetch)(
-        this.#address(operation, input, options.search),
-        request,
-      );
+      response = await (this.#options.fetch ?? globalThis.fetch)(address, request);
     } catch (cause) {
       options.signal?.throwIfAborted();
       throw new BerthConnectionError(`${this.url} does not answer: ${reasonOf(cause)}`, { cause });
@@ -157,10 +162,7 @@ export class Transport {
   #address(operation: OperationId, input: unknown, encoded?: string): string {
     const { path = {}, query = {} } = input as LooseInput;
     const address = OPERATIONS[operation].path.replace(/\{(\w+)\}/g, (_, name: string) => {
-      const value = path[name];
-      // An empty value would address another route.
-      if (value === undefined || value === '') throw new TypeError(`${operation} needs path.${name}`);
-      return encodeURIComponent(value);
+      return pathSegment(`${operation}: path.${name}`, path[name]);
     });
     const search = new URLSearchParams();
     for (const [name, value] of Object.entries(query)) {

@@ -32,6 +32,9 @@ export const INPUT_BYTES = 1024 * 1024;
 /** Of all words of an exec: Linux accepts no more. */
 const WORDS_BYTES = 2 * 1024 * 1024;
 const REPORTED_MAX = 500;
+/** What had ended before an exec's end was known: the guest's boot, or the process that runs execs there, while the boot went on. */
+export const LOST_WITH = ['boot', 'supervisor'] as const;
+export type LostWith = (typeof LOST_WITH)[number];
 
 export const ExecId = idOf('exec');
 const OfExec = { instance_id: InstanceId, exec_id: ExecId };
@@ -90,6 +93,8 @@ export const ExecEnd = named('ExecEnd', {
   signal: nullable(whole(1, 127)),
   timed_out: Type.Boolean(),
   ended_at: Time,
+  /** Of a lost one. */
+  lost_with: Type.Optional(oneOf(LOST_WITH)),
 });
 export type ExecEnd = Of<typeof ExecEnd>;
 

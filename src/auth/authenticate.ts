@@ -23,6 +23,12 @@ export interface CredentialHeaders {
 
 const BEARER = /^Bearer ([\x21-\x7e]{1,200})$/i;
 
+/** Whether the checksum is right of an API key or a session token; only a look-up says whether it is valid. */
+export function isCredential(token: string): boolean {
+  const prefix = tokenPrefix(token);
+  return prefix === SESSION_PREFIX || prefix === API_KEY_PREFIX;
+}
+
 /**
  * The principal of a request.
  * @throws AppError UNAUTHENTICATED; FORBIDDEN when a session names an organisation it is not a member of, or a key names another than its own

@@ -3,8 +3,9 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import type { Env } from '../config/env.ts';
 
-/** False: this machine has no browser, or no screen. */
+/** False: this machine has no browser, or no screen; or it is no web address, for which a desktop starts any program. */
 export async function openBrowser(env: Env, url: string): Promise<boolean> {
+  if (!/^https?:$/.test(URL.parse(url)?.protocol ?? '')) return false;
   const command = programOf(env);
   if (command === null) return false;
   const child = spawn(command, [url], { stdio: 'ignore', detached: true });

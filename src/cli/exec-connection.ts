@@ -4,6 +4,7 @@
  */
 import { WebSocket } from 'ws';
 import type { Berth, Exec } from '../../client/src/berth.ts';
+import { writeOrPause } from '../lib/write-or-pause.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import type { Terminal } from './terminal.ts';
@@ -63,6 +64,8 @@ class Connection {
   /** Where the output begins is of no concern until then. */
   #begun: boolean;
   #socket: WebSocket | null = null;
+  /** What is attached when the output has room again may be another socket. */
+  readonly #source = { pause: () => this.#socket?.pause(), resume: () => this.#socket?.resume() };
   #sent = false;
   #input_ended = false;
   #detached: () => void = () => undefined;
@@ -181,9 +184,7 @@ class Connection {
       this.#to.terminal.guest(this.#decoders[name].decode(bytes, { stream: true }), name);
       return;
     }
-    if (stream.write(bytes)) return;
-    this.#socket?.pause();
-    stream.once('drain', () => this.#socket?.resume());
+    writeOrPause(this.#source, stream, bytes);
   }
 
   readonly #onInput = (typed: Buffer): void => {

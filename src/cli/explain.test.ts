@@ -42,6 +42,18 @@ test('an error names options and arguments, and their units, not fields of the A
   ]);
 });
 
+test('of a used-up quota the remedy is that of its message', () => {
+  const parts = { status: 429, code: 'QUOTA_EXCEEDED', request_id: null } as const;
+  const LS: Command = { ...CREATE, name: 'exec', options: {} };
+  const execs = 'At most 32 execs run at once in a VM. Wait for one to end, or end one.';
+  const details = [{ field: 'execs', issue: 'quota 32, used 32, wanted 1' }];
+  const told = explain(new BerthError({ ...parts, message: execs, details }), LS, { args: ['web'] });
+  assert.match(told, /^berth: At most 32 execs .* or end one\.\n.*\n {2}next: berth exec ls web$/);
+  const secrets = 'An instance has at most 50 secrets. Delete one first.';
+  const other = explain(new BerthError({ ...parts, message: secrets }), LS, { args: ['web'] });
+  assert.equal(other, `berth: ${secrets}`);
+});
+
 test('a rule of the server names the option too', () => {
   const details = [{ field: 'memory_mib', issue: 'this host has 512 MiB' }];
   assert.equal(

@@ -16,8 +16,6 @@ const NEXT: Readonly<Record<string, string>> = {
   MISDIRECTED_REQUEST: "the server's public URL: --url URL; its operator can add this name to BERTH_HOSTS",
   ACCOUNT_LOCKED: 'wait, or on the server: berth user unlock EMAIL',
   RATE_LIMITED: 'wait a minute, then try again',
-  QUOTA_EXCEEDED:
-    'delete resources that you no longer need, or ask the operator: berth org quota ORG on the server',
   UNAVAILABLE: 'berth doctor',
   UNEXPECTED: 'berth doctor',
 };
@@ -144,6 +142,9 @@ function nextAfter(
   if (error.code === 'FORBIDDEN' && !error.message.includes('scope'))
     return 'ask an owner or admin of the organisation';
   const name = args[0] ?? 'NAME';
+  // The message says what frees some of it, and who can raise it.
+  if (error.code === 'QUOTA_EXCEEDED')
+    return error.details.some(({ field }) => field === 'execs') ? `berth exec ls ${name}` : null;
   if (error.code === 'CONFLICT' && error.message.startsWith('The last owner of '))
     return 'berth member role MEMBER owner, with another member';
   if (error.code === 'CONFLICT' && command.name === 'register')

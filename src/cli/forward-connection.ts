@@ -2,6 +2,7 @@
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import { WebSocket } from 'ws';
+import { writeOrPause } from '../lib/write-or-pause.ts';
 
 /** The text message that ends one direction. */
 const END = 'end';
@@ -41,9 +42,7 @@ export function forwardConnection(
       if (String(data) === END) socket.end();
       return;
     }
-    if (socket.write(data)) return;
-    stream.pause();
-    socket.once('drain', () => stream.resume());
+    writeOrPause(stream, socket, data);
   });
   socket.on('data', (chunk) => send(stream, socket, chunk as Buffer));
   socket.on('end', () => stream.readyState === WebSocket.OPEN && stream.send(END));

@@ -58,7 +58,7 @@ export interface GivenLabels {
 }
 
 const LABEL = /^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$/;
-const TAINT = /^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}(=[^\p{C},]{0,255})?$/u;
+const TAINT = /^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}(=(?:[^\p{C},][\u200c\u200d]?){0,255})?$/u;
 const LABELS_MAX = 64;
 
 function wordsIn(text: string): string[] {

@@ -1,6 +1,6 @@
 /**
  * The server and credential of a command. Server: --url, BERTH_URL, the profile's, else this machine's, else that of the
- * last login. Credential: BERTH_API_KEY, else the profile's key. A call that needs a recent password opens a session with the
+ * last login. Credential: BERTH_API_KEY, which belongs to BERTH_URL, else the profile's key. A call that needs a recent password opens a session with the
  * password, or one that the user confirms in a browser.
  */
 import { Berth, BerthConnectionError, BerthError, type BerthOptions } from '../../client/src/berth.ts';
@@ -43,6 +43,16 @@ function grantOf({ sudo }: Profile): Profile['sudo'] {
   return sudo !== undefined && Date.parse(sudo.expires_at) > Date.now() ? sudo : undefined;
 }
 
+/** @throws CommandError */
+function serverUrl(url: string): string {
+  if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
+    throw new CommandError(`${url} is not the address of a server: it begins with http:// or https://`, {
+      exit_code: EXIT.usage,
+    });
+  }
+  return url.replace(/\/+$/, '');
+}
+
 export class Session {
   readonly env: Env;
   readonly #terminal: Terminal;
@@ -79,13 +89,7 @@ export class Session {
     const last = this.profile ?? this.logged_out;
     const given = this.#place.url ?? (this.env['BERTH_URL'] || undefined) ?? last?.url;
     // Before the first login, use the address that the local server wrote down. A new profile is mostly for the same server.
-    const url = given ?? findFirstLogin(this.env)?.url ?? this.#currentUrl ?? LOCAL_URL;
-    if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
-      throw new CommandError(`${url} is not the address of a server: it begins with http:// or https://`, {
-        exit_code: EXIT.usage,
-      });
-    }
-    return url.replace(/\/+$/, '');
+    return serverUrl(given ?? findFirstLogin(this.env)?.url ?? this.#currentUrl ?? LOCAL_URL);
   }
 
   get #currentUrl(): string | undefined {
@@ -129,6 +133,7 @@ export class Session {
     const { url, profile } = this;
     const token = this.env['BERTH_API_KEY'];
     if (token !== undefined && token !== '') {
+      this.#requireServerOfKey();
       return new Berth({ ...options, ...this.#fetch, url, token, user_agent: USER_AGENT });
     }
     if (profile === undefined) throw this.noLogin();
@@ -142,6 +147,19 @@ export class Session {
     if (profile.url === url) return;
     throw new CommandError(`the login “${this.profile_name}” is for ${profile.url}, not for ${url}`, {
       next: `berth login --url ${url} --profile NAME`,
+      exit_code: EXIT.not_authorised,
+    });
+  }
+
+  /** BERTH_API_KEY belongs to BERTH_URL; without that, to the server of this machine. @throws CommandError */
+  #requireServerOfKey(): void {
+    const { url, env } = this;
+    const given = env['BERTH_URL'] || undefined;
+    const own = serverUrl(given ?? findFirstLogin(env)?.url ?? LOCAL_URL);
+    if (new URL(own).href === new URL(url).href) return;
+    const why = given === undefined ? ', because BERTH_URL is not set' : '';
+    throw new CommandError(`BERTH_API_KEY is for ${own}${why}; it is not sent to ${url}`, {
+      next: `BERTH_URL=${url} if the key is of that server; else unset BERTH_API_KEY`,
       exit_code: EXIT.not_authorised,
     });
   }

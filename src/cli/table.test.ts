@@ -48,6 +48,22 @@ test('CSV and JSON carry numbers, times in RFC 3339 and null, not their texts fo
   assert.equal(formatList([], LISTING, { columns: null, format: 'json' }), '[]\n');
 });
 
+test('text that a spreadsheet would take for a formula is defused in CSV, and numbers stay numbers', () => {
+  const listing: Listing<string | number> = {
+    headings: ['CELL'],
+    row: (value) => [typeof value === 'string' ? value : { text: `${value} B`, value }],
+    quiet: String,
+    empty: '',
+  };
+  const layout = { columns: null, format: 'csv' } as const;
+  const cells = ['=1+2', '+3', '-x', '@a', '\t=1', '\r=1', '=a,b', '-', 'a=b', -5];
+  assert.equal(
+    formatList(cells, listing, layout),
+    `cell\n'=1+2\n'+3\n'-x\n'@a\n'\t=1\n"'\r=1"\n"'=a,b"\n\na=b\n-5\n`,
+  );
+  assert.match(formatList(['=1+2'], listing, { ...layout, format: 'json' }), /"=1\+2"/);
+});
+
 test('a column for people is in tables only, unless it is named', () => {
   const listing = { ...LISTING, headings: ['NAME', { for_people: 'DISK SIZE' }, 'MADE'] };
   assert.match(formatList(DISKS, listing, USUAL_LAYOUT), /^NAME +DISK SIZE +MADE\n/);

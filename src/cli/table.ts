@@ -98,10 +98,19 @@ export function formatList<T>(items: readonly T[], listing: Listing<T>, layout: 
   }
 }
 
+/** Spreadsheets calculate what begins so, or run it. */
+const FORMULA = /^[=+\-@\t\r]/;
+
+/** Numbers stay numbers. Text that would be a formula gets an apostrophe, by which spreadsheets know text. */
+function csvText(cell: Cell): string {
+  const value = dataOf(cell);
+  return typeof value === 'string' && FORMULA.test(value) ? `'${value}` : String(value ?? '');
+}
+
 /** RFC 4180, with lines that end as usual here. */
 function csv(headings: readonly string[], rows: readonly (readonly Cell[])[]): string {
   const quoted = (text: string) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  const lines = [headings.map(nameOf), ...rows.map((row) => row.map((cell) => String(dataOf(cell) ?? '')))];
+  const lines = [headings.map(nameOf), ...rows.map((row) => row.map(csvText))];
   return lines.map((line) => `${line.map(quoted).join(',')}\n`).join('');
 }
 

@@ -1,5 +1,6 @@
 /** The table of execs. */
 import type { Generated } from 'kysely';
+import type { LostWith } from '../agent-api/exec-types.ts';
 import type { ExecId, HostId, InstanceId } from '../lib/ids.ts';
 
 export const EXEC_STATES = ['running', 'exited', 'lost'] as const;
@@ -17,6 +18,7 @@ export interface ExecTables {
     exit_code: number | null;
     signal: number | null;
     timed_out: Generated<boolean>;
+    lost_with: LostWith | null;
     output_bytes: Generated<number>;
     waits: Generated<boolean>;
     started_at: Generated<Date>;

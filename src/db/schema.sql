@@ -178,6 +178,7 @@ create table execs (
   exit_code integer,
   signal integer,
   timed_out boolean not null default false,
+  lost_with text,
   output_bytes bigint not null default 0,
   waits boolean not null default false,
   started_at timestamp with time zone not null default now(),
@@ -186,6 +187,8 @@ create table execs (
   constraint execs_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
   constraint execs_check CHECK (((ended_at IS NULL) = (state = ANY (ARRAY['starting'::text, 'running'::text])))),
   constraint execs_check1 CHECK (((exit_code IS NULL) OR (signal IS NULL))),
+  constraint execs_check2 CHECK (((lost_with IS NOT NULL) = (state = 'lost'::text))),
+  constraint execs_lost_with_check CHECK ((lost_with = ANY (ARRAY['boot'::text, 'supervisor'::text]))),
   constraint execs_state_check CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'exited'::text, 'lost'::text])))
 );
 

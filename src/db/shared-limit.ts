@@ -38,11 +38,11 @@ export class SharedLimit {
     this.#now_ms = now_ms;
   }
 
-  async count(key: string): Promise<Counted> {
+  async count(key: string, times = 1): Promise<Counted> {
     const known_ms = this.#usedUpFor_ms(key);
     if (known_ms > 0) return { is_over: true, left: 0, ends_in_ms: known_ms };
     const { name, most, window_s } = this.#options;
-    const { count, ends_in_ms } = await countInWindow(this.#db, `${name}:${key}`, window_s);
+    const { count, ends_in_ms } = await countInWindow(this.#db, `${name}:${key}`, window_s, times);
     if (count >= most) this.#noteUsedUp(key, ends_in_ms);
     return { is_over: count > most, left: Math.max(0, most - count), ends_in_ms };
   }
@@ -64,12 +64,12 @@ export class SharedLimit {
   }
 }
 
-/** Counts one more of `key`. */
-export async function countInWindow(db: Tx, key: string, window_s: number) {
+/** Counts `times` more of `key`. */
+export async function countInWindow(db: Tx, key: string, window_s: number, times = 1) {
   const { rows } = await sql<{ count: number; ends_in_ms: number }>`
-    insert into request_counts as c (key, points, expire) values (${key}, 1, ${NOW_MS} + ${window_s * 1000})
+    insert into request_counts as c (key, points, expire) values (${key}, ${times}, ${NOW_MS} + ${window_s * 1000})
     on conflict (key) do update set
-      points = case when c.expire > ${NOW_MS} then c.points + 1 else 1 end,
+      points = case when c.expire > ${NOW_MS} then c.points + excluded.points else excluded.points end,
       expire = case when c.expire > ${NOW_MS} then c.expire else excluded.expire end
     returning points as count, (expire - ${NOW_MS})::integer as ends_in_ms`.execute(db);
   return present(rows[0], 'count of a window');

@@ -104,7 +104,11 @@ export async function recordSeen(
   tx: Tx,
   { id, instance_id, host_id, output_bytes, end, waits }: SeenExec,
 ): Promise<{ readonly stdin: boolean } | undefined> {
-  const ended = end && { ...end, ended_at: new Date(end.ended_at) };
+  const ended = end && {
+    ...end,
+    ended_at: new Date(end.ended_at),
+    lost_with: end.state === 'lost' ? (end.lost_with ?? 'boot') : null,
+  };
   return tx
     .updateTable('execs')
     .set({ output_bytes, waits, host_id, ...(ended ?? { state: 'running' as const }) })

@@ -12,6 +12,7 @@ export function execView(row: ExecRow) {
     exit_code: row.exit_code,
     signal: row.signal === null ? null : signalName(row.signal),
     timed_out: row.timed_out,
+    lost_with: row.lost_with,
     started_at: rfc3339(row.started_at),
     ended_at: row.ended_at && rfc3339(row.ended_at),
     output_bytes: row.output_bytes,

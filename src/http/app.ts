@@ -182,5 +182,5 @@ function registerRoutes(app: App, context: AppContext, limits: RateLimits, open_
   registerNotifications(app, context, cursors, streams);
   registerUsage(app, context, cursors);
   registerEvents(app, context, cursors, streams);
-  registerMcp(app, context);
+  registerMcp(app, context, limits);
 }

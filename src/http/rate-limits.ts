@@ -33,8 +33,8 @@ export class RateLimits {
   }
 
   /** Without a reply: of an upgrade, whose answer says nothing of limits. @throws AppError RATE_LIMITED */
-  async countPrincipal(principal: Principal, reply?: FastifyReply): Promise<void> {
-    await this.#count('principal', actorOf(principal), reply);
+  async countPrincipal(principal: Principal, reply?: FastifyReply, requests = 1): Promise<void> {
+    await this.#count('principal', actorOf(principal), reply, requests);
   }
 
   /** @throws AppError RATE_LIMITED */
@@ -42,9 +42,14 @@ export class RateLimits {
     await this.#count('address', addressGroup(request.ip), reply);
   }
 
-  async #count(name: keyof RequestLimits, key: string, reply?: FastifyReply): Promise<void> {
+  async #count(
+    name: keyof RequestLimits,
+    key: string,
+    reply?: FastifyReply | undefined,
+    requests = 1,
+  ): Promise<void> {
     if (!this.#limits || !this.#counts) return;
-    const { is_over, left, ends_in_ms } = await this.#counts[name].count(key);
+    const { is_over, left, ends_in_ms } = await this.#counts[name].count(key, requests);
     const reset_s = Math.max(1, Math.ceil(ends_in_ms / 1000));
     reply?.header('ratelimit-policy', `"${name}";q=${this.#limits[name]};w=${WINDOW_S}`);
     reply?.header('ratelimit', `"${name}";r=${left};t=${reset_s}`);

@@ -4,14 +4,18 @@ import type { ErrorDetail } from '../lib/errors.ts';
 
 export type Finding = NonNullable<FastifyError['validation']>[number];
 
+/** A joiner belongs to the character before it: emoji and several scripts are written with them. Others of \p{C} hide or reorder. */
+const JOINER = '[\\u200c\\u200d]?';
+const PRINTABLE = `[^\\p{C}]${JOINER}`;
+
 /** The patterns of requests. `OF_PATTERN` describes each in words. */
-export const NAME_PATTERN = '^[^\\p{C}\\p{Zl}\\p{Zp}]+$';
+export const NAME_PATTERN = `^(?:[^\\p{C}\\p{Zl}\\p{Zp}]${JOINER})+$`;
 export const EMAIL_PATTERN = '^[^\\s@\\p{C}]+@[^\\s@\\p{C}]+$';
 export const WHOLE_NUMBER_PATTERN = '^[0-9]{1,4}$';
 export const DNS_LABEL_PATTERN = '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$';
 export const NO_NUL_PATTERN = '^[^\\0]*$';
 /** PostgreSQL's text cannot hold NUL, and no searchable field holds a control character. */
-export const PRINTABLE_PATTERN = '^[^\\p{C}]*$';
+export const PRINTABLE_PATTERN = `^(?:${PRINTABLE})*$`;
 export const TOTP_PATTERN = '^[0-9]{3} ?[0-9]{3}$';
 export const SERVICE_ACCOUNT_ID_PATTERN = '^sa_[0-9a-hjkmnp-tv-z]{26}$';
 export const RESOURCE_ID_PATTERN = '^[a-z]+_[0-9a-z]+$';
@@ -19,14 +23,14 @@ export const IMAGE_PATTERN = '^[a-z0-9][a-z0-9.-]{0,62}$';
 export const AUDIT_WORD_PATTERN = '^[A-Za-z0-9_.-]+$';
 export const BASE64URL_PATTERN = '^[A-Za-z0-9_-]+$';
 export const FILE_MODE_PATTERN = '^[0-7]{3,4}$';
-export const LABEL_FILTER_PATTERN = '^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}(=[^\\p{C}]{0,255})?$';
+export const LABEL_FILTER_PATTERN = `^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}(=(?:${PRINTABLE}){0,255})?$`;
 export const OF_PATTERN: Readonly<Record<string, string>> = {
   [NAME_PATTERN]: 'must be printable characters and not empty',
   [EMAIL_PATTERN]: 'must be an e-mail address',
   [WHOLE_NUMBER_PATTERN]: 'must be a whole number of at most four digits',
   [DNS_LABEL_PATTERN]: 'must be 1 to 63 of a to z, 0 to 9 and -, without - at either end',
   [NO_NUL_PATTERN]: 'must not contain NUL',
-  [PRINTABLE_PATTERN]: 'must not contain control characters',
+  [PRINTABLE_PATTERN]: 'must not contain control characters, or others that are invisible',
   [TOTP_PATTERN]: 'must be six digits',
   [SERVICE_ACCOUNT_ID_PATTERN]: 'must be the id of a service account (sa_…)',
   [RESOURCE_ID_PATTERN]: 'must be the id of a resource, such as inst_…',

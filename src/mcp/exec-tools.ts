@@ -51,7 +51,9 @@ async function follow(
   return false;
 }
 
-function endOf({ state, exit_code, signal, timed_out }: Exec): string {
+function endOf({ state, exit_code, signal, timed_out, lost_with }: Exec): string {
+  if (lost_with === 'supervisor')
+    return 'Lost: something in the guest ended the process that runs commands there, as kill -9 -1 does. The VM did not restart.';
   if (state === 'lost') return 'Lost: the VM restarted or stopped before the command ended.';
   if (timed_out) return 'Killed at its timeout.';
   if (exit_code === null) return `Ended by ${signal ?? 'a signal'}.`;

@@ -5,8 +5,12 @@
 import {
   type CallToolResult,
   fromJsonSchema,
+  INVALID_PARAMS,
+  isJSONRPCErrorResponse,
+  type JSONRPCMessage,
   type JsonSchemaType,
   McpServer,
+  type Transport,
 } from '@modelcontextprotocol/server';
 import type { Berth } from '../../client/src/berth.ts';
 import type { Tool, ToolAnswer } from './tool.ts';
@@ -23,13 +27,46 @@ export function mcpServer(berth: Berth, version: string): McpServer {
   const info = { name: 'berth', title: 'Berth', version };
   // The table never changes while a server runs.
   const capabilities = { tools: { listChanged: false } };
-  const server = new McpServer(info, { capabilities, instructions: INSTRUCTIONS });
+  const server = new Server(info, { capabilities, instructions: INSTRUCTIONS });
   for (const { tool, inputSchema } of CHECKED) {
     const { name, title, description, hints: annotations } = tool;
     const config = { title, description, annotations, inputSchema };
     server.registerTool(name, config, (args, { mcpReq }) => call(tool, berth, args, mcpReq.signal));
   }
   return server;
+}
+
+/** The SDK answers parameters that do not fit its schemas as an internal error, with zod's list of issues. */
+class Server extends McpServer {
+  override connect(transport: Transport): Promise<void> {
+    const send = transport.send.bind(transport);
+    transport.send = (message, options) => send(withPlainIssues(message), options);
+    return super.connect(transport);
+  }
+}
+
+/** What was refused, and zod's issues as JSON. */
+const ISSUES = /^([^[]*)(\[\s*\{.*\}\s*\])$/s;
+const ISSUES_SHOWN = 5;
+
+function withPlainIssues(message: JSONRPCMessage): JSONRPCMessage {
+  if (!isJSONRPCErrorResponse(message)) return message;
+  const [, before = '', issues] = ISSUES.exec(message.error.message) ?? [];
+  const text = issues === undefined ? null : sentenceOf(issues);
+  if (text === null) return message;
+  const error = { ...message.error, code: INVALID_PARAMS, message: `${before || 'Invalid params: '}${text}` };
+  return { ...message, error };
+}
+
+/** Null: these are no issues. */
+function sentenceOf(issues: string): string | null {
+  try {
+    const all = JSON.parse(issues) as { readonly path: readonly string[]; readonly message: string }[];
+    const shown = all.slice(0, ISSUES_SHOWN);
+    return shown.map(({ path, message }) => `${path.join('.')}: ${message}`).join('; ');
+  } catch {
+    return null;
+  }
 }
 
 async function call(tool: Tool, berth: Berth, args: unknown, signal: AbortSignal): Promise<CallToolResult> {

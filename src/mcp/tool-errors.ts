@@ -6,7 +6,7 @@ const NEXT: Partial<Record<BerthError['code'], string>> = {
   FORBIDDEN: 'ask the user for an API key with that scope, or do without this tool',
   NOT_FOUND: 'check the name with list_instances; an id of a command or port, with the tool that gave it',
   VM_NOT_RUNNING: 'start_instance, then try again',
-  QUOTA_EXCEEDED: 'remove what is no longer needed, or ask the user to raise the quota',
+  QUOTA_EXCEEDED: 'do what that says, or ask the user',
   DISK_FULL: 'free room in the guest with exec; the file is as it was',
   PRECONDITION_FAILED: 'look at what is there first',
   PAYLOAD_TOO_LARGE: 'send less at a time',

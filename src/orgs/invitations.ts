@@ -68,7 +68,7 @@ export async function invite(
   }
   if ((await countInvitations(tx, org_id)) >= MAX_OPEN_INVITATIONS) {
     throw new AppError('QUOTA_EXCEEDED', {
-      message: `An organisation has at most ${MAX_OPEN_INVITATIONS} open invitations.`,
+      message: `An organisation has at most ${MAX_OPEN_INVITATIONS} open invitations. Revoke one first.`,
     });
   }
   const token = newToken(MAIL_PREFIX);

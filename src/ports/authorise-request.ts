@@ -1,6 +1,6 @@
 /** Whether a client may use a port now. Nothing is cached: the ingress asks again every 2 s. */
 import type { AuthoriseHttpRequest, AuthoriseHttpResponse } from '../agent-api/http-port-types.ts';
-import { authenticate, reauthenticate } from '../auth/authenticate.ts';
+import { authenticate, isCredential, reauthenticate } from '../auth/authenticate.ts';
 import type { Principal } from '../auth/principal.ts';
 import { hashToken, PORT_COOKIE_PREFIX, tokenPrefix } from '../auth/tokens.ts';
 import type { Db } from '../db/pool.ts';
@@ -18,6 +18,10 @@ export async function authoriseRequest(
   endpoint: HttpEndpoint,
   { port_id, hostname, address, bearer, cookie }: AuthoriseHttpRequest,
 ): Promise<AuthoriseHttpResponse> {
+  const is_bearer = bearer?.startsWith(OURS) === true;
+  const is_made_up = is_bearer ? !isCredential(bearer) : cookie !== null && !isPortCookie(cookie);
+  // The ingress asks about private ports, and anybody can send it anything.
+  if (is_made_up) return { outcome: 'unauthenticated' };
   const served = await findServed(db, port_id);
   if (!served) return { outcome: 'unknown' };
   const is_own = hostname === hostnameOf(endpoint, served.label);
@@ -25,7 +29,7 @@ export async function authoriseRequest(
   if (served.access === 'public') return { outcome: 'allowed', by: 'public' };
   const { org_id } = served;
   try {
-    if (bearer?.startsWith(OURS) === true) {
+    if (is_bearer) {
       const headers = { authorization: `Bearer ${bearer}`, org: org_id, ip: address };
       return judged(await authenticate(db, headers), org_id, 'bearer');
     }
@@ -43,10 +47,14 @@ async function ofCookie(
   db: Db,
   { port_id, hostname, address, cookie }: Omit<AuthoriseHttpRequest, 'bearer'>,
 ): Promise<Principal | null> {
-  if (cookie === null || tokenPrefix(cookie) !== PORT_COOKIE_PREFIX) return null;
+  if (cookie === null) return null;
   const found = await findCookie(db, port_id as HttpPortId, hostname, hashToken(cookie));
   if (!found) return null;
   return reauthenticate(db, { kind: 'session', id: found.session_id }, found.org_id, address);
+}
+
+function isPortCookie(cookie: string): boolean {
+  return tokenPrefix(cookie) === PORT_COOKIE_PREFIX;
 }
 
 function judged(

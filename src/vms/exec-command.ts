@@ -51,9 +51,31 @@ export function placeOf(row: InstanceRow): CommandPlace {
   };
 }
 
+/** In UTF-8. Linux accepts no longer argument and no longer variable (MAX_ARG_STRLEN), and no longer path. */
+export const WORD_BYTES = 131_071;
+export const CWD_BYTES = 4_095;
+
+/** @throws AppError INVALID_REQUEST */
+export function checkWords(
+  command: readonly string[],
+  env: Readonly<Record<string, string>>,
+  cwd: string,
+): void {
+  if (command[0] === '') throw invalid('command', 'the program must have a name');
+  for (const [at, word] of command.entries()) requireBytes(`command.${at}`, word, WORD_BYTES);
+  for (const [name, value] of Object.entries(env))
+    requireBytes(`env.${name}`, `${name}=${value}`, WORD_BYTES);
+  requireBytes('cwd', cwd, CWD_BYTES);
+}
+
+function requireBytes(field: string, text: string, most: number): void {
+  const bytes = Buffer.byteLength(text);
+  if (bytes > most) throw invalid(field, `must have at most ${most} bytes in UTF-8, and has ${bytes}`);
+}
+
 /** @throws AppError INVALID_REQUEST */
 export function checkCommand({ command, stdin }: Pick<CommandRequest, 'command' | 'stdin'>): void {
-  if (command[0] === '') throw invalid('command', 'the program must have a name');
+  checkWords(command, {}, '/');
   if (Buffer.byteLength(stdin) > EXEC_INPUT_BYTES) throw invalid('stdin', 'must have at most 1 MiB in UTF-8');
 }
 

@@ -8,7 +8,7 @@ import type { ExecId, InstanceId } from '../lib/ids.ts';
 export async function loseExecs(tx: Tx, instance_id: InstanceId): Promise<void> {
   const lost = await tx
     .updateTable('execs')
-    .set({ state: 'lost', ended_at: sql<Date>`date_trunc('milliseconds', now())` })
+    .set({ state: 'lost', lost_with: 'boot', ended_at: sql<Date>`date_trunc('milliseconds', now())` })
     .where('instance_id', '=', instance_id)
     .where('state', '=', 'running')
     .returning('id')

@@ -68,6 +68,44 @@ test('attaches again where it was cut off, and exits with 128 and the number of 
   assert.deepEqual(await running.ended, { code: 143, out: 'half whole', err: '' });
 });
 
+test('an output that nobody reads for a while arrives whole, without a warning, also after a reconnect', async () => {
+  const piece = 'x'.repeat(4_096);
+  const pieces = (from: number, count: number) =>
+    Array.from({ length: count }, (_, at) => output(FRAME.stdout, (from + at) * piece.length, piece));
+  const running = cli.start(['exec', '-n', name, 'job'], null);
+  running.child.stdout?.pause();
+  const exec_id = await started();
+  const first = await reader();
+  first.line.end(Buffer.concat(pieces(0, 300)));
+  await until('the program waits for its reader', () => (running.child.stdout?.readableLength ?? 0) > 0);
+  running.child.stdout?.resume();
+  const second = await reader();
+  const reached = second.offset / piece.length;
+  second.line.write(Buffer.concat([...pieces(reached, 600 - reached), exitOf(exec_id, 0)]));
+  const { code, out, err } = await running.ended;
+  assert.deepEqual([code, out.length, err], [0, 600 * piece.length, '']);
+});
+
+test('a lost command is said to have ended with its boot, or with what runs commands in the guest', async () => {
+  for (const [lost_with, said] of [
+    ['boot', `${name} restarted or stopped before the command ended`],
+    [
+      'supervisor',
+      `something in ${name} ended the process that runs commands there.*; ${name} did not restart`,
+    ],
+  ]) {
+    const running = cli.start(['exec', '-n', name, 'job'], null);
+    const exec_id = await started();
+    const { line } = await reader();
+    const end = { exit_code: null, signal: null, timed_out: false, ended_at: new Date().toISOString() };
+    const report = { instance_id, exec_id, output_bytes: 0, end: { ...end, state: 'lost', lost_with } };
+    line.write(streamFrame(FRAME.exit, Buffer.from(JSON.stringify(report))));
+    const { code, err } = await running.ended;
+    assert.match(err, new RegExp(`^berth: ${said}\n`));
+    assert.equal(code, 5);
+  }
+});
+
 test('-d returns at once; attach, ls and kill name it', async () => {
   const running = cli.start(['-q', 'exec', '-d', name, 'job', 'two words'], null);
   const exec_id = await started();

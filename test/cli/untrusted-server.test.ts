@@ -127,8 +127,60 @@ test('what a server calls its instances is shown without what a terminal acts on
   }
 });
 
+test('BERTH_API_KEY goes to BERTH_URL alone, or without it to the server of this machine', async () => {
+  answers = { '/instances': { data: [], next_cursor: null } };
+  const mine = 'berth_live_mine';
+  const sent = () => asked.filter((each) => each.includes(mine));
+  const elsewhere = new Cli({ BERTH_URL: 'https://work.example', BERTH_API_KEY: mine });
+  assert.match(
+    await elsewhere.fails(4, 'ls', '--url', url),
+    /^berth: BERTH_API_KEY is for https:\/\/work\.example; it is not sent to http.*\n {2}next: BERTH_URL=http/,
+  );
+  const unsaid = new Cli({ BERTH_API_KEY: mine, BERTH_DATA_DIR: '/nonexistent' });
+  assert.match(await unsaid.fails(4, 'ls', '--url', url), /because BERTH_URL is not set; it is not sent to/);
+  // Of a login at another server.
+  const folder = join(unsaid.home, '.config', 'berth');
+  mkdirSync(folder, { recursive: true });
+  const work = { url, email: 'me@example', org_id: 'org_1', api_key_id: 'ak_1', api_key: 'berth_live_WORK' };
+  writeFileSync(join(folder, 'config.json'), JSON.stringify({ current: 'work', profiles: { work } }));
+  await unsaid.fails(4, 'ls');
+  assert.deepEqual(sent(), []);
+  await new Cli({ BERTH_URL: `${url}/`, BERTH_API_KEY: mine }).done('ls', '--url', url);
+  assert.equal(sent().length, 1);
+});
+
+test('a typed value that URLs remove from a path is refused before it is sent', async () => {
+  says({});
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  const before = asked.length;
+  for (const id of ['.', '..'])
+    assert.match(await cli.fails(1, 'exec', 'kill', 'web', id), /exec_id must be an id or a name/);
+  assert.deepEqual(
+    asked.slice(before).map((each) => each.split(' ')[0]),
+    ['GET', 'GET'],
+  );
+});
+
+test('a browser is opened for a web address alone', async () => {
+  const opened = join(new Cli().home, 'opened');
+  const browser = join(new Cli().home, 'browser');
+  writeFileSync(browser, `#!/bin/sh\necho "$1" >> ${opened}\n`, { mode: 0o755 });
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY, BROWSER: browser });
+  const open = (address: string) => {
+    says({});
+    const port = { id: 'port_1', port: 80, access: 'public', url: address, hostname: 'a' };
+    answers['/ports'] = { data: [port], next_cursor: null };
+    return cli.done('port', 'open', 'web', '80');
+  };
+  for (const address of ['file:///etc/passwd', 'javascript:alert(1)', '--version', 'smb://a/b'])
+    assert.equal(await open(address), `${address}\n`);
+  assert.equal(await open('https://web.example/'), 'Opened https://web.example/\n');
+  await until('it is opened', () => existsSync(opened));
+  assert.equal(readFileSync(opened, 'utf8'), 'https://web.example/\n');
+});
+
 test('neither a session with sudo nor a password goes to another server than the login’s', async () => {
-  const cli = new Cli({ BERTH_API_KEY: KEY });
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
   const folder = join(cli.home, '.config', 'berth');
   mkdirSync(folder, { recursive: true });
   const sudo = { session_token: 'berth_sess_WORK', cookie: 'sudo=WORK', expires_at: '2999-01-01T00:00:00Z' };

@@ -85,6 +85,17 @@ for (const { name: client, run } of clientsWith(python)) {
       assert.ok(proxy.seen[0]?.url.endsWith('/..%2F..%2Fnothing'), proxy.seen[0]?.url);
     });
 
+    test('a value that URLs remove from a path, or none, is refused before it is sent', async () => {
+      for (const id of ['.', '..', '']) {
+        const { failed } = await outcomeOf({ does: '', operation: 'get_instance', path: { id } }, []);
+        assert.equal(failed?.['error'], 'TypeError', JSON.stringify(failed));
+        assert.match(String(failed?.['message']), /must be an id or a name/);
+      }
+      const elsewhere = { does: '', verb: 'instances.get', arguments: ['..'] };
+      assert.equal((await outcomeOf(elsewhere, [])).failed?.['error'], 'TypeError');
+      assert.equal(proxy.seen.length, 0);
+    });
+
     test('a wrong credential is UNAUTHENTICATED', async () => {
       const [outcome] = await run([IMAGES], { url: api.origin, key: 'berth_live_wrong' });
       assert.partialDeepStrictEqual(outcome?.failed, { status: 401, code: 'UNAUTHENTICATED' });

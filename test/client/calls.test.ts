@@ -19,6 +19,15 @@ async function somebody(): Promise<{ berth: Berth; who: Awaited<ReturnType<typeo
   const { key } = await makeKey(api.db, who, '*');
   return { berth: new Berth({ url, token: key }), who };
 }
+test('the address of a WebSocket is that of its instance alone', () => {
+  const { instances } = new Berth({ url });
+  assert.match(instances.forward('a/b', 80).url, /\/v1\/instances\/a%2Fb\/vm\/forward\?port=80$/);
+  for (const id of ['.', '..', '']) {
+    assert.throws(() => instances.forward(id, 80), /^TypeError: id must be an id or a name/);
+    assert.throws(() => instances.attach('a', id, 0), /^TypeError: exec_id must be an id or a name/);
+  }
+});
+
 describe('an abort', () => {
   test('ends the wait between two attempts', async () => {
     const { berth } = await somebody();

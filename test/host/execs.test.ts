@@ -403,13 +403,16 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
     await ended(exec);
   });
 
-  test('when its supervisor is killed an exec is lost, and the next one runs', async () => {
-    const exec = await sh('sleep 1000');
-    await guestExec(agent, { path: '/bin/sh', args: ['-c', 'pkill -KILL -f exec-supervisor'] });
+  test('after a signal to all processes an exec is lost with its supervisor, not with its boot, and the next one runs', async () => {
+    const exec = await sh('kill -9 -1; sleep 1000');
+    await until('it has a new supervisor', async () => exec.end !== null, {
+      timeout_ms: 120_000,
+      every_ms: 50,
+    });
+    assert.partialDeepStrictEqual(exec.end, { state: 'lost', lost_with: 'supervisor' });
     execs.close();
     takeOver();
     assert.deepEqual(await ended(await sh('exit 3')), exited(3));
-    assert.equal((await ended(found(exec.id))).state, 'lost');
   });
 
   test('a reset of the machine loses what runs, and keeps what has ended', async () => {
@@ -419,6 +422,7 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
     await until('its output is here', async () => exec.output.end > 0, { timeout_ms: 10_000, every_ms: 5 });
     machine.resets += 1;
     await until('it is lost', async () => exec.end?.state === 'lost', { timeout_ms: 10_000, every_ms: 5 });
+    assert.equal(exec.end?.lost_with, 'boot');
     assert.deepEqual([outputOf(exec), outputOf(over)], ['running\n', 'kept\n']);
     assert.deepEqual(await ended(over), exited(4));
   });

@@ -186,6 +186,7 @@ test('commands for users speak HTTP through the client only; only commands on th
     'src/lib/nearest.ts',
     'src/lib/quotas.ts',
     'src/lib/untrusted-text.ts',
+    'src/lib/write-or-pause.ts',
     'src/mcp/mcp-server.ts',
   ]);
   // Those of the server are loaded when they are typed, and not before.

@@ -117,6 +117,24 @@ describe('create', () => {
       assertError(await client.post(execs, body), 'INVALID_REQUEST');
     });
   }
+  test('arguments, variables and the folder have so many bytes, not characters', async () => {
+    const long = 'ä'.repeat(65_535);
+    const most = {
+      command: ['true', `${long}b`],
+      env: { A: `${long.slice(1)}b` },
+      cwd: `/${'ü'.repeat(2_047)}`,
+    };
+    await reported((await started(most)).id, endOf(0));
+    const more: readonly [string, object][] = [
+      ['command.1', { command: ['true', `${long}bb`] }],
+      ['env.A', { command: ['true'], env: { A: long } }],
+      ['cwd', { command: ['true'], cwd: `/${'ü'.repeat(2_048)}` }],
+    ];
+    for (const [field, body] of more) {
+      const { details } = assertError(await client.post(execs, body), 'INVALID_REQUEST', /bytes in UTF-8/);
+      assert.equal(details?.[0]?.field, field);
+    }
+  });
   test('403 for one that may only read; 404 in another organisation, as for an unknown exec', async () => {
     const billing = await api.person({ org_id: owner.org_id, role: 'billing' });
     assertError(await api.as(billing).post(execs, { command: ['true'] }), 'FORBIDDEN');

@@ -178,6 +178,29 @@ describe('200', () => {
     const { id, name } = await api.instance(owner);
     assert.equal((await client.patch(`${INSTANCES}/${id}`, { name })).status, 200);
   });
+  test('labels hold emoji and scripts that are written with joiners; others that are invisible are named so', async () => {
+    const someone = await api.person();
+    const labels = { team: '👩\u200d💻', family: '👨\u200d👩\u200d👧', name: 'علی\u200cرضا' };
+    const { id } = await api.instance(someone, { labels });
+    const as_someone = api.as(someone);
+    assert.deepEqual((await as_someone.get<{ labels: object }>(`${INSTANCES}/${id}`)).body.labels, labels);
+    const query = `?label=${encodeURIComponent(`team=${labels.team}`)}`;
+    assert.deepEqual(
+      (await as_someone.get<{ data: { id: string }[] }>(INSTANCES + query)).body.data[0]?.id,
+      id,
+    );
+    for (const hidden of ['\u200d', 'a\u200d\u200d', 'we\u202egpj', '\u{e0041}', 'a\u0007']) {
+      const answer = await as_someone.post(INSTANCES, { name: newName(), labels: { a: hidden } });
+      assertError(
+        answer,
+        'INVALID_REQUEST',
+        /must not contain control characters, or others that are invisible/,
+      );
+    }
+    const named = await as_someone.post('/v1/service-accounts', { name: labels.team, scope: 'vm:read' });
+    assert.equal(named.status, 201, named.text);
+  });
+
   test('the list filters by name, state and label', async () => {
     const someone = await api.person();
     const find = async (query: string) => {

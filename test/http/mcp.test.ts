@@ -176,6 +176,44 @@ test('calls of tools count for the rate limit', async () => {
   assert.match(answers[1]?.[1] ?? '', /RATE_LIMITED: .*Next: try again in \d+ s/);
 });
 
+test('each message of a batch counts for the rate limit', async () => {
+  const limited = await apiForFile({ context: { rate_limits: { principal: 10, address: 10 } } });
+  const { key } = await makeKey(limited.db, await limited.person(), '*');
+  const batch = (size: number) =>
+    Array.from({ length: size }, (_, id) => ({ ...PING, id, method: 'tools/list' }));
+  const sizes = [6, 4, 1];
+  const statuses: number[] = [];
+  for (const size of sizes)
+    statuses.push(
+      (await post({ authorization: `Bearer ${key}` }, batch(size), 'POST', limited.origin)).status,
+    );
+  assert.deepEqual(statuses, [200, 200, 429]);
+  const { key: other } = await makeKey(limited.db, await limited.person(), '*');
+  const refused = await post({ authorization: `Bearer ${other}` }, batch(11), 'POST', limited.origin);
+  assert.equal(refused.status, 429);
+  assert.match(await refused.text(), /RATE_LIMITED/);
+});
+
+test('parameters that do not fit the protocol are invalid params, in a sentence', async () => {
+  const answerTo = async (method: string, params?: object) =>
+    (await post(bearer, { ...PING, method, ...(params && { params }) })).text();
+  const client = { capabilities: {}, clientInfo: { name: 'a', version: '1' } };
+  for (const [text, named] of [
+    [await answerTo('initialize', client), 'params.protocolVersion'],
+    [await answerTo('initialize', { ...client, protocolVersion: 7 }), 'params.protocolVersion'],
+    [await answerTo('initialize'), 'params'],
+    [await answerTo('tools/list', { cursor: 5 }), 'params.cursor'],
+    [await answerTo('tools/call', { name: 5 }), 'params.name'],
+  ] as const) {
+    const { error } = JSON.parse(/^data: (.*)$/m.exec(text)?.[1] ?? '') as {
+      error: { code: number; message: string };
+    };
+    assert.equal(error.code, -32602, text);
+    assert.match(error.message, new RegExp(`^Invalid [a-z/ ]+: ${named}: Invalid input: expected `));
+    assert.doesNotMatch(error.message, /[[{\n]/);
+  }
+});
+
 test('a wrong argument is a tool error that names it, and calls nothing', async () => {
   assert.match(await mcp.fails('exec', { instance: 'web' }), /command/);
   assert.match(await mcp.fails('get_instance', { instance: 'web', verbose: true }), /additional propert/i);

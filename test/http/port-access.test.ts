@@ -2,9 +2,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { hashToken, newToken, PORT_COOKIE_PREFIX } from '../../src/auth/tokens.ts';
+import { API_KEY_PREFIX, hashToken, newToken, PORT_COOKIE_PREFIX } from '../../src/auth/tokens.ts';
 import { type HttpPortId, newId } from '../../src/lib/ids.ts';
 import { deleteExpiredAccess } from '../../src/ports/access-store.ts';
+import { authoriseRequest } from '../../src/ports/authorise-request.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeKey, makeServiceKey, makeSession, type Person } from '../support/people.ts';
@@ -76,6 +77,23 @@ describe('a bearer', () => {
     for (const bearer of [expired, revoked, 'berth_live_nonsense', 'berth_other'])
       assert.equal(await outcomeOf(port, { bearer }), 'unauthenticated');
     assert.equal(await outcomeOf(port, {}), 'unauthenticated');
+  });
+  test('that was made up is refused by its checksum, without a query; so is a cookie', async () => {
+    const untouched = new Proxy(api.db, {
+      get: () => {
+        throw new Error('the database was asked');
+      },
+    });
+    const endpoint = { domain: 'localhost', scheme: 'http', port: null } as const;
+    const asked = { port_id: port.id, hostname: port.hostname, address: '127.0.0.1' };
+    const wrong = `${newToken(API_KEY_PREFIX).slice(0, -1)}!`;
+    for (const credential of [
+      ...['berth_live_x', wrong, newToken(PORT_COOKIE_PREFIX)].map((bearer) => ({ bearer, cookie: null })),
+      ...['x', newToken(API_KEY_PREFIX)].map((cookie) => ({ bearer: null, cookie })),
+    ])
+      assert.deepEqual(await authoriseRequest(untouched, endpoint, { ...asked, ...credential }), {
+        outcome: 'unauthenticated',
+      });
   });
   test('a key that is limited to networks counts from there alone', async () => {
     const { id, key: bearer } = await makeKey(api.db, owner, 'vm:read');

@@ -85,6 +85,7 @@ describe('400', () => {
     { command: [1] },
     { command: Array(257).fill('x') },
     { command: ['x'.repeat(131_072)] },
+    { command: ['ä'.repeat(65_536)] },
     { command: ['true'], stdin: 'ä'.repeat(600_000) },
     { command: ['true'], timeout_seconds: 0 },
     { command: ['true'], timeout_seconds: 601 },

@@ -15,14 +15,15 @@ export class E2bAdapter {
   /** All that it has printed. */
   printed = '';
 
-  private constructor(port: number, berth_url: string, key_file: string) {
+  private constructor(port: number, berth_url: string, key_file: string, api_key: string) {
     this.port = port;
     this.#args = [PROGRAM, '--listen', `127.0.0.1:${port}`, '--key-file', key_file];
-    this.#env = { BERTH_URL: berth_url };
+    this.#env = { BERTH_URL: berth_url, BERTH_API_KEY: api_key };
   }
 
-  static async start(berth_url: string, key_file: string): Promise<E2bAdapter> {
-    const adapter = new E2bAdapter(await ownPort(), berth_url, key_file);
+  /** @param api_key its own */
+  static async start(berth_url: string, key_file: string, api_key: string): Promise<E2bAdapter> {
+    const adapter = new E2bAdapter(await ownPort(), berth_url, key_file, api_key);
     await adapter.start();
     return adapter;
   }

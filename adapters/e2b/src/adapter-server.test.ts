@@ -14,6 +14,7 @@ const adapter = new Adapter({
   berth_url: 'http://127.0.0.1:1',
   key: randomBytes(32),
   domain: 'localhost',
+  api_key: 'berth_live_own',
   log: (line) => logged.push(line),
 });
 

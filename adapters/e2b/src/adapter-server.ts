@@ -6,19 +6,19 @@
  *   /sandboxes…, /v2/sandboxes…                    the control API, with the API key
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { Berth } from '../../../client/src/berth.ts';
 import { AccessTokens } from './access-token.ts';
 import { parsed, sendJson } from './connect-protocol.ts';
-import { clientOf, Deadlines } from './deadlines.ts';
+import { Deadlines } from './deadlines.ts';
 import { answerEnvd, ENVD_PATH } from './envd.ts';
 import { Failure, failureOf } from './failures.ts';
 import { type GuestAddress, guestAddressOf, passRequest, passUpgrade } from './guest-ports.ts';
-import { readBody } from './request-body.ts';
+import { BodyBudget, readBody, SMALL_BODY_BYTES } from './request-body.ts';
 import { instanceIdOf } from './sandbox.ts';
 import { type CreateBody, Sandboxes } from './sandboxes.ts';
 
 const ENVD_PORT = 49983;
 const SANDBOX_PATH = /^(?:\/v2)?\/sandboxes(?:\/([^/]+)(?:\/(\w+))?)?$/;
-const MAX_CONTROL_BYTES = 1024 * 1024;
 
 export interface AdapterOptions {
   readonly berth_url: string;
@@ -26,8 +26,8 @@ export interface AdapterOptions {
   readonly key: Buffer;
   readonly domain: string;
   readonly log: (line: string) => void;
-  /** Whose sandboxes are known from the start on. */
-  readonly api_key?: string | undefined;
+  /** The adapter's own: it ends the sandboxes of its organisation, and opens their ports. */
+  readonly api_key: string;
 }
 
 export class Adapter {
@@ -36,14 +36,17 @@ export class Adapter {
   readonly #tokens: AccessTokens;
   readonly #deadlines: Deadlines;
   readonly #sandboxes: Sandboxes;
-  readonly #client;
+  readonly #bodies = new BodyBudget();
+  /** With the adapter's own key. */
+  readonly #own: Berth;
 
   constructor(options: AdapterOptions) {
     this.#options = options;
-    this.#client = clientOf({ url: options.berth_url, user_agent: 'berth-e2b' });
     this.#tokens = new AccessTokens(options.key);
-    this.#deadlines = new Deadlines(this.#client, options.log);
-    this.#sandboxes = new Sandboxes(this.#client, this.#tokens, this.#deadlines, options.domain);
+    this.#own = this.#client(options.api_key);
+    this.#deadlines = new Deadlines(this.#own, options.log);
+    const client = (api_key: string) => this.#client(api_key);
+    this.#sandboxes = new Sandboxes(client, this.#tokens, this.#deadlines, options.domain);
     this.server = createServer((request, response) => void this.#answer(request, response));
     this.server.on('upgrade', (request, socket, head) => {
       socket.on('error', () => socket.destroy());
@@ -54,8 +57,13 @@ export class Adapter {
     });
   }
 
-  async learn(): Promise<void> {
-    if (this.#options.api_key !== undefined) await this.#deadlines.learn(this.#options.api_key);
+  /** Finds all sandboxes. @throws BerthError if the adapter's key may not */
+  async start(): Promise<void> {
+    await this.#deadlines.start();
+  }
+
+  #client(token: string): Berth {
+    return new Berth({ url: this.#options.berth_url, user_agent: 'berth-e2b', token });
   }
 
   close(): void {
@@ -71,12 +79,13 @@ export class Adapter {
       if (address !== null && address.port !== ENVD_PORT) {
         const forward = this.#forward(address);
         if (forward) return passRequest(request, response, forward);
-        throw new Failure('unavailable', 'This adapter has not served that sandbox since it started.');
+        throw new Failure('unavailable', `There is no sandbox ${address.sandbox_id}.`);
       }
       if (ENVD_PATH.test(url.pathname)) {
         const sandbox_id = String(request.headers['e2b-sandbox-id'] ?? address?.sandbox_id ?? '');
         const api_key = this.#tokens.open(sandbox_id, String(request.headers['x-access-token'] ?? ''));
-        const place = { berth: this.#client(api_key), id: instanceIdOf(sandbox_id) };
+        const id = instanceIdOf(sandbox_id);
+        const place = { berth: this.#client(api_key), id, caller: api_key, bodies: this.#bodies };
         return await answerEnvd(place, request, response, url);
       }
       await this.#control(request, response, url);
@@ -101,10 +110,8 @@ export class Adapter {
   }
 
   #forward({ sandbox_id, port }: GuestAddress) {
-    const api_key = this.#deadlines.apiKeyOf(sandbox_id);
-    return api_key === undefined
-      ? null
-      : this.#client(api_key).instances.forward(instanceIdOf(sandbox_id), port);
+    if (!this.#deadlines.isKnown(sandbox_id)) return null;
+    return this.#own.instances.forward(instanceIdOf(sandbox_id), port);
   }
 
   async #control(request: IncomingMessage, response: ServerResponse, url: URL): Promise<void> {
@@ -114,7 +121,7 @@ export class Adapter {
     const route = SANDBOX_PATH.exec(url.pathname);
     if (route === null) throw this.#notCovered(request, url);
     const [, id = '', verb = ''] = route;
-    const body = parsed(await readBody(request, MAX_CONTROL_BYTES));
+    const body = parsed(await readBody(request, SMALL_BODY_BYTES));
     const all = this.#sandboxes;
     switch (`${request.method} ${[id && ':id', verb].filter(Boolean).join('/')}`) {
       case 'POST ':

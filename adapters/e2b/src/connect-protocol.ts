@@ -49,7 +49,8 @@ export async function sendStream(
 ): Promise<void> {
   response.writeHead(200, { 'content-type': 'application/connect+json' });
   response.flushHeaders();
-  const timer = setInterval(() => response.write(envelope(0, idle)), idle_ms);
+  // A caller that does not read needs no sign of life.
+  const timer = setInterval(() => response.writableNeedDrain || response.write(envelope(0, idle)), idle_ms);
   try {
     for await (const message of messages) {
       timer.refresh();

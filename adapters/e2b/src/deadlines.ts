@@ -1,93 +1,118 @@
 /**
- * The end of each sandbox's time, and the API key that may end it: in memory only. The label has the truth; a timer only says
- * when to look at it. After a restart a sandbox is known again once its API key is used, or at once if it is the adapter's own.
+ * Ends sandboxes whose time is over, with the adapter's own API key. A sandbox's end is in its labels and nowhere else: all are read
+ * at the start and once a minute, and a timer only says when to look at one again. So an end comes also after a restart, and after
+ * the key that made the sandbox was revoked.
  */
-import { Berth, BerthError, type BerthOptions } from '../../../client/src/berth.ts';
+import { type Berth, BerthError, type Instance } from '../../../client/src/berth.ts';
+import { Failure } from './failures.ts';
 import { endOf, instanceIdOf, onTimeoutOf, SANDBOX_LABEL, sandboxIdOf, stateOf } from './sandbox.ts';
 
-const MAX_SANDBOXES = 100_000;
+const SCAN_MS = 60_000;
+const RETRY_MS = 10_000;
 /** A timer can wait 24 days. */
 const MAX_WAIT_MS = 24 * 3600 * 1_000;
-const RETRY_MS = 10_000;
-
-interface Known {
-  readonly api_key: string;
-  readonly timer: NodeJS.Timeout;
-}
-
-export type Client = (api_key: string) => Berth;
-export const clientOf =
-  (options: Omit<BerthOptions, 'token'>): Client =>
-  (api_key) =>
-    new Berth({ ...options, token: api_key });
 
 export class Deadlines {
-  readonly #client: Client;
+  readonly #berth: Berth;
   readonly #log: (line: string) => void;
-  readonly #known = new Map<string, Known>();
+  /** All sandboxes of the key's organisation, with the timers of their ends. Null: it has none now. */
+  readonly #timers = new Map<string, NodeJS.Timeout | null>();
+  #scans: NodeJS.Timeout | undefined;
 
-  constructor(client: Client, log: (line: string) => void) {
-    this.#client = client;
+  /** @param berth with the adapter's own key */
+  constructor(berth: Berth, log: (line: string) => void) {
+    this.#berth = berth;
     this.#log = log;
   }
 
-  /** The API key that made or last used the sandbox. */
-  apiKeyOf(sandbox_id: string): string | undefined {
-    return this.#known.get(sandbox_id)?.api_key;
+  /** Reads all sandboxes, now and once a minute. @throws BerthError if the key may not */
+  async start(): Promise<void> {
+    this.#scans = setInterval(
+      () => void this.#scan().catch((error) => this.#failed('', error)),
+      SCAN_MS,
+    ).unref();
+    try {
+      await this.#scan();
+    } catch (error) {
+      if (error instanceof BerthError && error.status < 500 && error.status !== 429) throw error;
+      this.#failed('', error);
+    }
   }
 
-  /** To be called with the labels whenever they were read. */
-  watch(sandbox_id: string, api_key: string, ends_at: Date | null): void {
-    const left_ms = ends_at === null ? MAX_WAIT_MS : ends_at.getTime() - Date.now();
-    this.#set(sandbox_id, api_key, left_ms);
+  isKnown(sandbox_id: string): boolean {
+    return this.#timers.has(sandbox_id);
+  }
+
+  /** To be called when a sandbox was made, or its end was changed. @throws Failure permission_denied if its end could not come */
+  async follow(sandbox_id: string): Promise<void> {
+    try {
+      this.#watch(await this.#berth.instances.get(instanceIdOf(sandbox_id)));
+    } catch (error) {
+      if (!(error instanceof BerthError) || error.code !== 'NOT_FOUND') throw error;
+      const message =
+        "This adapter serves the organisation of its own key, BERTH_API_KEY, and your key is of another: so it could not end the sandbox. Ask its operator for that organisation's adapter.";
+      throw new Failure('permission_denied', message, { cause: error });
+    }
   }
 
   forget(sandbox_id: string): void {
-    clearTimeout(this.#known.get(sandbox_id)?.timer);
-    this.#known.delete(sandbox_id);
-  }
-
-  /** Learns all sandboxes of an API key. */
-  async learn(api_key: string): Promise<void> {
-    for await (const { id, labels } of this.#client(api_key).instances.list({ label: [SANDBOX_LABEL] }))
-      this.watch(sandboxIdOf(id), api_key, endOf(labels));
+    clearTimeout(this.#timers.get(sandbox_id) ?? undefined);
+    this.#timers.delete(sandbox_id);
   }
 
   close(): void {
-    for (const id of [...this.#known.keys()]) this.forget(id);
+    clearInterval(this.#scans);
+    for (const id of [...this.#timers.keys()]) this.forget(id);
   }
 
-  #set(sandbox_id: string, api_key: string, in_ms: number): void {
-    this.forget(sandbox_id);
-    const oldest = this.#known.keys().next().value;
-    if (oldest !== undefined && this.#known.size >= MAX_SANDBOXES) this.forget(oldest);
-    const wait_ms = Math.min(Math.max(in_ms, 0), MAX_WAIT_MS);
-    const timer = setTimeout(() => void this.#look(sandbox_id, api_key), wait_ms).unref();
-    this.#known.set(sandbox_id, { api_key, timer });
-  }
-
-  async #look(sandbox_id: string, api_key: string): Promise<void> {
-    const berth = this.#client(api_key);
-    const id = instanceIdOf(sandbox_id);
-    try {
-      const { labels, vm } = await berth.instances.get(id);
-      const ends_at = endOf(labels);
-      if (ends_at === null || ends_at.getTime() > Date.now()) return this.watch(sandbox_id, api_key, ends_at);
-      if (onTimeoutOf(labels) === 'kill') {
-        await berth.instances.delete(id);
-        return this.forget(sandbox_id);
-      }
-      if (vm.state === 'running') await berth.instances.suspendVm(id);
-      if (stateOf(vm.state) === 'running') return this.#set(sandbox_id, api_key, RETRY_MS);
-      // It is paused, and its next connect() sets a new end.
-      this.#set(sandbox_id, api_key, MAX_WAIT_MS);
-    } catch (error) {
-      if (error instanceof BerthError && ['NOT_FOUND', 'UNAUTHENTICATED', 'FORBIDDEN'].includes(error.code)) {
-        this.#log(`the end of sandbox ${sandbox_id}: ${error.code}`);
-        return this.forget(sandbox_id);
-      }
-      this.#log(`the end of sandbox ${sandbox_id}: ${String(error)}; tried again in 10 s`);
-      this.#set(sandbox_id, api_key, RETRY_MS);
+  async #scan(): Promise<void> {
+    const gone = new Set(this.#timers.keys());
+    for await (const instance of this.#berth.instances.list({ label: [SANDBOX_LABEL] })) {
+      gone.delete(sandboxIdOf(instance.id));
+      this.#watch(instance);
     }
+    for (const sandbox_id of gone) this.forget(sandbox_id);
+  }
+
+  #watch({ id, labels, vm, deleting }: Instance): void {
+    const sandbox_id = sandboxIdOf(id);
+    this.forget(sandbox_id);
+    if (deleting) return;
+    const ends_at = endOf(labels);
+    // A paused one that is to be paused gets a new end by its next connect().
+    const stays = onTimeoutOf(labels) === 'pause' && stateOf(vm.state) === 'paused';
+    if (ends_at === null || stays) this.#timers.set(sandbox_id, null);
+    else this.#lookIn(sandbox_id, ends_at.getTime() - Date.now());
+  }
+
+  #lookIn(sandbox_id: string, wait_ms: number): void {
+    const timer = setTimeout(() => void this.#look(sandbox_id), Math.min(Math.max(wait_ms, 0), MAX_WAIT_MS));
+    this.#timers.set(sandbox_id, timer.unref());
+  }
+
+  async #look(sandbox_id: string): Promise<void> {
+    try {
+      const instance = await this.#berth.instances.get(instanceIdOf(sandbox_id));
+      const { id, labels, vm, deleting } = instance;
+      const ends_at = endOf(labels);
+      if (deleting || ends_at === null || ends_at.getTime() > Date.now()) return this.#watch(instance);
+      if (onTimeoutOf(labels) === 'kill') {
+        await this.#berth.instances.delete(id);
+        return this.forget(sandbox_id);
+      }
+      if (vm.state === 'running') await this.#berth.instances.suspendVm(id);
+      // One that starts just now can be suspended soon.
+      if (stateOf(vm.state) === 'running') return this.#lookIn(sandbox_id, RETRY_MS);
+      this.#watch(instance);
+    } catch (error) {
+      if (error instanceof BerthError && error.code === 'NOT_FOUND') return this.forget(sandbox_id);
+      this.#failed(sandbox_id, error);
+      this.#lookIn(sandbox_id, RETRY_MS);
+    }
+  }
+
+  #failed(sandbox_id: string, error: unknown): void {
+    const whose = sandbox_id === '' ? 'the ends of sandboxes' : `the end of sandbox ${sandbox_id}`;
+    this.#log(`${whose}: ${error instanceof Error ? error.message : String(error)}; tried again soon`);
   }
 }

@@ -3,7 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { type Berth, BerthError } from '../../../client/src/berth.ts';
 import { parsed, sendJson, sendStream, unwrap } from './connect-protocol.ts';
 import { Failure } from './failures.ts';
-import { downloadFile, MAX_UPLOAD_BYTES, uploadFiles } from './file-content.ts';
+import { downloadFile, isForm, MAX_FORM_BYTES, uploadFiles } from './file-content.ts';
 import { FILE_METHODS } from './file-system.ts';
 import { DEFAULT_USER, userOf } from './guest-user.ts';
 import {
@@ -17,7 +17,7 @@ import {
   sendSignal,
   startProcess,
 } from './processes.ts';
-import { readBody } from './request-body.ts';
+import { type BodyBudget, readBody } from './request-body.ts';
 
 export const ENVD_PATH = /^\/(?:process\.Process\/\w+|filesystem\.Filesystem\/\w+|files|health)$/;
 const MAX_CALL_BYTES = 16 * 1024 * 1024;
@@ -26,6 +26,9 @@ const DEFAULT_KEEPALIVE_S = 90;
 interface Place {
   readonly berth: Berth;
   readonly id: string;
+  /** What its bodies are counted for. */
+  readonly caller: string;
+  readonly bodies: BodyBudget;
 }
 
 const PROCESS_STREAMS = { Start: startProcess, Connect: connectProcess } as const;
@@ -91,7 +94,8 @@ async function files(
   if (request.method === 'GET') return downloadFile(file, response);
   if (request.method !== 'POST')
     throw new Failure('unimplemented', 'Files are read by GET and written by POST.');
-  sendJson(response, 200, await uploadFiles(file, request, await readBody(request, MAX_UPLOAD_BYTES)));
+  if (isForm(request)) place.bodies.take(place.caller, request, response, MAX_FORM_BYTES);
+  sendJson(response, 200, await uploadFiles(file, request));
 }
 
 async function call(
@@ -103,6 +107,7 @@ async function call(
 ): Promise<void> {
   const vm = place.berth.vm(place.id);
   const user = userOf(request.headers.authorization);
+  place.bodies.take(place.caller, request, response, MAX_CALL_BYTES);
   const body = await readBody(request, MAX_CALL_BYTES);
   const stream = service === 'process.Process' ? named(PROCESS_STREAMS, method) : undefined;
   if (stream) {

@@ -19,12 +19,18 @@ const STATUS = {
 } as const;
 export type FailureCode = keyof typeof STATUS;
 
+interface FailureOptions extends ErrorOptions {
+  readonly retry_after_seconds?: number;
+}
+
 export class Failure extends Error {
   override readonly name = 'Failure';
   readonly code: FailureCode;
-  constructor(code: FailureCode, message: string, options?: ErrorOptions) {
+  readonly #retry_after_seconds: number | null;
+  constructor(code: FailureCode, message: string, options: FailureOptions = {}) {
     super(message, options);
     this.code = code;
+    this.#retry_after_seconds = options.retry_after_seconds ?? null;
   }
 
   get status(): number {
@@ -33,7 +39,7 @@ export class Failure extends Error {
 
   /** The package repeats a call after this time. */
   get retry_after_seconds(): number | null {
-    return this.cause instanceof BerthError ? this.cause.retry_after_seconds : null;
+    return this.cause instanceof BerthError ? this.cause.retry_after_seconds : this.#retry_after_seconds;
   }
 
   /** The Connect protocol has no code of its own for these two. */

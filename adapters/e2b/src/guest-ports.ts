@@ -5,6 +5,7 @@
 import { request as httpRequest, type IncomingMessage, type ServerResponse } from 'node:http';
 import { Duplex } from 'node:stream';
 import { WebSocket } from 'ws';
+import { fieldsForGuest } from './guest-fields.ts';
 
 const GUEST_HOST = /^(\d{1,5})-([0-9a-z]{26})\./;
 const HANDSHAKE_MS = 15_000;
@@ -42,12 +43,15 @@ function openForward({ url, headers }: Forward): Duplex {
       void opened.then(() => socket.send(END, () => done()));
     },
     destroy: (error, done) => {
+      // A paused one would not see that the other end closes, too.
+      socket.resume();
       socket.close(OVER);
       done(error);
     },
   });
   socket.on('message', (data: Buffer, is_binary) => {
-    if (is_binary ? !stream.push(data) : String(data) === END && !stream.push(null)) socket.pause();
+    if (!is_binary && String(data) === END) stream.push(null);
+    if (is_binary && !stream.push(data)) socket.pause();
   });
   socket.on('error', (error) => stream.destroy(error));
   socket.on('close', () => {
@@ -74,7 +78,7 @@ export function passRequest(request: IncomingMessage, response: ServerResponse, 
     method: request.method ?? 'GET',
     path: request.url ?? '/',
     // Each connection is of one sandbox and one request; it is never kept for another.
-    headers: { ...request.headers, connection: 'close' },
+    headers: fieldsForGuest(request.rawHeaders, 'close'),
     createConnection: () => connection,
   });
   passed.on('response', (answer) => {
@@ -98,8 +102,8 @@ export function passRequest(request: IncomingMessage, response: ServerResponse, 
 export function passUpgrade(request: IncomingMessage, socket: Duplex, head: Buffer, forward: Forward): void {
   const guest = openForward(forward);
   const lines = [`${request.method} ${request.url} HTTP/1.1`];
-  for (let at = 0; at + 1 < request.rawHeaders.length; at += 2)
-    lines.push(`${request.rawHeaders[at]}: ${request.rawHeaders[at + 1]}`);
+  const fields = fieldsForGuest(request.rawHeaders, 'upgrade');
+  for (let at = 0; at < fields.length; at += 2) lines.push(`${fields[at]}: ${fields[at + 1]}`);
   guest.write(`${lines.join('\r\n')}\r\n\r\n`);
   guest.write(head);
   guest.on('error', () => socket.destroy());

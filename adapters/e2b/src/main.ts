@@ -8,7 +8,7 @@ import { Adapter } from './adapter-server.ts';
 const USAGE = `Usage: berth-e2b [--listen 127.0.0.1:7420] [--domain DOMAIN] [--key-file FILE]
 
 BERTH_URL      Berth's address; http://127.0.0.1:7400 if unset
-BERTH_API_KEY  if set, sandboxes of this key end in time also after a restart of the adapter
+BERTH_API_KEY  the adapter's own API key: it ends the sandboxes of its organisation in time, and opens their ports
 `;
 
 const write = (line: string) => process.stderr.write(`berth-e2b: ${line}\n`);
@@ -25,14 +25,16 @@ async function main(): Promise<void> {
   if (values.help) return void process.stdout.write(USAGE);
   const [, host = '', port = ''] = /^\[?([^\]]*)\]?:(\d+)$/.exec(values.listen) ?? [];
   if (port === '') throw new Error(`--listen ${values.listen} is not ADDRESS:PORT.`);
+  const api_key = process.env['BERTH_API_KEY'];
+  if (!api_key) throw new Error('Set BERTH_API_KEY: an API key that may end sandboxes and open their ports.');
   const adapter = new Adapter({
     berth_url: process.env['BERTH_URL'] ?? 'http://127.0.0.1:7400',
-    api_key: process.env['BERTH_API_KEY'],
+    api_key,
     key: readKey(values['key-file']),
     domain: values.domain ?? `localhost:${port}`,
     log: write,
   });
-  await adapter.learn();
+  await adapter.start();
   await new Promise<void>((resolve, reject) => {
     adapter.server.once('error', reject).listen(Number(port), host, resolve);
   });

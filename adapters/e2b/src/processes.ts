@@ -75,7 +75,12 @@ async function* eventsOf(handle: ExecHandle, offset: number, has_terminal: boole
 
 export function endOfExec(exec: ExecHandle['exec']) {
   if (exec.state === 'lost')
-    throw new Failure('unavailable', 'The sandbox has stopped or restarted, and the command ended with it.');
+    throw new Failure(
+      'unavailable',
+      exec.lost_with === 'supervisor'
+        ? 'Something in the sandbox ended the process that runs commands there. The sandbox did not restart.'
+        : 'The sandbox has stopped or restarted, and the command ended with it.',
+    );
   if (exec.timed_out) throw new Failure('deadline_exceeded', 'The command was killed at its timeout.');
   const exited = exec.exit_code !== null;
   const status = exited ? `exit status ${exec.exit_code}` : `signal: ${exec.signal}`;

@@ -8,6 +8,7 @@ import { AccessTokens, readKey } from './access-token.ts';
 import { unwrap } from './connect-protocol.ts';
 import { Failure } from './failures.ts';
 import { entriesOf } from './file-system.ts';
+import { fieldsForGuest } from './guest-fields.ts';
 import { guestAddressOf } from './guest-ports.ts';
 import { guestPath, profileOf, userOf } from './guest-user.ts';
 import { endOfExec, pidOf } from './processes.ts';
@@ -24,6 +25,37 @@ test("a sandbox's id is its instance's, and fits a host name", () => {
   assert.deepEqual(guestAddressOf(`3000-${SANDBOX}.localhost:7420`), { port: 3000, sandbox_id: SANDBOX });
   for (const host of [undefined, 'localhost:7420', `${SANDBOX}.localhost`, `3000-${SANDBOX}`])
     assert.equal(guestAddressOf(host), null);
+});
+
+test("fields for a guest are the caller's, without credentials of Berth and E2B", () => {
+  const token = `berth_live_${'a'.repeat(49)}`;
+  const withheld = [
+    ...['X-API-KEY', 'theirs', 'x-access-token', 'a', 'E2b-Traffic-Access-Token', 'b', 'Connection', 'close'],
+    ...[
+      'Authorization',
+      `Bearer ${token}`,
+      'X-Other',
+      `a=${token}`,
+      'Cookie',
+      'berth-port=1; __Host-berth_x=2',
+    ],
+  ];
+  assert.deepEqual(fieldsForGuest(withheld, 'close'), ['Connection', 'close']);
+  const passed = [
+    'Authorization',
+    'Bearer eyJ',
+    'X-Project',
+    'berth_demo',
+    'A',
+    '1',
+    'A',
+    '2',
+    'Cookie',
+    'a=1; b=2',
+  ];
+  assert.deepEqual(fieldsForGuest(passed, 'upgrade'), [...passed, 'Connection', 'upgrade']);
+  const cookies = ['Cookie', `a=1; berth_b=2; c=3; d=${token}`];
+  assert.deepEqual(fieldsForGuest(cookies, 'close'), ['Cookie', 'a=1; c=3', 'Connection', 'close']);
 });
 
 test('labels keep metadata, the end and what happens then', () => {

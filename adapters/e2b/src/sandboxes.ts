@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { type Berth, BerthError, type Instance } from '../../../client/src/berth.ts';
 import type { AccessTokens } from './access-token.ts';
-import type { Client, Deadlines } from './deadlines.ts';
+import type { Deadlines } from './deadlines.ts';
 import { Failure } from './failures.ts';
 import { prepareGuest, profileOf } from './guest-user.ts';
 import {
@@ -35,6 +35,8 @@ export interface CreateBody {
   readonly autoPause?: boolean;
 }
 
+type Client = (api_key: string) => Berth;
+
 export class Sandboxes {
   readonly #client: Client;
   readonly #tokens: AccessTokens;
@@ -65,6 +67,7 @@ export class Sandboxes {
     const profile = profileOf(body.envVars ?? {});
     const instance = await this.#instanceOf(berth, template, labels, body.allow_internet_access !== false);
     try {
+      await this.#deadlines.follow(sandboxIdOf(instance.id));
       const vm = await berth.vm(instance.id).start();
       await prepareGuest(vm, profile);
     } catch (error) {
@@ -97,7 +100,6 @@ export class Sandboxes {
 
   #opened(api_key: string, { id, labels }: Instance) {
     const sandbox_id = sandboxIdOf(id);
-    this.#deadlines.watch(sandbox_id, api_key, endOf(labels));
     return {
       sandboxID: sandbox_id,
       templateID: labels[SANDBOX_LABEL] ?? '',
@@ -117,9 +119,7 @@ export class Sandboxes {
   }
 
   async get(api_key: string, sandbox_id: string) {
-    const instance = await this.#find(this.#client(api_key), sandbox_id);
-    this.#deadlines.watch(sandbox_id, api_key, endOf(instance.labels));
-    return viewOf(instance);
+    return viewOf(await this.#find(this.#client(api_key), sandbox_id));
   }
 
   async list(api_key: string, query: URLSearchParams) {
@@ -132,7 +132,6 @@ export class Sandboxes {
     const page = await this.#client(api_key).call('listInstances', { query: { label, limit, cursor } });
     const states = query.get('state')?.split(',') ?? ['running', 'paused'];
     const shown = page.data.filter(({ deleting, vm }) => !deleting && states.includes(stateOf(vm.state)));
-    for (const { id, labels } of shown) this.#deadlines.watch(sandboxIdOf(id), api_key, endOf(labels));
     return { sandboxes: shown.map(viewOf), next: page.next_cursor };
   }
 
@@ -169,12 +168,13 @@ export class Sandboxes {
     if (vm.state === 'stopping') await berth.instances.waitFor(id, 'stopped');
     if (!runs && !memory) await handle.stop();
     if (vm.state !== 'running') await handle.start();
+    await this.#deadlines.follow(sandbox_id);
     return this.#opened(api_key, instance);
   }
 
   async setTimeout(api_key: string, sandbox_id: string, timeout: unknown): Promise<void> {
-    const { labels } = await this.#setEnd(this.#client(api_key), sandbox_id, timeout, false);
-    this.#deadlines.watch(sandbox_id, api_key, endOf(labels));
+    await this.#setEnd(this.#client(api_key), sandbox_id, timeout, false);
+    await this.#deadlines.follow(sandbox_id);
   }
 
   /** Labels are replaced together, so a change between reading and writing is not overwritten. */

@@ -36,9 +36,9 @@ def target_of(path: str, names: Mapping[str, str], query: Mapping[str, Any]) -> 
     """The path with its names filled in, and the query without what is None."""
     for name in _names_in(path):
         value = names.get(name, "")
-        # An empty value would address another route.
-        if value == "":
-            raise TypeError(f"{path} needs path {name}")
+        # Without a value, and with a segment that URLs remove, it would address another route.
+        if value in ("", ".", ".."):
+            raise TypeError(f"{path}: path {name} must be an id or a name, and is {value!r}")
         path = path.replace("{" + name + "}", quote(value, safe=""))
     given = [
         (name, _query_value(each))

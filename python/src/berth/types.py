@@ -259,7 +259,7 @@ class CreateExecRequestTty(TypedDict):
 
 class _CreateExecRequestRequired(TypedDict):
     command: List[str]
-    """The program, by path or by name, and its arguments; no shell interprets them"""
+    """The program, by path or by name, and its arguments, each of at most 131071 bytes in UTF-8; no shell interprets them"""
 
 
 class CreateExecRequest(_CreateExecRequestRequired, total=False):
@@ -455,12 +455,13 @@ class Exec(TypedDict):
     id: str
     instance_id: str
     command: List[str]
-    """The program, by path or by name, and its arguments; no shell interprets them"""
+    """The program, by path or by name, and its arguments, each of at most 131071 bytes in UTF-8; no shell interprets them"""
     state: ExecState
     exit_code: Optional[int]
     signal: Optional[str]
     timed_out: bool
     """It was killed at its timeout"""
+    lost_with: Optional[Literal["boot", "supervisor"]]
     started_at: str
     """RFC 3339, UTC, milliseconds"""
     ended_at: Optional[str]
@@ -469,7 +470,7 @@ class Exec(TypedDict):
 
 class _ExecRequestRequired(TypedDict):
     command: List[str]
-    """The program, by path or by name, and its arguments; no shell interprets them"""
+    """The program, by path or by name, and its arguments, each of at most 131071 bytes in UTF-8; no shell interprets them"""
 
 
 class ExecRequest(_ExecRequestRequired, total=False):

@@ -3,19 +3,19 @@ import { test } from 'node:test';
 import { newId } from '../../lib/ids.ts';
 import { readClaims, wantedRoles } from './claims.ts';
 
-const of = (claims: object) => readClaims({ sub: 'a', ...claims });
+const ISSUER = 'https://id.example.org';
+const of = (claims: object, issuer = ISSUER) => readClaims(issuer, { sub: 'a', ...claims });
 
 test('an address counts only where the provider says that it is verified', () => {
   const email = 'ada@example.org';
   assert.equal(of({ email, email_verified: true })?.verified_email, email);
-  // Entra's claim.
-  assert.equal(of({ email, xms_edov: '1' })?.verified_email, email);
   const unsure = [
     {},
     { email_verified: false },
     { email_verified: 'true' },
     { email_verified: 1 },
     { xms_edov: '0' },
+    { xms_edov: true },
   ];
   for (const claims of unsure) assert.equal(of({ email, ...claims })?.verified_email, null);
   for (const bad of ['ada', 'a b@example.org', `${'a'.repeat(252)}@b.c`, 7, null]) {
@@ -23,9 +23,32 @@ test('an address counts only where the provider says that it is verified', () =>
   }
 });
 
+test('xms_edov counts at Microsoft Entra alone, which defines it', () => {
+  const email = 'ada@example.org';
+  const tenant = '/11111111-2222-3333-4444-555555555555/v2.0';
+  const entra = [
+    'https://login.microsoftonline.com',
+    'https://login.microsoftonline.us',
+    'https://login.partner.microsoftonline.cn',
+  ];
+  for (const host of entra) {
+    assert.equal(of({ email, xms_edov: '1' }, host + tenant)?.verified_email, email);
+    assert.equal(of({ email, xms_edov: '0' }, host + tenant)?.verified_email, null);
+  }
+  const others = [
+    ISSUER,
+    `https://login.microsoftonline.com.example.org${tenant}`,
+    `https://example.org/login.microsoftonline.com${tenant}`,
+    `http://login.microsoftonline.com${tenant}`,
+    'https://login.microsoftonline.com/v2.0',
+  ];
+  for (const issuer of others) assert.equal(of({ email, xms_edov: '1' }, issuer)?.verified_email, null);
+});
+
 test('a subject is a text of 1 to 255 characters', () => {
-  for (const sub of ['', 7, null, undefined, 'x'.repeat(256)]) assert.equal(readClaims({ sub }), null);
-  assert.equal(readClaims({ sub: '7' })?.subject, '7');
+  for (const sub of ['', 7, null, undefined, 'x'.repeat(256)])
+    assert.equal(readClaims(ISSUER, { sub }), null);
+  assert.equal(readClaims(ISSUER, { sub: '7' })?.subject, '7');
 });
 
 test('absent groups are none, and groups that the token has no room for are unknown', () => {
@@ -39,6 +62,8 @@ test('absent groups are none, and groups that the token has no room for are unkn
 test('a name has at most 100 printable characters', () => {
   assert.equal(of({ name: ' Ada\u0000\u202e Lovelace\n' })?.name, 'Ada Lovelace');
   assert.equal(of({ name: ' ', preferred_username: 'ada' })?.name, 'ada');
+  const written_with_joiners = 'علی\u200cرضا 👩\u200d💻';
+  assert.equal(of({ name: `\u200d${written_with_joiners}` })?.name, written_with_joiners);
   assert.equal(of({ name: 'x'.repeat(200) })?.name.length, 100);
   assert.equal(of({})?.name, '');
 });

@@ -25,13 +25,20 @@ const MOST_GROUPS = 5_000;
 
 type Claims = Readonly<Record<string, unknown>>;
 
+/**
+ * Microsoft Entra, in its worldwide cloud and in those of the United States' government and of China. Anywhere else `xms_edov`
+ * is a claim like any other, which an administrator may let people fill in.
+ */
+const ENTRA =
+  /^https:\/\/login\.(?:microsoftonline\.com|microsoftonline\.us|partner\.microsoftonline\.cn)\/[^/?#]+\/v2\.0$/;
+
 /** @returns null without a valid subject */
-export function readClaims(claims: Claims): Claimed | null {
+export function readClaims(issuer: string, claims: Claims): Claimed | null {
   const { sub, auth_time } = claims;
   if (typeof sub !== 'string' || sub === '' || sub.length > SUBJECT_LENGTH) return null;
   return {
     subject: sub,
-    verified_email: verifiedEmail(claims),
+    verified_email: verifiedEmail(issuer, claims),
     name: nameOf(claims),
     groups: groupsOf(claims),
     auth_time: typeof auth_time === 'number' ? auth_time : null,
@@ -39,15 +46,17 @@ export function readClaims(claims: Claims): Claimed | null {
 }
 
 /** `xms_edov` is what Entra has in place of `email_verified`: the owner of the address's domain is verified. */
-function verifiedEmail({ email, email_verified, xms_edov }: Claims): string | null {
-  const is_verified = email_verified === true || [true, 1, '1', 'true'].some((yes) => yes === xms_edov);
+function verifiedEmail(issuer: string, { email, email_verified, xms_edov }: Claims): string | null {
+  const by_entra = ENTRA.test(issuer) && [true, 1, '1', 'true'].some((yes) => yes === xms_edov);
+  const is_verified = email_verified === true || by_entra;
   if (!is_verified || typeof email !== 'string') return null;
   return email.length <= EMAIL_LENGTH && EMAIL.test(email) ? email : null;
 }
 
 function nameOf({ name, preferred_username }: Claims): string {
   const given = [name, preferred_username].find((each) => typeof each === 'string' && each.trim() !== '');
-  const printable = String(given ?? '').replace(/[\p{C}\p{Zl}\p{Zp}]/gu, '');
+  // As names of the API: a joiner belongs to the character before it.
+  const printable = (String(given ?? '').match(/[^\p{C}\p{Zl}\p{Zp}][\u200c\u200d]?/gu) ?? []).join('');
   return [...printable.trim()].slice(0, NAME_LENGTH).join('').trim();
 }
 

@@ -142,7 +142,7 @@ export class OidcProvider {
     const told = has_userinfo
       ? await asProviderError(fetchUserInfo(configuration, access_token, subject))
       : {};
-    const person = readClaims({ ...told, ...signed, sub: subject });
+    const person = readClaims(this.issuer, { ...told, ...signed, sub: subject });
     if (!person) throw new ProviderError('invalid', 'the subject is not valid');
     return person;
   }

@@ -90,9 +90,11 @@ async function codeOf(
     return EXIT.done;
   }
   if (ended.state === 'lost') {
-    throw new CommandError(`${name} restarted or stopped before the command ended`, {
-      exit_code: EXIT.state,
-    });
+    const why =
+      ended.lost_with === 'supervisor'
+        ? `something in ${name} ended the process that runs commands there, as kill -9 -1 does; ${name} did not restart`
+        : `${name} restarted or stopped before the command ended`;
+    throw new CommandError(why, { exit_code: EXIT.state });
   }
   if (ended.timed_out) {
     terminal.warn(`berth: the command on ${name} was killed at its timeout: it had not ended`);

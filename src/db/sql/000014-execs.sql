@@ -12,13 +12,16 @@ create table execs (
   exit_code    integer,
   signal       integer,
   timed_out    boolean not null default false,
+  -- What had ended before the end of a lost exec was known.
+  lost_with    text check (lost_with in ('boot', 'supervisor')),
   output_bytes bigint not null default 0,
   -- Its host says that its input is open and nobody is attached; of one without input it says nothing.
   waits        boolean not null default false,
   started_at   timestamptz not null default now(),
   ended_at     timestamptz,
   check ((ended_at is null) = (state in ('starting', 'running'))),
-  check (exit_code is null or signal is null)
+  check (exit_code is null or signal is null),
+  check ((lost_with is not null) = (state = 'lost'))
 );
 create index execs_instance on execs (instance_id, id);
 create index execs_running on execs (instance_id) where state in ('starting', 'running');

@@ -10,7 +10,12 @@ import { FROM_GUEST, frameToGuest, type GuestFrame, GuestFrames, NONCE_BYTES, TO
 /** Of one VM: its execs may use a quarter of this thread, and no more than a fast network. */
 const PACE = { bytes_per_second: 256 * 1024 * 1024, burst_bytes: 32 * 1024 * 1024, times: 4 };
 const PING_MS = 3_000;
-const SESSION = /^[0-9a-f]{32}$/;
+/** The guest's boot, then the supervisor. */
+const SESSION = /^[0-9a-f]{64}$/;
+const BOOT_CHARACTERS = 32;
+
+export const isSameBoot = (one: string, other: string) =>
+  one.slice(0, BOOT_CHARACTERS) === other.slice(0, BOOT_CHARACTERS);
 /** Of frames that the guest has not taken. */
 const UNSENT_BYTES = 16 * 1024 * 1024;
 

@@ -442,7 +442,9 @@ my $path = find_port() or exit 1;
 # It has one reader: a second supervisor ends here.
 open($port, '+<', $path) or exit 2;
 nonblocking($port);
-$session = unpack 'H*', do { open(my $random, '<', '/dev/urandom'); sysread $random, my $bytes, 16; $bytes };
+# What has ended with an earlier supervisor of this boot has not ended with the boot.
+($session = read_file('/proc/sys/kernel/random/boot_id')) =~ tr/0-9a-f//cd;
+$session .= unpack 'H*', do { open(my $random, '<', '/dev/urandom'); sysread $random, my $bytes, 16; $bytes };
 $KEPT_OF_ALL = $1 * 128 if read_file('/proc/meminfo') =~ /^MemTotal: +(\d+) kB/ && $1 * 128 < $KEPT_OF_ALL;
 $old_oom = read_file('/proc/self/oom_score_adj');
 put('/proc/self/oom_score_adj', '-900');

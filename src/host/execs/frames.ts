@@ -27,7 +27,7 @@ export const TO_GUEST = {
 } as const;
 
 export const FROM_GUEST = {
-  /** The supervisor's session. */
+  /** The supervisor's session, which begins with its boot. */
   hello: 'H',
   /** An exec that it has: base, received input, end of input, whether it has readers to wait for. */
   listed: 'L',

@@ -1,12 +1,15 @@
 /** What is kept of execs on their host. test/host/execs.test.ts has those of a guest. */
 import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import type { ExecEnd } from '../../agent-api/exec-types.ts';
 import { present } from '../../lib/assert.ts';
 import { type ExecId, newId } from '../../lib/ids.ts';
+import { GuestAgent } from '../guest/guest-agent.ts';
+import { vmSockets } from '../vm/vm-spec.ts';
 import { ExecOutput } from './exec-output.ts';
 import { type ExecRecord, writeExecRecord } from './exec-record.ts';
 import { VmExecs } from './vm-execs.ts';
@@ -76,4 +79,47 @@ test('the last 100 ended execs are kept, and every end that is not reported yet'
     [true, false, false, false, ...Array(100).fill(true)],
   );
   assert.equal(readdirSync(join(root, 'execs')).length, 101);
+});
+
+/** A guest's supervisor that has no execs. */
+function supervisorAt(path: string, session: string): Server {
+  const frame = (type: string, payload: string) => {
+    const length = Buffer.alloc(4);
+    length.writeUInt32BE(27 + payload.length);
+    return Buffer.concat([length, Buffer.from(type.padEnd(27, '\0') + payload)]);
+  };
+  return createServer((socket) => {
+    const heard: Buffer[] = [];
+    socket.on('data', (chunk) => {
+      heard.push(chunk);
+      const text = Buffer.concat(heard).toString('latin1');
+      const hello = text.split('\x7e').find((each) => each.length >= 31);
+      if (!hello || socket.bytesWritten > 0) return;
+      const nonce = hello.replaceAll('\x7d\x5e', '\x7e').replaceAll('\x7d\x5d', '\x7d').slice(31);
+      socket.write(Buffer.concat([Buffer.from(nonce, 'latin1'), frame('H', session), frame('Z', '')]));
+    });
+  }).listen(path);
+}
+
+test('an exec whose supervisor is gone is lost with its boot, unless another one of that boot answers', async (context) => {
+  const [boot, supervisor, other] = ['a', 'b', 'c'].map((each) => each.repeat(32));
+  for (const [session, lost_with] of [
+    [`${boot}${other}`, 'supervisor'],
+    [`${other}${other}`, 'boot'],
+  ] as const) {
+    const root = folderFor(context);
+    const server = supervisorAt(vmSockets(root).execs, session);
+    const id = leave(root, 0, { end: null, session: `${boot}${supervisor}` });
+    const execs = new VmExecs(root, () => undefined);
+    const agent = new GuestAgent(vmSockets(root).agent);
+    context.after(() => {
+      execs.close();
+      agent.close();
+      server.close();
+    });
+    execs.look({ view: 'up', resets: 0, agent, folder: { runtime: root } });
+    const exec = execs.find(id);
+    while (exec?.end === null) await exec.changed.wait({ signal: AbortSignal.timeout(60_000) });
+    assert.partialDeepStrictEqual(exec?.end, { state: 'lost', lost_with });
+  }
 });

@@ -2,15 +2,16 @@
  * The execs of one instance on this host: those that run, in its machine, and what is kept of those that have ended. Files in
  * `vms/<instance id>/execs` outlive this process; the guest's supervisor outlives it too, and lists its execs to the next one.
  *
- * Invariants: an exec's end is written down before the guest forgets it. `lost` needs proof that its boot is over: the machine was
- * reset, or another supervisor answers. Root in the guest can replace the supervisor: its frames make no exec that this host
- * was not asked for, but for UNASKED_MAX a boot, and what is known of an exec always fits its report.
+ * Invariants: an exec's end is written down before the guest forgets it. `lost` needs proof that its boot is over (the machine was
+ * reset, or a supervisor of another boot answers), or its supervisor (another one of the same boot answers). Root in the guest can
+ * replace the supervisor: its frames make no exec that this host was not asked for, but for UNASKED_MAX a boot, and what is known
+ * of an exec always fits its report.
  */
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   ENDED_KEPT,
-  type ExecEnd,
+  type LostWith,
   OUTPUT_BYTES_MAX,
   OUTPUTS_KEPT_BYTES,
 } from '../../agent-api/exec-types.ts';
@@ -22,7 +23,7 @@ import { guestExec } from '../guest/guest-command.ts';
 import type { Machine } from '../machine/machine.ts';
 import { vmSockets } from '../vm/vm-spec.ts';
 import { Exec, type Send } from './exec.ts';
-import { ExecChannel } from './exec-channel.ts';
+import { ExecChannel, isSameBoot } from './exec-channel.ts';
 import { readExecRecords, removeExecRecord } from './exec-record.ts';
 import { BrokenFrameError, FROM_GUEST, type GuestFrame, TO_GUEST } from './frames.ts';
 import { GuestTask } from './guest-task.ts';
@@ -105,7 +106,7 @@ export class VmExecs {
     // What the last one sent before its end is still read; its end closes the channel.
     if (machine === null) return;
     if (this.#machine && (machine !== this.#machine || machine.resets !== this.#resets)) {
-      if (machine === this.#machine) this.#lose(() => true);
+      if (machine === this.#machine) this.#lose(() => 'boot');
       this.#channel?.close();
       this.#channel = null;
       this.#unasked = 0;
@@ -291,11 +292,16 @@ export class VmExecs {
     if (type === FROM_GUEST.hello) {
       this.#listed = new Set();
       // A supervisor has its execs until it ends: those of another one are over.
-      this.#lose((exec) => exec.record.session !== null && exec.record.session !== session);
+      this.#lose(({ record }) => {
+        if (record.session === null || record.session === session) return null;
+        return isSameBoot(record.session, session) ? 'supervisor' : 'boot';
+      });
       return;
     }
     if (type === FROM_GUEST.all_listed) {
-      this.#lose((exec) => exec.record.session === session && !this.#listed.has(exec.key));
+      this.#lose(({ record, key }) =>
+        record.session === session && !this.#listed.has(key) ? 'supervisor' : null,
+      );
       for (const each of this.#answered.splice(0)) each(session);
       return;
     }
@@ -388,10 +394,14 @@ export class VmExecs {
     this.#changed();
   }
 
-  #lose(isOver: (exec: Exec) => boolean): void {
+  /** `lostWith`: null for an exec that may still run. */
+  #lose(lostWith: (exec: Exec) => LostWith | null): void {
     const ended_at = rfc3339(new Date());
-    const end: ExecEnd = { state: 'lost', exit_code: null, signal: null, timed_out: false, ended_at };
-    for (const exec of this.all) if (exec.end === null && isOver(exec)) exec.finish(end);
+    const lost = { state: 'lost', exit_code: null, signal: null, timed_out: false, ended_at } as const;
+    for (const exec of this.all) {
+      const lost_with = exec.end === null ? lostWith(exec) : null;
+      if (lost_with) exec.finish({ ...lost, lost_with });
+    }
     this.#changed();
   }
 }

@@ -8,6 +8,7 @@
 import { appendFileSync, chmodSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import type { Duplex } from 'node:stream';
 import { untrustedText } from '../../lib/untrusted-text.ts';
+import { writeOrPause } from '../../lib/write-or-pause.ts';
 import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
 import { ConsoleTimes } from './console-times.ts';
 
@@ -47,12 +48,8 @@ export class ConsoleLog {
     this.#watchers.add(watcher);
     watcher.on('close', () => this.#watchers.delete(watcher));
     watcher.on('end', () => watcher.destroy());
-    watcher.on('data', (typed: Buffer) => {
-      if (socket.write(typed)) return;
-      // The guest does not read: stop taking input.
-      watcher.pause();
-      socket.once('drain', () => watcher.resume());
-    });
+    // While the guest does not read, no input is taken.
+    watcher.on('data', (typed: Buffer) => writeOrPause(watcher, socket, typed));
   }
 
   close(): void {

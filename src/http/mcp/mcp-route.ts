@@ -1,23 +1,29 @@
 /**
  * `/mcp`: the Model Context Protocol over streamable HTTP, without sessions. Each request is served by itself: its tools call the
- * public API with its credential (`inner-fetch.ts`). The SDK answers GET and DELETE, which would be about sessions, with 405.
+ * public API with its credential (`inner-fetch.ts`). Each message of a batch counts as a request. The SDK answers GET and DELETE,
+ * which would be about sessions, with 405.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
+import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { API_VERSION } from '../openapi/document.ts';
+import type { RateLimits } from '../rate-limits.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
 import type { App } from '../typed-app.ts';
 import { innerFetch } from './inner-fetch.ts';
 
 export const MCP_PATH = '/mcp';
 
-export function registerMcp(app: App, { public_url, log }: AppContext): void {
+export function registerMcp(app: App, { public_url, log }: AppContext, limits: RateLimits): void {
   app.route({
     method: ['POST', 'GET', 'DELETE'],
     url: MCP_PATH,
     config: { access: 'any', own_site: true },
     schema: { hide: true },
     handler: async (request, reply) => {
+      // The request was counted as one.
+      const more = Array.isArray(request.body) ? request.body.length - 1 : 0;
+      if (more > 0) await limits.countPrincipal(principalOf(request), reply, more);
       // Its schemas take memory that few installations need.
       const { answerMcp } = await import('../../mcp/answer-mcp.ts');
       const gone = disconnectSignal(reply);

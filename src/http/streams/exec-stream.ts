@@ -16,6 +16,7 @@ import { findInstance } from '../../instances/store.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { type ExecId, type InstanceId, isId } from '../../lib/ids.ts';
 import { signalNumber } from '../../lib/signal-names.ts';
+import { writeOrPause } from '../../lib/write-or-pause.ts';
 import { consumeTicket } from '../../vms/console.ts';
 import { placeOf } from '../../vms/exec-command.ts';
 import { knownCredential, principalOfUpgrade } from './forward-stream.ts';
@@ -147,9 +148,7 @@ function joinExec(context: AdmitContext, client: WebSocket, line: Duplex, joined
     if (client.readyState !== WebSocket.OPEN || line.destroyed) return;
     const frame = may_write ? frameIn(data as Buffer, is_binary) : 'this credential may only read';
     if (typeof frame === 'string') return client.close(CLOSE.revoked, frame);
-    if (line.write(frame)) return;
-    client.pause();
-    line.once('drain', () => client.resume());
+    writeOrPause(client, line, frame);
   });
   client.on('error', () => client.terminate());
   client.on('close', (code) => {

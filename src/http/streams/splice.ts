@@ -1,6 +1,7 @@
 /** Passes the bytes of a WebSocket's messages to a stream, and back. Neither side reads faster than the other takes. */
 import type { Duplex } from 'node:stream';
 import { type RawData, WebSocket } from 'ws';
+import { writeOrPause } from '../../lib/write-or-pause.ts';
 
 /** Close codes (RFC 6455, section 7.4.1, and its registry); `output_lost` is our own. */
 export const CLOSE = { over: 1000, going_away: 1001, revoked: 1008, output_lost: 4409 } as const;
@@ -36,9 +37,7 @@ export function splice(
       if (String(data) === END) line.end();
       return;
     }
-    if (line.write(data as Buffer)) return;
-    client.pause();
-    line.once('drain', () => client.resume());
+    writeOrPause(client, line, data as Buffer);
   });
   client.on('error', () => client.terminate());
   client.on('close', () => line.destroy());

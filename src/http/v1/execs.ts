@@ -1,6 +1,6 @@
 /** Execs: commands in guests that outlive their callers. */
 import { Type } from 'typebox';
-import { ENDED_KEPT, RUNNING_MAX } from '../../agent-api/exec-types.ts';
+import { ENDED_KEPT, LOST_WITH, RUNNING_MAX } from '../../agent-api/exec-types.ts';
 import { EXEC_TICKET_PREFIX } from '../../auth/tokens.ts';
 import { EXEC_STATES } from '../../db/exec-tables.ts';
 import { beginExec, startExec } from '../../execs/start-exec.ts';
@@ -9,11 +9,12 @@ import { controlExec, type ExecPlace, execOf, runningExec } from '../../execs/us
 import { execView } from '../../execs/view.ts';
 import { findInstance } from '../../instances/store.ts';
 import { rfc3339 } from '../../lib/clock.ts';
-import { AppError, invalid } from '../../lib/errors.ts';
+import { AppError } from '../../lib/errors.ts';
 import { type ExecId, isId } from '../../lib/ids.ts';
 import { SIGNAL_NAMES, signalNumber } from '../../lib/signal-names.ts';
 import { issueTicket } from '../../vms/console.ts';
 import { TICKET_SECONDS } from '../../vms/console-ticket-store.ts';
+import { CWD_BYTES, checkWords, WORD_BYTES } from '../../vms/exec-command.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
@@ -39,8 +40,8 @@ import { instanceId } from './instances.ts';
 
 /** All words of a command, with room for escapes. */
 const BODY_LIMIT_BYTES = 8 * 1024 * 1024;
-/** Linux accepts no longer argument (MAX_ARG_STRLEN), and none that contains NUL. */
-const ARGUMENT = { maxLength: 131_071, pattern: NO_NUL_PATTERN };
+/** Linux accepts none that contains NUL. Its bytes are counted later. */
+const ARGUMENT = { maxLength: WORD_BYTES, pattern: NO_NUL_PATTERN };
 const ENV_NAME = '^[A-Za-z_][A-Za-z0-9_]{0,127}$';
 const MAX_TIMEOUT_S = 30 * 24 * 3600;
 const AUDITED_CHARACTERS = 200;
@@ -49,7 +50,7 @@ const TAGS = ['Execs'];
 const Command = Type.Array(Type.String(ARGUMENT), {
   minItems: 1,
   maxItems: 1024,
-  description: 'The program, by path or by name, and its arguments; no shell interprets them',
+  description: `The program, by path or by name, and its arguments, each of at most ${WORD_BYTES} bytes in UTF-8; no shell interprets them`,
   examples: [['make', 'test']],
 });
 const TerminalSize = {
@@ -63,7 +64,7 @@ export const Exec = named('Exec', {
   state: oneOf(EXEC_STATES, {
     title: 'ExecState',
     description:
-      '`lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest',
+      '`lost`: its boot ended (restart, stop, crash) before it did, or before its exit had left the guest; `lost_with` says whether something else ended',
     examples: ['exited'],
   }),
   exit_code: nullable(
@@ -74,6 +75,13 @@ export const Exec = named('Exec', {
   ),
   signal: nullable(Type.String({ description: 'The signal that ended it' }), { examples: [null] }),
   timed_out: Type.Boolean({ description: 'It was killed at its timeout', examples: [false] }),
+  lost_with: nullable(
+    oneOf(LOST_WITH, {
+      description:
+        'Of a lost exec: `boot`, or `supervisor`, the process in the guest that runs execs, such as by `kill -9 -1`; the boot goes on',
+    }),
+    { examples: [null] },
+  ),
   started_at: Time,
   ended_at: nullable(Time),
   output_bytes: Type.Integer({
@@ -92,7 +100,13 @@ const CreateExecRequest = named('CreateExecRequest', {
     }),
   ),
   cwd: Type.Optional(
-    Type.String({ minLength: 1, maxLength: 4095, pattern: NO_NUL_PATTERN, default: '/', examples: ['/srv'] }),
+    Type.String({
+      minLength: 1,
+      maxLength: CWD_BYTES,
+      pattern: NO_NUL_PATTERN,
+      default: '/',
+      examples: ['/srv'],
+    }),
   ),
   user: Type.Optional(
     Type.String({
@@ -170,7 +184,7 @@ function registerCreate(app: App, context: AppContext): void {
       const { command, env = {}, cwd = '/', user = 'root', stdin = false } = request.body;
       const { tty = null, timeout_seconds = null } = request.body;
       const has_input = stdin || tty !== null;
-      if (command[0] === '') throw invalid('command', 'the program must have a name');
+      checkWords(command, env, cwd);
       const mutation = {
         action: 'exec.create',
         holds: async (_tx: unknown, kept: unknown) =>

@@ -1,5 +1,5 @@
 import { Type } from 'typebox';
-import { checkCommand, placeOfCommand, runInGuest } from '../../vms/exec-command.ts';
+import { checkCommand, placeOfCommand, runInGuest, WORD_BYTES } from '../../vms/exec-command.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
 import { InstanceParams, named, nullable } from '../schemas.ts';
@@ -12,8 +12,8 @@ const DEFAULT_TIMEOUT_S = 60;
 const MAX_TIMEOUT_S = 600;
 /** A mebibyte of stdin, escaped. */
 const BODY_LIMIT_BYTES = 4 * 1024 * 1024;
-/** Linux accepts no longer argument (MAX_ARG_STRLEN), and none that contains NUL. */
-const ARGUMENT = { maxLength: 131_071, pattern: NO_NUL_PATTERN };
+/** Linux accepts none that contains NUL. Its bytes are counted later. */
+const ARGUMENT = { maxLength: WORD_BYTES, pattern: NO_NUL_PATTERN };
 const MAX_OUTPUT = 1024 * 1024;
 const AUDITED_CHARACTERS = 200;
 
@@ -24,7 +24,7 @@ const ExecRequest = named('ExecRequest', {
   command: Type.Array(Type.String(ARGUMENT), {
     minItems: 1,
     maxItems: 256,
-    description: 'The program, by path or by name, and its arguments; no shell interprets them',
+    description: `The program, by path or by name, and its arguments, each of at most ${WORD_BYTES} bytes in UTF-8; no shell interprets them`,
     examples: [['uname', '-r']],
   }),
   stdin: Type.Optional(
