@@ -336,7 +336,7 @@ const HOST_ROOMS: Record<string, readonly string[]> = {
     ...['network', 'secrets', 'suspend', 'template', 'vm'],
   ],
   runner: [
-    ...['flush', 'guest', 'host-context', 'keys', 'lease', 'machine', 'overlay', 'secrets', 'start'],
+    ...['flush', 'guest', 'host-context', 'keys', 'machine', 'overlay', 'secrets', 'start'],
     ...['suspend', 'vm'],
   ],
   execs: ['guest', 'host-context', 'machine', 'qmp', 'vm'],

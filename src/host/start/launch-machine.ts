@@ -88,7 +88,10 @@ interface PausedVm extends FoundDisk, LaunchedQemu {
   readonly template_memory: TemplateMemory | null;
 }
 
-/** @throws MemoryUnfitError, MemoryDamagedError, MemoryConsumedError, MayBeConsumedError, StreamRefusedError, TemplateError, GuestMayRunError, or what failed */
+/**
+ * @throws MemoryUnfitError, MemoryDamagedError, MemoryConsumedError, MayBeConsumedError, StreamRefusedError, TemplateError,
+ *   GuestMayRunError, or what failed
+ */
 export async function launchMachine(launch: Launch, how: How): Promise<Machine> {
   const { context, assignment } = launch;
   if (how.run) context.egress.requireEnforced(assignment);
