@@ -17,7 +17,7 @@ import {
 } from '../hosts/fleet-store.ts';
 import { hostState, isOfFleet } from '../hosts/host-state.ts';
 import { marginMs } from '../hosts/lease-monitor.ts';
-import { capacityOf, HOST_FRESH_SECONDS } from '../hosts/store.ts';
+import { capacityOf, HOST_FRESH_SECONDS, listSilent } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { pinnedCertificate } from './certificate-commands.ts';
 import { CommandError } from './command-error.ts';
@@ -281,7 +281,9 @@ export async function replaceHost(server: ServerContext, name: string, gone: boo
         `if the machine of ${name} is gone for good, with every VM on it, say so: berth host replace ${name} --machine-gone`,
         { exit_code: EXIT.usage },
       );
-    if (!['expected', 'silent', 'lost'].includes(hostState(host)))
+    // By the database's clock; what else its state says does not matter.
+    const silent = host.last_seen_at === null || host.lost_at !== null;
+    if (!silent && (await listSilent(tx, [host.id])).length === 0)
       throw new CommandError(
         `${name} reported less than ${HOST_FRESH_SECONDS} s ago, so its machine is not gone: switch it off first`,
         { exit_code: EXIT.state },

@@ -42,7 +42,7 @@ export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
     const { host } = found;
     if (wanted.unsaved && host.id !== wanted.last && connected.some(({ id }) => id === wanted.last))
       throw unavailable(
-        'The host that ran it last may have the only copy of its last writes, and does not take it now. Stop the VM (DELETE …/vm), which saves them; then it can start on another host.',
+        `The host that ran it last may have the only copy of its last writes, and does not take it now. Stop the VM (DELETE …/vm), which saves them${need.resumes ? ', and drops its saved memory' : ''}; then it can start on another host.`,
         false,
       );
     await saveBeforeLock(tx);

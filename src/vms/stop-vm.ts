@@ -4,7 +4,7 @@ import { getInstance, lockInstance } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { listIdle } from './activity-store.ts';
-import { orphanMemory } from './memory-store.ts';
+import { hasMemory, orphanMemory } from './memory-store.ts';
 import {
   type CallCheck,
   type CallResult,
@@ -23,11 +23,12 @@ export function stopVm(
   force: boolean,
 ): Promise<CallResult> {
   return requestChange(tx, principal, id, 'stop', check, async (row, reason) => {
+    const vm = newestVmOf(row);
+    const drops_memory = await hasMemory(tx, vm.id);
     const requested = reason(
       'stop_requested',
-      force ? 'A stop without the guest was requested.' : 'A stop was requested.',
+      `${force ? 'A stop without the guest was requested.' : 'A stop was requested.'}${drops_memory ? ' Its saved memory is dropped.' : ''}`,
     );
-    const vm = newestVmOf(row);
     await orphanMemory(tx, vm.id);
     await updateVm(tx, vm, {
       state: 'stopping',

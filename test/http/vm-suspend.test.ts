@@ -127,7 +127,9 @@ describe('suspend and resume', () => {
     assert.deepEqual([assignment.desired, assignment.suspended, assignment.resume], ['stopped', true, null]);
     assert.equal(await isOrphaned(key), true);
     await agent.stopped(id);
-    assert.equal((await stateOf(api, owner, id)).state, 'stopped');
+    const { state, reason } = await stateOf(api, owner, id);
+    assert.equal(state, 'stopped');
+    assert.match(reason?.message ?? '', /Its saved memory is dropped/);
     await start(id);
     assert.equal((await agent.assigned(id, 'the next boot', ({ boot }) => boot === 2)).resume, null);
   });
