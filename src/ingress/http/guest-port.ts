@@ -16,7 +16,7 @@ import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { Signal } from '../../lib/signal.ts';
-import { dialPort } from '../dial.ts';
+import { dialPort, openTunnel } from '../dial.ts';
 import type { Exchange } from './exchange.ts';
 import type { HttpLimits } from './limits.ts';
 import { badGateway, type Refusal, unavailable } from './refusal.ts';
@@ -234,7 +234,7 @@ export class GuestPort {
     if (found.outcome !== 'open') return found;
     const dial =
       target === 'tunnel'
-        ? () => client.openTunnel(instance_id, port)
+        ? () => openTunnel(client, instance_id, port)
         : () => dialPort(found.address, limits.dial_ms);
     return new OpenedWay(dial, limits);
   }
