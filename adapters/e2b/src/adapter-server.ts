@@ -6,12 +6,13 @@
  *   /sandboxes…, /v2/sandboxes…                    the control API, with the API key
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { contain, endAfterFault } from '../../../src/lib/contain.ts';
 import { AccessTokens } from './access-token.ts';
 import { parsed, sendJson } from './connect-protocol.ts';
 import { clientOf, Deadlines } from './deadlines.ts';
 import { answerEnvd, ENVD_PATH } from './envd.ts';
 import { Failure, failureOf } from './failures.ts';
-import { type GuestAddress, guestAddressOf, passRequest, passUpgrade } from './guest-ports.ts';
+import { type GuestAddress, guestAddressOf, passRequest, passUpgrade, refuseUpgrade } from './guest-ports.ts';
 import { readBody } from './request-body.ts';
 import { instanceIdOf } from './sandbox.ts';
 import { type CreateBody, Sandboxes } from './sandboxes.ts';
@@ -44,13 +45,16 @@ export class Adapter {
     this.#tokens = new AccessTokens(options.key);
     this.#deadlines = new Deadlines(this.#client, options.log);
     this.#sandboxes = new Sandboxes(this.#client, this.#tokens, this.#deadlines, options.domain);
-    this.server = createServer((request, response) => void this.#answer(request, response));
+    this.server = contain(createServer());
+    this.server.on('request', (request, response) => {
+      this.#answer(request, response).catch(endAfterFault(response));
+    });
     this.server.on('upgrade', (request, socket, head) => {
       socket.on('error', () => socket.destroy());
       const address = guestAddressOf(request.headers.host);
       const forward = address && this.#forward(address);
       if (forward) passUpgrade(request, socket, head, forward);
-      else socket.end('HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n');
+      else refuseUpgrade(socket, 404, 'This adapter has not served that sandbox since it started.');
     });
   }
 

@@ -22,9 +22,11 @@ import {
 } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { TLSSocket, Server as TlsServer } from 'node:tls';
+import { contain } from '../../lib/contain.ts';
 import { sourceOf } from '../newcomers.ts';
 import type { HttpLimits } from './limits.ts';
-import { isWebSocket } from './upgrade.ts';
+import { Refusal, unreadable } from './refusal.ts';
+import { isWebSocket, refuseOnSocket } from './upgrade.ts';
 
 const PREFACE = 'PRI ';
 const BACKLOG = 1_024;
@@ -57,8 +59,8 @@ export class HttpListener {
   /** The first listening socket is that of `#http`. */
   readonly #further: readonly NetServer[];
   readonly #sockets = new Map<string, Set<Socket>>();
-  /** Requests under way on each connection. */
-  readonly #busy = new WeakMap<object, number>();
+  /** The responses under way on each connection, or the upgraded connection itself. */
+  readonly #busy = new WeakMap<object, Set<object>>();
   #open = 0;
 
   constructor(certificate: Certificate | null, handlers: HttpHandlers, limits: HttpLimits) {
@@ -78,25 +80,29 @@ export class HttpListener {
       shouldUpgradeCallback: isWebSocket,
     };
     this.#http = certificate
-      ? (createHttps({
-          ...options,
-          ...certificate,
-          minVersion: 'TLSv1.2',
-          ALPNProtocols: ['h2', 'http/1.1'],
-          handshakeTimeout: limits.headers_ms,
-        }) as unknown as HttpServer)
-      : createHttp(options);
+      ? (contain(
+          createHttps({
+            ...options,
+            ...certificate,
+            minVersion: 'TLSv1.2',
+            ALPNProtocols: ['h2', 'http/1.1'],
+            handshakeTimeout: limits.headers_ms,
+          }),
+        ) as unknown as HttpServer)
+      : contain(createHttp(options));
     // No field is dropped: the size of all is bounded.
     this.#http.maxHeadersCount = 0;
     this.#http.timeout = limits.idle_ms;
-    this.#http2 = createHttp2({
-      settings: { enableConnectProtocol: true, maxConcurrentStreams: STREAMS_OF_A_CONNECTION },
-      maxSessionMemory: 16,
-    });
+    this.#http2 = contain(
+      createHttp2({
+        settings: { enableConnectProtocol: true, maxConcurrentStreams: STREAMS_OF_A_CONNECTION },
+        maxSessionMemory: 16,
+      }),
+    );
     const { noDelay, keepAlive, keepAliveInitialDelay } = options;
     const accepting = { noDelay, keepAlive, keepAliveInitialDelay } as const;
     this.#further = Array.from({ length: LISTENING_SOCKETS - 1 }, () =>
-      createTcp(accepting, (socket) => void this.#http.emit('connection', socket)),
+      contain(createTcp(accepting, (socket) => void this.#http.emit('connection', socket))),
     );
     this.#route(handlers);
   }
@@ -104,7 +110,7 @@ export class HttpListener {
   /** @throws the listener's error */
   async listen(host: string, port: number): Promise<void> {
     // Another program must not share the address: this one fails then.
-    const trial = createTcp();
+    const trial = contain(createTcp());
     await listening(trial, { host, port, exclusive: true });
     const found = portOf(trial);
     await new Promise((resolve) => trial.close(resolve));
@@ -139,7 +145,11 @@ export class HttpListener {
     const http1 = (socket: Duplex) => {
       for (const each of to_http1) each.call(this.#http, socket);
     };
-    const http2 = (socket: Duplex) => void this.#http2.emit('connection', socket);
+    const http2 = (socket: Duplex) => {
+      // Node's HTTP/1.1 server takes half-open connections. Its HTTP/2 would not notice that a client has gone.
+      socket.allowHalfOpen = false;
+      this.#http2.emit('connection', socket);
+    };
     if (this.#secure) {
       (this.#http as unknown as NetServer).on('connection', (socket) => this.#admit(socket));
       this.#http.on('secureConnection', (socket: TLSSocket) => {
@@ -158,12 +168,23 @@ export class HttpListener {
       handlers.request(each, response);
     };
     this.#http.on('request', request).on('checkContinue', request);
-    this.#http.on('connect', (_request, socket: Duplex) => {
-      socket.end('HTTP/1.1 405 Method Not Allowed\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+    this.#http.on('clientError', (error: NodeJS.ErrnoException, socket: Duplex) => {
+      const busy = this.#busyOf(socket);
+      const has_begun = [...busy].some((each) => (each as Partial<ServerResponse>).headersSent);
+      if (has_begun || busy.size > 1 || !socket.writable) return socket.destroy();
+      refuseOnSocket(socket, unreadable(error.code), undefined);
+      // Of the damaged request, which needs no other answer.
+      if (busy.size > 0) socket.destroy();
+    });
+    this.#http.on('connect', ({ headers }, socket: Duplex) => {
+      socket.on('error', () => socket.destroy());
+      if (this.#busyOf(socket).size > 0) return socket.destroy();
+      const refusal = new Refusal(405, 'INVALID_REQUEST', 'CONNECT is not served here.');
+      refuseOnSocket(socket, refusal, headers.accept);
     });
     this.#http.on('upgrade', (each: IncomingMessage, socket: Duplex, head: Buffer) => {
       // Answers to earlier requests of this connection are still to come.
-      if ((this.#busy.get(socket) ?? 0) > 0) return socket.destroy();
+      if (this.#busyOf(socket).size > 0) return socket.destroy();
       this.#count(socket, socket);
       return handlers.upgrade(each, socket, head);
     });
@@ -221,24 +242,34 @@ export class HttpListener {
     let most: Set<Socket> | undefined;
     for (const each of this.#sockets.values()) if (each.size > (most?.size ?? 0)) most = each;
     for (const socket of most ?? []) {
-      if ((this.#busy.get(socket) ?? 0) > 0) continue;
+      if ((this.#busy.get(socket)?.size ?? 0) > 0) continue;
       socket.destroy();
       return true;
     }
     return false;
   }
 
+  #busyOf(connection: object): Set<object> {
+    const counted = countedOf(connection);
+    const busy = this.#busy.get(counted) ?? new Set();
+    this.#busy.set(counted, busy);
+    return busy;
+  }
+
   #count(connection: object, until: { once(event: 'close', then: () => void): unknown }): void {
-    // By TLS the counted connection is below.
-    const socket = (connection as { _parent?: object })._parent ?? connection;
-    this.#busy.set(socket, (this.#busy.get(socket) ?? 0) + 1);
-    until.once('close', () => this.#busy.set(socket, (this.#busy.get(socket) ?? 1) - 1));
+    const busy = this.#busyOf(connection).add(until);
+    until.once('close', () => busy.delete(until));
   }
 
   #bound(session: ServerHttp2Session): void {
     session.setTimeout(this.#limits.idle_ms, () => session.close());
     session.on('error', () => session.destroy());
   }
+}
+
+/** By TLS the counted connection is below. */
+function countedOf(connection: object): object {
+  return (connection as { _parent?: object })._parent ?? connection;
 }
 
 /** @throws the server's error */
