@@ -3,6 +3,7 @@ import { connect } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import { TUNNEL } from '../agent-api/ingress-types.ts';
+import { contain } from '../lib/contain.ts';
 import type { InstanceId } from '../lib/ids.ts';
 
 /** Rejects when the target does not answer. */
@@ -10,14 +11,16 @@ export type Dial = (target: string, timeout_ms: number) => Promise<Duplex>;
 
 export const dialPort: Dial = (target, timeout_ms) => {
   const at = target.lastIndexOf(':');
-  const socket = connect({
-    host: target.slice(0, at),
-    port: Number(target.slice(at + 1)),
-    noDelay: true,
-    allowHalfOpen: true,
-    keepAlive: true,
-    keepAliveInitialDelay: 60_000,
-  });
+  const socket = contain(
+    connect({
+      host: target.slice(0, at),
+      port: Number(target.slice(at + 1)),
+      noDelay: true,
+      allowHalfOpen: true,
+      keepAlive: true,
+      keepAliveInitialDelay: 60_000,
+    }),
+  );
   const { promise, resolve, reject } = Promise.withResolvers<Duplex>();
   const timer = setTimeout(() => socket.destroy(), timeout_ms);
   socket.once('connect', () => {
@@ -32,9 +35,18 @@ export const dialPort: Dial = (target, timeout_ms) => {
   return promise;
 };
 
+/** To sshd, or to a port. */
+export async function openTunnel(
+  client: Pick<ControlPlaneClient, 'openTunnel'>,
+  instance_id: InstanceId,
+  port?: number,
+): Promise<Duplex> {
+  return contain(await client.openTunnel(instance_id, port));
+}
+
 export function dialBy(client: ControlPlaneClient): Dial {
   return (target, timeout_ms) =>
     target.startsWith(TUNNEL)
-      ? client.openTunnel(target.slice(TUNNEL.length) as InstanceId)
+      ? openTunnel(client, target.slice(TUNNEL.length) as InstanceId)
       : dialPort(target, timeout_ms);
 }

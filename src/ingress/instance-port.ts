@@ -12,6 +12,7 @@
  */
 import { createServer, type Server, type Socket } from 'node:net';
 import type { IngressRoute } from '../agent-api/ingress-types.ts';
+import { contain, endAfterFault } from '../lib/contain.ts';
 import type { Log } from '../lib/log.ts';
 import { type Dial, dialPort } from './dial.ts';
 import { HeldSocket } from './held-socket.ts';
@@ -61,7 +62,7 @@ export class InstancePort {
     this.#log = options.log.child({ instance_id: route.instance_id, port: route.port });
     this.#route = route;
     // Half-open: one side may still send after the other has ended.
-    this.#server = createServer({ noDelay: true, pauseOnConnect: true, allowHalfOpen: true });
+    this.#server = contain(createServer({ noDelay: true, pauseOnConnect: true, allowHalfOpen: true }));
     this.#server.on('connection', (socket) => this.#take(socket));
     this.update(route);
   }
@@ -162,7 +163,7 @@ export class InstancePort {
       this.#sockets.delete(socket);
       this.#totals.connections -= 1;
     });
-    if (this.#decision() === 'closed') void this.#refreshAndSend(socket);
+    if (this.#decision() === 'closed') void this.#refreshAndSend(socket).catch(endAfterFault(socket));
     else this.#send(socket);
   }
 

@@ -2,6 +2,7 @@
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { pause } from '../lib/backoff.ts';
+import { endAfterFault } from '../lib/contain.ts';
 import { passParts } from '../lib/pass-parts.ts';
 import type { Dial } from './dial.ts';
 import type { IngressLimits } from './limits.ts';
@@ -28,7 +29,7 @@ export function splice(
     clearTimeout(silent);
     events.closed();
   });
-  dialLater(inbound, way, limits.dial_ms).then(
+  const dialled = dialLater(inbound, way, limits.dial_ms).then(
     (outbound) => {
       outbound.on('error', () => outbound.destroy());
       if (inbound.destroyed) return void outbound.destroy();
@@ -44,8 +45,9 @@ export function splice(
       inbound.on('data', count);
       join(inbound, outbound);
     },
-    () => inbound.destroy(),
+    () => void inbound.destroy(),
   );
+  dialled.catch(endAfterFault(inbound));
 }
 
 /** Does not dial if the client disconnects during the delay. */

@@ -115,6 +115,11 @@ export function tokensOf(raw: readonly string[], name: string): string[] {
     .filter((each) => each !== '');
 }
 
+/** `passes` gets each name in lower case. Fields are names and values by turns. */
+export function filterFields(fields: readonly string[], passes: (name: string) => boolean): string[] {
+  return fields.filter((_, at) => passes((fields[at - (at % 2)] ?? '').toLowerCase()));
+}
+
 /** Fields of one connection (RFC 9110, 7.6.1), beside those that `Connection` names. */
 export const HOP_BY_HOP: ReadonlySet<string> = new Set([
   ...['connection', 'keep-alive', 'proxy-connection', 'transfer-encoding', 'upgrade', 'te', 'http2-settings'],
@@ -135,25 +140,10 @@ export function framingOf(
   return ['Content-Length', valuesOf(raw, 'content-length')[0] ?? '0'];
 }
 
-/** Trailers carry no field that says how to read, whom to trust or whom to let in. Names and values in pairs. */
-export function trailersOf(raw: readonly string[]): [string, string][] {
-  const fields: [string, string][] = [];
-  for (let at = 0; at < raw.length; at += 2) {
-    const [name = '', value = ''] = [raw[at], raw[at + 1]];
-    const lower = name.toLowerCase();
-    if (!HOP_BY_HOP.has(lower) && !NEVER_TRAILERS.has(lower)) fields.push([name, value]);
-  }
-  return fields;
-}
-
-const NEVER_TRAILERS: ReadonlySet<string> = new Set([
-  ...['host', 'content-length', 'trailer', 'authorization', 'cookie', 'set-cookie', 'content-encoding'],
-  ...['content-type', 'content-range'],
-]);
-
 /** For HTTP/2, and for Node's `addTrailers`: names in lower case, the values of one name together. */
 export function asRecord(fields: readonly string[]): Record<string, string | string[]> {
-  const record: Record<string, string | string[]> = {};
+  // A field may have any name, also that of a property which all objects have.
+  const record = Object.create(null) as Record<string, string | string[]>;
   for (let at = 0; at < fields.length; at += 2) {
     const name = (fields[at] ?? '').toLowerCase();
     const value = fields[at + 1] ?? '';

@@ -13,6 +13,7 @@ import { keepControlPlanes, readControlPlanes } from '../launch/control-planes-f
 import { readIngressSecret } from '../launch/data-folder.ts';
 import { readIngressToken } from '../launch/join.ts';
 import { ConnectionBudget } from '../lib/connection-budget.ts';
+import { reportThrows } from '../lib/contain.ts';
 import type { Log } from '../lib/log.ts';
 import { openFilesLimit } from '../lib/open-files.ts';
 import { TrustedProxies } from '../lib/trusted-proxies.ts';
@@ -24,6 +25,9 @@ export interface IngressOptions {
 }
 
 export async function runIngress({ config, log, signal }: IngressOptions): Promise<void> {
+  reportThrows((err) =>
+    log.error({ err }, 'a handler of a connection failed; only that connection was ended'),
+  );
   const paths = pathsIn(config.data_dir);
   const client = await clientOf(config, paths, log);
   const { listen, tls, domain, url } = config.http;

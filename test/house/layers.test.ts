@@ -10,7 +10,7 @@
  *   notifications → client: how the client names programs to people
  *   mcp → client: tools for models, which http and cli serve
  *   console → client: the page that browsers load, and nothing of the server
- *   adapters → client: servers of other products' APIs, and nothing of Berth's server
+ *   adapters → client, lib: servers of other products' APIs, and nothing of Berth's server; lib judges the answers of guests
  *
  * The tables are the narrowest that is true. They only shrink: a line that nothing needs any more fails.
  */
@@ -99,7 +99,7 @@ const ROOMS: Record<string, readonly string[]> = {
     ],
   ],
   console: ['client'],
-  adapters: ['client'],
+  adapters: ['client', 'lib'],
   main: ['lib', 'config', 'launch', 'tracing', 'roles'],
 };
 const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
@@ -267,6 +267,44 @@ test('tests beside code import only what that code may import', () => {
     const [here, there] = [roomOf(each.from), roomOf(each.to)];
     assert.ok(here === there || allowed(here).includes(there), line(each));
   }
+});
+
+/** What makes a server or a connection. */
+const MAKERS: Record<string, readonly string[]> = {
+  'node:net': ['connect', 'createConnection', 'createServer'],
+  'node:tls': ['connect', 'createServer'],
+  'node:http': ['createServer', 'get', 'request'],
+  'node:https': ['createServer', 'get', 'request'],
+  'node:http2': ['connect', 'createSecureServer', 'createServer'],
+  'node:dgram': ['createSocket'],
+  ws: ['WebSocket', 'WebSocketServer'],
+};
+
+test('each server and connection of ingress, gate and adapter is contained where it is made', () => {
+  const shared = files.filter(
+    (path) => !isTest(path) && /^(src\/ingress|src\/host\/egress|adapters)\//.test(path),
+  );
+  const made = shared.flatMap((path) => {
+    const text = read(path);
+    const imported = [...text.matchAll(/^import \{([^}]*)\} from '([^']+)'/gm)];
+    return imported.flatMap(([, names = '', from = '']) => {
+      const makers = names
+        .split(',')
+        .map((each) => each.trim().split(' as '))
+        .filter(([name = '']) => MAKERS[from]?.includes(name))
+        .map(([name = '', local = name]) => local);
+      return makers.flatMap((name) => {
+        const all = text.match(new RegExp(`(?<![\\w.#])${name}\\(`, 'g'))?.length ?? 0;
+        const contained = text.match(new RegExp(`contain\\(\\s*(new )?${name}\\(`, 'g'))?.length ?? 0;
+        return [{ what: `${path}: ${name}`, all, contained }];
+      });
+    });
+  });
+  assert.ok(made.length >= 10, 'nothing was found');
+  assert.deepEqual(
+    made.filter(({ all, contained }) => all !== contained),
+    [],
+  );
 });
 
 /** Imports of rooms that close a cycle. Only ever fewer. */

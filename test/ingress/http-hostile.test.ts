@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { connect as connectHttp2 } from 'node:http2';
 import { connect } from 'node:net';
 import { test } from 'node:test';
+import { http2Frame, literalField } from '../support/hostile-answers.ts';
 import { guestServer, NAME, proxyTo, rawGuest, sendRaw } from '../support/http-ingress.ts';
 import { HOST } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';
@@ -173,22 +174,6 @@ test('HTTP/2: fields of one connection end the stream, and a field with a line b
     response.end();
   });
   const { port } = await proxyTo(t, { address: () => address });
-  // A literal field without indexing: the client library refuses to send these, so the frame is written by hand.
-  const literal = (name: string, value: string) =>
-    Buffer.concat([
-      Buffer.from([0, name.length]),
-      Buffer.from(name),
-      Buffer.from([value.length]),
-      Buffer.from(value),
-    ]);
-  const frame = (type: number, flags: number, id: number, payload: Buffer) => {
-    const head = Buffer.alloc(9);
-    head.writeUIntBE(payload.length, 0, 3);
-    head[3] = type;
-    head[4] = flags;
-    head.writeUInt32BE(id, 5);
-    return Buffer.concat([head, payload]);
-  };
   for (const [name, value, dropped] of [
     ['transfer-encoding', 'chunked'],
     ['connection', 'close'],
@@ -201,13 +186,13 @@ test('HTTP/2: fields of one connection end the stream, and a field with a line b
     [':path', '/second'],
   ] as const) {
     const fields = Buffer.concat([
-      ...[literal(':method', 'GET'), literal(':scheme', 'http'), literal(':path', '/')],
-      ...[literal(':authority', NAME), literal(name, value)],
+      ...[literalField(':method', 'GET'), literalField(':scheme', 'http'), literalField(':path', '/')],
+      ...[literalField(':authority', NAME), literalField(name, value)],
     ]);
     const socket = connect(port, HOST);
     socket.on('error', () => undefined);
     socket.write('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n');
-    socket.write(Buffer.concat([frame(4, 0, 0, Buffer.alloc(0)), frame(1, 0x5, 1, fields)]));
+    socket.write(Buffer.concat([http2Frame(4, 0, 0, Buffer.alloc(0)), http2Frame(1, 0x5, 1, fields)]));
     let heard = Buffer.alloc(0);
     socket.on('data', (data: Buffer) => {
       heard = Buffer.concat([heard, data]);

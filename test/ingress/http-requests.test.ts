@@ -4,6 +4,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { type IncomingMessage, type RequestOptions, request as sendRequest } from 'node:http';
 import { connect as connectHttp2 } from 'node:http2';
+import { connect } from 'node:net';
 import { test } from 'node:test';
 import { guestServer, NAME, proxyTo, rawGuest, sendRaw, tellAll } from '../support/http-ingress.ts';
 import { HOST } from '../support/sockets.ts';
@@ -221,6 +222,60 @@ test('HTTP/2 without TLS: request, body, trailers, and a field that a proxy coul
   );
   // The same address speaks HTTP/1.1 too.
   assert.equal((await ask(port, {})).answer.statusCode, 200);
+});
+
+test('HTTP/2: an upload whose client disconnects looks cut to the guest', async (t) => {
+  const ends: string[] = [];
+  let begun = 0;
+  const address = await guestServer(t, (request) => {
+    request.on('error', () => undefined);
+    request.once('data', () => {
+      begun += 1;
+    });
+    request.once('end', () => ends.push('whole'));
+    request.once('close', () => ends.push('closed'));
+  });
+  const { origin, port } = await proxyTo(t, { address: () => address });
+  // Over all listening sockets.
+  const sockets = Array.from({ length: 100 }, () => connect(port, HOST));
+  for (const socket of sockets) {
+    const session = connectHttp2(origin, { createConnection: () => socket });
+    session.on('error', () => undefined);
+    const stream = session.request({ ':method': 'POST', ':path': '/', ':authority': NAME });
+    stream.on('error', () => undefined).write('half');
+  }
+  await until('all are under way', () => begun === sockets.length);
+  for (const socket of sockets) socket.destroy();
+  await until('all have ended', () => ends.filter((each) => each === 'closed').length === sockets.length);
+  assert.ok(!ends.includes('whole'));
+});
+
+test('each answer of the ingress itself has an X-Request-Id, which its error names', async (t) => {
+  const address = await rawGuest(t, (socket) => socket.end('HTTP/1.1 600 No\r\n\r\n'));
+  const { port, origin } = await proxyTo(t, { address: () => address, redeem: () => 'cookie' });
+  const H = `Host: ${NAME}\r\nConnection: close\r\n\r\n`;
+  const requests: Record<string, string> = {
+    'a guest that answers nonsense': `GET / HTTP/1.1\r\n${H}`,
+    'an unknown hostname': 'GET / HTTP/1.1\r\nHost: other.localhost\r\nConnection: close\r\n\r\n',
+    'a page': `GET / HTTP/1.1\r\nAccept: text/html\r\n${H}`,
+    'a refused upgrade': `GET / HTTP/1.1\r\nHost: ${NAME}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`,
+    CONNECT: `CONNECT ${NAME}:80 HTTP/1.1\r\n${H}`,
+    'bytes that are no request': 'nonsense\r\n\r\n',
+    'fields beyond the limit': `GET / HTTP/1.1\r\nX: ${'a'.repeat(40_000)}\r\n${H}`,
+    'a name that is asked for': `GET /.berth/tls-allowed?domain=${NAME} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n`,
+    'a redeemed ticket': `GET /.berth/open?ticket=x HTTP/1.1\r\n${H}`,
+  };
+  for (const [what, bytes] of Object.entries(requests)) {
+    const heard = await sendRaw(port, bytes);
+    const [, id = ''] = /^x-request-id: (req_[0-9a-f]{24})\r$/im.exec(heard) ?? [];
+    assert.notEqual(id, '', `${what}: ${heard}`);
+    if (!/asked for|ticket/.test(what)) assert.ok(heard.split('\r\n\r\n')[1]?.includes(id), what);
+  }
+  const session = connectHttp2(origin);
+  t.after(() => session.destroy());
+  const [headers] = await once(session.request({ ':path': '/', ':authority': NAME }), 'response');
+  assert.equal(headers[':status'], 502);
+  assert.match(headers['x-request-id'], /^req_[0-9a-f]{24}$/);
 });
 
 test('unknown hostnames get 404 with one body, a port without a listener 502, a VM without wake 503', async (t) => {

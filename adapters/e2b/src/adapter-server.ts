@@ -7,12 +7,13 @@
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { Berth } from '../../../client/src/berth.ts';
+import { contain, endAfterFault } from '../../../src/lib/contain.ts';
 import { AccessTokens } from './access-token.ts';
 import { parsed, sendJson } from './connect-protocol.ts';
 import { Deadlines } from './deadlines.ts';
 import { answerEnvd, ENVD_PATH } from './envd.ts';
 import { Failure, failureOf } from './failures.ts';
-import { type GuestAddress, guestAddressOf, passRequest, passUpgrade } from './guest-ports.ts';
+import { type GuestAddress, guestAddressOf, passRequest, passUpgrade, refuseUpgrade } from './guest-ports.ts';
 import { BodyBudget, readBody, SMALL_BODY_BYTES } from './request-body.ts';
 import { instanceIdOf } from './sandbox.ts';
 import { type CreateBody, Sandboxes } from './sandboxes.ts';
@@ -47,13 +48,16 @@ export class Adapter {
     this.#deadlines = new Deadlines(this.#own, options.log);
     const client = (api_key: string) => this.#client(api_key);
     this.#sandboxes = new Sandboxes(client, this.#tokens, this.#deadlines, options.domain);
-    this.server = createServer((request, response) => void this.#answer(request, response));
+    this.server = contain(createServer());
+    this.server.on('request', (request, response) => {
+      this.#answer(request, response).catch(endAfterFault(response));
+    });
     this.server.on('upgrade', (request, socket, head) => {
       socket.on('error', () => socket.destroy());
       const address = guestAddressOf(request.headers.host);
       const forward = address && this.#forward(address);
       if (forward) passUpgrade(request, socket, head, forward);
-      else socket.end('HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n');
+      else refuseUpgrade(socket, 404, 'This adapter has not served that sandbox since it started.');
     });
   }
 

@@ -2,9 +2,19 @@
  * `PORT-SANDBOX.domain`, as `getHost()` says it: each request gets a connection to that port of the guest, through Berth's port
  * forwarding. As in E2B, everybody who knows the name has access.
  */
-import { request as httpRequest, type IncomingMessage, type ServerResponse } from 'node:http';
+import {
+  type ClientRequest,
+  request as httpRequest,
+  type IncomingMessage,
+  type ServerResponse,
+  STATUS_CODES,
+} from 'node:http';
 import { Duplex } from 'node:stream';
 import { WebSocket } from 'ws';
+import { headText, passHandshake, sendAnswer } from '../../../src/lib/answer.ts';
+import { contain } from '../../../src/lib/contain.ts';
+import { answerOf, unusable } from '../../../src/lib/foreign-answer.ts';
+import { tokensOf } from '../../../src/lib/http-request.ts';
 import { fieldsForGuest } from './guest-fields.ts';
 
 const GUEST_HOST = /^(\d{1,5})-([0-9a-z]{26})\./;
@@ -32,26 +42,30 @@ interface Forward {
 
 /** One connection to a port of a guest. */
 function openForward({ url, headers }: Forward): Duplex {
-  const socket = new WebSocket(url, { headers, perMessageDeflate: false, handshakeTimeout: HANDSHAKE_MS });
+  const socket = contain(
+    new WebSocket(url, { headers, perMessageDeflate: false, handshakeTimeout: HANDSHAKE_MS }),
+  );
   const opened = new Promise<void>((resolve) => socket.once('open', resolve));
-  const stream = new Duplex({
-    read: () => socket.resume(),
-    write: (chunk: Buffer, _encoding, done) => {
-      void opened.then(() => sendAll(socket, chunk, done));
-    },
-    final: (done) => {
-      void opened.then(() => socket.send(END, () => done()));
-    },
-    destroy: (error, done) => {
-      // A paused one would not see that the other end closes, too.
-      socket.resume();
-      socket.close(OVER);
-      done(error);
-    },
-  });
+  const stream = contain(
+    new Duplex({
+      read: () => socket.resume(),
+      write: (chunk: Buffer, _encoding, done) => {
+        void opened.then(() => sendAll(socket, chunk, done));
+      },
+      final: (done) => {
+        void opened.then(() => socket.send(END, () => done()));
+      },
+      destroy: (error, done) => {
+        // A paused one would not see that the other end closes, too.
+        socket.resume();
+        socket.close(OVER);
+        done(error);
+      },
+    }),
+  );
   socket.on('message', (data: Buffer, is_binary) => {
-    if (!is_binary && String(data) === END) stream.push(null);
-    if (is_binary && !stream.push(data)) socket.pause();
+    if (stream.destroyed) return;
+    if (is_binary ? !stream.push(data) : String(data) === END && !stream.push(null)) socket.pause();
   });
   socket.on('error', (error) => stream.destroy(error));
   socket.on('close', () => {
@@ -73,41 +87,59 @@ function sendAll(socket: WebSocket, chunk: Buffer, done: (error?: Error) => void
 }
 
 export function passRequest(request: IncomingMessage, response: ServerResponse, forward: Forward): void {
-  const connection = openForward(forward);
-  const passed = httpRequest({
-    method: request.method ?? 'GET',
-    path: request.url ?? '/',
-    // Each connection is of one sandbox and one request; it is never kept for another.
-    headers: fieldsForGuest(request.rawHeaders, 'close'),
-    createConnection: () => connection,
-  });
-  passed.on('response', (answer) => {
-    response.writeHead(answer.statusCode ?? 502, answer.headers);
-    answer.on('error', () => response.destroy());
-    answer.pipe(response);
-  });
-  passed.on('error', () => {
-    if (response.headersSent) return response.destroy();
-    response.writeHead(502, { 'content-type': 'text/plain' });
-    response.end('The sandbox does not run, or nothing listens on that port.\n');
-  });
-  response.on('close', () => {
+  const passed = askGuest(request, response, forward, fieldsForGuest(request.rawHeaders, 'close'));
+  let answered = false;
+  const refuse = (said: string) => {
+    if (answered) return;
+    answered = true;
     passed.destroy();
-    connection.destroy();
+    if (response.headersSent || response.destroyed) return response.destroy();
+    response.writeHead(502, { 'content-type': 'text/plain' });
+    response.end(`${said}\n`);
+  };
+  passed.on('response', (answer) => {
+    const ours = answerOf(answer, request.method ?? '');
+    if ('problem' in ours) return refuse(unusable(ours));
+    sendAnswer(answer, response, ours);
+    answered = true;
   });
+  passed.on('error', () => refuse(NO_ANSWER));
+  // Without an error after an upgrade that was not asked for, and after a fault of ours.
+  passed.on('close', () => refuse(NO_ANSWER));
   request.pipe(passed);
 }
 
-/** An upgraded connection is passed on as it is: its head, then bytes in both directions. */
 export function passUpgrade(request: IncomingMessage, socket: Duplex, head: Buffer, forward: Forward): void {
-  const guest = openForward(forward);
-  const lines = [`${request.method} ${request.url} HTTP/1.1`];
-  const fields = fieldsForGuest(request.rawHeaders, 'upgrade');
-  for (let at = 0; at < fields.length; at += 2) lines.push(`${fields[at]}: ${fields[at + 1]}`);
-  guest.write(`${lines.join('\r\n')}\r\n\r\n`);
-  guest.write(head);
-  guest.on('error', () => socket.destroy());
-  guest.on('close', () => socket.destroy());
-  socket.on('close', () => guest.destroy());
-  guest.pipe(socket).pipe(guest);
+  const { 'content-length': length, 'transfer-encoding': coding } = request.headers;
+  if (request.method !== 'GET' || (length ?? coding) !== undefined)
+    return void refuseUpgrade(socket, 400, 'An upgrade is a GET without a body.');
+  passHandshake(askGuest(request, socket, forward, fieldsForGuest(request.rawHeaders, 'upgrade')), {
+    ...{ socket, head, protocols: tokensOf(request.rawHeaders, 'upgrade') },
+    refuse: (problem) => refuseUpgrade(socket, 502, problem),
+  });
+}
+
+export function refuseUpgrade(socket: Duplex, status: number, said: string): void {
+  const fields = ['Content-Type', 'text/plain', 'Content-Length', String(Buffer.byteLength(said) + 1)];
+  const head = { status, reason: STATUS_CODES[status] ?? '', fields };
+  socket.once('finish', () => socket.destroy());
+  socket.end(`${headText(head, ['Connection', 'close'])}${said}\n`);
+}
+
+const NO_ANSWER = 'The sandbox does not run, or nothing listens on that port.';
+
+/** Each connection is of one sandbox and one request; it is never kept for another, and ends with the client's. */
+function askGuest(
+  { method = 'GET', url = '/' }: IncomingMessage,
+  client: ServerResponse | Duplex,
+  forward: Forward,
+  headers: string[],
+): ClientRequest {
+  const connection = openForward(forward);
+  const passed = contain(httpRequest({ method, path: url, headers, createConnection: () => connection }));
+  client.once('close', () => {
+    passed.destroy();
+    connection.destroy();
+  });
+  return passed;
 }

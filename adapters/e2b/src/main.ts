@@ -2,6 +2,7 @@
 /** `berth-e2b`: see docs/e2b.md. */
 import type { AddressInfo } from 'node:net';
 import { parseArgs } from 'node:util';
+import { reportThrows } from '../../../src/lib/contain.ts';
 import { readKey } from './access-token.ts';
 import { Adapter } from './adapter-server.ts';
 
@@ -34,6 +35,7 @@ async function main(): Promise<void> {
     domain: values.domain ?? `localhost:${port}`,
     log: write,
   });
+  reportThrows((fault) => write(`${fault.stack}`));
   await adapter.start();
   await new Promise<void>((resolve, reject) => {
     adapter.server.once('error', reject).listen(Number(port), host, resolve);

@@ -5,6 +5,7 @@
 import type { Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import type { Server, Socket } from 'node:net';
+import { endAfterFault } from '../../lib/contain.ts';
 import { answerQuery } from './answer-query.ts';
 import type { Guest } from './guest.ts';
 
@@ -18,11 +19,14 @@ export type FindGuest = (address: string | undefined) => Guest | undefined;
 export function serveUdp(socket: UdpSocket, findGuest: FindGuest): void {
   socket.on('message', (message, { address, port }) => {
     const guest = findGuest(address);
-    if (!guest || message.length > MESSAGE_MAX_BYTES) return;
-    void answerQuery(guest, message, true).then((answer) => {
-      if (answer && socket.getSendQueueSize() < UDP_WAITING_BYTES)
-        socket.send(answer, port, address, () => undefined);
-    });
+    // A packet may come from port 0, to which none can be sent.
+    if (!guest || message.length > MESSAGE_MAX_BYTES || port === 0) return;
+    answerQuery(guest, message, true)
+      .then((answer) => {
+        if (answer && socket.getSendQueueSize() < UDP_WAITING_BYTES)
+          socket.send(answer, port, address, () => undefined);
+      })
+      .catch(endAfterFault());
   });
 }
 

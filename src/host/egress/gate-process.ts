@@ -6,19 +6,23 @@
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
 import { ConnectionBudget } from '../../lib/connection-budget.ts';
+import { contain, reportThrows } from '../../lib/contain.ts';
 import { filesForConnections, openFilesLimit } from '../../lib/open-files.ts';
 import { serveTcp, serveUdp } from './dns-server.ts';
 import { Gate } from './gate.ts';
 import type { FromGate, ToGate } from './gate-messages.ts';
 
 const [, , relay_fd, udp_fd, tcp_fd, roots_file = '', user] = process.argv;
-process.on('uncaughtException', (error) => {
-  // Not the message: it could quote what was being read.
-  const frames = String(error.stack)
+process.on('uncaughtException', (error) => process.stderr.write(traceOf(error), () => process.exit(1)));
+reportThrows((error) => process.stderr.write(traceOf(error)));
+
+/** Not the message: it could quote what was being read. */
+function traceOf({ name, stack }: Error): string {
+  const frames = String(stack)
     .split('\n')
     .filter((line) => /^ +at /.test(line));
-  process.stderr.write(`${error.name}\n${frames.join('\n')}\n`, () => process.exit(1));
-});
+  return `${name}\n${frames.join('\n')}\n`;
+}
 
 const tell = (message: FromGate) => {
   if (process.connected) process.send?.(message);
@@ -27,14 +31,14 @@ const gate = new Gate({ roots_file, tell });
 /** The VM with the most loses its oldest. Each has another to where it leads. */
 const most = Math.floor(filesForConnections(openFilesLimit()) / 2);
 const connections = new ConnectionBudget({ most, per_source: most });
-const relay = createServer({ allowHalfOpen: true, noDelay: true });
+const relay = contain(createServer({ allowHalfOpen: true, noDelay: true }));
 relay.on('connection', (socket) => connections.admit(socket) && gate.accept(socket));
 relay.listen({ fd: Number(relay_fd) });
-const names = createSocket('udp4');
+const names = contain(createSocket('udp4'));
 names.on('error', () => undefined);
 serveUdp(names, gate.findGuest);
 names.bind({ fd: Number(udp_fd) });
-const names_by_tcp = createServer();
+const names_by_tcp = contain(createServer());
 names_by_tcp.on('connection', (socket) => connections.admit(socket));
 serveTcp(names_by_tcp, gate.findGuest);
 names_by_tcp.listen({ fd: Number(tcp_fd) });

@@ -12,6 +12,7 @@
  */
 import type { Socket } from 'node:net';
 import { closedBy } from '../../lib/closed-networks.ts';
+import { endAfterFault } from '../../lib/contain.ts';
 import { passByAddress } from './address-way.ts';
 import { Denials } from './denials.ts';
 import type { FromGate, GateState, GuestPolicy, ToGate } from './gate-messages.ts';
@@ -115,7 +116,7 @@ export class Gate {
     const to = { address: plain(socket.localAddress), port: socket.localPort ?? 0 };
     if (!guest) return void socket.resetAndDestroy();
     if (to.port === HTTP_PORT) this.#http.pass(socket, guest, to);
-    else void this.#pass(socket, guest, to).catch(() => socket.destroy());
+    else void this.#pass(socket, guest, to).catch(endAfterFault(socket));
   };
 
   #pass(socket: Socket, guest: Guest, to: Destination): Promise<void> {

@@ -4,6 +4,7 @@
  */
 import {
   type Agent,
+  type ClientRequest,
   createServer,
   type IncomingMessage,
   request,
@@ -12,15 +13,24 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Socket } from 'node:net';
-import { passBody, sendHead } from '../../lib/answer.ts';
+import { addTrailers, passHandshake, sendAnswer, sendHead } from '../../lib/answer.ts';
+import { contain, endAfterFault } from '../../lib/contain.ts';
+import {
+  answerOf,
+  expectsContinue,
+  INTERIM_MAX,
+  interimOf,
+  trailersOf,
+  unusable,
+} from '../../lib/foreign-answer.ts';
 import {
   AmbiguousRequest,
   type CheckedRequest,
   checkRequest,
+  filterFields,
   framingOf,
   HOP_BY_HOP,
   tokensOf,
-  trailersOf,
 } from '../../lib/http-request.ts';
 import { passParts } from '../../lib/pass-parts.ts';
 import type { Destination } from './tls-way.ts';
@@ -49,17 +59,17 @@ export const RELAY_OPTIONS = {
 
 /** A server that gets its connections as events. */
 export function relayServer(handlers: RelayHandlers): Server {
-  return handledBy(createServer(RELAY_OPTIONS), handlers);
+  return handledBy(contain(createServer(RELAY_OPTIONS)), handlers);
 }
 
 export function handledBy<Any extends Server>(server: Any, handlers: RelayHandlers): Any {
   const serve = (incoming: IncomingMessage, response: ServerResponse) =>
-    void handlers.request(incoming, response).catch(() => incoming.socket.destroy());
+    void handlers.request(incoming, response).catch(endAfterFault(incoming.socket));
   server.on('request', serve);
   server.on('checkContinue', serve);
   server.on('upgrade', (incoming: IncomingMessage, socket: Socket, head: Buffer) => {
     socket.on('error', () => socket.destroy());
-    void handlers.upgrade(incoming, socket, head).catch(() => socket.destroy());
+    void handlers.upgrade(incoming, socket, head).catch(endAfterFault(socket));
   });
   server.on('connect', (incoming: IncomingMessage, socket: Socket) => {
     socket.on('error', () => socket.destroy());
@@ -101,7 +111,7 @@ export function originForm(target: string, scheme: 'http' | 'https'): string | n
   return path.startsWith('/') ? path : `/${path}`;
 }
 
-/** Names and values in turn, without those of one connection and those that the relay writes itself. */
+/** Of a request: names and values in turn, without those of one connection and those that the relay writes itself. */
 export function keptFields(raw: readonly string[]): string[] {
   const named = new Set(tokensOf(raw, 'connection'));
   const fields: string[] = [];
@@ -135,12 +145,19 @@ export function passRequest(incoming: IncomingMessage, response: ServerResponse,
     stopBody();
     incoming.resume();
   };
-  const fail = (error: Error) => {
+  let failed = false;
+  const refuse = (said: string) => {
+    if (failed) return;
+    failed = true;
     readRest();
     outgoing.destroy();
+    if (response.headersSent) incoming.socket.destroy();
+    else sendText(response, 502, said);
+  };
+  const fail = (error: Error) => {
     // As if it were not relayed: clients then send a request again that the server never saw.
-    if (response.headersSent || outgoing.reusedSocket) incoming.socket.destroy();
-    else sendText(response, 502, error.message);
+    if (outgoing.reusedSocket) incoming.socket.destroy();
+    refuse(error.message);
   };
   let answered = false;
   outgoing.on('error', (error) => {
@@ -148,21 +165,16 @@ export function passRequest(incoming: IncomingMessage, response: ServerResponse,
     if (answered) readRest();
     else fail(error);
   });
+  // Without an error after an upgrade that was not asked for, and after a fault of ours.
   outgoing.once('close', () => {
-    if (!answered && !response.headersSent) fail(new Error('the server closed the connection'));
+    if (!answered) fail(new Error('the server closed the connection'));
   });
-  outgoing.on('continue', () => response.writeContinue());
-  outgoing.on('information', ({ statusCode, headers }) => {
-    if (statusCode === 103) passHints(response, headers as Record<string, string>);
-  });
+  passInterim(incoming, response, outgoing, passing);
   outgoing.once('response', (answer) => {
+    const ours = answerOf(answer, incoming.method ?? '');
+    if ('problem' in ours) return refuse(unusable(ours));
+    sendAnswer(answer, response, { ...ours, fields: passed(ours.fields, passing) });
     answered = true;
-    try {
-      sendAnswer(answer, response, passing);
-    } catch {
-      answer.destroy();
-      fail(new Error('the server sent an answer that cannot be passed on'));
-    }
   });
   response.once('close', () => {
     if (!response.writableFinished) outgoing.destroy();
@@ -171,51 +183,53 @@ export function passRequest(incoming: IncomingMessage, response: ServerResponse,
   // With 100-continue the body waits for the server's word.
   sendHead(outgoing);
   incoming.once('end', () => {
-    const trailers = checked.body === 'chunks' ? trailersOf(incoming.rawTrailers) : [];
-    if (trailers.length > 0) outgoing.addTrailers(trailers);
+    if (checked.body === 'chunks') addTrailers(outgoing, trailersOf(incoming.rawTrailers));
     outgoing.end();
   });
   incoming.once('error', () => outgoing.destroy());
   stopBody = passParts(incoming, outgoing, { end: false });
 }
 
-/** Clients do not depend on them, and Node throws for fields that it cannot read. */
-function passHints(response: ServerResponse, headers: Record<string, string>): void {
-  try {
-    response.writeEarlyHints(headers);
-  } catch {
-    // They are left out.
-  }
+function passInterim(
+  incoming: IncomingMessage,
+  response: ServerResponse,
+  outgoing: ClientRequest,
+  passing: Passing,
+): void {
+  if (incoming.httpVersion === '1.0') return;
+  const expects_continue = expectsContinue(incoming.rawHeaders);
+  let count = 0;
+  outgoing.on('information', (head) => {
+    const ours = interimOf(head, { expects_continue });
+    if (!ours || response.headersSent || ++count > INTERIM_MAX) return;
+    if (ours.status === 100) response.writeContinue();
+    else response.writeInformation(ours.status, passed(ours.fields, passing));
+  });
 }
 
 function asked(incoming: IncomingMessage, { agent, to, target, fields }: Passing, more: readonly string[]) {
   const own = fields.filter((_, at) => fields[at - (at % 2)]?.toLowerCase() !== 'content-length');
-  return request({
-    agent,
-    host: to.address,
-    port: to.port,
-    method: incoming.method ?? 'GET',
-    path: target,
-    headers: [
-      ...own,
-      ...(tokensOf(incoming.rawHeaders, 'te').includes('trailers') ? ['TE', 'trailers'] : []),
-      ...more,
-    ],
-    setHost: false,
-    maxHeaderSize: ANSWER_HEADERS_MAX_BYTES,
-  });
+  return contain(
+    request({
+      agent,
+      host: to.address,
+      port: to.port,
+      method: incoming.method ?? 'GET',
+      path: target,
+      headers: [
+        ...own,
+        ...(tokensOf(incoming.rawHeaders, 'te').includes('trailers') ? ['TE', 'trailers'] : []),
+        ...more,
+      ],
+      setHost: false,
+      maxHeaderSize: ANSWER_HEADERS_MAX_BYTES,
+    }),
+  );
 }
 
-function sendAnswer(answer: IncomingMessage, response: ServerResponse, { passes }: Passing): void {
-  response.sendDate = false;
-  response.writeHead(answer.statusCode ?? 502, answer.statusMessage, answerFields(answer, passes));
-  sendHead(response);
-  passBody(answer, response, trailersOf);
-}
-
-function answerFields({ rawHeaders }: IncomingMessage, passes: Passing['passes']): string[] {
-  const kept = keptFields(rawHeaders);
-  return passes ? kept.filter((_, at) => passes((kept[at - (at % 2)] ?? '').toLowerCase())) : kept;
+/** Without the fields that must not reach a guest. */
+function passed(fields: readonly string[], { passes }: Passing): readonly string[] {
+  return passes ? filterFields(fields, passes) : fields;
 }
 
 const WEBSOCKET = ['Connection', 'Upgrade', 'Upgrade', 'websocket'];
@@ -225,30 +239,11 @@ export function passUpgrade(incoming: IncomingMessage, socket: Socket, head: Buf
   if (incoming.method !== 'GET' || passing.checked.body !== 'none')
     return void refuseOnSocket(socket, 400, 'An upgrade is a GET without a body.');
   const outgoing = asked(incoming, passing, WEBSOCKET);
-  socket.once('close', () => outgoing.destroy());
-  outgoing.on('upgrade', (answer, outside, first) => {
-    outside.on('error', () => socket.destroy());
-    outside.once('close', () => socket.destroy());
-    socket.once('close', () => outside.destroy());
-    socket.write(headText(answer, passing.passes, WEBSOCKET), 'latin1');
-    socket.write(first);
-    outside.write(head);
-    passParts(outside, socket);
-    passParts(socket, outside);
+  passHandshake(outgoing, {
+    ...{ socket, head, protocols: ['websocket'] },
+    passed: (fields) => passed(fields, passing),
+    refuse: (problem) => refuseOnSocket(socket, 502, problem),
   });
-  outgoing.on('response', (answer) => {
-    socket.write(headText(answer, passing.passes, ['Connection', 'close']), 'latin1');
-    answer.on('error', () => socket.destroy());
-    answer.pipe(socket);
-  });
-  outgoing.on('error', (error) => refuseOnSocket(socket, 502, error.message));
-  outgoing.end();
-}
-
-function headText(answer: IncomingMessage, passes: Passing['passes'], more: readonly string[]): string {
-  const all = [...answerFields(answer, passes), ...more];
-  const lines = all.flatMap((name, at) => (at % 2 === 0 ? [`${name}: ${all[at + 1]}\r\n`] : []));
-  return `HTTP/1.1 ${answer.statusCode} ${answer.statusMessage}\r\n${lines.join('')}\r\n`;
 }
 
 /** An answer of the gate itself; the connection ends with it. */

@@ -13,7 +13,18 @@ import {
   type ServerHttp2Stream,
   sensitiveHeaders,
 } from 'node:http2';
-import { AmbiguousRequest, asRecord, checkRequest, trailersOf } from '../../lib/http-request.ts';
+import { contain } from '../../lib/contain.ts';
+import {
+  answerOf,
+  expectsContinue,
+  type ForeignHead,
+  INTERIM_MAX,
+  interimOf,
+  type OurHead,
+  trailersOf,
+  unusable,
+} from '../../lib/foreign-answer.ts';
+import { AmbiguousRequest, asRecord, checkRequest, filterFields } from '../../lib/http-request.ts';
 import { passParts } from '../../lib/pass-parts.ts';
 import { decide, type Intercepted, passesToGuest, type RefusedRequest } from './secret-request.ts';
 import { ServerTrouble } from './secret-server.ts';
@@ -59,10 +70,12 @@ function joinServer(
   { name }: Intercepted,
   server: NonNullable<Exclude<Intercepted['server'], ServerTrouble>>,
 ): ClientHttp2Session {
-  const upstream = connect(`https://${name}`, {
-    createConnection: () => server,
-    settings: { enablePush: false, initialWindowSize: WINDOW_BYTES },
-  });
+  const upstream = contain(
+    connect(`https://${name}`, {
+      createConnection: () => server,
+      settings: { enablePush: false, initialWindowSize: WINDOW_BYTES },
+    }),
+  );
   upstream.on('error', () => session.destroy());
   // No new requests; those under way go on.
   upstream.on('goaway', () => session.close());
@@ -83,10 +96,12 @@ function relayStream(
   if (upstream.closed || upstream.destroyed) return void stream.close(NGHTTP2_REFUSED_STREAM);
   const { endAfterHeaders } = stream;
   try {
-    join(
-      stream,
-      upstream.request(headers.outgoing, { endStream: endAfterHeaders, waitForTrailers: !endAfterHeaders }),
-    );
+    const options = { endStream: endAfterHeaders, waitForTrailers: !endAfterHeaders };
+    const server = contain(upstream.request(headers.outgoing, options));
+    join(stream, server, {
+      method: String(headers.outgoing[':method']),
+      expects_continue: expectsContinue(raw),
+    });
   } catch {
     refuse(stream, { status: 400, said: 'The request has fields that cannot be passed on.' });
   }
@@ -132,27 +147,50 @@ function requestHeaders(
   }
 }
 
-function join(stream: ServerHttp2Stream, server: ClientHttp2Stream): void {
+interface Asked {
+  readonly method: string;
+  readonly expects_continue: boolean;
+}
+
+function join(stream: ServerHttp2Stream, server: ClientHttp2Stream, asked: Asked): void {
   let request_trailers: OutgoingHttpHeaders = {};
   let answer_trailers: OutgoingHttpHeaders = {};
+  let interim_answers = 0;
+  /** The guest gets its whole answer, whatever the server's stream still does. */
+  let is_whole = false;
   server.on('error', () => undefined);
-  server.on('headers', (headers) => {
-    if (!stream.headersSent && !stream.closed) stream.additionalHeaders(kept(headers));
+  server.on('headers', (headers, _flags, raw) => {
+    const ours = interimOf(headOf(headers, raw), asked);
+    if (!ours || stream.headersSent || stream.closed || ++interim_answers > INTERIM_MAX) return;
+    stream.additionalHeaders(outgoingOf(ours));
   });
-  server.once('response', (headers, flags) => {
+  server.once('response', (headers, flags, raw) => {
     if (stream.closed) return;
-    const endStream = (flags & NGHTTP2_FLAG_END_STREAM) !== 0;
-    try {
-      stream.respond(kept(headers), { endStream, waitForTrailers: !endStream, sendDate: false } as object);
-    } catch {
-      stream.close(NGHTTP2_INTERNAL_ERROR);
+    const ours = answerOf(headOf(headers, raw), asked.method);
+    if ('problem' in ours) {
+      is_whole = true;
+      refuse(stream, { status: 502, said: unusable(ours) });
+      return server.close(NGHTTP2_CANCEL);
     }
+    const has_ended = (flags & NGHTTP2_FLAG_END_STREAM) !== 0;
+    const endStream = has_ended || !ours.has_body;
+    const options = { endStream, waitForTrailers: !endStream, sendDate: false };
+    stream.respond(outgoingOf(ours), options as object);
+    is_whole = endStream;
+    if (!endStream) {
+      server.once('end', () => {
+        if (server.rstCode === NGHTTP2_NO_ERROR) stream.end();
+      });
+      passParts(server, stream, { end: false });
+    }
+    if (has_ended) server.resume();
+    else if (endStream) server.close(NGHTTP2_CANCEL);
   });
-  stream.once('trailers', (headers) => {
-    request_trailers = keptTrailers(headers);
+  stream.once('trailers', (_headers, _flags, raw) => {
+    request_trailers = asRecord(trailersOf(raw ?? []));
   });
-  server.once('trailers', (headers) => {
-    answer_trailers = keptTrailers(headers);
+  server.once('trailers', (_headers, _flags, raw) => {
+    answer_trailers = asRecord(trailersOf(raw ?? []));
   });
   stream.once('wantTrailers', () => stream.sendTrailers(answer_trailers));
   server.once('wantTrailers', () => server.sendTrailers(request_trailers));
@@ -163,26 +201,26 @@ function join(stream: ServerHttp2Stream, server: ClientHttp2Stream): void {
     stopBody();
     stream.resume();
     // A whole answer may still be on its way to the guest, with trailers.
-    if (server.rstCode === NGHTTP2_NO_ERROR && server.readableEnded) return;
+    if (is_whole || (server.rstCode === NGHTTP2_NO_ERROR && server.readableEnded)) return;
     if (!stream.closed) stream.close(server.rstCode || NGHTTP2_INTERNAL_ERROR);
   });
-  const stopBody = passParts(stream, server);
-  passParts(server, stream);
+  // A side that is reset ends, too. The other must see it cut.
+  stream.once('end', () => {
+    if (!stream.aborted) server.end();
+  });
+  const stopBody = passParts(stream, server, { end: false });
 }
 
-function kept(headers: IncomingHttpHeaders): OutgoingHttpHeaders {
-  return Object.fromEntries(Object.entries(headers).filter(([name]) => passesToGuest(name)));
+function headOf(headers: IncomingHttpHeaders, raw: readonly string[] = []): ForeignHead {
+  return { statusCode: Number(headers[':status']), rawHeaders: raw };
 }
 
-function keptTrailers(headers: IncomingHttpHeaders): OutgoingHttpHeaders {
-  const raw = Object.entries(headers).flatMap(([name, value]) =>
-    [value ?? []].flat().flatMap((each) => [name, each]),
-  );
-  return asRecord(trailersOf(raw).flat());
+function outgoingOf({ status, fields }: Omit<OurHead, 'reason'>): OutgoingHttpHeaders {
+  return { ...asRecord(filterFields(fields, passesToGuest)), ':status': status };
 }
 
 function refuse(stream: ServerHttp2Stream, { status, said }: RefusedRequest): void {
-  if (stream.closed) return;
+  if (stream.closed || stream.headersSent) return;
   stream.resume();
   stream.respond({ ':status': status, 'content-type': 'text/plain; charset=utf-8' });
   stream.end(`${said}\n`);

@@ -1,5 +1,6 @@
 /** Connects to a checked address for a guest, and joins the two connections. */
 import { connect, type Socket } from 'node:net';
+import { contain } from '../../lib/contain.ts';
 import { passParts } from '../../lib/pass-parts.ts';
 
 const CONNECT_MS = 15_000;
@@ -15,7 +16,7 @@ export function joinTo(
   first: Buffer,
   more: (outside: Socket) => Promise<boolean> = async () => true,
 ): void {
-  const outside = connect({ host: address, port, allowHalfOpen: true, noDelay: true });
+  const outside = contain(connect({ host: address, port, allowHalfOpen: true, noDelay: true }));
   const late = setTimeout(() => outside.destroy(), CONNECT_MS);
   inside.setNoDelay(true);
   inside.once('close', () => outside.destroy());

@@ -1,6 +1,7 @@
 /** Connections to the servers that get secrets. Invariant: a connection is used only after its certificate was found valid for its name. */
 import { readFileSync, statSync } from 'node:fs';
 import { connect, createSecureContext, rootCertificates, type SecureContext, type TLSSocket } from 'node:tls';
+import { contain } from '../../lib/contain.ts';
 import { messageOf } from '../../lib/errors.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 
@@ -47,14 +48,16 @@ export async function connectVerified(
 ): Promise<TLSSocket> {
   const { promise, resolve, reject } = Promise.withResolvers<TLSSocket>();
   const secureContext = readable(roots);
-  const socket = connect({
-    host: address,
-    port,
-    servername: name,
-    secureContext,
-    rejectUnauthorized: true,
-    ...(protocols.length === 0 ? {} : { ALPNProtocols: [...protocols] }),
-  });
+  const socket = contain(
+    connect({
+      host: address,
+      port,
+      servername: name,
+      secureContext,
+      rejectUnauthorized: true,
+      ...(protocols.length === 0 ? {} : { ALPNProtocols: [...protocols] }),
+    }),
+  );
   const late = setTimeout(() => socket.destroy(new Error('it did not answer in time')), CONNECT_MS);
   const fail = (error: Error) => {
     clearTimeout(late);

@@ -16,6 +16,7 @@ import { createSecureServer, type Http2SecureServer, type ServerHttp2Session } f
 import { createServer as createHttps } from 'node:https';
 import type { Socket } from 'node:net';
 import type { SecureContext, TLSSocket } from 'node:tls';
+import { contain } from '../../lib/contain.ts';
 import { sentName } from '../../lib/egress-policy.ts';
 import { Semaphore } from '../../lib/semaphore.ts';
 import type { ReadHello } from './client-hello.ts';
@@ -88,7 +89,7 @@ export class SecretWay {
       secureOptions: constants.SSL_OP_NO_TICKET,
       minVersion: 'TLSv1.2',
     } as const;
-    this.#http1 = handledBy(createHttps({ ...RELAY_OPTIONS, ...tls }) as unknown as Server, {
+    this.#http1 = handledBy(contain(createHttps({ ...RELAY_OPTIONS, ...tls })) as unknown as Server, {
       request: (incoming, response) => this.#serve(incoming, response),
       upgrade: (incoming, socket, head) => this.#upgrade(incoming, socket, head),
       connect: (_incoming, socket) => refuseOnSocket(socket, 405, NOT_POSSIBLE),
@@ -96,7 +97,7 @@ export class SecretWay {
     });
     this.#http1.prependListener('secureConnection', (socket: TLSSocket) => this.#take1(socket));
     this.#http1.on('tlsClientError', (_error: Error, socket: Socket) => socket.destroy());
-    this.#http2 = createSecureServer({ ...SESSION_OPTIONS, ...tls });
+    this.#http2 = contain(createSecureServer({ ...SESSION_OPTIONS, ...tls }));
     this.#http2.on('session', (session: ServerHttp2Session) => this.#take2(session));
     this.#http2.on('sessionError', () => undefined);
     this.#http2.on('tlsClientError', (_error: Error, socket: Socket) => socket.destroy());

@@ -1,4 +1,5 @@
 /** Internal API: calls to an agent while a caller waits, their answers, and the streams of consoles and SSH tunnels. */
+
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
@@ -9,10 +10,10 @@ import { AGENT_PROTOCOL, PROTOCOL_HEADER, protocolOf, refusalBody } from '../../
 import { ROUTES } from '../../agent-api/routes.ts';
 import { AppError } from '../../lib/errors.ts';
 import type { HostId, InstanceId } from '../../lib/ids.ts';
+import { newRequestId } from '../../lib/request-id.ts';
 import { runningPlace } from '../../vms/tunnel.ts';
 import { refuseUpgrade } from '../errors.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
-import { newRequestId } from '../server/request-id.ts';
 import type { CallingHost, CallingIngress } from './admit.ts';
 import type { InternalContext } from './internal-context.ts';
 import { peerStream } from './peers.ts';

@@ -7,6 +7,7 @@
  * - An open stream counts as use of the VM: the idle timeout begins when it closes.
  * - Streams are bounded for each organisation and for the process.
  */
+
 import type { IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
@@ -16,6 +17,7 @@ import type { KnownCredential } from '../../auth/authenticate.ts';
 import type { Db } from '../../db/pool.ts';
 import { AppError, messageOf } from '../../lib/errors.ts';
 import { type ExecId, type InstanceId, isId, type OrgId } from '../../lib/ids.ts';
+import { newRequestId } from '../../lib/request-id.ts';
 import { inWork, traceContextOf } from '../../lib/tracing.ts';
 import type { OpenStreams } from '../../orgs/open-streams.ts';
 import type { CommandPlace } from '../../vms/exec-command.ts';
@@ -23,7 +25,6 @@ import type { AppContext } from '../context.ts';
 import { refuseUpgrade } from '../errors.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import type { KnownHosts } from '../server/known-hosts.ts';
-import { newRequestId } from '../server/request-id.ts';
 import { consoleStream } from './console-stream.ts';
 import { execStream } from './exec-stream.ts';
 import { forwardStream } from './forward-stream.ts';

@@ -3,6 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { HttpRoute } from '../../agent-api/http-port-types.ts';
 import { isLoopback } from '../../lib/loopback.ts';
+import { newRequestId } from '../../lib/request-id.ts';
 import { cookieName } from './fields.ts';
 import type { Answering } from './incoming.ts';
 import { notFound, Refusal, unavailable } from './refusal.ts';
@@ -30,7 +31,7 @@ export const answerOwnPath = {
   ): Promise<void> {
     const domain = new URL(url ?? '/', 'http://localhost').searchParams.get('domain')?.toLowerCase() ?? '';
     const known = domain !== '' && (await find(domain)) !== undefined;
-    response.writeHead(known ? 200 : 404, { 'content-length': '0' }).end();
+    response.writeHead(known ? 200 : 404, { 'content-length': '0', 'x-request-id': newRequestId() }).end();
   },
 
   /** Redeems a ticket for the cookie, and leads to the port without the ticket in the address. */
@@ -50,6 +51,7 @@ export const answerOwnPath = {
       'cache-control': 'no-store',
       'referrer-policy': 'no-referrer',
       'content-length': '0',
+      'x-request-id': newRequestId(),
     };
     if (route.access === 'private') {
       const answer = await client.redeemHttpTicket({ hostname, ticket }).catch(() => {

@@ -3,8 +3,10 @@
  * directions with backpressure; nothing of a body is read before the guest's connection is there.
  */
 import { type ClientRequest, type IncomingMessage, request as sendRequest } from 'node:http';
-import { passBody, sendHead } from '../../lib/answer.ts';
-import { asRecord, framingOf } from '../../lib/http-request.ts';
+import { addTrailers, cutOff, sendAnswer } from '../../lib/answer.ts';
+import { contain } from '../../lib/contain.ts';
+import { answerOf, expectsContinue, type OurAnswer, trailersOf, unusable } from '../../lib/foreign-answer.ts';
+import { framingOf } from '../../lib/http-request.ts';
 import { passParts } from '../../lib/pass-parts.ts';
 import { fieldsForClient, fieldsForGuest, passedTrailers } from './fields.ts';
 import { DialError, type GuestPort, type Way } from './guest-port.ts';
@@ -48,11 +50,17 @@ export function forward(
 ): Promise<void> {
   const { request, response, method, target } = incoming;
   const over = Promise.withResolvers<void>();
-  const guest_request = sendRequest({
-    ...{ agent: way.agent, method, path: target, setHost: false, timeout: limits.idle_ms },
-    headers: fieldsForGuest(incoming.raw, incoming.client, framingOf(method, incoming.raw, incoming.checked)),
-    maxHeaderSize: 2 * limits.header_bytes,
-  });
+  const guest_request = contain(
+    sendRequest({
+      ...{ agent: way.agent, method, path: target, setHost: false, timeout: limits.idle_ms },
+      headers: fieldsForGuest(
+        incoming.raw,
+        incoming.client,
+        framingOf(method, incoming.raw, incoming.checked),
+      ),
+      maxHeaderSize: 2 * limits.header_bytes,
+    }),
+  );
   /** Or never sent. */
   let answered = false;
   /** The request goes another way. */
@@ -66,18 +74,22 @@ export function forward(
     if (lost) return;
     readRest();
     guest_request.destroy();
-    if (response.headersSent) response.destroy();
+    if (response.headersSent) cutOff(response);
     over.reject(refusal);
   };
   exchange.onGuestReset(() => fail(badGateway('The VM was restarted meanwhile.')));
   response.once('close', () => {
-    if (!response.writableFinished) guest_request.destroy();
+    // Node ends a response by HTTP/2 itself when its stream is cancelled.
+    if (!response.writableEnded || !response.writableFinished) guest_request.destroy();
     over.resolve();
   });
   guest_request.once('socket', () => {
     stopBody = sendBody(incoming, guest_request, port);
   });
-  guest_request.once('continue', () => response.writeContinue());
+  // Other interim answers are dropped.
+  guest_request.once('continue', () => {
+    if (expectsContinue(incoming.raw) && !response.headersSent) response.writeContinue();
+  });
   guest_request.once('timeout', () => fail(badGateway('The VM did not send a byte for ten minutes.')));
   guest_request.on('error', (error) => {
     if (error instanceof DialError) {
@@ -90,18 +102,15 @@ export function forward(
     if (response.headersSent) readRest();
     else fail(badGateway(troubleOf(error, port.route.port)));
   });
-  // Without an error, after an upgrade that was not asked for.
+  // Without an error after an upgrade that was not asked for, and after a fault of ours.
   guest_request.once('close', () => {
     if (!answered) fail(badGateway(troubleOf(new Error('closed'), port.route.port)));
   });
   guest_request.once('response', (answer) => {
+    const ours = answerOf(answer, method);
+    if ('problem' in ours) return fail(badGateway(unusable(ours)));
+    passAnswer(incoming, answer, ours, port);
     answered = true;
-    try {
-      sendAnswer(incoming, answer, port);
-    } catch {
-      answer.destroy();
-      fail(badGateway('The VM sent a response that cannot be passed on.'));
-    }
   });
   return over.promise;
 }
@@ -120,34 +129,32 @@ function sendBody(
     port.use.received_bytes += part.length;
   });
   request.once('end', () => {
+    // By HTTP/2 a body that its client cancels ends, too. The guest must see it cut.
+    if (request.aborted) return void guest_request.destroy();
     if (body === 'chunks') {
-      const trailers = passedTrailers(request.rawTrailers);
-      if (trailers.length > 0) guest_request.addTrailers(trailers);
+      addTrailers(guest_request, passedTrailers(trailersOf(request.rawTrailers)));
     }
     guest_request.end();
   });
   return passParts(request, guest_request, { end: false });
 }
 
-function sendAnswer({ request, response }: Answering, answer: IncomingMessage, port: GuestPort): void {
-  const status = answer.statusCode ?? 502;
-  const fields = fieldsForClient(answer.rawHeaders);
-  response.sendDate = false;
-  if (request.httpVersion === '2.0') {
-    response.writeHead(status, asRecord(fields));
-    response.flushHeaders();
-  } else {
-    // What of the body has come with the fields goes into the same write.
-    const { socket } = response;
+function passAnswer(
+  { response }: Answering,
+  answer: IncomingMessage,
+  ours: OurAnswer,
+  port: GuestPort,
+): void {
+  // What of the body has come with the fields goes into the same write.
+  const { socket } = response;
+  if (response.req.httpVersion !== '2.0') {
     socket?.cork();
     setImmediate(() => socket?.uncork());
-    response.writeHead(status, answer.statusMessage, fields);
-    sendHead(response);
   }
   answer.on('data', (part: Buffer) => {
     port.use.sent_bytes += part.length;
   });
-  passBody(answer, response, passedTrailers);
+  sendAnswer(answer, response, { ...ours, fields: fieldsForClient(ours.fields) }, passedTrailers);
 }
 
 export function troubleOf(error: Error, port: number): string {

@@ -4,7 +4,7 @@
  * Invariants: a guest gets no credential and no cookie of Berth; only Berth sets `Forwarded` and `X-Forwarded-*`; fields of one
  * connection (RFC 9110, 7.6.1) end here; a guest sets cookies for its own hostname alone, and none of Berth's.
  */
-import { HOP_BY_HOP, tokensOf, trailersOf } from '../../lib/http-request.ts';
+import { filterFields, HOP_BY_HOP, tokensOf } from '../../lib/http-request.ts';
 
 /** Browsers send the value of a cookie without a name as if it were a pair. */
 const BERTHS_COOKIE = /^[\s=]*(?:__Host-|__Secure-)?berth[-_]/i;
@@ -55,14 +55,12 @@ function forwarded({ address, scheme, host }: Client): string[] {
   ];
 }
 
-/** The fields of a guest's response, names and values by turns. */
-export function fieldsForClient(raw: readonly string[]): string[] {
-  const named = new Set(tokensOf(raw, 'connection'));
+/** Those of a guest's response that may pass, of the fields that foreign-answer.ts has let through. */
+export function fieldsForClient(cleaned: readonly string[]): string[] {
   const fields: string[] = [];
-  for (let at = 0; at < raw.length; at += 2) {
-    const [name = '', value = ''] = [raw[at], raw[at + 1]];
+  for (let at = 0; at < cleaned.length; at += 2) {
+    const [name = '', value = ''] = [cleaned[at], cleaned[at + 1]];
     const lower = name.toLowerCase();
-    if (HOP_BY_HOP.has(lower) || (named.has(lower) && lower !== 'content-length')) continue;
     if (lower === 'set-cookie') {
       const cookie = ownCookie(value);
       if (cookie !== null) fields.push(name, cookie);
@@ -83,9 +81,9 @@ function ownCookie(value: string): string | null {
   return kept.length === attributes.length ? value : [pair, ...kept].join(';');
 }
 
-/** Those that may pass, without what only Berth tells. */
-export function passedTrailers(raw: readonly string[]): [string, string][] {
-  return trailersOf(raw).filter(([name]) => !isForwarding(name.toLowerCase()));
+/** Of trailers, without what only Berth tells. */
+export function passedTrailers(trailers: readonly string[]): string[] {
+  return filterFields(trailers, (name) => !isForwarding(name));
 }
 
 export interface Credential {

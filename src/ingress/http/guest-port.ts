@@ -17,7 +17,7 @@ import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { Signal } from '../../lib/signal.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
-import { dialPort } from '../dial.ts';
+import { dialPort, openTunnel } from '../dial.ts';
 import type { Exchange } from './exchange.ts';
 import type { HttpLimits } from './limits.ts';
 import { badGateway, type Refusal, unavailable } from './refusal.ts';
@@ -235,7 +235,7 @@ export class GuestPort {
     if (found.outcome !== 'open') return found;
     const dial =
       target === 'tunnel'
-        ? () => client.openTunnel(instance_id, port)
+        ? () => openTunnel(client, instance_id, port)
         : () => dialPort(found.address, limits.dial_ms);
     return new OpenedWay(dial, limits);
   }

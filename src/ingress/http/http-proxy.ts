@@ -10,7 +10,9 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Duplex, Writable } from 'node:stream';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { HttpRoute } from '../../agent-api/http-port-types.ts';
+import { cutOff } from '../../lib/answer.ts';
 import { pause } from '../../lib/backoff.ts';
+import { endAfterFault } from '../../lib/contain.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { HttpPortId } from '../../lib/ids.ts';
 import type { Log } from '../../lib/log.ts';
@@ -95,9 +97,9 @@ export class HttpProxy implements HttpHandlers {
     response.on('error', () => response.destroy());
     request.on('error', () => undefined);
     response.once('finish', () => this.#reporter.count(response.statusCode));
-    this.#answer(request, response).catch((error: unknown) =>
-      sendRefusal(response, this.#refusalOf(error), request),
-    );
+    this.#answer(request, response)
+      .catch((error: unknown) => sendRefusal(response, this.#refusalOf(error), request))
+      .catch(endAfterFault(response));
   };
 
   readonly upgrade = (request: IncomingMessage, socket: Duplex, head: Buffer): void => {
@@ -108,7 +110,9 @@ export class HttpProxy implements HttpHandlers {
       await this.#joinGuest(incoming, onSocket(socket, head), socket);
     };
     // A socket that nobody reads does not notice its end.
-    work().catch((error: unknown) => refuseOnSocket(socket, this.#refusalOf(error), request.headers.accept));
+    work()
+      .catch((error: unknown) => refuseOnSocket(socket, this.#refusalOf(error), request.headers.accept))
+      .catch(endAfterFault(socket));
   };
 
   readonly connect = (request: IncomingMessage, response: ServerResponse): void => {
@@ -121,7 +125,9 @@ export class HttpProxy implements HttpHandlers {
       stream.on('error', () => stream.destroy());
       await this.#joinGuest(incoming, onStream(incoming), stream);
     };
-    work().catch((error: unknown) => sendRefusal(response, this.#refusalOf(error), request));
+    work()
+      .catch((error: unknown) => sendRefusal(response, this.#refusalOf(error), request))
+      .catch(endAfterFault(response));
   };
 
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -132,7 +138,7 @@ export class HttpProxy implements HttpHandlers {
       return answerOwnPath.ticket(incoming, route, { ...this.#options });
     }
     const asking = await this.#permit(incoming, route, { upgrade: false });
-    const exchange = new Exchange(asking, () => response.destroy());
+    const exchange = new Exchange(asking, () => cutOff(response));
     const { limits } = this.#options;
     await this.#withWay(port, exchange, { gone: goneSignal(response), incoming }, (way) =>
       forward(incoming, way, { port, exchange, limits }),
@@ -251,16 +257,20 @@ export class HttpProxy implements HttpHandlers {
   #refusalOf(error: unknown): Refusal {
     if (error instanceof Refusal) return error;
     if (error instanceof DialError) return unavailable('The VM cannot be reached at the moment.');
-    if (!(error instanceof Error && error.name === 'AbortError'))
-      this.#options.log.warn({ reason: messageOf(error) }, 'an HTTP request failed');
-    return unavailable('Berth could not pass the request on. Try again shortly.');
+    const refusal = unavailable('Berth could not pass the request on. Try again shortly.');
+    if (!(error instanceof Error && error.name === 'AbortError')) {
+      const { request_id } = refusal;
+      this.#options.log.warn({ request_id, reason: messageOf(error) }, 'an HTTP request failed');
+    }
+    return refusal;
   }
 }
 
 function goneSignal(client: Writable): AbortSignal {
   const gone = new AbortController();
   client.once('close', () => {
-    if (!client.writableFinished) gone.abort();
+    // Node ends a response by HTTP/2 itself when its stream is cancelled.
+    if (!client.writableEnded || !client.writableFinished) gone.abort();
   });
   return gone.signal;
 }

@@ -22,8 +22,10 @@ import {
 import type { Duplex } from 'node:stream';
 import type { TLSSocket, Server as TlsServer } from 'node:tls';
 import { ConnectionBudget } from '../../lib/connection-budget.ts';
+import { contain } from '../../lib/contain.ts';
 import type { HttpLimits } from './limits.ts';
-import { isWebSocket } from './upgrade.ts';
+import { Refusal, unreadable } from './refusal.ts';
+import { isWebSocket, refuseOnSocket } from './upgrade.ts';
 
 const PREFACE = 'PRI ';
 const BACKLOG = 1_024;
@@ -57,6 +59,8 @@ export class HttpListener {
   readonly #further: readonly NetServer[];
   readonly #sockets = new Set<Socket>();
   readonly #budget: ConnectionBudget;
+  /** The responses under way on each connection of HTTP/1.1. */
+  readonly #responses = new WeakMap<Duplex, Set<ServerResponse>>();
 
   constructor(
     certificate: Certificate | null,
@@ -81,25 +85,29 @@ export class HttpListener {
       shouldUpgradeCallback: isWebSocket,
     };
     this.#http = certificate
-      ? (createHttps({
-          ...options,
-          ...certificate,
-          minVersion: 'TLSv1.2',
-          ALPNProtocols: ['h2', 'http/1.1'],
-          handshakeTimeout: limits.headers_ms,
-        }) as unknown as HttpServer)
-      : createHttp(options);
+      ? (contain(
+          createHttps({
+            ...options,
+            ...certificate,
+            minVersion: 'TLSv1.2',
+            ALPNProtocols: ['h2', 'http/1.1'],
+            handshakeTimeout: limits.headers_ms,
+          }),
+        ) as unknown as HttpServer)
+      : contain(createHttp(options));
     // No field is dropped: the size of all is bounded.
     this.#http.maxHeadersCount = 0;
     this.#http.timeout = limits.idle_ms;
-    this.#http2 = createHttp2({
-      settings: { enableConnectProtocol: true, maxConcurrentStreams: STREAMS_OF_A_CONNECTION },
-      maxSessionMemory: 16,
-    });
+    this.#http2 = contain(
+      createHttp2({
+        settings: { enableConnectProtocol: true, maxConcurrentStreams: STREAMS_OF_A_CONNECTION },
+        maxSessionMemory: 16,
+      }),
+    );
     const { noDelay, keepAlive, keepAliveInitialDelay } = options;
     const accepting = { noDelay, keepAlive, keepAliveInitialDelay } as const;
     this.#further = Array.from({ length: LISTENING_SOCKETS - 1 }, () =>
-      createTcp(accepting, (socket) => void this.#http.emit('connection', socket)),
+      contain(createTcp(accepting, (socket) => void this.#http.emit('connection', socket))),
     );
     this.#route(handlers);
   }
@@ -107,7 +115,7 @@ export class HttpListener {
   /** @throws the listener's error */
   async listen(host: string, port: number): Promise<void> {
     // Another program must not share the address: this one fails then.
-    const trial = createTcp();
+    const trial = contain(createTcp());
     await listening(trial, { host, port, exclusive: true });
     const found = portOf(trial);
     await new Promise((resolve) => trial.close(resolve));
@@ -142,7 +150,11 @@ export class HttpListener {
     const http1 = (socket: Duplex) => {
       for (const each of to_http1) each.call(this.#http, socket);
     };
-    const http2 = (socket: Duplex) => void this.#http2.emit('connection', socket);
+    const http2 = (socket: Duplex) => {
+      // Node's HTTP/1.1 server takes half-open connections. Its HTTP/2 would not notice that a client has gone.
+      socket.allowHalfOpen = false;
+      this.#http2.emit('connection', socket);
+    };
     if (this.#secure) {
       (this.#http as unknown as NetServer).on('connection', (socket) => this.#admit(socket));
       this.#http.on('secureConnection', (socket: TLSSocket) => {
@@ -158,11 +170,23 @@ export class HttpListener {
     this.#http.on('tlsClientError', (_error: Error, socket: Socket) => socket.destroy());
     const request = (each: IncomingMessage, response: ServerResponse) => {
       response.once('close', this.#budget.use(each.socket));
+      if (each.httpVersionMajor === 1) this.#noteResponse(each.socket, response);
       handlers.request(each, response);
     };
     this.#http.on('request', request).on('checkContinue', request);
-    this.#http.on('connect', (_request, socket: Duplex) => {
-      socket.end('HTTP/1.1 405 Method Not Allowed\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+    this.#http.on('clientError', (error: NodeJS.ErrnoException, socket: Duplex) => {
+      const responses = [...(this.#responses.get(socket) ?? [])];
+      const has_begun = responses.some(({ headersSent }) => headersSent);
+      if (has_begun || responses.length > 1 || !socket.writable) return socket.destroy();
+      refuseOnSocket(socket, unreadable(error.code), undefined);
+      // Of the damaged request, which needs no other answer.
+      if (responses.length > 0) socket.destroy();
+    });
+    this.#http.on('connect', ({ headers }, socket: Socket) => {
+      socket.on('error', () => socket.destroy());
+      if (this.#budget.isUsed(socket)) return socket.destroy();
+      const refusal = new Refusal(405, 'INVALID_REQUEST', 'CONNECT is not served here.');
+      refuseOnSocket(socket, refusal, headers.accept);
     });
     this.#http.on('upgrade', (each: IncomingMessage, socket: Socket, head: Buffer) => {
       // Answers to earlier requests of this connection are still to come.
@@ -210,6 +234,12 @@ export class HttpListener {
     this.#sockets.add(socket);
     socket.once('close', () => this.#sockets.delete(socket));
     return true;
+  }
+
+  #noteResponse(socket: Duplex, response: ServerResponse): void {
+    const responses = this.#responses.get(socket) ?? new Set();
+    this.#responses.set(socket, responses.add(response));
+    response.once('close', () => responses.delete(response));
   }
 
   #bound(session: ServerHttp2Session): void {

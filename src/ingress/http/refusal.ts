@@ -1,10 +1,12 @@
 /** An answer of Berth instead of the guest's: JSON, or a page for a browser. It says what would help. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import { newRequestId } from '../../lib/request-id.ts';
 
 export class Refusal extends Error {
   override name = 'Refusal';
   readonly status: number;
   readonly code: string;
+  readonly request_id = newRequestId();
   readonly headers: Readonly<Record<string, string>>;
 
   constructor(status: number, code: string, message: string, headers: Record<string, string> = {}) {
@@ -24,6 +26,21 @@ export function ambiguous(problem: string): Refusal {
   return new Refusal(400, 'INVALID_REQUEST', `The request was not passed on: ${problem}.`, {
     connection: 'close',
   });
+}
+
+/** Bytes that are no request; `code`: of Node's error. */
+export function unreadable(code: string | undefined): Refusal {
+  const connection = { connection: 'close' };
+  if (code === 'HPE_HEADER_OVERFLOW')
+    return new Refusal(431, 'INVALID_REQUEST', 'The header fields of the request are too large.', connection);
+  if (code === 'ERR_HTTP_REQUEST_TIMEOUT')
+    return new Refusal(
+      408,
+      'INVALID_REQUEST',
+      'The header fields of the request did not come in time.',
+      connection,
+    );
+  return new Refusal(400, 'INVALID_REQUEST', 'This is not a request by HTTP.', connection);
 }
 
 export function badGateway(message: string): Refusal {
@@ -57,6 +74,7 @@ export function render(refusal: Refusal, accept: string | undefined): RenderedRe
       'cache-control': 'no-store',
       'content-security-policy': "default-src 'none'; style-src 'unsafe-inline'",
       'x-content-type-options': 'nosniff',
+      'x-request-id': refusal.request_id,
       ...refusal.headers,
     },
     body,
@@ -77,8 +95,8 @@ export function sendRefusal(
   else response.end(body);
 }
 
-function bodyOf({ code, message }: Refusal) {
-  return { error: { code, message } };
+function bodyOf({ code, message, request_id }: Refusal) {
+  return { error: { code, message, request_id } };
 }
 
 const TITLES: Readonly<Record<number, string>> = {
@@ -87,17 +105,19 @@ const TITLES: Readonly<Record<number, string>> = {
   403: 'No access',
   404: 'Not found',
   405: 'Method not allowed',
+  408: 'Request timeout',
+  431: 'Header fields too large',
   502: 'The VM gave no answer',
   503: 'Not available now',
 };
 
-function page({ status, message }: Refusal): string {
+function page({ status, message, request_id }: Refusal): string {
   const title = TITLES[status] ?? 'Error';
   return `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>${title}</title>
 <style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:36rem;margin:15vh auto;padding:0 1.5rem}
 h1{font-size:1.4rem}small{opacity:.65}</style>
-<h1>${title}</h1><p>${escaped(message)}</p><small>${status} · Berth</small></html>
+<h1>${title}</h1><p>${escaped(message)}</p><small>${status} · Berth · ${request_id}</small></html>
 `;
 }
 

@@ -6,6 +6,9 @@ import { randomBytes } from 'node:crypto';
 import { type IncomingMessage, request as sendRequest } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { joinStreams } from '../../agent-api/join-streams.ts';
+import { headText, sendAnswer } from '../../lib/answer.ts';
+import { contain } from '../../lib/contain.ts';
+import { acceptanceOf, answerOf, type OurAnswer, type OurHead, unusable } from '../../lib/foreign-answer.ts';
 import { asRecord } from '../../lib/http-request.ts';
 import type { Exchange } from './exchange.ts';
 import { troubleOf } from './exchange.ts';
@@ -21,9 +24,9 @@ const KEEP_ALIVE_MS = 60_000;
 /** The client's side of a handshake. */
 export interface Handshaking {
   /** The guest has accepted. Returns the client's stream. */
-  accept(answer: IncomingMessage): Duplex;
+  accept(head: OurHead): Duplex;
   /** The guest has answered without an upgrade. */
-  decline(answer: IncomingMessage): void;
+  decline(answer: IncomingMessage, ours: OurAnswer): void;
 }
 
 export interface UpgradeContext {
@@ -53,16 +56,24 @@ export async function forwardUpgrade(
   const { port, exchange, limits, gone } = context;
   const dialled = await way.dial();
   const over = Promise.withResolvers<void>();
-  const guest_request = sendRequest({
-    ...{ method: 'GET', path: incoming.target, setHost: false, timeout: limits.idle_ms },
-    createConnection: () => dialled,
-    headers: fieldsForGuest(incoming.raw, incoming.client, [...HANDSHAKE, ...keyFor(incoming)]),
-    maxHeaderSize: 2 * limits.header_bytes,
-  });
+  const guest_request = contain(
+    sendRequest({
+      ...{ method: 'GET', path: incoming.target, setHost: false, timeout: limits.idle_ms },
+      createConnection: () => dialled,
+      headers: fieldsForGuest(incoming.raw, incoming.client, [...HANDSHAKE, ...keyFor(incoming)]),
+      maxHeaderSize: 2 * limits.header_bytes,
+    }),
+  );
   const stop = () => guest_request.destroy();
+  /** Something was sent to the client. */
+  let begun = false;
   let joined = false;
   // Nothing of ours may follow the guest's answer.
   const fail = (message: string) => (joined ? over.resolve() : over.reject(badGateway(message)));
+  const refuse = (refusal: Refusal) => {
+    over.reject(refusal);
+    dialled.destroy();
+  };
   gone.addEventListener('abort', stop);
   exchange.onGuestReset(() => {
     dialled.destroy();
@@ -70,25 +81,30 @@ export async function forwardUpgrade(
   });
   guest_request.on('error', (error) => fail(troubleOf(error, port.route.port)));
   guest_request.once('timeout', stop);
-  dialled.once('close', () => over.resolve());
+  dialled.once('close', () => {
+    if (joined) return over.resolve();
+    if (begun) exchange.end();
+    fail(troubleOf(new Error('closed'), port.route.port));
+  });
   guest_request.once('response', (answer) => {
+    const ours = answerOf(answer, 'GET');
+    if ('problem' in ours) return refuse(badGateway(unusable(ours)));
+    begun = true;
+    side.decline(answer, { ...ours, fields: fieldsForClient(ours.fields) });
     joined = true;
-    side.decline(answer);
   });
   guest_request.once('upgrade', (answer, socket, head) => {
-    if (answer.headers.upgrade?.toLowerCase() !== 'websocket') {
-      socket.destroy();
-      over.reject(badGateway('The VM accepted another protocol than the one that was asked for.'));
-      return;
-    }
-    joined = true;
+    const ours = acceptanceOf(answer, ['websocket']);
+    if ('problem' in ours) return refuse(badGateway(unusable(ours)));
+    begun = true;
     gone.removeEventListener('abort', stop);
     socket.setTimeout(0);
     socket.setKeepAlive(true, KEEP_ALIVE_MS);
     if (head.length > 0) socket.unshift(head);
-    const client = side.accept(answer);
+    const client = side.accept({ ...ours, fields: fieldsForClient(ours.fields) });
     count(client, socket, port);
     joinStreams(client, socket);
+    joined = true;
     if (gone.aborted) socket.destroy();
   });
   guest_request.end();
@@ -112,13 +128,13 @@ function keyFor({ request }: Incoming): string[] {
 /** Over a connection of HTTP/1.1, whose socket is ours after the upgrade event. */
 export function onSocket(socket: Duplex, head: Buffer): Handshaking {
   return {
-    accept(answer) {
-      socket.write(headOf(answer, HANDSHAKE), 'latin1');
+    accept(ours) {
+      socket.write(headText(ours, HANDSHAKE), 'latin1');
       if (head.length > 0) socket.unshift(head);
       return socket;
     },
-    decline(answer) {
-      socket.write(headOf(answer, ['Connection', 'close']), 'latin1');
+    decline(answer, ours) {
+      socket.write(headText(ours, ['Connection', 'close']), 'latin1');
       answer.on('error', () => socket.destroy());
       answer.pipe(socket);
     },
@@ -129,17 +145,15 @@ export function onSocket(socket: Duplex, head: Buffer): Handshaking {
 export function onStream({ response }: Answering): Handshaking {
   const stream = (response as unknown as { stream: Duplex }).stream;
   return {
-    accept(answer) {
-      const fields = asRecord(fieldsForClient(answer.rawHeaders));
-      delete fields['sec-websocket-accept'];
-      response.writeHead(200, fields);
+    accept({ fields }) {
+      const record = asRecord(fields);
+      delete record['sec-websocket-accept'];
+      response.writeHead(200, record);
       response.flushHeaders();
       return stream;
     },
-    decline(answer) {
-      response.writeHead(answer.statusCode ?? 502, asRecord(fieldsForClient(answer.rawHeaders)));
-      answer.on('error', () => response.destroy());
-      answer.pipe(response);
+    decline(answer, ours) {
+      sendAnswer(answer, response, ours);
     },
   };
 }
@@ -148,16 +162,5 @@ export function refuseOnSocket(socket: Duplex, refusal: Refusal, accept: string 
   const { status, headers, body } = render(refusal, accept);
   const fields = Object.entries({ ...headers, connection: 'close' }).flat();
   socket.once('finish', () => socket.destroy());
-  socket.end(`HTTP/1.1 ${status} ${refusal.code}\r\n${lines(fields)}\r\n${body}`);
-}
-
-function headOf(answer: IncomingMessage, connection: readonly string[]): string {
-  const fields = [...fieldsForClient(answer.rawHeaders), ...connection];
-  return `HTTP/1.1 ${answer.statusCode} ${answer.statusMessage}\r\n${lines(fields)}\r\n`;
-}
-
-function lines(fields: readonly string[]): string {
-  let text = '';
-  for (let at = 0; at < fields.length; at += 2) text += `${fields[at]}: ${fields[at + 1]}\r\n`;
-  return text;
+  socket.end(`${headText({ status, reason: refusal.code, fields }, [])}${body}`);
 }

@@ -1,4 +1,4 @@
-import { drawRandom } from '../../lib/random.ts';
+import { drawRandom } from './random.ts';
 
 /** A new request id: `req_` and 96 random bits. */
 export function newRequestId(): string {
