@@ -1,6 +1,6 @@
 #!/bin/sh
 # npm test: checks types and style, and runs the test files that take some seconds, the cheapest first. Stops at the first stage that fails.
-# npm run test:long: runs the other test files, those of bin/long-tests.txt.
+# npm run test:long: runs the other test files, those of bin/long-tests.txt, and the tests in turn (bin/tests-in-turn.txt).
 # npm test -- PATTERN: runs the test files whose paths match PATTERN, a regular expression as of grep -E.
 set -eu
 files=short
@@ -38,11 +38,22 @@ heading() {
   echo "== $stage"
 }
 
+# Chooses the line of bin/tests-in-turn.txt by the day of the commit; without a history, as in a package, the first one.
+choose_in_turn() {
+  lines=$(grep -v '^#' bin/tests-in-turn.txt)
+  count=$(echo "$lines" | wc -l)
+  seconds=$(git log -1 --format=%ct 2> /dev/null) || seconds=0
+  number=$((seconds / 86400 % count + 1))
+  BERTH_TEST_FAULTS=$(echo "$lines" | sed -n "${number}p")
+  export BERTH_TEST_FAULTS
+  echo "== tests in turn, $number of $count by the date of the commit: $BERTH_TEST_FAULTS"
+}
+
 # Test files below the given folders: the short ones, those of bin/long-tests.txt in its order, or those that match PATTERN.
 test_files() {
   find "$@" -name '*.test.ts' -type f 2> /dev/null | grep -E -e "$pattern" | sort |
-    awk -v files="$files" 'NR == FNR { rank[$1] = NR; next }
-      files == "matching" || (files == "long") == ($1 in rank) { print (($1 in rank) ? rank[$1] : 1000) "\t" $1 }' bin/long-tests.txt - |
+    awk -v files="$files" -v in_turn=" ${BERTH_TEST_FAULTS-} " 'NR == FNR { rank[$1] = NR; next }
+      files == "matching" || (files == "long") == ($1 in rank) || (files == "long" && index(in_turn, " " $1 " ")) { print (($1 in rank) ? rank[$1] : 1000) "\t" $1 }' bin/long-tests.txt - |
     sort -n -s -k 1,1 | cut -f 2 || true
 }
 
@@ -73,6 +84,7 @@ export NODE_COMPILE_CACHE
 BERTH_TEST_DURATIONS=$PWD/$results/durations.txt
 export BERTH_TEST_DURATIONS
 
+[ "$files" != long ] || [ -n "${BERTH_TEST_FAULTS-}" ] || choose_in_turn
 # File names have no spaces: the lists are split into words.
 unit=$(test_files src bin bench console adapters)
 # Those in these folders need no guest image.

@@ -13,8 +13,10 @@ import { certificate } from '../support/certificate.ts';
 import { type Edit, edited, InstallPage, prepare, type } from '../support/install-page.ts';
 import { type Machine, MachineNetwork } from '../support/machine.ts';
 import { patroniMissing } from '../support/patroni.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const PROJECT = join(import.meta.dirname, '..', '..');
 const NUMBERS = {

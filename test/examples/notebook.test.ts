@@ -7,8 +7,10 @@ import { after, before, describe, test } from 'node:test';
 import WebSocket from 'ws';
 import { ExampleShell } from '../support/example-shell.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { untilWorks } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 /** A hook has the runner's timeout, not that of its suite. Building the image can take more than ten minutes. */
 const BUILT = { timeout: 1_800_000 };

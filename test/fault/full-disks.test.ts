@@ -13,8 +13,10 @@ import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { NotificationOut as Told } from '../support/notifications.ts';
 import type { ErrorBody } from '../support/rest-client.ts';
 import { SmallDisk } from '../support/small-disk.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const MIB = 2 ** 20;
 const HASH = 'sha256sum /srv/* | sha256sum';

@@ -18,8 +18,10 @@ import { GuestInstance } from '../support/guest-instance.ts';
 import { GuestWriter } from '../support/guest-writer.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { Role } from '../support/processes.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const BIG_MIB = 32;
 /** A machine may have more guests to emulate than cores. */

@@ -8,8 +8,10 @@ import { isAlive, type ProcessIdentity } from '../../src/host/vm/process-identit
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { ROLES, type Role } from '../support/processes.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 describe('the death of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;

@@ -6,7 +6,9 @@ import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 async function listenOn(port: number): Promise<Server> {
   const server = createServer((socket) => socket.destroy());

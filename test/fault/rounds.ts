@@ -1,5 +1,5 @@
 /**
- * Random kills: node test/fault/rounds.ts [ROUNDS [SEED [s3]]], by default 200 rounds. Prints one line per round and a summary; a
+ * Random faults: node test/fault/rounds.ts [ROUNDS [SEED [s3]]], by default 200 rounds. Prints one line per round and a summary; a
  * failure prints the seed, which repeats its choices. With `s3` the object store is a bucket of a real S3 server, which fails
  * too. `test/support/kill-rounds.ts` defines a round. `npm test` runs a few.
  */
@@ -28,15 +28,15 @@ const berth = await Installation.start({ settings });
 cleanup.defer(() => berth.dispose());
 try {
   await berth.client.takeKey();
-  const rounds = new KillRounds(berth, await GuestInstance.running(berth, 'rounds'), seed, store);
+  using rounds = new KillRounds(berth, await GuestInstance.running(berth, 'rounds'), seed, store);
   for (let number = 1; number <= count; number++) {
     const began = performance.now();
     const did = await rounds.once();
     print(`${number}: ${did} (${((performance.now() - began) / 1000).toFixed(1)} s)`);
   }
-  const { rounds: done, records, receipts, boots } = rounds.total;
+  const { rounds: done, records, receipts, boots, recovered } = rounds.total;
   print(
-    `${done} rounds with seed ${seed}: ${records} fsyncs and ${receipts} receipts held over ${boots} boots`,
+    `${done} rounds with seed ${seed}: ${records} fsyncs and ${receipts} receipts held over ${boots} boots, ${recovered} of which said recovered`,
   );
 } catch (error) {
   print(`FAILED with seed ${seed}`);

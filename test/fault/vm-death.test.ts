@@ -12,8 +12,10 @@ import { isAlive, killProcess } from '../../src/host/vm/process-identity.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ErrorBody } from '../support/rest-client.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 /** Usually within 2 s; a busy machine takes longer. */
 const NOTICE_MS = 10_000;

@@ -5,8 +5,10 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { DeliveryLab } from '../support/delivery-lab.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const EVENTS = process.env['BERTH_TEST_FAULTS'] === 'all' ? 10_000 : 1_000;
 const PATIENCE = { timeout_ms: 240_000, every_ms: 100 };

@@ -11,8 +11,10 @@ import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { RemoteHost } from '../support/remote-host.ts';
 import { bucketSettings, S3Server } from '../support/s3-server.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
 const PATIENCE = { timeout_ms: 120_000, every_ms: 100 };

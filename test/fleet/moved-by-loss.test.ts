@@ -15,8 +15,10 @@ import { ownPort } from '../support/own-ports.ts';
 import { RemoteHost } from '../support/remote-host.ts';
 import type { ReceiptBody } from '../support/rest-client.ts';
 import { bucketSettings, S3Server } from '../support/s3-server.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
 /** Short, and long enough for a busy machine. */

@@ -10,8 +10,10 @@ import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Line } from '../support/failover-load.ts';
 import { FAULTS, type Fault, PatroniCluster, patroniMissing } from '../support/patroni.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const LOAD = fileURLToPath(import.meta.resolve('../support/failover-load.ts'));
 const ROUNDS = Number(process.env['BERTH_TEST_FAILOVERS'] ?? 2);

@@ -17,8 +17,10 @@ import { RemoteHost } from '../support/remote-host.ts';
 import type { InstanceBody, ReceiptBody, SshBody, VmBody } from '../support/rest-client.ts';
 import { sshGreeting } from '../support/sockets.ts';
 import { SteadyLoad } from '../support/steady-load.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 /** The first commit with everything that a fleet's installation names. */
 const FROM = process.env['BERTH_UPGRADE_FROM'] ?? 'ba0b4aa3';

@@ -13,7 +13,9 @@ import { readMark } from '../../src/object-store/store-mark.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { bucketSettings, S3Server } from '../support/s3-server.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const MAY_RUN = {
   ...THOROUGH,

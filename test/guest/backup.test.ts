@@ -7,7 +7,9 @@ import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { InstanceBody } from '../support/rest-client.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 describe('backup', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   let berth: Installation;

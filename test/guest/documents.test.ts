@@ -1,7 +1,7 @@
 /**
  * Types every `sh` block of README.md, docs/tutorial.md and docs/curl.md, in order, in one shell per document, against an
- * installation that `npm start` runs, with real VMs. Only the tutorial runs always; the others boot two more VMs each and need
- * BERTH_TEST_FAULTS=all.
+ * installation that `npm start` runs, with real VMs. Only the tutorial runs always; the others boot two more VMs each and run
+ * in turn (`test/support/thorough.ts`).
  */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -10,7 +10,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const PROJECT = join(import.meta.dirname, '..', '..');
 const LOCAL = 'http://127.0.0.1:7400';

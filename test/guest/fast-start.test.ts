@@ -12,8 +12,10 @@ import { findOrphans } from '../../src/host/vm/qemu-process.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { keepTemplates } from '../support/seeds.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 /** Of every process its command, the 16 random bytes that the kernel gave it at its start (AT_RANDOM), and where its stack is. */
 const PROCESSES = `perl -e '

@@ -21,7 +21,9 @@ import { Cli } from '../support/cli.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;

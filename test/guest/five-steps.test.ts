@@ -10,8 +10,10 @@ import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.t
 import type { ErrorBody, InstanceBody, SshBody } from '../support/rest-client.ts';
 import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { SshClient } from '../support/ssh-client.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const MIB = 2 ** 20;
 const DATA = '/srv/random';

@@ -4,7 +4,9 @@ import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ReceiptBody } from '../support/rest-client.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 590_000 }, () => {
   let berth: Installation;

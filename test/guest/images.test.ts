@@ -1,6 +1,6 @@
 /**
  * A host that has lost its images starts VMs from the object store, and the guest has everything that was configured. With
- * BERTH_TEST_FAULTS=all also for debian-12-systemd and a user's image.
+ * In turn (`test/support/thorough.ts`) also for debian-12-systemd and a user's image.
  */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -13,8 +13,10 @@ import { after, before, describe, test } from 'node:test';
 import { Cli } from '../support/cli.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const GIB = 2 ** 30;
 /** The clock is the host's to the second, on a machine that does little else while the guest is told of it. */

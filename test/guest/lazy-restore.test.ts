@@ -14,8 +14,10 @@ import { GuestReader } from '../support/guest-reader.ts';
 import { GuestWriter } from '../support/guest-writer.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const SUMS = '/root/sums';
 

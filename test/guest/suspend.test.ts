@@ -14,8 +14,10 @@ import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
 import { SshClient } from '../support/ssh-client.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 /** Counts on in tmpfs, ten times a second. */
 const COUNTER =

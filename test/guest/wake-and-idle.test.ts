@@ -10,8 +10,10 @@ import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import type { SshBody } from '../support/rest-client.ts';
 import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const run = promisify(execFile);
 const IDLE_S = 60;

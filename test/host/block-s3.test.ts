@@ -11,8 +11,10 @@ import { ObjectStoreUnavailableError } from '../../src/object-store/object-store
 import { S3Store } from '../../src/object-store/s3-store.ts';
 import { restoreDisk } from '../support/restore-disk.ts';
 import { S3Server } from '../support/s3-server.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { type SeenRequest, type Toxic, ToxicProxy } from '../support/toxic-proxy.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const BLOCKS = 200;
 const DISK_BYTES = BLOCKS * BLOCK_BYTES;

@@ -28,8 +28,10 @@ import { type VmSpec, vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { present } from '../../src/lib/assert.ts';
 import { type ExecId, newId } from '../../src/lib/ids.ts';
 import { signalNumber } from '../../src/lib/signal-names.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 const skip = !image_dir

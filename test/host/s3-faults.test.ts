@@ -17,8 +17,10 @@ import type { S3Patience } from '../../src/object-store/s3-requests.ts';
 import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
 import { logLines } from '../support/log-lines.ts';
 import { S3Server } from '../support/s3-server.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { type Certificate, type Toxic, ToxicProxy } from '../support/toxic-proxy.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 /** Pauses are short, so that what has to fail does so soon. */
 const PATIENCE: Partial<S3Patience> = { attempts: 4, backoff_base_ms: 5, backoff_max_ms: 20 };
@@ -305,7 +307,7 @@ describe('S3 behind a faulty connection', { timeout: 300_000 }, () => {
 
   test('over https, an untrusted certificate is refused, and a trusted one accepted', async (t) => {
     const certificate = await selfSigned();
-    const safe = await ToxicProxy.open(server.port, certificate);
+    const safe = await ToxicProxy.open(server.port, { tls: certificate });
     const store = new S3Store({ ...settings, endpoint: safe.endpoint }, { patience: PATIENCE });
     t.after(async () => {
       store.close();

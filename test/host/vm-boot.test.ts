@@ -27,8 +27,10 @@ import { prepareRuntimeDir, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/
 import { type VmSpec, vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { ownPort } from '../support/own-ports.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 const skip = !image_dir

@@ -131,6 +131,17 @@ test('bin/long-tests.txt names test files that exist, each once', () => {
   assert.deepEqual(named, [...new Set(named.filter((path) => isTest(path) && there(path)))]);
 });
 
+test('bin/tests-in-turn.txt names each file with tests in turn once', () => {
+  const named = read('bin/tests-in-turn.txt')
+    .split('\n')
+    .filter((line) => !line.startsWith('#'))
+    .flatMap((line) => line.split(' ').filter(Boolean));
+  const with_such = others.filter(
+    (path) => isTest(path) && read(path).includes('thorough(import.meta.filename)'),
+  );
+  assert.deepEqual(named.toSorted(), with_such.toSorted());
+});
+
 test("no text names a path of its author's machine", () => {
   // `/home/user` is of the guests of docs/e2b.md.
   const place = /(^|[\s'"`(=])\/(home\/(?!user\b)[a-z]|Users\/|work\/|workspace)/;

@@ -9,8 +9,10 @@ import { openFilesLimit } from '../../src/lib/open-files.ts';
 import { guestServer, NAME, proxyTo, rawGuest, sendRaw } from '../support/http-ingress.ts';
 import { startLineProgram, startProxy } from '../support/line-program.ts';
 import { HOST } from '../support/sockets.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 async function echoing(t: { after(then: () => void): void }): Promise<string> {
   const sockets = new WebSocketServer({

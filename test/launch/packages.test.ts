@@ -1,6 +1,6 @@
 /**
- * The package of `npm pack`, installed in an empty folder, and the Debian package, installed below a temporary root. Only
- * BERTH_TEST_FAULTS=all uses a registry, for npm's installation.
+ * The package of `npm pack`, installed in an empty folder, and the Debian package, installed below a temporary root. Only in
+ * turn (`test/support/thorough.ts`) is a registry used, for npm's installation.
  */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -12,7 +12,9 @@ import { after, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { productionPackages } from '../../bin/production-packages.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
-import { THOROUGH } from '../support/thorough.ts';
+import { thorough } from '../support/thorough.ts';
+
+const THOROUGH = thorough(import.meta.filename);
 
 const run = promisify(execFile);
 const PROJECT = join(import.meta.dirname, '..', '..');

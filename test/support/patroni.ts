@@ -8,7 +8,16 @@
  * etcd is used by its v2 API: Debian's Patroni 3.0.2 loses acknowledged commits with v3 (docs/operating/postgresql.md).
  */
 import { execFileSync, spawn } from 'node:child_process';
-import { chmodSync, closeSync, existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -123,6 +132,43 @@ export class PatroniCluster {
     if (fault === 'cut') ip('-n', this.#name('bridge'), 'link', 'set', `v-${node}`, 'up');
     else if (fault === 'kill') this.#startPatroni(node);
     else this.#signal(node, 'SIGCONT');
+  }
+
+  /** Copies the leader's files at one moment to a folder, as a snapshot of its file system would. */
+  copyLeader(folder: string): void {
+    const node = this.leader() ?? 1;
+    this.#signal(node, 'SIGSTOP');
+    try {
+      rmSync(folder, { recursive: true, force: true });
+      execFileSync('cp', ['-a', this.#data(node), folder]);
+    } finally {
+      this.#signal(node, 'SIGCONT');
+    }
+    rmSync(join(folder, 'postmaster.pid'), { force: true });
+  }
+
+  /** Ends all nodes. `restore` starts them. */
+  async endNodes(): Promise<void> {
+    for (const node of NODES) this.#signal(node, 'SIGKILL');
+    const ended = () => NODES.every((node) => this.#ownPids(node).length === 0);
+    await until('PostgreSQL has ended', ended);
+  }
+
+  /**
+   * Restores the ended cluster to a copy, as an operator does: one node gets it and the others nothing, and etcd forgets what it
+   * knows of the cluster but its settings.
+   */
+  async restore(folder: string): Promise<void> {
+    for (const node of NODES) rmSync(this.#data(node), { recursive: true, force: true });
+    execFileSync('cp', ['-a', folder, this.#data(1)]);
+    for (const key of ['leader', 'sync', 'status', 'optime', 'history', 'failover', 'initialize']) {
+      const url = `http://${NET}.11:2379/v2/keys/berth/berth/${key}?recursive=true`;
+      inNamespace(this.clients, 'curl', ['-sS', '-m', '10', '-X', 'DELETE', url]);
+    }
+    // Without the other's key, a node with nothing would begin a cluster of its own.
+    this.#startPatroni(1);
+    await until('the restored node leads', () => this.leader() === 1);
+    for (const node of NODES.slice(1)) this.#startPatroni(node);
   }
 
   async close(): Promise<void> {
@@ -260,10 +306,17 @@ export class PatroniCluster {
     }
   }
 
+  #data(node: Node): string {
+    return join(this.folder, `pg${node}`, 'data');
+  }
+
   /** Patroni and PostgreSQL of a node. Its etcd runs on. */
+  #ownPids(node: Node): number[] {
+    return this.#pids(`p${node}`).filter((pid) => !/etcd$/.test(commandLineOf(pid)[0] ?? ''));
+  }
+
   #signal(node: Node, signal: NodeJS.Signals): void {
-    for (const pid of this.#pids(`p${node}`))
-      if (!/etcd$/.test(commandLineOf(pid)[0] ?? '')) kill(pid, signal);
+    for (const pid of this.#ownPids(node)) kill(pid, signal);
   }
 
   #curl(node: Node, path: string, args: readonly string[]): string {

@@ -4,6 +4,7 @@
  * signatures stay valid.
  */
 import assert from 'node:assert/strict';
+import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, request, type Server, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
@@ -30,6 +31,10 @@ export interface Toxic {
   readonly stall_answer_at?: number;
   /** One bit of the answer's body arrives changed, if the body is long enough. */
   readonly flip_answer_at?: number;
+  /** The answer ends after this many bytes of its body, and says that these are all. */
+  readonly shorten_answer_to?: number;
+  /** The answer has the body of the answer before, as from a cache that confuses its keys. */
+  readonly other_answer?: boolean;
   /** Replaces the response's status and drops its body. */
   readonly status?: number;
 }
@@ -49,10 +54,35 @@ export interface Certificate {
   readonly cert: string;
 }
 
+/** Where the proxy listens, and where the server does. */
+export interface ProxyPlace {
+  /** Default: 127.0.0.1. */
+  readonly address?: string;
+  /** Default: a free one. */
+  readonly port?: number;
+  /** The proxy serves https. */
+  readonly tls?: Certificate;
+}
+
+/** Answers that a store, or a cache in front of it, gives although it has the object as it was written. */
+const WRONG_ANSWERS: readonly Toxic[] = [
+  { answer: { status: 404, code: 'NoSuchKey' } },
+  { other_answer: true },
+  { shorten_answer_to: 1_000 },
+  { flip_answer_at: 100 },
+];
+
+/** A poison that answers every other read wrongly. A seed does not determine the number of requests, so there is none. */
+export function wrongAnswers({ method }: SeenRequest): Toxic | undefined {
+  const is_read = method === 'GET' || method === 'HEAD';
+  return is_read && Math.random() < 0.5 ? WRONG_ANSWERS[randomInt(WRONG_ANSWERS.length)] : undefined;
+}
+
 export type Poison = (request: SeenRequest) => Toxic | undefined;
 
 export class ToxicProxy {
   readonly #target_port: number;
+  readonly #address: string;
   readonly #tls: Certificate | undefined;
   readonly #sockets = new Set<Socket>();
   #server: Server | undefined;
@@ -61,22 +91,25 @@ export class ToxicProxy {
   #seen: SeenRequest[] = [];
   #under_way = 0;
   #most_at_once = 0;
+  /** The body of the last answer to a GET. */
+  #last = Buffer.alloc(0);
 
-  private constructor(port: number, target_port: number, tls: Certificate | undefined) {
+  private constructor(target_port: number, { address, port, tls }: ProxyPlace & { readonly port: number }) {
     this.#port = port;
     this.#target_port = target_port;
+    this.#address = address ?? '127.0.0.1';
     this.#tls = tls;
   }
 
-  /** With a certificate the proxy serves https. It always connects to the server by http. */
-  static async open(target_port: number, tls?: Certificate): Promise<ToxicProxy> {
-    const proxy = new ToxicProxy(await ownPort(), target_port, tls);
+  /** It always connects to the server by http. */
+  static async open(target_port: number, place: ProxyPlace = {}): Promise<ToxicProxy> {
+    const proxy = new ToxicProxy(target_port, { ...place, port: place.port ?? (await ownPort()) });
     await proxy.mend();
     return proxy;
   }
 
   get endpoint(): string {
-    return `${this.#tls ? 'https' : 'http'}://127.0.0.1:${this.#port}`;
+    return `${this.#tls ? 'https' : 'http'}://${this.#address}:${this.#port}`;
   }
 
   /** Requests since the last `poison`. */
@@ -114,7 +147,7 @@ export class ToxicProxy {
       socket.on('error', () => socket.destroy());
       socket.once('close', () => this.#sockets.delete(socket));
     });
-    server.listen(this.#port, '127.0.0.1');
+    server.listen(this.#port, this.#address);
     await once(server, 'listening');
     this.#server = server;
   }
@@ -141,9 +174,8 @@ export class ToxicProxy {
     if (toxic.answer) return sayError(answer, toxic.answer, method);
     flipBit(body, toxic.flip_request_at);
     const upstream = await this.#ask(from, body);
-    const bytes = await collect(upstream);
+    const bytes = this.#changed(await collect(upstream), toxic, method);
     if (toxic.lose_answer) return void from.socket.destroy();
-    flipBit(bytes, toxic.flip_answer_at);
     const { connection: _, 'transfer-encoding': __, ...passed } = upstream.headers;
     if (toxic.status !== undefined) return void answer.writeHead(toxic.status, { 'content-length': 0 }).end();
     const length = method === 'HEAD' ? passed['content-length'] : bytes.length;
@@ -159,9 +191,17 @@ export class ToxicProxy {
     answer.flushHeaders();
   }
 
+  #changed(body: Buffer, toxic: Toxic, method: string): Buffer {
+    const before = this.#last;
+    if (method === 'GET') this.#last = Buffer.from(body);
+    flipBit(body, toxic.flip_answer_at);
+    if (toxic.other_answer) return before;
+    return toxic.shorten_answer_to === undefined ? body : body.subarray(0, toxic.shorten_answer_to);
+  }
+
   async #ask(from: IncomingMessage, body: Buffer): Promise<IncomingMessage> {
     const { method, url: path, headers } = from;
-    const to = { host: '127.0.0.1', port: this.#target_port, method, path, headers, agent: false };
+    const to = { host: this.#address, port: this.#target_port, method, path, headers, agent: false };
     const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
     request(to, resolve).once('error', reject).end(body);
     return promise;

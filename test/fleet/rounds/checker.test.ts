@@ -29,6 +29,10 @@ const runs = (at_ms: number, running: string[], paused: string[] = []): Event =>
   ...{ kind: 'processes', at_ms, instance, running, paused },
 });
 
+const loss = (at_ms: number): Event => ({ kind: 'loss', at_ms, id: `evt_${at_ms}`, instance });
+const suspended = (at_ms: number, of: number) =>
+  call(at_ms - 1, at_ms, 'suspend', { boot: of, what: 'suspended' });
+
 /** One instance is flushed, loses its host with one unflushed record, and is stopped elsewhere. */
 const GOOD: readonly Event[] = [
   runs(1, ['rack-1:10']),
@@ -41,6 +45,7 @@ const GOOD: readonly Event[] = [
   runs(20, [], ['rack-1:10']),
   runs(30, ['rack-2:10'], ['rack-1:10']),
   boot(31, 2, 2),
+  loss(31.5),
   record(32, 2, 3),
   call(33, 40, 'stop', { boot: 2 }),
   ...[vm(1, 1), vm(2, 2), generation(1, 1), generation(2, 2), head(2, 3)],
@@ -76,7 +81,8 @@ test('a record that a receipt covers is missing at the next boot', () => {
 });
 
 test('a record that was written after the receipt may be missing, also if it was seen before the receipt came', () => {
-  const during = [...GOOD, record(5.5, 1, 3)].toSorted((a, b) =>
+  const is_third = (event: Event) => event.kind === 'record' && event.at_ms === 8;
+  const during = [...GOOD.filter((event) => !is_third(event)), record(5.5, 1, 3)].toSorted((a, b) =>
     'at_ms' in a && 'at_ms' in b ? a.at_ms - b.at_ms : 0,
   );
   assert.deepEqual(check(during), []);
@@ -136,4 +142,51 @@ test('an error that a guest saw, a damaged disk, a wrong answer, and what did no
     /start of inst_a at control-1 was answered: 500/,
   );
   assert.match(found([...GOOD, { kind: 'stuck', at_ms: 50, what: 'rack-1' }]), /not back in time: rack-1/);
+});
+
+test('an older disk of which no event says so is found', () => {
+  const silent = GOOD.filter((event) => event.kind !== 'loss');
+  assert.match(found(silent), /boot b2 at 31 has record 2 after the fsync of 3, and no event says recovered/);
+});
+
+test('a VM on an empty disk may have lost what was not flushed, and only that', () => {
+  const there = GOOD.map((event) => (event.kind === 'vm' ? vm(event.boot, event.epoch, 'rack-1') : event));
+  const replaced = [...there, { kind: 'new disk', at_ms: 9, host: 'rack-1' } as const];
+  assert.deepEqual(check(replaced), []);
+  const less = replaced.map((event) => (event.kind === 'boot' && event.epoch === 2 ? boot(31, 2, 1) : event));
+  assert.match(found(less), /has record 1, but the receipt of generation 1 covers 2/);
+});
+
+test('memory that runs a second time is found', () => {
+  assert.match(
+    found([...GOOD, record(50, 3, 4), record(51, 3, 4)]),
+    /memory of boot b3 runs a second time: record 4 at 51 after 4/,
+  );
+});
+
+test('a boot instead of a resume is found, unless an event says so or the memory had run', () => {
+  const cold = [...GOOD, vm(3, 3), suspended(50, 2), boot(60, 3, 3)];
+  assert.match(found(cold), /boot b3 at 60 lacks the memory that was saved at 50, and no event says so/);
+  assert.deepEqual(check([...cold, loss(61)]), []);
+  const resumed = { ...record(55, 3, 4), boot_id: 'b2' };
+  assert.deepEqual(check([...cold.with(-1, boot(60, 3, 4)), resumed]), []);
+  assert.deepEqual(check([...cold, { kind: 'fault', at_ms: 55, what: 'rack-2 kill VM (1.0 s)' }]), []);
+});
+
+test('after a restore of the database what was covered before its copy is there, and later losses are reported', () => {
+  const restored = (copied_ms: number): Event[] => [
+    ...GOOD.filter(({ kind }) => kind !== 'head'),
+    { kind: 'restored', at_ms: 45, copied_ms },
+    // The stop's generation is not known any more, and its number comes again.
+    ...[vm(1, 1), vm(2, 2), generation(1, 1), generation(2, 2)],
+    boot(50, 2, 2, { boot_id: 'b3' }),
+    loss(51),
+    head(2, 2),
+  ];
+  assert.deepEqual(check(restored(35)), []);
+  const covered = check(restored(42));
+  assert.equal(covered.length, 2, covered.join('\n'));
+  assert.match(covered[0] ?? '', /boot b3 at 50 has record 2, but the stop at 40 covers 3/);
+  const silent = restored(35).filter((event) => event.kind !== 'loss' || event.at_ms !== 51);
+  assert.match(found(silent), /boot b3 at 50 has record 2 after the fsync of 3, and no event says recovered/);
 });

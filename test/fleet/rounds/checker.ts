@@ -4,8 +4,11 @@
  *
  * Records are numbered along a disk. A guest continues after the newest record that its disk holds, so the numbers of lost
  * records are used again, and what a receipt covers is the highest number that must not be missing in any later boot.
+ *
+ * Where the database is restored, the history is cut: what was covered before the copy still is, later receipts are not, and
+ * epochs and generations count anew from those of the copy.
  */
-import type { Boot, Call, Event, GenerationRow, Head, VmRow, Written } from './history.ts';
+import type { Boot, Call, Event, GenerationRow, Head, NewDisk, VmRow, Written } from './history.ts';
 
 /** An instance of a lost host runs elsewhere within this time. */
 export const ELSEWHERE_MS = 60_000;
@@ -20,6 +23,14 @@ interface Cover {
   readonly at_epoch?: number;
 }
 
+/** A part of the history with one database. */
+interface Part {
+  readonly events: readonly Event[];
+  /** What the parts before have covered. */
+  readonly covers: readonly Cover[];
+  readonly is_restored: boolean;
+}
+
 type Of<K extends Event['kind']> = Extract<Event, { readonly kind: K }>;
 
 function all<K extends Event['kind']>(events: readonly Event[], kind: K): Of<K>[] {
@@ -30,14 +41,35 @@ function all<K extends Event['kind']>(events: readonly Event[], kind: K): Of<K>[
 export function check(events: readonly Event[]): string[] {
   return [
     ...neverTwice(events),
-    ...epochsGrow(events),
+    ...partsOf(events).flatMap((part) => [...epochsGrow(part), ...receiptsStay(part.events)]),
     ...nothingCoveredIsMissing(events),
-    ...receiptsStay(events),
+    ...olderDisksAreReported(events),
+    ...memoryRunsOnce(events),
+    ...lostMemoryIsReported(events),
     ...lostHostsAreReplaced(events),
     ...guestsSeeNoErrors(events),
     ...callersAreToldWell(events),
     ...all(events, 'stuck').map(({ what }) => `not back in time: ${what}`),
   ];
+}
+
+function partsOf(events: readonly Event[]): Part[] {
+  const parts: Part[] = [];
+  let part: Part = { events, covers: [], is_restored: false };
+  for (;;) {
+    const cut = part.events.findIndex(({ kind }) => kind === 'restored');
+    const restored = part.events[cut];
+    if (restored?.kind !== 'restored') return [...parts, part];
+    const before = { ...part, events: part.events.slice(0, cut) };
+    parts.push(before);
+    // What was answered by the database before is not known to this one.
+    const is_earlier = (event: Event) => event.kind === 'call' && event.began_ms < restored.at_ms;
+    part = {
+      events: part.events.slice(cut + 1).filter((event) => !is_earlier(event)),
+      covers: coversOf(before).filter(({ from_ms }) => from_ms < restored.copied_ms),
+      is_restored: true,
+    };
+  }
 }
 
 function neverTwice(events: readonly Event[]): string[] {
@@ -47,7 +79,7 @@ function neverTwice(events: readonly Event[]): string[] {
 }
 
 /** Of the VMs' rows, and of what guests said in turn. */
-function epochsGrow(events: readonly Event[]): string[] {
+function epochsGrow({ events, is_restored }: Part): string[] {
   const wrong: string[] = [];
   for (const [instance, rows] of byInstance(all(events, 'vm'))) {
     const ordered = rows.toSorted((a, b) => a.boot - b.boot);
@@ -66,7 +98,7 @@ function epochsGrow(events: readonly Event[]): string[] {
         .map(({ epoch }) => epoch),
     );
     for (const { boot_id, epoch } of boots)
-      if (known.size > 0 && !known.has(epoch))
+      if (known.size > 0 && !known.has(epoch) && !is_restored)
         wrong.push(`${instance}: boot ${boot_id} has epoch ${epoch}, which no VM has`);
   }
   return wrong;
@@ -85,9 +117,12 @@ function nothingCoveredIsMissing(events: readonly Event[]): string[] {
 export function comparisons(
   events: readonly Event[],
 ): { readonly found: Boot | Head; readonly most: Cover }[] {
-  const covers = byInstance(
-    [...coversOf(events), ...fsyncedOnHosts(events)].filter(({ number }) => number > 0),
-  );
+  return partsOf(events).flatMap(comparisonsIn);
+}
+
+function comparisonsIn(part: Part): { readonly found: Boot | Head; readonly most: Cover }[] {
+  const { events } = part;
+  const covers = byInstance([...coversOf(part), ...fsyncedOnHosts(part)].filter(({ number }) => number > 0));
   return [...all(events, 'boot'), ...all(events, 'head')].flatMap((found) => {
     const [most] = (covers.get(found.instance) ?? [])
       .filter(({ from_ms }) => from_ms < found.at_ms)
@@ -104,11 +139,11 @@ function nameOf(found: Boot | Head): string {
 }
 
 /** What flushes and stops cover, and what forks have of it. */
-function coversOf(events: readonly Event[]): Cover[] {
+function coversOf({ events, covers: earlier }: Part): Cover[] {
   const calls = all(events, 'call').filter(({ outcome }) => outcome === 'ok');
   const epochs = new EpochsOf(events);
   const written = byInstance(all(events, 'record'));
-  const covers: Cover[] = [];
+  const covers: Cover[] = [...earlier];
   for (const call of calls.toSorted((a, b) => a.at_ms - b.at_ms)) {
     const { instance, at_ms, began_ms } = call;
     if (call.made !== undefined) {
@@ -133,8 +168,12 @@ function coversOf(events: readonly Event[]): Cover[] {
   return covers;
 }
 
-/** Where a VM follows another on the same host, it has all that the other's guest fsynced, flushed or not. */
-function fsyncedOnHosts(events: readonly Event[]): Cover[] {
+/**
+ * Where a VM follows another on the same host, it has all that the other's guest fsynced, flushed or not, unless the host has got an
+ * empty disk. A restored database may not know of the VM between them.
+ */
+function fsyncedOnHosts({ events, is_restored }: Part): Cover[] {
+  if (is_restored) return [];
   const written = byInstance(all(events, 'record'));
   return [...byInstance(all(events, 'vm'))].flatMap(([instance, rows]) =>
     rows
@@ -142,6 +181,9 @@ function fsyncedOnHosts(events: readonly Event[]): Cover[] {
       .flatMap(({ epoch, host }, at, ordered) => {
         const before = ordered[at - 1];
         if (before?.host !== host) return [];
+        const first = (written.get(instance) ?? []).find((record) => record.epoch === before.epoch);
+        const is_new = (disk: NewDisk) => disk.host === host && disk.at_ms >= (first?.at_ms ?? 0);
+        if (all(events, 'new disk').some(is_new)) return [];
         const number = newestOf(written.get(instance) ?? [], before.epoch, Number.POSITIVE_INFINITY);
         return [
           {
@@ -183,6 +225,75 @@ function newestOf(records: readonly Written[], epoch: number, until_ms: number):
   return its
     .filter((record) => record.boot_id === boot_id)
     .reduce((most, { number }) => Math.max(most, number), 0);
+}
+
+/** A guest that finds less than the guest before has fsynced: an event says so. */
+function olderDisksAreReported(events: readonly Event[]): string[] {
+  const records = byInstance(all(events, 'record'));
+  const losses = byInstance(all(events, 'loss'));
+  return [...byInstance(all(events, 'boot'))].flatMap(([instance, boots]) =>
+    boots.flatMap((found, at) => {
+      const before = boots[at - 1];
+      if (!before) return [];
+      const its = (records.get(instance) ?? []).filter(
+        ({ boot_id, at_ms }) => boot_id === before.boot_id && at_ms < found.at_ms,
+      );
+      const number = Math.max(before.newest, ...its.map((record) => record.number));
+      const [from_ms, until_ms] = [its.at(-1)?.at_ms ?? before.at_ms, boots[at + 1]?.at_ms];
+      const is_reported = (losses.get(instance) ?? []).some(
+        ({ at_ms }) => at_ms > from_ms && at_ms < (until_ms ?? Number.POSITIVE_INFINITY),
+      );
+      if (found.newest >= number || is_reported) return [];
+      return [
+        `${instance}: ${nameOf(found)} has record ${found.newest} after the fsync of ${number}, and no event says recovered`,
+      ];
+    }),
+  );
+}
+
+/** Guests count in memory: one that repeats a number runs from memory that has run before. */
+function memoryRunsOnce(events: readonly Event[]): string[] {
+  const newest = new Map<string, number>();
+  const wrong = new Map<string, string>();
+  for (const { instance, boot_id, number, at_ms } of all(events, 'record')) {
+    const before = newest.get(boot_id) ?? 0;
+    if (number <= before && !wrong.has(boot_id))
+      wrong.set(
+        boot_id,
+        `${instance}: memory of boot ${boot_id} runs a second time: record ${number} at ${at_ms} after ${before}`,
+      );
+    newest.set(boot_id, Math.max(before, number));
+  }
+  return [...wrong.values()];
+}
+
+/** These may end a guest that has just resumed, and has not said anything yet. */
+const ENDS_GUESTS = /^rack-[0-9] (power|cut|pause|mute|deaf|kill VM|new disk|clock)/;
+
+/** Where a guest boots although memory was saved, and did not run since, an event says so. */
+function lostMemoryIsReported(events: readonly Event[]): string[] {
+  const saved = all(events, 'call').filter(({ verb, what }) => verb === 'suspend' && what === 'suspended');
+  return saved.flatMap(({ instance, at_ms: saved_ms }) => {
+    const boots = all(events, 'boot').filter((each) => each.instance === instance);
+    const at = boots.findIndex(({ at_ms }) => at_ms > saved_ms);
+    const [before, found, next] = [boots[at - 1], boots[at], boots[at + 1]];
+    if (!before || !found) return [];
+    const during = (until_ms: number) => (event: { readonly at_ms: number }) =>
+      event.at_ms > saved_ms && event.at_ms < until_ms;
+    const ran = all(events, 'record')
+      .filter(during(found.at_ms))
+      .some(({ boot_id }) => boot_id === before.boot_id);
+    const may_have_run = all(events, 'fault')
+      .filter(during(found.at_ms))
+      .some(({ what }) => ENDS_GUESTS.test(what));
+    const is_reported = all(events, 'loss')
+      .filter(during(next?.at_ms ?? Number.POSITIVE_INFINITY))
+      .some((loss) => loss.instance === instance);
+    if (ran || may_have_run || is_reported) return [];
+    return [
+      `${instance}: ${nameOf(found)} lacks the memory that was saved at ${saved_ms}, and no event says so`,
+    ];
+  });
 }
 
 /** Each receipt's generation is the head or one of its ancestors. Old generations may have been removed. */

@@ -61,6 +61,7 @@ function signalEach(pids: readonly number[], signal: NodeJS.Signals): void {
 export function strike(fleet: Fleet, observer: Observer, fault: Fault): Promise<Heal> {
   if (fault.of === 'leader') return strikeLeader(fleet, fault);
   if (fault.of === 'store' && fault.how === 'pause') return Promise.resolve(fleet.store.pause());
+  if (fault.of === 'store' && fault.how === 'wrong') return Promise.resolve(fleet.answerWrongly());
   const name = (fault.of === 'store' ? 'store' : `${fault.of}-${fault.number}`) as MachineName;
   const filter = FILTERS[fault.how];
   return filter ? filterPackets(fleet, name, filter) : strikeMachine(fleet, observer, fault, name);
@@ -92,6 +93,12 @@ async function strikeMachine(
         await machine.boot();
         kept.start();
       };
+    case 'new disk':
+      kept.hold();
+      await machine.powerOff();
+      fleet.replaceDisk(name);
+      await machine.boot();
+      return () => kept.start();
     case 'kill': {
       // The launcher starts the agent again; all of another role's machine ends.
       if (of === 'rack') {

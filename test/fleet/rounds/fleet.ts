@@ -8,9 +8,10 @@
  * This process must have a network namespace of its own (`unshare --net`): it is on that network too.
  */
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { once } from 'node:events';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { ip } from '../../support/egress-outside.ts';
@@ -28,6 +29,7 @@ import type { ObservedHost } from './observer.ts';
 const PROJECT = join(import.meta.dirname, '..', '..', '..');
 const MAIN = join(PROJECT, 'src', 'main.ts');
 const CLI = join(PROJECT, 'src', 'cli', 'main.ts');
+const STORE_PROXY = join(import.meta.dirname, 'store-proxy.ts');
 const NET = '10.77.0';
 const NUMBERS = {
   ...{ 'control-1': 71, 'control-2': 72, 'rack-1': 81, 'rack-2': 82, 'rack-3': 83 },
@@ -38,6 +40,8 @@ export const NAMES = Object.keys(NUMBERS) as MachineName[];
 export const CONTROLS = ['control-1', 'control-2'] as const;
 const RACKS = ['rack-1', 'rack-2', 'rack-3'] as const;
 export const FRONTS = ['front-1', 'front-2'] as const;
+/** The store as the fleet knows it (`store-proxy.ts`). */
+const STORE_PORT = 9000;
 const PASSWORD = 'only for this test';
 const READY = { timeout_ms: 240_000, every_ms: 200 };
 
@@ -54,6 +58,7 @@ export class Fleet {
   readonly #kept = new Map<MachineName, KeptProcess>();
   readonly #lease_s: number;
   #store: S3Server | undefined;
+  #store_proxy: ChildProcess | undefined;
   #bucket: Readonly<Record<string, string>> = {};
   #api_key = '';
   #away = () => {};
@@ -114,6 +119,19 @@ export class Fleet {
     return RACKS.map((name) => ({ name, data_dir: `/tmp/${name}`, folder: this.#tmp(name, name) }));
   }
 
+  /** The store answers reads wrongly from now on. Returns what lets it answer rightly again. */
+  answerWrongly(): () => void {
+    this.#store_proxy?.stdin?.write('wrong\n');
+    return () => void this.#store_proxy?.stdin?.write('right\n');
+  }
+
+  /** A host gets an empty disk, apart from its credential, images and templates. It must be off. */
+  replaceDisk(name: string): void {
+    const { folder } = this.hosts.find((each) => each.name === name) ?? assert.fail(`${name} is a host`);
+    for (const part of ['vms', 'overlays', 'run'])
+      rmSync(join(folder, part), { recursive: true, force: true });
+  }
+
   /** A command of the operator, with the settings of a control plane, as the documents say. */
   operator(at: (typeof CONTROLS)[number], ...args: string[]): Promise<string> {
     return this.machine(at).run(process.execPath, [CLI, ...args], {
@@ -139,6 +157,7 @@ export class Fleet {
     if (host) await keepTemplates({ templates: join(host.folder, 'templates') }).catch(() => undefined);
     for (const machine of this.#machines.values()) if (machine.name !== 'store') await machine.powerOff();
     this.#away();
+    this.#store_proxy?.kill('SIGKILL');
     await this.#store?.close();
     await this.cluster.close();
     await this.network.close();
@@ -182,10 +201,16 @@ export class Fleet {
     machine.spawn('network', 'sleep', ['infinity']);
     const pid = await until('it has a process', () => machine.pids()[0]);
     const enter = ['nsenter', `--net=/proc/${pid}/ns/net`, '--'];
-    const store = await S3Server.start({ enter, address: addressOf('store') });
+    const address = addressOf('store');
+    const store = await S3Server.start({ enter, address });
     this.#store = store;
     this.#away = endIfInterrupted(() => store.close());
-    this.#bucket = bucketSettings(await this.#store.bucket());
+    const [nsenter = '', ...words] = enter;
+    const args = [...words, process.execPath, STORE_PROXY, address, String(STORE_PORT), String(store.port)];
+    const proxy = spawn(nsenter, args, { stdio: ['pipe', 'pipe', 'inherit'] });
+    this.#store_proxy = proxy;
+    await once(proxy.stdout, 'data');
+    this.#bucket = bucketSettings(await store.bucket(`http://${address}:${STORE_PORT}`));
   }
 
   #controlPlane(name: (typeof CONTROLS)[number]): Record<string, string> {

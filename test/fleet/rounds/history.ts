@@ -59,7 +59,7 @@ export interface Call {
   readonly what: string;
   /** Of a flush: the generation of its receipt. */
   readonly generation?: number;
-  /** Of a stop that is over: the VM's boot. */
+  /** Of a stop or a suspend that is over: the VM's boot. */
   readonly boot?: number;
   /** Of a fork: the instance that it has made. */
   readonly made?: string;
@@ -89,6 +89,28 @@ export interface Lost {
   readonly at_ms: number;
   readonly host: string;
   readonly instances: readonly string[];
+}
+
+/** The database was restored to a copy. Rows of the database before that come before it. */
+export interface Restored {
+  readonly kind: 'restored';
+  readonly at_ms: number;
+  readonly copied_ms: number;
+}
+
+/** A host has got an empty disk. */
+export interface NewDisk {
+  readonly kind: 'new disk';
+  readonly at_ms: number;
+  readonly host: string;
+}
+
+/** An event of the instance says that writes or saved memory were lost. */
+export interface ReportedLoss {
+  readonly kind: 'loss';
+  readonly at_ms: number;
+  readonly id: string;
+  readonly instance: string;
 }
 
 /** What did not come back in time after everything was healed. */
@@ -130,6 +152,9 @@ export type Event =
   | Processes
   | Struck
   | Lost
+  | Restored
+  | NewDisk
+  | ReportedLoss
   | Stuck
   | VmRow
   | GenerationRow

@@ -132,35 +132,37 @@ export class Load {
     if (vm === null) return;
     if (['stopped', 'suspended', 'failed'].includes(vm.state)) return void (await this.start(instance));
     if (vm.state !== 'running') return;
-    if (this.#oneOf(TURNS.stop)) return this.#stop(instance, vm.boot);
-    if (this.#oneOf(TURNS.suspend))
-      return void (await this.#call('suspend', instance, 'POST', `${path}/vm/suspend`));
+    if (this.#oneOf(TURNS.stop)) return this.#end('stop', instance, vm.boot);
+    if (this.#oneOf(TURNS.suspend)) return this.#end('suspend', instance, vm.boot);
     if (this.#oneOf(TURNS.fork)) return this.#fork(instance);
     const noted = ({ generation }: ReceiptBody): Noted => ({ generation });
     await this.#call('flush', instance, 'POST', `${path}/vm/flush`, undefined, noted, FLUSH_MS);
   }
 
-  /** Noted as accepted only when it is over. */
-  async #stop(instance: string, boot: number): Promise<void> {
+  /** A stop or a suspend, noted again when it is over. */
+  async #end(verb: 'stop' | 'suspend', instance: string, boot: number): Promise<void> {
     const began_ms = Date.now();
-    const { outcome } = await this.#call('stop', instance, 'DELETE', `/v1/instances/${instance}/vm`);
+    const path = `/v1/instances/${instance}/vm`;
+    const [method, to] = verb === 'stop' ? ['DELETE', path] : ['POST', `${path}/suspend`];
+    const { outcome } = await this.#call(verb, instance, method ?? '', to ?? '');
     if (outcome !== 'ok') return;
+    const what = verb === 'stop' ? 'stopped' : 'suspended';
     const until_ms = began_ms + FLUSH_MS;
     while (Date.now() < until_ms) {
       const vm = await this.#vm(instance);
       if (vm && (vm.boot !== boot || vm.state === 'failed')) return;
-      if (vm?.state === 'stopped' && vm.reason?.code === 'stop_requested') {
+      if (vm?.state === what && vm.reason?.code === `${verb}_requested`) {
         const at_ms = Date.now();
         this.#history.add({
           ...{
             kind: 'call',
             began_ms,
             at_ms,
-            verb: 'stop',
+            verb,
             at: 'control',
             instance,
             outcome: 'ok',
-            what: 'stopped',
+            what,
             boot,
           },
         });

@@ -10,7 +10,7 @@ import type { InstanceId } from '../../../src/lib/ids.ts';
 import { IndependentReader } from '../../support/independent-reader.ts';
 import type { Fleet } from './fleet.ts';
 import { newestIn } from './guest-program.ts';
-import type { Event } from './history.ts';
+import type { Event, ReportedLoss } from './history.ts';
 
 interface Layer {
   readonly generation: number;
@@ -44,6 +44,20 @@ export function readRows({ cluster }: Fleet): Event[] {
       }),
     ),
   ];
+}
+
+/** The losses that events report. */
+export function readLosses({ cluster }: Fleet): ReportedLoss[] {
+  const rows = cluster.query(
+    `select id, instance_id, floor(extract(epoch from created_at) * 1000) from events where type = 'vm.recovered'
+       or (type = 'vm.failed' and data #>> '{instance,vm,reason,code}' in ('recovered', 'cold_boot'))`,
+  );
+  return rows.map(([id = '', instance = '', at_ms]) => ({
+    kind: 'loss',
+    at_ms: Number(at_ms),
+    id,
+    instance,
+  }));
 }
 
 /** The head of each disk that has one. */

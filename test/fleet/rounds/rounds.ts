@@ -3,6 +3,7 @@
  * the checker read the history so far. The seed determines the faults and the load's choices; the machine determines the timing.
  */
 import assert from 'node:assert/strict';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { InstanceBody, SshBody } from '../../support/rest-client.ts';
 import { seededRandom } from '../../support/seeded-random.ts';
@@ -15,7 +16,7 @@ import { addressOf, CONTROLS, type Fleet, FRONTS } from './fleet.ts';
 import type { Event, History } from './history.ts';
 import { Load } from './load.ts';
 import { Observer } from './observer.ts';
-import { readHeads, readRows } from './read-disks.ts';
+import { readHeads, readLosses, readRows } from './read-disks.ts';
 import { type Fault, nameOf, type Round, schedule } from './schedule.ts';
 
 /** Everything is back and every instance runs within this time after a fault. */
@@ -38,6 +39,8 @@ export interface RoundsTotal {
   readonly moved: number;
   /** Until instances of lost hosts ran elsewhere. */
   readonly elsewhere_ms: readonly number[];
+  /** Losses of writes or of memory that were reported. */
+  readonly losses: number;
 }
 
 export class Rounds {
@@ -46,6 +49,8 @@ export class Rounds {
   readonly #observer: Observer;
   readonly #load: Load;
   readonly #rounds: Generator<Round, never>;
+  /** The ids of reported losses that the history has. */
+  readonly #losses = new Set<string>();
   #done = 0;
   #faults = 0;
 
@@ -96,7 +101,7 @@ export class Rounds {
 
   /** A host without VMs loses none, so another one is struck. */
   #whereVmsAre(fault: Fault): Fault {
-    if (!fault.loses && fault.how !== 'kill VM') return fault;
+    if (!fault.loses && fault.how !== 'kill VM' && fault.how !== 'new disk') return fault;
     const numbers = [0, 1, 2].map((step) => 1 + ((fault.number - 1 + step) % 3));
     const number = numbers.find((each) => this.#observer.on(`rack-${each}`).length > 0);
     return number === undefined ? fault : { ...fault, number };
@@ -111,11 +116,36 @@ export class Rounds {
     const began_ms = Date.now();
     this.#history.add({ kind: 'fault', at_ms: began_ms, what });
     if (fault.loses) this.#history.add({ kind: 'lost', at_ms: began_ms, host, instances });
+    if (fault.how === 'restore') return this.#restoreDatabase(fault.ms, what);
+    if (fault.how === 'new disk') this.#history.add({ kind: 'new disk', at_ms: began_ms, host });
     const heal = await strike(this.#fleet, this.#observer, fault);
     await sleep(fault.ms);
     if (instances.length > 0) await this.#untilElsewhere(began_ms);
     await heal();
     this.#history.add({ kind: 'healed', at_ms: Date.now(), what });
+  }
+
+  /** To a copy that is `ms` old. */
+  async #restoreDatabase(ms: number, what: string): Promise<void> {
+    const { cluster } = this.#fleet;
+    const copy = join(cluster.folder, 'copy');
+    const copied_ms = Date.now();
+    cluster.copyLeader(copy);
+    await sleep(ms);
+    this.#noteLosses();
+    for (const row of readRows(this.#fleet)) this.#history.add(row);
+    await cluster.endNodes();
+    this.#history.add({ kind: 'restored', at_ms: Date.now(), copied_ms });
+    await cluster.restore(copy);
+    this.#history.add({ kind: 'healed', at_ms: Date.now(), what });
+  }
+
+  #noteLosses(): void {
+    for (const loss of readLosses(this.#fleet)) {
+      if (this.#losses.has(loss.id)) continue;
+      this.#losses.add(loss.id);
+      this.#history.add(loss);
+    }
   }
 
   /** Starts what has failed, as its owner would, until the instances that were lost at that time run elsewhere. */
@@ -170,6 +200,7 @@ export class Rounds {
   }
 
   #requireKept(what: string, rows: readonly Event[]): void {
+    this.#noteLosses();
     const broken = check([...this.#history.events, ...rows]);
     for (const row of broken.length > 0 ? rows : []) this.#history.add(row);
     assert.equal(broken.length, 0, `after ${what}:\n${broken.join('\n')}`);
@@ -197,6 +228,7 @@ export class Rounds {
       compared: comparisons([...events, ...rows]).length,
       vms: vms.length,
       moved: moved.length,
+      losses: this.#losses.size,
       elsewhere_ms: replacements(events).flatMap(({ after_ms }) => after_ms ?? []),
     };
   }

@@ -19,6 +19,9 @@ const AT_ONCE: Kind['ms'] = [500, 2_000];
 export const KINDS = [
   { of: 'rack', how: 'power', loses: true, ms: AT_ONCE },
   { of: 'leader', how: 'kill', ms: LONG },
+  { of: 'rack', how: 'new disk', ms: SHORT },
+  { of: 'leader', how: 'restore', ms: LONG },
+  { of: 'store', how: 'wrong', ms: LONG },
   { of: 'rack', how: 'cut', loses: true, ms: AT_ONCE },
   { of: 'store', how: 'cut', ms: LONG },
   { of: 'rack', how: 'pause', loses: true, ms: AT_ONCE },
@@ -77,6 +80,11 @@ export function nameOf({ of, number, how, ms }: Fault): string {
   return `${COUNTS[of] === 1 ? of : `${of}-${number}`} ${how} (${(ms / 1_000).toFixed(1)} s)`;
 }
 
+/** A lost host stays alone, so that the time until its instances run elsewhere is that of the promise; a restore takes all nodes. */
+function isAlone({ loses, how }: Fault): boolean {
+  return loses || how === 'restore';
+}
+
 /** Endless. `clocks`: whether clocks can jump here. */
 export function* schedule(seed: number, clocks: boolean): Generator<Round, never> {
   const random = seededRandom(seed);
@@ -97,8 +105,7 @@ export function* schedule(seed: number, clocks: boolean): Generator<Round, never
   for (;;) {
     const wait_ms = below(3_000);
     const first = draw();
-    // A lost host stays alone, so that the time until its instances run elsewhere is that of the promise.
-    const second = random() < DOUBLE && !first.loses ? draw() : undefined;
-    yield { wait_ms, faults: second && !second.loses ? [first, second] : [first] };
+    const second = random() < DOUBLE && !isAlone(first) ? draw() : undefined;
+    yield { wait_ms, faults: second && !isAlone(second) ? [first, second] : [first] };
   }
 }
