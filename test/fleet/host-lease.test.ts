@@ -21,6 +21,7 @@ import { after, before, describe, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { noteDeleted } from '../../src/disks/store.ts';
 import { evictStaleDisks } from '../../src/host/evict-stale-disks.ts';
 import { runningFencer, startFencer } from '../../src/host/lease/fencer.ts';
 import { HostLease, LeaseOverError } from '../../src/host/lease/host-lease.ts';
@@ -166,18 +167,19 @@ describe("an agent's lease", () => {
     for (const each of wanted) killProcess(each, 'SIGKILL');
   });
 
-  test('files of a deleted instance are removed after a day; the cache of an existing one stays', async () => {
+  test('files of a deleted instance are removed after a day; those of an existing one, and of an unknown one, stay', async () => {
     await mkdir(paths.overlays, { recursive: true });
     const known = (await api.instance(owner)).id;
-    const [old, young] = [newId('inst'), newId('inst')];
+    const [old, young, unknown] = [newId('inst'), newId('inst'), newId('inst')];
+    for (const id of [old, young]) await noteDeleted(api.db, id);
     const a_day_ago = new Date(Date.now() - 25 * 3_600_000);
-    for (const id of [known, old, young]) {
+    for (const id of [known, old, young, unknown]) {
       for (const path of Object.values(overlayPaths(paths.overlays, id))) writeFileSync(path, '');
       if (id !== young) utimesSync(overlayPaths(paths.overlays, id).overlay, a_day_ago, a_day_ago);
     }
     await evictStaleDisks({ client, paths, log }, () => false);
     const left = new Set(readdirSync(paths.overlays).map((name) => name.replace(/\..*/, '')));
-    assert.deepEqual([...left].sort(), [known, young].sort());
+    assert.deepEqual([...left].sort(), [known, young, unknown].sort());
   });
 
   test('without an agent the fencer pauses alone; the next agent asks before it touches a VM', async () => {

@@ -134,7 +134,7 @@ test('a start that nobody asked for makes no exec and no file', async (t) => {
 test('a supervisor that lists what nobody has started gets room for few, however often it ends them', async (t) => {
   const control_plane = await strictControlPlane(t);
   const [hostile] = (await hostWith(t, 1, control_plane)) as [Vm];
-  const listing = Buffer.concat([numbers(0n, 0n), Buffer.of(0)]);
+  const listing = Buffer.concat([numbers(0n, 0n), Buffer.of(0, 0)]);
   const strange = Array.from({ length: 1_000 }, () => newId('exec'));
   hostile.supervisor.say(
     ...strange.flatMap((id) => [

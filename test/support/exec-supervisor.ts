@@ -44,7 +44,7 @@ export async function supervisorAt(
     socket.on('error', () => undefined);
     socket.on('data', (chunk) => {
       for (const { type, exec, payload } of toGuest(chunk)) {
-        const session = Buffer.from('a'.repeat(32));
+        const session = Buffer.from('a'.repeat(64));
         if (type === TO_GUEST.hello) {
           greetings += 1;
           const hello = fromGuest(FROM_GUEST.hello, '', session);
