@@ -1135,7 +1135,6 @@ export type OrgQuota = {
   service_accounts: QuotaUse;
   webhooks: QuotaUse;
   streams: QuotaUse;
-  changes: QuotaUse;
 };
 
 export type PasskeyOptionsRequest = {

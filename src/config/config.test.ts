@@ -47,14 +47,13 @@ test('an empty environment gives the defaults of the contract', () => {
       service_accounts: 50,
       webhooks: 20,
       streams: 100,
-      changes: 20_000,
       organisations: 5,
       sessions: 50,
       ssh_keys: 50,
       factors: 10,
     },
     fast_start: true,
-    rate_limits: { principal: 1_200, address: 60 },
+    rate_limits: { principal: 1_200, address: 60, changes: 20_000 },
     smtp_url: null,
     webhook_allow_cidrs: [],
     metrics_listen: null,
@@ -137,7 +136,7 @@ test('every setting is read', () => {
   assert.equal(config.signups, 'open');
   assert.deepEqual(config.quotas, { ...QUOTA_DEFAULTS, instances: 3, cpus: null, sessions: 0 });
   assert.equal(config.fast_start, false);
-  assert.deepEqual(config.rate_limits, { principal: 1_200, address: 5 });
+  assert.deepEqual(config.rate_limits, { principal: 1_200, address: 5, changes: 20_000 });
   assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
   assert.equal(config.host_lease_ms, 90_000);
   assert.equal(config.removal_delay_ms, 72 * 3_600_000);
@@ -206,7 +205,7 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_FAST_START', 'yes', /^BERTH_FAST_START: .*on, off/],
   ['BERTH_RATE_LIMITS', 'false', /^BERTH_RATE_LIMITS: .*on, off/],
   ['BERTH_RATE_LIMITS', 'address=0', /^BERTH_RATE_LIMITS: .*1 to 1000000/],
-  ['BERTH_RATE_LIMITS', 'address=5,address=6', /^BERTH_RATE_LIMITS: .*either or both/],
+  ['BERTH_RATE_LIMITS', 'address=5,address=6', /^BERTH_RATE_LIMITS: .*one or more/],
   ['BERTH_RATE_LIMITS', 'principal=10,', /^BERTH_RATE_LIMITS: .*principal=1200,address=60/],
   [
     'BERTH_QUOTA_DEFAULTS',

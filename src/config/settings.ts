@@ -261,12 +261,13 @@ export function parseChoice<const T extends string>(choices: readonly T[]): (tex
   };
 }
 
-/** Requests a minute. */
+/** Requests a minute, and changes an hour. */
 export interface RateLimitsConfig {
   readonly principal: number;
   readonly address: number;
+  readonly changes: number;
 }
-export const DEFAULT_RATE_LIMITS: RateLimitsConfig = { principal: 1_200, address: 60 };
+export const DEFAULT_RATE_LIMITS: RateLimitsConfig = { principal: 1_200, address: 60, changes: 20_000 };
 const MAX_RATE_LIMIT = 1_000_000;
 
 /** `off` is null. A limit that is not named keeps its default. */
@@ -275,11 +276,11 @@ export function parseRateLimits(text: string): RateLimitsConfig | null {
   if (text === 'off') return null;
   const given: Record<string, number> = {};
   for (const part of text.split(',')) {
-    const [, name = '', digits = ''] = /^\s*(principal|address)=([0-9]{1,7})\s*$/.exec(part) ?? [];
+    const [, name = '', digits = ''] = /^\s*(principal|address|changes)=([0-9]{1,7})\s*$/.exec(part) ?? [];
     const limit = Number(digits);
     if (name in given || limit < 1 || limit > MAX_RATE_LIMIT) {
       throw new Expected(
-        `on, off, or requests a minute such as principal=1200,address=60 (either or both, 1 to ${MAX_RATE_LIMIT})`,
+        `on, off, or limits such as principal=1200,address=60,changes=20000 (one or more, 1 to ${MAX_RATE_LIMIT}; principal and address are requests a minute, changes are of an hour)`,
       );
     }
     given[name] = limit;

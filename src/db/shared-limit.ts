@@ -3,7 +3,7 @@
  * count of a key begins its window. A process that knows that a key is used up refuses it without asking, until the window ends.
  * The table is unlogged: a database that crashed, or another that took its place, begins all windows anew.
  */
-import { type RawBuilder, sql } from 'kysely';
+import { sql } from 'kysely';
 import { present } from '../lib/assert.ts';
 import type { Db, Tx } from './pool.ts';
 
@@ -73,11 +73,6 @@ export async function countInWindow(db: Tx, key: string, window_s: number, times
       expire = case when c.expire > ${NOW_MS} then c.expire else excluded.expire end
     returning points as count, (expire - ${NOW_MS})::integer as ends_in_ms`.execute(db);
   return present(rows[0], 'count of a window');
-}
-
-/** Of a key, in the window that has not ended. */
-export function countOfWindow(key: RawBuilder<unknown>): RawBuilder<unknown> {
-  return sql`(select coalesce(sum(points), 0)::bigint from request_counts where key = ${key} and expire > ${NOW_MS})`;
 }
 
 /** For the sweep. */

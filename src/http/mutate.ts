@@ -9,12 +9,11 @@ import { holdSession } from '../auth/store.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { claim, storeResponse } from '../idempotency/claim.ts';
 import type { OrgId } from '../lib/ids.ts';
-import type { QuotaLimits } from '../lib/quotas.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { Turns } from '../lib/turns.ts';
-import { type Change, countChange } from '../orgs/count-change.ts';
 import { principalOf } from './access.ts';
 import { claimOf, readIdempotencyKey } from './idempotency.ts';
+import { ChangeCounts, type RequestLimits } from './rate-limits.ts';
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -27,12 +26,17 @@ export interface MutationContext {
   readonly db: Db;
   readonly audit: AuditLog;
   readonly idempotency: Sealer;
-  readonly quotas: QuotaLimits;
+  readonly rate_limits: RequestLimits | null;
 }
 
 export interface Mutation {
   /** The name in the audit log. */
   readonly action: string;
+  /**
+   * Whether it counts to the changes of an hour. Absent: unless it is a DELETE. What removes or stops something is bounded by what was
+   * made or started, so that it goes on when a key floods the account.
+   */
+  readonly counts?: boolean;
   /** Whether a stored response is still valid. False if work that continued after it has failed since: then a replay runs again. */
   readonly holds?: (tx: Tx, kept: unknown) => Promise<boolean>;
 }
@@ -58,6 +62,7 @@ async function always(): Promise<boolean> {
  */
 const CHANGES_AT_A_TIME = 5;
 const turns = new Turns<OrgId>(CHANGES_AT_A_TIME);
+const changes = new ChangeCounts();
 
 /** Runs `work` and returns its outcome, or the stored response of the same key. */
 export async function mutate<Status extends number, Body>(
@@ -68,14 +73,15 @@ export async function mutate<Status extends number, Body>(
   work: (tx: Tx, principal: Principal) => Promise<Outcome<Status, Body>>,
 ): Promise<{ status: Status; body: Body }> {
   const principal = principalOf(request);
-  await countChange(context.db, context.quotas, changeOf(request, principal));
   const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
   const wanted = key === null ? null : claimOf(request, principal, key);
+  let is_new = false;
   const change = async (tx: Tx): Promise<{ status: Status; body: Body }> => {
     // The session may have ended since it was authenticated: a password reset must leave nothing to a thief.
     if (principal.credential.kind === 'session') await holdSession(tx, principal.credential.id);
     const before = wanted && (await claim(tx, context.idempotency, wanted, mutation.holds ?? always));
     if (before) {
+      is_new = false;
       reply.header('idempotency-replayed', 'true');
       return before as { status: Status; body: Body };
     }
@@ -91,19 +97,16 @@ export async function mutate<Status extends number, Body>(
         data: { credential: principal.credential.id, ...data },
       });
     }
+    is_new = unchanged !== true || wanted !== null;
     return { status, body };
   };
-  return turns.take(principal.org_id, () => transaction(context.db, change));
-}
-
-/** Routes of the caller's own account. */
-const OF_ACCOUNT = /^\/v1\/(auth|me)(\/|$)/;
-
-function changeOf(request: FastifyRequest, principal: Principal): Change {
-  const of_account = OF_ACCOUNT.test(request.routeOptions.url ?? '');
-  return {
-    org_id: principal.org_id,
-    account: of_account ? actorOf(principal) : null,
-    removes: request.method === 'DELETE',
-  };
+  const limit = context.rate_limits?.changes;
+  const counts = limit !== undefined && (mutation.counts ?? request.method !== 'DELETE');
+  const actor = actorOf(principal);
+  return turns.take(principal.org_id, async () => {
+    if (counts) changes.require(actor, limit);
+    const outcome = await transaction(context.db, change);
+    if (counts && is_new) changes.add(actor);
+    return outcome;
+  });
 }

@@ -101,6 +101,67 @@ test('a proxy has no bound of its own, and loses no connection in use', () => {
   assert.equal(open(come('10.0.0.1', 1)), 1, 'in place of the idle one of another');
 });
 
+test('connections in use stay while many others are idle, from however many addresses they are', () => {
+  const { budget, come, open } = listener({ most: 100, per_source: 50 });
+  const used = come('192.0.2.1', 20);
+  for (const each of used) budget.use(each);
+  for (let at = 0; at < 300; at++) come(`2001:db8:1:${at.toString(16)}::1`, 1);
+  assert.equal(open(used), 20);
+});
+
+test('the source with the most idle connections loses its oldest, with many sources as fast as with few', () => {
+  const { come, open } = listener({ most: 20_000, per_source: 10_000 });
+  const [first] = come('192.0.2.1', 1);
+  const many = come('192.0.2.2', 1_000);
+  for (let at = 0; at < 19_500; at++) come(`2001:db8:1:${at.toString(16)}::1`, 1);
+  assert.equal(first?.is_open, true);
+  assert.equal(open(many), 499);
+  assert.equal(many.at(-1)?.is_open, true, 'the oldest went');
+});
+
+test('an address that came again before its ended connection closed still has its bound', async () => {
+  const { budget, come, open } = listener({ most: 2, per_source: 1 });
+  const [first] = come('192.0.2.1');
+  come('192.0.2.2');
+  come('192.0.2.3');
+  assert.equal(first?.is_open, false);
+  const [again] = come('192.0.2.1');
+  await new Promise((resolve) => setImmediate(resolve));
+  budget.use(again ?? assert.fail());
+  assert.equal(open(come('192.0.2.1')), 0);
+});
+
+test('a proxy is known by its address, whoever of its network came first', () => {
+  const { come, open } = listener({ most: 40, per_source: 5, proxy: '2001:db8::9' });
+  assert.equal(open(come('2001:db8::1', 10)), 5);
+  assert.equal(open(come('2001:db8::9', 10)), 10);
+  assert.equal(open(come('2001:db8::2', 10)), 5);
+});
+
+test('a trusted connection never ends for a newcomer, and takes nothing from its address', () => {
+  const { budget, come, open } = listener({ most: 20, per_source: 10 });
+  const trusted = come('192.0.2.1', 10);
+  for (const each of trusted) assert.equal(budget.trust(each), true);
+  // Neither for those of its own address, nor for those of others.
+  assert.equal(open(come('192.0.2.1', 30)), 10);
+  for (let at = 0; at < 30; at++) come(`198.51.100.${at}`, 1);
+  assert.equal(open(trusted), 10);
+});
+
+test('trusted connections of one kind leave a part to the others', async () => {
+  const { budget, come, open } = listener({ most: 20, per_source: 20 });
+  const streams = Array.from({ length: 20 }, () => come('192.0.2.1')[0] ?? assert.fail());
+  assert.equal(streams.filter((each) => budget.trust(each, 0.75)).length, 10, 'as many as one address had');
+  const more = Array.from({ length: 10 }, () => come('192.0.2.1')[0] ?? assert.fail());
+  assert.equal(more.filter((each) => budget.trust(each, 0.75)).length, 5);
+  const [poll] = come('192.0.2.1');
+  assert.equal(budget.trust(poll ?? assert.fail()), true);
+  for (const each of streams) each.destroy();
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(budget.trust(come('192.0.2.1')[0] ?? assert.fail(), 0.75), true, 'they end');
+  assert.equal(open([poll ?? assert.fail()]), 1);
+});
+
 test('connections that end make room, and leave nothing behind', async () => {
   const { come, open } = listener({ most: 10, per_source: 5 });
   for (let round = 0; round < 5; round++) {

@@ -3,16 +3,20 @@
  * address or an IPv6 /64.
  *
  * Beyond a bound room is made rather than the newcomer refused, because whoever holds connections is no reason to shut others out: the
- * oldest idle connection ends, of that source or of the source with the most. If the largest source has none that is idle, its oldest
- * ends all the same where it has more than twice as many as the newcomer's. Else the newcomer is closed.
+ * oldest idle connection ends, of that source or of the source with the most idle ones. Where few are idle, they may be newcomers whose
+ * request is on its way: then the source with most in use loses its oldest, if it has more than twice as many as the newcomer's. If no
+ * connection may end, the newcomer is closed.
  *
  * A proxy in front is one source with the connections of many: it has no bound of its own, and none of its connections in use ends.
+ * A trusted connection counts to the bound of all only, and never ends for a newcomer.
  */
 import { firstGroups } from './ipv6.ts';
 import type { Log } from './log.ts';
 
 const SAY_EVERY_MS = 60_000;
 const GROUPS_OF_A_NETWORK = 4;
+/** Of all connections: with more idle ones no connection in use ends. */
+const IDLE_SHARE = 0.25;
 
 /** What a connection is known by; a TLS or HTTP/2 socket has the same as the socket below. */
 export interface Ends {
@@ -45,10 +49,34 @@ interface Source {
   readonly used: Set<Held>;
 }
 
+/** In `idle` or `used` of its source, or trusted. */
 interface Held {
+  /** A closed socket has no addresses. */
+  readonly key: string;
   readonly connection: BoundConnection;
   readonly source: Source;
   uses: number;
+  is_trusted: boolean;
+}
+
+const NONE: ReadonlySet<Held> = new Set();
+
+/** Sources by how many connections they have of one kind. A size changes by one, so the largest is found without a search. */
+class SourcesBySize {
+  readonly #sources: Set<Source>[] = [];
+
+  move(source: Source, from: number, to: number): void {
+    this.#sources[from]?.delete(source);
+    const others = this.#sources[to];
+    if (others) others.add(source);
+    else if (to > 0) this.#sources[to] = new Set([source]);
+    while (this.#sources.length > 0 && !this.#sources.at(-1)?.size) this.#sources.pop();
+  }
+
+  largest(): Source | undefined {
+    const [first] = this.#sources.at(-1) ?? [];
+    return first;
+  }
 }
 
 export class ConnectionBudget {
@@ -56,6 +84,11 @@ export class ConnectionBudget {
   readonly #per_source: number;
   readonly #sources = new Map<string, Source>();
   readonly #held = new Map<string, Held>();
+  readonly #by_idle = new SourcesBySize();
+  /** Without proxies. */
+  readonly #by_used = new SourcesBySize();
+  #idle = 0;
+  #trusted = 0;
   #said_at_ms = Number.NEGATIVE_INFINITY;
 
   constructor(options: ConnectionBudgetOptions) {
@@ -72,14 +105,11 @@ export class ConnectionBudget {
       return false;
     }
     const key = keyOf(connection);
-    const held: Held = { connection, source, uses: 0 };
-    source.idle.add(held);
+    const held: Held = { key, connection, source, uses: 0, is_trusted: false };
     this.#sources.set(source.name, source);
     this.#held.set(key, held);
-    connection.once('close', () => {
-      this.#remove(held);
-      if (this.#held.get(key) === held) this.#held.delete(key);
-    });
+    this.#put(held, 'idle');
+    connection.once('close', () => this.#remove(held));
     return true;
   }
 
@@ -87,15 +117,14 @@ export class ConnectionBudget {
   use(connection: Ends): () => void {
     const held = this.#held.get(keyOf(connection));
     if (!held) return () => undefined;
-    const { idle, used } = held.source;
     held.uses += 1;
-    if (idle.delete(held)) used.add(held);
+    if (this.#takeOut(held, 'idle')) this.#put(held, 'used');
     let is_over = false;
     return () => {
       if (is_over) return;
       is_over = true;
       held.uses -= 1;
-      if (held.uses === 0 && used.delete(held)) idle.add(held);
+      if (held.uses === 0 && this.#takeOut(held, 'used')) this.#put(held, 'idle');
     };
   }
 
@@ -103,35 +132,38 @@ export class ConnectionBudget {
     return (this.#held.get(keyOf(connection))?.uses ?? 0) > 0;
   }
 
+  /** Call it for one whose caller has proved who it is. False: as many as this share of all connections are trusted already. */
+  trust(connection: Ends, share = 1): boolean {
+    const held = this.#held.get(keyOf(connection));
+    if (!held) return false;
+    const others = this.#trusted - (held.is_trusted ? 1 : 0);
+    if (others >= share * this.#options.most) return false;
+    if (held.is_trusted) return true;
+    held.is_trusted = true;
+    this.#trusted += 1;
+    this.#leaveSource(held);
+    return true;
+  }
+
   #sourceOf(address: string): Source {
-    const name = sourceOf(address);
-    const known = this.#sources.get(name);
-    if (known) return known;
-    const is_proxy = this.#options.isProxy?.(plainAddress(address)) === true;
-    return { name, is_proxy, idle: new Set(), used: new Set() };
+    const plain = plainAddress(address);
+    const is_proxy = this.#options.isProxy?.(plain) === true;
+    const name = is_proxy ? plain : sourceOf(plain);
+    return this.#sources.get(name) ?? { name, is_proxy, idle: new Set(), used: new Set() };
   }
 
   #hasRoom(source: Source): boolean {
     if (!source.is_proxy && sizeOf(source) >= this.#per_source) {
-      this.#say(source, 'an address has as many connections as it may have');
+      this.#say('an address has as many connections as it may have', source);
       return this.#end(source.idle);
     }
     if (this.#held.size < this.#options.most) return true;
-    const largest = this.#largest();
-    if (!largest) return false;
-    this.#say(largest, 'there are as many connections as this process may have');
-    if (this.#end(largest.idle)) return true;
-    return sizeOf(largest) > 2 * (sizeOf(source) + 1) && this.#end(largest.used);
-  }
-
-  /** Of those that may lose a connection. */
-  #largest(): Source | undefined {
-    let largest: Source | undefined;
-    for (const each of this.#sources.values()) {
-      const may_lose = !each.is_proxy || each.idle.size > 0;
-      if (may_lose && sizeOf(each) > (largest ? sizeOf(largest) : 0)) largest = each;
-    }
-    return largest;
+    this.#say('there are as many connections as this process may have', source);
+    const idle = this.#by_idle.largest()?.idle ?? NONE;
+    if (this.#idle > IDLE_SHARE * this.#options.most) return this.#end(idle);
+    const largest = this.#by_used.largest();
+    const is_larger = largest !== undefined && sizeOf(largest) > 2 * (sizeOf(source) + 1);
+    return (is_larger && (this.#end(largest.idle) || this.#end(largest.used))) || this.#end(idle);
   }
 
   /** Ends the first of them. */
@@ -140,19 +172,46 @@ export class ConnectionBudget {
     if (!first) return false;
     // Its event comes later than the next newcomer may.
     this.#remove(first);
-    this.#held.delete(keyOf(first.connection));
     first.connection.destroy();
     return true;
   }
 
+  /** Without effect for one that is removed. */
   #remove(held: Held): void {
-    const { source } = held;
-    source.idle.delete(held);
-    source.used.delete(held);
-    if (sizeOf(source) === 0) this.#sources.delete(source.name);
+    if (this.#held.get(held.key) !== held) return;
+    this.#held.delete(held.key);
+    if (held.is_trusted) this.#trusted -= 1;
+    this.#leaveSource(held);
   }
 
-  #say(source: Source, what: string): void {
+  #leaveSource(held: Held): void {
+    const { source } = held;
+    const was_in = this.#takeOut(held, 'idle') || this.#takeOut(held, 'used');
+    if (was_in && sizeOf(source) === 0) this.#sources.delete(source.name);
+  }
+
+  #put(held: Held, kind: 'idle' | 'used'): void {
+    const { source } = held;
+    source[kind].add(held);
+    if (kind === 'idle') this.#idle += 1;
+    this.#rank(source, kind, source[kind].size - 1);
+  }
+
+  /** False: it is not there. */
+  #takeOut(held: Held, kind: 'idle' | 'used'): boolean {
+    const { source } = held;
+    if (!source[kind].delete(held)) return false;
+    if (kind === 'idle') this.#idle -= 1;
+    this.#rank(source, kind, source[kind].size + 1);
+    return true;
+  }
+
+  #rank(source: Source, kind: 'idle' | 'used', size_before: number): void {
+    if (kind === 'idle') this.#by_idle.move(source, size_before, source.idle.size);
+    else if (!source.is_proxy) this.#by_used.move(source, size_before, source.used.size);
+  }
+
+  #say(what: string, source: Source): void {
     const now_ms = performance.now();
     if (now_ms - this.#said_at_ms < SAY_EVERY_MS) return;
     this.#said_at_ms = now_ms;

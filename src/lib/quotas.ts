@@ -12,7 +12,6 @@ export const ORGANISATION_QUOTAS = [
   'service_accounts',
   'webhooks',
   'streams',
-  'changes',
 ] as const;
 const ACCOUNT_QUOTAS = ['organisations', 'sessions', 'ssh_keys', 'factors'] as const;
 export const QUOTAS = [...ORGANISATION_QUOTAS, ...ACCOUNT_QUOTAS] as const;
@@ -37,7 +36,6 @@ export const QUOTA_DEFAULTS: QuotaLimits = {
   service_accounts: 50,
   webhooks: 20,
   streams: 100,
-  changes: 20_000,
   organisations: 5,
   sessions: 50,
   ssh_keys: 50,
@@ -74,7 +72,6 @@ const FREED_BY: Readonly<Record<Quota, string>> = {
   service_accounts: 'Delete a service account',
   webhooks: 'Delete a webhook',
   streams: 'It counts event streams, notification streams and consoles. Close one',
-  changes: 'It counts the changes of an hour, because the audit log keeps each. Wait',
   organisations: 'It counts those that the account made. Delete one, by leaving it as its last member',
   sessions: 'End one from another session, or reset the password, which ends all',
   ssh_keys: 'Revoke an SSH key',

@@ -8,7 +8,7 @@ import { insertMembership, organisationsOf } from './member-store.ts';
 import { countMadeBy, insertOrganisation, type OrganisationRow } from './store.ts';
 
 /** Nothing can be created; what is there can be changed, and left. */
-const { changes: _, ...NOTHING } = allQuotas(0);
+const NOTHING = allQuotas(0);
 
 const NAME_LENGTH = 100;
 

@@ -1,6 +1,5 @@
 import { type RawBuilder, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
-import { countOfWindow } from '../db/shared-limit.ts';
 import { present } from '../lib/assert.ts';
 import type { OrgId } from '../lib/ids.ts';
 import {
@@ -32,10 +31,6 @@ export async function lockQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | und
   return row?.quotas;
 }
 
-/** Before the id: the count of an organisation's changes (count-change.ts). */
-export const CHANGES = 'changes:';
-export const CHANGES_WINDOW_S = 3_600;
-
 /** VMs in these states use no resources. */
 const IDLE_STATES = sql`('stopped', 'suspended', 'failed')`;
 
@@ -58,8 +53,6 @@ function countOf(quota: OrganisationQuota, org_id: OrgId | RawBuilder<unknown>) 
     case 'service_accounts':
     case 'webhooks':
       return sql`(select count(*) from ${sql.table(quota)} where org_id = ${org_id})`;
-    case 'changes':
-      return sql`${countOfWindow(sql`${CHANGES} || ${org_id}`)}`;
     case 'streams':
       return sql`(select coalesce(sum(count), 0)::bigint from open_streams where org_id = ${org_id} and ${isSeen})`;
   }

@@ -1,5 +1,6 @@
 /** The process `control-plane`: API, internal API for agents, background tasks. Its only state is the database. */
 import { randomInt } from 'node:crypto';
+import { lookup } from 'node:dns/promises';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { FastifyInstance } from 'fastify';
@@ -307,7 +308,7 @@ async function listen(
   await rm(paths.agent_api_socket, { force: true });
   await internal.listen({ path: paths.agent_api_socket });
   await chmod(paths.agent_api_socket, 0o600);
-  await app.listen({ host: config.listen.host, port: config.listen.port });
+  await app.listen(await oneAddress(config.listen));
 }
 
 /** Where hosts, ingresses and other control planes reach this one; null: nowhere, or at an address that nobody has named. */
@@ -325,8 +326,9 @@ async function listenToHosts(
   by_source: BySource,
 ): Promise<FastifyInstance | null> {
   if (hosts_listen === null) return null;
-  const app = createInternalApp(context, { cert, key });
-  boundHttp(app.server, new ConnectionBudget({ ...by_source, most: connectionsOfAListener() }));
+  const connections = new ConnectionBudget({ ...by_source, most: connectionsOfAListener() });
+  const app = createInternalApp({ ...context, connections }, { cert, key });
+  boundHttp(app.server, connections);
   await listenAt(app, 'BERTH_HOSTS_LISTEN', hosts_listen);
   return app;
 }
@@ -347,9 +349,15 @@ async function listenToPrometheus(
   return app;
 }
 
+/** For `localhost` Fastify would make a second server, whose connections nobody counts. */
+async function oneAddress({ host, port }: Address): Promise<Address> {
+  const { address } = await lookup(host, { order: 'ipv4first' });
+  return { host: address, port };
+}
+
 async function listenAt(app: FastifyInstance, setting: Setting, address: Address): Promise<void> {
   try {
-    await app.listen({ ...address });
+    await app.listen(await oneAddress(address));
   } catch (error) {
     throw new StartError(`${setting}: cannot listen there: ${messageOf(error)}`, 2, { cause: error });
   }

@@ -1,4 +1,4 @@
-/** Connections to the API that nobody uses, in the control plane's own process with a low limit of open files. */
+/** Connections that nobody uses: to the API, in the control plane's own process with a low limit of open files, and to the listener for hosts. */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -10,8 +10,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
+import { connect as connectTls } from 'node:tls';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts';
+import { ConnectionBudget } from '../../src/lib/connection-budget.ts';
+import { apiForFile } from '../support/api.ts';
 import { startDatabase, type TestDatabase } from '../support/database.ts';
 import { ownPort } from '../support/own-ports.ts';
+import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { HOST } from '../support/sockets.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
@@ -40,7 +45,7 @@ describe('idle connections to the API', () => {
           PATH: process.env['PATH'],
           DATABASE_URL: database.url,
           BERTH_DATA_DIR: folder,
-          BERTH_LISTEN: `${HOST}:${port}`,
+          BERTH_LISTEN: `localhost:${port}`,
           BERTH_SECRET_KEY: randomBytes(32).toString('hex'),
           BERTH_ADMIN_PASSWORD: randomBytes(20).toString('hex'),
           BERTH_TRUSTED_PROXIES: A_PROXY,
@@ -108,6 +113,11 @@ describe('idle connections to the API', () => {
     await Promise.all(Array.from({ length: 12 }, () => works()));
   });
 
+  test('come to one address, also of localhost', async () => {
+    const socket = connect({ host: '::1', port });
+    await assert.rejects(once(socket, 'connect'), { code: /ECONNREFUSED|EADDRNOTAVAIL/ });
+  });
+
   test('with half a request count as idle', async () => {
     for (const each of STRANGERS) await hold(each, 100, 'GET /healthz HTTP/1.1\r\nHost: 127');
     await works();
@@ -118,5 +128,59 @@ describe('idle connections to the API', () => {
     const open = await hold(A_PROXY, 50);
     await works(A_PROXY);
     assert.equal(open(), 50);
+  });
+});
+
+describe('the listener for hosts', async () => {
+  const api = await apiForFile();
+  const connections = new ConnectionBudget({ most: 12, per_source: 6 });
+  const far = await listenToRemoteHosts(api, { connections });
+  const { token } = await far.join('far', { cpus: '4', memory: '4096' });
+  const { hostname, port } = new URL(far.origin);
+
+  /** A connection of the host, which stays open; `ask` gives the status of the answer. */
+  async function ofHost() {
+    const socket = connectTls({
+      host: hostname,
+      port: Number(port),
+      ca: far.cert,
+      checkServerIdentity: () => undefined,
+    });
+    after(() => void socket.destroy());
+    socket.on('error', () => undefined);
+    await once(socket, 'secureConnect');
+    const ask = async (path: string, ...fields: string[]) => {
+      const head = [
+        `POST ${path} HTTP/1.1`,
+        `Host: ${hostname}`,
+        `Authorization: Bearer ${token}`,
+        `${PROTOCOL_HEADER}: ${AGENT_PROTOCOL}`,
+        ...fields,
+      ];
+      socket.write(`${head.join('\r\n')}\r\nContent-Length: 0\r\n\r\n`);
+      const ended = once(socket, 'close').then(() => assert.fail(`${path}: the connection ended`));
+      const [answer] = await Promise.race([once(socket, 'data'), ended]);
+      return Number(/^HTTP\/1.1 ([0-9]{3}) /.exec(String(answer))?.[1]);
+    };
+    return { socket, ask };
+  }
+  const stream = ['Connection: Upgrade', 'Upgrade: berth-console'];
+
+  test('keeps those of a host when its address has as many idle ones as it may have, and when streams have their share', async () => {
+    const lease = await ofHost();
+    assert.equal(await lease.ask('/internal/v1/lease'), 400);
+    const strangers = Array.from({ length: 40 }, () => {
+      const socket = connect({ host: hostname, port: Number(port) });
+      after(() => void socket.destroy());
+      return socket.on('error', () => undefined).on('data', () => undefined);
+    });
+    await until('all but six were ended', () => strangers.filter(({ destroyed }) => !destroyed).length <= 6);
+    assert.equal(await lease.ask('/internal/v1/lease'), 400, 'its connection is there');
+
+    assert.equal(await (await ofHost()).ask('/internal/v1/calls/x/stream', ...stream), 404);
+    for (let count = 1; count < 9; count++)
+      assert.equal(await (await ofHost()).ask('/internal/v1/lease'), 400);
+    assert.equal(await (await ofHost()).ask('/internal/v1/calls/x/stream', ...stream), 503);
+    assert.equal(await (await ofHost()).ask('/internal/v1/lease'), 400);
   });
 });

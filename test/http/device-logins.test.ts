@@ -163,7 +163,9 @@ describe('a device login', () => {
   });
 
   test('counts each of its requests against the address', async () => {
-    const limited = await apiForFile({ context: { rate_limits: { principal: 1_200, address: 6 } } });
+    const limited = await apiForFile({
+      context: { rate_limits: { principal: 1_200, address: 6, changes: 1_000 } },
+    });
     const ann = await limited.person();
     const path = '/v1/auth/device-logins/BCDF-GHJK';
     const answers = [

@@ -158,7 +158,9 @@ test('what a tool does is in the audit log as any other call, with the address o
 });
 
 test('calls of tools count for the rate limit', async () => {
-  const limited = await apiForFile({ context: { rate_limits: { principal: 3, address: 3 } } });
+  const limited = await apiForFile({
+    context: { rate_limits: { principal: 3, address: 3, changes: 1_000 } },
+  });
   const { key } = await makeKey(limited.db, await limited.person(), '*');
   const call = { ...PING, method: 'tools/call', params: { name: 'list_instances', arguments: {} } };
   const answers: [number, string][] = [];
@@ -177,7 +179,9 @@ test('calls of tools count for the rate limit', async () => {
 });
 
 test('each message of a batch counts for the rate limit', async () => {
-  const limited = await apiForFile({ context: { rate_limits: { principal: 10, address: 10 } } });
+  const limited = await apiForFile({
+    context: { rate_limits: { principal: 10, address: 10, changes: 1_000 } },
+  });
   const { key } = await makeKey(limited.db, await limited.person(), '*');
   const batch = (size: number) =>
     Array.from({ length: size }, (_, id) => ({ ...PING, id, method: 'tools/list' }));

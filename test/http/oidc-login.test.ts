@@ -308,7 +308,10 @@ describe('for its operator', () => {
 
   test('the two redirects and the begin of sudo count against the address', async () => {
     const limited = await apiForFile({
-      context: { ...oidcContext(provider, PUBLIC), rate_limits: { principal: 1_200, address: 2 } },
+      context: {
+        ...oidcContext(provider, PUBLIC),
+        rate_limits: { principal: 1_200, address: 2, changes: 1_000 },
+      },
     });
     const first = new OidcBrowser(limited);
     const { place } = await first.visit('/v1/auth/oidc/login');

@@ -156,7 +156,6 @@ describe('200', () => {
       service_accounts: { limit: null, source: 'default', used: 1 },
       webhooks: { limit: null, source: 'default', used: 0 },
       streams: { limit: null, source: 'default', used: 0 },
-      changes: { limit: null, source: 'default', used: 0 },
     });
   });
 });

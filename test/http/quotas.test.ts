@@ -44,16 +44,6 @@ async function countWindow(key: string, points: number, expire = Date.now() + 3_
     on conflict (key) do update set points = excluded.points, expire = excluded.expire`.execute(db);
 }
 
-/** What a change of an organisation leaves behind. */
-async function rowsOf(org_id: OrgId): Promise<unknown> {
-  const { rows } = await sql`
-    select (select count(*) from audit_log where org_id = ${org_id}) as entries,
-      (select count(*) from events where org_id = ${org_id}) as events,
-      (select count(*) from idempotency_keys where org_id = ${org_id}) as stored,
-      (select count(*) from http_labels) as names`.execute(db);
-  return rows[0];
-}
-
 describe('of an organisation', () => {
   test('20 instances, of 24 concurrent ones; another organisation creates its own, and a deletion makes room', async () => {
     const who = await api.person();
@@ -131,40 +121,6 @@ describe('of an organisation', () => {
     const who = await api.person();
     const body = { name: 'hook', url: 'http://127.0.0.1:1/', events: ['vm.failed'] };
     await atOnce(23, 20, 'webhooks', () => api.as(who).post('/v1/webhooks', body));
-  });
-
-  test('20,000 changes an hour, also of concurrent requests: then no row is added, removals go on, and the next hour begins anew', async () => {
-    const who = await api.person();
-    const { id } = await api.instance(who);
-    const ports = `/v1/instances/${id}/ports`;
-    const publish = () => api.as(who).post<{ id: string }>(ports, { port: 8080 });
-    const port = (await publish()).body;
-    await countWindow(`changes:${who.org_id}`, 19_997);
-    const answers = await Promise.all(Array.from({ length: 6 }, publish));
-    const refused = answers.filter(({ status }) => status !== 201);
-    assert.equal(refused.length, 3);
-    for (const answer of refused) {
-      const { details } = assertError(answer, 'RATE_LIMITED', /quota of changes is 20000/);
-      assert.deepEqual(details, [{ field: 'changes', issue: 'quota 20000, used 20000, wanted 1' }]);
-      assert.ok(Number(answer.headers['retry-after']) > 3_000);
-    }
-    const quota = await readQuota(db, QUOTA_DEFAULTS, who.org_id);
-    assert.ok(quota.changes.used >= 20_000);
-    // Nothing of the organisation grows any more, by whatever request.
-    const before = await rowsOf(who.org_id);
-    assert.equal((await publish()).status, 429);
-    assert.equal((await api.as(who).patch(`/v1/instances/${id}`, { labels: { a: 'b' } })).status, 429);
-    const key = { headers: { 'idempotency-key': 'one' } };
-    assert.equal((await api.as(who).post(ports, { port: 1 }, key)).status, 429);
-    assert.deepEqual(await rowsOf(who.org_id), before);
-    // A removal goes on, as much again; so do the person's own account, and other organisations.
-    assert.equal((await api.as(who).delete(`${ports}/${port.id}`)).status, 204);
-    assert.equal((await api.as(who).patch('/v1/me', { name: 'Still Here' })).status, 200);
-    await api.instance(await api.person());
-    await countWindow(`changes:${who.org_id}`, 40_000);
-    assert.equal((await api.as(who).delete(`/v1/instances/${id}`)).status, 429);
-    await countWindow(`changes:${who.org_id}`, 40_000, 0);
-    assert.equal((await publish()).status, 201);
   });
 
   test('an unset quota follows the setting; a set one does not', async () => {
@@ -315,13 +271,8 @@ describe('of an account', () => {
     assert.equal((await login()).status, 200);
   });
 
-  test('20,000 changes of the own account in an hour, and 300 logins', async () => {
+  test('300 logins in an hour', async () => {
     const who = await register();
-    await countWindow(`changes:${who.user_id}`, 19_999);
-    const rename = () => api.as(who.session).patch('/v1/me', { name: 'Another Name' });
-    assert.equal((await rename()).status, 200);
-    assertError(await rename(), 'RATE_LIMITED', /changed 20000 times in an hour/);
-    assert.equal((await api.as(who.session).post('/v1/instances', { name: newName() })).status, 201);
     await countWindow(`logins:${who.user_id}`, 299);
     const login = () => api.client.post('/v1/auth/login', { email: who.email, password: PASSWORD });
     assert.equal((await login()).status, 200);

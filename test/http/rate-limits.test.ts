@@ -6,6 +6,7 @@ import { Agent } from 'undici';
 import { WebSocket } from 'ws';
 import { DEFAULT_RATE_LIMITS } from '../../src/config/settings.ts';
 import { createApp } from '../../src/http/app.ts';
+import { ChangeCounts } from '../../src/http/rate-limits.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { type AccessApi, accessApiForFile } from '../support/access-api.ts';
 import { startApi } from '../support/api.ts';
@@ -16,7 +17,7 @@ import type { Person } from '../support/people.ts';
 const { principal: PRINCIPAL_LIMIT, address: ADDRESS_LIMIT } = DEFAULT_RATE_LIMITS;
 const api = await accessApiForFile({ rate_limits: DEFAULT_RATE_LIMITS, trusted_proxies: ['127.0.0.1'] });
 const unlimited = await accessApiForFile();
-const strict = await accessApiForFile({ rate_limits: { principal: 2, address: 1 } });
+const strict = await accessApiForFile({ rate_limits: { ...DEFAULT_RATE_LIMITS, principal: 2, address: 1 } });
 
 /** From addresses of documentation (RFC 5737, RFC 3849), behind the proxy that is this test. */
 const from = (ip: string) => ({ headers: { 'x-forwarded-for': ip } });
@@ -113,7 +114,9 @@ test('60 logins a minute from an address; the 61st is 429 with Retry-After; anot
 });
 
 test('an address and a principal have one limit each, at all control planes together', async (t) => {
-  const first = await startApi({ context: { rate_limits: { principal: 2, address: 3 } } });
+  const first = await startApi({
+    context: { rate_limits: { ...DEFAULT_RATE_LIMITS, principal: 2, address: 3 } },
+  });
   t.after(() => first.close());
   const other = await createApp(first.context);
   const connections = new Agent();
@@ -186,7 +189,9 @@ test('without limits nothing is counted and no header is sent', async () => {
 });
 
 test('an upgrade counts as any request, also one that is refused', async (t) => {
-  const limited = await startApi({ context: { rate_limits: { principal: 2, address: 3 } } });
+  const limited = await startApi({
+    context: { rate_limits: { ...DEFAULT_RATE_LIMITS, principal: 2, address: 3 } },
+  });
   t.after(() => limited.close());
   const who = await limited.person();
   const url = `${limited.origin.replace('http', 'ws')}/v1/instances/${newId('inst')}/vm/forward?port=80`;
@@ -199,4 +204,43 @@ test('an upgrade counts as any request, also one that is refused', async (t) => 
     answer.resume();
   }
   assert.deepEqual(statuses, [404, 404, 429]);
+});
+
+test('past the changes of an hour a principal adds no row, can still remove and stop, and others go on', async (t) => {
+  const limited = await startApi({ context: { rate_limits: { ...DEFAULT_RATE_LIMITS, changes: 4 } } });
+  t.after(() => limited.close());
+  const who = await limited.person();
+  const { id } = await limited.instance(who);
+  const ports = `/v1/instances/${id}/ports`;
+  const publish = () => limited.as(who).post<{ id: string }>(ports, { port: 8080 });
+  const port = await publish();
+  // Neither what is refused nor what is removed counts.
+  assert.equal((await limited.as(who).post(ports, { port: 0 })).status, 400);
+  assert.equal((await limited.as(who).delete(`${ports}/${port.body.id}`)).status, 204);
+  assert.equal((await publish()).status, 201);
+  assert.equal((await limited.as(who).post(`/v1/instances/${id}/vm`)).status, 202);
+  const refused = await publish();
+  assertError(refused, 'RATE_LIMITED', /4 changes in an hour/);
+  assert.ok(Number(refused.headers['retry-after']) > 3_000);
+  assertError(await limited.as(who).patch('/v1/me', { name: 'Another Name' }), 'RATE_LIMITED');
+
+  const other = await limited.person({ org_id: who.org_id });
+  assert.equal((await limited.as(other).post(ports, { port: 8081 })).status, 201, 'a colleague');
+  assert.equal((await limited.as(who).delete(`/v1/instances/${id}/vm?force=true`)).status, 202);
+  assert.equal((await limited.as(who).delete(`/v1/instances/${id}`)).status, 202);
+});
+
+test('the changes of an hour begin anew when it is over', () => {
+  let now_ms = 0;
+  const changes = new ChangeCounts(() => now_ms);
+  const add = () => {
+    changes.require('user', 2);
+    changes.add('user');
+  };
+  add();
+  now_ms = 3_599_000;
+  add();
+  assert.throws(add, { code: 'RATE_LIMITED', retry_after_seconds: 1 });
+  now_ms = 3_600_000;
+  add();
 });

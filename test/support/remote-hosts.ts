@@ -15,6 +15,7 @@ import { hostsCertificate } from '../../src/control-planes/hosts-certificate.ts'
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import type { InternalContext } from '../../src/http/internal/internal-context.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
+import { boundHttp, type ConnectionBudget } from '../../src/lib/connection-budget.ts';
 import type { TestApi } from './api.ts';
 import { ScriptedAgent } from './scripted-agent.ts';
 
@@ -46,7 +47,7 @@ export async function joinWith(
 
 export async function listenToRemoteHosts(
   api: TestApi,
-  more: Pick<InternalContext, 'sign'> = {},
+  more: Pick<InternalContext, 'sign'> & { readonly connections?: ConnectionBudget } = {},
 ): Promise<RemoteHosts> {
   const data_dir = mkdtempSync(join(tmpdir(), 'bt-'));
   after(() => rmSync(data_dir, { recursive: true, force: true }));
@@ -55,6 +56,7 @@ export async function listenToRemoteHosts(
   await ensureSecrets(paths, null, false);
   const tls = await hostsCertificate(api.db, api.context.root_key);
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000, ...more }, tls);
+  if (more.connections) boundHttp(app.server, more.connections);
   const origin = await app.listen({ host: '127.0.0.1', port: 0 });
   api.beforeClose(async () => {
     api.context.host_calls.close();

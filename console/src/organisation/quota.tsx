@@ -15,7 +15,6 @@ const SHOWN = [
   ['service_accounts', 'Service accounts', plain],
   ['webhooks', 'Webhooks', plain],
   ['streams', 'Live streams and consoles', plain],
-  ['changes', 'Changes in an hour', plain],
 ] as const;
 
 export function Quota() {

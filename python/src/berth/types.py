@@ -1081,7 +1081,6 @@ class OrgQuota(TypedDict):
     service_accounts: QuotaUse
     webhooks: QuotaUse
     streams: QuotaUse
-    changes: QuotaUse
 
 class PasskeyOptionsRequest(TypedDict, total=False):
     email: str

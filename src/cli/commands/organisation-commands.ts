@@ -18,7 +18,6 @@ const QUOTAS: readonly (readonly [keyof Quota, string])[] = [
   ['service_accounts', 'service accounts'],
   ['webhooks', 'webhooks'],
   ['streams', 'streams'],
-  ['changes', 'changes an hour'],
 ];
 
 /** The organisation that the login acts in. @throws CommandError with a key from the environment */

@@ -8,7 +8,7 @@ import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../../agen
 import { joinStreams } from '../../agent-api/join-streams.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, protocolOf, refusalBody } from '../../agent-api/protocol.ts';
 import { ROUTES } from '../../agent-api/routes.ts';
-import { AppError } from '../../lib/errors.ts';
+import { AppError, RETRY_LATER_S } from '../../lib/errors.ts';
 import type { HostId, InstanceId } from '../../lib/ids.ts';
 import { newRequestId } from '../../lib/request-id.ts';
 import { runningPlace } from '../../vms/tunnel.ts';
@@ -21,6 +21,8 @@ import { accepted, serve } from './serve.ts';
 
 /** The ingress waits as long. */
 const TUNNEL_OPEN_MS = 5_000;
+/** Of the listener's connections; the others are for leases, polls and reports. */
+const STREAMS_SHARE = 0.75;
 
 type Admit<Caller> = (
   headers: IncomingHttpHeaders,
@@ -28,7 +30,7 @@ type Admit<Caller> = (
 
 export function registerHostCalls(
   app: FastifyInstance,
-  { db, host_calls, log, peers }: InternalContext,
+  { db, host_calls, log, peers, connections }: InternalContext,
   admit: {
     readonly host: Admit<CallingHost>;
     readonly ingress: Admit<CallingIngress>;
@@ -65,23 +67,35 @@ export function registerHostCalls(
     if (instance_id !== undefined) {
       const { refusal } = await admit.ingress(request.headers);
       if (refusal !== null) return refuse(refusal, socket);
+      requireRoom(request);
       return tunnel(instance_id as InstanceId, port === undefined ? null : Number(port), { socket, head });
     }
     const { caller: host, refusal } = await admit.host(request.headers);
     if (refusal !== null) return refuse(refusal, socket);
+    requireRoom(request);
     const id = /^\/internal\/v1\/calls\/([0-9a-f-]{36})\/stream$/.exec(request.url ?? '')?.[1] ?? '';
     const known = request.headers.upgrade === CONSOLE_PROTOCOL && request.url === consoleStreamPath(id);
     if (!known) throw new AppError('NOT_FOUND');
     if (!(await host_calls.connect(host.id, id, () => begin(socket, head)))) begin(socket, head).destroy();
   }
 
+  /** @throws AppError UNAVAILABLE when streams have their share of the connections */
+  function requireRoom(request: IncomingMessage): void {
+    if (connections?.trust(request.socket, STREAMS_SHARE) === false)
+      throw new AppError('UNAVAILABLE', {
+        message: 'This control plane has as many streams to guests as it may have. Try again later.',
+        retry_after_seconds: RETRY_LATER_S,
+      });
+  }
+
   /** Another control plane passes on a stream that a host has opened to it. */
   async function acceptPeer(
-    { headers }: IncomingMessage,
+    request: IncomingMessage,
     { host_id, call_id }: { host_id: HostId; call_id: string },
     { socket, head }: { socket: Duplex; head: Buffer },
   ): Promise<void> {
-    if (!peers?.isPeer(headers)) throw new AppError('UNAUTHENTICATED');
+    if (!peers?.isPeer(request.headers)) throw new AppError('UNAUTHENTICATED');
+    requireRoom(request);
     if (!host_calls.connectOurs(host_id, call_id, () => begin(socket, head))) begin(socket, head).destroy();
   }
 

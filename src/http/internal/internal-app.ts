@@ -93,6 +93,7 @@ export function createInternalApp(
     if (callers === 'peer') {
       if (!context.peers?.isPeer(request.headers)) throw new AppError('UNAUTHENTICATED');
       request.is_of_peer = true;
+      context.connections?.trust(request.raw.socket);
       return undefined;
     }
     const { caller, refusal } =
@@ -101,6 +102,8 @@ export function createInternalApp(
         : await admitHost(db, request.headers, far, path === ROUTES.join.path);
     if ('remote' in caller) request.calling_host = caller;
     else request.calling_ingress = caller;
+    // Leases and polls of a host must not end because of strangers, nor of what its VMs carry.
+    context.connections?.trust(request.raw.socket);
     if (refusal !== null) return reply.code(426).send(refusalBody(refusal));
     return undefined;
   });

@@ -1,5 +1,6 @@
 import type { ObjectRequest, SignedRequest } from '../../agent-api/object-permissions.ts';
 import type { Peers } from '../../control-planes/peers.ts';
+import type { ConnectionBudget } from '../../lib/connection-budget.ts';
 import type { AppContext } from '../context.ts';
 
 type Shared =
@@ -22,4 +23,6 @@ export interface InternalContext extends Pick<AppContext, Shared> {
   readonly sign?: (request: ObjectRequest) => Promise<SignedRequest>;
   /** The other control planes; absent: there can be none. */
   readonly peers?: Pick<Peers, 'isPeer' | 'places'>;
+  /** Of this listener; absent: it has no bound. */
+  readonly connections?: Pick<ConnectionBudget, 'trust'>;
 }

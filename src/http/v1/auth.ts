@@ -218,10 +218,16 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      await mutate(context, request, reply, { action: 'auth.logout' }, async (tx, { credential }) => {
-        if (credential.kind === 'session') await deleteSession(tx, credential.user_id, credential.id);
-        return { status: 204, body: null, target: credential.id };
-      });
+      await mutate(
+        context,
+        request,
+        reply,
+        { action: 'auth.logout', counts: false },
+        async (tx, { credential }) => {
+          if (credential.kind === 'session') await deleteSession(tx, credential.user_id, credential.id);
+          return { status: 204, body: null, target: credential.id };
+        },
+      );
       clearRefreshCookie(reply);
       return reply.status(204).send(null);
     },

@@ -103,7 +103,13 @@ function registerRemove(app: App, context: AppContext): void {
       const path = queryPath(request);
       const recursive = request.query.recursive === 'true';
       const change = auditedChange(instanceId(request.params), path, { recursive });
-      const { body: place } = await mutate(context, request, reply, { action: 'file.delete' }, change);
+      const { body: place } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'file.delete', counts: true },
+        change,
+      );
       const action = { verb: 'remove', path, recursive } as const;
       const call = await FileCall.open(context, principalOf(request), place, action, disconnectSignal(reply));
       await call.removed();

@@ -149,7 +149,7 @@ function registerReads(app: App, { db, quotas }: AppContext): void {
       operationId: 'getOrgQuota',
       summary: 'Get the quotas of an organisation and their use',
       description:
-        '`instances` and `disk_gib` count every instance until its deletion ends; `cpus` and `memory_mib` count VMs that are not stopped, suspended or failed; `streams` counts open event streams, notification streams and consoles; `changes` counts the requests of an hour that change something, and removals may go on for as many again.',
+        '`instances` and `disk_gib` count every instance until its deletion ends; `cpus` and `memory_mib` count VMs that are not stopped, suspended or failed; `streams` counts open event streams, notification streams and consoles.',
       tags: ['Organisations'],
       params: OrgParams,
       response: { 200: OrgQuota },

@@ -70,11 +70,17 @@ function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
       }
       await limits.countAddress(request, reply);
       const proved_by = await verifyForSudo(db, principal, request.body.password, request.ip);
-      const { body } = await mutate(context, request, reply, { action: 'auth.sudo' }, async (tx) => ({
-        status: 200,
-        body: await grantSudo(tx, principal, proved_by),
-        target: principal.credential.id,
-      }));
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'auth.sudo', counts: false },
+        async (tx) => ({
+          status: 200,
+          body: await grantSudo(tx, principal, proved_by),
+          target: principal.credential.id,
+        }),
+      );
       setSudoCookie(reply, body.token);
       return { expires_at: rfc3339(body.expires_at) };
     },
