@@ -24,6 +24,7 @@ import {
   guestAddress,
   tapName,
 } from '../../src/host/network/addresses.ts';
+import { inNetwork } from '../../src/host/network/guest-network.ts';
 import { guestsRules, LINK } from '../../src/host/network/guests-rules.ts';
 import { tapAddresses, tapRules } from '../../src/host/network/tap-rules.ts';
 import type { EgressPolicy } from '../../src/lib/egress-policy.ts';
@@ -63,7 +64,9 @@ export class EgressLab {
   readonly #ending = new AbortController();
   #outside: EgressOutside | null = null;
   readonly troubles: string[] = [];
-  readonly #first_packets = new FirstPackets({ path: this.path('router') });
+  readonly #first_packets = new FirstPackets((args, input) =>
+    inNetwork({ path: this.path('router') }, ['nft', ...args], input),
+  );
   /** `VM address`, since the gate's start. */
   readonly #admitted = new Set<string>();
   readonly #certificates = new CertificateSource();
@@ -158,9 +161,9 @@ export class EgressLab {
       roots_file: this.#roots_file,
       log: createLog('test', 'warn'),
       takeDenials: (denials) => this.denials.push(...denials),
-      admit: async (guest, admitted, dropped) => {
-        await this.#first_packets.change({ guest, admitted, dropped });
-        for (const each of admitted) this.#admitted.add(`${guest} ${each}`);
+      admit: async (guest, addresses) => {
+        await this.#first_packets.admit(guest, addresses);
+        for (const each of addresses) this.#admitted.add(`${guest} ${each}`);
       },
       certify: (...asked) => this.#certificates.make(...asked),
       takeTrouble: (_guest, name, reason) => this.troubles.push(`${name}: ${reason}`),

@@ -16,6 +16,7 @@ import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { DeniedDestination } from '../../agent-api/egress-types.ts';
 import type { Assignment } from '../../agent-api/types.ts';
+import { assert } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -59,6 +60,7 @@ export interface EgressControlOptions {
 export class EgressControl {
   readonly #options: EgressControlOptions;
   readonly #gate: GateChild | null;
+  #first_packets: FirstPackets | null = null;
   readonly #denials: Denials;
   readonly #certificates = new CertificateSource();
   readonly #instances = new Map<string, InstanceId>();
@@ -81,7 +83,8 @@ export class EgressControl {
       this.#gate = null;
       return;
     }
-    const first_packets = new FirstPackets(network);
+    const first_packets = new FirstPackets((args, input) => inNetwork(network, ['nft', ...args], input));
+    this.#first_packets = first_packets;
     this.#gate = new GateChild({
       guest_namespace: network.path,
       own_namespace: `/proc/${process.pid}/ns/net`,
@@ -91,7 +94,10 @@ export class EgressControl {
       roots_file: ROOTS_FILE,
       log: options.log,
       takeDenials: take,
-      admit: (guest, admitted, dropped) => first_packets.change({ guest, admitted, dropped }),
+      admit: async (guest, addresses) => {
+        assert(this.#instances.has(guest), 'only a VM of this host looks up names');
+        await first_packets.admit(guest, addresses);
+      },
       certify: (...asked) => this.#certificates.make(...asked),
       takeTrouble: (guest, name, reason) =>
         options.log.warn(
@@ -167,6 +173,7 @@ export class EgressControl {
     await inNetwork(network, ['sh', '-c', ROUTES_SCRIPT]);
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
     await inNetwork(network, ['nft', '-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
+    this.#first_packets?.keepOnly(new Set(guests.map(({ address }) => address)));
     this.#applied = wanted;
     log.debug({ guests: guests.length }, 'egress policies are applied');
   }

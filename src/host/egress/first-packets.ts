@@ -5,22 +5,31 @@
  * The set has a table of its own, which nobody replaces: it outlives gate and agent, as what a guest knows of names does. The rules of
  * guest-rules.ts see a mark.
  *
- * Invariant: a change is one transaction, and one change runs at a time; those that come meanwhile share the next.
+ * Invariants: one transaction runs at a time, with what came meanwhile; a guest's part of it is bounded, and so are its addresses, of
+ * which the oldest is dropped; a guest whose change fails, or that asks without an end, holds up and fails no other; a guest that left has none.
  */
 import { isIPv4 } from 'node:net';
 import { assert } from '../../lib/assert.ts';
-import { pause } from '../../lib/backoff.ts';
-import { type GuestNetwork, inNetwork } from '../network/guest-network.ts';
-import { ADMITTED_HOURS } from './admitted-addresses.ts';
 
 /** Of a packet to such an address. */
 export const RESOLVED_MARK = 0x6266;
 
 const TABLE = 'inet berth_names';
-/** Of all VMs. */
+/** Of one VM; the gate asks for each answer to a look-up. */
+const ADDRESSES_MAX = 1_024;
+/** Of all VMs: of 1,024 with as many as one may have. */
 const ELEMENTS_MAX = 1_048_576;
-/** The pause after a change, as a multiple of its duration: a guest that looks up name after name costs a bounded share of the time. */
-const REST = 5;
+/** The kernel forgets an address after this. */
+const ADMITTED_HOURS = 48;
+const ADMITTED_MS = ADMITTED_HOURS * 3_600_000;
+const AGAIN_AFTER_MS = ADMITTED_MS / 2;
+/** How long a guest waits until it learns of an address. */
+export const ADMIT_MS = 2_000;
+/** Of one VM: about so many addresses in a transaction, the pause between two of them, and the answers that wait. */
+const ADDRESSES_A_CHANGE = 100;
+const REST_MS = 50;
+const WAITING_MAX = 64;
+const LIST = ['-j', 'list', 'set', ...TABLE.split(' '), 'resolved'];
 
 /** The input of `nft -f -` that makes the table, or leaves its set as it is. `interfaces`: those of VMs, as nft matches them. */
 export function firstPacketRules(interfaces: string): string {
@@ -39,50 +48,181 @@ function tableWithSet(): string[] {
   ];
 }
 
+/** Runs `nft` with these arguments and this input, where the guests' packets are. */
+export type Nft = (args: readonly string[], input: string) => Promise<string>;
+
+interface Asked {
+  readonly addresses: readonly string[];
+  readonly until_ms: number;
+  readonly settle: (error: Error | null) => void;
+}
+
+interface Guest {
+  readonly address: string;
+  /** When the kernel got each, oldest first. */
+  readonly admitted: Map<string, number>;
+  waiting: Asked[];
+  is_resting: boolean;
+  has_left: boolean;
+}
+
+/** Of one guest, in a transaction. */
 interface Change {
-  readonly guest: string;
+  readonly guest: Guest;
+  readonly asked: readonly Asked[];
   readonly admitted: readonly string[];
   readonly dropped: readonly string[];
 }
 
 export class FirstPackets {
-  readonly #network: Pick<GuestNetwork, 'path'>;
-  #waiting: Change[] = [];
-  #next: Promise<void> | null = null;
-  #last: Promise<unknown> = Promise.resolve();
+  readonly #nft: Nft;
+  readonly #now_ms: () => number;
+  readonly #guests = new Map<string, Guest>();
+  #is_running = false;
+  #loading: Promise<void> | null = null;
 
-  /** `network`: the guests'. */
-  constructor(network: Pick<GuestNetwork, 'path'>) {
-    this.#network = network;
+  constructor(nft: Nft, now_ms: () => number = () => performance.now()) {
+    this.#nft = nft;
+    this.#now_ms = now_ms;
   }
 
-  /** @throws why the kernel does not know */
-  async change(change: Change): Promise<void> {
+  /** Resolves when the guest's first packets pass to all of them. @throws why they do not */
+  admit(address: string, addresses: readonly string[]): Promise<void> {
     // They come from a process that reads bytes of guests.
-    for (const each of [change.guest, ...change.admitted, ...change.dropped])
+    for (const each of [address, ...addresses])
       assert(isIPv4(each), 'a VM and what it reaches have IPv4 addresses');
-    this.#waiting.push(change);
-    this.#next ??= this.#afterLast();
-    await this.#next;
+    const guest = this.#guestAt(address);
+    if (this.#due(guest, addresses).length === 0) return Promise.resolve();
+    if (guest.waiting.length >= WAITING_MAX)
+      return Promise.reject(new Error(`the VM ${address} looks up more names than the kernel takes`));
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const settle = (error: Error | null) => (error ? reject(error) : resolve());
+    guest.waiting.push({ addresses, until_ms: this.#now_ms() + ADMIT_MS, settle });
+    void this.#run();
+    return promise;
   }
 
-  async #afterLast(): Promise<void> {
-    await this.#last;
-    const changes = this.#waiting;
-    this.#waiting = [];
-    this.#next = null;
-    const began_ms = performance.now();
-    const applying = inNetwork(this.#network, ['nft', '-f', '-'], changeText(changes));
-    const rest = () => pause(REST * (performance.now() - began_ms));
-    this.#last = applying.then(rest, rest);
-    await applying;
+  /** These guests are there. What the others were admitted to is deleted: another guest may get the address. */
+  keepOnly(guests: ReadonlySet<string>): void {
+    this.#loading ??= this.#load();
+    void this.#loading.then(() => {
+      for (const guest of this.#guests.values()) guest.has_left = !guests.has(guest.address);
+      return this.#run();
+    });
+  }
+
+  #guestAt(address: string): Guest {
+    const known = this.#guests.get(address);
+    if (known) return known;
+    const guest = { address, admitted: new Map(), waiting: [], is_resting: false, has_left: false };
+    this.#guests.set(address, guest);
+    return guest;
+  }
+
+  #due({ admitted }: Guest, addresses: Iterable<string>): string[] {
+    const since_ms = this.#now_ms() - AGAIN_AFTER_MS;
+    return [...new Set(addresses)].filter(
+      (each) => (admitted.get(each) ?? Number.NEGATIVE_INFINITY) <= since_ms,
+    );
+  }
+
+  async #run(): Promise<void> {
+    if (this.#is_running) return;
+    this.#is_running = true;
+    this.#loading ??= this.#load();
+    await this.#loading;
+    for (;;) {
+      const changes = [...this.#guests.values()].flatMap((each) => this.#nextOf(each) ?? []);
+      if (changes.length === 0) break;
+      await this.#apply(changes);
+    }
+    this.#is_running = false;
+  }
+
+  /** What the kernel has of earlier agents. If it cannot be read, it is forgotten. */
+  async #load(): Promise<void> {
+    try {
+      await this.#nft(['-f', '-'], `${tableWithSet().join('\n')}\n`);
+      for (const { guest, address, left_s } of elementsIn(await this.#nft(LIST, ''))) {
+        const admitted_ms = this.#now_ms() + left_s * 1_000 - ADMITTED_MS;
+        this.#guestAt(guest).admitted.set(address, admitted_ms);
+      }
+    } catch {
+      await this.#nft(['-f', '-'], `flush set ${TABLE} resolved\n`).catch(() => undefined);
+    }
+  }
+
+  #nextOf(guest: Guest): Change | null {
+    if (guest.has_left && guest.admitted.size > 0)
+      return { guest, asked: [], admitted: [], dropped: [...guest.admitted.keys()] };
+    if (guest.is_resting || guest.waiting.length === 0) return null;
+    const asked: Asked[] = [];
+    const wanted = new Set<string>();
+    while (guest.waiting[0] && (asked.length === 0 || wanted.size < ADDRESSES_A_CHANGE)) {
+      const next = guest.waiting.shift();
+      if (!next) break;
+      if (next.until_ms < this.#now_ms()) {
+        next.settle(new Error('the kernel was too busy'));
+        continue;
+      }
+      asked.push(next);
+      for (const each of next.addresses) wanted.add(each);
+    }
+    if (asked.length === 0) return null;
+    const admitted = this.#due(guest, wanted);
+    const others = [...guest.admitted.keys()].filter((each) => !wanted.has(each));
+    const dropped = others.slice(0, Math.max(0, others.length + wanted.size - ADDRESSES_MAX));
+    return { guest, asked, admitted, dropped };
+  }
+
+  async #apply(changes: readonly Change[]): Promise<void> {
+    try {
+      await this.#nft(['-f', '-'], changeText(changes));
+    } catch (error) {
+      // One guest's change must not fail those of others.
+      if (changes.length > 1) {
+        for (const each of changes) await this.#apply([each]);
+        return;
+      }
+      for (const { guest, asked } of changes) {
+        guest.has_left = false;
+        for (const each of asked) each.settle(error instanceof Error ? error : new Error(String(error)));
+        this.#rest(guest);
+      }
+      return;
+    }
+    for (const { guest, asked, admitted, dropped } of changes) {
+      for (const each of [...dropped, ...admitted]) guest.admitted.delete(each);
+      for (const each of admitted) guest.admitted.set(each, this.#now_ms());
+      for (const each of asked) each.settle(null);
+      if (guest.has_left && guest.admitted.size + guest.waiting.length === 0)
+        this.#guests.delete(guest.address);
+      else this.#rest(guest);
+    }
+  }
+
+  #rest(guest: Guest): void {
+    guest.is_resting = true;
+    setTimeout(() => {
+      guest.is_resting = false;
+      void this.#run();
+    }, REST_MS).unref();
+  }
+}
+
+function* elementsIn(listed: string) {
+  for (const { set } of JSON.parse(listed).nftables) {
+    for (const { elem } of set?.elem ?? []) {
+      const [guest, address] = elem.val.concat;
+      yield { guest: String(guest), address: String(address), left_s: Number(elem.expires) };
+    }
   }
 }
 
 function changeText(changes: readonly Change[]): string {
   const lines = changes.flatMap(({ guest, admitted, dropped }) => {
     const pairs = (addresses: readonly string[], after = '') =>
-      `${TABLE} resolved { ${addresses.map((each) => `${guest} . ${each}${after}`).join(', ')} }`;
+      `${TABLE} resolved { ${addresses.map((each) => `${guest.address} . ${each}${after}`).join(', ')} }`;
     const timeout = ` timeout ${ADMITTED_HOURS}h`;
     const all = [...dropped, ...admitted];
     // One that is there would keep its old timeout, and one that is not there cannot be deleted.

@@ -26,8 +26,8 @@ export interface GateOptions {
   readonly roots_file: string;
   readonly log: Log;
   readonly takeDenials: (denials: readonly CountedDenial[]) => void;
-  /** Lets first packets of `guest` pass to addresses, and no longer to others. @throws why they do not pass */
-  readonly admit: (guest: string, admitted: readonly string[], dropped: readonly string[]) => Promise<void>;
+  /** Lets first packets of `guest` pass to addresses. @throws why they do not pass */
+  readonly admit: (guest: string, addresses: readonly string[]) => Promise<void>;
   /** A certificate of an authority for a name, in PEM; null: no secret has it. */
   readonly certify: (authority: string, name: string, public_key: string) => Promise<string | null>;
   /** A server that a secret of `guest` names could not be trusted or reached. */
@@ -167,9 +167,9 @@ export class GateChild {
     }
   }
 
-  async #admit({ change, guest, admitted, dropped }: Extract<FromGate, { type: 'admit' }>): Promise<void> {
+  async #admit({ change, guest, addresses }: Extract<FromGate, { type: 'admit' }>): Promise<void> {
     const { admit, log } = this.#options;
-    const known = await admit(guest, admitted, dropped).then(
+    const known = await admit(guest, addresses).then(
       () => true,
       (error: unknown) => {
         if (!this.#is_refusing)

@@ -53,13 +53,12 @@ export interface CountedDenial extends Denial {
 export type FromGate =
   | { readonly type: 'applied'; readonly sequence: number }
   | { readonly type: 'denied'; readonly denials: readonly CountedDenial[] }
-  /** The resolver gives these addresses to a VM, so that its first packets may go there; no longer to those that were dropped. */
+  /** The resolver gives these addresses to a VM, so that its first packets may go there. */
   | {
       readonly type: 'admit';
       readonly change: number;
       readonly guest: string;
-      readonly admitted: readonly string[];
-      readonly dropped: readonly string[];
+      readonly addresses: readonly string[];
     }
   /** The gate asks for one. `public_key`: SubjectPublicKeyInfo, base64. */
   | {

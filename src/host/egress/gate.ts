@@ -15,6 +15,7 @@ import { closedBy } from '../../lib/closed-networks.ts';
 import { endAfterFault } from '../../lib/contain.ts';
 import { passByAddress } from './address-way.ts';
 import { Denials } from './denials.ts';
+import { ADMIT_MS } from './first-packets.ts';
 import type { FromGate, GateState, GuestPolicy, ToGate } from './gate-messages.ts';
 import { type GateParts, Guest } from './guest.ts';
 import { HttpWay } from './http-way.ts';
@@ -27,8 +28,6 @@ import { type Destination, passTls } from './tls-way.ts';
 import { Troubles } from './troubles.ts';
 
 const HTTP_PORT = 80;
-/** Until a guest learns of an address. */
-const ADMIT_MS = 2_000;
 
 export interface GateOptions {
   /** A file with the certificates of the authorities that the host trusts. */
@@ -72,12 +71,13 @@ export class Gate {
   }
 
   /** Has the kernel let a guest's first packets pass. @throws when it does not */
-  async #admit(guest: string, admitted: readonly string[], dropped: readonly string[]): Promise<void> {
+  async #admit(guest: string, addresses: readonly string[]): Promise<void> {
+    if (addresses.length === 0) return;
     const change = ++this.#changes;
     const { promise, resolve } = Promise.withResolvers<boolean>();
     this.#admissions.set(change, resolve);
     const late = setTimeout(() => resolve(false), ADMIT_MS);
-    this.#tell({ type: 'admit', change, guest, admitted, dropped });
+    this.#tell({ type: 'admit', change, guest, addresses });
     const known = await promise;
     clearTimeout(late);
     this.#admissions.delete(change);
@@ -103,7 +103,7 @@ export class Gate {
     return {
       resolver: this.#resolver,
       denials: this.#denials,
-      admit: (admitted, dropped) => this.#admit(address, admitted, dropped),
+      admit: (addresses) => this.#admit(address, addresses),
     };
   }
 

@@ -3,6 +3,8 @@
  * Invariants: after a change of them, only connections that they permit are open; the kernel lets its first packets pass to an address
  * of an allowed name before the guest has the address from here.
  */
+
+import { isIPv4 } from 'node:net';
 import {
   activeEntries,
   allowsAddress,
@@ -10,7 +12,6 @@ import {
   type EgressEntry,
   type EgressPolicy,
 } from '../../lib/egress-policy.ts';
-import { type Admit, AdmittedAddresses } from './admitted-addresses.ts';
 import type { Denials } from './denials.ts';
 import type { Denial, GuestPolicy } from './gate-messages.ts';
 import { KnownNames } from './known-names.ts';
@@ -23,6 +24,7 @@ export const CONNECTIONS_MAX = 1_024;
 const LOOK_UPS_MAX = 64;
 /** A client connects some time after its look-up. */
 const GRACE_MS = 30_000;
+const LEARN_AGAIN_MS = 3_600_000;
 
 export interface HeldConnection {
   /** Asked after each change of the policy. */
@@ -32,19 +34,19 @@ export interface HeldConnection {
 
 export interface GateParts {
   /** Of all guests. */
-  readonly resolver: NameResolver;
-  readonly denials: Denials;
-  /** For this one. */
-  readonly admit: Admit;
+  readonly resolver: Pick<NameResolver, 'lookUp' | 'isClosed'>;
+  readonly denials: Pick<Denials, 'add'>;
+  /** Has the kernel let first packets of this one pass. @throws when it does not */
+  readonly admit: (addresses: readonly string[]) => Promise<void>;
+  readonly now_ms?: () => number;
 }
 
 export class Guest {
   readonly address: string;
   readonly #parts: GateParts;
   readonly #known = new KnownNames();
-  readonly #admitted: AdmittedAddresses;
-  /** Names of the policy that were looked up without being asked for. */
-  readonly #learned = new Set<string>();
+  /** When names of the policy were looked up without being asked for. */
+  readonly #learned = new Map<string, number>();
   #is_learning = false;
   readonly #connections = new Set<HeldConnection>();
   #policy: EgressPolicy;
@@ -56,7 +58,6 @@ export class Guest {
   constructor({ address, policy, secrets, authority }: GuestPolicy, parts: GateParts) {
     this.address = address;
     this.#parts = parts;
-    this.#admitted = new AdmittedAddresses(parts.admit);
     this.#policy = policy;
     this.#entries = activeEntries(policy);
     this.#secrets = secrets;
@@ -80,18 +81,20 @@ export class Guest {
 
   /**
    * A guest may know addresses of its policy's names without having asked here: from a file, or from before it was resumed at this host.
+   * They may change, and the kernel forgets them, so they are looked up again.
    * What fails is tried again at the next change, which comes each minute.
    */
   async #learnNames(): Promise<void> {
     if (this.#is_learning) return;
     this.#is_learning = true;
     const names = this.#entries.flatMap((entry) => (entry.kind === 'name' && !entry.below ? entry.name : []));
-    for (const each of this.#learned) if (!names.includes(each)) this.#learned.delete(each);
+    for (const each of this.#learned.keys()) if (!names.includes(each)) this.#learned.delete(each);
+    const now_ms = this.#parts.now_ms?.() ?? performance.now();
     for (const name of names) {
-      if (this.#learned.has(name)) continue;
+      if ((this.#learned.get(name) ?? Number.NEGATIVE_INFINITY) > now_ms - LEARN_AGAIN_MS) continue;
       const found = await this.#parts.resolver.lookUp(name, 4);
       if (found.outcome !== 'found' || !(await this.#admit(found.addresses))) continue;
-      this.#learned.add(name);
+      this.#learned.set(name, now_ms);
     }
     this.#is_learning = false;
   }
@@ -99,7 +102,8 @@ export class Guest {
   /** False: its first packets would be refused. */
   async #admit(addresses: readonly string[]): Promise<boolean> {
     if (this.#policy.mode !== 'allow') return true;
-    return this.#admitted.add(addresses).then(
+    // Guests have no IPv6.
+    return this.#parts.admit(addresses.filter((each) => isIPv4(each))).then(
       () => true,
       () => false,
     );
