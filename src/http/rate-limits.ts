@@ -1,6 +1,7 @@
 /**
  * Rate limits: requests a minute of a principal (a user or service account, with all its credentials together), and of an address
- * on the routes that take a password or a token; and changes an hour of a principal, which {@link ChangeCounts} counts. Headers follow the IETF draft "RateLimit header fields for HTTP", revision 10.
+ * on the routes that take a password or a token; and changes an hour of a principal, which {@link ChangeCounts} counts. Headers
+ * follow the IETF draft "RateLimit header fields for HTTP", revision 10.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { actorOf, type Principal } from '../auth/principal.ts';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { until } from '../support/waiting.ts';
 import { FirstPackets } from '../../src/host/egress/first-packets.ts';
+import { until } from '../support/waiting.ts';
 
 const HOUR_MS = 3_600_000;
 

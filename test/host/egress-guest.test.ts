@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { until } from '../../../test/support/waiting.ts';
-import type { GuestPolicy } from './gate-messages.ts';
-import { Guest } from './guest.ts';
+import type { GuestPolicy } from '../../src/host/egress/gate-messages.ts';
+import { Guest } from '../../src/host/egress/guest.ts';
+import { until } from '../support/waiting.ts';
 
 test('the addresses of a listed name are looked up again each hour, and admitted', async () => {
   let now_ms = 0;
