@@ -68,7 +68,7 @@ export const BATCHES = {
   ),
 } as const;
 
-/** After so many refused items the rest of what is refused is dropped without looking for the item: it is not one item's fault. */
+/** After so many refused items in one report the rest waits for the next one, which is sent without them. */
 const FOUND_MAX = 16;
 /** Dropped items that are remembered; the oldest are forgotten. */
 const REMEMBERED_MAX = 1_000;
@@ -91,7 +91,10 @@ export class BatchSender<Item extends TSchema> {
     this.#log = log;
   }
 
-  /** @throws what `post` throws, except RequestRefused: what was not settled by then is to be sent again */
+  /**
+   * @throws what `post` throws, also RequestRefused where it is not an item's fault, or of too many: what was not settled by then is to
+   * be sent again
+   */
   async send(
     items: readonly Of<Item>[],
     { post, settled = () => undefined }: Sending<Of<Item>>,
@@ -105,15 +108,19 @@ export class BatchSender<Item extends TSchema> {
     const sendAll = async (some: readonly Of<Item>[]): Promise<void> => {
       try {
         await post(some);
+        for (const item of some) this.#dropped.delete(this.#nameOf(item));
       } catch (error) {
-        if (!(error instanceof RequestRefused)) throw error;
-        if (some.length > 1 && found < FOUND_MAX) {
+        const [item] = some;
+        if (!(error instanceof RequestRefused) || item === undefined || found === FOUND_MAX) throw error;
+        if (some.length > 1) {
           const half = Math.ceil(some.length / 2);
           await sendAll(some.slice(0, half));
           return sendAll(some.slice(half));
         }
+        // Refused without it, too, it is the fault of the rest of the request.
+        await post([]);
         found += 1;
-        this.#drop(some, error.message);
+        this.#drop(item, error.message);
       }
       settled(some);
     };
@@ -123,7 +130,7 @@ export class BatchSender<Item extends TSchema> {
 
   #mayBeSent(item: Of<Item>): boolean {
     const problem = problemOf(this.#batch.item, item);
-    if (problem !== null) this.#drop([item], problem);
+    if (problem !== null) this.#drop(item, problem);
     return problem === null && this.#dropped.get(this.#nameOf(item)) !== JSON.stringify(item);
   }
 
@@ -131,20 +138,18 @@ export class BatchSender<Item extends TSchema> {
     return untrustedText(this.#batch.nameOf(item));
   }
 
-  /** Several: it is not known which of them is refused, so each may be sent again. */
-  #drop(items: readonly Of<Item>[], problem: string): void {
+  #drop(item: Of<Item>, problem: string): void {
     const { kind } = this.#batch;
-    const [item] = items;
-    const id = item === undefined || items.length > 1 ? '' : this.#nameOf(item);
+    const id = this.#nameOf(item);
     const is_logged = this.#dropped.has(id);
-    this.#dropped.set(id, id === '' ? '' : JSON.stringify(item));
+    this.#dropped.set(id, JSON.stringify(item));
     for (const oldest of this.#dropped.keys()) {
       if (this.#dropped.size <= REMEMBERED_MAX) break;
       this.#dropped.delete(oldest);
     }
     if (is_logged) return;
     this.#log.warn(
-      { kind, id, dropped: items.length, reason: untrustedText(problem) },
+      { kind, id, reason: untrustedText(problem) },
       `a report of one ${kind} is dropped; the others are sent`,
     );
   }

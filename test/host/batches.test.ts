@@ -7,6 +7,7 @@ import {
   type ControlPlaneClient,
   ControlPlaneUnavailable,
   CredentialRefused,
+  RequestRefused,
 } from '../../src/agent-api/client.ts';
 import type { ReportedExec } from '../../src/agent-api/exec-types.ts';
 import type { HostFacts } from '../../src/agent-api/host-types.ts';
@@ -215,12 +216,16 @@ test('while the control plane is unavailable, or refuses the credential, nothing
   }
 });
 
-test('a control plane that refuses everything costs few requests', async (t) => {
+test('a control plane that refuses everything, also a request without items, costs few requests, and no item is dropped', async (t) => {
   const control_plane = await strictControlPlane(t, { statusOf: () => 400 });
-  const { send, settled } = senderOf(BATCHES.execs, EXECS, control_plane);
-  await send(Array.from({ length: 5_000 }, EXECS.good));
-  assert.equal(settled.length, 5_000);
-  assert.ok(control_plane.said.length < 100, String(control_plane.said.length));
+  const { send, settled, lines } = senderOf(BATCHES.execs, EXECS, control_plane);
+  for (const count of [0, 1, 5_000]) {
+    const before = control_plane.said.length;
+    await assert.rejects(send(Array.from({ length: count }, EXECS.good)), RequestRefused);
+    assert.deepEqual([settled, lines], [[], []]);
+    const requests = control_plane.said.length - before;
+    assert.ok(requests < 20, String(requests));
+  }
 });
 
 test('every batch is tested here', () => {
