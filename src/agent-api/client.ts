@@ -161,6 +161,10 @@ export class ControlPlaneClient {
     return this.#post(ROUTES.lineage, body);
   }
 
+  reportUnknownVm(body: Body<'unknownVm'>): Answer<'unknownVm'> {
+    return this.#post(ROUTES.unknownVm, body);
+  }
+
   userData(body: Body<'userData'>): Answer<'userData'> {
     return this.#post(ROUTES.userData, body);
   }

@@ -65,6 +65,7 @@ import {
   PollResponse,
   Report,
   ReportResponse,
+  UnknownVmReport,
   UserDataRequest,
   UserDataResponse,
 } from './types.ts';
@@ -122,6 +123,12 @@ export const ROUTES = {
   execs: route('execs', 'Reports the output and the ends of execs.', ExecsReport, ReportResponse),
   commit: route('commit', 'Commits a generation whose objects are durable.', CommitRequest, CommitResponse),
   lineage: route('lineage', 'What the database knows of an overlay’s head.', LineageRequest, LineageResponse),
+  unknownVm: route(
+    'unknown-vm',
+    'Reports the VM of an overlay; `accepted`: the database does not know it, and its owner was told.',
+    UnknownVmReport,
+    ReportResponse,
+  ),
   bootOrder: route('boot-order', 'Reports which blocks a boot read first.', BootOrderReport, ReportResponse),
   objectStore: route('object-store', 'The mark of the object store in use.', Nothing, ObjectStoreResponse),
   objectPermissions: route(

@@ -401,6 +401,10 @@ export const LineageResponse = named('LineageResponse', {
 });
 export type LineageResponse = Of<typeof LineageResponse>;
 
+/** A VM that has left an overlay on the host, and that may be one that the database does not know. */
+export const UnknownVmReport = named('UnknownVmReport', { instance_id: InstanceId, vm_id: VmId });
+export type UnknownVmReport = Of<typeof UnknownVmReport>;
+
 /** Fingerprints of the keys that the guest accepts. Connections with other keys have ended. */
 export const KeysReport = named('KeysReport', {
   vm_id: VmId,

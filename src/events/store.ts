@@ -64,6 +64,25 @@ export async function numberEvents(tx: Tx, limit: number): Promise<readonly Plac
   return rows;
 }
 
+/** Within the last hour. */
+export async function wasAppendedLately(
+  tx: Tx,
+  instance_id: InstanceId,
+  type: string,
+  actor: string,
+): Promise<boolean> {
+  const row = await tx
+    .selectFrom('events')
+    .select('id')
+    .where('instance_id', '=', instance_id)
+    .where('type', '=', type)
+    .where('actor', '=', actor)
+    .where('created_at', '>', sql<Date>`now() - interval '1 hour'`)
+    .limit(1)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
 /** The events as a whole, in the order of their positions. */
 export async function readEvents(tx: Tx, events: readonly PlacedEvent[]): Promise<readonly NumberedEvent[]> {
   if (events.length === 0) return [];

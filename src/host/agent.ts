@@ -14,7 +14,7 @@ import { untrustedText } from '../lib/untrusted-text.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { CallServer } from './calls/call-server.ts';
 import { VmMeters } from './calls/vm-meters.ts';
-import { evictStaleDisks } from './evict-stale-disks.ts';
+import { evictStaleDisks, reportUnknownVm } from './evict-stale-disks.ts';
 import { HostExecs } from './execs/host-execs.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './image/host-images.ts';
@@ -110,7 +110,10 @@ export class Agent {
     const done = runner
       .run()
       .catch((error: unknown) => this.#context.log.error({ err: error, instance_id }, 'a runner failed'))
-      .finally(() => this.#runners.delete(instance_id));
+      .finally(() => {
+        this.#runners.delete(instance_id);
+        if (runner.isUnassigned) this.#reportUnknownVm(instance_id);
+      });
     this.#runners.set(instance_id, { runner, done });
     return runner;
   }
@@ -153,6 +156,14 @@ export class Agent {
     evictStaleDisks(this.#context, (id) => this.#runners.has(id)).catch((error: unknown) =>
       log.warn({ err: error }, 'stale disks could not be evicted'),
     );
+  }
+
+  /** The database may have been set back to a time before the VM that has just ended here. */
+  #reportUnknownVm(instance_id: InstanceId): void {
+    reportUnknownVm(this.#context, instance_id).catch((error: unknown) => {
+      this.#context.log.debug({ instance_id, reason: messageOf(error) }, 'the end of a VM is reported later');
+      this.#evict_after_ms = 0;
+    });
   }
 
   /** False: it must be repeated. */

@@ -8,6 +8,7 @@ import { type InstanceId, newId } from '../lib/ids.ts';
 import { createLog } from '../lib/log.ts';
 import { type DisksClient, evictStaleDisks } from './evict-stale-disks.ts';
 import { overlayPaths, setAsideOverlay } from './vm/overlay.ts';
+import { readSidecar } from './vm/sidecar.ts';
 
 const A_DAY_AGO = new Date(Date.now() - 25 * 3_600_000);
 const OVERTAKEN = { known: true, continues: false };
@@ -32,6 +33,8 @@ function hostOf(t: TestContext) {
     known.set(id, lineage);
     return id;
   };
+  const reported: string[] = [];
+  const unknown_vms = new Set<string>();
   const client: DisksClient = {
     findHead: async (id) => {
       const answer = known.get(id) ?? 'unknown';
@@ -44,6 +47,10 @@ function hostOf(t: TestContext) {
       assert(typeof answer === 'object');
       return answer;
     },
+    reportUnknownVm: async ({ vm_id }) => {
+      reported.push(vm_id);
+      return { outcome: unknown_vms.has(vm_id) ? 'accepted' : 'ignored' };
+    },
   };
   const context = { client, paths, log: createLog('test', 'silent') };
   const left = () =>
@@ -52,7 +59,7 @@ function hostOf(t: TestContext) {
         .filter((name) => name !== 'aside')
         .map((name) => name.replace(/[.-].*/, '')),
     );
-  return { known, overlayOf, context, left, overlays: paths.overlays };
+  return { known, overlayOf, context, left, reported, unknown_vms, overlays: paths.overlays };
 }
 
 function asideIn(overlays: string): string[] {
@@ -89,3 +96,25 @@ test('the files of a deleted instance are removed; of one that the database does
   await evictStaleDisks(context, () => false);
   assert.deepEqual([...left()].sort(), [both[1], copies[1]].sort());
 });
+
+test('of a VM that the database does not know, the control plane tells once; the overlay is kept', async (t) => {
+  const { overlayOf, context, left, reported, unknown_vms, overlays } = hostOf(t);
+  const ids = [
+    overlayOf('lost', { known: false, continues: false }, new Date()),
+    overlayOf('head', OVERTAKEN),
+  ];
+  const vms = await Promise.all(ids.map(async (id) => vmOf(await readSidecar(overlays, id))));
+  const [unknown] = vms;
+  assert(unknown);
+  unknown_vms.add(unknown);
+  await evictStaleDisks(context, () => false);
+  assert.deepEqual(reported.toSorted(), vms.toSorted());
+  await evictStaleDisks(context, () => false);
+  assert.equal(reported.filter((vm) => vm === unknown).length, 1);
+  assert.deepEqual(left(), new Set(ids));
+});
+
+function vmOf(sidecar: Awaited<ReturnType<typeof readSidecar>>): string {
+  assert(typeof sidecar === 'object');
+  return sidecar.vm_id;
+}

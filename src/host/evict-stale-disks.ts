@@ -1,13 +1,21 @@
 /**
- * Evicts what instances have left on this host that were deleted while it was away, or whose disk has continued on another host.
- * An instance that the database does not know is not deleted: the database may be an older or a wrong one. Its files are kept.
+ * Looks after what instances have left on this host that it no longer runs. Their files are removed once they are deleted, or once
+ * their disk has continued on another host. An instance that the database does not know is not deleted: the database may be an
+ * older or a wrong one. Its files are kept. Of a VM that the database does not know, the control plane tells the owner.
  */
 import { rmSync } from 'node:fs';
-import { open, rm, stat } from 'node:fs/promises';
-import type { HeadResponse, LineageRequest, LineageResponse } from '../agent-api/types.ts';
+import { open, readFile, rm, stat } from 'node:fs/promises';
+import type {
+  HeadResponse,
+  LineageRequest,
+  LineageResponse,
+  ReportResponse,
+  UnknownVmReport,
+} from '../agent-api/types.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { HostContext } from './host-context.ts';
-import { listVmFolders, vmFolder } from './machine/record.ts';
+import { listVmFolders, makeVmFolder, vmFolder } from './machine/record.ts';
+import { writeFileDurably } from './vm/durable-file.ts';
 import { listOverlays, overlayPaths, removeAside, removeOverlay } from './vm/overlay.ts';
 import { readSidecar } from './vm/sidecar.ts';
 
@@ -26,18 +34,24 @@ export interface DisksClient {
     | { readonly outcome: Exclude<HeadResponse['outcome'], 'head'> }
   >;
   lineage(request: LineageRequest): Promise<LineageResponse>;
+  reportUnknownVm(report: UnknownVmReport): Promise<ReportResponse>;
 }
+
+type Context = Pick<HostContext, 'paths' | 'log'> & { readonly client: DisksClient };
 
 /** An overlay of an existing instance stays as its cache until another host has committed after it. A runner owns its instance's files. */
 export async function evictStaleDisks(
-  { client, paths, log }: Pick<HostContext, 'paths' | 'log'> & { readonly client: DisksClient },
+  context: Context,
   hasRunner: (id: InstanceId) => boolean,
 ): Promise<void> {
+  const { client, paths, log } = context;
   const unknown: InstanceId[] = [];
   const here = new Set([...(await listOverlays(paths.overlays)), ...(await listVmFolders(paths.vms))]);
   for (const instance_id of here) {
     const { overlay, sidecar } = overlayPaths(paths.overlays, instance_id);
-    if (hasRunner(instance_id) || (await isYoung(overlay))) continue;
+    if (hasRunner(instance_id)) continue;
+    await reportUnknownVm(context, instance_id);
+    if (await isYoung(overlay)) continue;
     const found = await client.findHead(instance_id);
     if (found.outcome === 'unknown') unknown.push(instance_id);
     if (found.outcome === 'deleted') {
@@ -70,4 +84,21 @@ export async function evictStaleDisks(
 async function isYoung(path: string): Promise<boolean> {
   const found = await stat(path).catch(() => null);
   return found !== null && Date.now() - found.mtimeMs < HORIZON_MS;
+}
+
+/** Reports the VM of an overlay that this host no longer runs, until the control plane has told of it. */
+export async function reportUnknownVm(
+  { client, paths, log }: Context,
+  instance_id: InstanceId,
+): Promise<void> {
+  const sidecar = await readSidecar(paths.overlays, instance_id);
+  if (typeof sidecar === 'string') return;
+  const { vm_id } = sidecar;
+  const folder = vmFolder(paths.vms, instance_id);
+  if ((await readFile(folder.unknown_vm, 'utf8').catch(() => null)) === vm_id) return;
+  const { outcome } = await client.reportUnknownVm({ instance_id, vm_id });
+  if (outcome !== 'accepted') return;
+  log.error({ instance_id, vm_id }, 'the database does not know the VM of an overlay; the overlay is kept');
+  await makeVmFolder(folder);
+  await writeFileDurably(folder.unknown_vm, vm_id);
 }

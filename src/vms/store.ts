@@ -43,6 +43,15 @@ export async function hostOfUnsaved(tx: Tx, instance_id: InstanceId): Promise<Ho
   return row?.state === 'failed' ? row.host_id : null;
 }
 
+export async function hostNameOf(tx: Tx, host_id: HostId): Promise<string> {
+  const { name } = await tx
+    .selectFrom('hosts')
+    .select('name')
+    .where('id', '=', host_id)
+    .executeTakeFirstOrThrow();
+  return name;
+}
+
 export interface NewVm {
   readonly id: VmId;
   readonly instance_id: InstanceId;

@@ -34,8 +34,8 @@ const MIB = 2 ** 20;
 async function sceneOf(t: TestContext) {
   const mount_point = mkdtempSync(join(tmpdir(), 'bod-'));
   const disk = new CutDisk(mount_point);
-  t.after(async () => {
-    await disk.dispose();
+  t.after(() => {
+    disk.dispose();
     rmSync(mount_point, { recursive: true, force: true });
   });
   return { disk, ...(await overlayIn(mount_point)) };
@@ -76,7 +76,7 @@ for (const seed of [1, 2, 3]) {
     writeFileSync(paths.overlay, written, { flag: 'r+' });
     await state.keepAsCache(placement);
     await disk.cut(seed);
-    await disk.comeBack();
+    disk.comeBack();
     const sidecar = await readSidecar(overlays, instance_id);
     assert(typeof sidecar === 'object' && sidecar.clean);
     assert(readFileSync(paths.overlay).subarray(0, written.length).equals(written));
@@ -88,7 +88,7 @@ for (const seed of [1, 2, 3]) {
     const { disk, placement, state, paths } = await sceneOf(t);
     await state.markDirty(placement);
     await disk.cut(seed);
-    await disk.comeBack();
+    disk.comeBack();
     await state.refresh();
     const { use } = await state.judgeOverlay({ own_since: 1, last_ran_epoch: 0 });
     assert.equal(use, 'unsaved');
@@ -103,7 +103,7 @@ test('the sidecar of an overlay that is set aside is on the disk with it', {
   await state.markDirty(placement);
   const kept = await setAsideOverlay(overlays, instance_id);
   await disk.cut(1);
-  await disk.comeBack();
+  disk.comeBack();
   assert(existsSync(kept));
   const sidecar = JSON.parse(readFileSync(kept.replace(/qcow2$/, 'json'), 'utf8')) as OverlaySidecar;
   assert.deepEqual([sidecar.commit_id, sidecar.vm_id], ['three', placement.vm_id]);

@@ -197,6 +197,10 @@ const CASES: Record<keyof typeof ROUTES, ((vm: Known) => { body: unknown; answer
     // Of the VM that it had it hears this much: whether the disk has moved on, so that it lets go of its overlay.
     return { body, answer: { known: false, continues: vm_id === once.vm_id } };
   },
+  unknownVm: ({ vm_id }) => ({
+    body: { instance_id: instance.id, vm_id },
+    answer: { outcome: 'ignored' },
+  }),
   bootOrder: ({ epoch }) => ({ body: { instance_id: instance.id, epoch, blocks: [1] }, answer: FENCED }),
   userData: ({ vm_id }) => ({ body: { vm_id }, answer: { script: null } }),
   userDataGiven: ({ vm_id }) => ({ body: { vm_id }, answer: FENCED }),

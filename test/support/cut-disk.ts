@@ -60,9 +60,9 @@ export class CutDisk {
   }
 
   /** Restores the power and mounts the disk with its durable content. No process may still use it. */
-  async comeBack(): Promise<void> {
-    await this.#release();
-    rmSync(this.#path('cut'), { force: true });
+  comeBack(): void {
+    this.#release();
+    for (const name of ['cut', 'current']) rmSync(this.#path(name), { force: true });
     const loop = this.#attach();
     run('mount', [loop, this.mount_point]);
   }
@@ -72,8 +72,8 @@ export class CutDisk {
     tryRun('umount', ['-l', this.mount_point]);
   }
 
-  async dispose(): Promise<void> {
-    await this.#release();
+  dispose(): void {
+    this.#release();
     rmSync(this.#folder, { recursive: true, force: true });
   }
 
@@ -96,15 +96,13 @@ export class CutDisk {
     return this.#loop;
   }
 
-  async #release(): Promise<void> {
+  /**
+   * Whoever else holds the file system keeps it: another process may have copied this mount into a namespace of its own. It holds
+   * only errors then, because the disk below is gone, and the next one is a disk of its own.
+   */
+  #release(): void {
     this.unmount();
-    const loop = this.#loop;
-    if (loop !== undefined) {
-      tryRun('losetup', ['-d', loop]);
-      // The mount disappears once no process holds the file system.
-      const gone = () => !run('losetup', ['-n', '-O', 'NAME']).split('\n').includes(loop);
-      await until('the loop device is free', gone, { timeout_ms: MOUNTED_MS });
-    }
+    if (this.#loop !== undefined) tryRun('losetup', ['-d', this.#loop]);
     tryRun('umount', ['-l', join(this.#folder, 'fuse')]);
     this.#server?.kill('SIGKILL');
     this.#server = undefined;

@@ -24,7 +24,7 @@ export function powerCut(berth: Installation, disk: CutDisk): Disaster {
       return report;
     },
     recover: async () => {
-      await disk.comeBack();
+      disk.comeBack();
       await berth.start();
     },
   };

@@ -78,6 +78,8 @@ export interface VmFolder {
   readonly record: string;
   /** What is lost and not reported yet (`unreported-loss.ts`). */
   readonly loss: string;
+  /** The id of the last VM of which the control plane has told because it did not know it. */
+  readonly unknown_vm: string;
   readonly qemu_log: string;
   readonly console_log: string;
 }
@@ -89,6 +91,7 @@ export function vmFolder(vms_dir: string, instance_id: InstanceId): VmFolder {
     runtime: join(folder, 'run'),
     record: join(folder, 'record.json'),
     loss: join(folder, 'loss.json'),
+    unknown_vm: join(folder, 'unknown-vm'),
     qemu_log: join(folder, 'qemu.log'),
     console_log: join(folder, 'console.log'),
   };

@@ -128,6 +128,11 @@ export class VmRunner {
     return this.#adopted.promise;
   }
 
+  /** The instance is no longer assigned to this host. */
+  get isUnassigned(): boolean {
+    return this.#assignment === null;
+  }
+
   /** The machine, of boot `vm_id` if given; null when there is none or its process has ended. */
   machineOf(vm_id?: string): Machine | null {
     const { machine } = this.#local;

@@ -34,6 +34,7 @@ import { recordFlush, recordFlushFailure } from '../../vms/flushes.ts';
 import { recordLogins } from '../../vms/record-logins.ts';
 import { recordMinutes } from '../../vms/record-minutes.ts';
 import { listRoutes } from '../../vms/route-store.ts';
+import { tellOfUnknownVm } from '../../vms/tell-of-unknown-vm.ts';
 import { markUserDataGiven, readUserData } from '../../vms/user-data-store.ts';
 import { wakeVm } from '../../vms/wake-vm.ts';
 import { sendError } from '../errors.ts';
@@ -196,6 +197,9 @@ function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext)
   });
   serve(app, ROUTES.commit, ({ host, body }) => commitGeneration(db, host.id, body), large);
   serve(app, ROUTES.lineage, ({ host, body }) => findLineage(db, host.id, body));
+  serve(app, ROUTES.unknownVm, async ({ host, body }) => ({
+    outcome: await tellOfUnknownVm(db, host.id, body),
+  }));
   serve(app, ROUTES.bootOrder, async ({ host, body }) => ({
     outcome: await recordBootOrder(db, host.id, body),
   }));

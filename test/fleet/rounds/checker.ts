@@ -13,6 +13,9 @@ import type { Boot, Call, Event, GenerationRow, Head, NewDisk, VmRow, Written } 
 /** An instance of a lost host runs elsewhere within this time. */
 export const ELSEWHERE_MS = 60_000;
 
+/** A record is read so much later, at most, than its guest wrote it. */
+const RECORD_LATE_MS = 2_000;
+
 /** What an instance may not lose from then on. */
 interface Cover {
   readonly instance: string;
@@ -227,28 +230,30 @@ function newestOf(records: readonly Written[], epoch: number, until_ms: number):
     .reduce((most, { number }) => Math.max(most, number), 0);
 }
 
-/** A guest that finds less than the guest before has fsynced: an event says so. */
+/** A guest that finds less than the guest before has fsynced: an event of its own says so. */
 function olderDisksAreReported(events: readonly Event[]): string[] {
   const records = byInstance(all(events, 'record'));
   const losses = byInstance(all(events, 'loss'));
-  return [...byInstance(all(events, 'boot'))].flatMap(([instance, boots]) =>
-    boots.flatMap((found, at) => {
+  return [...byInstance(all(events, 'boot'))].flatMap(([instance, boots]) => {
+    let reported = losses.get(instance) ?? [];
+    return boots.flatMap((found, at) => {
       const before = boots[at - 1];
       if (!before) return [];
       const its = (records.get(instance) ?? []).filter(
         ({ boot_id, at_ms }) => boot_id === before.boot_id && at_ms < found.at_ms,
       );
       const number = Math.max(before.newest, ...its.map((record) => record.number));
-      const [from_ms, until_ms] = [its.at(-1)?.at_ms ?? before.at_ms, boots[at + 1]?.at_ms];
-      const is_reported = (losses.get(instance) ?? []).some(
-        ({ at_ms }) => at_ms > from_ms && at_ms < (until_ms ?? Number.POSITIVE_INFINITY),
-      );
-      if (found.newest >= number || is_reported) return [];
+      if (found.newest >= number) return [];
+      const from_ms = (its.at(-1)?.at_ms ?? before.at_ms) - RECORD_LATE_MS;
+      const until_ms = boots[at + 1]?.at_ms ?? Number.POSITIVE_INFINITY;
+      const loss = reported.find(({ at_ms }) => at_ms > from_ms && at_ms < until_ms);
+      reported = reported.filter((each) => each !== loss);
+      if (loss) return [];
       return [
         `${instance}: ${nameOf(found)} has record ${found.newest} after the fsync of ${number}, and no event says recovered`,
       ];
-    }),
-  );
+    });
+  });
 }
 
 /** Guests count in memory: one that repeats a number runs from memory that has run before. */
