@@ -16,7 +16,7 @@ import { createOverlay, overlayPaths } from '../src/host/vm/overlay.ts';
 import { identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
 import { NODES, qemuArguments } from '../src/host/vm/qemu-command.ts';
 import { type Accelerator, vmSockets } from '../src/host/vm/vm-spec.ts';
-import { newId } from '../src/lib/ids.ts';
+import { newId } from '../src/shared/ids.ts';
 import type { SshTarget } from './ssh.ts';
 
 const run = promisify(execFile);

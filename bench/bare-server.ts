@@ -8,7 +8,7 @@
 import { randomUUID } from 'node:crypto';
 import Fastify, { LogController } from 'fastify';
 import pg from 'pg';
-import { createLog } from '../src/lib/log.ts';
+import { createLog } from '../src/shared/log.ts';
 
 /** Like the pool of `openPool`. */
 const CONNECTIONS = 20;

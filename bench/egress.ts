@@ -6,7 +6,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import type { EgressPolicy } from '../src/lib/egress-policy.ts';
+import type { EgressPolicy } from '../src/shared/egress-policy.ts';
 import { dnsQuery } from '../test/support/egress-attempts.ts';
 import { EgressLab } from '../test/support/egress-lab.ts';
 import { endAll, inNamespace } from '../test/support/egress-outside.ts';

@@ -6,7 +6,7 @@
 import { mkdtemp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { present } from '../src/lib/assert.ts';
+import { present } from '../src/shared/assert.ts';
 import {
   behave,
   endFlood,

@@ -17,7 +17,7 @@ import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { commandLineOf, identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
 import { findOrphans } from '../src/host/vm/qemu-process.ts';
 import type { Accelerator } from '../src/host/vm/vm-spec.ts';
-import { backoffMs, pause } from '../src/lib/backoff.ts';
+import { backoffMs, pause } from '../src/shared/backoff.ts';
 import { Api, unlogged } from './api.ts';
 
 const ADMIN = { email: 'bench@localhost', password: 'only-for-this-benchmark' };

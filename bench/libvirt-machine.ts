@@ -13,7 +13,7 @@ import { promisify } from 'node:util';
 import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { TCG_KERNEL_WORDS } from '../src/host/vm/qemu-command.ts';
 import type { Accelerator } from '../src/host/vm/vm-spec.ts';
-import { newId } from '../src/lib/ids.ts';
+import { newId } from '../src/shared/ids.ts';
 import type { BareImage } from './bare-machine.ts';
 import type { SshTarget } from './ssh.ts';
 

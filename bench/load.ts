@@ -1,7 +1,7 @@
 /** Load over HTTP/1.1: so many connections, one request at a time on each, for a fixed time. */
 import { randomUUID } from 'node:crypto';
 import { Pool } from 'undici';
-import { present } from '../src/lib/assert.ts';
+import { present } from '../src/shared/assert.ts';
 import { quantile } from './figure.ts';
 
 export interface Target {

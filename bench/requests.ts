@@ -12,9 +12,9 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import pg from 'pg';
 import { pathsIn } from '../src/config/paths.ts';
-import { runningDatabaseUrl } from '../src/launch/embedded-postgres.ts';
-import { present } from '../src/lib/assert.ts';
-import { pause } from '../src/lib/backoff.ts';
+import { runningDatabaseUrl } from '../src/launcher/embedded-postgres.ts';
+import { present } from '../src/shared/assert.ts';
+import { pause } from '../src/shared/backoff.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
 import { type Load, load, type Target } from './load.ts';
 

@@ -1,24 +1,24 @@
-/** The background tasks of the control plane whose cost may grow with the instances: each as src/tasks/schedule.ts runs it. */
-import type { Db } from '../src/db/pool.ts';
-import { listWasteful } from '../src/disks/compaction-store.ts';
-import { LeaseMonitor } from '../src/hosts/lease-monitor.ts';
-import type { Log } from '../src/lib/log.ts';
-import { QUOTA_DEFAULTS } from '../src/lib/quotas.ts';
-import { raiseNotifications } from '../src/notifications/raise-notifications.ts';
-import { countUsage } from '../src/tasks/count-usage.ts';
-import { dispatchEvents } from '../src/tasks/dispatch-events.ts';
-import { downsampleMetrics } from '../src/tasks/downsample-metrics.ts';
-import { dropGenerations } from '../src/tasks/drop-generations.ts';
-import { enforceDeadlines } from '../src/tasks/enforce-deadlines.ts';
-import { expireHosts } from '../src/tasks/expire-hosts.ts';
-import { moveVms } from '../src/tasks/move-vms.ts';
-import { recountHosts } from '../src/tasks/recount-hosts.ts';
-import { reportExpiry } from '../src/tasks/report-expiry.ts';
-import { restartFailed } from '../src/tasks/restart-failed.ts';
-import { stopIdle } from '../src/tasks/stop-idle.ts';
-import { sweep } from '../src/tasks/sweep.ts';
-import { DeadlineMonitor } from '../src/vms/deadline-monitor.ts';
-import { fanOutToWebhooks } from '../src/webhooks/fan-out.ts';
+/** The background tasks of the control plane whose cost may grow with the instances: each as src/control-plane/schedule.ts runs it. */
+import type { Db } from '../src/control-plane/db/pool.ts';
+import { listWasteful } from '../src/control-plane/disks/compaction-store.ts';
+import { LeaseMonitor } from '../src/control-plane/fleet/lease-monitor.ts';
+import type { Log } from '../src/shared/log.ts';
+import { QUOTA_DEFAULTS } from '../src/shared/quotas.ts';
+import { raiseNotifications } from '../src/control-plane/notifications/raise-notifications.ts';
+import { countUsage } from '../src/control-plane/usage/count-usage.ts';
+import { dispatchEvents } from '../src/control-plane/events/dispatch-events.ts';
+import { downsampleMetrics } from '../src/control-plane/vms/downsample-metrics.ts';
+import { dropGenerations } from '../src/control-plane/disks/drop-generations.ts';
+import { enforceDeadlines } from '../src/control-plane/vms/enforce-deadlines.ts';
+import { expireHosts } from '../src/control-plane/fleet/expire-hosts.ts';
+import { moveVms } from '../src/control-plane/vms/move-vms.ts';
+import { recountHosts } from '../src/control-plane/fleet/recount-hosts.ts';
+import { reportExpiry } from '../src/control-plane/api-keys/report-expiry.ts';
+import { restartFailed } from '../src/control-plane/vms/restart-failed.ts';
+import { stopIdle } from '../src/control-plane/vms/stop-idle.ts';
+import { sweep } from '../src/control-plane/sweep.ts';
+import { DeadlineMonitor } from '../src/control-plane/vms/deadline-monitor.ts';
+import { fanOutToWebhooks } from '../src/control-plane/webhooks/fan-out.ts';
 
 /** Runs each of them once, one after the other, as a control plane that has just started. Returns the ms of all, and the slowest. */
 export async function timeTasks(

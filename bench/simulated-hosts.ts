@@ -4,10 +4,10 @@
  * Prints `ready` when all hosts are connected. Ends with its stdin.
  */
 import { createInterface } from 'node:readline';
-import { ControlPlaneClient } from '../src/agent-api/client.ts';
-import type { HostFacts } from '../src/agent-api/host-types.ts';
-import type { Assignment, DiskHead, Observation } from '../src/agent-api/types.ts';
-import { pause } from '../src/lib/backoff.ts';
+import { ControlPlaneClient } from '../src/protocol/client.ts';
+import type { HostFacts } from '../src/protocol/host-types.ts';
+import type { Assignment, DiskHead, Observation } from '../src/protocol/types.ts';
+import { pause } from '../src/shared/backoff.ts';
 
 const FACTS: HostFacts = {
   accelerator: 'tcg',

@@ -6,7 +6,7 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { PARALLEL } from '../src/webhooks/sender.ts';
+import { PARALLEL } from '../src/control-plane/webhooks/sender.ts';
 import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 import { Delivery } from './webhook-delivery.ts';
 import { fairness, GOOD } from './webhook-fairness.ts';

@@ -7,9 +7,9 @@ import { join } from 'node:path';
 import { readEnv } from '../src/config/env.ts';
 import { storeImage } from '../src/disk-format/image-objects.ts';
 import { readHostImage } from '../src/host/image/host-images.ts';
-import { ensureDebianPackages } from '../src/launch/debian-packages.ts';
-import { ensureGuestImage } from '../src/launch/guest-image.ts';
-import { refuse, StartError, sayOnStdout as say } from '../src/launch/start-error.ts';
+import { ensureDebianPackages } from '../src/launcher/debian-packages.ts';
+import { ensureGuestImage } from '../src/launcher/guest-image.ts';
+import { refuse, StartError, sayOnStdout as say } from '../src/launcher/start-error.ts';
 import { FolderStore } from '../src/object-store/folder-store.ts';
 
 const project_dir = join(import.meta.dirname, '..');

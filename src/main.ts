@@ -4,14 +4,14 @@ import { join } from 'node:path';
 import type { Config } from './config/config.ts';
 import { readEnv } from './config/env.ts';
 import { pathsIn } from './config/paths.ts';
-import { AGENT_ENV, AGENT_FLAGS } from './launch/agent-memory.ts';
-import { boundLogFile, logDestination } from './launch/log-file.ts';
-import { MACHINES, type Machine, ROLES_OF } from './launch/machine.ts';
-import { announceWhenReady } from './launch/ready.ts';
-import { configOrRefuse, start } from './launch/start.ts';
-import { refuse, StartError, sayOnStdout } from './launch/start-error.ts';
-import { createLog, type Log } from './lib/log.ts';
-import { shutdownSignal } from './roles/shutdown.ts';
+import { AGENT_ENV, AGENT_FLAGS } from './launcher/agent-memory.ts';
+import { boundLogFile, logDestination } from './launcher/log-file.ts';
+import { MACHINES, type Machine, ROLES_OF } from './launcher/machine.ts';
+import { announceWhenReady } from './launcher/ready.ts';
+import { shutdownSignal } from './launcher/roles/shutdown.ts';
+import { configOrRefuse, start } from './launcher/start.ts';
+import { refuse, StartError, sayOnStdout } from './launcher/start-error.ts';
+import { createLog, type Log } from './shared/log.ts';
 
 const ROLES = ['start', 'control-plane', 'agent', 'ingress'] as const;
 type Role = (typeof ROLES)[number];
@@ -56,17 +56,17 @@ async function run(role: Role, machine: Machine, migrates: boolean): Promise<num
         },
       });
     case 'control-plane': {
-      const { runControlPlane } = await import('./roles/control-plane.ts');
+      const { runControlPlane } = await import('./launcher/roles/control-plane.ts');
       return whileTraced(role, config, log, () =>
         runControlPlane({ config, log, say, signal: shutdownSignal(), migrates }),
       );
     }
     case 'agent': {
-      const { runAgent } = await import('./roles/agent.ts');
+      const { runAgent } = await import('./launcher/roles/agent.ts');
       return whileTraced(role, config, log, () => runAgent({ config, log, say, signal: shutdownSignal() }));
     }
     case 'ingress': {
-      const { runIngress } = await import('./roles/ingress.ts');
+      const { runIngress } = await import('./launcher/roles/ingress.ts');
       await runIngress({ config, log, signal: shutdownSignal() });
       return 0;
     }
@@ -80,7 +80,7 @@ async function whileTraced(
   log: Log,
   run: () => Promise<void>,
 ): Promise<number> {
-  const sending = traces && (await import('./tracing/send-traces.ts')).sendTraces({ role, traces, log });
+  const sending = traces && (await import('./launcher/send-traces.ts')).sendTraces({ role, traces, log });
   await run();
   await sending?.close();
   return 0;

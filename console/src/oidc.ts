@@ -7,7 +7,7 @@ import { tell } from './ui/toasts.tsx';
 
 const provider = () => settings.value?.oidc?.name ?? 'the provider';
 
-/** The texts of the endings in src/http/v1/oidc.ts. */
+/** The texts of the endings in src/control-plane/identity/oidc-routes.ts. */
 const ENDINGS: Readonly<Record<string, () => string>> = {
   confirmed: () => 'Confirmed. For five minutes you are not asked again: now repeat what you did.',
   expired: () =>

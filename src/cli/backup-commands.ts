@@ -1,15 +1,15 @@
 /** `berth backup` and `berth restore-backup`, on the server. */
 import { resolve } from 'node:path';
-import { makeBackup } from '../backup/make-backup.ts';
-import { BackupError } from '../backup/manifest.ts';
-import { restoreBackup } from '../backup/restore-backup.ts';
 import { readEnv } from '../config/env.ts';
-import { knownMarks } from '../disks/mark-store.ts';
-import { configOrRefuse } from '../launch/start.ts';
-import { createLog } from '../lib/log.ts';
+import { makeBackup } from '../control-plane/backup/make-backup.ts';
+import { BackupError } from '../control-plane/backup/manifest.ts';
+import { restoreBackup } from '../control-plane/backup/restore-backup.ts';
+import { knownMarks } from '../control-plane/disks/mark-store.ts';
+import { configOrRefuse } from '../launcher/start.ts';
 import { ownStore } from '../object-store/claim-store.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
+import { createLog } from '../shared/log.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { bytes, plural, when } from './format.ts';

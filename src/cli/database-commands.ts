@@ -1,7 +1,7 @@
 /** `berth migrate`: the first step of an upgrade of a fleet, before the programs. */
 import { readEnv } from '../config/env.ts';
-import { migrate } from '../db/migrate.ts';
-import { configOrRefuse } from '../launch/start.ts';
+import { migrate } from '../control-plane/db/migrate.ts';
+import { configOrRefuse } from '../launcher/start.ts';
 import { databaseProblem, databaseUrl } from './server-context.ts';
 
 /** Repeated after an interruption, it applies the rest. @throws CommandError, StartError */

@@ -1,15 +1,15 @@
 /** `berth disk verify` and `berth disk free`, on the server. */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
+import { freeSegments } from '../control-plane/disks/free-segments.ts';
+import { objectsAreKept } from '../control-plane/disks/keep-objects.ts';
+import { notHeldBy, sumUnheld } from '../control-plane/disks/segment-store.ts';
+import { type OpenedDisk, openDisk } from '../control-plane/instances/open-disk.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { type Damage, verifyDisk } from '../disk-format/verify-disk.ts';
-import { objectsAreKept } from '../disks/keep-objects.ts';
-import { notHeldBy, sumUnheld } from '../disks/segment-store.ts';
-import { type OpenedDisk, openDisk } from '../instances/open-disk.ts';
-import { AppError, messageOf } from '../lib/errors.ts';
-import type { InstanceId } from '../lib/ids.ts';
-import { createLog } from '../lib/log.ts';
-import { freeSegments } from '../tasks/free-segments.ts';
+import { AppError, messageOf } from '../shared/errors.ts';
+import type { InstanceId } from '../shared/ids.ts';
+import { createLog } from '../shared/log.ts';
 import { CommandError } from './command-error.ts';
 import type { DiskContext } from './disk-context.ts';
 import { baseImage, findInstances, openServersStore, withDisks } from './disk-context.ts';

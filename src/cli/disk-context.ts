@@ -1,15 +1,15 @@
 /** The context of disk commands: the server's, and the object store, whose objects are kept while they run. */
-import type { Db } from '../db/pool.ts';
-import { type DiskKeys, diskKeys } from '../disks/data-keys.ts';
-import { type KeptObjects, keepObjects } from '../disks/keep-objects.ts';
-import { knownMarks } from '../disks/mark-store.ts';
+import type { Db } from '../control-plane/db/pool.ts';
+import { type DiskKeys, diskKeys } from '../control-plane/disks/data-keys.ts';
+import { type KeptObjects, keepObjects } from '../control-plane/disks/keep-objects.ts';
+import { knownMarks } from '../control-plane/disks/mark-store.ts';
 import { findHostImage, type HostImage } from '../host/image/host-images.ts';
-import { AppError } from '../lib/errors.ts';
-import type { InstanceId } from '../lib/ids.ts';
-import { createLog } from '../lib/log.ts';
 import { ownStore } from '../object-store/claim-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
+import { AppError } from '../shared/errors.ts';
+import type { InstanceId } from '../shared/ids.ts';
+import { createLog } from '../shared/log.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { type ServerContext, withServer } from './server-context.ts';

@@ -1,18 +1,18 @@
 /** `berth disk export` and `berth disk import`, on the server. */
 import { type FileHandle, open, rm, stat } from 'node:fs/promises';
-import { transaction } from '../db/pool.ts';
+import { transaction } from '../control-plane/db/pool.ts';
+import { type WriterId, writeObjects } from '../control-plane/disks/writer-store.ts';
+import { currentImage } from '../control-plane/images/store.ts';
+import { importDisk, requireStopped, requireStoredImage } from '../control-plane/instances/import-disk.ts';
+import { openDisk } from '../control-plane/instances/open-disk.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { diskPrefix } from '../disk-format/disk-prefix.ts';
 import { loadMap } from '../disk-format/load-map.ts';
 import { packDisk } from '../disk-format/pack-disk.ts';
 import { type DiskFile, writeRawDisk } from '../disk-format/raw-disk.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../disk-format/segment-format.ts';
-import { type WriterId, writeObjects } from '../disks/writer-store.ts';
-import { currentImage } from '../images/store.ts';
-import { importDisk, requireStopped, requireStoredImage } from '../instances/import-disk.ts';
-import { openDisk } from '../instances/open-disk.ts';
-import { errnoOf, messageOf } from '../lib/errors.ts';
-import type { InstanceId } from '../lib/ids.ts';
+import { errnoOf, messageOf } from '../shared/errors.ts';
+import type { InstanceId } from '../shared/ids.ts';
 import { CommandError } from './command-error.ts';
 import { baseImage, type DiskContext, findOneInstance, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';

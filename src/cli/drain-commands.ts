@@ -1,11 +1,11 @@
 /** `berth host cordon`, `drain`, `uncordon` and `show`, on the server. */
-import type { Db, Tx } from '../db/pool.ts';
-import { transaction } from '../db/pool.ts';
-import { cordon, drain, type FleetHost, uncordon } from '../hosts/fleet-store.ts';
-import { hostState } from '../hosts/host-state.ts';
-import { capacityOf } from '../hosts/store.ts';
-import { rfc3339 } from '../lib/clock.ts';
-import { listStaying, type Staying } from '../vms/move-store.ts';
+import type { Db, Tx } from '../control-plane/db/pool.ts';
+import { transaction } from '../control-plane/db/pool.ts';
+import { cordon, drain, type FleetHost, uncordon } from '../control-plane/fleet/fleet-store.ts';
+import { hostState } from '../control-plane/fleet/host-state.ts';
+import { capacityOf } from '../control-plane/fleet/host-store.ts';
+import { listStaying, type Staying } from '../control-plane/vms/move-store.ts';
+import { rfc3339 } from '../shared/clock.ts';
 import { labelsText } from './commands/instance-rows.ts';
 import { bytes, plural, when } from './format.ts';
 import { findHost, lockHost } from './found-host.ts';

@@ -2,7 +2,7 @@
 import { BerthConnectionError, BerthError } from '../../client/src/berth.ts';
 import { durationText } from '../../client/src/durations.ts';
 import type { Env } from '../config/env.ts';
-import { messageOf } from '../lib/errors.ts';
+import { messageOf } from '../shared/errors.ts';
 import { type Command, optionsOf } from './command.ts';
 import { CommandError } from './command-error.ts';
 import { localTime } from './format.ts';

@@ -1,5 +1,5 @@
 /** The help: the overview, all commands, one command, and the generated part of docs/cli.md. */
-import { nearest } from '../lib/nearest.ts';
+import { nearest } from '../shared/nearest.ts';
 import { COMMON_OPTIONS, type Command, LIST_OPTIONS, type Option, optionsOf } from './command.ts';
 import { COMMANDS, OTHER_WORDS, SECTIONS, synonymsOf } from './command-table.ts';
 import { EXIT_MEANINGS } from './exit-codes.ts';

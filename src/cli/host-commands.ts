@@ -1,10 +1,7 @@
 /** `berth host …`, on the server. */
-import { composeJoinToken } from '../agent-api/join-token.ts';
-import { refusalOf } from '../agent-api/protocol.ts';
-import { DEFAULT_LEASE_MS } from '../agent-api/types.ts';
-import { hashToken, JOIN_PREFIX, newToken } from '../auth/tokens.ts';
-import { transaction } from '../db/pool.ts';
-import { requestRotation, setJoinToken } from '../hosts/credential-store.ts';
+
+import { transaction } from '../control-plane/db/pool.ts';
+import { requestRotation, setJoinToken } from '../control-plane/fleet/credential-store.ts';
 import {
   type FleetHost,
   insertRemoteHost,
@@ -14,11 +11,15 @@ import {
   type SetCapacity,
   setCapacity,
   setLabels,
-} from '../hosts/fleet-store.ts';
-import { hostState, isOfFleet } from '../hosts/host-state.ts';
-import { marginMs } from '../hosts/lease-monitor.ts';
-import { capacityOf, HOST_FRESH_SECONDS, listSilent } from '../hosts/store.ts';
-import { rfc3339 } from '../lib/clock.ts';
+} from '../control-plane/fleet/fleet-store.ts';
+import { hostState, isOfFleet } from '../control-plane/fleet/host-state.ts';
+import { capacityOf, HOST_FRESH_SECONDS, listSilent } from '../control-plane/fleet/host-store.ts';
+import { marginMs } from '../control-plane/fleet/lease-monitor.ts';
+import { hashToken, JOIN_PREFIX, newToken } from '../control-plane/identity/tokens.ts';
+import { composeJoinToken } from '../protocol/join-token.ts';
+import { refusalOf } from '../protocol/protocol.ts';
+import { DEFAULT_LEASE_MS } from '../protocol/types.ts';
+import { rfc3339 } from '../shared/clock.ts';
 import { pinnedCertificate } from './certificate-commands.ts';
 import { CommandError } from './command-error.ts';
 import { labelsText } from './commands/instance-rows.ts';

@@ -1,11 +1,16 @@
 /** `berth user sync` and `berth user unlink`, on the server: accounts and who they are at the OpenID provider. */
-import { type Checked, checkIdentityOf } from '../accounts/check-identity.ts';
-import type { OidcContext } from '../accounts/oidc-context.ts';
-import { deleteIdentities, identitySealer, listIdentified } from '../auth/oidc/identity-store.ts';
-import { OidcProvider, ProviderError, redirectUri } from '../auth/oidc/provider.ts';
-import { deleteOtherSessions, findUserByEmail } from '../auth/store.ts';
-import { transaction } from '../db/pool.ts';
-import type { UserId } from '../lib/ids.ts';
+
+import { transaction } from '../control-plane/db/pool.ts';
+import { type Checked, checkIdentityOf } from '../control-plane/identity/check-identity.ts';
+import {
+  deleteIdentities,
+  identitySealer,
+  listIdentified,
+} from '../control-plane/identity/oidc/identity-store.ts';
+import { OidcProvider, ProviderError, redirectUri } from '../control-plane/identity/oidc/provider.ts';
+import type { OidcContext } from '../control-plane/identity/oidc-context.ts';
+import { deleteOtherSessions, findUserByEmail } from '../control-plane/identity/store.ts';
+import type { UserId } from '../shared/ids.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import type { ServerContext } from './server-context.ts';

@@ -1,13 +1,14 @@
 /** `berth ingress …`, on the server. */
-import { composeJoinToken } from '../agent-api/join-token.ts';
-import { refusalOf } from '../agent-api/protocol.ts';
-import { hashToken, INGRESS_PREFIX, newToken } from '../auth/tokens.ts';
+
 import { readEnv } from '../config/env.ts';
-import { transaction } from '../db/pool.ts';
-import { deleteIngress, insertIngress, listIngresses } from '../hosts/ingress-store.ts';
-import { checkIngressJoin } from '../launch/join.ts';
-import { configOrRefuse } from '../launch/start.ts';
-import { rfc3339 } from '../lib/clock.ts';
+import { transaction } from '../control-plane/db/pool.ts';
+import { deleteIngress, insertIngress, listIngresses } from '../control-plane/fleet/ingress-store.ts';
+import { hashToken, INGRESS_PREFIX, newToken } from '../control-plane/identity/tokens.ts';
+import { checkIngressJoin } from '../launcher/join.ts';
+import { configOrRefuse } from '../launcher/start.ts';
+import { composeJoinToken } from '../protocol/join-token.ts';
+import { refusalOf } from '../protocol/protocol.ts';
+import { rfc3339 } from '../shared/clock.ts';
 import { pinnedCertificate } from './certificate-commands.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';

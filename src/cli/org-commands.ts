@@ -1,9 +1,9 @@
 /** `berth org …` and `berth audit …` on the server. */
-import { listLogs } from '../audit/store.ts';
-import { type Db, transaction } from '../db/pool.ts';
-import type { OrgId } from '../lib/ids.ts';
-import { ORGANISATION_QUOTAS, type OrganisationQuota, parseLimit, UNLIMITED } from '../lib/quotas.ts';
-import { type QuotaChange, readQuota, setQuota } from '../orgs/quotas.ts';
+import { listLogs } from '../control-plane/audit/store.ts';
+import { type Db, transaction } from '../control-plane/db/pool.ts';
+import { type QuotaChange, readQuota, setQuota } from '../control-plane/organisations/quotas.ts';
+import type { OrgId } from '../shared/ids.ts';
+import { ORGANISATION_QUOTAS, type OrganisationQuota, parseLimit, UNLIMITED } from '../shared/quotas.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { numberCell, plural } from './format.ts';

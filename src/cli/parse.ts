@@ -3,7 +3,7 @@
  * that program's words begin: at `--`, or at the first word after its arguments.
  */
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
-import { nearest } from '../lib/nearest.ts';
+import { nearest } from '../shared/nearest.ts';
 import { arityOf, COMMON_OPTIONS, type Command, type Option, Options, optionsOf } from './command.ts';
 import { UsageError } from './command-error.ts';
 

@@ -5,7 +5,7 @@ import { resolve } from 'node:path';
 import { openJail } from '../host/vm/jail.ts';
 import { parseQcow2Header, QCOW2_HEADER_BYTES } from '../host/vm/qcow2-header.ts';
 import { qemuImg } from '../host/vm/qemu-img.ts';
-import { errnoOf, messageOf } from '../lib/errors.ts';
+import { errnoOf, messageOf } from '../shared/errors.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 

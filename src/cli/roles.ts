@@ -1,6 +1,6 @@
 /** The roles of members, as people type them. */
 import type { Member } from '../../client/src/generated.ts';
-import { nearest } from '../lib/nearest.ts';
+import { nearest } from '../shared/nearest.ts';
 import { UsageError } from './command-error.ts';
 
 const ROLES: readonly Member['role'][] = ['owner', 'admin', 'member', 'billing'];

@@ -1,15 +1,15 @@
 /**
- * `berth secret-key …`, on the server: replaces the key that opens the root key (control-planes/root-key.ts). Each command may be
+ * `berth secret-key …`, on the server: replaces the key that opens the root key (control-plane/fleet/root-key.ts). Each command may be
  * repeated after an interruption: the new key is in its file before the database knows it.
  */
 import { randomBytes } from 'node:crypto';
 import { chmod, readFile, stat } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { Expected, parseSecretKey } from '../config/settings.ts';
-import { addSecretKey, forgetSecretKey, type WhichKey } from '../control-planes/root-key.ts';
-import { transaction } from '../db/pool.ts';
-import { writeSecret } from '../launch/data-folder.ts';
-import { errnoOf, messageOf } from '../lib/errors.ts';
+import { transaction } from '../control-plane/db/pool.ts';
+import { addSecretKey, forgetSecretKey, type WhichKey } from '../control-plane/fleet/root-key.ts';
+import { writeSecret } from '../launcher/data-folder.ts';
+import { errnoOf, messageOf } from '../shared/errors.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';

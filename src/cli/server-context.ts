@@ -1,21 +1,21 @@
 /** The context of server commands: settings, secrets, database. */
 import { sql } from 'kysely';
-import { AuditLog } from '../audit/append.ts';
 import type { Config } from '../config/config.ts';
 import { readEnv } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
-import { findRootKey } from '../control-planes/root-key.ts';
-import { MigrationError, refuseNewerDatabase } from '../db/migrate.ts';
-import { type Db, isUnavailable, openPool, type Tx } from '../db/pool.ts';
-import { readSecretKey } from '../launch/data-folder.ts';
-import { runningDatabaseUrl, startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
-import { clusterExists } from '../launch/postgres-cluster.ts';
-import { lockDataFolder } from '../launch/single.ts';
-import { configOrRefuse } from '../launch/start.ts';
-import { StartError } from '../launch/start-error.ts';
-import { refuseWrongKey } from '../launch/wrong-key.ts';
-import { messageOf } from '../lib/errors.ts';
-import { findFirstOrg } from '../orgs/store.ts';
+import { AuditLog } from '../control-plane/audit/append.ts';
+import { MigrationError, refuseNewerDatabase } from '../control-plane/db/migrate.ts';
+import { type Db, isUnavailable, openPool, type Tx } from '../control-plane/db/pool.ts';
+import { findRootKey } from '../control-plane/fleet/root-key.ts';
+import { findFirstOrg } from '../control-plane/organisations/store.ts';
+import { readSecretKey } from '../launcher/data-folder.ts';
+import { runningDatabaseUrl, startEmbeddedPostgres } from '../launcher/embedded-postgres.ts';
+import { clusterExists } from '../launcher/postgres-cluster.ts';
+import { lockDataFolder } from '../launcher/single.ts';
+import { configOrRefuse } from '../launcher/start.ts';
+import { StartError } from '../launcher/start-error.ts';
+import { refuseWrongKey } from '../launcher/wrong-key.ts';
+import { messageOf } from '../shared/errors.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 

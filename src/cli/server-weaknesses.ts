@@ -61,7 +61,7 @@ interface Answer extends ServerFacts {
 }
 
 async function ask(socketPath: string, token: string): Promise<Answer> {
-  const { AGENT_PROTOCOL, PROTOCOL_HEADER } = await import('../agent-api/protocol.ts');
+  const { AGENT_PROTOCOL, PROTOCOL_HEADER } = await import('../protocol/protocol.ts');
   const headers = {
     authorization: `Bearer ${token}`,
     'content-type': 'application/json',

@@ -1,6 +1,6 @@
 /** Suggests the instance that a mistyped name probably meant. */
 import { BerthError } from '../../client/src/berth.ts';
-import { nearest } from '../lib/nearest.ts';
+import { nearest } from '../shared/nearest.ts';
 import type { Command } from './command.ts';
 import { collect } from './reading.ts';
 import type { Session } from './session.ts';

@@ -1,5 +1,5 @@
 /** Prints lists as a table, CSV or JSON in the chosen columns, and one record as a line for each field. */
-import { nearest } from '../lib/nearest.ts';
+import { nearest } from '../shared/nearest.ts';
 import { UsageError } from './command-error.ts';
 
 /** A cell: the text for people, and the value that CSV and JSON carry, such as a number of bytes for `2 GiB`. */

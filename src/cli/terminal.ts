@@ -3,7 +3,7 @@
  * --format csv or json. Progress goes to stderr, and only on a terminal.
  */
 import { createInterface } from 'node:readline/promises';
-import { withoutControls as plain } from '../lib/untrusted-text.ts';
+import { withoutControls as plain } from '../shared/untrusted-text.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { duration } from './format.ts';

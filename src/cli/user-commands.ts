@@ -1,15 +1,15 @@
 /** `berth user …`, on the server. */
 import { randomInt } from 'node:crypto';
-import type { AuditLog } from '../audit/append.ts';
-import { unlock } from '../auth/lockout.ts';
-import { removeAllFactors } from '../auth/mfa/factors.ts';
-import { hashPassword } from '../auth/passwords.ts';
-import { setPassword } from '../auth/set-password.ts';
-import { findUserByEmail } from '../auth/store.ts';
-import { type Tx, transaction } from '../db/pool.ts';
-import { rfc3339 } from '../lib/clock.ts';
-import type { UserId } from '../lib/ids.ts';
-import { organisationsOf } from '../orgs/member-store.ts';
+import type { AuditLog } from '../control-plane/audit/append.ts';
+import { type Tx, transaction } from '../control-plane/db/pool.ts';
+import { unlock } from '../control-plane/identity/lockout.ts';
+import { removeAllFactors } from '../control-plane/identity/mfa/factors.ts';
+import { hashPassword } from '../control-plane/identity/passwords.ts';
+import { setPassword } from '../control-plane/identity/set-password.ts';
+import { findUserByEmail } from '../control-plane/identity/store.ts';
+import { organisationsOf } from '../control-plane/organisations/member-store.ts';
+import { rfc3339 } from '../shared/clock.ts';
+import type { UserId } from '../shared/ids.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { timeCell } from './format.ts';

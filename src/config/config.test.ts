@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { QUOTA_DEFAULTS } from '../lib/quotas.ts';
-import { LISTEN_AT_NAMES, listenAddress } from '../lib/ssh-listen.ts';
+import { QUOTA_DEFAULTS } from '../shared/quotas.ts';
+import { LISTEN_AT_NAMES, listenAddress } from '../shared/ssh-listen.ts';
 import { type Config, localOrigin, parseConfig } from './config.ts';
 import { SETTINGS } from './settings.ts';
 

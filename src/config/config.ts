@@ -3,9 +3,9 @@
  * name; `launch/` checks what depends on the machine. An empty variable counts as unset.
  */
 import { resolve } from 'node:path';
-import { isLoopback } from '../lib/loopback.ts';
-import { QUOTA_DEFAULTS, type QuotaLimits } from '../lib/quotas.ts';
-import { LISTEN_AT_NAMES, type SshListen } from '../lib/ssh-listen.ts';
+import { isLoopback } from '../shared/loopback.ts';
+import { QUOTA_DEFAULTS, type QuotaLimits } from '../shared/quotas.ts';
+import { LISTEN_AT_NAMES, type SshListen } from '../shared/ssh-listen.ts';
 import type { Env } from './env.ts';
 import { type JoinConfig, readJoins } from './join-settings.ts';
 import { type OidcConfig, parseGroups, parseIssuer } from './oidc-settings.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { newId } from '../lib/ids.ts';
+import { newId } from '../shared/ids.ts';
 import { parseConfig } from './config.ts';
 
 const BASE = {

@@ -1,7 +1,7 @@
 /** The values of the settings of OpenID Connect. Pure. */
-import { isId, type OrgId } from '../lib/ids.ts';
-import { isLoopback } from '../lib/loopback.ts';
-import { ROLES, type Role } from '../lib/roles.ts';
+import { isId, type OrgId } from '../shared/ids.ts';
+import { isLoopback } from '../shared/loopback.ts';
+import { ROLES, type Role } from '../shared/roles.ts';
 import { Expected } from './settings.ts';
 
 /** Members of the group have the role in the organisation. */

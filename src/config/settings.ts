@@ -3,9 +3,9 @@
  * a description of a valid one. Pure.
  */
 import { isIP } from 'node:net';
-import { serverUrls } from '../lib/database-url.ts';
-import { nearest } from '../lib/nearest.ts';
-import { type Limit, parseLimit, QUOTA_DEFAULTS, QUOTAS, type QuotaLimits } from '../lib/quotas.ts';
+import { serverUrls } from '../shared/database-url.ts';
+import { nearest } from '../shared/nearest.ts';
+import { type Limit, parseLimit, QUOTA_DEFAULTS, QUOTAS, type QuotaLimits } from '../shared/quotas.ts';
 
 export const SETTINGS = [
   'BERTH_DATA_DIR',

@@ -1,5 +1,5 @@
 /** The settings of SSH addresses: their names, and where an ingress listens for each. */
-import type { SshListen } from '../lib/ssh-listen.ts';
+import type { SshListen } from '../shared/ssh-listen.ts';
 import { Expected, isHost } from './settings.ts';
 
 const MOST_NAMES = 64;

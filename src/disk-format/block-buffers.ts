@@ -2,7 +2,7 @@
  * Buffers for batches of blocks to pack. Packing overwrites the blocks of a batch with its frames. Buffers are reused,
  * because a new megabyte costs 256 page faults, which take longer than hashing and encrypting it.
  */
-import { release } from '../lib/release.ts';
+import { release } from '../shared/release.ts';
 import { TAG_BYTES } from './frame-cipher.ts';
 import { BLOCK_BYTES } from './segment-format.ts';
 

@@ -5,7 +5,7 @@
  * Memory is O(blocks ever set), about 44 bytes a block: rows in parallel typed arrays, in order of first appearance,
  * and an open-addressed index (linear probing, at most two thirds full) from block number to row.
  */
-import { assert, present } from '../lib/assert.ts';
+import { assert, present } from '../shared/assert.ts';
 import type { FrameHome } from './frame-cipher.ts';
 import type { Encryption } from './key-ring.ts';
 import {

@@ -1,6 +1,6 @@
 /** How a compression worker packs and unpacks one batch. Pure. */
-import { assert, present } from '../lib/assert.ts';
-import { release } from '../lib/release.ts';
+import { assert, present } from '../shared/assert.ts';
+import { release } from '../shared/release.ts';
 import {
   type PackedBatch,
   type PackTask,

@@ -7,7 +7,7 @@
  */
 import { extname } from 'node:path';
 import { Worker } from 'node:worker_threads';
-import { assert } from '../lib/assert.ts';
+import { assert } from '../shared/assert.ts';
 import type { FrameHome } from './frame-cipher.ts';
 import { BLOCK_BYTES, type FrameKind, HASH_BYTES } from './segment-format.ts';
 

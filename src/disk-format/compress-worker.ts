@@ -1,7 +1,7 @@
 /** The program of a compression worker thread: one reply for each request; buffers are transferred both ways. */
 import { parentPort } from 'node:worker_threads';
-import { present } from '../lib/assert.ts';
-import { release } from '../lib/release.ts';
+import { present } from '../shared/assert.ts';
+import { release } from '../shared/release.ts';
 import { packBatch, unpackBatch } from './compress-batch.ts';
 import type { WorkerReply, WorkerRequest } from './compress-pool.ts';
 

@@ -7,7 +7,7 @@
  * decrypt.
  */
 import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } from 'node:crypto';
-import { assert } from '../lib/assert.ts';
+import { assert } from '../shared/assert.ts';
 
 export const TAG_BYTES = 16;
 const ALGORITHM = 'aes-256-gcm';

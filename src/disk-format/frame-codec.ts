@@ -4,9 +4,9 @@
  */
 import { hash as hashOnce } from 'node:crypto';
 import { crc32, zstdDecompressSync } from 'node:zlib';
-import { assert } from '../lib/assert.ts';
-import { messageOf } from '../lib/errors.ts';
-import { release } from '../lib/release.ts';
+import { assert } from '../shared/assert.ts';
+import { messageOf } from '../shared/errors.ts';
+import { release } from '../shared/release.ts';
 import { BlockCompressor, ONE_CHUNK_BYTES } from './block-compressor.ts';
 import { BLOCK_BYTES, FRAME_KIND, type FrameKind, HASH_BYTES } from './segment-format.ts';
 

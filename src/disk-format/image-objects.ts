@@ -13,8 +13,8 @@ import { chmod, type FileHandle, mkdir, open, rename, rm, stat, writeFile } from
 import { basename, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
-import { inParallel } from '../lib/in-parallel.ts';
 import { ObjectExistsError, ObjectNotFoundError, type ObjectStore } from '../object-store/object-store.ts';
+import { inParallel } from '../shared/in-parallel.ts';
 import { IMAGE_FILES, type ImageFile, type ImageManifest, isImageManifest } from './image-manifest.ts';
 
 const PIECE_BYTES = 4 * 1024 * 1024;

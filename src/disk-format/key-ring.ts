@@ -6,7 +6,7 @@
  * HKDF-SHA-256(data key, salt, purpose). So no two attempts share a key, and counters can be nonces.
  */
 import { hkdfSync, randomBytes } from 'node:crypto';
-import { assert } from '../lib/assert.ts';
+import { assert } from '../shared/assert.ts';
 
 const DATA_KEY_BYTES = 32;
 export const KEY_ID_BYTES = 16;

@@ -1,6 +1,6 @@
 /** Counts which blocks of which segments several maps refer to. */
 
-import { inSlices } from '../lib/in-slices.ts';
+import { inSlices } from '../shared/in-slices.ts';
 import type { BlockLocation, BlockMap, SegmentSource } from './block-map.ts';
 import { BlockSet } from './block-set.ts';
 import { diffSteps } from './diff-maps.ts';

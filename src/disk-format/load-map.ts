@@ -1,6 +1,7 @@
 /** Builds the block map of a generation from its layers: the directories of segments, one ranged read each, and maps. */
-import { assert, present } from '../lib/assert.ts';
+
 import type { ObjectStore } from '../object-store/object-store.ts';
+import { assert, present } from '../shared/assert.ts';
 import { asCorrupt } from './as-corrupt.ts';
 import { BlockMap } from './block-map.ts';
 import { KeyRing } from './key-ring.ts';

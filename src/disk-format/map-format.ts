@@ -5,8 +5,8 @@
  * A full map has all blocks. A delta has those that differ from its parent generation, including those that equal the base
  * image again.
  */
-import { assert } from '../lib/assert.ts';
-import { inSlices } from '../lib/in-slices.ts';
+import { assert } from '../shared/assert.ts';
+import { inSlices } from '../shared/in-slices.ts';
 import type { BlockLocation, SegmentSource } from './block-map.ts';
 import { TAG_BYTES } from './frame-cipher.ts';
 import { type Encryption, KEY_ID_BYTES, keyIdBytes, keyIdText, SALT_BYTES } from './key-ring.ts';

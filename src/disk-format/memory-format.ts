@@ -13,8 +13,6 @@
 import { randomBytes } from 'node:crypto';
 import { promisify } from 'node:util';
 import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
-import { assert } from '../lib/assert.ts';
-import { messageOf } from '../lib/errors.ts';
 import {
   ObjectExistsError,
   ObjectForbiddenError,
@@ -22,6 +20,8 @@ import {
   ObjectRangeError,
   type ObjectStore,
 } from '../object-store/object-store.ts';
+import { assert } from '../shared/assert.ts';
+import { messageOf } from '../shared/errors.ts';
 import { openPart, sealPart } from './frame-cipher.ts';
 import {
   type AttemptKey,

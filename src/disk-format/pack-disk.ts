@@ -3,9 +3,9 @@
  * the block, else from the base image.
  */
 import { randomBytes } from 'node:crypto';
-import { assert, present } from '../lib/assert.ts';
-import { release } from '../lib/release.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
+import { assert, present } from '../shared/assert.ts';
+import { release } from '../shared/release.ts';
 import { newBlocks } from './block-buffers.ts';
 import type { BlockMap } from './block-map.ts';
 import { type CompressPool, UNCHANGED } from './compress-pool.ts';

@@ -3,9 +3,9 @@
  * disk's map and a few runs of frames, whatever the disk's size.
  */
 import type { FileHandle } from 'node:fs/promises';
-import { assert } from '../lib/assert.ts';
-import { inParallel } from '../lib/in-parallel.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
+import { assert } from '../shared/assert.ts';
+import { inParallel } from '../shared/in-parallel.ts';
 import type { BlockMap } from './block-map.ts';
 import type { CompressPool } from './compress-pool.ts';
 import type { KeyRing } from './key-ring.ts';

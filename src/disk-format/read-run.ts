@@ -3,8 +3,9 @@
  * their hashes. Corrupt data is never returned. Corrupt bytes are fetched once more, because they may have changed in
  * transit.
  */
-import { assert, present } from '../lib/assert.ts';
+
 import type { ObjectStore } from '../object-store/object-store.ts';
+import { assert, present } from '../shared/assert.ts';
 import { asCorrupt } from './as-corrupt.ts';
 import type { BlockLocation } from './block-map.ts';
 import { unpackBatch } from './compress-batch.ts';

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { present } from '../lib/assert.ts';
+import { present } from '../shared/assert.ts';
 import { newBlocks } from './block-buffers.ts';
 import { packBatch } from './compress-batch.ts';
 import { hashBlock } from './frame-codec.ts';

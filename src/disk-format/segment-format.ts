@@ -42,7 +42,7 @@
  * So reading the directory detects a swapped, cut, foreign or corrupt object; reading a frame detects its corruption.
  */
 import { createHash } from 'node:crypto';
-import { assert } from '../lib/assert.ts';
+import { assert } from '../shared/assert.ts';
 import { openPart, sealPart, TAG_BYTES } from './frame-cipher.ts';
 import {
   type AttemptKey,

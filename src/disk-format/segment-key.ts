@@ -1,5 +1,5 @@
 /** The names of segments in the object store: `<prefix>/seg/<epoch>/<generation>-<attempt>-<part>`. */
-import { assert } from '../lib/assert.ts';
+import { assert } from '../shared/assert.ts';
 import { SegmentCorruptError, type SegmentIdentity } from './segment-format.ts';
 
 const KEY = /\/seg\/(\d{1,16})\/(\d{1,16})-([0-9a-f]{8})-(\d{1,10})$/;

@@ -5,9 +5,10 @@
  * segment has a block twice. A segment is closed only when the next frame does not fit, or by `cut`: so at `finish` the open
  * one is the last, and is marked as such. At most `upload_concurrency` PUTs run at once. The first failed PUT fails the flush.
  */
-import { assert } from '../lib/assert.ts';
-import { release } from '../lib/release.ts';
+
 import { ObjectExistsError, type ObjectStore } from '../object-store/object-store.ts';
+import { assert } from '../shared/assert.ts';
+import { release } from '../shared/release.ts';
 import type { AttemptKey } from './key-ring.ts';
 import { encodeTail, type NewEntry, SEGMENT_MAX_ENTRIES, type SegmentIdentity } from './segment-format.ts';
 import { segmentKey } from './segment-key.ts';

@@ -1,5 +1,5 @@
 /** Verifies one whole segment, for tests; verify-disk.ts verifies the blocks that a disk uses. */
-import { present } from '../lib/assert.ts';
+import { present } from '../shared/assert.ts';
 import { NOT_ITS_FRAME } from './compress-batch.ts';
 import { FrameCipher } from './frame-cipher.ts';
 import { frameCrc, unpackFrame } from './frame-codec.ts';

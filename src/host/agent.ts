@@ -3,15 +3,15 @@
  * nothing dials it. When it ends, every VM runs on, and the next agent adopts them.
  */
 import { cpus, totalmem } from 'node:os';
-import { BATCHES, BatchSender } from '../agent-api/batches.ts';
-import { fits } from '../agent-api/check.ts';
-import { type DiskReport, type HostFacts, HostImage, IMAGES_MAX } from '../agent-api/host-types.ts';
-import type { PollResponse } from '../agent-api/types.ts';
-import { backoffMs, pause } from '../lib/backoff.ts';
-import { messageOf } from '../lib/errors.ts';
-import { type InstanceId, isId } from '../lib/ids.ts';
-import { untrustedText } from '../lib/untrusted-text.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
+import { BATCHES, BatchSender } from '../protocol/batches.ts';
+import { fits } from '../protocol/check.ts';
+import { type DiskReport, type HostFacts, HostImage, IMAGES_MAX } from '../protocol/host-types.ts';
+import type { PollResponse } from '../protocol/types.ts';
+import { backoffMs, pause } from '../shared/backoff.ts';
+import { messageOf } from '../shared/errors.ts';
+import { type InstanceId, isId } from '../shared/ids.ts';
+import { untrustedText } from '../shared/untrusted-text.ts';
 import { CallServer } from './calls/call-server.ts';
 import { VmMeters } from './calls/vm-meters.ts';
 import { evictStaleDisks, reportUnknownVm } from './evict-stale-disks.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { type InstanceId, newId } from '../lib/ids.ts';
+import { type InstanceId, newId } from '../shared/ids.ts';
 import { BootSlots } from './boot-slots.ts';
 
 const never = new AbortController().signal;

@@ -11,8 +11,8 @@ import type {
   LineageResponse,
   ReportResponse,
   UnknownVmReport,
-} from '../agent-api/types.ts';
-import type { InstanceId } from '../lib/ids.ts';
+} from '../protocol/types.ts';
+import type { InstanceId } from '../shared/ids.ts';
 import type { HostContext } from './host-context.ts';
 import { listVmFolders, makeVmFolder, vmFolder } from './machine/record.ts';
 import { writeFileDurably } from './vm/durable-file.ts';

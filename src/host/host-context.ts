@@ -1,8 +1,8 @@
-import type { ControlPlaneClient } from '../agent-api/client.ts';
 import type { Paths } from '../config/paths.ts';
 import type { CompressPool } from '../disk-format/compress-pool.ts';
-import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
+import type { ControlPlaneClient } from '../protocol/client.ts';
+import type { Log } from '../shared/log.ts';
 import type { RunCache } from './block/run-cache.ts';
 import type { BootSlots } from './boot-slots.ts';
 import type { EgressControl } from './egress/egress-control.ts';

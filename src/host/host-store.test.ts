@@ -4,9 +4,9 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
-import { ControlPlaneUnavailable } from '../agent-api/client.ts';
 import { FolderStore } from '../object-store/folder-store.ts';
 import { WrongStoreError, writeMark } from '../object-store/store-mark.ts';
+import { ControlPlaneUnavailable } from '../protocol/client.ts';
 import { hostStore } from './host-store.ts';
 
 const MINE = '11111111-1111-4111-8111-111111111111';

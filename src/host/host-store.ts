@@ -2,15 +2,16 @@
  * The object store as a host uses it: nothing is read or written before the store was found to carry the mark that the control
  * plane names. The control plane writes the mark, so a host that starts together with it waits a moment.
  */
-import { BATCHES, BatchSender } from '../agent-api/batches.ts';
-import { type ControlPlaneClient, ControlPlaneUnavailable } from '../agent-api/client.ts';
-import type { ObjectRequest, SignedRequest } from '../agent-api/object-permissions.ts';
-import { backoffMs, pause } from '../lib/backoff.ts';
-import type { Log } from '../lib/log.ts';
+
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { PermittedStore } from '../object-store/permitted-store.ts';
 import { NotPermittedYetError } from '../object-store/s3-failures.ts';
 import { MarkedStore, otherStore, readMark, unmarkedStore } from '../object-store/store-mark.ts';
+import { BATCHES, BatchSender } from '../protocol/batches.ts';
+import { type ControlPlaneClient, ControlPlaneUnavailable } from '../protocol/client.ts';
+import type { ObjectRequest, SignedRequest } from '../protocol/object-permissions.ts';
+import { backoffMs, pause } from '../shared/backoff.ts';
+import type { Log } from '../shared/log.ts';
 
 const WAIT_MS = 5_000;
 

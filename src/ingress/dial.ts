@@ -1,10 +1,10 @@
 /** Connects to a VM's sshd: on this machine its port, on another a tunnel through its agent. */
 import { connect } from 'node:net';
 import type { Duplex } from 'node:stream';
-import type { ControlPlaneClient } from '../agent-api/client.ts';
-import { TUNNEL } from '../agent-api/ingress-types.ts';
-import { contain } from '../lib/contain.ts';
-import type { InstanceId } from '../lib/ids.ts';
+import type { ControlPlaneClient } from '../protocol/client.ts';
+import { TUNNEL } from '../protocol/ingress-types.ts';
+import { contain } from '../shared/contain.ts';
+import type { InstanceId } from '../shared/ids.ts';
 
 /** Rejects when the target does not answer. */
 export type Dial = (target: string, timeout_ms: number) => Promise<Duplex>;

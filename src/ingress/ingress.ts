@@ -5,16 +5,16 @@
  *
  * It requests the start of VMs that connections wait for, and reports which ports are in use.
  */
-import { BATCHES, BatchSender } from '../agent-api/batches.ts';
-import type { ControlPlaneClient } from '../agent-api/client.ts';
-import type { IngressRoute, RoutesRequest, RoutesResponse } from '../agent-api/ingress-types.ts';
-import { pause } from '../lib/backoff.ts';
-import type { ConnectionBudgetOptions } from '../lib/connection-budget.ts';
-import { errnoOf, messageOf } from '../lib/errors.ts';
-import type { InstanceId } from '../lib/ids.ts';
-import type { Log } from '../lib/log.ts';
-import { listenAddress, type SshListen } from '../lib/ssh-listen.ts';
-import { untrustedText } from '../lib/untrusted-text.ts';
+import { BATCHES, BatchSender } from '../protocol/batches.ts';
+import type { ControlPlaneClient } from '../protocol/client.ts';
+import type { IngressRoute, RoutesRequest, RoutesResponse } from '../protocol/ingress-types.ts';
+import { pause } from '../shared/backoff.ts';
+import type { ConnectionBudgetOptions } from '../shared/connection-budget.ts';
+import { errnoOf, messageOf } from '../shared/errors.ts';
+import type { InstanceId } from '../shared/ids.ts';
+import type { Log } from '../shared/log.ts';
+import { listenAddress, type SshListen } from '../shared/ssh-listen.ts';
+import { untrustedText } from '../shared/untrusted-text.ts';
 import { ActivityReporter, type UsedPort } from './activity.ts';
 import { dialBy } from './dial.ts';
 import { InstancePort } from './instance-port.ts';

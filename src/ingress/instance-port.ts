@@ -11,9 +11,9 @@
  * A guest that is reset does not end its connections, and QEMU keeps them: each reset ends the connections before it.
  */
 import { createServer, type Server, type Socket } from 'node:net';
-import type { IngressRoute } from '../agent-api/ingress-types.ts';
-import { contain, endAfterFault } from '../lib/contain.ts';
-import type { Log } from '../lib/log.ts';
+import type { IngressRoute } from '../protocol/ingress-types.ts';
+import { contain, endAfterFault } from '../shared/contain.ts';
+import type { Log } from '../shared/log.ts';
 import { type Dial, dialPort } from './dial.ts';
 import { HeldSocket } from './held-socket.ts';
 import type { IngressLimits, Totals } from './limits.ts';

@@ -7,7 +7,7 @@
  * others. Young connections are bounded per source, which limits a client that sends data but never logs in.
  */
 import type { Socket } from 'node:net';
-import { sourceOf } from '../lib/connection-budget.ts';
+import { sourceOf } from '../shared/connection-budget.ts';
 import type { IngressLimits, Totals } from './limits.ts';
 
 export class Newcomers {

@@ -5,11 +5,11 @@
  * A refresh asks beside the poll, for a connection that the present route would turn away: the API may have reported a change
  * before it arrived here.
  */
-import type { RoutesRequest } from '../agent-api/ingress-types.ts';
-import { backoffMs, pause } from '../lib/backoff.ts';
-import { messageOf } from '../lib/errors.ts';
-import type { InstanceId } from '../lib/ids.ts';
-import type { Log } from '../lib/log.ts';
+import type { RoutesRequest } from '../protocol/ingress-types.ts';
+import { backoffMs, pause } from '../shared/backoff.ts';
+import { messageOf } from '../shared/errors.ts';
+import type { InstanceId } from '../shared/ids.ts';
+import type { Log } from '../shared/log.ts';
 
 /** The log says so after this many failures in a row: about 5 s, and 30 s at a start, when the control plane starts as well. */
 const FAILURES = 6;

@@ -1,7 +1,7 @@
 /** Tools for commands in a guest. A command outlives the call that started it. */
 import { Type } from 'typebox';
 import type { Exec, ExecHandle } from '../../client/src/berth.ts';
-import { withoutControls } from '../lib/untrusted-text.ts';
+import { withoutControls } from '../shared/untrusted-text.ts';
 import { incompleteEnd, TextWindow } from './text-window.ts';
 import { DESTROYS, fields, INSTANCE, READS, type Tool, type ToolAnswer, tool } from './tool.ts';
 

@@ -2,7 +2,7 @@
 import { isUtf8 } from 'node:buffer';
 import { Type } from 'typebox';
 import type { File } from '../../client/src/berth.ts';
-import { untrustedText } from '../lib/untrusted-text.ts';
+import { untrustedText } from '../shared/untrusted-text.ts';
 import { type Part, readPart } from './file-parts.ts';
 import { incompleteEnd } from './text-window.ts';
 import {

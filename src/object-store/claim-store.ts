@@ -7,7 +7,7 @@
  * two installations that claim a bucket at the same moment both write, and the later mark counts.
  */
 import { randomUUID } from 'node:crypto';
-import { pause } from '../lib/backoff.ts';
+import { pause } from '../shared/backoff.ts';
 import { FolderStore } from './folder-store.ts';
 import type { ObjectStore } from './object-store.ts';
 import { MarkedStore, otherStore, readMark, unmarkedStore, writeMark } from './store-mark.ts';

@@ -4,8 +4,8 @@
  */
 import { constants } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
-import { errnoOf } from '../lib/errors.ts';
-import { release } from '../lib/release.ts';
+import { errnoOf } from '../shared/errors.ts';
+import { release } from '../shared/release.ts';
 
 /** The alignment that O_DIRECT needs for addresses, offsets and lengths on common disks. */
 const ALIGNMENT_BYTES = 4_096;

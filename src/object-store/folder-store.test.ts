@@ -16,7 +16,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, type TestContext, test } from 'node:test';
-import { createLog } from '../lib/log.ts';
+import { createLog } from '../shared/log.ts';
 import { FolderStore } from './folder-store.ts';
 import { ObjectExistsError, ObjectNotFoundError, ObjectStoreUnavailableError } from './object-store.ts';
 

@@ -12,9 +12,9 @@ import { randomBytes } from 'node:crypto';
 import type { Stats } from 'node:fs';
 import { type FileHandle, link, mkdir, open, readdir, stat, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { assert, present } from '../lib/assert.ts';
-import { errnoOf } from '../lib/errors.ts';
-import type { Log } from '../lib/log.ts';
+import { assert, present } from '../shared/assert.ts';
+import { errnoOf } from '../shared/errors.ts';
+import type { Log } from '../shared/log.ts';
 import { writePastCache } from './direct-file.ts';
 import {
   type ByteRange,

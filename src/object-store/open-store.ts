@@ -1,5 +1,5 @@
 /** Opens the configured object store: a bucket, or a folder in the data folder. */
-import type { Log } from '../lib/log.ts';
+import type { Log } from '../shared/log.ts';
 import { FolderStore } from './folder-store.ts';
 import type { ObjectStore } from './object-store.ts';
 import { type S3Settings, S3Store } from './s3-store.ts';

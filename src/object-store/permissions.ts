@@ -3,7 +3,7 @@
  * way, are asked for together. Those to read are kept for as long as they are surely valid; one to write is used once.
  */
 import { setImmediate as turn } from 'node:timers/promises';
-import { backoffMs, pause } from '../lib/backoff.ts';
+import { backoffMs, pause } from '../shared/backoff.ts';
 import { NotPermittedYetError } from './s3-failures.ts';
 import { type ObjectRequest, SIGNED_MS, type SignedRequest } from './sign-request.ts';
 

@@ -1,8 +1,8 @@
 /** Request bodies, sent piece by piece, and response bodies, read completely or not at all. */
 import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
-import { assert } from '../lib/assert.ts';
-import { noteGarbage, release } from '../lib/release.ts';
+import { assert } from '../shared/assert.ts';
+import { noteGarbage, release } from '../shared/release.ts';
 import { WrongAnswerError } from './s3-failures.ts';
 
 const PIECE_BYTES = 256 * 1024;

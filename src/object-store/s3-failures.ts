@@ -3,7 +3,7 @@
  * strings.
  */
 import { S3ServiceException } from '@aws-sdk/client-s3';
-import { errnoOf } from '../lib/errors.ts';
+import { errnoOf } from '../shared/errors.ts';
 
 export type S3Failure =
   /** The key is taken. */

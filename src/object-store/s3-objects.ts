@@ -9,7 +9,7 @@ import {
   PutObjectCommand,
   type S3Client,
 } from '@aws-sdk/client-s3';
-import { assert } from '../lib/assert.ts';
+import { assert } from '../shared/assert.ts';
 import { type ByteRange, isObjectKey, ObjectRangeError } from './object-store.ts';
 import { bodyOf, dropBody, lengthOf, readBody, sha256Of } from './s3-body.ts';
 import { WrongAnswerError } from './s3-failures.ts';

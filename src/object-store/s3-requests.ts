@@ -5,8 +5,8 @@
  * Invariant: the result of `perform` comes completely from one attempt. An aborted signal ends an attempt, a pause and a
  * wait at once.
  */
-import { backoffMs, pause } from '../lib/backoff.ts';
-import { Semaphore } from '../lib/semaphore.ts';
+import { backoffMs, pause } from '../shared/backoff.ts';
+import { Semaphore } from '../shared/semaphore.ts';
 import {
   ObjectExistsError,
   ObjectNotFoundError,

@@ -15,8 +15,8 @@ import {
   ListObjectsV2Command,
   type S3Client,
 } from '@aws-sdk/client-s3';
-import { assert } from '../lib/assert.ts';
-import type { Log } from '../lib/log.ts';
+import { assert } from '../shared/assert.ts';
+import type { Log } from '../shared/log.ts';
 import {
   type ByteRange,
   isObjectKey,

@@ -13,7 +13,7 @@ import {
   type PutObjectCommand,
   type S3Client,
 } from '@aws-sdk/client-s3';
-import { assert } from '../lib/assert.ts';
+import { assert } from '../shared/assert.ts';
 
 export type ObjectRequest =
   | { readonly method: 'GET' | 'HEAD'; readonly key: string }

@@ -2,8 +2,8 @@
  * The mark of an object store: an object at its root, written once, that names the installation. All processes check it, so
  * that none uses an empty store or that of another installation.
  */
-import { assert } from '../lib/assert.ts';
-import { traced } from '../lib/tracing.ts';
+import { assert } from '../shared/assert.ts';
+import { traced } from '../shared/tracing.ts';
 import {
   type ByteRange,
   type ObjectEntry,

@@ -1,7 +1,7 @@
 /** Members, invitations, sessions, second factors, organisations and the account on the command line. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli, type Ran } from '../support/cli.ts';
 import { makeKey, type Person, type PersonOptions } from '../support/people.ts';

@@ -13,7 +13,7 @@ import {
   NEW_DEFAULTS,
   quoted,
 } from '../../console/src/instance/as-commands.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { BERTH } from '../support/cli.ts';
 import { makeGenerations } from '../support/generations.ts';

@@ -4,9 +4,9 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, wri
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import { freeDeleted } from '../../src/control-plane/disks/free-deleted.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
-import { freeDeleted } from '../../src/tasks/free-deleted.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey, makeSudo, type Person } from '../support/people.ts';

@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import type { Duplex } from 'node:stream';
 import { test } from 'node:test';
-import { FRAME, offsetBytes, StreamFrames, streamFrame } from '../../src/agent-api/exec-stream.ts';
-import type { ExecId } from '../../src/lib/ids.ts';
+import { FRAME, offsetBytes, StreamFrames, streamFrame } from '../../src/protocol/exec-stream.ts';
+import type { ExecId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey } from '../support/people.ts';

@@ -1,10 +1,10 @@
 /** Commands in guests, the console log and metrics on the command line; the guest itself is in test/guest. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { ExecResult } from '../../src/agent-api/host-calls.ts';
 import { newPart } from '../../src/cli/log-tail.ts';
+import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
 import { spreadsOf } from '../../src/host/calls/minute-log.ts';
-import { insertSamples } from '../../src/vms/metric-store.ts';
+import type { ExecResult } from '../../src/protocol/host-calls.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey } from '../support/people.ts';

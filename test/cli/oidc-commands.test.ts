@@ -1,8 +1,8 @@
 /** `berth user sync` and `berth user unlink`, with a real OpenID provider. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import { present } from '../../src/lib/assert.ts';
-import { newId, type UserId } from '../../src/lib/ids.ts';
+import { present } from '../../src/shared/assert.ts';
+import { newId, type UserId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { OidcBrowser } from '../support/oidc-browser.ts';
 import { oidcContext, startProvider } from '../support/oidc-provider.ts';

@@ -1,7 +1,7 @@
 /** An account from the command line alone: by an invitation, and where sign-ups are open. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 

@@ -9,7 +9,7 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { promisify } from 'node:util';
-import { AS_ROOT } from '../launch/processes.ts';
+import { AS_ROOT } from '../launcher/processes.ts';
 import { BERTH, Cli } from '../support/cli.ts';
 import { until } from '../support/waiting.ts';
 

@@ -1,7 +1,7 @@
 /** berth usage, against the API. test/http/usage.test.ts shows that the counts are right. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey } from '../support/people.ts';

@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { hashRecoveryCode } from '../../src/auth/mfa/recovery-codes.ts';
-import { newId } from '../../src/lib/ids.ts';
-import type { Mail } from '../../src/mail/mailer.ts';
+import { hashRecoveryCode } from '../../src/control-plane/identity/mfa/recovery-codes.ts';
+import type { Mail } from '../../src/control-plane/mail/mailer.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { mailNotificationsOfEvents } from '../support/notifications.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { beforeEach, describe, test } from 'node:test';
 import { Berth, type Event, VmWaitError } from '../../client/src/berth.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { FailingProxy } from '../support/failing-proxy.ts';
 import { raiseNotificationsOfEvents } from '../support/notifications.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { entryFor, isListed } from '../../client/src/egress-entries.ts';
-import { activeEntries, allowsAddress, allowsName, checkedEntries } from '../../src/lib/egress-policy.ts';
+import { activeEntries, allowsAddress, allowsName, checkedEntries } from '../../src/shared/egress-policy.ts';
 
 const NAMES = ['example.com', 'www.example.com', 'notexample.com'];
 const ADDRESSES = ['203.0.113.7', '2001:4860::7'];

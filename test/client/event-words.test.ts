@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { actorWords, eventSentence } from '../../client/src/event-words.ts';
 import type { Event, EventType } from '../../client/src/generated.ts';
-import { EVENT_TYPES } from '../../src/events/model.ts';
+import { EVENT_TYPES } from '../../src/control-plane/events/model.ts';
 
 const instance = { id: 'inst_1', name: 'web', disk: { generation: 6 }, vm: { reason: { code: 'ready' } } };
 

@@ -3,11 +3,11 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { AuditLog } from '../../src/audit/append.ts';
-import { onAuditCommitted } from '../../src/audit/wake.ts';
-import { openPool, transaction } from '../../src/db/pool.ts';
-import { newId, type OrgId, type UserId } from '../../src/lib/ids.ts';
-import { sealAudit } from '../../src/tasks/seal-audit.ts';
+import { AuditLog } from '../../src/control-plane/audit/append.ts';
+import { sealAudit } from '../../src/control-plane/audit/seal-audit.ts';
+import { onAuditCommitted } from '../../src/control-plane/audit/wake.ts';
+import { openPool, transaction } from '../../src/control-plane/db/pool.ts';
+import { newId, type OrgId, type UserId } from '../../src/shared/ids.ts';
 import { startDatabase } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
 

@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { type AuditFilter, auditPage } from '../../src/audit/store.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { type AuditFilter, auditPage } from '../../src/control-plane/audit/store.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { startDatabase } from '../support/database.ts';
 
 const ENTRIES = 20_000;

@@ -5,12 +5,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
-import { listLongChains, listWasteful } from '../../src/disks/compaction-store.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
+import { checkpointDisks } from '../../src/control-plane/disks/checkpoint-disks.ts';
+import { compactDisks } from '../../src/control-plane/disks/compact-disks.ts';
+import { listLongChains, listWasteful } from '../../src/control-plane/disks/compaction-store.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
-import { checkpointDisks } from '../../src/tasks/checkpoint-disks.ts';
-import { compactDisks } from '../../src/tasks/compact-disks.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeGenerations } from '../support/generations.ts';
 

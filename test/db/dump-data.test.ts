@@ -1,9 +1,9 @@
 /** What a backup saves of a database, loaded into another one. */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { withSnapshot } from '../../src/backup/dump-data.ts';
-import { loadData } from '../../src/backup/load-data.ts';
-import { knownMigrations, migrate } from '../../src/db/migrate.ts';
+import { withSnapshot } from '../../src/control-plane/backup/dump-data.ts';
+import { loadData } from '../../src/control-plane/backup/load-data.ts';
+import { knownMigrations, migrate } from '../../src/control-plane/db/migrate.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
 
 const database = await startDatabase();

@@ -6,9 +6,9 @@ import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
-import { isDiskFull } from '../../src/db/disk-space.ts';
-import { type Db, hasFailedForSpace, openPool } from '../../src/db/pool.ts';
-import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
+import { isDiskFull } from '../../src/control-plane/db/disk-space.ts';
+import { type Db, hasFailedForSpace, openPool } from '../../src/control-plane/db/pool.ts';
+import { startEmbeddedPostgres } from '../../src/launcher/embedded-postgres.ts';
 import { SmallDisk } from '../support/small-disk.ts';
 
 const LEFT_BYTES = 256 * 1024;

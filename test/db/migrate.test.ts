@@ -6,7 +6,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, type TestContext, test } from 'node:test';
 import pg from 'pg';
-import { MigrationError, migrate, refuseNewerDatabase, requireMigrated } from '../../src/db/migrate.ts';
+import {
+  MigrationError,
+  migrate,
+  refuseNewerDatabase,
+  requireMigrated,
+} from '../../src/control-plane/db/migrate.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
 import { dumpSchema } from '../support/dump-schema.ts';
 import { until } from '../support/waiting.ts';

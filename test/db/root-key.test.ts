@@ -2,14 +2,14 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, beforeEach, test } from 'node:test';
+import { migrate } from '../../src/control-plane/db/migrate.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
 import {
   addSecretKey,
   claimRootKey,
   findRootKey,
   forgetSecretKey,
-} from '../../src/control-planes/root-key.ts';
-import { migrate } from '../../src/db/migrate.ts';
-import { transaction } from '../../src/db/pool.ts';
+} from '../../src/control-plane/fleet/root-key.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
 
 const database = await startDatabase();

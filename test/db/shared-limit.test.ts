@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
-import { deleteEndedWindows, SharedLimit } from '../../src/db/shared-limit.ts';
+import { deleteEndedWindows, SharedLimit } from '../../src/control-plane/db/shared-limit.ts';
 import { startDatabase } from '../support/database.ts';
 
 const { db, close } = await startDatabase();

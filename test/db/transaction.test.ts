@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { CompiledQuery, sql } from 'kysely';
 import pg from 'pg';
-import { notify } from '../../src/db/notify.ts';
+import { notify } from '../../src/control-plane/db/notify.ts';
 import {
   afterCommit,
   type Db,
@@ -12,8 +12,8 @@ import {
   ping,
   sqlStateOf,
   transaction,
-} from '../../src/db/pool.ts';
-import { PLANNED_EACH_TIME } from '../../src/db/statement-names.ts';
+} from '../../src/control-plane/db/pool.ts';
+import { PLANNED_EACH_TIME } from '../../src/control-plane/db/statement-names.ts';
 import { startDatabase } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
 

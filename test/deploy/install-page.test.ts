@@ -113,7 +113,7 @@ describe('docs/operating/install.md', { ...only, timeout: 1_200_000 }, () => {
 
   before(async () => {
     const build = join(PROJECT, 'packaging', 'debian', 'build.sh');
-    // npm pack makes dist/, also for test/launch/packages.test.ts.
+    // npm pack makes dist/, also for test/launcher/packages.test.ts.
     const lock = join(PROJECT, '.cache', 'npm-pack.lock');
     const deb = (
       await promisify(execFile)('flock', [lock, build, join(PROJECT, '.cache'), 'none'])

@@ -6,9 +6,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
-import { createMetricsApp } from '../../src/http/monitoring/metrics.ts';
-import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
-import { createLog } from '../../src/lib/log.ts';
+import { RequestMetrics } from '../../src/control-plane/http/request-metrics.ts';
+import { createMetricsApp } from '../../src/control-plane/monitoring/metrics.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { skipWithout } from '../support/program.ts';
 
 const run = promisify(execFile);

@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
-import { METRICS, type Spreads } from '../../src/agent-api/metric-types.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
-import { insertSamples } from '../../src/vms/metric-store.ts';
+import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
+import { METRICS, type Spreads } from '../../src/protocol/metric-types.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { accessibilityFindings, NO_BROWSER, overhangPx } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, type Visit } from '../support/console-visit.ts';
 import { pageFindings } from '../support/page-findings.ts';

@@ -9,7 +9,7 @@ import { after, before, describe, test } from 'node:test';
 import type { Instance } from '../../client/src/berth.ts';
 import { vmFolder } from '../../src/host/machine/record.ts';
 import { killProcess } from '../../src/host/vm/process-identity.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { until } from '../support/waiting.ts';

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
-import type { ExecResult } from '../../src/agent-api/host-calls.ts';
+import type { ExecResult } from '../../src/protocol/host-calls.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { behave, floodConsole, HOSTILE_MODES, turnHostile } from '../support/hostile-guest.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';

@@ -6,7 +6,7 @@ import { type IncomingMessage, request as sendRequest } from 'node:http';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { readRecord, vmFolder } from '../../src/host/machine/record.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { connectsTo, installServer, startServer, startServerAtBoot } from '../support/guest-http-server.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';

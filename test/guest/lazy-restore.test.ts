@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { vmFolder } from '../../src/host/machine/record.ts';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { GuestReader } from '../support/guest-reader.ts';
 import { GuestWriter } from '../support/guest-writer.ts';

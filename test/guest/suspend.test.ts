@@ -9,7 +9,7 @@ import { after, before, describe, test } from 'node:test';
 import { vmFolder } from '../../src/host/machine/record.ts';
 import { hostCgroups } from '../../src/host/vm/cgroup.ts';
 import { killProcess } from '../../src/host/vm/process-identity.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';

@@ -13,8 +13,8 @@ import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
 import { vmUser } from '../../src/host/vm/uid.ts';
 import { vmSockets } from '../../src/host/vm/vm-spec.ts';
-import { errnoOf } from '../../src/lib/errors.ts';
-import { createLog } from '../../src/lib/log.ts';
+import { errnoOf } from '../../src/shared/errors.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { leftBehind, monitorOf } from '../support/fake-vm.ts';
 import { until } from '../support/waiting.ts';
 

@@ -16,8 +16,8 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { applyKeys } from '../../src/host/keys/apply-keys.ts';
-import { present } from '../../src/lib/assert.ts';
-import { fingerprintOf } from '../../src/lib/ssh-fingerprint.ts';
+import { present } from '../../src/shared/assert.ts';
+import { fingerprintOf } from '../../src/shared/ssh-fingerprint.ts';
 
 const [A, B] = ['ssh-ed25519 AAAA', 'ssh-ed25519 BBBB'] as const;
 const REPLACE = { what: 'replace', timeout_ms: 10_000 } as const;

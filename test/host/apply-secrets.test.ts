@@ -19,7 +19,7 @@ import { type TestContext, test } from 'node:test';
 import { GuestAgentError } from '../../src/host/guest/agent-errors.ts';
 import type { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { applySecrets } from '../../src/host/secrets/apply-secrets.ts';
-import { present } from '../../src/lib/assert.ts';
+import { present } from '../../src/shared/assert.ts';
 
 const pem = (text: string) => `-----BEGIN CERTIFICATE-----\n${text}\n-----END CERTIFICATE-----\n`;
 const [THEIRS, OURS, NEXT] = [`# A comment\n${pem('theirs')}${pem('more')}`, pem('ours'), pem('next')];

@@ -2,22 +2,22 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { TSchema } from 'typebox';
-import { BATCHES, type Batch, BatchSender } from '../../src/agent-api/batches.ts';
+import { BATCHES, type Batch, BatchSender } from '../../src/protocol/batches.ts';
 import {
   type ControlPlaneClient,
   ControlPlaneUnavailable,
   CredentialRefused,
   RequestRefused,
-} from '../../src/agent-api/client.ts';
-import type { ReportedExec } from '../../src/agent-api/exec-types.ts';
-import type { HostFacts } from '../../src/agent-api/host-types.ts';
-import type { UsedMinute } from '../../src/agent-api/metric-types.ts';
-import type { ObjectRequest } from '../../src/agent-api/object-permissions.ts';
-import { ROUTES } from '../../src/agent-api/routes.ts';
-import type { Of } from '../../src/agent-api/schemas.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
-import { untrustedText } from '../../src/lib/untrusted-text.ts';
+} from '../../src/protocol/client.ts';
+import type { ReportedExec } from '../../src/protocol/exec-types.ts';
+import type { HostFacts } from '../../src/protocol/host-types.ts';
+import type { UsedMinute } from '../../src/protocol/metric-types.ts';
+import type { ObjectRequest } from '../../src/protocol/object-permissions.ts';
+import { ROUTES } from '../../src/protocol/routes.ts';
+import type { Of } from '../../src/protocol/schemas.ts';
+import { newId } from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
+import { untrustedText } from '../../src/shared/untrusted-text.ts';
 import { type StrictControlPlane, strictControlPlane } from '../support/strict-control-plane.ts';
 
 const AT = '2026-01-01T00:00:00.000Z';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { after, before, describe, test } from 'node:test';
-import type { EgressPolicy } from '../../src/lib/egress-policy.ts';
+import type { EgressPolicy } from '../../src/shared/egress-policy.ts';
 import type { Attempt } from '../support/egress-attempt.ts';
 import { ATTEMPTED_POLICY, ATTEMPTS, dnsQuery, probeLines } from '../support/egress-attempts.ts';
 import { EgressLab, GUEST } from '../support/egress-lab.ts';

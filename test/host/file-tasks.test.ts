@@ -23,7 +23,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, beforeEach, describe, test } from 'node:test';
-import { fieldsOf, rangeBytes } from '../../src/agent-api/file-stream.ts';
+import { fieldsOf, rangeBytes } from '../../src/protocol/file-stream.ts';
 import { FileTask, list, read, run, write } from '../support/file-task.ts';
 
 const skip = process.getuid?.() === 0 ? false : 'files of several users take root';

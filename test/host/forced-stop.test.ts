@@ -3,12 +3,12 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { test } from 'node:test';
-import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { Machine } from '../../src/host/machine/machine.ts';
 import { powerOffGuest } from '../../src/host/runner/guest-power.ts';
 import { vmSockets } from '../../src/host/vm/vm-spec.ts';
-import { present } from '../../src/lib/assert.ts';
-import { createLog } from '../../src/lib/log.ts';
+import { ControlPlaneClient } from '../../src/protocol/client.ts';
+import { present } from '../../src/shared/assert.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { leftBehind, monitorOf } from '../support/fake-vm.ts';
 
 test('a forced stop halts the guest at once, without a request to it', async (t) => {

@@ -2,6 +2,8 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
+import { compactDisk } from '../../src/control-plane/disks/compact-disk.ts';
+import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
 import { frameCrc, hashBlock, ZERO_HASH } from '../../src/disk-format/frame-codec.ts';
 import {
   BLOCK_BYTES,
@@ -11,9 +13,7 @@ import {
   SegmentCorruptError,
   TRAILER_BYTES,
 } from '../../src/disk-format/segment-format.ts';
-import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import type { FolderStore } from '../../src/object-store/folder-store.ts';
-import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile } from '../support/api.ts';
 import { ModelDisk, modelForFile } from '../support/model-disks.ts';
 

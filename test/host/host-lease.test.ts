@@ -3,17 +3,17 @@ import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import {
-  type ControlPlaneClient,
-  ControlPlaneUnavailable,
-  CredentialRefused,
-} from '../../src/agent-api/client.ts';
-import { DEFAULT_LEASE_MS } from '../../src/agent-api/types.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
 import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
 import { bootMs } from '../../src/host/vm/boot-clock.ts';
 import { identityOf } from '../../src/host/vm/process-identity.ts';
+import {
+  type ControlPlaneClient,
+  ControlPlaneUnavailable,
+  CredentialRefused,
+} from '../../src/protocol/client.ts';
+import { DEFAULT_LEASE_MS } from '../../src/protocol/types.ts';
 import { logLines } from '../support/log-lines.ts';
 import { until } from '../support/waiting.ts';
 

@@ -14,8 +14,8 @@ import {
   storeImage,
 } from '../../src/disk-format/image-objects.ts';
 import { ImageKeeper, type ImageKeeperOptions } from '../../src/host/image/image-keeper.ts';
-import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { writeHostImage } from '../support/host-image.ts';
 import { until } from '../support/waiting.ts';
 

@@ -11,8 +11,8 @@ import { OverlayExport } from '../../src/host/overlay/overlay-export.ts';
 import { waitForJob } from '../../src/host/qmp/jobs.ts';
 import { QmpTimeoutError } from '../../src/host/qmp/qmp-client.ts';
 import { NODES, overlayNode } from '../../src/host/vm/qemu-command.ts';
-import { createLog } from '../../src/lib/log.ts';
 import { ObjectNotFoundError } from '../../src/object-store/object-store.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { DISK_BYTES, LazyScene, MIB, SCENE_KEY } from '../support/lazy-scene.ts';
 import { until } from '../support/waiting.ts';
 

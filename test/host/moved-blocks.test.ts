@@ -4,14 +4,14 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { dropOldGenerations } from '../../src/disks/generation-store.ts';
+import { compactDisk } from '../../src/control-plane/disks/compact-disk.ts';
+import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
 import { LazyDisk } from '../../src/host/block/lazy-disk.ts';
 import { RunCache } from '../../src/host/block/run-cache.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { DiskState } from '../../src/host/overlay/disk-state.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
-import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile } from '../support/api.ts';
 import { freeEverything, ModelDisk, modelForFile } from '../support/model-disks.ts';
 

@@ -5,7 +5,6 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, beforeEach, describe, test } from 'node:test';
-import { InvariantError } from '../../src/lib/assert.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import {
   ObjectExistsError,
@@ -14,6 +13,7 @@ import {
   type ObjectStore,
 } from '../../src/object-store/object-store.ts';
 import { S3Store } from '../../src/object-store/s3-store.ts';
+import { InvariantError } from '../../src/shared/assert.ts';
 import { S3Server } from '../support/s3-server.ts';
 
 async function entries(store: ObjectStore, prefix: string): Promise<(readonly [string, number])[]> {

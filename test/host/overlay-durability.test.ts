@@ -23,7 +23,7 @@ import { QmpClient } from '../../src/host/qmp/qmp-client.ts';
 import { createOverlay, setAsideOverlay } from '../../src/host/vm/overlay.ts';
 import { NODES } from '../../src/host/vm/qemu-command.ts';
 import { type OverlaySidecar, readSidecar } from '../../src/host/vm/sidecar.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { CANNOT_CUT_DISKS, CutDisk } from '../support/cut-disk.ts';
 import { diskContextOf, headOf } from '../support/host-folders.ts';
 import { until, untilWorks } from '../support/waiting.ts';

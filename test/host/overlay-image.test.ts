@@ -3,15 +3,15 @@ import assert from 'node:assert/strict';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import type { Assignment } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import type { vmFolder } from '../../src/host/machine/record.ts';
 import { DiskState } from '../../src/host/overlay/disk-state.ts';
 import { type Launch, launchMachine } from '../../src/host/start/launch-machine.ts';
 import { inspectOverlay, overlayPaths } from '../../src/host/vm/overlay.ts';
 import { type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/vm/sidecar.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
+import type { Assignment } from '../../src/protocol/types.ts';
+import { newId } from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { hostFolders } from '../support/host-folders.ts';
 import { qcow2Head } from '../support/qcow2-head.ts';
 

@@ -8,9 +8,9 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
-import type { SecretsAuthority } from '../../src/agent-api/secret-types.ts';
+import { makeAuthority } from '../../src/control-plane/secrets/make-authority.ts';
 import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
-import { makeAuthority } from '../../src/secrets/make-authority.ts';
+import type { SecretsAuthority } from '../../src/protocol/secret-types.ts';
 import { fieldOf, SecretLab } from '../support/secret-lab.ts';
 import { until } from '../support/waiting.ts';
 

@@ -31,7 +31,7 @@ import {
   writeMemory,
 } from '../../src/host/template/template-files.ts';
 import { Templates } from '../../src/host/template/templates.ts';
-import { createLog } from '../../src/lib/log.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { writeHostImage } from '../support/host-image.ts';
 import { until } from '../support/waiting.ts';
 

@@ -17,7 +17,7 @@ import { type TestContext, test } from 'node:test';
 import { GuestAgentError } from '../../src/host/guest/agent-errors.ts';
 import type { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { runUserCommand } from '../../src/host/guest/user-command.ts';
-import { present } from '../../src/lib/assert.ts';
+import { present } from '../../src/shared/assert.ts';
 import { until } from '../support/waiting.ts';
 
 const MAX = 100_000;

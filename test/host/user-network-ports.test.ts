@@ -18,7 +18,7 @@ import { qemuArguments } from '../../src/host/vm/qemu-command.ts';
 import { launchVm } from '../../src/host/vm/qemu-process.ts';
 import { prepareRuntimeDir, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
 import { type VmSpec, vmSockets } from '../../src/host/vm/vm-spec.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { readAll } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';

@@ -36,7 +36,7 @@ import {
 import { qemuImg } from '../../src/host/vm/qemu-img.ts';
 import { findOrphans, launchVm, MEMORY_FD, QemuLaunchError } from '../../src/host/vm/qemu-process.ts';
 import { prepareRuntimeDir, vmUser } from '../../src/host/vm/uid.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 
 const skip = process.getuid?.() === 0 ? false : 'not root';
 const USER = vmUser(23);

@@ -16,7 +16,7 @@ import {
   setAsideOverlay,
 } from '../../src/host/vm/overlay.ts';
 import { FILLED, type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/vm/sidecar.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 
 const SIDECAR: OverlaySidecar = {
   ...{ generation: 4, commit_id: randomUUID(), vm_id: newId('vm'), placement: 3 },

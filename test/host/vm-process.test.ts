@@ -34,7 +34,7 @@ import {
   type VmEnd,
 } from '../../src/host/vm/qemu-process.ts';
 import { prepareRuntimeDir, takeRuntimeDir, vmUser } from '../../src/host/vm/uid.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 
 const AS_ROOT = process.getuid?.() === 0 ? false : 'not root';
 const USER = vmUser(17);

@@ -5,7 +5,7 @@ import { dirname, join, relative } from 'node:path';
 export const PROJECT = join(import.meta.dirname, '..', '..');
 
 export interface Import {
-  /** Below the project: `src/http/app.ts`. */
+  /** Below the project: `src/control-plane/app.ts`. */
   readonly from: string;
   readonly to: string;
   /** Types alone: nothing is loaded at run time. */
@@ -57,12 +57,22 @@ export function importsOf(path: string): Import[] {
     }));
 }
 
-/** `src/http/v1/vm.ts` is of the room `http`, `src/main.ts` of `main`; beside `src` are the rooms `client`, `console` and `adapters`. */
+/**
+ * The program or library that a file is of: `host` for `src/host/vm/jail.ts`, `main` for `src/main.ts`. Beside `src` are `client`,
+ * `console` and `adapters`. What backs up and restores a whole machine runs without the control plane, so it is a room of its own.
+ */
 export function roomOf(path: string): string {
   if (path.startsWith('console/src/')) return 'console';
   if (path.startsWith('client/src/')) return 'client';
   if (path.startsWith('adapters/')) return 'adapters';
+  if (path.startsWith('src/control-plane/backup/')) return 'backup';
   return (path.split('/')[1] ?? '').replace(/\.ts$/, '');
+}
+
+/** The part of the control plane that a file is of: `webhooks`, or `app` for `src/control-plane/app.ts`. null: of another program. */
+export function partOf(path: string): string | null {
+  if (!path.startsWith('src/control-plane/')) return null;
+  return (path.split('/')[2] ?? '').replace(/\.ts$/, '');
 }
 
 export const isTest = (path: string) => path.endsWith('.test.ts');

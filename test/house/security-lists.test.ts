@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { BATCHES } from '../../src/agent-api/batches.ts';
+import { BATCHES } from '../../src/protocol/batches.ts';
 
 const PROJECT = join(import.meta.dirname, '..', '..');
 const read = (...path: string[]) => readFileSync(join(PROJECT, ...path), 'utf8');
@@ -24,7 +24,9 @@ test('every request with many items is listed', () => {
 });
 
 test('for every table there is a bound on the rows that one caller adds', () => {
-  const tables = [...read('src', 'db', 'schema.sql').matchAll(/^create (?:unlogged )?table (\w+)/gm)];
+  const tables = [
+    ...read('src', 'control-plane', 'db', 'schema.sql').matchAll(/^create (?:unlogged )?table (\w+)/gm),
+  ];
   const listed = new Set(namesIn('Rows that one caller adds', 1));
   assert.deepEqual([...listed].sort(), tables.map(([, name = '']) => name).sort());
 });

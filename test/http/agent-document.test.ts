@@ -2,17 +2,17 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
-import { fits, problemOfAnswer } from '../../src/agent-api/check.ts';
-import { ROUTES } from '../../src/agent-api/routes.ts';
-import { Text } from '../../src/agent-api/schemas.ts';
-import { DiskHead, HeadResponse } from '../../src/agent-api/types.ts';
-import { AGENT_DOCUMENT_PATH, agentDocument } from '../../src/agent-api/write-document.ts';
-import { untrustedText } from '../../src/lib/untrusted-text.ts';
+import { fits, problemOfAnswer } from '../../src/protocol/check.ts';
+import { ROUTES } from '../../src/protocol/routes.ts';
+import { Text } from '../../src/protocol/schemas.ts';
+import { DiskHead, HeadResponse } from '../../src/protocol/types.ts';
+import { AGENT_DOCUMENT_PATH, agentDocument } from '../../src/protocol/write-document.ts';
+import { untrustedText } from '../../src/shared/untrusted-text.ts';
 
 type Schema = Record<string, unknown>;
 const document = JSON.parse(agentDocument()) as { paths: Schema; components: { schemas: Schema } };
 
-test('openapi/agent-v3.json is what the schemas say (if not: node src/agent-api/write-document.ts)', async () => {
+test('openapi/agent-v3.json is what the schemas say (if not: node src/protocol/write-document.ts)', async () => {
   assert.equal(await readFile(AGENT_DOCUMENT_PATH, 'utf8'), agentDocument());
 });
 

@@ -6,16 +6,16 @@ import { request as httpsRequest } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { after, before, test } from 'node:test';
 import { Agent, request } from 'undici';
+import { listHosts } from '../../src/cli/host-commands.ts';
 import {
   ControlPlaneClient,
   ControlPlaneUnavailable,
   type Negotiated,
   ProtocolRefused,
-} from '../../src/agent-api/client.ts';
-import { CONSOLE_PROTOCOL, consoleStreamPath } from '../../src/agent-api/host-calls.ts';
-import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts';
-import { ROUTES } from '../../src/agent-api/routes.ts';
-import { listHosts } from '../../src/cli/host-commands.ts';
+} from '../../src/protocol/client.ts';
+import { CONSOLE_PROTOCOL, consoleStreamPath } from '../../src/protocol/host-calls.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/protocol/protocol.ts';
+import { ROUTES } from '../../src/protocol/routes.ts';
 import { apiForFile } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { FACTS, type ScriptedAgent } from '../support/scripted-agent.ts';

@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { crc32 } from 'node:zlib';
-import { ALL_SCOPES, ROLE_SCOPES } from '../../src/auth/permissions.ts';
-import { hashToken } from '../../src/auth/tokens.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { ALL_SCOPES, ROLE_SCOPES } from '../../src/control-plane/identity/permissions.ts';
+import { hashToken } from '../../src/control-plane/identity/tokens.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { accessApiForFile, auditOf, eventsOf } from '../support/access-api.ts';
 import { apiKeyCalls, type Key, type MadeKey } from '../support/api-keys.ts';
 import type { Answer, ErrorBody, Page } from '../support/client.ts';

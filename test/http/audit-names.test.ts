@@ -1,8 +1,8 @@
 /** GET /v1/audit with the names of actors and targets, and filtered by time and actor. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { AuditId } from '../../src/lib/ids.ts';
-import { newId } from '../../src/lib/ids.ts';
+import type { AuditId } from '../../src/shared/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { AUDIT_ACTIONS } from '../../client/src/audit-words.ts';
-import { issueMailToken } from '../../src/auth/mail-token-store.ts';
-import type { Role } from '../../src/db/tables.ts';
-import type { OrgId, WebhookId } from '../../src/lib/ids.ts';
-import { sealAudit } from '../../src/tasks/seal-audit.ts';
+import { sealAudit } from '../../src/control-plane/audit/seal-audit.ts';
+import type { Role } from '../../src/control-plane/db/tables.ts';
+import { issueMailToken } from '../../src/control-plane/identity/mail-token-store.ts';
+import type { OrgId, WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Answer, Page } from '../support/client.ts';
 import { makeExec } from '../support/execs.ts';

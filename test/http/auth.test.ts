@@ -2,9 +2,14 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { crc32 } from 'node:zlib';
-import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX } from '../../src/auth/tokens.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { sweep } from '../../src/tasks/sweep.ts';
+import {
+  API_KEY_PREFIX,
+  hashToken,
+  newToken,
+  SESSION_PREFIX,
+} from '../../src/control-plane/identity/tokens.ts';
+import { sweep } from '../../src/control-plane/sweep.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 import { makeKey, makeSession } from '../support/people.ts';

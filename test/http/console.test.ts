@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { brotliDecompressSync, gunzipSync } from 'node:zlib';
-import { createApp } from '../../src/http/app.ts';
-import { CONSOLE_PAGES, CONSOLE_SECURITY_POLICY } from '../../src/http/pages/console.ts';
+import { createApp } from '../../src/control-plane/app.ts';
+import { CONSOLE_PAGES, CONSOLE_SECURITY_POLICY } from '../../src/control-plane/pages/console.ts';
 import { PROJECT } from '../house/imports.ts';
 import { apiForFile } from '../support/api.ts';
 

@@ -1,9 +1,9 @@
 /** A change to an API key, its holder or a quota takes effect with the next request of a key that has just been used. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { present } from '../../src/lib/assert.ts';
-import type { ApiKeyId } from '../../src/lib/ids.ts';
-import { setQuota } from '../../src/orgs/quotas.ts';
+import { setQuota } from '../../src/control-plane/organisations/quotas.ts';
+import { present } from '../../src/shared/assert.ts';
+import type { ApiKeyId } from '../../src/shared/ids.ts';
 import { accessApiForFile } from '../support/access-api.ts';
 import { apiKeyCalls, type Key } from '../support/api-keys.ts';
 import { assertError } from '../support/expect.ts';

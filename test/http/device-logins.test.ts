@@ -1,8 +1,8 @@
 /** Logins of programs that a person confirms in the console. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { newId } from '../../src/lib/ids.ts';
-import { sweep } from '../../src/tasks/sweep.ts';
+import { sweep } from '../../src/control-plane/sweep.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeSession, makeSudo, type Person } from '../support/people.ts';

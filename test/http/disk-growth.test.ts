@@ -1,8 +1,8 @@
 /** A disk that grows while its VM runs: what the caller is told, and what the host is asked for and believed. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { InstanceId } from '../../src/lib/ids.ts';
-import { setQuota } from '../../src/orgs/quotas.ts';
+import { setQuota } from '../../src/control-plane/organisations/quotas.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { instanceIn } from '../support/states.ts';

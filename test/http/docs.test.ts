@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { brotliDecompressSync, gunzipSync } from 'node:zlib';
-import { ERROR_CODES } from '../../src/lib/errors.ts';
+import { ERROR_CODES } from '../../src/shared/errors.ts';
 import { PROJECT } from '../house/imports.ts';
 import { apiForFile } from '../support/api.ts';
 import { type Document, endpointsOf } from '../support/openapi.ts';

@@ -1,15 +1,15 @@
 /** A drain: running VMs move to other hosts. The hosts are test doubles; test/fleet/moved-by-drain.test.ts has real ones. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { HostFacts } from '../../src/agent-api/host-types.ts';
 import { cordonHost, drainHost, showHost, uncordonHost } from '../../src/cli/drain-commands.ts';
 import { listHosts } from '../../src/cli/host-commands.ts';
-import type { HostId, InstanceId } from '../../src/lib/ids.ts';
-import { listHttpRoutes } from '../../src/ports/route-store.ts';
-import { MOVES_A_HOST, moveVms } from '../../src/tasks/move-vms.ts';
-import { restartFailed } from '../../src/tasks/restart-failed.ts';
-import { sendTraces } from '../../src/tracing/send-traces.ts';
-import { listRoutes } from '../../src/vms/route-store.ts';
+import { listHttpRoutes } from '../../src/control-plane/ports/route-store.ts';
+import { MOVES_A_HOST, moveVms } from '../../src/control-plane/vms/move-vms.ts';
+import { restartFailed } from '../../src/control-plane/vms/restart-failed.ts';
+import { listRoutes } from '../../src/control-plane/vms/route-store.ts';
+import { sendTraces } from '../../src/launcher/send-traces.ts';
+import type { HostFacts } from '../../src/protocol/host-types.ts';
+import type { HostId, InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';

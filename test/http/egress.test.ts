@@ -1,7 +1,7 @@
 /** The egress policy of an instance, and what hosts report of denied attempts. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { DENIED_KEPT } from '../../src/egress/denied-store.ts';
+import { DENIED_KEPT } from '../../src/control-plane/egress/denied-store.ts';
 import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
 
 const api = await apiForFile();

@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { requestPasswordReset } from '../../src/accounts/reset-password.ts';
-import { updateEmail } from '../../src/auth/store.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { requestPasswordReset } from '../../src/control-plane/identity/reset-password.ts';
+import { updateEmail } from '../../src/control-plane/identity/store.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { setCookieOf } from '../support/cookies.ts';
 import { assertError } from '../support/expect.ts';

@@ -1,7 +1,7 @@
 /** ETag and If-Match: a change applies to the seen state, or not at all. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { present } from '../../src/lib/assert.ts';
+import { present } from '../../src/shared/assert.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Method } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

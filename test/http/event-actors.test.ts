@@ -1,10 +1,10 @@
 /** Who is named by the events that complete what somebody asked for, or what happened by itself. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
-import { stopIdleVm } from '../../src/vms/stop-vm.ts';
-import { wakeVm } from '../../src/vms/wake-vm.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { stopIdleVm } from '../../src/control-plane/vms/stop-vm.ts';
+import { wakeVm } from '../../src/control-plane/vms/wake-vm.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeServiceKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';

@@ -1,7 +1,7 @@
 /** GET /v1/events by time and actor, and the names of actors. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { append } from '../../src/events/append.ts';
+import { append } from '../../src/control-plane/events/append.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

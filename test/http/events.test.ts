@@ -2,12 +2,12 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import type { Tx } from '../../src/db/pool.ts';
-import { append, appendPrivate } from '../../src/events/append.ts';
-import { EVENT_TYPES, type EventType, PRIVATE_EVENT_TYPES } from '../../src/events/model.ts';
-import { listEvents, mayConcern } from '../../src/events/read-store.ts';
-import { deleteOldEvents } from '../../src/events/store.ts';
-import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import type { Tx } from '../../src/control-plane/db/pool.ts';
+import { append, appendPrivate } from '../../src/control-plane/events/append.ts';
+import { EVENT_TYPES, type EventType, PRIVATE_EVENT_TYPES } from '../../src/control-plane/events/model.ts';
+import { listEvents, mayConcern } from '../../src/control-plane/events/read-store.ts';
+import { deleteOldEvents } from '../../src/control-plane/events/store.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

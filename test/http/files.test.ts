@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { request } from 'undici';
-import { streamFrame } from '../../src/agent-api/file-stream.ts';
-import { etagOf } from '../../src/http/etag.ts';
+import { etagOf } from '../../src/control-plane/http/etag.ts';
+import { streamFrame } from '../../src/protocol/file-stream.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { doneByHost, FIELDS, type FileHost, nextFileCall } from '../support/file-host.ts';

@@ -1,9 +1,9 @@
 /** Forks: what they inherit and what not, and when there is none. What they hold is in test/host/generations-model.test.ts. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { openDataKeys } from '../../src/disks/data-keys.ts';
-import { type InstanceId, newId } from '../../src/lib/ids.ts';
-import { setQuota } from '../../src/orgs/quotas.ts';
+import { openDataKeys } from '../../src/control-plane/disks/data-keys.ts';
+import { setQuota } from '../../src/control-plane/organisations/quotas.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

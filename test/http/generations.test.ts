@@ -1,9 +1,9 @@
 /** Generations: the list, names and pins, retention, restore. Forks have a file of their own; what they hold is in test/host/generations-model.test.ts. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { dropOldGenerations } from '../../src/disks/generation-store.ts';
-import { type InstanceId, newId } from '../../src/lib/ids.ts';
-import { VM_STATES } from '../../src/vms/model.ts';
+import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
+import { VM_STATES } from '../../src/control-plane/vms/model.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, type TestContext, test } from 'node:test';
 import { sql } from 'kysely';
-import { toAppError } from '../../src/http/errors.ts';
+import { toAppError } from '../../src/control-plane/http/errors.ts';
 import { apiForFile } from '../support/api.ts';
 import { DatabaseProxy } from '../support/database-proxy.ts';
 import { assertError } from '../support/expect.ts';

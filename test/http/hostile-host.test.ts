@@ -4,10 +4,10 @@ import { randomUUID } from 'node:crypto';
 import { once as eventOnce } from 'node:events';
 import { after, before, describe, test } from 'node:test';
 import { Agent, request } from 'undici';
-import { ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
-import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts';
-import { ROUTES } from '../../src/agent-api/routes.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { ControlPlaneUnavailable } from '../../src/protocol/client.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/protocol/protocol.ts';
+import { ROUTES } from '../../src/protocol/routes.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import {

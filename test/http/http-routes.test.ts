@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import type { HttpRoute } from '../../src/agent-api/http-port-types.ts';
-import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
-import { type HttpPortId, newId } from '../../src/lib/ids.ts';
-import { listHttpRoutes } from '../../src/ports/route-store.ts';
+import { RequestMetrics } from '../../src/control-plane/http/request-metrics.ts';
+import { listHttpRoutes } from '../../src/control-plane/ports/route-store.ts';
+import type { HttpRoute } from '../../src/protocol/http-port-types.ts';
+import { type HttpPortId, newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { makePort } from '../support/ports.ts';
 import { instanceIn } from '../support/states.ts';

@@ -1,8 +1,8 @@
 /** Images: the list, the version that a disk is based on, and that a needed version cannot be removed. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { removeImage } from '../../src/images/remove-image.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { removeImage } from '../../src/control-plane/images/remove-image.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { instanceIn } from '../support/states.ts';

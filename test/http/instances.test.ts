@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { createServer } from 'node:net';
 import { describe, test } from 'node:test';
-import { newId } from '../../src/lib/ids.ts';
-import { setQuota } from '../../src/orgs/quotas.ts';
+import { setQuota } from '../../src/control-plane/organisations/quotas.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut, newName, startApi } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

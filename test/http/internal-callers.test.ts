@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { Agent, request } from 'undici';
-import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts';
-import { ROUTES } from '../../src/agent-api/routes.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/protocol/protocol.ts';
+import { ROUTES } from '../../src/protocol/routes.ts';
 import { apiForFile } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 

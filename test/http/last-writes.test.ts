@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { setHost } from '../../src/cli/host-commands.ts';
-import type { HostId } from '../../src/lib/ids.ts';
+import type { HostId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';

@@ -1,8 +1,8 @@
 /** The lockout, shared by login, sudo and every place that takes a password, by address whether or not it exists. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { lockSeconds } from '../../src/auth/lockout.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { lockSeconds } from '../../src/control-plane/identity/lockout.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Answer } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

@@ -2,12 +2,12 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { transaction } from '../../src/db/pool.ts';
-import { appendPrivate } from '../../src/events/append.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { countMail, MAX_SENT, WINDOW_S } from '../../src/mail/count-store.ts';
-import type { SentMail } from '../../src/mail/mailer.ts';
-import { sweep } from '../../src/tasks/sweep.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { appendPrivate } from '../../src/control-plane/events/append.ts';
+import { countMail, MAX_SENT, WINDOW_S } from '../../src/control-plane/mail/count-store.ts';
+import type { SentMail } from '../../src/control-plane/mail/mailer.ts';
+import { sweep } from '../../src/control-plane/sweep.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Answer } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

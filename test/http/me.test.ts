@@ -1,8 +1,8 @@
 /** The caller's account and its SSH keys. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { deleteUser } from '../../src/auth/store.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { deleteUser } from '../../src/control-plane/identity/store.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

@@ -1,10 +1,10 @@
 /** The history of what an instance used: reported by the minute, kept 30 days across boots. test/guest has the measurement. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { METRICS, type Spread, type Spreads, type UsedMinute } from '../../src/agent-api/metric-types.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
-import { downsampleMetrics } from '../../src/tasks/downsample-metrics.ts';
-import { insertSamples } from '../../src/vms/metric-store.ts';
+import { downsampleMetrics } from '../../src/control-plane/vms/downsample-metrics.ts';
+import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
+import { METRICS, type Spread, type Spreads, type UsedMinute } from '../../src/protocol/metric-types.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { instanceIn } from '../support/states.ts';

@@ -2,12 +2,12 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
-import type { VmSample } from '../../src/agent-api/host-calls.ts';
-import { openPool } from '../../src/db/pool.ts';
-import { ensureHost } from '../../src/hosts/store.ts';
-import { createMetricsApp } from '../../src/http/monitoring/metrics.ts';
-import { RequestMetrics } from '../../src/http/monitoring/request-metrics.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import { openPool } from '../../src/control-plane/db/pool.ts';
+import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
+import { RequestMetrics } from '../../src/control-plane/http/request-metrics.ts';
+import { createMetricsApp } from '../../src/control-plane/monitoring/metrics.ts';
+import type { VmSample } from '../../src/protocol/host-calls.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { instanceIn } from '../support/states.ts';

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { sql } from 'kysely';
-import { sweepUnconfirmedFactors } from '../../src/auth/mfa/store.ts';
-import { hashToken, newToken } from '../../src/auth/tokens.ts';
-import { newId } from '../../src/lib/ids.ts';
-import type { Mail } from '../../src/mail/mailer.ts';
+import { sweepUnconfirmedFactors } from '../../src/control-plane/identity/mfa/store.ts';
+import { hashToken, newToken } from '../../src/control-plane/identity/tokens.ts';
+import type { Mail } from '../../src/control-plane/mail/mailer.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { mfaAppForFile, ORIGIN, type Person } from '../support/mfa-app.ts';
 import { mailNotificationsOfEvents } from '../support/notifications.ts';
 import { SoftwareAuthenticator } from '../support/software-authenticator.ts';

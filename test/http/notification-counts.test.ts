@@ -2,13 +2,18 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { sql } from 'kysely';
-import { deleteUser } from '../../src/auth/store.ts';
-import { type Tx, transaction } from '../../src/db/pool.ts';
-import { rfc3339 } from '../../src/lib/clock.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { lockPeople, type Raise, type Recipient, raise } from '../../src/notifications/store.ts';
-import { deleteOrganisation } from '../../src/orgs/store.ts';
-import { deleteServiceAccount } from '../../src/service-accounts/store.ts';
+import { deleteServiceAccount } from '../../src/control-plane/api-keys/service-account-store.ts';
+import { type Tx, transaction } from '../../src/control-plane/db/pool.ts';
+import { deleteUser } from '../../src/control-plane/identity/store.ts';
+import {
+  lockPeople,
+  type Raise,
+  type Recipient,
+  raise,
+} from '../../src/control-plane/notifications/store.ts';
+import { deleteOrganisation } from '../../src/control-plane/organisations/store.ts';
+import { rfc3339 } from '../../src/shared/clock.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import {

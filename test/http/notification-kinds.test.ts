@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { after, describe, test } from 'node:test';
-import { appendPrivate } from '../../src/events/append.ts';
-import { KIND_NAMES } from '../../src/notifications/model.ts';
-import { reportExpiry } from '../../src/tasks/report-expiry.ts';
+import { reportExpiry } from '../../src/control-plane/api-keys/report-expiry.ts';
+import { appendPrivate } from '../../src/control-plane/events/append.ts';
+import { KIND_NAMES } from '../../src/control-plane/notifications/model.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import {
   type NotificationOut,

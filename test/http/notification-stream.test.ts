@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { describe, test } from 'node:test';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile, startApi } from '../support/api.ts';
 import { readEvents } from '../support/event-reader.ts';
 import { assertError } from '../support/expect.ts';

@@ -1,7 +1,7 @@
 /** GET /v1/notifications and what one does with them. What raises them is in notification-kinds.test.ts. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { KIND_NAMES } from '../../src/notifications/model.ts';
+import { KIND_NAMES } from '../../src/control-plane/notifications/model.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

@@ -1,10 +1,10 @@
 /** What a provider's groups give and take, at each check of the background task. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import type { Role } from '../../src/db/tables.ts';
-import { present } from '../../src/lib/assert.ts';
-import { newId, type OrgId, type UserId } from '../../src/lib/ids.ts';
-import { checkIdentities } from '../../src/tasks/check-identities.ts';
+import type { Role } from '../../src/control-plane/db/tables.ts';
+import { checkIdentities } from '../../src/control-plane/identity/check-identities.ts';
+import { present } from '../../src/shared/assert.ts';
+import { newId, type OrgId, type UserId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { OidcBrowser } from '../support/oidc-browser.ts';
 import { oidcContext, startProvider } from '../support/oidc-provider.ts';

@@ -1,9 +1,9 @@
 /** A login at a real OpenID provider: the way there and back, and which account it opens. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import { FLOW_COOKIE } from '../../src/http/cookies.ts';
-import { findWeaknesses } from '../../src/http/monitoring/weaknesses.ts';
-import { newId, type OrgId } from '../../src/lib/ids.ts';
+import { findWeaknesses } from '../../src/control-plane/fleet/weaknesses.ts';
+import { FLOW_COOKIE } from '../../src/control-plane/http/cookies.ts';
+import { newId, type OrgId } from '../../src/shared/ids.ts';
 import { apiForFile, type TestApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { OidcBrowser } from '../support/oidc-browser.ts';

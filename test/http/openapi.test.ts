@@ -3,9 +3,9 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { Compile } from 'typebox/schema';
-import { OPENAPI_PATH, openApiText } from '../../src/http/openapi/write-openapi.ts';
-import { OF_PATTERN } from '../../src/http/validation-words.ts';
-import { ERROR_CODES } from '../../src/lib/errors.ts';
+import { OF_PATTERN } from '../../src/control-plane/http/validation-words.ts';
+import { OPENAPI_PATH, openApiText } from '../../src/control-plane/write-openapi.ts';
+import { ERROR_CODES } from '../../src/shared/errors.ts';
 import { type Document, type Endpoint, endpointsOf, type Media } from '../support/openapi.ts';
 
 const text = await openApiText();
@@ -20,7 +20,7 @@ function headersOf({ operation }: Endpoint): string[] {
   return (operation.parameters ?? []).filter((each) => each.in === 'header').map((each) => each.name);
 }
 
-test('openapi/v1.json is what the routes declare (if not: node src/http/openapi/write-openapi.ts)', async () => {
+test('openapi/v1.json is what the routes declare (if not: node src/control-plane/write-openapi.ts)', async () => {
   assert.equal(await readFile(OPENAPI_PATH, 'utf8'), text);
 });
 

@@ -1,11 +1,11 @@
 /** The installation as its operator sees it. Who else is refused: also test/http/authorisation.test.ts. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createFirstAdministrator } from '../../src/auth/first-administrator.ts';
-import { ensureHost } from '../../src/hosts/store.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
-import { updateQuotas } from '../../src/orgs/quota-store.ts';
+import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
+import { createFirstAdministrator } from '../../src/control-plane/identity/first-administrator.ts';
+import { updateQuotas } from '../../src/control-plane/organisations/quota-store.ts';
+import { newId } from '../../src/shared/ids.ts';
+import { QUOTA_DEFAULTS } from '../../src/shared/quotas.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { NO_INSTALLATION } from '../support/no-installation.ts';

@@ -1,11 +1,11 @@
 /** What no route shows by itself: quotas under many at once, and what the end of an account does to organisations. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
-import { leaveAllOrganisations } from '../../src/orgs/members.ts';
-import { checkQuota, setQuota } from '../../src/orgs/quotas.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { leaveAllOrganisations } from '../../src/control-plane/organisations/members.ts';
+import { checkQuota, setQuota } from '../../src/control-plane/organisations/quotas.ts';
+import { newId } from '../../src/shared/ids.ts';
+import { QUOTA_DEFAULTS } from '../../src/shared/quotas.ts';
 import { accessApiForFile, makeInstance } from '../support/access-api.ts';
 
 const api = await accessApiForFile();

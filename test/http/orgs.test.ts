@@ -1,8 +1,8 @@
 /** Organisations: /v1/orgs, one describe a status. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { type ApiKeyId, newId, type OrgId } from '../../src/lib/ids.ts';
-import { setQuota } from '../../src/orgs/quotas.ts';
+import { setQuota } from '../../src/control-plane/organisations/quotas.ts';
+import { type ApiKeyId, newId, type OrgId } from '../../src/shared/ids.ts';
 import { accessApiForFile, auditOf, makeInstance } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

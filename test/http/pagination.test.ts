@@ -1,7 +1,7 @@
 /** Lists are newest first, complete and without duplicates during inserts, and a cursor is valid for its list only. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { CursorSealer } from '../../src/http/pagination.ts';
+import { CursorSealer } from '../../src/control-plane/http/pagination.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Client, Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

@@ -1,7 +1,7 @@
 /** BERTH_PASSWORD_LOGIN=off, and sudo by a new login at the provider. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import { present } from '../../src/lib/assert.ts';
+import { present } from '../../src/shared/assert.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { OidcBrowser } from '../support/oidc-browser.ts';

@@ -2,12 +2,12 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { changePassword, prepareNewPassword } from '../../src/accounts/change-account.ts';
-import { login as loginWith } from '../../src/auth/login.ts';
-import type { Principal } from '../../src/auth/principal.ts';
-import { MAIL_PREFIX, newToken } from '../../src/auth/tokens.ts';
-import { transaction } from '../../src/db/pool.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { changePassword, prepareNewPassword } from '../../src/control-plane/identity/change-account.ts';
+import { login as loginWith } from '../../src/control-plane/identity/login.ts';
+import type { Principal } from '../../src/control-plane/identity/principal.ts';
+import { MAIL_PREFIX, newToken } from '../../src/control-plane/identity/tokens.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeMailFolder } from '../support/mail-folder.ts';

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
-import { ALL_SCOPES, ROLE_SCOPES } from '../../src/auth/permissions.ts';
-import { PERMISSIONS_PATH, permissionsText } from '../../src/http/openapi/write-permissions.ts';
+import { ALL_SCOPES, ROLE_SCOPES } from '../../src/control-plane/identity/permissions.ts';
+import { PERMISSIONS_PATH, permissionsText } from '../../src/control-plane/write-permissions.ts';
 
-test('docs/permissions.md matches the code (if not: node src/http/openapi/write-permissions.ts)', async () => {
+test('docs/permissions.md matches the code (if not: node src/control-plane/write-permissions.ts)', async () => {
   assert.equal(await readFile(PERMISSIONS_PATH, 'utf8'), await permissionsText());
 });
 

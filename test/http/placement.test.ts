@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { setHost } from '../../src/cli/host-commands.ts';
-import { transaction } from '../../src/db/pool.ts';
-import { recountUse } from '../../src/hosts/use-store.ts';
-import type { HostId } from '../../src/lib/ids.ts';
-import { recountHosts } from '../../src/tasks/recount-hosts.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { recountHosts } from '../../src/control-plane/fleet/recount-hosts.ts';
+import { recountUse } from '../../src/control-plane/fleet/use-store.ts';
+import type { HostId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';

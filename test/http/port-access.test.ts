@@ -2,10 +2,15 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { API_KEY_PREFIX, hashToken, newToken, PORT_COOKIE_PREFIX } from '../../src/auth/tokens.ts';
-import { type HttpPortId, newId } from '../../src/lib/ids.ts';
-import { deleteExpiredAccess } from '../../src/ports/access-store.ts';
-import { authoriseRequest } from '../../src/ports/authorise-request.ts';
+import {
+  API_KEY_PREFIX,
+  hashToken,
+  newToken,
+  PORT_COOKIE_PREFIX,
+} from '../../src/control-plane/identity/tokens.ts';
+import { deleteExpiredAccess } from '../../src/control-plane/ports/access-store.ts';
+import { authoriseRequest } from '../../src/control-plane/ports/authorise-request.ts';
+import { type HttpPortId, newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeKey, makeServiceKey, makeSession, type Person } from '../support/people.ts';

@@ -1,8 +1,8 @@
 /** HTTP ports by the API: what is published, and under which hostname. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { InstanceId } from '../../src/lib/ids.ts';
-import { newId } from '../../src/lib/ids.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

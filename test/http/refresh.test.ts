@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { deleteExpired } from '../../src/auth/store.ts';
-import { hashToken, newToken, REFRESH_PREFIX } from '../../src/auth/tokens.ts';
-import type { SessionId } from '../../src/lib/ids.ts';
+import { deleteExpired } from '../../src/control-plane/identity/store.ts';
+import { hashToken, newToken, REFRESH_PREFIX } from '../../src/control-plane/identity/tokens.ts';
+import type { SessionId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Answer } from '../support/client.ts';
 import { setCookieOf } from '../support/cookies.ts';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { test } from 'node:test';
-import { CONSOLE_PROTOCOL, consoleStreamPath } from '../../src/agent-api/host-calls.ts';
+import { CONSOLE_PROTOCOL, consoleStreamPath } from '../../src/protocol/host-calls.ts';
 import { apiForFile } from '../support/api.ts';
 import { until } from '../support/waiting.ts';
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { pino } from 'pino';
-import { newToken, SESSION_PREFIX } from '../../src/auth/tokens.ts';
+import { newToken, SESSION_PREFIX } from '../../src/control-plane/identity/tokens.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeKey } from '../support/people.ts';
 

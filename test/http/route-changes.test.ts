@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { CHANGED_MAX } from '../../src/agent-api/ingress-types.ts';
-import { notify, notifyAll } from '../../src/db/notify.ts';
-import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { notify, notifyAll } from '../../src/control-plane/db/notify.ts';
+import { CHANGED_MAX } from '../../src/protocol/ingress-types.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeSshKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
-import { type GivenFactor, verifySecondFactor } from '../../src/auth/mfa/second-factor.ts';
-import { AppError, errnoOf } from '../../src/lib/errors.ts';
+import { type GivenFactor, verifySecondFactor } from '../../src/control-plane/identity/mfa/second-factor.ts';
+import { AppError, errnoOf } from '../../src/shared/errors.ts';
 import { mfaAppForFile, PASSWORD, type Person } from '../support/mfa-app.ts';
 import { totpCode } from '../support/totp-code.ts';
 

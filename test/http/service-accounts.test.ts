@@ -1,7 +1,7 @@
 /** Service accounts: /v1/service-accounts, one describe a status. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { newId, type ServiceAccountId } from '../../src/lib/ids.ts';
+import { newId, type ServiceAccountId } from '../../src/shared/ids.ts';
 import { accessApiForFile, auditOf, eventsOf } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

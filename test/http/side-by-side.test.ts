@@ -5,12 +5,12 @@ import { cp, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { migrate, requireMigrated } from '../../src/db/migrate.ts';
+import { migrate, requireMigrated } from '../../src/control-plane/db/migrate.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { instanceIn, stateOf } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
-const SQL = join(import.meta.dirname, '..', '..', 'src', 'db', 'sql');
+const SQL = join(import.meta.dirname, '..', '..', 'src', 'control-plane', 'db', 'sql');
 /** Each kind of change that may expand, in the tables that every request reads whole. */
 const EXPANDING = `-- expand
 create table later (id text primary key, instance_id text references instances (id) on delete cascade);

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { afterEach, test } from 'node:test';
 import { sql } from 'kysely';
-import { FRAME, offsetBytes, streamFrame } from '../../src/agent-api/exec-stream.ts';
-import { HostCalls } from '../../src/hosts/host-calls.ts';
-import { HostSilence } from '../../src/hosts/host-silence.ts';
-import { noOthers } from '../../src/hosts/other-control-planes.ts';
+import { HostCalls } from '../../src/control-plane/fleet/host-calls.ts';
+import { HostSilence } from '../../src/control-plane/fleet/host-silence.ts';
+import { noOthers } from '../../src/control-plane/fleet/other-control-planes.ts';
+import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-stream.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeExec } from '../support/execs.ts';
 import { assertError } from '../support/expect.ts';

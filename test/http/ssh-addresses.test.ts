@@ -2,15 +2,15 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { transaction } from '../../src/db/pool.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
 import {
   lockFreeAddress,
   offerAddresses,
   type SshAddress,
   takeAddress,
-} from '../../src/instances/ssh-address-store.ts';
-import { insertInstance, removeInstance } from '../../src/instances/store.ts';
-import { type InstanceId, newId } from '../../src/lib/ids.ts';
+} from '../../src/control-plane/instances/ssh-address-store.ts';
+import { insertInstance, removeInstance } from '../../src/control-plane/instances/store.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut, newName, startApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { instanceIn } from '../support/states.ts';

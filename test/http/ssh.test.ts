@@ -1,10 +1,10 @@
 /** Connection details of an instance, and its allowed keys. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { offerAddresses } from '../../src/instances/ssh-address-store.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { VM_STATES } from '../../src/vms/model.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { offerAddresses } from '../../src/control-plane/instances/ssh-address-store.ts';
+import { VM_STATES } from '../../src/control-plane/vms/model.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 import { allBeforeAnyCommits, untilLocksAreWaitedFor } from '../support/lock-waits.ts';

@@ -1,12 +1,12 @@
 /** Sudo: a password entered again opens the destructive routes to one session, for five minutes by our own clock. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { Principal } from '../../src/auth/principal.ts';
-import { setPassword } from '../../src/auth/set-password.ts';
-import { lockUser } from '../../src/auth/store.ts';
-import { grantSudo } from '../../src/auth/sudo.ts';
-import { newToken, SUDO_PREFIX } from '../../src/auth/tokens.ts';
-import { newId } from '../../src/lib/ids.ts';
+import type { Principal } from '../../src/control-plane/identity/principal.ts';
+import { setPassword } from '../../src/control-plane/identity/set-password.ts';
+import { lockUser } from '../../src/control-plane/identity/store.ts';
+import { grantSudo } from '../../src/control-plane/identity/sudo.ts';
+import { newToken, SUDO_PREFIX } from '../../src/control-plane/identity/tokens.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Answer, Method } from '../support/client.ts';
 import { setCookieOf } from '../support/cookies.ts';

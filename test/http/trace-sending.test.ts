@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import type { TracesConfig } from '../../src/config/trace-settings.ts';
-import { inWork, traced } from '../../src/lib/tracing.ts';
-import { sendTraces } from '../../src/tracing/send-traces.ts';
+import { sendTraces } from '../../src/launcher/send-traces.ts';
+import { inWork, traced } from '../../src/shared/tracing.ts';
 import { logLines } from '../support/log-lines.ts';
 import { TraceCollector } from '../support/trace-collector.ts';
 import { until } from '../support/waiting.ts';

@@ -1,7 +1,7 @@
 /** The database was set back to a time before a VM ran: the host that has what it wrote reports it, and the owner is told. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { notificationsOf, raiseNotificationsOfEvents } from '../support/notifications.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';

@@ -1,11 +1,11 @@
 /** What instances used, by the hour and the day: counted from VMs, minutes, commits and HTTP ports. test/guest has the measurement. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { METRICS, type Spreads } from '../../src/agent-api/metric-types.ts';
-import { transaction } from '../../src/db/pool.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
-import { countUsage } from '../../src/tasks/count-usage.ts';
-import { addHttpBytes, countLastStored, deleteOldUsage } from '../../src/usage/count-store.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { addHttpBytes, countLastStored, deleteOldUsage } from '../../src/control-plane/usage/count-store.ts';
+import { countUsage } from '../../src/control-plane/usage/count-usage.ts';
+import { METRICS, type Spreads } from '../../src/protocol/metric-types.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import type { Person } from '../support/people.ts';

@@ -1,8 +1,8 @@
 /** The API of commands in the guest. test/guest has the guest's side. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { ExecResult } from '../../src/agent-api/host-calls.ts';
-import { newId } from '../../src/lib/ids.ts';
+import type { ExecResult } from '../../src/protocol/host-calls.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 import { instanceIn, isStillUsed } from '../support/states.ts';
@@ -181,7 +181,7 @@ test('a running command counts as use of the VM', async () => {
 });
 
 test("another host's agent neither sees nor answers it", async () => {
-  const { HostCalls } = await import('../../src/hosts/host-calls.ts');
+  const { HostCalls } = await import('../../src/control-plane/fleet/host-calls.ts');
   const calls = new HostCalls();
   const mine = newId('host');
   const never = new AbortController().signal;

@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { describe, type TestContext, test } from 'node:test';
-import type { Topic } from '../../src/db/notify.ts';
-import type { FlushId, InstanceId } from '../../src/lib/ids.ts';
-import type { FlushReceipt } from '../../src/vms/flush-receipt.ts';
+import type { Topic } from '../../src/control-plane/db/notify.ts';
+import type { FlushReceipt } from '../../src/control-plane/vms/flush-receipt.ts';
+import type { FlushId, InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, startApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { FLUSH_WORK } from '../support/scripted-agent.ts';

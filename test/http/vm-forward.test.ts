@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import type { Duplex } from 'node:stream';
 import { describe, test } from 'node:test';
 import { WebSocket } from 'ws';
-import { newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeKey } from '../support/people.ts';
 import { instanceIn, isStillUsed } from '../support/states.ts';

@@ -1,9 +1,9 @@
 /** The API of a VM's metrics. test/guest has the measurement. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { VmSample } from '../../src/agent-api/host-calls.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { type VmMetrics, withShares } from '../../src/vms/metrics.ts';
+import { type VmMetrics, withShares } from '../../src/control-plane/vms/metrics.ts';
+import type { VmSample } from '../../src/protocol/host-calls.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 import { instanceIn } from '../support/states.ts';

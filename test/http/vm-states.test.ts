@@ -1,7 +1,7 @@
 /** The interface's table of states and calls, against real rows: the answer of each call, and the state after it. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { VmState } from '../../src/vms/model.ts';
+import type { VmState } from '../../src/control-plane/vms/model.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import type { ErrorBody } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

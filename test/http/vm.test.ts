@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { newId } from '../../src/lib/ids.ts';
-import { applyDeadlines, enforceDeadlines } from '../../src/tasks/enforce-deadlines.ts';
-import { DeadlineMonitor, GRACE_MS } from '../../src/vms/deadline-monitor.ts';
+import { DeadlineMonitor, GRACE_MS } from '../../src/control-plane/vms/deadline-monitor.ts';
+import { applyDeadlines, enforceDeadlines } from '../../src/control-plane/vms/enforce-deadlines.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { FACTS } from '../support/scripted-agent.ts';

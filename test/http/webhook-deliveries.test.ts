@@ -1,7 +1,7 @@
 /** Deliveries: who gets them, order, retries, redelivery, replay, and their list. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

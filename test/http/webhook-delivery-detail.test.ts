@@ -1,7 +1,7 @@
 /** One delivery: its event, its request, and the answer to each attempt. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { WebhookId } from '../../src/lib/ids.ts';
+import type { WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';

@@ -1,11 +1,11 @@
 /** Receivers that answer 410, or nothing but failures for days. Tests move the clock by writing to the database. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { numberEvents } from '../../src/events/store.ts';
-import { present } from '../../src/lib/assert.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { numberEvents } from '../../src/control-plane/events/store.ts';
+import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
+import { present } from '../../src/shared/assert.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { until } from '../support/waiting.ts';
 import {

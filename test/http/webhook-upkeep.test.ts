@@ -2,11 +2,11 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import type { WebhookDeliveryId, WebhookId } from '../../src/lib/ids.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
-import { sweep } from '../../src/tasks/sweep.ts';
-import { listDueWebhooks, releaseLease, takeLease } from '../../src/webhooks/lease-store.ts';
+import { sweep } from '../../src/control-plane/sweep.ts';
+import { listDueWebhooks, releaseLease, takeLease } from '../../src/control-plane/webhooks/lease-store.ts';
+import type { WebhookDeliveryId, WebhookId } from '../../src/shared/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { apiForFile } from '../support/api.ts';
 import { until } from '../support/waiting.ts';
 import {

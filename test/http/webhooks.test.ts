@@ -1,9 +1,9 @@
 /** Webhooks: created, read, changed, deleted. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { invalid } from '../../src/lib/errors.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { setQuota } from '../../src/orgs/quotas.ts';
+import { setQuota } from '../../src/control-plane/organisations/quotas.ts';
+import { invalid } from '../../src/shared/errors.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Method, Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

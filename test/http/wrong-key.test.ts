@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
-import { claimRootKey, findRootKey } from '../../src/control-planes/root-key.ts';
-import { refuseWrongKey } from '../../src/launch/wrong-key.ts';
+import { claimRootKey, findRootKey } from '../../src/control-plane/fleet/root-key.ts';
+import { refuseWrongKey } from '../../src/launcher/wrong-key.ts';
 import { startDatabase } from '../support/database.ts';
 
 const database = await startDatabase();

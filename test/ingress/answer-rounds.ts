@@ -3,7 +3,7 @@
  * to get it again; a throw that reached the process ends this one.
  */
 import assert from 'node:assert/strict';
-import { reportThrows } from '../../src/lib/contain.ts';
+import { reportThrows } from '../../src/shared/contain.ts';
 import {
   adapterRelay,
   gateByHttp1,

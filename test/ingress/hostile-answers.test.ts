@@ -3,7 +3,7 @@
  */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import { reportThrows } from '../../src/lib/contain.ts';
+import { reportThrows } from '../../src/shared/contain.ts';
 import {
   adapterRelay,
   gateByHttp1,

@@ -9,7 +9,7 @@ import { connect, type TLSSocket } from 'node:tls';
 import { followCertificate, readCertificate } from '../../src/ingress/http/certificate.ts';
 import { HTTP_LIMITS } from '../../src/ingress/http/limits.ts';
 import { type Certificate, HttpListener } from '../../src/ingress/http/listener.ts';
-import { createLog } from '../../src/lib/log.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { certificate } from '../support/certificate.ts';
 import { HOST } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';

@@ -28,6 +28,7 @@ import { Duplex } from 'node:stream';
 import { connect as connectTls, createServer as createTls, type TLSSocket } from 'node:tls';
 import { WebSocketServer } from 'ws';
 import { Adapter } from '../../adapters/e2b/src/adapter-server.ts';
+import { makeAuthority } from '../../src/control-plane/secrets/make-authority.ts';
 import { CertificateSource, fingerprintOf } from '../../src/host/egress/certificate-source.ts';
 import { Denials } from '../../src/host/egress/denials.ts';
 import { Guest } from '../../src/host/egress/guest.ts';
@@ -37,9 +38,8 @@ import { NameResolver } from '../../src/host/egress/name-resolver.ts';
 import { TrustedRoots } from '../../src/host/egress/secret-server.ts';
 import { SecretWay } from '../../src/host/egress/secret-way.ts';
 import { passTls } from '../../src/host/egress/tls-way.ts';
-import { contain } from '../../src/lib/contain.ts';
-import { messageOf } from '../../src/lib/errors.ts';
-import { makeAuthority } from '../../src/secrets/make-authority.ts';
+import { contain } from '../../src/shared/contain.ts';
+import { messageOf } from '../../src/shared/errors.ts';
 import {
   asHttp1,
   asHttp2,

@@ -3,9 +3,9 @@
  * so that a test sees a call that came twice.
  */
 import type { Duplex } from 'node:stream';
-import type { ControlPlaneClient } from '../../src/agent-api/client.ts';
-import type { HostCall, PendingCall } from '../../src/agent-api/host-calls.ts';
-import { pause } from '../../src/lib/backoff.ts';
+import type { ControlPlaneClient } from '../../src/protocol/client.ts';
+import type { HostCall, PendingCall } from '../../src/protocol/host-calls.ts';
+import { pause } from '../../src/shared/backoff.ts';
 import type { ScriptedAgent } from './scripted-agent.ts';
 
 const SAMPLE = {

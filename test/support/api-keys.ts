@@ -1,6 +1,6 @@
 /** Calls of /v1/api-keys for several test files. */
 import assert from 'node:assert/strict';
-import type { ApiKeyId } from '../../src/lib/ids.ts';
+import type { ApiKeyId } from '../../src/shared/ids.ts';
 import type { AccessApi } from './access-api.ts';
 import type { Answer } from './client.ts';
 import type { Person } from './people.ts';

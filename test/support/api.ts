@@ -1,5 +1,5 @@
 /**
- * The control plane in this process, wired like `roles/control-plane.ts`: public and internal API on free loopback ports, its
+ * The control plane in this process, wired like `launcher/roles/control-plane.ts`: public and internal API on free loopback ports, its
  * own database, and a scripted agent in place of a host. The test runs the background tasks.
  */
 
@@ -8,28 +8,28 @@ import { after } from 'node:test';
 import type { FastifyInstance } from 'fastify';
 import type { Static } from 'typebox';
 import { Agent } from 'undici';
-import { ControlPlaneClient } from '../../src/agent-api/client.ts';
-import { hashToken } from '../../src/auth/tokens.ts';
-import { claimRootKey } from '../../src/control-planes/root-key.ts';
-import { NotifyHub } from '../../src/db/notify.ts';
-import { type Db, openPool, transaction } from '../../src/db/pool.ts';
-import { diskKeys } from '../../src/disks/data-keys.ts';
-import { HostCalls } from '../../src/hosts/host-calls.ts';
-import { HostSilence } from '../../src/hosts/host-silence.ts';
-import { upsertLocalIngress } from '../../src/hosts/ingress-store.ts';
-import { noOthers } from '../../src/hosts/other-control-planes.ts';
-import { ensureHost } from '../../src/hosts/store.ts';
-import { createApp } from '../../src/http/app.ts';
-import { type AppContext, keyedParts } from '../../src/http/context.ts';
-import { createInternalApp } from '../../src/http/internal/internal-app.ts';
-import type { InstanceBody, Vm } from '../../src/http/schemas.ts';
-import { offerAddresses } from '../../src/instances/ssh-address-store.ts';
-import type { HostId, InstanceId } from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
-import { Sealer } from '../../src/lib/seal.ts';
-import { LISTEN_AT_NAMES } from '../../src/lib/ssh-listen.ts';
-import type { Mail } from '../../src/mail/mailer.ts';
-import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
+import { createApp } from '../../src/control-plane/app.ts';
+import { type AppContext, keyedParts } from '../../src/control-plane/context.ts';
+import { NotifyHub } from '../../src/control-plane/db/notify.ts';
+import { type Db, openPool, transaction } from '../../src/control-plane/db/pool.ts';
+import { diskKeys } from '../../src/control-plane/disks/data-keys.ts';
+import { HostCalls } from '../../src/control-plane/fleet/host-calls.ts';
+import { HostSilence } from '../../src/control-plane/fleet/host-silence.ts';
+import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
+import { upsertLocalIngress } from '../../src/control-plane/fleet/ingress-store.ts';
+import { noOthers } from '../../src/control-plane/fleet/other-control-planes.ts';
+import { claimRootKey } from '../../src/control-plane/fleet/root-key.ts';
+import type { InstanceBody, Vm } from '../../src/control-plane/http/schemas.ts';
+import { hashToken } from '../../src/control-plane/identity/tokens.ts';
+import { offerAddresses } from '../../src/control-plane/instances/ssh-address-store.ts';
+import { createInternalApp } from '../../src/control-plane/internal/app.ts';
+import type { Mail } from '../../src/control-plane/mail/mailer.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { ControlPlaneClient } from '../../src/protocol/client.ts';
+import type { HostId, InstanceId } from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
+import { Sealer } from '../../src/shared/seal.ts';
+import { LISTEN_AT_NAMES } from '../../src/shared/ssh-listen.ts';
 import { Client } from './client.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
 import { NO_INSTALLATION } from './no-installation.ts';

@@ -11,9 +11,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { pathsIn } from '../../src/config/paths.ts';
-import { migrate } from '../../src/db/migrate.ts';
-import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
-import { errnoOf } from '../../src/lib/errors.ts';
+import { migrate } from '../../src/control-plane/db/migrate.ts';
+import { startEmbeddedPostgres } from '../../src/launcher/embedded-postgres.ts';
+import { errnoOf } from '../../src/shared/errors.ts';
 
 const run = promisify(execFile);
 const PROJECT = join(import.meta.dirname, '..', '..');
@@ -54,7 +54,7 @@ async function clusterTemplate(): Promise<string> {
 
 async function templateKey(): Promise<string> {
   const hash = createHash('sha256');
-  const sql_dir = join(PROJECT, 'src', 'db', 'sql');
+  const sql_dir = join(PROJECT, 'src', 'control-plane', 'db', 'sql');
   for (const name of (await readdir(sql_dir)).sort()) {
     hash.update(`${name}\0`).update(await readFile(join(sql_dir, name)));
   }

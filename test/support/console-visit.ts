@@ -1,7 +1,7 @@
 /** The console in a browser, with a control plane in this process and no guests. */
 import { join } from 'node:path';
 import type { Locator, Page, Route } from 'playwright-core';
-import type { AppContext } from '../../src/http/context.ts';
+import type { AppContext } from '../../src/control-plane/context.ts';
 import { apiForFile, type TestApi } from './api.ts';
 import { startBrowser, type WatchedBrowser } from './browser.ts';
 import type { Person, PersonOptions } from './people.ts';

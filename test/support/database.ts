@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';
-import { type Db, openPool } from '../../src/db/pool.ts';
+import { type Db, openPool } from '../../src/control-plane/db/pool.ts';
 import { startTestPostgres } from './test-postgres.ts';
 
 export interface TestDatabase {

@@ -2,7 +2,7 @@
  * Dumps the schema of a database as SQL, from pg_catalog: tables with their columns, defaults and constraints, then indexes,
  * ordered by name. `schema.sql` is the committed dump, for reading and for comparison.
  */
-import { connect } from '../../src/db/connect.ts';
+import { connect } from '../../src/control-plane/db/connect.ts';
 
 const HEAD = '-- Made by `node test/support/write-schema.ts` from a migrated database. Do not edit.\n';
 

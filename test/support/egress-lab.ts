@@ -4,7 +4,6 @@
  *   guest 10.0.2.15 ── vm1794, 198.18.7.2 ─ router (the installation's namespace: packet rules, gate) ─ 198.51.100.2 internet
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import type { SecretsAuthority } from '../../src/agent-api/secret-types.ts';
 import {
   CertificateSource,
   type Certified,
@@ -27,8 +26,9 @@ import {
 import { inNetwork } from '../../src/host/network/guest-network.ts';
 import { guestsRules, LINK } from '../../src/host/network/guests-rules.ts';
 import { tapAddresses, tapRules } from '../../src/host/network/tap-rules.ts';
-import type { EgressPolicy } from '../../src/lib/egress-policy.ts';
-import { createLog } from '../../src/lib/log.ts';
+import type { SecretsAuthority } from '../../src/protocol/secret-types.ts';
+import type { EgressPolicy } from '../../src/shared/egress-policy.ts';
+import { createLog } from '../../src/shared/log.ts';
 import {
   addressIn,
   type Contact,

@@ -1,8 +1,9 @@
 /** For the authorisation test: the permission that each endpoint needs, and how to create the resources in its path. */
-import type { Scope } from '../../src/auth/permissions.ts';
-import type { Role } from '../../src/db/tables.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { newSecret } from '../../src/webhooks/sign.ts';
+
+import type { Role } from '../../src/control-plane/db/tables.ts';
+import type { Scope } from '../../src/control-plane/identity/permissions.ts';
+import { newSecret } from '../../src/control-plane/webhooks/sign.ts';
+import { newId } from '../../src/shared/ids.ts';
 import { newName, type TestApi } from './api.ts';
 import { makeGenerations } from './generations.ts';
 import { execs, files, ports, secrets } from './guest-endpoint-cases.ts';

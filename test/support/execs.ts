@@ -1,6 +1,6 @@
 /** Execs, inserted into the database directly. */
-import type { Db } from '../../src/db/pool.ts';
-import { type ExecId, type HostId, type InstanceId, newId } from '../../src/lib/ids.ts';
+import type { Db } from '../../src/control-plane/db/pool.ts';
+import { type ExecId, type HostId, type InstanceId, newId } from '../../src/shared/ids.ts';
 
 export async function makeExec(
   db: Db,

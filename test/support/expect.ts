@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { ERROR_CODES, type ErrorCode } from '../../src/lib/errors.ts';
+import { ERROR_CODES, type ErrorCode } from '../../src/shared/errors.ts';
 import type { Answer, ErrorBody } from './client.ts';
 
 /** Asserts an error response: the code's status, the common body, and the request's id in header and body. */

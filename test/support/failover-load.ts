@@ -5,10 +5,10 @@
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { ControlPlaneClient } from '../../src/agent-api/client.ts';
-import type { CommitRequest } from '../../src/agent-api/types.ts';
-import { migrate } from '../../src/db/migrate.ts';
-import { openPool } from '../../src/db/pool.ts';
+import { migrate } from '../../src/control-plane/db/migrate.ts';
+import { openPool } from '../../src/control-plane/db/pool.ts';
+import { ControlPlaneClient } from '../../src/protocol/client.ts';
+import type { CommitRequest } from '../../src/protocol/types.ts';
 import { type InstanceOut, startApi, type TestApi, type VmOut } from './api.ts';
 import type { Answer, ErrorBody } from './client.ts';
 import { segmentOf } from './scripted-agent.ts';

@@ -15,7 +15,7 @@ import {
 } from '../../src/host/machine/record.ts';
 import { identityOf } from '../../src/host/vm/process-identity.ts';
 import { vmSockets } from '../../src/host/vm/vm-spec.ts';
-import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { until } from './waiting.ts';
 
 export interface LeftBehind {

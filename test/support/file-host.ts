@@ -1,7 +1,7 @@
 /** Answers requests for files in place of a host and its guest. */
 import type { Duplex } from 'node:stream';
-import { FROM_FILES, StreamFrames, streamFrame, TO_FILES } from '../../src/agent-api/file-stream.ts';
-import type { HostCall } from '../../src/agent-api/host-calls.ts';
+import { FROM_FILES, StreamFrames, streamFrame, TO_FILES } from '../../src/protocol/file-stream.ts';
+import type { HostCall } from '../../src/protocol/host-calls.ts';
 import type { ScriptedAgent } from './scripted-agent.ts';
 
 export const FIELDS = Buffer.from(

@@ -10,7 +10,7 @@ import {
   StreamFrames,
   streamFrame,
   TO_FILES,
-} from '../../src/agent-api/file-stream.ts';
+} from '../../src/protocol/file-stream.ts';
 
 const PROGRAM = readFileSync(join(import.meta.dirname, '..', '..', 'src/host/execs/file-tasks.pl'), 'utf8');
 

@@ -1,7 +1,7 @@
 /** Generations as database rows without objects, for tests of decisions in the database. */
-import { type Db, transaction } from '../../src/db/pool.ts';
-import { advanceHead, readLayers } from '../../src/disks/store.ts';
-import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { type Db, transaction } from '../../src/control-plane/db/pool.ts';
+import { advanceHead, readLayers } from '../../src/control-plane/disks/store.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import type { InstanceOut, TestApi } from './api.ts';
 import type { Person } from './people.ts';
 

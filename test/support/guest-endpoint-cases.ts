@@ -1,6 +1,6 @@
-import { insertHostname } from '../../src/ports/hostname-store.ts';
-import { newPlaceholder } from '../../src/secrets/model.ts';
-import { upsertSecret } from '../../src/secrets/store.ts';
+import { insertHostname } from '../../src/control-plane/ports/hostname-store.ts';
+import { newPlaceholder } from '../../src/control-plane/secrets/model.ts';
+import { upsertSecret } from '../../src/control-plane/secrets/store.ts';
 import { newName, type TestApi } from './api.ts';
 import type { EndpointCase } from './endpoint-cases.ts';
 import { makeExec } from './execs.ts';

@@ -3,13 +3,13 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
-import type { DiskHead, LineageResponse } from '../../src/agent-api/types.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { makeVmFolder, vmFolder } from '../../src/host/machine/record.ts';
 import type { DiskContext } from '../../src/host/overlay/disk-state.ts';
-import { type InstanceId, newId } from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
+import type { DiskHead, LineageResponse } from '../../src/protocol/types.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
 
 /** A short path, because paths of sockets are limited. Removed after the test. */
 export async function hostFolders(t: TestContext) {

@@ -5,20 +5,20 @@ import { createServer, type IncomingMessage, type RequestListener, type Server }
 import type { AddressInfo, Socket } from 'node:net';
 import { connect, createServer as createTcp } from 'node:net';
 import type { TestContext } from 'node:test';
-import { problemOf } from '../../src/agent-api/check.ts';
-import { type ControlPlaneClient, RequestRefused } from '../../src/agent-api/client.ts';
+import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
+import { HTTP_LIMITS, type HttpLimits } from '../../src/ingress/http/limits.ts';
+import { type Certificate, HttpListener } from '../../src/ingress/http/listener.ts';
+import { problemOf } from '../../src/protocol/check.ts';
+import { type ControlPlaneClient, RequestRefused } from '../../src/protocol/client.ts';
 import {
   type AuthoriseHttpRequest,
   type AuthoriseHttpResponse,
   HttpReport,
   type HttpRoute,
-} from '../../src/agent-api/http-port-types.ts';
-import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
-import { HTTP_LIMITS, type HttpLimits } from '../../src/ingress/http/limits.ts';
-import { type Certificate, HttpListener } from '../../src/ingress/http/listener.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
-import { TrustedProxies } from '../../src/lib/trusted-proxies.ts';
+} from '../../src/protocol/http-port-types.ts';
+import { newId } from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
+import { TrustedProxies } from '../../src/shared/trusted-proxies.ts';
 import { HOST } from './sockets.ts';
 
 export const NAME = 'web-abcdefgh.localhost';

@@ -4,12 +4,13 @@
  * stdout, its memory (resident, and live on the heap, in MiB) for each line on stdin, and exits when its parent closes the pipe.
  * Needs node --expose-gc.
  */
-import type { ControlPlaneClient } from '../../src/agent-api/client.ts';
+
 import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
 import { HTTP_LIMITS } from '../../src/ingress/http/limits.ts';
 import { HttpListener } from '../../src/ingress/http/listener.ts';
-import { createLog } from '../../src/lib/log.ts';
-import { TrustedProxies } from '../../src/lib/trusted-proxies.ts';
+import type { ControlPlaneClient } from '../../src/protocol/client.ts';
+import { createLog } from '../../src/shared/log.ts';
+import { TrustedProxies } from '../../src/shared/trusted-proxies.ts';
 import { httpRoute } from './http-ingress.ts';
 
 const addresses = process.argv.slice(2);

@@ -19,7 +19,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
-import { connect } from '../../src/db/connect.ts';
+import { connect } from '../../src/control-plane/db/connect.ts';
 import { removeGuestNetwork } from '../../src/host/network/guest-network.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../../src/host/vm/egress.ts';
@@ -31,9 +31,9 @@ import {
   waitForExit,
 } from '../../src/host/vm/process-identity.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
-import { runningDatabaseUrl } from '../../src/launch/embedded-postgres.ts';
-import { readFirstLogin } from '../../src/launch/first-login.ts';
-import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
+import { runningDatabaseUrl } from '../../src/launcher/embedded-postgres.ts';
+import { readFirstLogin } from '../../src/launcher/first-login.ts';
+import { runningServer, stopServer } from '../../src/launcher/postgres-process.ts';
 import { endIfInterrupted } from './interrupted.ts';
 import { type OwnPorts, ownPorts } from './own-ports.ts';
 import {

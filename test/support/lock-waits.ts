@@ -1,6 +1,6 @@
 /** Forces transactions to overlap: one holds a lock that the others wait for. */
 import { sql } from 'kysely';
-import type { Db } from '../../src/db/pool.ts';
+import type { Db } from '../../src/control-plane/db/pool.ts';
 import { until } from './waiting.ts';
 
 /** Resolves once that many connections of this database wait for a lock. */

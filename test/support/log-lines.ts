@@ -1,6 +1,6 @@
 /** A log that records its lines for a test. */
 import { pino } from 'pino';
-import type { Log } from '../../src/lib/log.ts';
+import type { Log } from '../../src/shared/log.ts';
 
 export function logLines(): { readonly log: Log; readonly lines: readonly string[] } {
   const lines: string[] = [];

@@ -2,9 +2,9 @@
 import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createLog } from '../../src/lib/log.ts';
-import { createDeliver, type Deliver } from '../../src/mail/mailer.ts';
-import { type SendingParts, sendMails } from '../../src/tasks/send-mails.ts';
+import { createDeliver, type Deliver } from '../../src/control-plane/mail/mailer.ts';
+import { type SendingParts, sendMails } from '../../src/control-plane/mail/send-mails.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { until } from './waiting.ts';
 
 export interface MailFolder {

@@ -14,7 +14,7 @@ import { RunCache } from '../../src/host/block/run-cache.ts';
 import { openStore } from '../../src/object-store/open-store.ts';
 import type { S3Settings } from '../../src/object-store/s3-store.ts';
 // Loads all modules of the agent, because they count too.
-import '../../src/roles/agent.ts';
+import '../../src/launcher/roles/agent.ts';
 
 export interface SubjectTask {
   readonly size_bytes: number;
@@ -24,7 +24,7 @@ export interface SubjectTask {
 }
 
 const task = JSON.parse(process.argv[2] ?? '') as SubjectTask;
-const { createLog } = await import('../../src/lib/log.ts');
+const { createLog } = await import('../../src/shared/log.ts');
 const { folder } = task;
 const store = await openStore({
   s3: task.s3,

@@ -1,6 +1,6 @@
 /** What a test's server says of its installation, unless the test is about that. */
 import { tmpdir } from 'node:os';
-import type { Installation } from '../../src/http/monitoring/weaknesses.ts';
+import type { Installation } from '../../src/control-plane/fleet/weaknesses.ts';
 
 export const NO_INSTALLATION: Installation = {
   origins: [],

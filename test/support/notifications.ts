@@ -1,17 +1,17 @@
 /** Notifications in tests: events that raise them, and the background tasks that raise and mail them, run on demand. */
 import { randomBytes } from 'node:crypto';
-import type { Db } from '../../src/db/pool.ts';
-import { append } from '../../src/events/append.ts';
-import type { OrgId, UserId } from '../../src/lib/ids.ts';
-import { newId } from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
-import { Sealer } from '../../src/lib/seal.ts';
-import { Mailbox } from '../../src/mail/mailbox.ts';
-import type { Deliver } from '../../src/mail/mailer.ts';
-import { raiseNotifications } from '../../src/notifications/raise-notifications.ts';
-import { composeMails } from '../../src/tasks/compose-mails.ts';
-import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
-import { sendMails } from '../../src/tasks/send-mails.ts';
+import type { Db } from '../../src/control-plane/db/pool.ts';
+import { append } from '../../src/control-plane/events/append.ts';
+import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
+import { Mailbox } from '../../src/control-plane/mail/mailbox.ts';
+import type { Deliver } from '../../src/control-plane/mail/mailer.ts';
+import { sendMails } from '../../src/control-plane/mail/send-mails.ts';
+import { composeMails } from '../../src/control-plane/notifications/compose-mails.ts';
+import { raiseNotifications } from '../../src/control-plane/notifications/raise-notifications.ts';
+import type { OrgId, UserId } from '../../src/shared/ids.ts';
+import { newId } from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
+import { Sealer } from '../../src/shared/seal.ts';
 import type { Client, Page } from './client.ts';
 
 export interface NotificationOut {

@@ -1,6 +1,6 @@
 /** What a browser does between Berth and the provider, with cookies for each of them, and without the console's page. */
 import assert from 'node:assert/strict';
-import { REFRESH_COOKIE } from '../../src/http/cookies.ts';
+import { REFRESH_COOKIE } from '../../src/control-plane/http/cookies.ts';
 import type { TestApi } from './api.ts';
 
 export interface Page {

@@ -6,10 +6,14 @@ import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { Flows } from '../../src/auth/oidc/flow.ts';
-import { identitySealer } from '../../src/auth/oidc/identity-store.ts';
-import { OidcProvider, type ProviderSettings, redirectUri } from '../../src/auth/oidc/provider.ts';
-import type { AppContext } from '../../src/http/context.ts';
+import type { AppContext } from '../../src/control-plane/context.ts';
+import { Flows } from '../../src/control-plane/identity/oidc/flow.ts';
+import { identitySealer } from '../../src/control-plane/identity/oidc/identity-store.ts';
+import {
+  OidcProvider,
+  type ProviderSettings,
+  redirectUri,
+} from '../../src/control-plane/identity/oidc/provider.ts';
 
 export interface ProviderAccount {
   email?: string;

@@ -1,6 +1,6 @@
 /** Counts the password verifications of this process, including those against the dummy hash. */
 import { subscribe } from 'node:diagnostics_channel';
-import { VERIFY_CHANNEL } from '../../src/auth/passwords.ts';
+import { VERIFY_CHANNEL } from '../../src/control-plane/identity/passwords.ts';
 
 let count = 0;
 subscribe(VERIFY_CHANNEL, () => {

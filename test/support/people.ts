@@ -1,9 +1,15 @@
 /** Users, organisations, roles and credentials, inserted into the database directly. */
 import { createHash, randomBytes } from 'node:crypto';
-import { hashPassword } from '../../src/auth/passwords.ts';
-import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX, SUDO_PREFIX } from '../../src/auth/tokens.ts';
-import type { Db } from '../../src/db/pool.ts';
-import type { Role } from '../../src/db/tables.ts';
+import type { Db } from '../../src/control-plane/db/pool.ts';
+import type { Role } from '../../src/control-plane/db/tables.ts';
+import { hashPassword } from '../../src/control-plane/identity/passwords.ts';
+import {
+  API_KEY_PREFIX,
+  hashToken,
+  newToken,
+  SESSION_PREFIX,
+  SUDO_PREFIX,
+} from '../../src/control-plane/identity/tokens.ts';
 import {
   type ApiKeyId,
   type NotificationId,
@@ -12,7 +18,7 @@ import {
   type ServiceAccountId,
   type SessionId,
   type UserId,
-} from '../../src/lib/ids.ts';
+} from '../../src/shared/ids.ts';
 
 export interface Person {
   readonly user_id: UserId;

@@ -1,8 +1,8 @@
 /** HTTP ports, inserted into the database directly. */
-import type { Access } from '../../src/db/http-tables.ts';
-import type { Db } from '../../src/db/pool.ts';
-import { type HttpPortId, type InstanceId, newId } from '../../src/lib/ids.ts';
-import { claimLabel, insertPort } from '../../src/ports/store.ts';
+import type { Access } from '../../src/control-plane/db/http-tables.ts';
+import type { Db } from '../../src/control-plane/db/pool.ts';
+import { claimLabel, insertPort } from '../../src/control-plane/ports/store.ts';
+import { type HttpPortId, type InstanceId, newId } from '../../src/shared/ids.ts';
 
 export async function makePort(
   db: Db,

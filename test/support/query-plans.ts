@@ -4,9 +4,9 @@
  */
 import { Kysely, PostgresDialect } from 'kysely';
 import pg from 'pg';
-import { connectionOptions } from '../../src/db/connect.ts';
-import type { Db } from '../../src/db/pool.ts';
-import type { Database } from '../../src/db/tables.ts';
+import { connectionOptions } from '../../src/control-plane/db/connect.ts';
+import type { Db } from '../../src/control-plane/db/pool.ts';
+import type { Database } from '../../src/control-plane/db/tables.ts';
 import { queryOnce } from './database.ts';
 
 interface PlanNode {

@@ -1,9 +1,9 @@
 /** A mailbox that records each mail once its transaction has committed. */
 import { randomBytes } from 'node:crypto';
-import { afterCommit, type Tx } from '../../src/db/pool.ts';
-import { Sealer } from '../../src/lib/seal.ts';
-import { Mailbox, type Post } from '../../src/mail/mailbox.ts';
-import type { Mail } from '../../src/mail/mailer.ts';
+import { afterCommit, type Tx } from '../../src/control-plane/db/pool.ts';
+import { Mailbox, type Post } from '../../src/control-plane/mail/mailbox.ts';
+import type { Mail } from '../../src/control-plane/mail/mailer.ts';
+import { Sealer } from '../../src/shared/seal.ts';
 
 export class RecordingMailbox extends Mailbox {
   readonly committed: Mail[] = [];

@@ -11,8 +11,8 @@ import type { KeyRing } from '../../src/disk-format/key-ring.ts';
 import { coalesce, type FrameRun, readRun } from '../../src/disk-format/read-run.ts';
 import { BLOCK_BYTES, FRAME_KIND } from '../../src/disk-format/segment-format.ts';
 import type { NbdClient } from '../../src/host/block/nbd-client.ts';
-import { assert } from '../../src/lib/assert.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
+import { assert } from '../../src/shared/assert.ts';
 
 export interface RestoreProgress {
   readonly done_blocks: number;

@@ -4,10 +4,10 @@
  */
 import assert from 'node:assert/strict';
 import { createHash, randomUUID } from 'node:crypto';
-import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
-import type { HostCall } from '../../src/agent-api/host-calls.ts';
-import type { DiskReport, HostFacts } from '../../src/agent-api/host-types.ts';
-import type { FlushFailureCode, VmReasonCode } from '../../src/agent-api/reasons.ts';
+import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/protocol/client.ts';
+import type { HostCall } from '../../src/protocol/host-calls.ts';
+import type { DiskReport, HostFacts } from '../../src/protocol/host-types.ts';
+import type { FlushFailureCode, VmReasonCode } from '../../src/protocol/reasons.ts';
 import type {
   Assignment,
   CommitRequest,
@@ -18,8 +18,8 @@ import type {
   PollResponse,
   Reason,
   SegmentRef,
-} from '../../src/agent-api/types.ts';
-import type { FlushId, InstanceId } from '../../src/lib/ids.ts';
+} from '../../src/protocol/types.ts';
+import type { FlushId, InstanceId } from '../../src/shared/ids.ts';
 
 export const FACTS: HostFacts = {
   accelerator: 'tcg',

@@ -6,8 +6,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after } from 'node:test';
 import { pathsIn } from '../../src/config/paths.ts';
-import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
-import type { OrgId } from '../../src/lib/ids.ts';
+import { ensureSecrets, makeDataFolder } from '../../src/launcher/data-folder.ts';
+import type { OrgId } from '../../src/shared/ids.ts';
 import type { TestApi } from './api.ts';
 
 const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');

@@ -11,7 +11,7 @@ import { type NoteLoss, prepareOverlay } from '../../src/host/overlay/prepare-ov
 import { findUnsavedWrites } from '../../src/host/runner/unsaved-writes.ts';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { writeSidecar } from '../../src/host/vm/sidecar.ts';
-import { type InstanceId, isId, newId } from '../../src/lib/ids.ts';
+import { type InstanceId, isId, newId } from '../../src/shared/ids.ts';
 import { diskContextOf, headOf } from './host-folders.ts';
 import { qcow2Head } from './qcow2-head.ts';
 

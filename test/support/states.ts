@@ -1,8 +1,8 @@
 /** Brings instances into every state of the table, through calls and reports where possible. */
 import assert from 'node:assert/strict';
 import { sql } from 'kysely';
-import type { HostId, InstanceId } from '../../src/lib/ids.ts';
-import type { VmState } from '../../src/vms/model.ts';
+import type { VmState } from '../../src/control-plane/vms/model.ts';
+import type { HostId, InstanceId } from '../../src/shared/ids.ts';
 import type { InstanceOut, TestApi, VmOut } from './api.ts';
 import type { Person } from './people.ts';
 import { until } from './waiting.ts';

@@ -3,10 +3,10 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { TestContext } from 'node:test';
-import { problemOf } from '../../src/agent-api/check.ts';
-import { ControlPlaneClient } from '../../src/agent-api/client.ts';
-import { ROUTES } from '../../src/agent-api/routes.ts';
-import { present } from '../../src/lib/assert.ts';
+import { problemOf } from '../../src/protocol/check.ts';
+import { ControlPlaneClient } from '../../src/protocol/client.ts';
+import { ROUTES } from '../../src/protocol/routes.ts';
+import { present } from '../../src/shared/assert.ts';
 
 export interface StrictControlPlane {
   readonly client: ControlPlaneClient;

@@ -7,10 +7,10 @@ import { mkdir, mkdtemp, readdir, rm, statfs } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathsIn } from '../../src/config/paths.ts';
-import { migrate } from '../../src/db/migrate.ts';
-import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
-import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
-import { isAlive } from '../../src/launch/process-life.ts';
+import { migrate } from '../../src/control-plane/db/migrate.ts';
+import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launcher/embedded-postgres.ts';
+import { runningServer, stopServer } from '../../src/launcher/postgres-process.ts';
+import { isAlive } from '../../src/launcher/process-life.ts';
 import { copyCluster } from './cluster-template.ts';
 import { endIfInterrupted } from './interrupted.ts';
 

@@ -1,21 +1,21 @@
 /** Webhooks in tests: senders beside an API, and receivers that record their requests. */
 import assert from 'node:assert/strict';
 import { after } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { append, type NewEvent } from '../../src/events/append.ts';
-import { onCommitted } from '../../src/events/wake.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { append, type NewEvent } from '../../src/control-plane/events/append.ts';
+import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
+import { onCommitted } from '../../src/control-plane/events/wake.ts';
+import { runTasks } from '../../src/control-plane/tasks/run-tasks.ts';
+import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
+import { runSenders, type SendersParts } from '../../src/control-plane/webhooks/senders.ts';
 import {
   type EventId,
   newId,
   type OrgId,
   type WebhookDeliveryId,
   type WebhookId,
-} from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
-import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
-import { runTasks } from '../../src/tasks/run-tasks.ts';
-import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
-import { runSenders, type SendersParts } from '../../src/webhooks/senders.ts';
+} from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
 import type { TestApi } from './api.ts';
 import type { Page } from './client.ts';
 import type { Person } from './people.ts';

@@ -1,4 +1,4 @@
-/** Writes `src/db/schema.sql` from a freshly migrated database. Run it after adding a migration. */
+/** Writes `src/control-plane/db/schema.sql` from a freshly migrated database. Run it after adding a migration. */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { startDatabase } from './database.ts';
@@ -7,7 +7,7 @@ import { dumpSchema } from './dump-schema.ts';
 const database = await startDatabase();
 try {
   await writeFile(
-    join(import.meta.dirname, '..', '..', 'src', 'db', 'schema.sql'),
+    join(import.meta.dirname, '..', '..', 'src', 'control-plane', 'db', 'schema.sql'),
     await dumpSchema(database.url),
   );
 } finally {

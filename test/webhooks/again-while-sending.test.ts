@@ -1,8 +1,8 @@
 /** A redelivery or a replay during the last attempt of a delivery: the failure of that attempt does not undo it. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { WebhookId } from '../../src/lib/ids.ts';
-import { MAX_TRIES } from '../../src/webhooks/backoff.ts';
+import { MAX_TRIES } from '../../src/control-plane/webhooks/backoff.ts';
+import type { WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Person } from '../support/people.ts';
 import { until } from '../support/waiting.ts';

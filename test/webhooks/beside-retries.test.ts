@@ -4,12 +4,12 @@
  */
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { append } from '../../src/events/append.ts';
-import type { WebhookId } from '../../src/lib/ids.ts';
-import { createLog } from '../../src/lib/log.ts';
-import { Sealer } from '../../src/lib/seal.ts';
-import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { append } from '../../src/control-plane/events/append.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import type { WebhookId } from '../../src/shared/ids.ts';
+import { createLog } from '../../src/shared/log.ts';
+import { Sealer } from '../../src/shared/seal.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { until } from '../support/waiting.ts';

@@ -1,10 +1,10 @@
 /** A webhook that is deleted, disabled or changed during a backlog: only requests in flight still reach the old receiver. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { append } from '../../src/events/append.ts';
-import { PARALLEL, Sender } from '../../src/webhooks/sender.ts';
-import { UrlProof } from '../../src/webhooks/unproven.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { append } from '../../src/control-plane/events/append.ts';
+import { PARALLEL, Sender } from '../../src/control-plane/webhooks/sender.ts';
+import { UrlProof } from '../../src/control-plane/webhooks/unproven.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import type { Person } from '../support/people.ts';

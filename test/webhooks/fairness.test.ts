@@ -5,8 +5,8 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
-import { Sealer } from '../../src/lib/seal.ts';
-import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { Sealer } from '../../src/shared/seal.ts';
 import { apiForFile } from '../support/api.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { startReceiver } from '../support/receivers.ts';

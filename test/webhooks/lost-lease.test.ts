@@ -1,12 +1,12 @@
 /** A process that cannot renew its leases stops sending before another process may begin. */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { append } from '../../src/events/append.ts';
-import { present } from '../../src/lib/assert.ts';
-import { createLog } from '../../src/lib/log.ts';
-import { DeliveryQueue } from '../../src/webhooks/delivery-queue.ts';
-import { PARALLEL } from '../../src/webhooks/sender.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { append } from '../../src/control-plane/events/append.ts';
+import { DeliveryQueue } from '../../src/control-plane/webhooks/delivery-queue.ts';
+import { PARALLEL } from '../../src/control-plane/webhooks/sender.ts';
+import { present } from '../../src/shared/assert.ts';
+import { createLog } from '../../src/shared/log.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { DatabaseProxy } from '../support/database-proxy.ts';

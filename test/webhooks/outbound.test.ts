@@ -4,9 +4,9 @@
  */
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { AppError } from '../../src/lib/errors.ts';
-import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
-import { createResolve } from '../../src/webhooks/outbound/resolve.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { createResolve } from '../../src/control-plane/webhooks/outbound/resolve.ts';
+import { AppError } from '../../src/shared/errors.ts';
 import { NameServer } from '../support/name-server.ts';
 import { type Receiver, startReceiver } from '../support/receivers.ts';
 

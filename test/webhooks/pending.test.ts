@@ -1,12 +1,12 @@
 /** Pending deliveries: what callers see of them, and that each is sent once. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { type EventId, newId, type WebhookId } from '../../src/lib/ids.ts';
-import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
-import { countPendingDeliveries, insertDeliveries } from '../../src/webhooks/delivery-store.ts';
-import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
-import { pruneDeliveries } from '../../src/webhooks/prune-store.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
+import { countPendingDeliveries, insertDeliveries } from '../../src/control-plane/webhooks/delivery-store.ts';
+import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
+import { pruneDeliveries } from '../../src/control-plane/webhooks/prune-store.ts';
+import { type EventId, newId, type WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import type { Person } from '../support/people.ts';

@@ -1,8 +1,8 @@
 /** A sender reads a backlog from its last position on. A replay that makes earlier deliveries pending is sent too. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { transaction } from '../../src/db/pool.ts';
-import { append } from '../../src/events/append.ts';
+import { transaction } from '../../src/control-plane/db/pool.ts';
+import { append } from '../../src/control-plane/events/append.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { until } from '../support/waiting.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import pg from 'pg';
-import { Sender } from '../../src/webhooks/sender.ts';
+import { Sender } from '../../src/control-plane/webhooks/sender.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { until } from '../support/waiting.ts';

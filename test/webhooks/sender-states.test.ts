@@ -1,12 +1,12 @@
 /** The states of a sender. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { WebhookId } from '../../src/lib/ids.ts';
-import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
-import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
-import { takeLease } from '../../src/webhooks/lease-store.ts';
-import { PARALLEL, Sender } from '../../src/webhooks/sender.ts';
-import { UnprovenRequests } from '../../src/webhooks/unproven.ts';
+import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
+import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
+import { takeLease } from '../../src/control-plane/webhooks/lease-store.ts';
+import { PARALLEL, Sender } from '../../src/control-plane/webhooks/sender.ts';
+import { UnprovenRequests } from '../../src/control-plane/webhooks/unproven.ts';
+import type { WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { until } from '../support/waiting.ts';
 import { deliveriesOf, happen, makeWebhook, startRecorder } from '../support/webhooks.ts';

@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
-import { newId, type OrgId } from '../../src/lib/ids.ts';
-import { UNPROVEN_REQUESTS, UnprovenRequests } from '../../src/webhooks/unproven.ts';
+import { UNPROVEN_REQUESTS, UnprovenRequests } from '../../src/control-plane/webhooks/unproven.ts';
+import { newId, type OrgId } from '../../src/shared/ids.ts';
 import { startDatabase } from '../support/database.ts';
 
 const { db, close } = await startDatabase();

@@ -7,7 +7,7 @@
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { Berth } from '../../../client/src/berth.ts';
-import { contain, endAfterFault } from '../../../src/lib/contain.ts';
+import { contain, endAfterFault } from '../../../src/shared/contain.ts';
 import { AccessTokens } from './access-token.ts';
 import { parsed, sendJson } from './connect-protocol.ts';
 import { Deadlines } from './deadlines.ts';

@@ -11,10 +11,10 @@ import {
 } from 'node:http';
 import { Duplex } from 'node:stream';
 import { WebSocket } from 'ws';
-import { headText, passHandshake, sendAnswer } from '../../../src/lib/answer.ts';
-import { contain } from '../../../src/lib/contain.ts';
-import { answerOf, unusable } from '../../../src/lib/foreign-answer.ts';
-import { tokensOf } from '../../../src/lib/http-request.ts';
+import { headText, passHandshake, sendAnswer } from '../../../src/shared/answer.ts';
+import { contain } from '../../../src/shared/contain.ts';
+import { answerOf, unusable } from '../../../src/shared/foreign-answer.ts';
+import { tokensOf } from '../../../src/shared/http-request.ts';
 import { fieldsForGuest } from './guest-fields.ts';
 
 const GUEST_HOST = /^(\d{1,5})-([0-9a-z]{26})\./;

@@ -2,7 +2,7 @@
 /** `berth-e2b`: see docs/e2b.md. */
 import type { AddressInfo } from 'node:net';
 import { parseArgs } from 'node:util';
-import { reportThrows } from '../../../src/lib/contain.ts';
+import { reportThrows } from '../../../src/shared/contain.ts';
 import { readKey } from './access-token.ts';
 import { Adapter } from './adapter-server.ts';
 

@@ -1,4 +1,4 @@
-/** The actions of each VM state, in one table (the API's is in src/vms/model.ts). */
+/** The actions of each VM state, in one table (the API's is in src/control-plane/vms/model.ts). */
 import { signal } from '@preact/signals';
 import type { FlushReceipt, Instance, VmState } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';

@@ -2,7 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { accessSync, constants, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { errnoOf, messageOf } from '../../lib/errors.ts';
+import { errnoOf, messageOf } from '../../shared/errors.ts';
 import type { Call, Command } from '../command.ts';
 import { isLocal } from '../first-login.ts';
 import { bytes, plural } from '../format.ts';

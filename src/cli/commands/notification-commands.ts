@@ -1,7 +1,7 @@
 /** `berth notification …`: the user's notifications, and which of them are mailed. */
 import { type Answer, BerthError, type Notification } from '../../../client/src/berth.ts';
 import type { NotificationKind } from '../../../client/src/generated.ts';
-import { nearest } from '../../lib/nearest.ts';
+import { nearest } from '../../shared/nearest.ts';
 import { changeCurrent } from '../change-current.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';

@@ -1,7 +1,7 @@
 /** Server commands. Loaded only when typed, because they need the database. */
 import { extname, join } from 'node:path';
 import { readEnv } from '../../config/env.ts';
-import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../lib/quotas.ts';
+import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../shared/quotas.ts';
 import type { Command, Options } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 

@@ -2,7 +2,7 @@
  * A limit on bytes held at once, granted in the order of requests. A request above the limit is granted when nothing else
  * is held, so none waits for ever.
  */
-import { assert } from '../../lib/assert.ts';
+import { assert } from '../../shared/assert.ts';
 
 interface Waiter {
   readonly bytes: number;

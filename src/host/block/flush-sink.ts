@@ -34,8 +34,8 @@ import {
   SEGMENT_MAX_BYTES,
 } from '../../disk-format/segment-format.ts';
 import { SegmentWriter, type WrittenSegment } from '../../disk-format/segment-writer.ts';
-import { assert } from '../../lib/assert.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
+import { assert } from '../../shared/assert.ts';
 import { BatchRooms } from './batch-rooms.ts';
 import { ByteBudget } from './byte-budget.ts';
 import { NbdError, type NbdExport } from './nbd-export.ts';

@@ -5,7 +5,7 @@
  * server's maximum are split.
  */
 import { createConnection, type Socket } from 'node:net';
-import { assert } from '../../lib/assert.ts';
+import { assert } from '../../shared/assert.ts';
 import { ByteBudget } from './byte-budget.ts';
 import { chooseExport, NbdProtocolError, type ServedExport } from './nbd-client-handshake.ts';
 import { type AllocationExtent, NbdReplies } from './nbd-client-replies.ts';

@@ -5,9 +5,9 @@
  * {@link CONNECTION_BYTES}; beyond that, the socket is not read. A misbehaving peer ends only its own connection.
  */
 import type { Socket } from 'node:net';
-import { messageOf } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
-import { release } from '../../lib/release.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
+import { release } from '../../shared/release.ts';
 import { ByteBudget } from './byte-budget.ts';
 import { NbdError, type NbdExport } from './nbd-export.ts';
 import { negotiate } from './nbd-handshake.ts';

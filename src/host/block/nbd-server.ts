@@ -6,8 +6,8 @@
  */
 import { chmod, chown, lstat, unlink } from 'node:fs/promises';
 import { createServer, type Server, type Socket } from 'node:net';
-import { assert } from '../../lib/assert.ts';
-import type { Log } from '../../lib/log.ts';
+import { assert } from '../../shared/assert.ts';
+import type { Log } from '../../shared/log.ts';
 import { NbdConnection } from './nbd-connection.ts';
 import type { NbdExport } from './nbd-export.ts';
 import { NBD_MAX_NAME_BYTES } from './nbd-protocol.ts';

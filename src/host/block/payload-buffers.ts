@@ -2,7 +2,7 @@
  * Reuses the payload buffers of one connection for payloads of the same length. New memory costs a page fault each 4 KiB,
  * which takes longer than copying into it. QEMU's backup mostly sends 1 MiB at a time.
  */
-import { release } from '../../lib/release.ts';
+import { release } from '../../shared/release.ts';
 
 /** Smaller buffers are not kept: they come from memory that the process has. */
 const KEEP_MIN_BYTES = 128 * 1024;

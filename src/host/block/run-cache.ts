@@ -8,8 +8,8 @@
 import type { CompressPool } from '../../disk-format/compress-pool.ts';
 import type { KeyRing } from '../../disk-format/key-ring.ts';
 import { type FrameRun, readRun } from '../../disk-format/read-run.ts';
-import { release } from '../../lib/release.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
+import { release } from '../../shared/release.ts';
 import { ByteBudget } from './byte-budget.ts';
 
 export interface RunCacheOptions {

@@ -7,7 +7,7 @@
 import type { BlockLocation, BlockMap } from '../../disk-format/block-map.ts';
 import { coalesce, type FrameRun } from '../../disk-format/read-run.ts';
 import { FRAME_KIND } from '../../disk-format/segment-format.ts';
-import { assert, present } from '../../lib/assert.ts';
+import { assert, present } from '../../shared/assert.ts';
 
 const KEPT_RUNS = 256;
 

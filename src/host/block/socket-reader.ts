@@ -3,8 +3,8 @@
  * Large reads are filled directly. The socket's chunks are released as soon as they are used up.
  */
 import type { Socket } from 'node:net';
-import { assert } from '../../lib/assert.ts';
-import { release } from '../../lib/release.ts';
+import { assert } from '../../shared/assert.ts';
+import { release } from '../../shared/release.ts';
 
 const HIGH_WATER_BYTES = 256 * 1024;
 

@@ -1,4 +1,4 @@
-import type { CallFailure } from '../../agent-api/host-calls.ts';
+import type { CallFailure } from '../../protocol/host-calls.ts';
 
 /** Why a call failed, with a message for its caller. */
 export class CallError extends Error {

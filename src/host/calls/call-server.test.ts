@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { CallAnswer, PendingCall } from '../../agent-api/host-calls.ts';
-import type { InstanceId } from '../../lib/ids.ts';
+import type { CallAnswer, PendingCall } from '../../protocol/host-calls.ts';
+import type { InstanceId } from '../../shared/ids.ts';
 import { CallServer } from './call-server.ts';
 
 const instance_id = 'inst_01h0000000000000000000000' as InstanceId;

@@ -2,19 +2,19 @@
  * Executes calls that API callers wait for (commands, execs, files, consoles, metrics): polls the control plane for calls, executes them in
  * parallel, and answers each once. An answer that cannot be delivered is dropped: the caller's request has ended too.
  */
-import { fits } from '../../agent-api/check.ts';
+import { fits } from '../../protocol/check.ts';
 import {
   type CallAnswer,
   type CallFailure,
   type HostCall,
   type PendingCall,
   RESULTS,
-} from '../../agent-api/host-calls.ts';
-import { joinStreams } from '../../agent-api/join-streams.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { InstanceId } from '../../lib/ids.ts';
-import { inWork } from '../../lib/tracing.ts';
+} from '../../protocol/host-calls.ts';
+import { joinStreams } from '../../protocol/join-streams.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { InstanceId } from '../../shared/ids.ts';
+import { inWork } from '../../shared/tracing.ts';
 import type { HostExecs } from '../execs/host-execs.ts';
 import {
   GuestAgentClosedError,

@@ -1,8 +1,8 @@
 /** Calls about execs: start, signal, resize, input, and streams to their readers. */
 import type { Duplex } from 'node:stream';
-import type { ExecControlResult, ExecStartResult } from '../../agent-api/exec-types.ts';
-import type { HostCall } from '../../agent-api/host-calls.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import type { ExecControlResult, ExecStartResult } from '../../protocol/exec-types.ts';
+import type { HostCall } from '../../protocol/host-calls.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { Exec } from '../execs/exec.ts';
 import { serveReader } from '../execs/exec-reader.ts';
 import { TO_GUEST } from '../execs/frames.ts';

@@ -1,9 +1,9 @@
 /** Calls about the guest's files: each is a task of the guest's supervisor, joined to a stream to the control plane. */
 import type { Duplex } from 'node:stream';
-import type { HostCall } from '../../agent-api/host-calls.ts';
-import { joinStreams } from '../../agent-api/join-streams.ts';
-import { decodePath } from '../../lib/path-bytes.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import type { HostCall } from '../../protocol/host-calls.ts';
+import { joinStreams } from '../../protocol/join-streams.ts';
+import { decodePath } from '../../shared/path-bytes.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import { GuestTask } from '../execs/guest-task.ts';
 import type { HostExecs } from '../execs/host-execs.ts';
 import { ExecsUnavailableError } from '../execs/vm-execs.ts';

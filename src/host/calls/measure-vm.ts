@@ -3,8 +3,8 @@
  * come from the guest's agent, and are null while it does not answer.
  */
 import { readFile } from 'node:fs/promises';
-import type { VmSample } from '../../agent-api/host-calls.ts';
-import { rfc3339 } from '../../lib/clock.ts';
+import type { VmSample } from '../../protocol/host-calls.ts';
+import { rfc3339 } from '../../shared/clock.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { memoryUse, networkUse } from '../guest/guest-use.ts';
 import type { Machine } from '../machine/machine.ts';

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { ControlPlaneUnavailable, RequestRefused } from '../../agent-api/client.ts';
-import type { VmSample } from '../../agent-api/host-calls.ts';
-import type { MinutesReport, UsedMinute } from '../../agent-api/metric-types.ts';
-import { newId } from '../../lib/ids.ts';
-import { createLog } from '../../lib/log.ts';
+import { ControlPlaneUnavailable, RequestRefused } from '../../protocol/client.ts';
+import type { VmSample } from '../../protocol/host-calls.ts';
+import type { MinutesReport, UsedMinute } from '../../protocol/metric-types.ts';
+import { newId } from '../../shared/ids.ts';
+import { createLog } from '../../shared/log.ts';
 import { MinuteLog, type Readings, readingsOf } from './minute-log.ts';
 
 const BEGIN_MS = Date.UTC(2026, 0, 1);

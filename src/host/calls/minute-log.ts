@@ -2,8 +2,8 @@
  * What the VMs of this host used in past minutes, until the control plane has it. In memory: a restarted agent loses the open minute.
  * Bounded: while the control plane is away, the oldest minutes are dropped.
  */
-import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
-import type { VmSample } from '../../agent-api/host-calls.ts';
+import { BATCHES, BatchSender } from '../../protocol/batches.ts';
+import type { VmSample } from '../../protocol/host-calls.ts';
 import {
   METRICS,
   type Metric,
@@ -11,10 +11,10 @@ import {
   type Spread,
   type Spreads,
   type UsedMinute,
-} from '../../agent-api/metric-types.ts';
-import { rfc3339 } from '../../lib/clock.ts';
-import type { InstanceId } from '../../lib/ids.ts';
-import type { Log } from '../../lib/log.ts';
+} from '../../protocol/metric-types.ts';
+import { rfc3339 } from '../../shared/clock.ts';
+import type { InstanceId } from '../../shared/ids.ts';
+import type { Log } from '../../shared/log.ts';
 
 const MINUTE_MS = 60_000;
 /** An hour of 300 VMs: some 10 MiB. */

@@ -1,7 +1,7 @@
 /** The ways into a guest's TCP ports, for the ingress and for API callers. */
 import type { Duplex } from 'node:stream';
-import { notListeningMessage } from '../../agent-api/host-calls.ts';
-import { joinStreams } from '../../agent-api/join-streams.ts';
+import { notListeningMessage } from '../../protocol/host-calls.ts';
+import { joinStreams } from '../../protocol/join-streams.ts';
 import { DrainedError, NotListeningError } from '../machine/guest-ports.ts';
 import type { Machine } from '../machine/machine.ts';
 import { CallError } from './call-error.ts';

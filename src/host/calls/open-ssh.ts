@@ -1,7 +1,7 @@
 /** A connection to a VM's sshd for the ingress of another machine: only this host reaches its guests. */
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
-import { messageOf } from '../../lib/errors.ts';
+import { messageOf } from '../../shared/errors.ts';
 import type { Machine } from '../machine/machine.ts';
 import { sshEndpoint } from '../network/addresses.ts';
 import { CallError } from './call-error.ts';

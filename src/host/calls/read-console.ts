@@ -1,9 +1,9 @@
 /** The end of a VM's console log. */
 import { readFileSync } from 'node:fs';
 import { open } from 'node:fs/promises';
-import type { ConsoleLogResult } from '../../agent-api/host-calls.ts';
-import { rfc3339 } from '../../lib/clock.ts';
-import { errnoOf } from '../../lib/errors.ts';
+import type { ConsoleLogResult } from '../../protocol/host-calls.ts';
+import { rfc3339 } from '../../shared/clock.ts';
+import { errnoOf } from '../../shared/errors.ts';
 import { type Arrival, readArrivals } from '../machine/console-times.ts';
 
 const LINE_FEED = 0x0a;

@@ -1,5 +1,5 @@
 /** Runs a caller's command in the guest. Bounded per VM: a flush's freeze shares the agent's one channel. */
-import { EXEC_OUTPUT_BYTES, type ExecResult, type HostCall } from '../../agent-api/host-calls.ts';
+import { EXEC_OUTPUT_BYTES, type ExecResult, type HostCall } from '../../protocol/host-calls.ts';
 import { runUserCommand } from '../guest/user-command.ts';
 import type { Machine } from '../machine/machine.ts';
 import { CallError } from './call-error.ts';

@@ -2,11 +2,11 @@
  * Measures every VM of this host each 15 s. The samples of the last hour are in memory, at most 240 per VM: a restarted agent starts
  * with none. The history of an instance comes from the minutes, which are reported to the control plane.
  */
-import { fits } from '../../agent-api/check.ts';
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
-import { type MetricsResult, type UsageResult, VmSample } from '../../agent-api/host-calls.ts';
-import { pause } from '../../lib/backoff.ts';
-import type { Log } from '../../lib/log.ts';
+import { fits } from '../../protocol/check.ts';
+import type { ControlPlaneClient } from '../../protocol/client.ts';
+import { type MetricsResult, type UsageResult, VmSample } from '../../protocol/host-calls.ts';
+import { pause } from '../../shared/backoff.ts';
+import type { Log } from '../../shared/log.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { measureVm } from './measure-vm.ts';

@@ -4,7 +4,7 @@
  */
 import { isIP } from 'node:net';
 import ipaddr from 'ipaddr.js';
-import { sentName } from '../../lib/egress-policy.ts';
+import { sentName } from '../../shared/egress-policy.ts';
 
 export const TYPE_A = 1;
 export const TYPE_AAAA = 28;

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { test } from 'node:test';
-import { reportThrows } from '../../lib/contain.ts';
+import { reportThrows } from '../../shared/contain.ts';
 import { Denials } from './denials.ts';
 import { serveUdp } from './dns-server.ts';
 import { Guest } from './guest.ts';

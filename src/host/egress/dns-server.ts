@@ -5,7 +5,7 @@
 import type { Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import type { Server, Socket } from 'node:net';
-import { endAfterFault } from '../../lib/contain.ts';
+import { endAfterFault } from '../../shared/contain.ts';
 import { answerQuery } from './answer-query.ts';
 import type { Guest } from './guest.ts';
 

@@ -12,17 +12,17 @@
  * - until the first assignments the kernel keeps the last agent's rules, which allow no name while there is no gate.
  */
 import { createHash } from 'node:crypto';
-import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
-import type { DeniedDestination } from '../../agent-api/egress-types.ts';
-import type { Assignment } from '../../agent-api/types.ts';
-import { assert } from '../../lib/assert.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import { rfc3339 } from '../../lib/clock.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { InstanceId } from '../../lib/ids.ts';
-import type { Log } from '../../lib/log.ts';
-import { Signal } from '../../lib/signal.ts';
+import { BATCHES, BatchSender } from '../../protocol/batches.ts';
+import type { ControlPlaneClient } from '../../protocol/client.ts';
+import type { DeniedDestination } from '../../protocol/egress-types.ts';
+import type { Assignment } from '../../protocol/types.ts';
+import { assert } from '../../shared/assert.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { rfc3339 } from '../../shared/clock.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { InstanceId } from '../../shared/ids.ts';
+import type { Log } from '../../shared/log.ts';
+import { Signal } from '../../shared/signal.ts';
 import { DENIED_LOG_GROUP, GATE_MARK, guestAddress } from '../network/addresses.ts';
 import { type GuestNetwork, hostAddresses, inNetwork } from '../network/guest-network.ts';
 import { hostResolvers } from '../network/resolvers.ts';

@@ -9,7 +9,7 @@
  * which the oldest is dropped; a guest whose change fails, or that asks without an end, holds up and fails no other; a guest that left has none.
  */
 import { isIPv4 } from 'node:net';
-import { assert } from '../../lib/assert.ts';
+import { assert } from '../../shared/assert.ts';
 
 /** Of a packet to such an address. */
 export const RESOLVED_MARK = 0x6266;

@@ -7,10 +7,10 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { extname, join } from 'node:path';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
-import { Signal } from '../../lib/signal.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
+import { Signal } from '../../shared/signal.ts';
 import type { CountedDenial, FromGate, GateState, ToGate } from './gate-messages.ts';
 
 export interface GateOptions {

@@ -1,5 +1,5 @@
 /** What the agent and the gate's process say to each other, over Node's channel between parent and child. */
-import type { EgressPolicy } from '../../lib/egress-policy.ts';
+import type { EgressPolicy } from '../../shared/egress-policy.ts';
 import type { GuestSecret } from './placeholders.ts';
 
 /** A certificate for a guest is valid from and until then, because its clock may differ. */

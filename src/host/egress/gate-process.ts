@@ -5,9 +5,9 @@
  */
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
-import { ConnectionBudget } from '../../lib/connection-budget.ts';
-import { contain, reportThrows } from '../../lib/contain.ts';
-import { filesForConnections, openFilesLimit } from '../../lib/open-files.ts';
+import { ConnectionBudget } from '../../shared/connection-budget.ts';
+import { contain, reportThrows } from '../../shared/contain.ts';
+import { filesForConnections, openFilesLimit } from '../../shared/open-files.ts';
 import { serveTcp, serveUdp } from './dns-server.ts';
 import { Gate } from './gate.ts';
 import type { FromGate, ToGate } from './gate-messages.ts';

@@ -20,9 +20,9 @@
  * - applying the text replaces the table in one transaction; the kernel keeps it while the agent is down.
  */
 import { isIPv4 } from 'node:net';
-import { assert } from '../../lib/assert.ts';
-import { activeEntries, type NetworkEntry, portsOf } from '../../lib/egress-policy.ts';
-import { networkWithin } from '../../lib/networks.ts';
+import { assert } from '../../shared/assert.ts';
+import { activeEntries, type NetworkEntry, portsOf } from '../../shared/egress-policy.ts';
+import { networkWithin } from '../../shared/networks.ts';
 import { DENIED_SET, GATE_MARK, LOG_DENIED, perGuest } from '../network/addresses.ts';
 import { firstPacketRules, RESOLVED_MARK } from './first-packets.ts';
 import type { GuestPolicy } from './gate-messages.ts';

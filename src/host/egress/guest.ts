@@ -11,7 +11,7 @@ import {
   allowsName,
   type EgressEntry,
   type EgressPolicy,
-} from '../../lib/egress-policy.ts';
+} from '../../shared/egress-policy.ts';
 import type { Denials } from './denials.ts';
 import type { Denial, GuestPolicy } from './gate-messages.ts';
 import { KnownNames } from './known-names.ts';

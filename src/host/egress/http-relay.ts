@@ -13,8 +13,8 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Socket } from 'node:net';
-import { addTrailers, passHandshake, sendAnswer, sendHead } from '../../lib/answer.ts';
-import { contain, endAfterFault } from '../../lib/contain.ts';
+import { addTrailers, passHandshake, sendAnswer, sendHead } from '../../shared/answer.ts';
+import { contain, endAfterFault } from '../../shared/contain.ts';
 import {
   answerOf,
   expectsContinue,
@@ -22,7 +22,7 @@ import {
   interimOf,
   trailersOf,
   unusable,
-} from '../../lib/foreign-answer.ts';
+} from '../../shared/foreign-answer.ts';
 import {
   AmbiguousRequest,
   type CheckedRequest,
@@ -31,8 +31,8 @@ import {
   framingOf,
   HOP_BY_HOP,
   tokensOf,
-} from '../../lib/http-request.ts';
-import { passParts } from '../../lib/pass-parts.ts';
+} from '../../shared/http-request.ts';
+import { passParts } from '../../shared/pass-parts.ts';
 import type { Destination } from './tls-way.ts';
 
 const HEADERS_MS = 15_000;

@@ -4,8 +4,8 @@
  */
 import { Agent, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import { sentName } from '../../lib/egress-policy.ts';
-import type { CheckedRequest } from '../../lib/http-request.ts';
+import { sentName } from '../../shared/egress-policy.ts';
+import type { CheckedRequest } from '../../shared/http-request.ts';
 import type { Guest } from './guest.ts';
 import {
   keptFields,

@@ -13,7 +13,7 @@ import {
   type ServerHttp2Stream,
   sensitiveHeaders,
 } from 'node:http2';
-import { contain } from '../../lib/contain.ts';
+import { contain } from '../../shared/contain.ts';
 import {
   answerOf,
   expectsContinue,
@@ -23,9 +23,9 @@ import {
   type OurHead,
   trailersOf,
   unusable,
-} from '../../lib/foreign-answer.ts';
-import { AmbiguousRequest, asRecord, checkRequest, filterFields } from '../../lib/http-request.ts';
-import { passParts } from '../../lib/pass-parts.ts';
+} from '../../shared/foreign-answer.ts';
+import { AmbiguousRequest, asRecord, checkRequest, filterFields } from '../../shared/http-request.ts';
+import { passParts } from '../../shared/pass-parts.ts';
 import { decide, type Intercepted, passesToGuest, type RefusedRequest } from './secret-request.ts';
 import { ServerTrouble } from './secret-server.ts';
 

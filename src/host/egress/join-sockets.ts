@@ -1,7 +1,7 @@
 /** Connects to a checked address for a guest, and joins the two connections. */
 import { connect, type Socket } from 'node:net';
-import { contain } from '../../lib/contain.ts';
-import { passParts } from '../../lib/pass-parts.ts';
+import { contain } from '../../shared/contain.ts';
+import { passParts } from '../../shared/pass-parts.ts';
 
 const CONNECT_MS = 15_000;
 const KEEP_ALIVE_MS = 60_000;

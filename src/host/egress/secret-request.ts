@@ -1,8 +1,8 @@
 /** One request on a connection that carries secrets: whether it goes to the server, and with which fields. */
 import type { TLSSocket } from 'node:tls';
-import { sentName } from '../../lib/egress-policy.ts';
-import type { CheckedRequest } from '../../lib/http-request.ts';
-import type { Semaphore } from '../../lib/semaphore.ts';
+import { sentName } from '../../shared/egress-policy.ts';
+import type { CheckedRequest } from '../../shared/http-request.ts';
+import type { Semaphore } from '../../shared/semaphore.ts';
 import type { Guest } from './guest.ts';
 import { portOf } from './http-relay.ts';
 import { type Replaced, replacePlaceholders, TooLarge } from './placeholders.ts';

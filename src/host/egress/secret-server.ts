@@ -1,9 +1,9 @@
 /** Connections to the servers that get secrets. Invariant: a connection is used only after its certificate was found valid for its name. */
 import { readFileSync, statSync } from 'node:fs';
 import { connect, createSecureContext, rootCertificates, type SecureContext, type TLSSocket } from 'node:tls';
-import { contain } from '../../lib/contain.ts';
-import { messageOf } from '../../lib/errors.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import { contain } from '../../shared/contain.ts';
+import { messageOf } from '../../shared/errors.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 
 const CONNECT_MS = 15_000;
 const KEEP_ALIVE_MS = 60_000;

@@ -7,8 +7,8 @@
  */
 import { appendFileSync, readdirSync, readFileSync, rmSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
-import { OUTPUT_KEPT_BYTES } from '../../agent-api/exec-types.ts';
-import { errnoOf } from '../../lib/errors.ts';
+import { OUTPUT_KEPT_BYTES } from '../../protocol/exec-types.ts';
+import { errnoOf } from '../../shared/errors.ts';
 
 const FILE_BYTES = 1024 * 1024;
 const HEADER_BYTES = 4;

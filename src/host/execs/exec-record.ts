@@ -1,8 +1,8 @@
 /** What this host knows of an exec, in `<exec id>.json` beside its output. It is written at the start and at the end. */
 import { readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { ExecEnd } from '../../agent-api/exec-types.ts';
-import { type ExecId, isId } from '../../lib/ids.ts';
+import type { ExecEnd } from '../../protocol/exec-types.ts';
+import { type ExecId, isId } from '../../shared/ids.ts';
 
 export interface ExecRecord {
   readonly id: ExecId;

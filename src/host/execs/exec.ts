@@ -3,9 +3,9 @@
  *
  *   running ──exit of the guest──▶ exited      running ──its boot has ended──▶ lost
  */
-import type { ExecEnd } from '../../agent-api/exec-types.ts';
-import type { ExecId } from '../../lib/ids.ts';
-import { Signal } from '../../lib/signal.ts';
+import type { ExecEnd } from '../../protocol/exec-types.ts';
+import type { ExecId } from '../../shared/ids.ts';
+import { Signal } from '../../shared/signal.ts';
 import { ExecOutput } from './exec-output.ts';
 import { type ExecRecord, writeExecRecord } from './exec-record.ts';
 import { TO_GUEST } from './frames.ts';

@@ -1,6 +1,6 @@
 # file-tasks: what the exec supervisor does with the guest's files, each time in a process of its own (exec-supervisor.pl, which
 # follows in the same text). A task hears and says frames of a length (4 bytes), a type (1 byte) and a payload;
-# src/agent-api/file-stream.ts has the types.
+# src/protocol/file-stream.ts has the types.
 #
 # Paths are walked by one component at a time, from an open folder, so nobody can exchange one that was checked. Links: root's own, and
 # those in folders that only root may write to. A new file has no name until it is complete and on the disk.

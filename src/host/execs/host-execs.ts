@@ -1,13 +1,13 @@
 /** The execs of all instances on this host: looks after each VM's, and reports their output and ends until the control plane has them. */
 import { existsSync } from 'node:fs';
-import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { ReportedExec } from '../../agent-api/exec-types.ts';
-import { present } from '../../lib/assert.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { InstanceId } from '../../lib/ids.ts';
-import { Signal } from '../../lib/signal.ts';
+import { BATCHES, BatchSender } from '../../protocol/batches.ts';
+import { ControlPlaneUnavailable } from '../../protocol/client.ts';
+import type { ReportedExec } from '../../protocol/exec-types.ts';
+import { present } from '../../shared/assert.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { InstanceId } from '../../shared/ids.ts';
+import { Signal } from '../../shared/signal.ts';
 import type { HostContext } from '../host-context.ts';
 import { listVmFolders, vmFolder } from '../machine/record.ts';
 import type { Exec } from './exec.ts';

@@ -1,5 +1,5 @@
 /** The words of a start, as the supervisor reads them. */
-import type { HostCall } from '../../agent-api/host-calls.ts';
+import type { HostCall } from '../../protocol/host-calls.ts';
 
 export type StartCall = Extract<HostCall, { kind: 'exec_start' }>;
 

@@ -14,11 +14,11 @@ import {
   type LostWith,
   OUTPUT_BYTES_MAX,
   OUTPUTS_KEPT_BYTES,
-} from '../../agent-api/exec-types.ts';
-import { FILE_CALLS_MAX } from '../../agent-api/file-types.ts';
-import { pause } from '../../lib/backoff.ts';
-import { rfc3339 } from '../../lib/clock.ts';
-import { type ExecId, isId, newId } from '../../lib/ids.ts';
+} from '../../protocol/exec-types.ts';
+import { FILE_CALLS_MAX } from '../../protocol/file-types.ts';
+import { pause } from '../../shared/backoff.ts';
+import { rfc3339 } from '../../shared/clock.ts';
+import { type ExecId, isId, newId } from '../../shared/ids.ts';
 import { guestExec } from '../guest/guest-command.ts';
 import type { Machine } from '../machine/machine.ts';
 import { vmSockets } from '../vm/vm-spec.ts';

@@ -1,6 +1,6 @@
 /** QEMU's side of a flush: the target node, the backup job from the overlay to it, and what undoes both. */
-import { messageOf } from '../../lib/errors.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import { messageOf } from '../../shared/errors.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { Machine } from '../machine/machine.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../machine/machine-disk.ts';
 import { waitForJob } from '../qmp/jobs.ts';

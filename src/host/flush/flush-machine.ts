@@ -9,11 +9,11 @@
  * until it is known, and its segments are never deleted; only then is the job finalized or cancelled.
  */
 import { randomUUID } from 'node:crypto';
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { Consistency, FlushResult, SegmentRef } from '../../agent-api/types.ts';
-import { messageOf } from '../../lib/errors.ts';
-import { traced } from '../../lib/tracing.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import { ControlPlaneUnavailable } from '../../protocol/client.ts';
+import type { Consistency, FlushResult, SegmentRef } from '../../protocol/types.ts';
+import { messageOf } from '../../shared/errors.ts';
+import { traced } from '../../shared/tracing.ts';
 import { FlushSink } from '../block/flush-sink.ts';
 import { NbdError } from '../block/nbd-export.ts';
 import { NbdServer } from '../block/nbd-server.ts';

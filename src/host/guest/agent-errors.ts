@@ -1,5 +1,5 @@
 /** Failures of a guest agent. None of them means that the VM itself has failed. */
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 
 /** No answer in time: the guest is busy, frozen, still booting, or has no agent. */
 export class GuestAgentTimeoutError extends Error {

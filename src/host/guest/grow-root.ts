@@ -1,7 +1,7 @@
 /** Grows the root file system of a running guest to its disk's size. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { GuestAgent } from './guest-agent.ts';
 import { guestExec } from './guest-command.ts';
 

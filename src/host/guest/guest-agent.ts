@@ -9,7 +9,7 @@
  * - one deadline per call. An agent that breaks the protocol is disconnected and cut off for a while (agent-conduct.ts).
  */
 import { randomInt } from 'node:crypto';
-import { pause } from '../../lib/backoff.ts';
+import { pause } from '../../shared/backoff.ts';
 import { type AgentChannel, agentBudget, openAgentChannel } from './agent-channel.ts';
 import { AgentConduct } from './agent-conduct.ts';
 import {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { pause } from '../../lib/backoff.ts';
+import { pause } from '../../shared/backoff.ts';
 import { GuestAgentError, GuestAgentTimeoutError } from './agent-errors.ts';
 import type { AgentCallOptions, GuestAgent } from './guest-agent.ts';
 import { guestExec } from './guest-command.ts';

@@ -2,7 +2,7 @@
  * How much disk, memory and network a guest uses, by its own account: from files and one small command. The agent's commands for it
  * answer once per mount and interface, of which there may be hundreds.
  */
-import type { FileSystemUse } from '../../agent-api/host-types.ts';
+import type { FileSystemUse } from '../../protocol/host-types.ts';
 import type { GuestAgent } from './guest-agent.ts';
 import { guestExec } from './guest-command.ts';
 import { readGuestFile } from './guest-files.ts';

@@ -7,11 +7,11 @@
  */
 import { createSocket } from 'node:dgram';
 import { connect } from 'node:net';
-import type { HostKey, Reason } from '../../agent-api/types.ts';
-import { pause } from '../../lib/backoff.ts';
-import { errnoOf } from '../../lib/errors.ts';
-import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import type { HostKey, Reason } from '../../protocol/types.ts';
+import { pause } from '../../shared/backoff.ts';
+import { errnoOf } from '../../shared/errors.ts';
+import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { GuestAgent } from './guest-agent.ts';
 import { guestExec } from './guest-command.ts';
 import { readGuestFile, watchGuestFile } from './guest-files.ts';

@@ -1,5 +1,5 @@
 /** Calls that the agent refuses while its file systems are frozen: files and commands. */
-import { pause } from '../../lib/backoff.ts';
+import { pause } from '../../shared/backoff.ts';
 import { GuestAgentError } from './agent-errors.ts';
 import type { GuestAgent } from './guest-agent.ts';
 

@@ -6,7 +6,7 @@
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { IMAGE_FILES, type ImageManifest, isImageManifest } from '../../disk-format/image-manifest.ts';
-import { errnoOf } from '../../lib/errors.ts';
+import { errnoOf } from '../../shared/errors.ts';
 
 export interface HostImage {
   readonly id: string;

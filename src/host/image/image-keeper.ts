@@ -7,15 +7,15 @@
  */
 import { chmod, mkdir, readlink, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
-import { IMAGES_MAX, type OfferedImage, type OfferResponse } from '../../agent-api/host-types.ts';
 import { fetchImage, ImageDamagedError, storeImage } from '../../disk-format/image-objects.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
+import { BATCHES, BatchSender } from '../../protocol/batches.ts';
+import type { ControlPlaneClient } from '../../protocol/client.ts';
+import { IMAGES_MAX, type OfferedImage, type OfferResponse } from '../../protocol/host-types.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import { findHostImage, type HostImage, ImageError, listHostImages } from './host-images.ts';
 
 const LOOK_EVERY_MS = 30_000;

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
+import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
 import { fingerprintOfLine, keysAreAmong, linesWithEnvironment } from './authorized-line.ts';
 
 const [A, B] = ['ssh-ed25519 AAAA', 'sk-ssh-ed25519@openssh.com BBBB'] as const;

@@ -1,5 +1,5 @@
 /** Lines of authorized_keys: a key, with the environment of its sessions before it where there is one. Pure. */
-import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
+import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
 
 /** `NAME=value` each; no value has a space or a quotation mark. */
 export type SessionEnvironment = readonly string[];

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
-import { createLog } from '../../lib/log.ts';
-import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
+import { createLog } from '../../shared/log.ts';
+import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
 import { GuestAgentError } from '../guest/agent-errors.ts';
 import type { Machine } from '../machine/machine.ts';
 import { KeyPusher } from './key-pusher.ts';

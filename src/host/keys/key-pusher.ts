@@ -7,10 +7,10 @@
  * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in force are
  * unknown, and every key that was sent may be in force.
  */
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { VmId } from '../../lib/ids.ts';
-import type { Log } from '../../lib/log.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { VmId } from '../../shared/ids.ts';
+import type { Log } from '../../shared/log.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { applyFirstKeys, applyKeys } from './apply-keys.ts';
 import { fingerprintOfLine, keysAreAmong } from './authorized-line.ts';

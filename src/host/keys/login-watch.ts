@@ -5,10 +5,10 @@
  *
  * Logins from before this agent adopted the guest are not reported: their time is unknown.
  */
-import { BATCHES, BatchSender } from '../../agent-api/batches.ts';
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
-import type { VmId } from '../../lib/ids.ts';
-import type { Log } from '../../lib/log.ts';
+import { BATCHES, BatchSender } from '../../protocol/batches.ts';
+import type { ControlPlaneClient } from '../../protocol/client.ts';
+import type { VmId } from '../../shared/ids.ts';
+import type { Log } from '../../shared/log.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { readGuestFileFrom } from '../guest/guest-files.ts';
 

@@ -1,7 +1,7 @@
 /** The fencer's process: `fencer-process.ts DATA_FOLDER LOG_LEVEL`. It loads almost nothing. */
 import type { LogLevel } from '../../config/config.ts';
 import { pathsIn } from '../../config/paths.ts';
-import { createLog } from '../../lib/log.ts';
+import { createLog } from '../../shared/log.ts';
 import { runFencer } from './fencer.ts';
 
 const [, , data = '', level = 'info'] = process.argv;

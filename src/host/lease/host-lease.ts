@@ -9,17 +9,18 @@
  * the assignments are read before any VM is resumed, and VMs that were given up are ended. A refused host may have been removed, and
  * its VMs started elsewhere: it needs a lease even if it had none.
  */
+
+import type { Paths } from '../../config/paths.ts';
 import {
   type ControlPlaneClient,
   ControlPlaneUnavailable,
   CredentialRefused,
-} from '../../agent-api/client.ts';
-import { type Assignment, DEFAULT_LEASE_MS } from '../../agent-api/types.ts';
-import type { Paths } from '../../config/paths.ts';
-import { pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
-import { Signal } from '../../lib/signal.ts';
+} from '../../protocol/client.ts';
+import { type Assignment, DEFAULT_LEASE_MS } from '../../protocol/types.ts';
+import { pause } from '../../shared/backoff.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
+import { Signal } from '../../shared/signal.ts';
 import { bootMs } from '../vm/boot-clock.ts';
 import type { FoundVm } from '../vm/qemu-process.ts';
 import { fenceVms, releaseVms, wasFenced } from './fence.ts';

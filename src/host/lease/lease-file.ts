@@ -3,7 +3,7 @@
  * a power loss no VM runs, and a lease of another boot is over. Without the file there is no lease.
  */
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { errnoOf } from '../../lib/errors.ts';
+import { errnoOf } from '../../shared/errors.ts';
 import { bootId, bootMs } from '../vm/boot-clock.ts';
 
 export interface Lease {

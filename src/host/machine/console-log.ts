@@ -7,8 +7,8 @@
  */
 import { appendFileSync, chmodSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import type { Duplex } from 'node:stream';
-import { untrustedText } from '../../lib/untrusted-text.ts';
-import { writeOrPause } from '../../lib/write-or-pause.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
+import { writeOrPause } from '../../shared/write-or-pause.ts';
 import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
 import { ConsoleTimes } from './console-times.ts';
 

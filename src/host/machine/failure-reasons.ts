@@ -1,9 +1,9 @@
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { VmReasonCode } from '../../agent-api/reasons.ts';
-import type { Reason } from '../../agent-api/types.ts';
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
-import { messageOf } from '../../lib/errors.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import { ControlPlaneUnavailable } from '../../protocol/client.ts';
+import type { VmReasonCode } from '../../protocol/reasons.ts';
+import type { Reason } from '../../protocol/types.ts';
+import { messageOf } from '../../shared/errors.ts';
 import { ImageError } from '../image/host-images.ts';
 import { FencedError } from '../overlay/commit-outcome.ts';
 import { NoSpaceError } from '../vm/overlay.ts';

@@ -5,7 +5,7 @@
  * The disk counts as untouched all the same if the guest was frozen, wrote at most once until the thaw, the flush succeeded, and
  * no other block is marked.
  */
-import { assert, present } from '../../lib/assert.ts';
+import { assert, present } from '../../shared/assert.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import type { BlockNodeInfo, BlockStats } from '../qmp/types.ts';
 import { DEVICES, NODES } from '../vm/qemu-command.ts';

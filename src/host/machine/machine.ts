@@ -7,11 +7,11 @@
  * Invariant: the record on disk is never behind the process. It is written before the recorded action.
  */
 import { join } from 'node:path';
-import type { Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import type { Reason } from '../../protocol/types.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
 import { LoginWatch } from '../keys/login-watch.ts';
 import type { GuestNetwork } from '../network/guest-network.ts';

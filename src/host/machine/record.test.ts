@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { newId } from '../../lib/ids.ts';
+import { newId } from '../../shared/ids.ts';
 import { makeVmFolder, vmFolder } from './record.ts';
 
 test("a VM's user can traverse its folder, whatever the umask is", async (t) => {

@@ -4,9 +4,9 @@
  */
 import { chmod, mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Consistency, MemoryRef, Reason, SegmentRef } from '../../agent-api/types.ts';
-import { errnoOf } from '../../lib/errors.ts';
-import { type InstanceId, isId, type VmId } from '../../lib/ids.ts';
+import type { Consistency, MemoryRef, Reason, SegmentRef } from '../../protocol/types.ts';
+import { errnoOf } from '../../shared/errors.ts';
+import { type InstanceId, isId, type VmId } from '../../shared/ids.ts';
 import type { VmNetwork } from '../network/addresses.ts';
 import { writeFileDurably } from '../vm/durable-file.ts';
 import type { ProcessIdentity } from '../vm/process-identity.ts';

@@ -1,5 +1,5 @@
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import type { InstanceId } from '../../lib/ids.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import type { InstanceId } from '../../shared/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
 

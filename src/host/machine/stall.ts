@@ -4,10 +4,10 @@
  *
  *   running ──BLOCK_IO_ERROR──▶ stalled ──cont, and no failure for some seconds──▶ running
  */
-import type { Reason } from '../../agent-api/types.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import type { Reason } from '../../protocol/types.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { QmpEventData } from '../qmp/types.ts';
 
 const RETRY_MS = 1_000;

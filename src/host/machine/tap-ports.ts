@@ -3,7 +3,7 @@
  * drained, the kernel refuses new connections to them, so a caller that knows the address cannot use it.
  */
 import { connect, type Socket } from 'node:net';
-import { pause } from '../../lib/backoff.ts';
+import { pause } from '../../shared/backoff.ts';
 import type { GuestNetwork } from '../network/guest-network.ts';
 import { areHeld, holdConnections, releaseConnections } from '../network/hold-connections.ts';
 import { runTool } from '../network/run-tool.ts';

@@ -6,8 +6,8 @@
  */
 import { readFile, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import type { Reason } from '../../agent-api/types.ts';
-import { errnoOf } from '../../lib/errors.ts';
+import type { Reason } from '../../protocol/types.ts';
+import { errnoOf } from '../../shared/errors.ts';
 import { syncFolder, writeFileDurably } from '../vm/durable-file.ts';
 import { makeVmFolder, type VmFolder } from './record.ts';
 

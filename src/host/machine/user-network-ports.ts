@@ -6,7 +6,7 @@
  */
 import { randomInt } from 'node:crypto';
 import { connect, type Socket } from 'node:net';
-import { pause } from '../../lib/backoff.ts';
+import { pause } from '../../shared/backoff.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { DEVICES } from '../vm/qemu-command.ts';
 import { ACCEPT_MS, DRAIN_MS, DrainedError, type GuestPorts, NotListeningError } from './guest-ports.ts';

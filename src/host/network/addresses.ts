@@ -4,7 +4,7 @@
  * Every guest has the same address, because its memory image and its template contain it. Outside of its TAP device it has an
  * address of its own, by its SSH port, in a range for tests of network equipment that no host uses otherwise (RFC 2544).
  */
-import { assert } from '../../lib/assert.ts';
+import { assert } from '../../shared/assert.ts';
 
 /** As a guest sees its network; the same in QEMU's user network (guest/initrd/init). */
 export const GUEST = '10.0.2.15';

@@ -2,7 +2,7 @@
  * Removes what the kernel still knows of a guest's connections once its VM has ended: for days, if nobody closed them. They would count
  * against the next VM at this address, and fill the table that all guests share, and the host's own.
  */
-import { messageOf } from '../../lib/errors.ts';
+import { messageOf } from '../../shared/errors.ts';
 import { guestAddress } from './addresses.ts';
 import { runTool } from './run-tool.ts';
 

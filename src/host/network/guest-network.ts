@@ -13,7 +13,7 @@ import { existsSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
-import { messageOf } from '../../lib/errors.ts';
+import { messageOf } from '../../shared/errors.ts';
 import { dataFolderId, egressTable } from '../vm/egress-rules.ts';
 import { gateUid } from '../vm/uid.ts';
 import { GUESTS_END, guestAddress, HOST_END, sshPortOf, tapName } from './addresses.ts';

@@ -3,7 +3,7 @@
  * one address that cannot be forged (tap-rules.ts).
  */
 import { isIP } from 'node:net';
-import { CLOSED_IPV4 } from '../../lib/closed-networks.ts';
+import { CLOSED_IPV4 } from '../../shared/closed-networks.ts';
 import { networkRule, resolverRules } from '../vm/egress-rules.ts';
 import { DENIED_SET, GATE_MARK, GATEWAY, GUEST_RESOLVER, GUESTS, HOST_END, LOG_DENIED } from './addresses.ts';
 

@@ -6,7 +6,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
-import { messageOf } from '../../lib/errors.ts';
+import { messageOf } from '../../shared/errors.ts';
 import { egressTable } from '../vm/egress-rules.ts';
 import { type GuestNetwork, mendGuestNetwork } from './guest-network.ts';
 import { hostChains } from './host-rules.ts';

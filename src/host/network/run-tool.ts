@@ -1,6 +1,6 @@
 /** Runs a program of the system with an input. */
 import { spawn } from 'node:child_process';
-import { errnoOf } from '../../lib/errors.ts';
+import { errnoOf } from '../../shared/errors.ts';
 import { CLEAN_ENV } from '../vm/jail.ts';
 
 const TOOL_MS = 10_000;

@@ -1,5 +1,5 @@
 /** What one TAP device gets: its addresses, and the nftables table that translates and filters its guest's frames. */
-import { assert } from '../../lib/assert.ts';
+import { assert } from '../../shared/assert.ts';
 import { GATEWAY, GATEWAY_MAC, GUEST, GUEST_RESOLVER, guestAddress, tapName } from './addresses.ts';
 
 export interface Tap {

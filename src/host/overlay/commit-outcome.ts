@@ -1,7 +1,7 @@
 /** The outcomes of a commit to a disk, and the retries until the outcome is known. */
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { CommitResponse } from '../../agent-api/types.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
+import { ControlPlaneUnavailable } from '../../protocol/client.ts';
+import type { CommitResponse } from '../../protocol/types.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
 
 /** Another placement has the disk. This machine must end, and its writes since its last commit are void. */
 export class FencedError extends Error {

@@ -5,17 +5,17 @@
  * Invariant: the sidecar says `clean` only after the overlay is synced to the host's disk (`keepAsCache`), and never after a sync failed.
  */
 import { stat } from 'node:fs/promises';
-import { type ControlPlaneClient, DiskElsewhere } from '../../agent-api/client.ts';
-import type { Consistency, DiskHead, SegmentRef } from '../../agent-api/types.ts';
 import type { BlockMap } from '../../disk-format/block-map.ts';
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
 import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
-import { present } from '../../lib/assert.ts';
-import { pause } from '../../lib/backoff.ts';
-import { errnoOf } from '../../lib/errors.ts';
-import type { InstanceId, VmId } from '../../lib/ids.ts';
+import { type ControlPlaneClient, DiskElsewhere } from '../../protocol/client.ts';
+import type { Consistency, DiskHead, SegmentRef } from '../../protocol/types.ts';
+import { present } from '../../shared/assert.ts';
+import { pause } from '../../shared/backoff.ts';
+import { errnoOf } from '../../shared/errors.ts';
+import type { InstanceId, VmId } from '../../shared/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { syncFile } from '../vm/durable-file.ts';
 import { inspectOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';

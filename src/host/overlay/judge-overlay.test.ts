@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { VmId } from '../../lib/ids.ts';
+import type { VmId } from '../../shared/ids.ts';
 import type { OverlaySidecar } from '../vm/sidecar.ts';
 import { type FoundOverlay, isLost, judgeOverlay, type RanSince } from './judge-overlay.ts';
 

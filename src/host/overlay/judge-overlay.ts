@@ -7,7 +7,7 @@
  *   its guest has synced.
  * - A torn overlay is never used.
  */
-import type { Assignment, LineageResponse } from '../../agent-api/types.ts';
+import type { Assignment, LineageResponse } from '../../protocol/types.ts';
 import type { OverlaySidecar } from '../vm/sidecar.ts';
 
 export interface FoundOverlay {

@@ -1,6 +1,6 @@
 /** Prepares the overlay that a launch opens: the existing one, grown to the disk's size, or a new one. */
-import type { Reason } from '../../agent-api/types.ts';
-import type { InstanceId } from '../../lib/ids.ts';
+import type { Reason } from '../../protocol/types.ts';
+import type { InstanceId } from '../../shared/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { createOverlay, ensureRoom, growOverlay, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
 import type { VmUser } from '../vm/uid.ts';

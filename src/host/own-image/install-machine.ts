@@ -4,7 +4,7 @@
  */
 import { spawn } from 'node:child_process';
 import { chown } from 'node:fs/promises';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { HostImage } from '../image/host-images.ts';
 import { CLEAN_ENV, inJail, type Jail } from '../vm/jail.ts';
 import { blockdev, commonArguments, device, onBus } from '../vm/qemu-command.ts';

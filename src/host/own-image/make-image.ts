@@ -21,7 +21,7 @@ import {
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { IMAGE_FILES, type ImageManifest } from '../../disk-format/image-manifest.ts';
-import { present } from '../../lib/assert.ts';
+import { present } from '../../shared/assert.ts';
 import { type HostImage, readHostImage } from '../image/host-images.ts';
 import type { Jail } from '../vm/jail.ts';
 import type { Accelerator } from '../vm/vm-spec.ts';

@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import { constants } from 'node:fs';
 import { type FileHandle, open, readlink, realpath } from 'node:fs/promises';
 import { join } from 'node:path';
-import { errnoOf } from '../../lib/errors.ts';
+import { errnoOf } from '../../shared/errors.ts';
 import { UnusableImageError } from './byte-source.ts';
 import { readTar, type TarEntry } from './read-tar.ts';
 import { unpacked } from './unpacked.ts';

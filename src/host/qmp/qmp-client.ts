@@ -12,8 +12,8 @@
  * QEMU serves one QMP client at a time. A second one waits in the listen queue until the first has disconnected.
  */
 import { once } from 'node:events';
-import { messageOf } from '../../lib/errors.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import { messageOf } from '../../shared/errors.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import { LineSplitter } from './line-splitter.ts';
 import { PacedReader, ReadBudget } from './paced-reader.ts';
 import type { QmpArguments, QmpCommandName, QmpEvent, QmpReturn } from './types.ts';

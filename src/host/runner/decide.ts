@@ -2,7 +2,7 @@
  * The reconciler's policy, pure: the next step from the wanted to the actual state, the events that interrupt a step, and the end
  * of the work. Each step brings the VM nearer to the wanted state. The reconciler takes the step, observes, and decides again.
  */
-import type { Assignment } from '../../agent-api/types.ts';
+import type { Assignment } from '../../protocol/types.ts';
 
 /** The machine (a QEMU process) of an instance, as the reconciler sees it. */
 export type MachineView =

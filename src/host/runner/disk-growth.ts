@@ -3,9 +3,9 @@
  * What fails happens at the guest's next boot, which grows the file system before anything else. Each part may be repeated, so a
  * successor of an agent that died in between begins again.
  */
-import type { Assignment } from '../../agent-api/types.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
+import type { Assignment } from '../../protocol/types.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
 import { growRoot } from '../guest/grow-root.ts';
 import type { Machine } from '../machine/machine.ts';
 

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Assignment, FlushFailure, FlushResult } from '../../agent-api/types.ts';
-import { type FlushId, newId } from '../../lib/ids.ts';
-import { createLog } from '../../lib/log.ts';
+import type { Assignment, FlushFailure, FlushResult } from '../../protocol/types.ts';
+import { type FlushId, newId } from '../../shared/ids.ts';
+import { createLog } from '../../shared/log.ts';
 import { DiskSaver, type DiskSaverParts } from './disk-saver.ts';
 
 const RECEIPT = { commit_id: 'c', consistency: 'filesystem' } as FlushResult;

@@ -2,9 +2,9 @@
  * The reconciler's flushes: requested, automatic, final, and of a disk whose machine has died. The outcome of a requested flush
  * is reported to its callers. Blocks that a failed flush did not save stay marked, and the next flush saves them.
  */
-import type { Assignment, FlushResult, Observation, Reason } from '../../agent-api/types.ts';
-import type { FlushId } from '../../lib/ids.ts';
-import type { Log } from '../../lib/log.ts';
+import type { Assignment, FlushResult, Observation, Reason } from '../../protocol/types.ts';
+import type { FlushId } from '../../shared/ids.ts';
+import type { Log } from '../../shared/log.ts';
 import { nothingFlushed } from '../flush/flush-machine.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
 import { FencedError } from '../overlay/commit-outcome.ts';

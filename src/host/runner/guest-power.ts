@@ -1,5 +1,5 @@
 /** Reboot and power-off of a guest, by its agent if it answers in time. */
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import type { ControlPlaneClient } from '../../protocol/client.ts';
 import { reportLogins } from '../keys/login-watch.ts';
 import type { Machine } from '../machine/machine.ts';
 

@@ -2,8 +2,8 @@
  * Waits until a booting guest is ready, and ends a boot whose guest does not come up: the failure is reported, the overlay stays.
  * A guest that was started from saved memory or a template boots cold instead.
  */
-import type { Assignment, Reason } from '../../agent-api/types.ts';
-import type { VmId } from '../../lib/ids.ts';
+import type { Assignment, Reason } from '../../protocol/types.ts';
+import type { VmId } from '../../shared/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import type { KeyPusher } from '../keys/key-pusher.ts';
 import { consoleTail } from '../machine/console-log.ts';

@@ -1,5 +1,5 @@
 /** Which resets and which trouble of a running guest were reported to the control plane. */
-import type { Observation, Reason } from '../../agent-api/types.ts';
+import type { Observation, Reason } from '../../protocol/types.ts';
 import type { Machine } from '../machine/machine.ts';
 
 export class GuestReports {

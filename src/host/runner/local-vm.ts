@@ -9,10 +9,10 @@
 import { randomUUID } from 'node:crypto';
 import { rm } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
-import type { Assignment, FlushResult, MemoryRef, Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
-import { assert, present } from '../../lib/assert.ts';
-import type { InstanceId, VmId } from '../../lib/ids.ts';
+import type { Assignment, FlushResult, MemoryRef, Reason } from '../../protocol/types.ts';
+import { assert, present } from '../../shared/assert.ts';
+import type { InstanceId, VmId } from '../../shared/ids.ts';
 import { type FlushOptions, flushMachine } from '../flush/flush-machine.ts';
 import { type HostContext, vmOwner } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';

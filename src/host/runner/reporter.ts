@@ -1,6 +1,6 @@
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { FlushFailure, FlushReport, KeysReport, Report, ReportResponse } from '../../agent-api/types.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
+import { ControlPlaneUnavailable } from '../../protocol/client.ts';
+import type { FlushFailure, FlushReport, KeysReport, Report, ReportResponse } from '../../protocol/types.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
 import type { HostContext } from '../host-context.ts';
 
 /** Reports observations to the control plane, and retries until it has answered. */

@@ -1,4 +1,4 @@
-import type { FileSystemUse } from '../../agent-api/host-types.ts';
+import type { FileSystemUse } from '../../protocol/host-types.ts';
 import { rootFileSystemUse } from '../guest/guest-use.ts';
 import type { VmRunner } from './vm-runner.ts';
 

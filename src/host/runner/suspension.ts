@@ -2,9 +2,10 @@
  * The reconciler's part in a suspend: the attempt, its report, and its cancellation. A machine whose memory is durable ends only
  * after the control plane has accepted the memory, or no longer wants the machine. If the suspend is unwanted, the guest continues.
  */
-import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
+
 import { discardMemory } from '../../disk-format/memory-format.ts';
-import { present } from '../../lib/assert.ts';
+import type { Assignment, Observation, Reason } from '../../protocol/types.ts';
+import { present } from '../../shared/assert.ts';
 import type { HostContext } from '../host-context.ts';
 import type { KeyPusher } from '../keys/key-pusher.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';

@@ -2,7 +2,7 @@
  * Whether the overlay of an instance without a machine holds writes beyond the head, and whether a boot's writes are lost. The
  * runner inspects the overlay before it decides: a stop saves such writes, and a loss is reported once.
  */
-import type { Assignment, Reason } from '../../agent-api/types.ts';
+import type { Assignment, Reason } from '../../protocol/types.ts';
 import type { HostContext } from '../host-context.ts';
 import type { VmRecord } from '../machine/record.ts';
 import { FencedError } from '../overlay/commit-outcome.ts';

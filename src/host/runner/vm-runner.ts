@@ -13,12 +13,12 @@
  * Steps never overlap; a failed step is retried with backoff. `decide.ts` chooses the step, and says what interrupts it. Keys
  * are pushed beside the steps, because they must not wait for a long flush.
  */
-import type { Assignment } from '../../agent-api/types.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import type { InstanceId } from '../../lib/ids.ts';
-import { retryWithBackoff } from '../../lib/retry.ts';
-import { Signal } from '../../lib/signal.ts';
-import { inWork, type TraceContext } from '../../lib/tracing.ts';
+import type { Assignment } from '../../protocol/types.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import type { InstanceId } from '../../shared/ids.ts';
+import { retryWithBackoff } from '../../shared/retry.ts';
+import { Signal } from '../../shared/signal.ts';
+import { inWork, type TraceContext } from '../../shared/tracing.ts';
 import { AutoFlush } from '../flush/auto-flush.ts';
 import type { HostContext } from '../host-context.ts';
 import { linesWithEnvironment } from '../keys/authorized-line.ts';

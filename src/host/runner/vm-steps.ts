@@ -2,8 +2,8 @@
  * The steps that a reconciler takes with its VM, each for the assignment that it was decided for. What a step finds is reported
  * for that boot. A step that throws is retried.
  */
-import type { Assignment, Observation, Reason, ReportResponse } from '../../agent-api/types.ts';
-import { present } from '../../lib/assert.ts';
+import type { Assignment, Observation, Reason, ReportResponse } from '../../protocol/types.ts';
+import { present } from '../../shared/assert.ts';
 import type { AutoFlush } from '../flush/auto-flush.ts';
 import { readHostKeys } from '../guest/sshd.ts';
 import type { HostContext } from '../host-context.ts';

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import { GuestAgentError } from '../guest/agent-errors.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { guestExec } from '../guest/guest-command.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createLog } from '../../lib/log.ts';
+import { createLog } from '../../shared/log.ts';
 import { GuestAgentError } from '../guest/agent-errors.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { type MachineWithSecrets, SecretPusher } from './secret-pusher.ts';

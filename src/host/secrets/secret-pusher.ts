@@ -2,9 +2,9 @@
  * Keeps in the guest what new sessions need of its secrets: placeholders and the certificate, as the control plane last set them.
  * A frozen guest's agent refuses; the push is retried. SSH sessions get theirs with the keys (`session-environment.ts`).
  */
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { applySecrets, type GuestSecrets } from './apply-secrets.ts';
 

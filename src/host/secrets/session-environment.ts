@@ -1,5 +1,5 @@
 /** What new sessions of a guest get: placeholders of secrets, and where the certificates are. Pure. */
-import type { SecretForHost } from '../../agent-api/secret-types.ts';
+import type { SecretForHost } from '../../protocol/secret-types.ts';
 import type { SessionEnvironment } from '../keys/authorized-line.ts';
 
 /** apply-secrets.sh puts them there. */

@@ -3,8 +3,8 @@
  * accepts connections. A guest whose agent answers runs, even if nobody can log in; that is its `access_problem`, which ends once
  * somebody can.
  */
-import type { HostKey, Reason } from '../../agent-api/types.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
+import type { HostKey, Reason } from '../../protocol/types.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
 import { thaw } from '../flush/freeze.ts';
 import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import { readHostKeys, type Sshd, waitForSsh, waitForSshd } from '../guest/sshd.ts';

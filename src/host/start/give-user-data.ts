@@ -3,9 +3,9 @@
  * runs it, so it runs at most once per disk. It runs in the background and prints to the console. Its end is printed after its
  * writes are synced, because nothing repeats them.
  */
-import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import type { VmId } from '../../lib/ids.ts';
+import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../protocol/client.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import type { VmId } from '../../shared/ids.ts';
 import { GuestAgentError } from '../guest/agent-errors.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { guestExec } from '../guest/guest-command.ts';

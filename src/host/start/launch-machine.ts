@@ -8,9 +8,10 @@
  * leaves no process, and no overlay that it made. Where there is saved memory, no guest runs, from it or without it, before this
  * boot has consumed it.
  */
-import type { Assignment, DiskHead, MemoryRef, Reason } from '../../agent-api/types.ts';
+
 import { consumeMemory, MemoryConsumedError } from '../../disk-format/memory-format.ts';
-import { messageOf } from '../../lib/errors.ts';
+import type { Assignment, DiskHead, MemoryRef, Reason } from '../../protocol/types.ts';
+import { messageOf } from '../../shared/errors.ts';
 import { type HostContext, vmOwner } from '../host-context.ts';
 import type { HostImage } from '../image/host-images.ts';
 import { Machine } from '../machine/machine.ts';

@@ -1,7 +1,7 @@
 /** Starts a VM's QEMU, paused, as the VM's own user, in its jail and control group. */
 import { open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Assignment } from '../../agent-api/types.ts';
+import type { Assignment } from '../../protocol/types.ts';
 import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../image/host-images.ts';
 import { makeVmFolder, type VmFolder } from '../machine/record.ts';

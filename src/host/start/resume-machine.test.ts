@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { MemoryRef, Reason } from '../../agent-api/types.ts';
 import { MemoryConsumedError, MemoryDamagedError } from '../../disk-format/memory-format.ts';
-import { createLog } from '../../lib/log.ts';
 import { ObjectNotFoundError, ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import { ControlPlaneUnavailable } from '../../protocol/client.ts';
+import type { MemoryRef, Reason } from '../../protocol/types.ts';
+import { createLog } from '../../shared/log.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
 import { MemoryUnfitError } from '../suspend/load-memory.ts';

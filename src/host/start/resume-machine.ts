@@ -8,13 +8,14 @@
  *
  * Invariant: memory is loaded before the machine's first instruction. A boot whose guest has run never loads it again.
  */
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { MemoryRef, Reason } from '../../agent-api/types.ts';
+
 import { consumerOf, MemoryConsumedError, MemoryDamagedError } from '../../disk-format/memory-format.ts';
-import { assert } from '../../lib/assert.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import type { Log } from '../../lib/log.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import { ControlPlaneUnavailable } from '../../protocol/client.ts';
+import type { MemoryRef, Reason } from '../../protocol/types.ts';
+import { assert } from '../../shared/assert.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import type { Log } from '../../shared/log.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
 import type { Machine } from '../machine/machine.ts';

@@ -1,6 +1,6 @@
 /** The memory of a template, opened for a launch and loaded into its QEMU. */
 import type { FileHandle } from 'node:fs/promises';
-import { messageOf } from '../../lib/errors.ts';
+import { messageOf } from '../../shared/errors.ts';
 import type { HostContext } from '../host-context.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import type { Template } from '../template/template-files.ts';

@@ -1,6 +1,7 @@
 /** Loads saved memory into a QEMU that waits for it, if hardware and disk generation match. */
-import type { MemoryRef } from '../../agent-api/types.ts';
+
 import { readMemory } from '../../disk-format/memory-format.ts';
+import type { MemoryRef } from '../../protocol/types.ts';
 import { type HostContext, networkKind } from '../host-context.ts';
 import type { VmFolder } from '../machine/record.ts';
 import type { DiskState } from '../overlay/disk-state.ts';

@@ -14,10 +14,10 @@
  * is then awaited beside the guest, as by any flush; it may have made a generation, and no memory is saved with it.
  */
 import { join } from 'node:path';
-import type { Consistency, MemoryRef } from '../../agent-api/types.ts';
 import { discardMemory, storeMemory } from '../../disk-format/memory-format.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import { retryWithBackoff } from '../../lib/retry.ts';
+import type { Consistency, MemoryRef } from '../../protocol/types.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { retryWithBackoff } from '../../shared/retry.ts';
 import { type FlushContext, flushMachine, prepareFlush } from '../flush/flush-machine.ts';
 import { freeze, thaw } from '../flush/freeze.ts';
 import type { HostContext } from '../host-context.ts';

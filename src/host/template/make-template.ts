@@ -11,7 +11,7 @@ import { readdirSync } from 'node:fs';
 import { chmod, mkdir, rm } from 'node:fs/promises';
 import { setPriority } from 'node:os';
 import { join } from 'node:path';
-import { newId } from '../../lib/ids.ts';
+import { newId } from '../../shared/ids.ts';
 import { openAgentChannel } from '../guest/agent-channel.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';

@@ -9,9 +9,9 @@
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import { assert } from '../../lib/assert.ts';
-import { errnoOf, messageOf } from '../../lib/errors.ts';
-import { isId } from '../../lib/ids.ts';
+import { assert } from '../../shared/assert.ts';
+import { errnoOf, messageOf } from '../../shared/errors.ts';
+import { isId } from '../../shared/ids.ts';
 import { TCG_CACHE_MIB } from './qemu-command.ts';
 import type { Accelerator } from './vm-spec.ts';
 

@@ -2,7 +2,7 @@
  * Limits the I/O rate of one VM's disk in QEMU, so that no guest takes the whole disk of the host. The burst allows for a
  * boot, a build or the start of a database. A flush, which QEMU does itself, does not count.
  */
-import { present } from '../../lib/assert.ts';
+import { present } from '../../shared/assert.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { DEVICES } from './qemu-command.ts';
 

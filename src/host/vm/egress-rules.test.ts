@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { BlockList } from 'node:net';
 import { test } from 'node:test';
-import { CLOSED_IPV4, CLOSED_IPV6 } from '../../lib/closed-networks.ts';
+import { CLOSED_IPV4, CLOSED_IPV6 } from '../../shared/closed-networks.ts';
 import { dataFolderId, egressRules, parseResolvers } from './egress-rules.ts';
 import { gateUid, VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
 

@@ -13,8 +13,8 @@
  */
 import { createHash } from 'node:crypto';
 import { isIP } from 'node:net';
-import { assert } from '../../lib/assert.ts';
-import { CLOSED_IPV4, CLOSED_IPV6 } from '../../lib/closed-networks.ts';
+import { assert } from '../../shared/assert.ts';
+import { CLOSED_IPV4, CLOSED_IPV6 } from '../../shared/closed-networks.ts';
 import { VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
 
 /** The part of the loopback where the ports of guests are open. */

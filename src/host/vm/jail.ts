@@ -12,8 +12,8 @@ import { lstatSync, readlinkSync } from 'node:fs';
 import { chmod, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
-import { assert } from '../../lib/assert.ts';
-import { errnoOf, messageOf } from '../../lib/errors.ts';
+import { assert } from '../../shared/assert.ts';
+import { errnoOf, messageOf } from '../../shared/errors.ts';
 import { PROBE_UID, type VmUser } from './uid.ts';
 import type { VmSpec } from './vm-spec.ts';
 

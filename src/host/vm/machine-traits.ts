@@ -3,7 +3,7 @@ import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { cpus } from 'node:os';
 import { promisify } from 'node:util';
-import type { MachineTraits } from '../../agent-api/types.ts';
+import type { MachineTraits } from '../../protocol/types.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { qemuArguments } from './qemu-command.ts';
 import type { Accelerator, VmNetworkSpec } from './vm-spec.ts';

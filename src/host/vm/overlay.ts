@@ -12,9 +12,9 @@
 import { constants } from 'node:fs';
 import { chown, copyFile, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
 import { isAbsolute, join } from 'node:path';
-import { assert } from '../../lib/assert.ts';
-import { errnoOf, messageOf } from '../../lib/errors.ts';
-import { type InstanceId, isId } from '../../lib/ids.ts';
+import { assert } from '../../shared/assert.ts';
+import { errnoOf, messageOf } from '../../shared/errors.ts';
+import { type InstanceId, isId } from '../../shared/ids.ts';
 import { syncFile, syncFolder } from './durable-file.ts';
 import type { Jail } from './jail.ts';
 import { overlayProblem, parseQcow2Header, QCOW2_HEADER_BYTES } from './qcow2-header.ts';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { newId } from '../../lib/ids.ts';
+import { newId } from '../../shared/ids.ts';
 import { qemuArguments } from './qemu-command.ts';
 import { describeCommandLine } from './qemu-process.ts';
 import type { VmSpec } from './vm-spec.ts';

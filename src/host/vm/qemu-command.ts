@@ -10,7 +10,7 @@
  * The disk engine uses the node and device names {@link NODES} and {@link DEVICES}.
  */
 import { createHash } from 'node:crypto';
-import { assert } from '../../lib/assert.ts';
+import { assert } from '../../shared/assert.ts';
 import type { BlockdevOptions } from '../qmp/types.ts';
 import {
   type Accelerator,

@@ -22,11 +22,11 @@ import {
 import { basename, dirname } from 'node:path';
 import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
-import { assert } from '../../lib/assert.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
-import { errnoOf, messageOf } from '../../lib/errors.ts';
-import { isId } from '../../lib/ids.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import { assert } from '../../shared/assert.ts';
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { errnoOf, messageOf } from '../../shared/errors.ts';
+import { isId } from '../../shared/ids.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
 import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles } from './jail.ts';
 import {

@@ -5,9 +5,9 @@
  * Invariant: a write replaces it atomically and durably.
  */
 import { readFile } from 'node:fs/promises';
-import { assert } from '../../lib/assert.ts';
-import { errnoOf } from '../../lib/errors.ts';
-import type { VmId } from '../../lib/ids.ts';
+import { assert } from '../../shared/assert.ts';
+import { errnoOf } from '../../shared/errors.ts';
+import type { VmId } from '../../shared/ids.ts';
 import { writeFileDurably } from './durable-file.ts';
 import { overlayPaths, spaceOr } from './overlay.ts';
 

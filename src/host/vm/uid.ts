@@ -3,8 +3,8 @@
  * Invariant: concurrent VMs have different users. The egress rules cover the whole range.
  */
 import { chmodSync, chownSync, lstatSync, mkdirSync, statSync, unlinkSync } from 'node:fs';
-import { assert } from '../../lib/assert.ts';
-import { errnoOf } from '../../lib/errors.ts';
+import { assert } from '../../shared/assert.ts';
+import { errnoOf } from '../../shared/errors.ts';
 
 export const VM_UID_BASE = 2_000_000;
 export const VM_UID_COUNT = 1_000_000;

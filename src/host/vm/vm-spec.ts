@@ -1,7 +1,7 @@
 /** The description of a VM, from which `qemu-command.ts` makes QEMU's arguments. */
 import { join } from 'node:path';
-import { assert } from '../../lib/assert.ts';
-import { isId } from '../../lib/ids.ts';
+import { assert } from '../../shared/assert.ts';
+import { isId } from '../../shared/ids.ts';
 
 export const ACCELERATORS = ['kvm', 'tcg'] as const;
 export type Accelerator = (typeof ACCELERATORS)[number];

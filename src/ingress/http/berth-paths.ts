@@ -1,9 +1,9 @@
 /** Berth's own paths below `/.berth`, which no guest gets: tickets of browsers, and which names a proxy may get certificates for. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
-import type { HttpRoute } from '../../agent-api/http-port-types.ts';
-import { isLoopback } from '../../lib/loopback.ts';
-import { newRequestId } from '../../lib/request-id.ts';
+import type { ControlPlaneClient } from '../../protocol/client.ts';
+import type { HttpRoute } from '../../protocol/http-port-types.ts';
+import { isLoopback } from '../../shared/loopback.ts';
+import { newRequestId } from '../../shared/request-id.ts';
 import { cookieName } from './fields.ts';
 import type { Answering } from './incoming.ts';
 import { notFound, Refusal, unavailable } from './refusal.ts';

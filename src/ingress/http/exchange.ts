@@ -3,11 +3,17 @@
  * directions with backpressure; nothing of a body is read before the guest's connection is there.
  */
 import { type ClientRequest, type IncomingMessage, request as sendRequest } from 'node:http';
-import { addTrailers, cutOff, sendAnswer } from '../../lib/answer.ts';
-import { contain } from '../../lib/contain.ts';
-import { answerOf, expectsContinue, type OurAnswer, trailersOf, unusable } from '../../lib/foreign-answer.ts';
-import { framingOf } from '../../lib/http-request.ts';
-import { passParts } from '../../lib/pass-parts.ts';
+import { addTrailers, cutOff, sendAnswer } from '../../shared/answer.ts';
+import { contain } from '../../shared/contain.ts';
+import {
+  answerOf,
+  expectsContinue,
+  type OurAnswer,
+  trailersOf,
+  unusable,
+} from '../../shared/foreign-answer.ts';
+import { framingOf } from '../../shared/http-request.ts';
+import { passParts } from '../../shared/pass-parts.ts';
 import { fieldsForClient, fieldsForGuest, passedTrailers } from './fields.ts';
 import { DialError, type GuestPort, type Way } from './guest-port.ts';
 import type { Answering, Incoming } from './incoming.ts';

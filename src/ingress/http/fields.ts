@@ -4,7 +4,7 @@
  * Invariants: a guest gets no credential and no cookie of Berth; only Berth sets `Forwarded` and `X-Forwarded-*`; fields of one
  * connection (RFC 9110, 7.6.1) end here; a guest sets cookies for its own hostname alone, and none of Berth's.
  */
-import { filterFields, HOP_BY_HOP, tokensOf } from '../../lib/http-request.ts';
+import { filterFields, HOP_BY_HOP, tokensOf } from '../../shared/http-request.ts';
 
 /** Browsers send the value of a cookie without a name as if it were a pair. */
 const BERTHS_COOKIE = /^[\s=]*(?:__Host-|__Secure-)?berth[-_]/i;

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { HttpRoute } from '../../agent-api/http-port-types.ts';
-import { newId } from '../../lib/ids.ts';
-import { createLog } from '../../lib/log.ts';
+import type { HttpRoute } from '../../protocol/http-port-types.ts';
+import { newId } from '../../shared/ids.ts';
+import { createLog } from '../../shared/log.ts';
 import { GuestPort } from './guest-port.ts';
 import { HTTP_LIMITS } from './limits.ts';
 

@@ -9,14 +9,14 @@
  */
 import { Agent } from 'node:http';
 import type { Duplex } from 'node:stream';
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
-import { notListeningMessage } from '../../agent-api/host-calls.ts';
-import type { HttpRoute } from '../../agent-api/http-port-types.ts';
-import { pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
-import { Signal } from '../../lib/signal.ts';
-import { untrustedText } from '../../lib/untrusted-text.ts';
+import type { ControlPlaneClient } from '../../protocol/client.ts';
+import { notListeningMessage } from '../../protocol/host-calls.ts';
+import type { HttpRoute } from '../../protocol/http-port-types.ts';
+import { pause } from '../../shared/backoff.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
+import { Signal } from '../../shared/signal.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import { dialPort, openTunnel } from '../dial.ts';
 import type { Exchange } from './exchange.ts';
 import type { HttpLimits } from './limits.ts';

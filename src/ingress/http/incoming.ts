@@ -3,15 +3,15 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Http2ServerRequest } from 'node:http2';
 import { isIP } from 'node:net';
 import type { TLSSocket } from 'node:tls';
-import { plainAddress } from '../../lib/connection-budget.ts';
+import { plainAddress } from '../../shared/connection-budget.ts';
 import {
   AmbiguousRequest,
   type CheckedRequest,
   checkRequest,
   type RequestHead,
   valuesOf,
-} from '../../lib/http-request.ts';
-import type { TrustedProxies } from '../../lib/trusted-proxies.ts';
+} from '../../shared/http-request.ts';
+import type { TrustedProxies } from '../../shared/trusted-proxies.ts';
 import { type Client, type Credential, credentialOf } from './fields.ts';
 import { ambiguous } from './refusal.ts';
 

@@ -21,8 +21,8 @@ import {
 } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { TLSSocket, Server as TlsServer } from 'node:tls';
-import { ConnectionBudget } from '../../lib/connection-budget.ts';
-import { contain } from '../../lib/contain.ts';
+import { ConnectionBudget } from '../../shared/connection-budget.ts';
+import { contain } from '../../shared/contain.ts';
 import type { HttpLimits } from './limits.ts';
 import { Refusal, unreadable } from './refusal.ts';
 import { isWebSocket, refuseOnSocket } from './upgrade.ts';

@@ -3,8 +3,8 @@
  * is let in, and open connections end five seconds after the last one.
  */
 import { hash } from 'node:crypto';
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
-import type { AuthoriseHttpResponse, HttpRoute } from '../../agent-api/http-port-types.ts';
+import type { ControlPlaneClient } from '../../protocol/client.ts';
+import type { AuthoriseHttpResponse, HttpRoute } from '../../protocol/http-port-types.ts';
 import type { Credential } from './fields.ts';
 import type { HttpLimits } from './limits.ts';
 import { notFound, Refusal, unauthenticated, unavailable } from './refusal.ts';

@@ -1,6 +1,6 @@
 /** The routes of all HTTP ports, by hostname and by instance. */
-import type { HttpRoute } from '../../agent-api/http-port-types.ts';
-import type { HttpPortId, InstanceId } from '../../lib/ids.ts';
+import type { HttpRoute } from '../../protocol/http-port-types.ts';
+import type { HttpPortId, InstanceId } from '../../shared/ids.ts';
 import type { RouteChange } from '../route-follower.ts';
 
 export class RouteTable {

@@ -5,11 +5,17 @@
 import { randomBytes } from 'node:crypto';
 import { type IncomingMessage, request as sendRequest } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { joinStreams } from '../../agent-api/join-streams.ts';
-import { headText, sendAnswer } from '../../lib/answer.ts';
-import { contain } from '../../lib/contain.ts';
-import { acceptanceOf, answerOf, type OurAnswer, type OurHead, unusable } from '../../lib/foreign-answer.ts';
-import { asRecord } from '../../lib/http-request.ts';
+import { joinStreams } from '../../protocol/join-streams.ts';
+import { headText, sendAnswer } from '../../shared/answer.ts';
+import { contain } from '../../shared/contain.ts';
+import {
+  acceptanceOf,
+  answerOf,
+  type OurAnswer,
+  type OurHead,
+  unusable,
+} from '../../shared/foreign-answer.ts';
+import { asRecord } from '../../shared/http-request.ts';
 import type { Exchange } from './exchange.ts';
 import { troubleOf } from './exchange.ts';
 import { fieldsForClient, fieldsForGuest } from './fields.ts';

@@ -3,10 +3,10 @@
  * disk format. Only the disks' keys are opened by the program's own code.
  */
 import { GetObjectCommand, S3Client } from '@aws-sdk/client-s3';
-import { findRootKey } from '../../../src/control-planes/root-key.ts';
-import { openPool } from '../../../src/db/pool.ts';
-import { diskKeys, openDataKeys } from '../../../src/disks/data-keys.ts';
-import type { InstanceId } from '../../../src/lib/ids.ts';
+import { openPool } from '../../../src/control-plane/db/pool.ts';
+import { diskKeys, openDataKeys } from '../../../src/control-plane/disks/data-keys.ts';
+import { findRootKey } from '../../../src/control-plane/fleet/root-key.ts';
+import type { InstanceId } from '../../../src/shared/ids.ts';
 import { IndependentReader } from '../../support/independent-reader.ts';
 import type { Fleet } from './fleet.ts';
 import { newestIn } from './guest-program.ts';

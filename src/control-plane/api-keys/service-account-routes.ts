@@ -1,0 +1,140 @@
+import type { FastifyRequest } from 'fastify';
+import { Type } from 'typebox';
+import { AppError } from '../../shared/errors.ts';
+import { isId } from '../../shared/ids.ts';
+import type { AppContext } from '../context.ts';
+import { principalOf } from '../http/access.ts';
+import { requireMatch, setEtag } from '../http/etag.ts';
+import { mutate } from '../http/mutate.ts';
+import { type CursorSealer, pageOfList } from '../http/pagination.ts';
+import {
+  closed,
+  EmptyBody,
+  EXAMPLE_SCOPE,
+  idOf,
+  NoContent,
+  named,
+  nameText,
+  pageOf,
+  pageQuery,
+  pathIds,
+  Scope,
+  Time,
+} from '../http/schemas.ts';
+import type { App } from '../http/typed-app.ts';
+import { refuseEscalation } from '../identity/scope-within.ts';
+import { checkQuota } from '../organisations/quotas.ts';
+import { createServiceAccount } from './create-service-account.ts';
+import { removeServiceAccount } from './remove-service-account.ts';
+import { findServiceAccount, listServiceAccounts } from './service-account-store.ts';
+import { serviceAccountView } from './service-account-view.ts';
+
+const ServiceAccount = named('ServiceAccount', {
+  id: idOf('sa'),
+  name: Type.String({ examples: ['ci'] }),
+  scope: Type.String({ description: 'The largest scope that its keys can have', examples: [EXAMPLE_SCOPE] }),
+  created_at: Time,
+});
+
+const ServiceAccountParams = pathIds({ id: 'the service account' });
+
+const READ = { access: 'api_keys:read', roles: ['owner', 'admin'], people_only: true } as const;
+const WRITE = { access: 'api_keys:write', roles: ['owner', 'admin'], people_only: true } as const;
+
+export function registerServiceAccounts(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerReads(app, context, cursors);
+  registerWrites(app, context);
+}
+
+function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/service-accounts',
+    config: READ,
+    schema: {
+      operationId: 'listServiceAccounts',
+      summary: "List the organisation's service accounts",
+      tags: ['Service accounts'],
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(ServiceAccount) },
+    },
+    handler: (request) => {
+      const principal = principalOf(request);
+      return pageOfList(cursors, principal, request, {
+        route: 'service-accounts',
+        list: (before, count) => listServiceAccounts(db, principal.org_id, before, count),
+        show: serviceAccountView,
+      });
+    },
+  });
+  app.route({
+    method: 'GET',
+    url: '/v1/service-accounts/:id',
+    config: { ...READ, etag: true },
+    schema: {
+      operationId: 'getServiceAccount',
+      summary: 'Get a service account',
+      tags: ['Service accounts'],
+      params: ServiceAccountParams,
+      response: { 200: ServiceAccount },
+    },
+    handler: async (request, reply) => {
+      const { id } = request.params;
+      const { org_id } = principalOf(request);
+      const row = isId('sa', id) ? await findServiceAccount(db, org_id, id) : undefined;
+      if (!row) throw new AppError('NOT_FOUND');
+      setEtag(reply, row.id);
+      return serviceAccountView(row);
+    },
+  });
+}
+
+function registerWrites(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/service-accounts',
+    config: { ...WRITE, idempotent: true, etag: true, errors: ['QUOTA_EXCEEDED'] },
+    preValidation: async (request: FastifyRequest) => refuseEscalation(principalOf(request), request.body),
+    schema: {
+      operationId: 'createServiceAccount',
+      summary: 'Create a service account: a holder of API keys that is not a person',
+      tags: ['Service accounts'],
+      body: closed({ name: nameText('ci'), scope: Scope }),
+      response: { 201: ServiceAccount },
+    },
+    handler: async (request, reply) => {
+      const mutation = { action: 'service_account.create' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        await checkQuota(tx, context.quotas, principal.org_id, { service_accounts: 1 });
+        const row = await createServiceAccount(tx, principal, request.body);
+        const data = { name: row.name, scope: row.scope };
+        setEtag(reply, row.id);
+        return { status: 201, body: serviceAccountView(row), target: row.id, data };
+      });
+      return reply.status(201).send(body);
+    },
+  });
+  app.route({
+    method: 'DELETE',
+    url: '/v1/service-accounts/:id',
+    config: { ...WRITE, errors: ['PRECONDITION_FAILED'] },
+    schema: {
+      operationId: 'deleteServiceAccount',
+      summary: 'Delete a service account; its keys end at once',
+      tags: ['Service accounts'],
+      params: ServiceAccountParams,
+      body: EmptyBody,
+      response: { 204: NoContent },
+    },
+    handler: async (request, reply) => {
+      const { id } = request.params;
+      await mutate(context, request, reply, { action: 'service_account.delete' }, async (tx, principal) => {
+        if (!isId('sa', id)) throw new AppError('NOT_FOUND');
+        const gone = await removeServiceAccount(tx, principal, id);
+        requireMatch(request, gone.id);
+        return { status: 204, body: null, target: id, data: { name: gone.name, scope: gone.scope } };
+      });
+      return reply.status(204).send(null);
+    },
+  });
+}

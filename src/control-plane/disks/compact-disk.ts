@@ -1,0 +1,231 @@
+/**
+ * Makes a disk as small as its retained generations allow: one full map for the oldest, deltas for the others, no other
+ * rows; segments that are less than half live are rewritten; objects without a reference are released.
+ *
+ * It can be killed at any point and run concurrently: all objects are durable before the one transaction that refers to
+ * them, and that transaction checks that the chains are still as they were read, and that the sweep has left the objects
+ * alone (writer-store.ts). Unused objects are removed by their writer or, after a kill, by the sweep. Released objects stay
+ * for a while (`free-segments`).
+ */
+
+import { type Chain, chainMaps } from '../../disk-format/chain-maps.ts';
+import { CompressPool } from '../../disk-format/compress-pool.ts';
+import { diffSteps, wholeMap } from '../../disk-format/diff-maps.ts';
+import { diskPrefix } from '../../disk-format/disk-prefix.ts';
+import { KeyRing } from '../../disk-format/key-ring.ts';
+import { LiveBlocks } from '../../disk-format/live-blocks.ts';
+import type { MapChange } from '../../disk-format/map-format.ts';
+import { writeMap } from '../../disk-format/map-object.ts';
+import { Relocations, SegmentRewriter } from '../../disk-format/rewrite-segments.ts';
+import type { ObjectStore } from '../../object-store/object-store.ts';
+import type { MapRef } from '../../protocol/types.ts';
+import type { InstanceId } from '../../shared/ids.ts';
+import { inSlices } from '../../shared/in-slices.ts';
+import type { Db } from '../db/pool.ts';
+import {
+  type DiskLinks,
+  type Link,
+  layersOf,
+  type NewObject,
+  type PlacedMap,
+  placeCompaction,
+  readLinks,
+} from './compaction-store.ts';
+import { markKeyUsed } from './data-key-store.ts';
+import { type DiskKeys, type InstanceKeys, openDataKeys } from './data-keys.ts';
+import { type WriterId, writeObjects } from './writer-store.ts';
+
+/** Longest run of deltas on a full map; deltas larger than half of it end the run too, as in the head's chain. */
+const DELTAS_MAX = 32;
+/** Bytes rewritten for one disk in one run; the rest waits for the next. */
+const REWRITE_MAX_BYTES = 4 * 1024 ** 3;
+const ENTRY_BYTES = 40;
+
+export interface CompactOptions {
+  readonly db: Db;
+  readonly store: ObjectStore;
+  readonly disk_keys: DiskKeys;
+}
+
+interface Work {
+  readonly store: ObjectStore;
+  readonly disk: DiskLinks;
+  readonly keys: KeyRing;
+  readonly write_key: InstanceKeys['own'] | null;
+  /** The retained generations, and the head. */
+  readonly kept: readonly Link[];
+  readonly chains: readonly Chain[];
+}
+
+/** False if there was nothing to do, or the disk changed meanwhile and has to be read again. */
+export async function compactDisk(options: CompactOptions, instance_id: InstanceId): Promise<boolean> {
+  const placed = await writeObjects(options.db, instance_id, (writer) =>
+    compact(options, instance_id, writer),
+  );
+  return placed ?? false;
+}
+
+async function compact(
+  { db, store, disk_keys }: CompactOptions,
+  instance_id: InstanceId,
+  writer: WriterId,
+): Promise<boolean> {
+  const disk = await readLinks(db, instance_id);
+  const opened = disk && (await openDataKeys(db, disk_keys, instance_id));
+  if (!disk || !opened) return false;
+  // Before any write: a later fork then takes this key along, which its replaced objects may be encrypted with.
+  if (disk_keys.encryption) await markKeyUsed(db, instance_id, opened.own.key_id);
+  const kept = disk.links.filter(({ retained, generation }) => retained || generation === disk.generation);
+  const work: Work = {
+    store,
+    disk,
+    keys: new KeyRing(opened.keys),
+    write_key: disk_keys.encryption ? opened.own : null,
+    kept,
+    chains: kept.map(({ generation }) => ({ generation, layers: layersOf(disk.links, generation) })),
+  };
+  const made: NewObject[] = [];
+  const pool = new CompressPool({ workers: 1 });
+  try {
+    const live = await findLive(work);
+    const moved = await rewrite(work, pool, live, made);
+    const maps = await writeMaps(work, moved, made).catch(async (error: unknown) => {
+      await discard(store, made);
+      throw error;
+    });
+    const needed = new Set([...made, ...maps.map(({ map }) => map)].map(({ key }) => key));
+    const dead = disk.held
+      .map(({ key }) => key)
+      .filter((key) => !needed.has(key) && (!live.has(key) || moved.concern(key)));
+    if (await placeCompaction(db, disk, writer, { maps, added: made, dead })) return true;
+    await discard(store, made);
+    return false;
+  } finally {
+    // An error of the placing removes nothing: the transaction may be committed although its answer was lost.
+    await pool.close();
+  }
+}
+
+async function findLive({ store, keys, chains }: Work): Promise<LiveBlocks> {
+  const live = new LiveBlocks();
+  for await (const { before, map } of chainMaps({ store, keys, chains })) {
+    await live.addChanges(before, map);
+  }
+  return live;
+}
+
+/** Leaves segments alone that other instances also hold: rewriting them would free nothing. */
+async function rewrite(
+  { store, disk, keys, write_key }: Work,
+  pool: CompressPool,
+  live: LiveBlocks,
+  made: NewObject[],
+): Promise<Relocations> {
+  const own = new Set(disk.held.filter(({ shared }) => !shared).map(({ key }) => key));
+  let bytes = 0;
+  const victims = live.wasteful().filter(({ key, size_bytes }) => {
+    if (!own.has(key)) return false;
+    bytes += size_bytes;
+    return bytes <= REWRITE_MAX_BYTES;
+  });
+  if (victims.length === 0) return new Relocations();
+  const { instance_id, epoch, generation, size_bytes } = disk;
+  const rewriter = new SegmentRewriter({
+    ...{
+      store,
+      pool,
+      keys,
+      data_key: write_key,
+      disk_bytes: size_bytes,
+      key_prefix: diskPrefix(instance_id),
+    },
+    home: { disk_id: instance_id, epoch, generation },
+  });
+  try {
+    for (const { key, size_bytes, disk_id, encryption } of victims) {
+      const ref = { key, size_bytes, disk_id, key_id: encryption?.key_id ?? null };
+      await rewriter.take(ref, (block) => live.isLive(key, block));
+    }
+    const { segments, moved } = await rewriter.finish();
+    made.push(...segments);
+    return moved;
+  } catch (error) {
+    await rewriter.discard();
+    throw error;
+  }
+}
+
+/** One map for each kept generation; a map that is already right stays. */
+async function writeMaps(work: Work, moved: Relocations, made: NewObject[]): Promise<PlacedMap[]> {
+  const { store, keys, kept, chains } = work;
+  const placed: PlacedMap[] = [];
+  let deltas = 0;
+  let delta_bytes = 0;
+  let full_bytes = 0;
+  let i = 0;
+  for await (const { before, map } of chainMaps({ store, keys, chains })) {
+    const link = kept[i];
+    const parent = kept[i - 1]?.generation ?? null;
+    i += 1;
+    if (!link) break;
+    const changed = await countChanges(diffSteps(before, map), moved);
+    delta_bytes += changed.count * ENTRY_BYTES;
+    deltas += 1;
+    const full =
+      parent === null || deltas > DELTAS_MAX || delta_bytes > Math.max(full_bytes / 2, ENTRY_BYTES * 64);
+    const changes = () => (full ? wholeMap(map) : diffSteps(before, map));
+    const stays = link.map?.full === full && (full || link.parent === parent);
+    const ref =
+      stays && link.map && (await countChanges(changes(), moved)).moved === 0
+        ? link.map
+        : await writeOne(work, link.generation, full, relocated(changes(), moved), made);
+    if (full) {
+      deltas = 0;
+      delta_bytes = 0;
+      full_bytes = ref.size_bytes;
+    }
+    placed.push({ generation: link.generation, parent: full ? null : parent, map: ref });
+  }
+  return placed;
+}
+
+async function writeOne(
+  { store, disk, write_key }: Work,
+  generation: number,
+  full: boolean,
+  changes: Iterable<MapChange | undefined>,
+  made: NewObject[],
+): Promise<MapRef> {
+  const { instance_id, size_bytes } = disk;
+  const written = await writeMap({
+    ...{ store, key_prefix: diskPrefix(instance_id), disk_id: instance_id, disk_bytes: size_bytes },
+    ...{ generation, full, changes, data_key: write_key },
+  });
+  made.push(written);
+  return written;
+}
+
+async function countChanges(
+  changes: Iterable<MapChange | undefined>,
+  moved: Relocations,
+): Promise<{ readonly count: number; readonly moved: number }> {
+  let count = 0;
+  let elsewhere = 0;
+  await inSlices(changes, ({ to }) => {
+    count += 1;
+    if (to && moved.concern(to.key)) elsewhere += 1;
+  });
+  return { count, moved: elsewhere };
+}
+
+function* relocated(
+  changes: Iterable<MapChange | undefined>,
+  moved: Relocations,
+): Generator<MapChange | undefined> {
+  for (const change of changes) yield change && moved.apply(change);
+}
+
+/** Best effort: the sweep removes the rest. */
+export async function discard(store: ObjectStore, made: readonly NewObject[]): Promise<void> {
+  await Promise.allSettled(made.map(({ key }) => store.delete(key)));
+}

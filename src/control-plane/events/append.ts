@@ -1,0 +1,62 @@
+/**
+ * The outbox's producer side. An event is inserted in the transaction that makes it true, and never otherwise. The
+ * dispatcher gives it a position and hands it to the consumers. `sequence` is the order of one instance's events.
+ */
+
+import { type EventId, type InstanceId, newId, type OrgId, type UserId } from '../../shared/ids.ts';
+import { afterCommit, type Tx } from '../db/pool.ts';
+import type { EventType, PrivateEventType } from './model.ts';
+import { insertEvent, nextSequence } from './store.ts';
+import { wakeDispatcher } from './wake.ts';
+
+interface EventContent {
+  readonly data: Record<string, unknown>;
+  /** `usr_…`, `sa_…`, `host_…`, `operator` (a command on the server) or `system`. */
+  readonly actor: string;
+}
+
+export interface NewEvent extends EventContent {
+  readonly org_id: OrgId;
+  /** Makes the event one of the instance's sequence. */
+  readonly instance_id?: InstanceId;
+  /** The account that gets the notification. */
+  readonly user_id?: UserId;
+  readonly type: EventType;
+}
+
+/** An event for notifications only: of an account (`user_id`), of an organisation, or of an account in one. */
+export interface NewPrivateEvent extends EventContent {
+  readonly type: PrivateEventType;
+  readonly org_id: OrgId | null;
+  readonly user_id: UserId | null;
+  readonly instance_id?: InstanceId;
+}
+
+export function append(tx: Tx, event: NewEvent): Promise<EventId> {
+  return insert(tx, { user_id: null, ...event });
+}
+
+export function appendPrivate(tx: Tx, event: NewPrivateEvent): Promise<EventId> {
+  return insert(tx, event);
+}
+
+async function insert(
+  tx: Tx,
+  event: Omit<NewPrivateEvent, 'type'> & { readonly type: string },
+): Promise<EventId> {
+  const { org_id, user_id, instance_id = null, type, data, actor } = event;
+  const id = newId('evt');
+  const sequence = instance_id && (await nextSequence(tx, instance_id));
+  await insertEvent(tx, {
+    id,
+    org_id,
+    user_id,
+    instance_id,
+    sequence,
+    type,
+    actor,
+    data: JSON.stringify(data),
+  });
+  afterCommit(tx, wakeDispatcher);
+  return id;
+}

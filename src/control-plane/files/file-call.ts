@@ -1,0 +1,255 @@
+/**
+ * A request for files of a guest: its frames, one at a time, with bounds on time. A guest or host that falls silent, breaks the
+ * protocol or ends in the middle is an error, and never the end of a file. The caller must close it.
+ */
+import { once } from 'node:events';
+import type { Duplex } from 'node:stream';
+import {
+  type FileFields,
+  FROM_FILES,
+  fieldsOf,
+  MalformedStreamError,
+  rangeBytes,
+  StreamFrames,
+  streamFrame,
+  TO_FILES,
+} from '../../protocol/file-stream.ts';
+import type { HostCall } from '../../protocol/host-calls.ts';
+import { AppError } from '../../shared/errors.ts';
+import type { InstanceId, OrgId } from '../../shared/ids.ts';
+import type { Db, Tx } from '../db/pool.ts';
+import type { HostCalls } from '../fleet/host-calls.ts';
+import type { Principal } from '../identity/principal.ts';
+import { findInstance } from '../instances/store.ts';
+import { type CommandPlace, placeOf } from '../vms/exec-command.ts';
+import { ruleOrThrow } from '../vms/request-change.ts';
+import { markUsed } from '../vms/store.ts';
+import { failureOf } from './failures.ts';
+
+/** For the guest's supervisor, which the first request of a boot starts. */
+const OPEN_WITHIN_MS = 45_000;
+/** A guest that says nothing for this long, while it should. A busy disk may hold up the end of a write. */
+const SILENT_MS = 120_000;
+
+export type FileAction = Extract<HostCall, { kind: 'file' }>['action'];
+
+export interface FileContext {
+  readonly db: Db;
+  readonly host_calls: HostCalls;
+}
+
+/** Where the instance's VM runs. @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
+export async function placeOfFiles(
+  tx: Tx,
+  { org_id }: Pick<Principal, 'org_id'>,
+  id: InstanceId,
+): Promise<CommandPlace> {
+  const row = await findInstance(tx, org_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  ruleOrThrow(row, 'exec');
+  await markUsed(tx, id);
+  return placeOf(row);
+}
+
+interface Frame {
+  readonly type: number;
+  readonly payload: Buffer;
+}
+
+export interface Written {
+  readonly is_new: boolean;
+  readonly fields: FileFields;
+}
+
+export class FileCall {
+  readonly #context: FileContext;
+  readonly #org_id: OrgId;
+  readonly #place: CommandPlace;
+  readonly #line: Duplex;
+  readonly #frames: AsyncGenerator<Frame>;
+
+  private constructor(context: FileContext, org_id: OrgId, place: CommandPlace, line: Duplex) {
+    this.#context = context;
+    this.#org_id = org_id;
+    this.#place = place;
+    this.#line = line;
+    line.on('error', () => line.destroy());
+    this.#frames = framesOf(line);
+  }
+
+  /** `signal`: the caller has disconnected. @throws AppError VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE */
+  static async open(
+    context: FileContext,
+    { org_id }: Pick<Principal, 'org_id'>,
+    place: CommandPlace,
+    action: FileAction,
+    signal: AbortSignal,
+  ): Promise<FileCall> {
+    const { host_id, instance_id, vm_id } = place;
+    const call = { kind: 'file', instance_id, vm_id, action } as const;
+    const line = await context.host_calls.open(host_id, call, OPEN_WITHIN_MS, signal);
+    signal.addEventListener('abort', () => line.destroy(), { once: true });
+    if (signal.aborted) line.destroy();
+    return new FileCall(context, org_id, place, line);
+  }
+
+  close(): void {
+    this.#line.destroy();
+  }
+
+  /** The file that a read or a write has opened; null: a write's file does not exist yet. @throws AppError */
+  async opened(): Promise<FileFields | null> {
+    const { payload } = await this.#expect(FROM_FILES.opened);
+    return payload.length === 0 ? null : this.#understand(() => fieldsOf(payload));
+  }
+
+  /** The bytes of a file that was opened to be read. @throws AppError, also when fewer come than were asked for */
+  async *read(offset: number, length: number | null): AsyncGenerator<Buffer, void, undefined> {
+    await this.#send(TO_FILES.range, rangeBytes(offset, length ?? Number.MAX_SAFE_INTEGER));
+    let left = length ?? Number.POSITIVE_INFINITY;
+    for (;;) {
+      const { type, payload } = await this.#next();
+      if (type === FROM_FILES.done) break;
+      left -= payload.length;
+      if (type !== FROM_FILES.content || left < 0) throw await this.#broken('more than was asked for');
+      yield payload;
+    }
+    if (length !== null && left > 0) throw await this.#broken('fewer bytes than were asked for');
+    this.close();
+  }
+
+  /** Resolves when the guest has room for more. @throws AppError */
+  async write(content: Uint8Array): Promise<void> {
+    await this.#send(TO_FILES.content, content);
+  }
+
+  /** `version`: of the file that it replaces; null: there is none; absent: any. */
+  async commit(version?: string | null): Promise<void> {
+    const wanted = version === undefined ? '' : (version ?? '-');
+    await this.#send(TO_FILES.commit, Buffer.from(wanted));
+    const timer = setTimeout(() => this.close(), SILENT_MS);
+    this.#line.once('close', () => clearTimeout(timer));
+  }
+
+  /** The end of a move or a new folder. @throws AppError */
+  written(): Promise<Written> {
+    return this.#written(SILENT_MS);
+  }
+
+  /** The end of a write. Ask for it before content is sent: the guest may fail at any time. @throws AppError */
+  committed(): Promise<Written> {
+    return this.#written(null);
+  }
+
+  async #written(silent_ms: number | null): Promise<Written> {
+    const { payload } = await this.#expect(FROM_FILES.done, silent_ms);
+    return this.#understand(() => ({
+      is_new: payload.toString('latin1', 0, 2) === '1\0',
+      fields: fieldsOf(payload.subarray(2)),
+    }));
+  }
+
+  /** @throws AppError */
+  async removed(): Promise<void> {
+    for (;;) {
+      const { type } = await this.#next();
+      if (type === FROM_FILES.done) break;
+      if (type !== FROM_FILES.working) throw await this.#broken('an unknown frame');
+    }
+    this.close();
+  }
+
+  /** @throws AppError */
+  async entries(max: number): Promise<FileFields[]> {
+    const found: FileFields[] = [];
+    for (;;) {
+      const { type, payload } = await this.#next();
+      if (type === FROM_FILES.done) break;
+      if (type !== FROM_FILES.entry || found.length >= max) throw await this.#broken('too many entries');
+      const fields = await this.#understand(() => fieldsOf(payload));
+      // A caller who copies the folder would write beside its own.
+      if (!isName(fields.name)) throw await this.#broken('an entry without a proper name');
+      found.push(fields);
+    }
+    this.close();
+    return found;
+  }
+
+  /** @throws AppError when the guest has failed, or the stream has ended */
+  async #next(silent_ms: number | null = SILENT_MS): Promise<Frame> {
+    const timer = silent_ms === null ? undefined : setTimeout(() => this.close(), silent_ms);
+    try {
+      const { value, done } = await this.#frames.next();
+      if (done === true) throw await this.#broken('the stream was cut off');
+      if (value.type === FROM_FILES.failed) throw failureOf(value.payload);
+      return value;
+    } catch (error) {
+      this.close();
+      throw error instanceof AppError ? error : await this.#broken(String(error));
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  async #expect(type: number, silent_ms: number | null = SILENT_MS): Promise<Frame> {
+    const frame = await this.#next(silent_ms);
+    if (frame.type !== type) throw await this.#broken('an unexpected frame');
+    return frame;
+  }
+
+  async #send(type: number, payload: Uint8Array): Promise<void> {
+    if (this.#line.destroyed) throw await this.#broken('the stream was cut off');
+    if (this.#line.write(streamFrame(type, payload))) return;
+    const timer = setTimeout(() => this.#line.destroy(), SILENT_MS);
+    const closed = new AbortController();
+    const close = () => closed.abort();
+    this.#line.once('close', close);
+    try {
+      await once(this.#line, 'drain', { signal: closed.signal });
+    } catch {
+      throw await this.#broken('the stream was cut off');
+    } finally {
+      clearTimeout(timer);
+      this.#line.off('close', close);
+    }
+  }
+
+  async #understand<T>(read: () => T): Promise<T> {
+    try {
+      return read();
+    } catch (error) {
+      if (!(error instanceof MalformedStreamError)) throw error;
+      throw await this.#broken(error.message);
+    }
+  }
+
+  /** Why there is no answer: usually the VM has ended. */
+  async #broken(internal: string): Promise<AppError> {
+    this.close();
+    const row = await findInstance(this.#context.db, this.#org_id, this.#place.instance_id);
+    if (!row) return new AppError('NOT_FOUND');
+    try {
+      ruleOrThrow(row, 'exec');
+    } catch (error) {
+      return error as AppError;
+    }
+    const message =
+      'The guest or its host disconnected before the end. No file is half written: repeat the request.';
+    return new AppError('UNAVAILABLE', { message, internal, retry_after_seconds: 2 });
+  }
+}
+
+/** @throws MalformedStreamError */
+async function* framesOf(line: Duplex): AsyncGenerator<Frame> {
+  const frames = new StreamFrames();
+  try {
+    for await (const chunk of line) yield* frames.push(chunk as Buffer);
+  } finally {
+    line.destroy();
+  }
+}
+
+/** Of one entry of a folder. */
+function isName(name: Buffer): boolean {
+  return !name.includes('/') && !['', '.', '..'].includes(name.toString('latin1'));
+}

@@ -1,0 +1,136 @@
+/** Internal API: calls to an agent while a caller waits, their answers, and the streams of consoles and SSH tunnels. */
+
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
+import type { Duplex } from 'node:stream';
+import type { FastifyInstance } from 'fastify';
+import { POLL_HOLD_MS } from '../../protocol/client.ts';
+import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../../protocol/host-calls.ts';
+import { joinStreams } from '../../protocol/join-streams.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, protocolOf, refusalBody } from '../../protocol/protocol.ts';
+import { ROUTES } from '../../protocol/routes.ts';
+import { AppError, RETRY_LATER_S } from '../../shared/errors.ts';
+import type { HostId, InstanceId } from '../../shared/ids.ts';
+import { newRequestId } from '../../shared/request-id.ts';
+import { refuseUpgrade } from '../http/errors.ts';
+import { disconnectSignal } from '../http/server/disconnect.ts';
+import type { CallingHost, CallingIngress } from '../internal/admit.ts';
+import type { InternalContext } from '../internal/context.ts';
+import { accepted, serve } from '../internal/serve.ts';
+import { runningPlace } from '../vms/tunnel.ts';
+import { peerStream } from './peer-routes.ts';
+
+/** The ingress waits as long. */
+const TUNNEL_OPEN_MS = 5_000;
+/** Of the listener's connections; the others are for leases, polls and reports. */
+const STREAMS_SHARE = 0.75;
+
+type Admit<Caller> = (
+  headers: IncomingHttpHeaders,
+) => Promise<{ readonly caller: Caller; readonly refusal: string | null }>;
+
+export function registerHostCalls(
+  app: FastifyInstance,
+  { db, host_calls, log, peers, connections }: InternalContext,
+  admit: {
+    readonly host: Admit<CallingHost>;
+    readonly ingress: Admit<CallingIngress>;
+    /** On the listener for other machines. */
+    readonly far: boolean;
+  },
+): void {
+  serve(app, ROUTES.calls, async ({ host: { id }, body, request, reply }) => {
+    if (body.fresh) await host_calls.failAllTaken(id);
+    const protocol = protocolOf(request.headers);
+    const calls = await host_calls.take(id, POLL_HOLD_MS, disconnectSignal(reply), protocol);
+    reply.raw.once('finish', () => {
+      host_calls
+        .passed(id, calls)
+        .catch((error: unknown) => log.warn({ err: error }, 'calls could not be confirmed'));
+    });
+    return { calls };
+  });
+  serve(app, ROUTES.answerCall, async ({ host, body }) =>
+    accepted(await host_calls.answer(host.id, body.id, body.answer as CallAnswer)),
+  );
+  app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+    socket.on('error', () => socket.destroy());
+    accept(request, socket, head).catch((error: unknown) =>
+      refuseUpgrade(error, socket, newRequestId(), log),
+    );
+  });
+
+  async function accept(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
+    const of_peer = admit.far && peers && peerStream(request.url ?? '');
+    if (of_peer) return acceptPeer(request, of_peer, { socket, head });
+    const [, instance_id, port] =
+      /^\/internal\/v1\/tunnels\/(inst_[0-9a-z]{26})(?:\/([1-9][0-9]{0,4}))?$/.exec(request.url ?? '') ?? [];
+    if (instance_id !== undefined) {
+      const { refusal } = await admit.ingress(request.headers);
+      if (refusal !== null) return refuse(refusal, socket);
+      requireRoom(request);
+      return tunnel(instance_id as InstanceId, port === undefined ? null : Number(port), { socket, head });
+    }
+    const { caller: host, refusal } = await admit.host(request.headers);
+    if (refusal !== null) return refuse(refusal, socket);
+    requireRoom(request);
+    const id = /^\/internal\/v1\/calls\/([0-9a-f-]{36})\/stream$/.exec(request.url ?? '')?.[1] ?? '';
+    const known = request.headers.upgrade === CONSOLE_PROTOCOL && request.url === consoleStreamPath(id);
+    if (!known) throw new AppError('NOT_FOUND');
+    if (!(await host_calls.connect(host.id, id, () => begin(socket, head)))) begin(socket, head).destroy();
+  }
+
+  /** @throws AppError UNAVAILABLE when streams have their share of the connections */
+  function requireRoom(request: IncomingMessage): void {
+    if (connections?.trust(request.socket, STREAMS_SHARE) === false)
+      throw new AppError('UNAVAILABLE', {
+        message: 'This control plane has as many streams to guests as it may have. Try again later.',
+        retry_after_seconds: RETRY_LATER_S,
+      });
+  }
+
+  /** Another control plane passes on a stream that a host has opened to it. */
+  async function acceptPeer(
+    request: IncomingMessage,
+    { host_id, call_id }: { host_id: HostId; call_id: string },
+    { socket, head }: { socket: Duplex; head: Buffer },
+  ): Promise<void> {
+    if (!peers?.isPeer(request.headers)) throw new AppError('UNAUTHENTICATED');
+    requireRoom(request);
+    if (!host_calls.connectOurs(host_id, call_id, () => begin(socket, head))) begin(socket, head).destroy();
+  }
+
+  /** Splices the ingress's stream with one to the agent of the VM's host. */
+  async function tunnel(
+    instance_id: InstanceId,
+    port: number | null,
+    { socket, head }: { socket: Duplex; head: Buffer },
+  ): Promise<void> {
+    const place = await runningPlace(db, instance_id);
+    const gone = new AbortController();
+    socket.once('close', () => gone.abort());
+    if (!place) throw new AppError('NOT_FOUND');
+    const vm = { instance_id, vm_id: place.vm_id };
+    const call = port === null ? ({ kind: 'ssh', ...vm } as const) : ({ kind: 'port', ...vm, port } as const);
+    const line = await host_calls.open(place.host_id, call, TUNNEL_OPEN_MS, gone.signal);
+    begin(socket, head);
+    joinStreams(socket, line);
+  }
+}
+
+/** 426, as for any other call. */
+function refuse(refusal: string, socket: Duplex): void {
+  socket.once('finish', () => socket.destroy());
+  socket.end(
+    `HTTP/1.1 426 Upgrade Required\r\nContent-Type: application/json; charset=utf-8\r\nConnection: close\r\n` +
+      `${PROTOCOL_HEADER}: ${AGENT_PROTOCOL}\r\n\r\n${JSON.stringify(refusalBody(refusal))}`,
+  );
+}
+
+/** Accepts the upgrade. */
+function begin(socket: Duplex, head: Buffer): Duplex {
+  socket.write(
+    `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${CONSOLE_PROTOCOL}\r\n\r\n`,
+  );
+  if (head.length > 0) socket.unshift(head);
+  return socket;
+}

@@ -1,0 +1,89 @@
+/**
+ * The certificate that all control planes of the installation show to hosts, ingresses and each other, which pin it. It is made
+ * when the first control plane listens to hosts; its key is sealed in the database. So a host that joined by one control plane,
+ * or by a balancer, knows every other one. It can be replaced while everything runs (ADR 80):
+ *
+ *   made ── hosts and ingresses are told of it for a minute ──▶ shown by each control plane that starts
+ *        ── shown by all that live ──▶ the only one
+ */
+import { X509Certificate } from 'node:crypto';
+import { present } from '../../shared/assert.ts';
+import { Sealer } from '../../shared/seal.ts';
+import type { Db, Tx } from '../db/pool.ts';
+import type { ControlPlane } from './control-plane-store.ts';
+import {
+  findCertificates,
+  type KeptCertificate,
+  keepFirstCertificate,
+  keepNextCertificate,
+  noteCertificateTold,
+  replaceCertificate,
+} from './installation-store.ts';
+
+const BOUND_TO = 'hosts certificate';
+/** Hosts and ingresses report every few seconds, and learn of a new certificate then. */
+export const TOLD_SECONDS = 60;
+
+export interface HostsCertificate {
+  /** PEM. */
+  readonly cert: string;
+  /** PEM. */
+  readonly key: string;
+  /** In Node's form: upper-case hexadecimal bytes with colons. */
+  readonly fingerprint: string;
+}
+
+/** What a control plane that starts now shows. Runs after a control plane has made the root key. */
+export async function hostsCertificate(tx: Tx, root_key: Uint8Array): Promise<HostsCertificate> {
+  const kept = await findCertificates(tx);
+  if (kept.next && kept.next.told_seconds >= TOLD_SECONDS) return opened(kept.next, root_key);
+  if (kept.present) return opened(kept.present, root_key);
+  await keepFirstCertificate(tx, await makeSealed(root_key));
+  return opened(present((await findCertificates(tx)).present, 'certificate just made'), root_key);
+}
+
+/** Makes the next certificate. False: there is one already, or none that it could replace. */
+export async function renewCertificate(tx: Tx, root_key: Uint8Array): Promise<boolean> {
+  return keepNextCertificate(tx, await makeSealed(root_key));
+}
+
+/** The fingerprints that hosts are to trust. Null: there is none. */
+export interface Trusted {
+  readonly present: string | null;
+  readonly next: string | null;
+}
+
+/** For a control plane that tells hosts of the next certificate, which takes the other's place here if all of `live` show it. */
+export async function followReplacement(db: Db, live: readonly ControlPlane[]): Promise<Trusted> {
+  const kept = await findCertificates(db);
+  const trusted = {
+    present: kept.present && fingerprintOf(kept.present.certificate),
+    next: kept.next && fingerprintOf(kept.next.certificate),
+  };
+  if (kept.next === null) return trusted;
+  if (live.length === 0 || live.some(({ fingerprint }) => fingerprint !== trusted.next)) {
+    await noteCertificateTold(db, kept.next.certificate);
+    return trusted;
+  }
+  await replaceCertificate(db, kept.next.certificate);
+  return { present: trusted.next, next: null };
+}
+
+export function fingerprintOf(certificate: string): string {
+  return new X509Certificate(certificate).fingerprint256;
+}
+
+async function makeSealed(root_key: Uint8Array): Promise<KeptCertificate> {
+  const { makeCertificate } = await import('./make-certificate.ts');
+  const { certificate, private_key } = await makeCertificate();
+  return { certificate, sealed_key: sealerOf(root_key).seal(private_key, BOUND_TO) };
+}
+
+function opened({ certificate, sealed_key }: KeptCertificate, root_key: Uint8Array): HostsCertificate {
+  const key = present(sealerOf(root_key).open(sealed_key, BOUND_TO), "key of the hosts' certificate");
+  return { cert: certificate, key, fingerprint: fingerprintOf(certificate) };
+}
+
+function sealerOf(root_key: Uint8Array): Sealer {
+  return new Sealer(root_key, 'berth hosts certificate v1');
+}

@@ -1,0 +1,84 @@
+/**
+ * Places a new boot. Placements wait for each other only on one host: the choice reads all hosts without a lock; then the chosen
+ * host's row of `host_use` is locked until the transaction's end, the host read again, and another one chosen if it no longer
+ * qualifies. So concurrent placements never promise memory twice.
+ */
+
+import { AppError, RETRY_LATER_S } from '../../shared/errors.ts';
+import type { HostId, InstanceId, OrgId } from '../../shared/ids.ts';
+import type { Tx } from '../db/pool.ts';
+import { isDisconnected } from './host-store.ts';
+import { type Candidate, choose, type Need } from './placement.ts';
+import { keepSlot } from './slot-store.ts';
+import { listCandidates, lockUse, machineOf, releaseLock, saveBeforeLock } from './use-store.ts';
+
+/** More hosts than fill up during one placement. */
+const TRIES = 32;
+const NO_SLOT =
+  'Each host with room for it has run 65,535 instances that still exist, and can run no other one. Their operator can drain such a host and join it anew.';
+
+export interface Wanted extends Omit<Need, 'machine' | 'resumes'> {
+  readonly instance_id: InstanceId;
+  readonly org_id: OrgId;
+  /** The host that saved the memory to resume from; null: there is none. */
+  readonly memory_of: HostId | null;
+}
+
+/** Locks the host's use until the transaction's end, and keeps a slot there for the instance. @throws AppError UNAVAILABLE naming the missing resource */
+export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
+  if (wanted.last !== null && wanted.unsaved && (await isDisconnected(tx, wanted.last)))
+    throw unavailable(
+      'The host that ran it last is not connected, and may have the only copy of its last writes. Try again when it is back. If it is declared lost, the VM can start on another host.',
+    );
+  const need = await needOf(tx, wanted);
+  const without_slot = new Set<HostId>();
+  for (let attempt = 0; attempt < TRIES; attempt++) {
+    const connected = await listCandidates(tx, wanted);
+    const usable = connected.filter(({ id }) => !without_slot.has(id));
+    const found = choose(usable, need);
+    if ('reason' in found) {
+      if (without_slot.size > 0) throw unavailable(NO_SLOT, false);
+      throw unavailable(found.reason, found.passes);
+    }
+    const { host } = found;
+    if (wanted.unsaved && host.id !== wanted.last && connected.some(({ id }) => id === wanted.last))
+      throw unavailable(
+        `The host that ran it last may have the only copy of its last writes, and does not take it now. Stop the VM (DELETE …/vm), which saves them${need.resumes ? ', and drops its saved memory' : ''}; then it can start on another host.`,
+        false,
+      );
+    await saveBeforeLock(tx);
+    await lockUse(tx, host.id);
+    if ('host' in choose(await listCandidates(tx, wanted, host.id), need)) {
+      if (await keepSlot(tx, host.id, wanted.instance_id)) return host.id;
+      without_slot.add(host.id);
+    }
+    await releaseLock(tx);
+  }
+  throw unavailable('Every host filled up while the VM was being placed. Try again.');
+}
+
+/** What a placement would find now, without a lock. */
+export async function previewPlacement(tx: Tx, wanted: Wanted): Promise<Preview> {
+  const need = await needOf(tx, wanted);
+  const found = choose(await listCandidates(tx, wanted), need);
+  if ('reason' in found) return found;
+  const { machine } = found.host;
+  return { host: found.host, same_machine: machine === null || machine === need.machine };
+}
+
+export type Preview =
+  | { readonly reason: string }
+  | {
+      readonly host: Candidate;
+      /** It can resume memory of the last host; also if one of the two does not say. */
+      readonly same_machine: boolean;
+    };
+
+async function needOf(tx: Tx, { memory_of, ...wanted }: Wanted): Promise<Need> {
+  const machine = memory_of === null ? null : await machineOf(tx, memory_of);
+  return { ...wanted, machine, resumes: memory_of !== null };
+}
+
+function unavailable(message: string, passes = true): AppError {
+  return new AppError('UNAVAILABLE', { message, retry_after_seconds: passes ? 5 : RETRY_LATER_S });
+}

@@ -1,0 +1,144 @@
+/**
+ * A login at the OpenID provider: finds the account of the identity, links one, or creates one (ADR 62).
+ *
+ *   identity known ──────────────────────────────────────▶ its account
+ *   else, without a verified address ────────────────────▶ refused
+ *   else, an account has the address ── may be linked ───▶ that account, from now on
+ *   else, sign-ups open, or a mapped group, or invited ──▶ a new account without password
+ */
+
+import { present } from '../../shared/assert.ts';
+import { AppError } from '../../shared/errors.ts';
+import type { UserId } from '../../shared/ids.ts';
+import { type Tx, transaction } from '../db/pool.ts';
+import type { Mailbox } from '../mail/mailbox.ts';
+import { TOLD_FOR_S } from '../mail/mailbox.ts';
+import { isInvited } from '../organisations/invitation-store.ts';
+import { insertUser } from './account-store.ts';
+import { applyGroups } from './apply-groups.ts';
+import { finishLogin } from './login.ts';
+import { voidMailTokens } from './mail-token-store.ts';
+import { type Claimed, wantedRoles } from './oidc/claims.ts';
+import { findIdentity, findIdentityOf, insertIdentity, noteChecked } from './oidc/identity-store.ts';
+import type { Proof } from './oidc/provider.ts';
+import type { OidcContext } from './oidc-context.ts';
+import { removeWaysIn } from './remove-ways-in.ts';
+import type { Caller } from './sessions.ts';
+import {
+  deleteOtherSessions,
+  findUser,
+  findUserByEmail,
+  firstOrganisation,
+  lockUser,
+  updateUser,
+} from './store.ts';
+
+/** Why the provider's word does not open an account; each has its text in the console. */
+export type Refusal = 'unverified_address' | 'no_account' | 'second_factor' | 'other_identity';
+
+export class LoginRefused extends Error {
+  override readonly name = 'LoginRefused';
+  readonly refusal: Refusal;
+
+  constructor(refusal: Refusal) {
+    super(refusal);
+    this.refusal = refusal;
+  }
+}
+
+export interface LoginContext extends OidcContext {
+  readonly mailbox: Mailbox;
+  readonly has_smtp: boolean;
+}
+
+/** A session that the provider cannot be asked about again ends after so long. */
+const UNCHECKED_SESSION_S = 3_600;
+
+type From = Caller & { readonly request_id: string };
+
+/** Opens a session for the person. @throws LoginRefused; AppError QUOTA_EXCEEDED */
+export async function loginAtProvider(context: LoginContext, { person, refresh_token }: Proof, from: From) {
+  const { db, identities, provider } = context;
+  const key = { issuer: provider.issuer, subject: person.subject };
+  const { user_id, checkable } = await transaction(db, async (tx) => {
+    const known = await findIdentity(tx, key);
+    const bound = known ? { user_id: known.user_id, how: null } : await accountFor(tx, context, person);
+    const found = bound.user_id;
+    await noteChecked(tx, identities, key, refresh_token);
+    await applyGroups(tx, context, found, person, from);
+    if (bound.how !== null) await noteBound(tx, context, found, bound.how, from);
+    return { user_id: found, checkable: refresh_token !== null || (known?.refresh_token ?? null) !== null };
+  });
+  const how = { by: provider.name, ...(checkable ? {} : { lifetime_s: UNCHECKED_SESSION_S }) };
+  return finishLogin(context, user_id, { ...from, ...how });
+}
+
+/** An account for an identity that is not known yet, bound to it. @throws LoginRefused */
+async function accountFor(tx: Tx, context: LoginContext, person: Claimed) {
+  const { provider } = context;
+  const { verified_email: email, subject } = person;
+  if (email === null) throw new LoginRefused('unverified_address');
+  const user = await findUserByEmail(tx, email);
+  const user_id = user ? await link(tx, context, user.id, email) : await create(tx, context, person, email);
+  await insertIdentity(tx, { issuer: provider.issuer, subject }, user_id);
+  return { user_id, how: user ? 'auth.link_identity' : 'auth.register_at_provider' };
+}
+
+async function noteBound(
+  tx: Tx,
+  { audit, provider }: LoginContext,
+  user_id: UserId,
+  action: string,
+  { ip, request_id }: From,
+): Promise<void> {
+  const org_id = present(await firstOrganisation(tx, user_id), 'an organisation of every account');
+  const entry = { actor: user_id, action, target: user_id, ip, request_id };
+  await audit.append(tx, org_id, { ...entry, data: { provider: provider.name } });
+}
+
+/**
+ * Whether the account may be the person's. If nobody has proved yet that the address is the account's, somebody else may
+ * have prepared the account: then it loses every other way in, as at a first password reset.
+ */
+async function link(tx: Tx, context: LoginContext, user_id: UserId, email: string): Promise<UserId> {
+  const { provider, has_smtp, signups, mailbox } = context;
+  await lockUser(tx, user_id);
+  const user = await findUser(tx, user_id);
+  if (user?.email_key !== email.toLowerCase()) throw new LoginRefused('no_account');
+  // The address was given to another person at the provider, or the person has two accounts there.
+  if (await findIdentityOf(tx, provider.issuer, user_id)) throw new LoginRefused('other_identity');
+  const proved = user.email_confirmed && (has_smtp || signups === 'closed');
+  // The provider's word must not be enough where the account asks for more.
+  if (proved && user.mfa_enabled) throw new LoginRefused('second_factor');
+  if (!proved) {
+    await removeWaysIn(tx, user_id);
+    await deleteOtherSessions(tx, user_id, null);
+    for (const kind of ['password_reset', 'confirm_email'] as const) await voidMailTokens(tx, kind, user_id);
+    await updateUser(tx, user_id, { password_hash: null, email_confirmed: true });
+  }
+  await tellLinked(tx, mailbox, provider.name, user.email);
+  return user_id;
+}
+
+async function tellLinked(tx: Tx, mailbox: Mailbox, name: string, to: string): Promise<void> {
+  const text = `The account with this address can now be opened by a login at ${name}, which says that the address is yours. If it was not you who logged in, tell the operator of this Berth.`;
+  const subject = `Your Berth account is linked to ${name}`;
+  await mailbox.post(tx, { kind: 'identity_linked', to, subject, text }, TOLD_FOR_S);
+}
+
+/** An account without password. @throws LoginRefused */
+async function create(
+  tx: Tx,
+  { provider, signups }: LoginContext,
+  { name, groups }: Claimed,
+  email: string,
+): Promise<UserId> {
+  const is_mapped = wantedRoles(provider.settings.groups, groups ?? []).size > 0;
+  if (signups !== 'open' && !is_mapped && !(await isInvited(tx, email))) throw new LoginRefused('no_account');
+  try {
+    return await insertUser(tx, { email, name, password_hash: null, email_confirmed: true });
+  } catch (error) {
+    // Registered at this moment: the next login links it.
+    throw error instanceof AppError && error.code === 'CONFLICT' ? new LoginRefused('no_account') : error;
+  }
+}

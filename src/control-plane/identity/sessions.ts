@@ -1,0 +1,105 @@
+/**
+ * Sessions last up to 30 days and end by logout, revocation or a password change. A bearer token is valid for an hour. A
+ * refresh token (a cookie of the console) gets a new bearer token and is itself replaced (`refresh-tokens.ts`). Bearer
+ * tokens overlap, so that two pages of one browser do not end each other's.
+ *
+ * A replaced refresh token that is used again after more than ten seconds ends its session, because it was copied.
+ */
+
+import { AppError } from '../../shared/errors.ts';
+import { newId, type SessionId, type UserId } from '../../shared/ids.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { lockSessionOfFamily, replaceRefreshToken, wasReplacedJustNow } from './refresh-store.ts';
+import { firstRefreshToken, type RefreshToken, type RefreshTokens, refreshToken } from './refresh-tokens.ts';
+import { deleteSession, insertSession, insertSessionToken } from './store.ts';
+import { hashToken, newToken, REFRESH_PREFIX, SESSION_PREFIX, tokenPrefix } from './tokens.ts';
+
+const SESSION_TOKEN_LIFETIME_S = 3_600;
+export const SESSION_LIFETIME_S = 30 * 86_400;
+
+export interface OpenedSession {
+  readonly session_id: SessionId;
+  readonly session_token: string;
+  readonly refresh_token: string;
+  readonly expires_at: Date;
+}
+
+export interface Caller {
+  readonly ip: string;
+  readonly user_agent: string;
+}
+
+export async function openSession(
+  tx: Tx,
+  user_id: UserId,
+  caller: Caller,
+  lifetime_s = SESSION_LIFETIME_S,
+): Promise<OpenedSession> {
+  const session_id = newId('sess');
+  const { token, token_hash, family_hash } = firstRefreshToken();
+  const ends_at = new Date(Date.now() + lifetime_s * 1000);
+  const refresh = { refresh_family: family_hash, refresh_hash: token_hash };
+  await insertSession(tx, { id: session_id, user_id, ...refresh, ...caller, ends_at });
+  return { session_id, refresh_token: token, ...(await issueToken(tx, session_id, ends_at)) };
+}
+
+async function issueToken(tx: Tx, session_id: SessionId, ends_at: Date) {
+  const session_token = newToken(SESSION_PREFIX);
+  const expires_at = new Date(Math.min(Date.now() + SESSION_TOKEN_LIFETIME_S * 1000, ends_at.getTime()));
+  await insertSessionToken(tx, hashToken(session_token), session_id, expires_at);
+  return { session_token, expires_at };
+}
+
+export interface RefreshedSession {
+  readonly session_token: string;
+  readonly expires_at: Date;
+  /** The session's current token; null if it cannot be derived again. */
+  readonly refresh_token: string | null;
+}
+
+/**
+ * A new bearer token for the session of a refresh token, and the next refresh token. `ended` is called in the same
+ * transaction if the session ends because a replaced token was reused.
+ * @throws AppError UNAUTHENTICATED
+ */
+export async function refreshSession(
+  db: Db,
+  tokens: RefreshTokens,
+  given: string,
+  ended: (tx: Tx, session: { readonly id: SessionId; readonly user_id: UserId }) => Promise<void>,
+): Promise<RefreshedSession> {
+  if (tokenPrefix(given) !== REFRESH_PREFIX) throw new AppError('UNAUTHENTICATED');
+  const shown = refreshToken(given);
+  const refreshed = await transaction(db, async (tx) => {
+    const session = await lockSessionOfFamily(tx, shown);
+    if (!session?.refresh_hash) return null;
+    const present = { id: session.id, refresh_hash: session.refresh_hash };
+    const taken = await takeToken(tx, tokens, present, shown);
+    if (taken) {
+      const refresh_token = taken.next?.token ?? null;
+      return { ...(await issueToken(tx, session.id, session.ends_at)), refresh_token };
+    }
+    // Throwing here would roll back the end of the session.
+    await deleteSession(tx, session.user_id, session.id);
+    await ended(tx, session);
+    return null;
+  });
+  if (refreshed) return refreshed;
+  throw new AppError('UNAUTHENTICATED', { message: 'The session has ended. Log in again.' });
+}
+
+/** The session's token from now on; null if the given one is no longer accepted. */
+async function takeToken(
+  tx: Tx,
+  tokens: RefreshTokens,
+  present: { readonly id: SessionId; readonly refresh_hash: Buffer },
+  shown: RefreshToken,
+): Promise<{ readonly next: RefreshToken | null } | null> {
+  if (shown.token_hash.equals(present.refresh_hash)) {
+    const next = tokens.next(shown);
+    await replaceRefreshToken(tx, present.id, shown, next);
+    return { next };
+  }
+  if (!(await wasReplacedJustNow(tx, shown))) return null;
+  return { next: tokens.find(shown, present.refresh_hash) };
+}

@@ -1,0 +1,41 @@
+import type { ImageRegistration } from '../../protocol/host-types.ts';
+import type { HostId } from '../../shared/ids.ts';
+import type { Tx } from '../db/pool.ts';
+import { diskNeeds, findVersion, insertVersion, lockVersions, makeCurrent, restoreVersion } from './store.ts';
+
+/** More versions than any image needs: a remote host's further ones are refused. */
+const VERSIONS_MAX = 200;
+
+/**
+ * Records that all objects of an image are in the object store. A host's newest image becomes current if it is new here and
+ * the current one is of another recipe: so two hosts with builds of one recipe do not alternate, and a host that comes back
+ * with an old image changes nothing. A remote host (`from`) may only register an image of one of its disks, and
+ * never the current image. False when refused.
+ */
+export async function registerImage(
+  tx: Tx,
+  image: ImageRegistration,
+  from: { readonly id: HostId; readonly remote: boolean } | null = null,
+): Promise<boolean> {
+  const versions = await lockVersions(tx, image.id);
+  if (from?.remote) {
+    if (await findVersion(tx, image.id, image.version)) return true;
+    const taken = await diskNeeds(tx, from.id, image.id, image.version);
+    return taken && versions.length < VERSIONS_MAX && insertVersion(tx, image);
+  }
+  if (!(await insertVersion(tx, image))) return true;
+  const current = versions.find((each) => each.current);
+  if (!current || (image.newest && current.recipe !== image.recipe)) {
+    await makeCurrent(tx, image.id, image.version);
+  }
+  return true;
+}
+
+/** As {@link registerImage} on an operator's order: it becomes current, even if it was removed before. */
+export async function registerCurrent(tx: Tx, image: ImageRegistration): Promise<void> {
+  await lockVersions(tx, image.id);
+  if (!(await insertVersion(tx, image)) && (await findVersion(tx, image.id, image.version))?.removed_at) {
+    await restoreVersion(tx, image);
+  }
+  await makeCurrent(tx, image.id, image.version);
+}

@@ -1,0 +1,138 @@
+/**
+ * Which objects a host may write and read now. Decided from the key and the database alone: the host claims nothing.
+ *
+ * - Write: segments of the generation that the newest VM of an instance there would commit next, parts of that VM's memory, who
+ *   consumed the memory that it resumes from, and pieces of images that the host's disks need: another host may be storing the same.
+ *   Only where nothing is, and only in sizes that Berth writes.
+ * - Read: the objects that an instance with its newest VM there holds, while that VM may write; what it may write; the memory that
+ *   the VM resumes from; images of the host's disks; the store's mark.
+ */
+import { createHash } from 'node:crypto';
+import type { ObjectRequest } from '../../protocol/object-permissions.ts';
+import type { HostId, InstanceId } from '../../shared/ids.ts';
+import type { Tx } from '../db/pool.ts';
+import { heldHere, memoryOf, type WritablePlacement, writableHere } from '../disks/permission-store.ts';
+import { diskNeeds } from '../images/store.ts';
+import { type NamedObject, objectNamed } from './name-object.ts';
+
+const MIB = 2 ** 20;
+const OF_NOTHING = createHash('sha256').digest('hex');
+/** A segment has 16 MiB of frames and a tail, a part of memory 8 MiB and a header; the index of an image of 1 TiB 24 MiB. */
+const WRITTEN_MAX_BYTES = {
+  segment: 18 * MIB,
+  memory: 9 * MIB,
+  consumed: 256,
+  image: 24 * MIB,
+  map: 0,
+  mark: 0,
+} as const;
+
+type Placements = ReadonlyMap<InstanceId, WritablePlacement>;
+
+interface Known {
+  readonly placements: Placements;
+  readonly held: ReadonlySet<string>;
+  readonly memory: ReadonlySet<string>;
+  /** Images that disks of the host need, as `<id>/<version>`. */
+  readonly images: ReadonlySet<string>;
+}
+
+/** For each request, whether it is permitted. */
+export async function permitObjects(
+  tx: Tx,
+  host_id: HostId,
+  requests: readonly ObjectRequest[],
+): Promise<boolean[]> {
+  const named = requests.map(({ key }) => objectNamed(key));
+  const placements = await writableHere(tx, host_id, instancesOf(named));
+  const reads = requests.flatMap(({ method }, i) => (method === 'PUT' ? [] : (named[i] ?? [])));
+  const known = {
+    placements,
+    held: await heldHere(tx, host_id, heldKeys(reads, placements)),
+    memory: await memoryOf(tx, resumed(named, placements)),
+    images: await imagesNeeded(tx, host_id, named),
+  };
+  return requests.map((request, i) => {
+    const object = named[i] ?? null;
+    if (object === null) return false;
+    if (request.method !== 'PUT') return mayRead(object, known);
+    const has_bytes = request.size_bytes > 0 && request.sha256 !== OF_NOTHING;
+    return has_bytes && request.size_bytes <= WRITTEN_MAX_BYTES[object.kind] && mayWrite(object, known);
+  });
+}
+
+function mayWrite(object: NamedObject, { placements, memory, images }: Known): boolean {
+  switch (object.kind) {
+    case 'segment':
+    case 'memory':
+      return isNext(object, placements);
+    case 'consumed':
+      return memory.has(object.memory);
+    case 'image':
+      return images.has(object.image);
+    case 'map':
+    case 'mark':
+      return false;
+  }
+}
+
+function mayRead(object: NamedObject, known: Known): boolean {
+  switch (object.kind) {
+    case 'segment':
+      return known.held.has(object.key) || isNext(object, known.placements);
+    case 'map':
+      return known.held.has(object.key);
+    case 'memory':
+      return known.memory.has(object.memory) || isNext(object, known.placements);
+    case 'consumed':
+      return known.memory.has(object.memory);
+    case 'image':
+      return known.images.has(object.image);
+    case 'mark':
+      return true;
+  }
+}
+
+/** Whether the newest VM there writes it, and has not committed it yet. */
+function isNext(object: Extract<NamedObject, { epoch: number }>, placements: Placements): boolean {
+  const placement = placements.get(object.instance_id);
+  if (!placement || object.epoch !== placement.epoch) return false;
+  return object.kind === 'memory' || object.generation === placement.generation + 1;
+}
+
+function instancesOf(named: readonly (NamedObject | null)[]): InstanceId[] {
+  return [
+    ...new Set(named.flatMap((object) => (object && 'instance_id' in object ? object.instance_id : []))),
+  ];
+}
+
+/** What the host cannot read because it writes it. */
+function heldKeys(reads: readonly NamedObject[], placements: Placements): string[] {
+  return reads.flatMap((object) => {
+    if (object.kind === 'map') return object.key;
+    return object.kind === 'segment' && !isNext(object, placements) ? object.key : [];
+  });
+}
+
+function resumed(named: readonly (NamedObject | null)[], placements: Placements) {
+  return named.flatMap((object) => {
+    if (object?.kind !== 'memory' && object?.kind !== 'consumed') return [];
+    const placement = placements.get(object.instance_id);
+    return placement ? { key: object.memory, vm_id: placement.vm_id } : [];
+  });
+}
+
+async function imagesNeeded(
+  tx: Tx,
+  host_id: HostId,
+  named: readonly (NamedObject | null)[],
+): Promise<ReadonlySet<string>> {
+  const images = new Set<string>();
+  const asked = new Map(
+    named.flatMap((each) => (each?.kind === 'image' ? [[each.image, each] as const] : [])),
+  );
+  for (const { image, id, version } of asked.values()) {
+    if (await diskNeeds(tx, host_id, id, version)) images.add(image);
+  }
+  return images;
+}

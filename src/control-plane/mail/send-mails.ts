@@ -1,0 +1,107 @@
+/**
+ * The sender of all mails. It runs after the commit, never in a request:
+ *
+ *   waiting ── lease ──▶ sending ── delivered, expired or token invalid ──▶ deleted
+ *      ▲                    │
+ *      └──── backoff ── failed
+ *
+ * A process that dies while sending leaves the mail to the next lease, which sends it again under the same Message-ID.
+ */
+
+import { backoffMs, pause } from '../../shared/backoff.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
+import type { Db } from '../db/pool.ts';
+import { recountMail } from './count-store.ts';
+import { type Letter, type Mailbox, onPosted } from './mailbox.ts';
+import type { Deliver } from './mailer.ts';
+import { deleteMail, isTokenGood, postponeMail, takeMails, type WaitingMail } from './store.ts';
+
+export interface SendingParts {
+  readonly db: Db;
+  readonly mailbox: Mailbox;
+  readonly deliver: Deliver;
+  readonly log: Log;
+}
+
+const CONCURRENT_MAX = 10;
+/** While deliveries are under way: for mails whose backoff ends, and mails of other processes. */
+const POLL_MS = 5_000;
+/** Longer than a delivery takes. */
+const LEASE_S = 300;
+/** Greylisting servers accept a mail some minutes after they refused it. */
+const BACKOFF_MS = { first: 2_000, most: 3_600_000 };
+/** A mail with less time left is not tried again: its reader could not use it. */
+const LAST_TRY_MS = 60_000;
+
+/** Runs until no mail is due and none is under way. A delivery that hangs holds up no other mail, and no new one. */
+export async function sendMails(parts: SendingParts, signal?: AbortSignal): Promise<void> {
+  const under_way = new Set<Promise<void>>();
+  const start = (mail: WaitingMail): void => {
+    const sending: Promise<void> = sendLogged(parts, mail).finally(() => under_way.delete(sending));
+    under_way.add(sending);
+  };
+  try {
+    for (;;) {
+      const woken = new AbortController();
+      // Subscribed before the look: a mail that is posted in between is not missed.
+      const unsubscribe = onPosted(() => woken.abort());
+      try {
+        const free = signal?.aborted === true ? 0 : CONCURRENT_MAX - under_way.size;
+        if (free > 0) for (const mail of await takeMails(parts.db, free, LEASE_S)) start(mail);
+        if (under_way.size === 0) return;
+        await Promise.race([...under_way, pause(POLL_MS, woken.signal)]);
+      } finally {
+        unsubscribe();
+        woken.abort();
+      }
+    }
+  } finally {
+    await Promise.all(under_way);
+  }
+}
+
+/** Never rejects: if the outcome cannot be stored, the mail is taken again once its lease is over. */
+async function sendLogged(parts: SendingParts, mail: WaitingMail): Promise<void> {
+  try {
+    await send(parts, mail);
+  } catch (error) {
+    parts.log.warn({ err: error, mail_id: mail.id }, "a mail's outcome could not be stored");
+  }
+}
+
+async function send(parts: SendingParts, waiting: WaitingMail): Promise<void> {
+  const { db, log } = parts;
+  const { id, attempts, good_for_ms } = waiting;
+  try {
+    const sent = await deliverIfNeeded(parts, waiting);
+    if (sent && attempts > 1) await recountMail(db, sent.to, sent.kind, sent.counted_at);
+  } catch (error) {
+    const retry = good_for_ms > LAST_TRY_MS;
+    const message = retry ? 'a mail could not be sent' : 'a mail could not be sent and is given up';
+    log.warn({ reason: messageOf(error), mail_id: id, attempts }, message);
+    if (retry) {
+      // Half of the time left at most: the backoff can be as long as a token is valid.
+      const wait_ms = Math.min(backoffMs(attempts - 1, BACKOFF_MS.first, BACKOFF_MS.most), good_for_ms / 2);
+      return postponeMail(db, waiting, wait_ms);
+    }
+  }
+  await deleteMail(db, waiting);
+}
+
+/** Returns null if the mail is no longer needed. */
+async function deliverIfNeeded(
+  { db, mailbox, deliver, log }: SendingParts,
+  { id, sealed, good_for_ms }: WaitingMail,
+): Promise<Letter | null> {
+  if (good_for_ms <= 0) throw new Error('it has expired');
+  const letter = mailbox.open(id, sealed);
+  if (!letter) throw new Error('it does not open with the root key');
+  const { to, subject, text, token } = letter;
+  if (token !== undefined && !(await isTokenGood(db, Buffer.from(token, 'hex')))) {
+    log.info({ mail_id: id }, 'a mail is not sent: its token is no longer valid');
+    return null;
+  }
+  await deliver({ id, to, subject, text });
+  return letter;
+}

@@ -1,0 +1,143 @@
+/** Changes members' roles and removes members. Every change first locks the organisation. */
+
+import { AppError } from '../../shared/errors.ts';
+import type { OrgId, UserId } from '../../shared/ids.ts';
+import type { QuotaLimits } from '../../shared/quotas.ts';
+import { revokeKeysOf } from '../api-keys/revoke-api-key.ts';
+import type { Tx } from '../db/pool.ts';
+import type { Role } from '../db/tables.ts';
+import { append } from '../events/append.ts';
+import { actorOf, type Principal, userOf } from '../identity/principal.ts';
+import { revokeKeysOfMember } from '../ssh-keys/account-keys.ts';
+import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
+import { vmsOfUserKeys } from '../ssh-keys/store.ts';
+import { ensureOrganisation } from './create-organisation.ts';
+import { deleteInvitationsBeyond } from './invitation-store.ts';
+import {
+  deleteMembership,
+  dropFromKeySets,
+  findMember,
+  lockMembership,
+  type MemberRow,
+  organisationsOf,
+  updateRole,
+} from './member-store.ts';
+import { isInUse, isLastOwner, lastOwnerStays, OWNERS_ONLY, presentAdmin, presentRole } from './owners.ts';
+import { deleteOrganisation, lockOrganisation } from './store.ts';
+import { memberView } from './view.ts';
+
+/** Throws if the membership has changed since the caller read it. */
+type Check = (before: MemberRow) => void;
+
+/** @throws AppError FORBIDDEN, NOT_FOUND, CONFLICT for the last owner */
+export async function changeRole(
+  tx: Tx,
+  principal: Principal,
+  user_id: UserId,
+  role: Role,
+  check: Check = () => undefined,
+): Promise<{ member: MemberRow; previous_role: Role }> {
+  const { org_id } = principal;
+  await lockOrganisation(tx, org_id);
+  const own_role = await presentAdmin(tx, principal);
+  const before = await findMember(tx, org_id, user_id);
+  if (own_role !== 'owner' && (role === 'owner' || before?.role === 'owner')) {
+    throw new AppError('FORBIDDEN', { message: OWNERS_ONLY });
+  }
+  if (!before) throw new AppError('NOT_FOUND');
+  check(before);
+  if (before.role === role) return { member: before, previous_role: role };
+  if (before.role === 'owner' && (await isLastOwner(tx, org_id))) throw lastOwnerStays('be demoted');
+  await updateRole(tx, org_id, user_id, role);
+  // In mode `account` the role decides whether the member's keys count.
+  await notifyKeyChange(tx, await vmsOfUserKeys(tx, user_id));
+  await deleteInvitationsBeyond(tx, org_id, user_id, role);
+  const member = { ...before, role };
+  await append(tx, {
+    org_id,
+    type: 'member.role_changed',
+    data: { member: memberView(member), previous_role: before.role },
+    actor: actorOf(principal),
+  });
+  return { member, previous_role: before.role };
+}
+
+/**
+ * Removes a member, also at the member's own request. API keys, SSH access to the organisation's instances and open
+ * invitations end at once. If the last owner leaves an otherwise empty organisation, it is deleted.
+ * @throws AppError FORBIDDEN, NOT_FOUND, CONFLICT for the last owner
+ */
+export async function removeMember(
+  tx: Tx,
+  quotas: QuotaLimits,
+  principal: Principal,
+  user_id: UserId,
+  check: Check = () => undefined,
+): Promise<MemberRow> {
+  const { org_id } = principal;
+  const itself = userOf(principal) === user_id;
+  await lockOrganisation(tx, org_id);
+  const own_role = await presentRole(tx, principal);
+  if (!itself && own_role !== 'owner' && own_role !== 'admin') throw new AppError('FORBIDDEN');
+  const member = await findMember(tx, org_id, user_id);
+  if (!member) throw new AppError('NOT_FOUND');
+  if (member.role === 'owner' && own_role !== 'owner') {
+    throw new AppError('FORBIDDEN', { message: OWNERS_ONLY });
+  }
+  check(member);
+  await endMembership(tx, org_id, member, actorOf(principal), itself ? 'leave' : 'be removed');
+  await ensureOrganisation(tx, quotas, user_id);
+  return member;
+}
+
+export interface LeftOrganisation {
+  readonly org_id: OrgId;
+  /** Those the user had there. */
+  readonly role: Role;
+}
+
+/**
+ * The organisations' part of an account's deletion: ends every membership and deletes organisations that are then empty.
+ * Returns the others.
+ * @throws AppError CONFLICT naming the organisation that needs another owner first
+ */
+export async function leaveAllOrganisations(tx: Tx, user_id: UserId): Promise<LeftOrganisation[]> {
+  const left: LeftOrganisation[] = [];
+  for (const org_id of await organisationsOf(tx, user_id)) {
+    const organisation = await lockOrganisation(tx, org_id);
+    const member = await findMember(tx, org_id, user_id);
+    if (!organisation || !member) continue;
+    const what = 'delete the account';
+    const goes_on = await endMembership(tx, org_id, member, user_id, what, organisation.name);
+    if (goes_on) left.push({ org_id, role: member.role });
+  }
+  return left;
+}
+
+/** The organisation must be locked. Returns whether it remains. */
+export async function endMembership(
+  tx: Tx,
+  org_id: OrgId,
+  member: MemberRow,
+  actor: string,
+  what: string,
+  name?: string,
+): Promise<boolean> {
+  const { user_id } = member;
+  if (member.role === 'owner' && (await isLastOwner(tx, org_id))) {
+    if (await isInUse(tx, org_id)) throw lastOwnerStays(what, name);
+    await deleteOrganisation(tx, org_id);
+    return false;
+  }
+  // From here on no key of the member joins a key set, and concurrent additions are committed.
+  await lockMembership(tx, org_id, user_id);
+  const vms = await vmsOfUserKeys(tx, user_id);
+  await dropFromKeySets(tx, org_id, user_id);
+  await revokeKeysOf(tx, org_id, { user_id }, actor);
+  await revokeKeysOfMember(tx, org_id, user_id, actor);
+  await deleteInvitationsBeyond(tx, org_id, user_id, null);
+  await deleteMembership(tx, org_id, user_id);
+  await append(tx, { org_id, type: 'member.removed', data: { member: memberView(member) }, actor });
+  await notifyKeyChange(tx, vms);
+  return true;
+}

@@ -1,0 +1,118 @@
+/**
+ * The table of schedules: every background task of the control plane, how often it runs, and what wakes it earlier.
+ * A task's file has its name.
+ */
+
+import type { MarkedStore } from '../object-store/store-mark.ts';
+import type { Log } from '../shared/log.ts';
+import type { QuotaLimits } from '../shared/quotas.ts';
+import { reportExpiry } from './api-keys/report-expiry.ts';
+import type { AuditLog } from './audit/append.ts';
+import { sealAudit } from './audit/seal-audit.ts';
+import { onAuditCommitted } from './audit/wake.ts';
+import type { Db } from './db/pool.ts';
+import { checkpointDisks } from './disks/checkpoint-disks.ts';
+import { claimStore } from './disks/claim-store.ts';
+import { compactDisks } from './disks/compact-disks.ts';
+import type { DiskKeys } from './disks/data-keys.ts';
+import { dropGenerations } from './disks/drop-generations.ts';
+import { freeDeleted } from './disks/free-deleted.ts';
+import { freeMemory } from './disks/free-memory.ts';
+import { freeSegments } from './disks/free-segments.ts';
+import { sweepOrphans } from './disks/sweep-orphans.ts';
+import { dispatchEvents } from './events/dispatch-events.ts';
+import { onCommitted } from './events/wake.ts';
+import { expireHosts } from './fleet/expire-hosts.ts';
+import { LeaseMonitor } from './fleet/lease-monitor.ts';
+import { recountHosts } from './fleet/recount-hosts.ts';
+import { checkIdentities } from './identity/check-identities.ts';
+import type { OidcContext } from './identity/oidc-context.ts';
+import { type Mailbox, onPosted } from './mail/mailbox.ts';
+import type { Deliver } from './mail/mailer.ts';
+import { sendMails } from './mail/send-mails.ts';
+import { composeMails } from './notifications/compose-mails.ts';
+import { raiseNotifications } from './notifications/raise-notifications.ts';
+import { checkHostnames } from './ports/check-hostnames-task.ts';
+import type { HttpEndpoint } from './ports/model.ts';
+import { sweep } from './sweep.ts';
+import type { Task } from './tasks/run-tasks.ts';
+import { countUsage } from './usage/count-usage.ts';
+import { DeadlineMonitor } from './vms/deadline-monitor.ts';
+import { downsampleMetrics } from './vms/downsample-metrics.ts';
+import { enforceDeadlines } from './vms/enforce-deadlines.ts';
+import { moveVms } from './vms/move-vms.ts';
+import { restartFailed } from './vms/restart-failed.ts';
+import { stopIdle } from './vms/stop-idle.ts';
+import { fanOutToWebhooks } from './webhooks/fan-out.ts';
+
+export interface ScheduleParts {
+  readonly db: Db;
+  readonly log: Log;
+  readonly audit: AuditLog;
+  readonly store: MarkedStore;
+  readonly disk_keys: DiskKeys;
+  readonly mailbox: Mailbox;
+  readonly deliver: Deliver;
+  readonly public_url: string;
+  readonly http: HttpEndpoint;
+  readonly removal_delay_ms: number;
+  readonly quotas: QuotaLimits;
+  readonly signups: 'open' | 'closed';
+  /** Null: there is no OpenID provider. */
+  readonly oidc: Pick<OidcContext, 'provider' | 'identities'> | null;
+  readonly signal: AbortSignal;
+}
+
+const S = 1_000;
+const MIN = 60 * S;
+const H = 60 * MIN;
+
+/** The consumers of the outbox. */
+const CONSUMERS = [fanOutToWebhooks, raiseNotifications];
+
+export function schedule(parts: ScheduleParts): Task[] {
+  const { db, log, audit, store, signal } = parts;
+  const leases = new LeaseMonitor();
+  const deadlines = new DeadlineMonitor();
+  const dispatch = () => dispatchEvents(db, CONSUMERS);
+  const seal = () => sealAudit(db, audit);
+  const compose = () => composeMails(parts);
+  const send = () => sendMails(parts, signal);
+  const free = async () => {
+    await freeSegments(db, store, log, parts.removal_delay_ms);
+  };
+  const { oidc } = parts;
+  const checkPeople = async () => {
+    if (oidc) await checkIdentities({ ...parts, ...oidc }, log, signal);
+  };
+  return [
+    { name: 'dispatch-events', every_ms: S, wake_by: onCommitted, gap_ms: 20, run: dispatch },
+    { name: 'seal-audit', every_ms: S, wake_by: onAuditCommitted, gap_ms: 250, run: seal },
+    { name: 'compose-mails', every_ms: 5 * S, wake_on: 'mail', gap_ms: S, run: compose },
+    { name: 'send-mails', every_ms: 5 * S, wake_by: onPosted, run: send },
+    { name: 'expire-hosts', every_ms: S, run: () => expireHosts(db, leases, log) },
+    { name: 'enforce-deadlines', every_ms: 2 * S, run: () => enforceDeadlines(db, deadlines) },
+    { name: 'restart-failed', every_ms: S, run: () => restartFailed(db, parts.quotas, log) },
+    { name: 'move-vms', every_ms: S, wake_on: 'moving', gap_ms: 100, run: () => moveVms(db, log) },
+    { name: 'recount-hosts', every_ms: 10 * MIN, run: () => recountHosts(db, log) },
+    { name: 'count-usage', every_ms: 20 * S, run: () => countUsage(db) },
+    { name: 'stop-idle', every_ms: 5 * S, run: () => stopIdle(db, log) },
+    { name: 'report-expiry', every_ms: 10 * MIN, run: () => reportExpiry(db) },
+    { name: 'sweep', every_ms: 10 * MIN, run: () => sweep(db) },
+    { name: 'downsample-metrics', every_ms: H, run: () => downsampleMetrics(db) },
+    { name: 'check-hostnames', every_ms: 5 * S, run: () => checkHostnames(db, parts.http) },
+    { name: 'check-identities', every_ms: MIN, run: checkPeople },
+    { name: 'claim-store', every_ms: 5 * S, run: () => claimStore(store) },
+    { name: 'free-deleted', every_ms: 30 * S, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
+    { name: 'free-memory', every_ms: 10 * MIN, run: () => freeMemory(db, store, log) },
+    {
+      name: 'free-segments',
+      every_ms: 10 * MIN,
+      run: free,
+    },
+    { name: 'drop-generations', every_ms: 5 * MIN, run: () => dropGenerations(db) },
+    { name: 'checkpoint-disks', every_ms: MIN, run: () => checkpointDisks(parts, log, signal) },
+    { name: 'compact-disks', every_ms: 5 * MIN, run: () => compactDisks(parts, log, signal) },
+    { name: 'sweep-orphans', every_ms: 6 * H, run: () => sweepOrphans(db, store, log) },
+  ];
+}

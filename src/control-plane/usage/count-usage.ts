@@ -1,0 +1,7 @@
+import { type Db, transaction } from '../db/pool.ts';
+import { countUsage as count } from './count-store.ts';
+
+/** Counts what instances have used since the last run. */
+export async function countUsage(db: Db): Promise<void> {
+  await transaction(db, count);
+}

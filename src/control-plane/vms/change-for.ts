@@ -1,0 +1,122 @@
+/** The row change that an observation causes. Pure. */
+import type { VmReasonCode } from '../../protocol/reasons.ts';
+import type { HostId } from '../../shared/ids.ts';
+import type { StateObservation, VmState } from './model.ts';
+import { reasonOf, type VmChange, type VmReason, type VmRow } from './store.ts';
+
+type MutableChange = { -readonly [K in keyof VmChange]: VmChange[K] };
+
+type Say = (code: VmReasonCode, message: string) => VmReason;
+
+function runningReason(seen: StateObservation & { readonly kind: 'running' }, say: Say): VmReason {
+  if (seen.recovered) return say(seen.recovered.code, seen.recovered.message);
+  if (seen.access_problem) return say(seen.access_problem.code, seen.access_problem.message);
+  return seen.resumed
+    ? say('resumed', 'The guest was resumed from where it was suspended.')
+    : say('ready', 'The guest answers and accepts SSH.');
+}
+
+function suspendedReason(vm: VmRow, say: Say): VmReason {
+  return vm.move === null
+    ? say('suspended', 'Memory and disk are saved; the next start resumes from here.')
+    : { ...reasonOf(vm), message: 'Memory and disk are saved; it resumes on another host.' };
+}
+
+/** The actor stays the one who requested the stop. */
+function stoppedReason(vm: VmRow, seen: StateObservation, say: Say): VmReason {
+  return {
+    ...reasonOf(vm),
+    ...(vm.reason_code === 'flush_pending' ? say('stopped', 'Stopped; all saved.') : {}),
+    ...(seen.kind === 'stopped' && seen.recovered ? say(seen.recovered.code, seen.recovered.message) : {}),
+  };
+}
+
+export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host_id: HostId): MutableChange {
+  const say: Say = (code, message) => ({ code, message, actor: host_id });
+  switch (seen.kind) {
+    case 'running':
+      return {
+        state: next,
+        reason: runningReason(seen, say),
+        ssh_address: seen.ssh_address,
+        applied_keys: seen.applied_keys,
+        guest_ran: true,
+        ...(vm.started_at === null ? { started_at: 'now' } : {}),
+      };
+    case 'stalled':
+      return { state: next, reason: say(seen.reason.code, seen.reason.message) };
+    case 'resumed':
+      return { state: next, reason: say('ready', 'The guest runs again, and answers.') };
+    case 'rebooting':
+      return {
+        state: next,
+        // A requested restart keeps its reason: it resets the guest too, sometimes more than once.
+        reason:
+          vm.state === 'restarting' ? reasonOf(vm) : say('guest_reboot', 'The guest rebooted by itself.'),
+        resets: vm.resets + 1,
+      };
+    case 'powered_off':
+      return {
+        state: next,
+        reason: say('guest_poweroff', 'The guest powered off by itself.'),
+        desired: 'stopped',
+      };
+    case 'flush_pending':
+      return {
+        state: next,
+        // The actor stays the one who requested the stop.
+        reason: { ...reasonOf(vm), code: 'flush_pending', message: seen.reason.message },
+        move: vm.move,
+        ssh_address: null,
+      };
+    case 'suspended':
+      return {
+        state: next,
+        reason: suspendedReason(vm, say),
+        move: vm.move,
+        ssh_address: null,
+        stopped_at: 'now',
+        suspended_at: 'now',
+      };
+    case 'resume_failed':
+      return {
+        state: next,
+        reason: say('resume_failed', seen.reason.message),
+        desired: 'suspended',
+        ssh_address: null,
+        stopped_at: 'now',
+        suspended_at: 'now',
+        // Nobody asked for its suspend: the task `move-vms` starts it again.
+        move: vm.reason_code === 'host_drain' ? 'suspend' : null,
+      };
+    case 'suspend_failed':
+      return {
+        state: next,
+        reason: say(seen.reason.code, seen.reason.message),
+        desired: 'running',
+        // The next try does without the memory.
+        ...(vm.move === null
+          ? {}
+          : { move_problem: `its memory could not be saved: ${seen.reason.message}` }),
+      };
+    case 'stopped':
+    case 'deleted':
+      return {
+        state: next,
+        reason: stoppedReason(vm, seen, say),
+        ssh_address: null,
+        stopped_at: 'now',
+        move: vm.move,
+      };
+    case 'failed':
+      return {
+        state: next,
+        reason: say(seen.reason.code, seen.reason.message),
+        ssh_address: null,
+        stopped_at: 'now',
+        ...(seen.guest_ran ? { guest_ran: true } : {}),
+        // A restart by the instance's setting: it was wanted running.
+        move: vm.move,
+      };
+  }
+}

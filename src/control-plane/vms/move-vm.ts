@@ -1,0 +1,100 @@
+/**
+ * Moves a VM from a draining host to another one:
+ *
+ *   running ── begin ─▶ suspending ─▶ suspended ─┐
+ *      ▲          └───▶ stopping ──▶ stopped ───┴─ finish ─▶ a new boot, which resumes or boots
+ *      └── the memory could not be saved: the next try stops it
+ *
+ * A resume that fails returns the VM to `suspended` with its wish, so that it is started again.
+ *
+ * The wish is in the VM's row (`move`). Any other change of the VM, such as a user's stop, ends it (`updateVm`). Both steps look
+ * again under the instance's lock, so that any number of control planes may take them, and any of them may die in between.
+ */
+
+import { present } from '../../shared/assert.ts';
+import { AppError } from '../../shared/errors.ts';
+import type { InstanceId } from '../../shared/ids.ts';
+import { notify } from '../db/notify.ts';
+import type { Tx } from '../db/pool.ts';
+import { previewPlacement } from '../fleet/place.ts';
+import { currentImage } from '../images/store.ts';
+import { getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
+import { findDraining, noteProblem } from './move-store.ts';
+import { notifyChange } from './request-change.ts';
+import { insertBoot, wantedBy } from './start-vm.ts';
+import { newestVm, updateVm, type VmRow } from './store.ts';
+
+/** How long after a problem the next try is. */
+const AGAIN_S = 15;
+
+export type Begun = 'suspend' | 'stop' | 'waits' | 'not_wanted';
+
+/** Suspends the VM of a draining host if another one has room for it; stops it where its memory cannot go along. */
+export async function beginMove(tx: Tx, id: InstanceId): Promise<Begun> {
+  await lockInstance(tx, id);
+  const row = await getInstance(tx, id);
+  const vm = await newestVm(tx, id);
+  if (!row || !vm || row.deleting || vm.state !== 'running') return 'not_wanted';
+  const draining = await findDraining(tx, vm.host_id);
+  if (!draining) return 'not_wanted';
+  const waits = async (problem: string) => {
+    await noteProblem(tx, vm.id, problem, AGAIN_S);
+    return 'waits' as const;
+  };
+  // Its disk could not be saved either: it runs on.
+  if (draining.store_problem !== null) return waits(`object storage: ${draining.store_problem}`);
+  const to = await destinationOf(tx, row);
+  if ('reason' in to) return waits(to.reason);
+  const move = to.same_machine && !failedToSuspend(vm) ? 'suspend' : 'stop';
+  const reason = {
+    code: 'host_drain',
+    message:
+      move === 'suspend'
+        ? 'Its host is being drained: the VM is suspended, and resumes on another host.'
+        : 'Its host is being drained, and its memory cannot go along: the VM stops, and starts on another host.',
+    actor: 'system',
+  } as const;
+  await updateVm(
+    tx,
+    vm,
+    move === 'suspend'
+      ? { state: 'suspending', desired: 'suspended', reason, move }
+      : { state: 'stopping', desired: 'stopped', reason, move },
+  );
+  await notifyChange(tx, id, vm.host_id);
+  return move;
+}
+
+function failedToSuspend({ reason_code, move_problem }: VmRow): boolean {
+  return reason_code === 'suspend_failed' && move_problem !== null;
+}
+
+async function destinationOf(tx: Tx, row: InstanceRow) {
+  const image = (await currentImage(tx, row.image)) ? null : row.image;
+  const wanted = await wantedBy(tx, row);
+  return previewPlacement(tx, { ...wanted, image, memory_of: row.host_id, may_stay: false });
+}
+
+/**
+ * Starts a VM that has left its host on another one. If every other host has filled up meanwhile, it returns to its own: a
+ * running VM there is better than none. False: it is not wanted any more, or waits.
+ */
+export async function finishMove(tx: Tx, id: InstanceId): Promise<boolean> {
+  await lockInstance(tx, id);
+  const row = await getInstance(tx, id);
+  if (!row || row.deleting || row.move === null) return false;
+  if (row.state !== 'suspended' && row.state !== 'stopped') return false;
+  const message = 'Its host is being drained: the VM continues on another.';
+  try {
+    const reason = { code: 'host_drain', message, actor: 'system' } as const;
+    const host_id = await insertBoot(tx, null, row, reason, true);
+    await notifyChange(tx, id, host_id);
+    return true;
+  } catch (error) {
+    if (!(error instanceof AppError) || error.code !== 'UNAVAILABLE') throw error;
+    const vm = present(await newestVm(tx, id), 'vm that moves');
+    await noteProblem(tx, vm.id, error.message, 2);
+    await notify(tx, 'instance', id);
+    return false;
+  }
+}

@@ -1,0 +1,294 @@
+/**
+ * Sends requests to receivers; nothing else in the process does.
+ * Invariants: the policy checks every address that is dialled (a name is resolved once, and the checked addresses are
+ * dialled; literals are checked before); a redirect is an answer and is not followed; a request ends after `timeout_ms`,
+ * however slowly bytes arrive; little of a body is read; {@link Outbound.post} never rejects.
+ */
+import { isIP, type LookupFunction } from 'node:net';
+import { performance } from 'node:perf_hooks';
+import { Agent, buildConnector, type Dispatcher } from 'undici';
+import { invalid } from '../../../shared/errors.ts';
+import { type Network, type Protocol, refusal } from './address-policy.ts';
+import { KEPT_BYTES, keptHeaders, printable, retryAfterSeconds } from './answer.ts';
+import { checkUrl, literalOf, protocolOf } from './check-url.ts';
+import { AddressRefused, failureText } from './failure.ts';
+import { createResolve, NameUnknown, type Resolve } from './resolve.ts';
+
+export interface OutboundOptions {
+  /** BERTH_WEBHOOK_ALLOW_CIDRS. */
+  readonly allow_cidrs: readonly Network[];
+  /** Of a whole request, its answer included. */
+  readonly timeout_ms?: number;
+  readonly resolve?: Resolve;
+}
+
+/** One of `status` and `error` is null, the other is not. */
+export interface Answer {
+  /** Of an answer that ended, or that was cut off after {@link READ_BYTES}. */
+  readonly status: number | null;
+  /** Why there is no answer, for the owner of the webhook. */
+  readonly error: string | null;
+  /** The beginning of the body: valid UTF-8 of at most 4 KiB, without control characters. */
+  readonly response: string;
+  /** Of the answer: at most 2 KiB, without cookies. */
+  readonly response_headers: Readonly<Record<string, string>>;
+  readonly latency_ms: number;
+  /** At most a week. */
+  readonly retry_after_seconds: number | null;
+}
+
+interface RequestTarget {
+  readonly origin: string;
+  readonly path: string;
+}
+
+export const TIMEOUT_MS = 15_000;
+/** A body up to this is read to its end, so its connection is reused; a longer one is cut off, with its connection. */
+const READ_BYTES = 64 * 1024;
+const MAX_HEADER_BYTES = 16 * 1024;
+const IDLE_MS = 4_000;
+const MAX_IDLE_MS = 30_000;
+/** How long each of several addresses is tried. */
+const ATTEMPT_MS = 2_000;
+/** How long {@link Outbound.checkUrl} waits for a name server. */
+const CHECK_MS = 3_000;
+
+export class Outbound {
+  readonly #allow: readonly Network[];
+  readonly #timeout_ms: number;
+  readonly #resolve: Resolve;
+  readonly #agent: Agent;
+  readonly #targets = new WeakMap<URL, RequestTarget | null>();
+  /** By the signal that aborts them. */
+  readonly #in_flight = new WeakMap<AbortSignal, Set<Exchange>>();
+
+  constructor(options: OutboundOptions) {
+    this.#allow = options.allow_cidrs;
+    this.#timeout_ms = options.timeout_ms ?? TIMEOUT_MS;
+    this.#resolve = options.resolve ?? createResolve();
+    this.#agent = new Agent({
+      connect: this.#connector(),
+      connectTimeout: this.#timeout_ms,
+      // `post` has a timeout for the whole request; these are for pauses within it.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      maxHeaderSize: MAX_HEADER_BYTES,
+      keepAliveTimeout: IDLE_MS,
+      keepAliveMaxTimeout: MAX_IDLE_MS,
+      pipelining: 1,
+      // HTTP/2 would let a receiver limit the streams, and requests to one origin would wait for each other.
+      allowH2: false,
+    });
+  }
+
+  /**
+   * Checks the URL of a webhook. A name that does not resolve yet is accepted.
+   * @throws AppError INVALID_REQUEST about `url`
+   */
+  async checkUrl(text: string): Promise<URL> {
+    const url = checkUrl(text, this.#allow);
+    const protocol = protocolOf(url);
+    if (protocol === null || literalOf(url) !== null) return url;
+    for (const address of await this.#addressesSoon(url.hostname)) {
+      const reason = refusal(address, protocol, this.#allow);
+      if (reason !== null) throw invalid('url', `the address of its host ${reason}`);
+    }
+    return url;
+  }
+
+  /**
+   * @param url is not changed by the caller later
+   * @param headers in lower case
+   * @param signal ends the request early, as a failure
+   */
+  post(
+    url: URL | string,
+    headers: Readonly<Record<string, string>>,
+    body: string,
+    signal?: AbortSignal,
+  ): Promise<Answer> {
+    return new Promise((resolve) => {
+      const exchange = new Exchange(this.#timeout_ms, resolve, signal && this.#abortedBy(signal));
+      if (signal?.aborted) exchange.giveUp();
+      const parsed = typeof url === 'string' ? URL.parse(url) : url;
+      const target = parsed && this.#targetOf(parsed);
+      if (target === null) {
+        exchange.fail('the URL cannot be used');
+        return;
+      }
+      try {
+        this.#agent.dispatch({ ...target, method: 'POST', headers, body }, exchange);
+      } catch (error) {
+        exchange.fail(failureText(error));
+      }
+    });
+  }
+
+  /** Ends the requests in flight, as failures. */
+  async close(): Promise<void> {
+    await this.#agent.destroy();
+  }
+
+  /** Null if its protocol can't be used. Kept by URL: parsing its parts for each request would cost more than the request. */
+  #targetOf(url: URL): RequestTarget | null {
+    const known = this.#targets.get(url);
+    if (known !== undefined) return known;
+    const target = protocolOf(url) === null ? null : { origin: url.origin, path: url.pathname + url.search };
+    this.#targets.set(url, target);
+    return target;
+  }
+
+  /** The requests in flight that `signal` aborts: one listener for all of them. */
+  #abortedBy(signal: AbortSignal): Set<Exchange> {
+    const known = this.#in_flight.get(signal);
+    if (known) return known;
+    const exchanges = new Set<Exchange>();
+    const abort = () => {
+      for (const exchange of exchanges) exchange.giveUp();
+    };
+    signal.addEventListener('abort', abort, { once: true });
+    this.#in_flight.set(signal, exchanges);
+    return exchanges;
+  }
+
+  async #addressesSoon(name: string): Promise<readonly string[]> {
+    const { promise: late, resolve: giveUp } = Promise.withResolvers<readonly string[]>();
+    const timer = setTimeout(giveUp, CHECK_MS, []);
+    const found = this.#resolve(name).catch((error: unknown) => {
+      if (error instanceof NameUnknown) return [];
+      throw error;
+    });
+    return Promise.race([found, late]).finally(() => clearTimeout(timer));
+  }
+
+  /** undici's connector, with a `lookup` that yields checked addresses only. */
+  #connector(): buildConnector.connector {
+    const connectors = { 'https:': this.#connectorFor('https:'), 'http:': this.#connectorFor('http:') };
+    return (options, callback) => {
+      const protocol: Protocol = options.protocol === 'http:' ? 'http:' : 'https:';
+      const reason = isIP(options.hostname) === 0 ? null : refusal(options.hostname, protocol, this.#allow);
+      if (reason !== null) {
+        callback(new AddressRefused(`the address ${reason}`), null);
+        return;
+      }
+      connectors[protocol](options, callback);
+    };
+  }
+
+  #connectorFor(protocol: Protocol): buildConnector.connector {
+    const lookup: LookupFunction = (name, { all }, callback) => {
+      this.#checkedAddresses(name, protocol).then(
+        (addresses) => {
+          const found = addresses.map((address) => ({ address, family: isIP(address) }));
+          const [first] = found;
+          if (all) callback(null, found);
+          else callback(null, first?.address ?? '', first?.family ?? 0);
+        },
+        (error: Error) => callback(error, ''),
+      );
+    };
+    return buildConnector({
+      lookup,
+      timeout: this.#timeout_ms,
+      allowH2: false,
+      autoSelectFamily: true,
+      autoSelectFamilyAttemptTimeout: ATTEMPT_MS,
+    });
+  }
+
+  /** One forbidden address refuses the name: mixing them is an attack. */
+  async #checkedAddresses(name: string, protocol: Protocol): Promise<readonly string[]> {
+    const addresses = await this.#resolve(name);
+    for (const address of addresses) {
+      const reason = refusal(address, protocol, this.#allow);
+      if (reason !== null) throw new AddressRefused(`the address of the host ${reason}`);
+    }
+    return addresses;
+  }
+}
+
+/** One request and its answer; settled once. */
+class Exchange implements Dispatcher.DispatchHandler {
+  readonly #began_ms = performance.now();
+  readonly #settle: (answer: Answer) => void;
+  readonly #in_flight: Set<Exchange> | undefined;
+  readonly #timer: NodeJS.Timeout;
+  #controller: Dispatcher.DispatchController | undefined;
+  #settled = false;
+  #status = 0;
+  #retry_after_seconds: number | null = null;
+  #headers: Readonly<Record<string, string>> = {};
+  readonly #chunks: Buffer[] = [];
+  #kept_bytes = 0;
+  #read_bytes = 0;
+
+  /** @param in_flight has this exchange until it ends */
+  constructor(timeout_ms: number, settle: (answer: Answer) => void, in_flight: Set<Exchange> | undefined) {
+    this.#settle = settle;
+    this.#in_flight = in_flight;
+    in_flight?.add(this);
+    this.#timer = setTimeout(() => {
+      const what = this.#status === 0 ? 'no answer' : 'the answer did not end';
+      this.fail(`${what} within ${timeout_ms / 1000} s`);
+    }, timeout_ms);
+  }
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    this.#controller = controller;
+    // The connection was established after the end of the exchange.
+    if (this.#settled) controller.abort(new Error('settled'));
+  }
+
+  onResponseStart(_: Dispatcher.DispatchController, status: number, headers: Headers): void {
+    // 1xx come before the answer.
+    if (status < 200) return;
+    this.#status = status;
+    this.#retry_after_seconds = retryAfterSeconds(headers['retry-after'], Date.now());
+    this.#headers = keptHeaders(headers);
+  }
+
+  onResponseData(_: Dispatcher.DispatchController, chunk: Buffer): void {
+    this.#read_bytes += chunk.length;
+    const room = KEPT_BYTES - this.#kept_bytes;
+    if (room > 0) {
+      // A copy: a slice would keep the parser's whole buffer alive.
+      this.#chunks.push(Buffer.from(chunk.subarray(0, room)));
+      this.#kept_bytes += Math.min(room, chunk.length);
+    }
+    if (this.#read_bytes > READ_BYTES) this.#end(this.#status, null);
+  }
+
+  onResponseEnd(): void {
+    this.#end(this.#status, null, true);
+  }
+
+  onResponseError(_: Dispatcher.DispatchController, error: Error): void {
+    this.#end(null, failureText(error), true);
+  }
+
+  giveUp(): void {
+    this.fail('the request was given up');
+  }
+
+  fail(error: string): void {
+    this.#end(null, error);
+  }
+
+  #end(status: number | null, error: string | null, over = false): void {
+    if (this.#settled) return;
+    this.#settled = true;
+    clearTimeout(this.#timer);
+    this.#in_flight?.delete(this);
+    if (!over) this.#controller?.abort(new Error('settled'));
+    this.#settle({
+      status,
+      error,
+      response: printable(this.#chunks),
+      response_headers: this.#headers,
+      latency_ms: Math.round(performance.now() - this.#began_ms),
+      retry_after_seconds: this.#retry_after_seconds,
+    });
+  }
+}
+
+type Headers = Record<string, string | string[] | undefined>;

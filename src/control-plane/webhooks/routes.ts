@@ -1,0 +1,300 @@
+import type { FastifyRequest } from 'fastify';
+import { Type } from 'typebox';
+import { AppError } from '../../shared/errors.ts';
+import { isId, type WebhookId } from '../../shared/ids.ts';
+import type { AppContext } from '../context.ts';
+import { principalOf } from '../http/access.ts';
+import { requireMatch, setEtag } from '../http/etag.ts';
+import { mutate } from '../http/mutate.ts';
+import { type CursorSealer, pageOfList } from '../http/pagination.ts';
+import {
+  EmptyBody,
+  idOf,
+  NoContent,
+  named,
+  nameText,
+  nullable,
+  oneOf,
+  pageOf,
+  pageQuery,
+  pathIds,
+  Time,
+} from '../http/schemas.ts';
+import type { App } from '../http/typed-app.ts';
+import { changeWebhook, deleteWebhook, rotateSecret } from './change-webhook.ts';
+import { createWebhook } from './create-webhook.ts';
+import { DEFAULT_GRACE_S, MAX_GRACE_S, MAX_WANTED, WANTED, WEBHOOK_STATUSES } from './model.ts';
+import { findWebhook, listWebhooks, type WebhookRow } from './store.ts';
+import { webhookView } from './view.ts';
+
+/** Never a service account: it has no role in the organisation. */
+export const ADMINS = { roles: ['owner', 'admin'], people_only: true } as const;
+const WRITE = { access: 'webhooks:write', ...ADMINS } as const;
+
+const EXAMPLE_URL = 'https://hooks.example.org/berth';
+const EXAMPLE_EVENTS = ['vm.started', 'vm.stopped'];
+const EXAMPLE_NAME = 'chat';
+const Url = Type.String({
+  minLength: 1,
+  maxLength: 2048,
+  description: 'https; http only to networks that the operator allows',
+  examples: [EXAMPLE_URL],
+});
+const Events = Type.Array(oneOf(WANTED), {
+  minItems: 1,
+  maxItems: MAX_WANTED,
+  uniqueItems: true,
+  description: 'Types of events, or `*` for all',
+  examples: [EXAMPLE_EVENTS],
+});
+const SHOWN = {
+  id: idOf('wh'),
+  url: Type.String({ examples: [EXAMPLE_URL] }),
+  events: Type.Array(Type.String(), { examples: [EXAMPLE_EVENTS] }),
+  name: Type.String({ examples: [EXAMPLE_NAME] }),
+  status: oneOf(WEBHOOK_STATUSES),
+  disabled_reason: nullable(
+    Type.String({
+      description: '`requested`, `gone` (the receiver answered 410) or `failing` (for five days)',
+    }),
+    { examples: [null] },
+  ),
+  disabled_at: nullable(Time, { examples: [null] }),
+  failing_since: nullable(
+    Type.String({ format: 'date-time', description: 'Every attempt since this time has failed' }),
+    { examples: [null] },
+  ),
+  proven_at: nullable(
+    Type.String({
+      format: 'date-time',
+      description:
+        'When its URL first answered 2xx; null: never yet. The webhooks of an organisation without such an answer send at most 100 requests in ten minutes, all together',
+    }),
+  ),
+  previous_secret_expires_at: nullable(
+    Type.String({
+      format: 'date-time',
+      description: 'After a rotation, the previous secret also signs until this time',
+    }),
+    { examples: [null] },
+  ),
+  created_by: idOf('usr'),
+  created_at: Time,
+  updated_at: Time,
+};
+const Webhook = named('Webhook', SHOWN);
+const Secret = Type.String({ description: 'The signing secret, shown only once', examples: ['whsec_…'] });
+const CreateWebhookRequest = named('CreateWebhookRequest', {
+  url: Url,
+  events: Events,
+  name: nameText(EXAMPLE_NAME),
+});
+const CreateWebhookResponse = named('CreateWebhookResponse', { ...SHOWN, secret: Secret });
+const ChangeWebhookRequest = named('ChangeWebhookRequest', {
+  url: Type.Optional(Url),
+  events: Type.Optional(Events),
+  name: Type.Optional(nameText(EXAMPLE_NAME)),
+  status: Type.Optional(oneOf(WEBHOOK_STATUSES)),
+});
+const RotateWebhookSecretRequest = named('RotateWebhookSecretRequest', {
+  grace_seconds: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: MAX_GRACE_S,
+      default: DEFAULT_GRACE_S,
+      description: 'For how long the previous secret signs too',
+      examples: [3600],
+    }),
+  ),
+});
+
+export const WebhookParams = pathIds({ id: 'the webhook' });
+
+/** The webhook of a path. @throws AppError NOT_FOUND also where the id is malformed */
+export function webhookId({ id }: { readonly id: string }): WebhookId {
+  if (!isId('wh', id)) throw new AppError('NOT_FOUND');
+  return id;
+}
+
+const checkOf = (request: FastifyRequest) => (before: WebhookRow) => requireMatch(request, etagValue(before));
+/** A change of the webhook changes its version; an answer of its receiver does not. */
+const etagValue = ({ id, version }: WebhookRow) => ({ id, version });
+
+export function registerWebhooks(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerCreate(app, context);
+  registerReads(app, context, cursors);
+  registerChange(app, context);
+  registerDelete(app, context);
+  registerRotate(app, context);
+}
+
+function registerCreate(app: App, context: AppContext): void {
+  const { quotas, webhooks } = context;
+  const { outbound, secrets } = webhooks;
+  app.route({
+    method: 'POST',
+    url: '/v1/webhooks',
+    config: { ...WRITE, idempotent: true, etag: true, errors: ['QUOTA_EXCEEDED'] },
+    schema: {
+      operationId: 'createWebhook',
+      summary: 'Create a webhook; this sends nothing',
+      tags: ['Webhooks'],
+      body: CreateWebhookRequest,
+      response: { 201: CreateWebhookResponse },
+    },
+    handler: async (request, reply) => {
+      // Judged before the transaction, because a name server may be slow. Refused within it, because a replay comes first.
+      const judged = await outbound.checkUrl(request.body.url).then(
+        ({ href }) => ({ href }),
+        (refusal: unknown) => ({ refusal }),
+      );
+      const mutation = { action: 'webhook.create' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        if ('refusal' in judged) throw judged.refusal;
+        const made = await createWebhook(tx, quotas, principal, secrets, {
+          ...request.body,
+          url: judged.href,
+        });
+        const shown = webhookView(made);
+        setEtag(reply, etagValue(made));
+        return {
+          status: 201,
+          body: { ...shown, secret: made.secret },
+          target: made.id,
+          data: audited(shown),
+        };
+      });
+      reply.header('cache-control', 'no-store');
+      return reply.status(201).send(body);
+    },
+  });
+}
+
+function audited({ name, url, events, status }: ReturnType<typeof webhookView>) {
+  return { name, url, events, status };
+}
+
+function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/webhooks',
+    config: { access: 'webhooks:read' },
+    schema: {
+      operationId: 'listWebhooks',
+      summary: "List the organisation's webhooks",
+      tags: ['Webhooks'],
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(Webhook) },
+    },
+    handler: (request) => {
+      const principal = principalOf(request);
+      return pageOfList(cursors, principal, request, {
+        route: 'webhooks',
+        list: (before, count) => listWebhooks(db, principal.org_id, before, count),
+        show: webhookView,
+      });
+    },
+  });
+  app.route({
+    method: 'GET',
+    url: '/v1/webhooks/:id',
+    config: { access: 'webhooks:read', etag: true },
+    schema: {
+      operationId: 'getWebhook',
+      summary: 'Get a webhook, without its secret',
+      tags: ['Webhooks'],
+      params: WebhookParams,
+      response: { 200: Webhook },
+    },
+    handler: async (request, reply) => {
+      const row = await findWebhook(db, principalOf(request).org_id, webhookId(request.params));
+      if (!row) throw new AppError('NOT_FOUND');
+      setEtag(reply, etagValue(row));
+      return webhookView(row);
+    },
+  });
+}
+
+function registerChange(app: App, context: AppContext): void {
+  app.route({
+    method: 'PATCH',
+    url: '/v1/webhooks/:id',
+    config: { ...WRITE, etag: true, errors: ['PRECONDITION_FAILED'] },
+    schema: {
+      operationId: 'changeWebhook',
+      summary: 'Change, disable or enable a webhook',
+      tags: ['Webhooks'],
+      params: WebhookParams,
+      body: ChangeWebhookRequest,
+      response: { 200: Webhook },
+    },
+    handler: async (request, reply) => {
+      const { url: text, ...rest } = request.body;
+      const url = text === undefined ? {} : { url: (await context.webhooks.outbound.checkUrl(text)).href };
+      const mutation = { action: 'webhook.change' };
+      let version = 0;
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const id = webhookId(request.params);
+        const row = await changeWebhook(tx, principal, id, { ...rest, ...url }, checkOf(request));
+        version = row.version;
+        return { status: 200, body: webhookView(row), target: id, data: { ...rest, ...url } };
+      });
+      setEtag(reply, { id: body.id, version });
+      return body;
+    },
+  });
+}
+
+function registerDelete(app: App, context: AppContext): void {
+  app.route({
+    method: 'DELETE',
+    url: '/v1/webhooks/:id',
+    config: { ...WRITE, errors: ['PRECONDITION_FAILED'] },
+    schema: {
+      operationId: 'deleteWebhook',
+      summary: 'Delete a webhook and its deliveries',
+      tags: ['Webhooks'],
+      params: WebhookParams,
+      body: EmptyBody,
+      response: { 204: NoContent },
+    },
+    handler: async (request, reply) => {
+      await mutate(context, request, reply, { action: 'webhook.delete' }, async (tx, principal) => {
+        const id = webhookId(request.params);
+        const gone = await deleteWebhook(tx, principal, id, checkOf(request));
+        return { status: 204, body: null, target: id, data: audited(webhookView(gone)) };
+      });
+      return reply.status(204).send(null);
+    },
+  });
+}
+
+function registerRotate(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/webhooks/:id/rotate-secret',
+    config: { ...WRITE, etag: true, errors: ['PRECONDITION_FAILED'] },
+    schema: {
+      operationId: 'rotateWebhookSecret',
+      summary: 'Rotate the secret of a webhook; for a grace period both sign',
+      tags: ['Webhooks'],
+      params: WebhookParams,
+      body: RotateWebhookSecretRequest,
+      response: { 200: CreateWebhookResponse },
+    },
+    handler: async (request, reply) => {
+      const { secrets } = context.webhooks;
+      const grace_seconds = request.body.grace_seconds ?? DEFAULT_GRACE_S;
+      const mutation = { action: 'webhook.rotate_secret' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const id = webhookId(request.params);
+        const row = await rotateSecret(tx, principal, secrets, id, grace_seconds, checkOf(request));
+        const shown = { ...webhookView(row), secret: row.secret };
+        setEtag(reply, etagValue(row));
+        return { status: 200, body: shown, target: id, data: { grace_seconds } };
+      });
+      reply.header('cache-control', 'no-store');
+      return body;
+    },
+  });
+}

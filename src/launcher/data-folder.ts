@@ -1,0 +1,154 @@
+/**
+ * The data folder on disk: its folders, their modes, and the secrets created at the first start. A folder that a VM's
+ * user must traverse is 0711; a private one is 0700.
+ */
+import { randomBytes } from 'node:crypto';
+import { chmod, lstat, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import type { Paths } from '../config/paths.ts';
+import { errnoOf, messageOf } from '../shared/errors.ts';
+import { StartError } from './start-error.ts';
+
+/** Creates missing folders. Existing ones keep their modes, except those that must be private. */
+export async function makeDataFolder(paths: Paths): Promise<void> {
+  try {
+    await makeFolders(paths.data);
+    for (const folder of [paths.secrets, paths.run, paths.mail, paths.logs, paths.objects]) {
+      await mkdir(folder, { recursive: true, mode: 0o700 });
+    }
+    // The umask restricts mkdir's mode, and a VM's user must traverse these.
+    for (const folder of [paths.images, paths.debian_12, paths.overlays, paths.vms, paths.templates]) {
+      if ((await mkdir(folder, { recursive: true })) !== undefined) await chmod(folder, 0o711);
+    }
+    for (const folder of [paths.secrets, paths.run]) await chmod(folder, 0o700);
+  } catch (error) {
+    throw new StartError(
+      `the data folder ${paths.data} cannot be created or written (${messageOf(error)}); set BERTH_DATA_DIR to another folder`,
+      2,
+      { cause: error },
+    );
+  }
+}
+
+/** Not `recursive`: Node loops forever below a folder like /proc, which exists and takes no folders. */
+async function makeFolders(path: string): Promise<void> {
+  try {
+    await mkdir(path, { mode: 0o711 });
+  } catch (error) {
+    const parent = dirname(path);
+    if (errnoOf(error) === 'EEXIST') return;
+    if (errnoOf(error) !== 'ENOENT' || (await lstat(parent).catch(() => undefined)) !== undefined)
+      throw error;
+    await makeFolders(parent);
+    await mkdir(path, { mode: 0o711 });
+  }
+}
+
+/** Exists while a restore is incomplete: nothing starts on such a folder. */
+export const UNFINISHED_RESTORE = 'restore-unfinished';
+
+/** @throws StartError */
+export async function refuseUnfinishedRestore(paths: Paths): Promise<void> {
+  const marker = join(paths.data, UNFINISHED_RESTORE);
+  if ((await lstat(marker).catch(() => undefined)) === undefined) return;
+  throw new StartError(
+    `a restore into ${paths.data} did not finish: remove that folder and restore the backup again`,
+  );
+}
+
+export interface Secrets {
+  /** 32 bytes. */
+  readonly secret_key: Buffer;
+  /** 64 hexadecimal digits: authenticates this machine's agent to the control plane. */
+  readonly host_token: string;
+}
+
+/** For a machine with a control plane, VMs and an ingress. As {@link ensureSecretKey}. */
+export async function ensureSecrets(
+  paths: Paths,
+  given_key: Buffer | null,
+  database_exists: boolean,
+): Promise<Secrets> {
+  const secret_key = await ensureSecretKey(paths, given_key, database_exists);
+  await ensureSecret(paths.ingress_token);
+  return { secret_key, host_token: await ensureSecret(paths.host_token) };
+}
+
+/**
+ * Reads the secret key, or creates it at the first start. `given_key` (BERTH_SECRET_KEY) replaces the one in the folder. When a
+ * database exists but its key is missing, this refuses rather than create a new key.
+ */
+export async function ensureSecretKey(
+  paths: Paths,
+  given_key: Buffer | null,
+  database_exists: boolean,
+): Promise<Buffer> {
+  if (given_key === null && database_exists && (await readSecret(paths.secret_key)) === undefined) {
+    throw new StartError(
+      `the database exists, but its secret key ${paths.secret_key} does not: restore that file from a backup, or set BERTH_SECRET_KEY`,
+    );
+  }
+  return given_key ?? Buffer.from(await ensureSecret(paths.secret_key), 'hex');
+}
+
+/** For the roles, after {@link ensureSecrets}. */
+export async function readSecrets(paths: Paths, given_key: Buffer | null): Promise<Secrets> {
+  const secret_key = await readSecretKey(paths, given_key);
+  return { secret_key, host_token: await requireSecret(paths.host_token) };
+}
+
+/** Authenticates this machine's ingress to the control plane. */
+export function readIngressSecret(paths: Paths): Promise<string> {
+  return requireSecret(paths.ingress_token);
+}
+
+export async function readSecretKey(paths: Paths, given_key: Buffer | null): Promise<Buffer> {
+  return given_key ?? Buffer.from(await requireSecret(paths.secret_key), 'hex');
+}
+
+/** Undefined on a machine without VMs. */
+export function readHostToken(paths: Paths): Promise<string | undefined> {
+  return readSecret(paths.host_token);
+}
+
+async function requireSecret(path: string): Promise<string> {
+  const secret = await readSecret(path);
+  if (secret === undefined) throw new StartError(`${path} is missing; npm start creates it`);
+  return secret;
+}
+
+async function ensureSecret(path: string): Promise<string> {
+  const found = await readSecret(path);
+  if (found !== undefined) return found;
+  const made = randomBytes(32).toString('hex');
+  await writeSecret(path, `${made}\n`);
+  return made;
+}
+
+async function readSecret(path: string): Promise<string | undefined> {
+  try {
+    if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600);
+    const text = (await readFile(path, 'utf8')).trim();
+    if (!/^[0-9a-f]{64}$/.test(text)) {
+      throw new StartError(`${path} is damaged; expected 64 hexadecimal digits. Restore it from a backup`);
+    }
+    return text;
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
+/** Readable by its owner alone. Synced before it gets its name, so that a crash never loses a secret that was used. */
+export async function writeSecret(path: string, text: string): Promise<void> {
+  const temporary = `${path}.new`;
+  await rm(temporary, { force: true });
+  {
+    await using file = await open(temporary, 'wx', 0o600);
+    await file.writeFile(text);
+    await file.sync();
+  }
+  await rename(temporary, path);
+  await using folder = await open(dirname(path), 'r');
+  await folder.sync();
+}

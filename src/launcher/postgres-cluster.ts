@@ -1,0 +1,125 @@
+/**
+ * The files of the embedded PostgreSQL's cluster. Invariant: `cluster/` is always the complete result of initdb, because it is
+ * created under another name, synced, and renamed. The caller has locked the data folder.
+ */
+import { chmod, chown, lchown, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { errnoOf } from '../shared/errors.ts';
+import type { PostgresBinaries } from './postgres-binaries.ts';
+import { explainLog } from './postgres-log.ts';
+import { lastLines, runCommand } from './run-command.ts';
+import { type Say, StartError } from './start-error.ts';
+
+/** The user of the server and its files; empty: our own. */
+export interface ClusterOwner {
+  readonly uid?: number;
+  readonly gid?: number;
+}
+
+export interface ClusterOptions {
+  readonly binaries: PostgresBinaries;
+  readonly owner: ClusterOwner;
+  readonly cluster_dir: string;
+  readonly socket_dir: string;
+  readonly say: Say;
+}
+
+/** Debian's account `nobody`. */
+const NOBODY_UID = 65_534;
+
+/** The whole environment of PostgreSQL's programs. */
+export const POSTGRES_ENV = { LC_ALL: 'C.UTF-8', TZ: 'UTC', PATH: '/usr/bin:/bin' };
+
+export async function ensureCluster(options: ClusterOptions): Promise<void> {
+  const { binaries, owner, cluster_dir, socket_dir } = options;
+  const wanted = await versionOf(binaries, owner);
+  const postgres_dir = dirname(cluster_dir);
+  await ensurePrivate(socket_dir, owner);
+  for (const name of await readdir(postgres_dir)) {
+    // Left by an interrupted initdb.
+    if (name.startsWith(`${basename(cluster_dir)}.new`)) {
+      await rm(join(postgres_dir, name), { recursive: true, force: true, maxRetries: 5 });
+    }
+  }
+  const found = await clusterVersion(cluster_dir);
+  if (found === undefined) return initialise(options, postgres_dir);
+  if (found !== wanted) {
+    throw new StartError(
+      `${cluster_dir} is of PostgreSQL ${found}, and this program brings PostgreSQL ${wanted}: dump it with the program of that version and load it into a new data folder`,
+    );
+  }
+}
+
+export async function clusterExists(postgres_dir: string): Promise<boolean> {
+  return (await clusterVersion(join(postgres_dir, 'cluster'))) !== undefined;
+}
+
+async function clusterVersion(cluster_dir: string): Promise<string | undefined> {
+  try {
+    return (await readFile(join(cluster_dir, 'PG_VERSION'), 'utf8')).trim();
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
+/** The major version. Running the binary also proves that its user can. */
+async function versionOf(binaries: PostgresBinaries, owner: ClusterOwner): Promise<string> {
+  const result = await runCommand(binaries.postgres, ['--version'], {
+    ...owner,
+    env: POSTGRES_ENV,
+    cwd: '/',
+  });
+  const version = /\(PostgreSQL\) ([0-9]+)/.exec(result.stdout)?.[1];
+  if (version === undefined) {
+    throw new StartError(
+      `${binaries.postgres} cannot run here: ${lastLines(result.stderr) || result.signal || result.code}`,
+    );
+  }
+  return version;
+}
+
+async function ensurePrivate(folder: string, owner: ClusterOwner): Promise<void> {
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  await chmod(folder, 0o700);
+  if (owner.uid !== undefined && owner.gid !== undefined) await chown(folder, owner.uid, owner.gid);
+}
+
+async function initialise(options: ClusterOptions, postgres_dir: string): Promise<void> {
+  const { binaries, owner, cluster_dir, say } = options;
+  say('creating the database (PostgreSQL, once)');
+  // rename replaces nothing but an empty folder.
+  const temporary = `${cluster_dir}.new-${process.pid}`;
+  // Unlike the server, initdb needs a user with a name. The server's user has none, so initdb runs as nobody, in the
+  // server user's group, which may traverse the folders above. The files change owner before the rename.
+  const worker: ClusterOwner = owner.uid === undefined ? owner : { ...owner, uid: NOBODY_UID };
+  await ensurePrivate(temporary, worker);
+  const args = [
+    '--pgdata',
+    temporary,
+    '--username=berth',
+    '--encoding=UTF8',
+    '--locale=C.UTF-8',
+    '--data-checksums',
+  ];
+  const result = await runCommand(
+    binaries.initdb,
+    [...args, '--auth-local=trust', '--auth-host=reject', '--no-instructions'],
+    { ...worker, env: POSTGRES_ENV, cwd: '/' },
+  );
+  if (result.code !== 0) {
+    await rm(temporary, { recursive: true, force: true });
+    const why = explainLog(result.stderr) || `${result.signal ?? `exit code ${result.code}`}`;
+    throw new StartError(`the database could not be created: initdb: ${why}`, 1);
+  }
+  await giveTo(temporary, owner);
+  await rename(temporary, cluster_dir);
+  await using folder = await open(postgres_dir, 'r');
+  await folder.sync();
+}
+
+async function giveTo(folder: string, { uid, gid }: ClusterOwner): Promise<void> {
+  if (uid === undefined || gid === undefined) return;
+  for (const name of await readdir(folder, { recursive: true })) await lchown(join(folder, name), uid, gid);
+  await lchown(folder, uid, gid);
+}
