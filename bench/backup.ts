@@ -21,8 +21,8 @@ import type { NbdExport } from '../src/host/block/nbd-export.ts';
 import { NbdServer } from '../src/host/block/nbd-server.ts';
 import { waitForJob } from '../src/host/qmp/jobs.ts';
 import { QmpClient } from '../src/host/qmp/qmp-client.ts';
-import { backoffMs, pause } from '../src/shared/backoff.ts';
 import { FolderStore } from '../src/object-store/folder-store.ts';
+import { backoffMs, pause } from '../src/shared/backoff.ts';
 
 import { type HostBench, type HostContext, type Measured, measured, median } from './figure.ts';
 

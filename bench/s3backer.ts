@@ -12,8 +12,8 @@ import { promisify } from 'node:util';
 import { CompressPool } from '../src/disk-format/compress-pool.ts';
 import { newDataKey } from '../src/disk-format/key-ring.ts';
 import { FlushSink } from '../src/host/block/flush-sink.ts';
-import { pause } from '../src/shared/backoff.ts';
 import { type S3Settings, S3Store } from '../src/object-store/s3-store.ts';
+import { pause } from '../src/shared/backoff.ts';
 import { S3Server } from '../test/support/s3-server.ts';
 
 import { Disk, sequential } from './backup.ts';

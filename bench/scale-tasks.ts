@@ -1,24 +1,22 @@
 /** The background tasks of the control plane whose cost may grow with the instances: each as src/control-plane/schedule.ts runs it. */
+
+import { reportExpiry } from '../src/control-plane/api-keys/report-expiry.ts';
 import type { Db } from '../src/control-plane/db/pool.ts';
 import { listWasteful } from '../src/control-plane/disks/compaction-store.ts';
-import { LeaseMonitor } from '../src/control-plane/fleet/lease-monitor.ts';
+import { dropGenerations } from '../src/control-plane/disks/remove-objects.ts';
+import { dispatchEvents } from '../src/control-plane/events/dispatch-events.ts';
+import { expireHosts, LeaseMonitor, recountHosts } from '../src/control-plane/fleet/lease-monitor.ts';
+import { raiseNotifications } from '../src/control-plane/notifications/raise-notifications.ts';
+import { sweep } from '../src/control-plane/sweep.ts';
+import { countUsage } from '../src/control-plane/usage/count-usage.ts';
+import { DeadlineMonitor, enforceDeadlines } from '../src/control-plane/vms/deadline-monitor.ts';
+import { downsampleMetrics } from '../src/control-plane/vms/metric-history.ts';
+import { moveVms } from '../src/control-plane/vms/move-vm.ts';
+import { restartFailed } from '../src/control-plane/vms/restart-failed-vm.ts';
+import { stopIdle } from '../src/control-plane/vms/stop-vm.ts';
+import { fanOutToWebhooks } from '../src/control-plane/webhooks/fan-out.ts';
 import type { Log } from '../src/shared/log.ts';
 import { QUOTA_DEFAULTS } from '../src/shared/quotas.ts';
-import { raiseNotifications } from '../src/control-plane/notifications/raise-notifications.ts';
-import { countUsage } from '../src/control-plane/usage/count-usage.ts';
-import { dispatchEvents } from '../src/control-plane/events/dispatch-events.ts';
-import { downsampleMetrics } from '../src/control-plane/vms/downsample-metrics.ts';
-import { dropGenerations } from '../src/control-plane/disks/drop-generations.ts';
-import { enforceDeadlines } from '../src/control-plane/vms/enforce-deadlines.ts';
-import { expireHosts } from '../src/control-plane/fleet/expire-hosts.ts';
-import { moveVms } from '../src/control-plane/vms/move-vms.ts';
-import { recountHosts } from '../src/control-plane/fleet/recount-hosts.ts';
-import { reportExpiry } from '../src/control-plane/api-keys/report-expiry.ts';
-import { restartFailed } from '../src/control-plane/vms/restart-failed.ts';
-import { stopIdle } from '../src/control-plane/vms/stop-idle.ts';
-import { sweep } from '../src/control-plane/sweep.ts';
-import { DeadlineMonitor } from '../src/control-plane/vms/deadline-monitor.ts';
-import { fanOutToWebhooks } from '../src/control-plane/webhooks/fan-out.ts';
 
 /** Runs each of them once, one after the other, as a control plane that has just started. Returns the ms of all, and the slowest. */
 export async function timeTasks(

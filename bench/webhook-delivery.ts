@@ -5,19 +5,18 @@ import { pathsIn } from '../src/config/paths.ts';
 import { migrate } from '../src/control-plane/db/migrate.ts';
 import { NotifyHub } from '../src/control-plane/db/notify.ts';
 import { type Db, openPool, transaction } from '../src/control-plane/db/pool.ts';
-import { append } from '../src/control-plane/events/append.ts';
-import { onCommitted } from '../src/control-plane/events/wake.ts';
+import { append, onCommitted } from '../src/control-plane/events/append.ts';
+import { dispatchEvents } from '../src/control-plane/events/dispatch-events.ts';
+import { runTasks } from '../src/control-plane/tasks/run-tasks.ts';
+import { fanOutToWebhooks } from '../src/control-plane/webhooks/fan-out.ts';
+import { newSecret } from '../src/control-plane/webhooks/message.ts';
+import { Outbound } from '../src/control-plane/webhooks/outbound/outbound.ts';
+import { runSenders } from '../src/control-plane/webhooks/senders.ts';
+import { insertWebhook } from '../src/control-plane/webhooks/store.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../src/launcher/embedded-postgres.ts';
 import { newId, type OrgId } from '../src/shared/ids.ts';
 import { createLog, type Log } from '../src/shared/log.ts';
 import { Sealer } from '../src/shared/seal.ts';
-import { dispatchEvents } from '../src/control-plane/events/dispatch-events.ts';
-import { runTasks } from '../src/control-plane/tasks/run-tasks.ts';
-import { fanOutToWebhooks } from '../src/control-plane/webhooks/fan-out.ts';
-import { Outbound } from '../src/control-plane/webhooks/outbound/outbound.ts';
-import { runSenders } from '../src/control-plane/webhooks/senders.ts';
-import { newSecret } from '../src/control-plane/webhooks/sign.ts';
-import { insertWebhook } from '../src/control-plane/webhooks/store.ts';
 
 /** About as large as an event of a VM. */
 const DATA = { vm: { note: 'x'.repeat(600) } };

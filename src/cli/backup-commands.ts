@@ -4,7 +4,7 @@ import { readEnv } from '../config/env.ts';
 import { makeBackup } from '../control-plane/backup/make-backup.ts';
 import { BackupError } from '../control-plane/backup/manifest.ts';
 import { restoreBackup } from '../control-plane/backup/restore-backup.ts';
-import { knownMarks } from '../control-plane/disks/mark-store.ts';
+import { knownMarks } from '../control-plane/disks/store.ts';
 import { configOrRefuse } from '../launcher/start.ts';
 import { ownStore } from '../object-store/claim-store.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';

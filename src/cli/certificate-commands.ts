@@ -1,14 +1,16 @@
 /** `berth certificate …`, on the server; and the certificate that a token names. */
-
 import { transaction } from '../control-plane/db/pool.ts';
-import { listLive } from '../control-plane/fleet/control-plane-store.ts';
+import {
+  findCertificates,
+  type KeptCertificates,
+  listLive,
+} from '../control-plane/fleet/control-plane-store.ts';
 import {
   fingerprintOf,
   hostsCertificate,
   renewCertificate,
   TOLD_SECONDS,
 } from '../control-plane/fleet/hosts-certificate.ts';
-import { findCertificates, type KeptCertificates } from '../control-plane/fleet/installation-store.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';

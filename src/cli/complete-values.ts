@@ -1,5 +1,4 @@
 /** The values that an argument or an option may have, by its name in the help: `NAME`, `GENERATION`, `FILE`, `on|off`. */
-
 import { AUDIT_ACTIONS } from '../../client/src/audit-words.ts';
 import type { EventType, VmState } from '../../client/src/berth.ts';
 import type { Member } from '../../client/src/generated.ts';

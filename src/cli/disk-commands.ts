@@ -1,8 +1,8 @@
 /** `berth disk verify` and `berth disk free`, on the server. */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { freeSegments } from '../control-plane/disks/free-segments.ts';
 import { objectsAreKept } from '../control-plane/disks/keep-objects.ts';
+import { freeSegments } from '../control-plane/disks/remove-objects.ts';
 import { notHeldBy, sumUnheld } from '../control-plane/disks/segment-store.ts';
 import { type OpenedDisk, openDisk } from '../control-plane/instances/open-disk.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
@@ -11,8 +11,7 @@ import { AppError, messageOf } from '../shared/errors.ts';
 import type { InstanceId } from '../shared/ids.ts';
 import { createLog } from '../shared/log.ts';
 import { CommandError } from './command-error.ts';
-import type { DiskContext } from './disk-context.ts';
-import { baseImage, findInstances, openServersStore, withDisks } from './disk-context.ts';
+import { baseImage, type DiskContext, findInstances, openServersStore, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
 import { bytes, plural } from './format.ts';
 import { withServer } from './server-context.ts';

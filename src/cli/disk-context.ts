@@ -2,7 +2,7 @@
 import type { Db } from '../control-plane/db/pool.ts';
 import { type DiskKeys, diskKeys } from '../control-plane/disks/data-keys.ts';
 import { type KeptObjects, keepObjects } from '../control-plane/disks/keep-objects.ts';
-import { knownMarks } from '../control-plane/disks/mark-store.ts';
+import { knownMarks } from '../control-plane/disks/store.ts';
 import { findHostImage, type HostImage } from '../host/image/host-images.ts';
 import { ownStore } from '../object-store/claim-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';

@@ -1,7 +1,7 @@
 /** `berth disk export` and `berth disk import`, on the server. */
 import { type FileHandle, open, rm, stat } from 'node:fs/promises';
 import { transaction } from '../control-plane/db/pool.ts';
-import { type WriterId, writeObjects } from '../control-plane/disks/writer-store.ts';
+import { type WriterId, writeObjects } from '../control-plane/disks/segment-store.ts';
 import { currentImage } from '../control-plane/images/store.ts';
 import { importDisk, requireStopped, requireStoredImage } from '../control-plane/instances/import-disk.ts';
 import { openDisk } from '../control-plane/instances/open-disk.ts';

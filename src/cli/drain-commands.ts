@@ -1,9 +1,8 @@
 /** `berth host cordon`, `drain`, `uncordon` and `show`, on the server. */
-import type { Db, Tx } from '../control-plane/db/pool.ts';
-import { transaction } from '../control-plane/db/pool.ts';
+import { type Db, type Tx, transaction } from '../control-plane/db/pool.ts';
 import { cordon, drain, type FleetHost, uncordon } from '../control-plane/fleet/fleet-store.ts';
-import { hostState } from '../control-plane/fleet/host-state.ts';
 import { capacityOf } from '../control-plane/fleet/host-store.ts';
+import { hostState } from '../control-plane/fleet/place.ts';
 import { listStaying, type Staying } from '../control-plane/vms/move-store.ts';
 import { rfc3339 } from '../shared/clock.ts';
 import { labelsText } from './commands/instance-rows.ts';

@@ -1,7 +1,7 @@
 /** A host by its name, for commands on the server. */
 import type { Tx } from '../control-plane/db/pool.ts';
 import { type FleetHost, listFleet } from '../control-plane/fleet/fleet-store.ts';
-import { lockUse } from '../control-plane/fleet/use-store.ts';
+import { lockUse } from '../control-plane/fleet/host-store.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 

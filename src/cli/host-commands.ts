@@ -1,5 +1,4 @@
 /** `berth host …`, on the server. */
-
 import { transaction } from '../control-plane/db/pool.ts';
 import { requestRotation, setJoinToken } from '../control-plane/fleet/credential-store.ts';
 import {
@@ -12,9 +11,9 @@ import {
   setCapacity,
   setLabels,
 } from '../control-plane/fleet/fleet-store.ts';
-import { hostState, isOfFleet } from '../control-plane/fleet/host-state.ts';
 import { capacityOf, HOST_FRESH_SECONDS, listSilent } from '../control-plane/fleet/host-store.ts';
 import { marginMs } from '../control-plane/fleet/lease-monitor.ts';
+import { hostState, isOfFleet } from '../control-plane/fleet/place.ts';
 import { hashToken, JOIN_PREFIX, newToken } from '../control-plane/identity/tokens.ts';
 import { composeJoinToken } from '../protocol/join-token.ts';
 import { refusalOf } from '../protocol/protocol.ts';

@@ -1,5 +1,4 @@
 /** `berth user sync` and `berth user unlink`, on the server: accounts and who they are at the OpenID provider. */
-
 import { transaction } from '../control-plane/db/pool.ts';
 import { type Checked, checkIdentityOf } from '../control-plane/identity/check-identity.ts';
 import {
@@ -7,8 +6,12 @@ import {
   identitySealer,
   listIdentified,
 } from '../control-plane/identity/oidc/identity-store.ts';
-import { OidcProvider, ProviderError, redirectUri } from '../control-plane/identity/oidc/provider.ts';
-import type { OidcContext } from '../control-plane/identity/oidc-context.ts';
+import {
+  type OidcContext,
+  OidcProvider,
+  ProviderError,
+  redirectUri,
+} from '../control-plane/identity/oidc/provider.ts';
 import { deleteOtherSessions, findUserByEmail } from '../control-plane/identity/store.ts';
 import type { UserId } from '../shared/ids.ts';
 import { CommandError } from './command-error.ts';

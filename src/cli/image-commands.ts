@@ -6,7 +6,7 @@ import { access, chmod, mkdir, readdir, rm, stat } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { pathsIn } from '../config/paths.ts';
 import { transaction } from '../control-plane/db/pool.ts';
-import { knownMarks } from '../control-plane/disks/mark-store.ts';
+import { knownMarks } from '../control-plane/disks/store.ts';
 import { registerCurrent } from '../control-plane/images/register-image.ts';
 import { removeImage } from '../control-plane/images/remove-image.ts';
 import { BUSY, listRemoved, listVersions, withImageLock } from '../control-plane/images/store.ts';

@@ -1,8 +1,7 @@
 /** `berth ingress …`, on the server. */
-
 import { readEnv } from '../config/env.ts';
 import { transaction } from '../control-plane/db/pool.ts';
-import { deleteIngress, insertIngress, listIngresses } from '../control-plane/fleet/ingress-store.ts';
+import { deleteIngress, insertIngress, listIngresses } from '../control-plane/fleet/control-plane-store.ts';
 import { hashToken, INGRESS_PREFIX, newToken } from '../control-plane/identity/tokens.ts';
 import { checkIngressJoin } from '../launcher/join.ts';
 import { configOrRefuse } from '../launcher/start.ts';

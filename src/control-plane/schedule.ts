@@ -2,47 +2,43 @@
  * The table of schedules: every background task of the control plane, how often it runs, and what wakes it earlier.
  * A task's file has its name.
  */
-
 import type { MarkedStore } from '../object-store/store-mark.ts';
 import type { Log } from '../shared/log.ts';
 import type { QuotaLimits } from '../shared/quotas.ts';
 import { reportExpiry } from './api-keys/report-expiry.ts';
-import type { AuditLog } from './audit/append.ts';
+import { type AuditLog, onAuditCommitted } from './audit/append.ts';
 import { sealAudit } from './audit/seal-audit.ts';
-import { onAuditCommitted } from './audit/wake.ts';
 import type { Db } from './db/pool.ts';
-import { checkpointDisks } from './disks/checkpoint-disks.ts';
-import { claimStore } from './disks/claim-store.ts';
-import { compactDisks } from './disks/compact-disks.ts';
+import { checkpointDisks, compactDisks } from './disks/compact-disk.ts';
 import type { DiskKeys } from './disks/data-keys.ts';
-import { dropGenerations } from './disks/drop-generations.ts';
-import { freeDeleted } from './disks/free-deleted.ts';
-import { freeMemory } from './disks/free-memory.ts';
-import { freeSegments } from './disks/free-segments.ts';
-import { sweepOrphans } from './disks/sweep-orphans.ts';
+import {
+  dropGenerations,
+  freeDeleted,
+  freeMemory,
+  freeSegments,
+  sweepOrphans,
+} from './disks/remove-objects.ts';
+import { claimStore } from './disks/store.ts';
+import { onCommitted } from './events/append.ts';
 import { dispatchEvents } from './events/dispatch-events.ts';
-import { onCommitted } from './events/wake.ts';
-import { expireHosts } from './fleet/expire-hosts.ts';
-import { LeaseMonitor } from './fleet/lease-monitor.ts';
-import { recountHosts } from './fleet/recount-hosts.ts';
-import { checkIdentities } from './identity/check-identities.ts';
-import type { OidcContext } from './identity/oidc-context.ts';
+import { expireHosts, LeaseMonitor, recountHosts } from './fleet/lease-monitor.ts';
+import { checkIdentities } from './identity/check-identity.ts';
+import type { OidcContext } from './identity/oidc/provider.ts';
 import { type Mailbox, onPosted } from './mail/mailbox.ts';
 import type { Deliver } from './mail/mailer.ts';
 import { sendMails } from './mail/send-mails.ts';
 import { composeMails } from './notifications/compose-mails.ts';
 import { raiseNotifications } from './notifications/raise-notifications.ts';
-import { checkHostnames } from './ports/check-hostnames-task.ts';
+import { checkHostnamesByDns } from './ports/check-hostnames.ts';
 import type { HttpEndpoint } from './ports/model.ts';
 import { sweep } from './sweep.ts';
 import type { Task } from './tasks/run-tasks.ts';
 import { countUsage } from './usage/count-usage.ts';
-import { DeadlineMonitor } from './vms/deadline-monitor.ts';
-import { downsampleMetrics } from './vms/downsample-metrics.ts';
-import { enforceDeadlines } from './vms/enforce-deadlines.ts';
-import { moveVms } from './vms/move-vms.ts';
-import { restartFailed } from './vms/restart-failed.ts';
-import { stopIdle } from './vms/stop-idle.ts';
+import { DeadlineMonitor, enforceDeadlines } from './vms/deadline-monitor.ts';
+import { downsampleMetrics } from './vms/metric-history.ts';
+import { moveVms } from './vms/move-vm.ts';
+import { restartFailed } from './vms/restart-failed-vm.ts';
+import { stopIdle } from './vms/stop-vm.ts';
 import { fanOutToWebhooks } from './webhooks/fan-out.ts';
 
 export interface ScheduleParts {
@@ -100,7 +96,7 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'report-expiry', every_ms: 10 * MIN, run: () => reportExpiry(db) },
     { name: 'sweep', every_ms: 10 * MIN, run: () => sweep(db) },
     { name: 'downsample-metrics', every_ms: H, run: () => downsampleMetrics(db) },
-    { name: 'check-hostnames', every_ms: 5 * S, run: () => checkHostnames(db, parts.http) },
+    { name: 'check-hostnames', every_ms: 5 * S, run: () => checkHostnamesByDns(db, parts.http) },
     { name: 'check-identities', every_ms: MIN, run: checkPeople },
     { name: 'claim-store', every_ms: 5 * S, run: () => claimStore(store) },
     { name: 'free-deleted', every_ms: 30 * S, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },

@@ -2,19 +2,18 @@ import type { Db } from './db/pool.ts';
 import { deleteEndedWindows } from './db/shared-limit.ts';
 import { deleteOldEvents } from './events/store.ts';
 import { deleteExpiredResponses } from './http/idempotency-store.ts';
-import { deleteExpiredDeviceLogins } from './identity/device-login-store.ts';
-import { deleteOldPlaces } from './identity/known-place-store.ts';
+import { deleteExpiredDeviceLogins, deleteOldPlaces } from './identity/login-store.ts';
 import { sweepUnconfirmedFactors } from './identity/mfa/store.ts';
 import { deleteExpired } from './identity/store.ts';
-import { deleteOldMailCounts } from './mail/count-store.ts';
+import { deleteOldMailCounts } from './mail/store.ts';
 import { deleteOldNotifications } from './notifications/store.ts';
 import { deleteExpiredInvitations } from './organisations/invitation-store.ts';
-import { deleteUnseenStreams } from './organisations/open-stream-store.ts';
-import { deleteExpiredAccess } from './ports/access-store.ts';
-import { deleteOldUsage } from './usage/count-store.ts';
+import { deleteUnseenStreams } from './organisations/store.ts';
+import { deleteExpiredAccess } from './ports/store.ts';
+import { deleteOldUsage } from './usage/store.ts';
 import { deleteExpiredTickets } from './vms/console-ticket-store.ts';
 import { deleteEndedFlushes } from './vms/flush-store.ts';
-import { pruneDeliveries } from './webhooks/prune-store.ts';
+import { pruneDeliveries } from './webhooks/sender-store.ts';
 
 const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   deleteEndedFlushes,

@@ -2,7 +2,6 @@
  * The text of the API document, from the registered routes; no database is needed. Run as a program, it writes
  * `openapi/v1.json`.
  */
-
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createLog } from '../shared/log.ts';

@@ -1,5 +1,4 @@
 /** Counts which blocks of which segments several maps refer to. */
-
 import { inSlices } from '../shared/in-slices.ts';
 import type { BlockLocation, BlockMap, SegmentSource } from './block-map.ts';
 import { BlockSet } from './block-set.ts';

@@ -1,5 +1,4 @@
 /** Builds the block map of a generation from its layers: the directories of segments, one ranged read each, and maps. */
-
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
 import { asCorrupt } from './as-corrupt.ts';

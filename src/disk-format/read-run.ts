@@ -3,7 +3,6 @@
  * their hashes. Corrupt data is never returned. Corrupt bytes are fetched once more, because they may have changed in
  * transit.
  */
-
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
 import { asCorrupt } from './as-corrupt.ts';

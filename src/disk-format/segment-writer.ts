@@ -5,7 +5,6 @@
  * segment has a block twice. A segment is closed only when the next frame does not fit, or by `cut`: so at `finish` the open
  * one is the last, and is marked as such. At most `upload_concurrency` PUTs run at once. The first failed PUT fails the flush.
  */
-
 import { ObjectExistsError, type ObjectStore } from '../object-store/object-store.ts';
 import { assert } from '../shared/assert.ts';
 import { release } from '../shared/release.ts';

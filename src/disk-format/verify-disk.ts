@@ -2,7 +2,6 @@
  * Reads and checks every object of a generation: maps, segment directories, frames (by tag and by hash), and object sizes.
  * It continues after damage, so that the verdict lists all of it. Memory: the disk's map and a few runs of frames.
  */
-
 import { ObjectNotFoundError, type ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
 import { inParallel } from '../shared/in-parallel.ts';

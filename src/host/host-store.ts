@@ -2,7 +2,6 @@
  * The object store as a host uses it: nothing is read or written before the store was found to carry the mark that the control
  * plane names. The control plane writes the mark, so a host that starts together with it waits a moment.
  */
-
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { PermittedStore } from '../object-store/permitted-store.ts';
 import { NotPermittedYetError } from '../object-store/s3-failures.ts';

@@ -1,8 +1,8 @@
 /** `berth certificate renew` where nothing can be replaced. How hosts follow is in test/fleet/certificate.test.ts. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { findCertificates } from '../../src/control-plane/fleet/control-plane-store.ts';
 import { hostsCertificate } from '../../src/control-plane/fleet/hosts-certificate.ts';
-import { findCertificates } from '../../src/control-plane/fleet/installation-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { serverCliForFile } from '../support/server-cli.ts';
 

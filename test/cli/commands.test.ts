@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, wri
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
-import { freeDeleted } from '../../src/control-plane/disks/free-deleted.ts';
+import { freeDeleted } from '../../src/control-plane/disks/remove-objects.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';

@@ -14,7 +14,7 @@ import { transaction } from '../../src/control-plane/db/pool.ts';
 import { compactDisk } from '../../src/control-plane/disks/compact-disk.ts';
 import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
 import { keepObjects } from '../../src/control-plane/disks/keep-objects.ts';
-import { expireWriters, writeObjects } from '../../src/control-plane/disks/writer-store.ts';
+import { expireWriters, writeObjects } from '../../src/control-plane/disks/segment-store.ts';
 import { registerImage } from '../../src/control-plane/images/register-image.ts';
 import { importDisk } from '../../src/control-plane/instances/import-disk.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';

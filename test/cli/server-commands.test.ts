@@ -9,7 +9,7 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
 import { sealAudit } from '../../src/control-plane/audit/seal-audit.ts';
-import { insertIngress } from '../../src/control-plane/fleet/ingress-store.ts';
+import { insertIngress } from '../../src/control-plane/fleet/control-plane-store.ts';
 import { parseJoinToken } from '../../src/protocol/join-token.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';

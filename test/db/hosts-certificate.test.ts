@@ -3,13 +3,12 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
-import type { ControlPlane } from '../../src/control-plane/fleet/control-plane-store.ts';
+import { type ControlPlane, findCertificates } from '../../src/control-plane/fleet/control-plane-store.ts';
 import {
   followReplacement,
   hostsCertificate,
   renewCertificate,
 } from '../../src/control-plane/fleet/hosts-certificate.ts';
-import { findCertificates } from '../../src/control-plane/fleet/installation-store.ts';
 import { Membership } from '../../src/control-plane/fleet/membership.ts';
 import { claimRootKey } from '../../src/control-plane/fleet/root-key.ts';
 import { createLog } from '../../src/shared/log.ts';

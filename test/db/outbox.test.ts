@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { sql } from 'kysely';
 import { type Db, openPool, type Tx, transaction } from '../../src/control-plane/db/pool.ts';
-import { append, appendPrivate } from '../../src/control-plane/events/append.ts';
+import { append, appendPrivate, onCommitted } from '../../src/control-plane/events/append.ts';
 import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
 import {
   deleteOldEvents,
@@ -11,7 +11,6 @@ import {
   type PlacedEvent,
   readEvents,
 } from '../../src/control-plane/events/store.ts';
-import { onCommitted } from '../../src/control-plane/events/wake.ts';
 import { type EventId, type InstanceId, newId } from '../../src/shared/ids.ts';
 import { inParallel } from '../../src/shared/in-parallel.ts';
 import { queryOnce, startDatabase, type TestDatabase } from '../support/database.ts';

@@ -5,7 +5,7 @@ import { writeFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { insertIngress } from '../../src/control-plane/fleet/ingress-store.ts';
+import { insertIngress } from '../../src/control-plane/fleet/control-plane-store.ts';
 import { hashToken, INGRESS_PREFIX, newToken } from '../../src/control-plane/identity/tokens.ts';
 import { joinStreams } from '../../src/protocol/join-streams.ts';
 import { composeJoinToken } from '../../src/protocol/join-token.ts';

@@ -18,7 +18,7 @@ import { text } from 'node:stream/consumers';
 import { after, before, describe, type TestContext, test } from 'node:test';
 import { sql } from 'kysely';
 import { addIngress, removeIngress, showIngresses } from '../../src/cli/ingress-commands.ts';
-import { stopIdle } from '../../src/control-plane/vms/stop-idle.ts';
+import { stopIdle } from '../../src/control-plane/vms/stop-vm.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { joinStreams } from '../../src/protocol/join-streams.ts';

@@ -3,10 +3,13 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { checkpointDisk } from '../../src/control-plane/disks/checkpoint-disks.ts';
-import { type CompactOptions, compactDisk } from '../../src/control-plane/disks/compact-disk.ts';
+import {
+  type CompactOptions,
+  checkpointDisk,
+  compactDisk,
+} from '../../src/control-plane/disks/compact-disk.ts';
 import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
-import { sweepOrphans } from '../../src/control-plane/disks/sweep-orphans.ts';
+import { sweepOrphans } from '../../src/control-plane/disks/remove-objects.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import type { FlushRecord } from '../../src/host/machine/record.ts';

@@ -6,14 +6,17 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { sql } from 'kysely';
-import { checkpointDisk, checkpointDisks } from '../../src/control-plane/disks/checkpoint-disks.ts';
-import { type CompactOptions, compactDisk } from '../../src/control-plane/disks/compact-disk.ts';
-import { compactDisks } from '../../src/control-plane/disks/compact-disks.ts';
+import {
+  type CompactOptions,
+  checkpointDisk,
+  checkpointDisks,
+  compactDisk,
+  compactDisks,
+} from '../../src/control-plane/disks/compact-disk.ts';
 import { listLongChains, listWasteful } from '../../src/control-plane/disks/compaction-store.ts';
-import { freeSegments } from '../../src/control-plane/disks/free-segments.ts';
 import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
+import { freeSegments, sweepOrphans } from '../../src/control-plane/disks/remove-objects.ts';
 import { readLayers } from '../../src/control-plane/disks/store.ts';
-import { sweepOrphans } from '../../src/control-plane/disks/sweep-orphans.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { BLOCKS, freeEverything, KilledProcess, ModelDisk, modelForFile } from '../support/model-disks.ts';

@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { AUDIT_ACTIONS } from '../../client/src/audit-words.ts';
 import { sealAudit } from '../../src/control-plane/audit/seal-audit.ts';
 import type { Role } from '../../src/control-plane/db/tables.ts';
-import { issueMailToken } from '../../src/control-plane/identity/mail-token-store.ts';
+import { issueMailToken } from '../../src/control-plane/identity/account-store.ts';
 import type { OrgId, WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Answer, Page } from '../support/client.ts';

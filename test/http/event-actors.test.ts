@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
+import { wakeVm } from '../../src/control-plane/vms/start-vm.ts';
 import { stopIdleVm } from '../../src/control-plane/vms/stop-vm.ts';
-import { wakeVm } from '../../src/control-plane/vms/wake-vm.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeServiceKey } from '../support/people.ts';

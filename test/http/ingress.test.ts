@@ -2,11 +2,11 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { deleteIngress, insertIngress } from '../../src/control-plane/fleet/ingress-store.ts';
+import { deleteIngress, insertIngress } from '../../src/control-plane/fleet/control-plane-store.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { setQuota } from '../../src/control-plane/organisations/quotas.ts';
 import { listIdle, recordActivity } from '../../src/control-plane/vms/activity-store.ts';
-import { stopIdle } from '../../src/control-plane/vms/stop-idle.ts';
+import { stopIdle } from '../../src/control-plane/vms/stop-vm.ts';
 import type { ExecEnd } from '../../src/protocol/exec-types.ts';
 import type { IngressRoute } from '../../src/protocol/ingress-types.ts';
 import type { ExecId, InstanceId } from '../../src/shared/ids.ts';

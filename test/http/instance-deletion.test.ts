@@ -4,7 +4,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
-import { freeDeleted } from '../../src/control-plane/disks/free-deleted.ts';
+import { freeDeleted } from '../../src/control-plane/disks/remove-objects.ts';
 import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
 import { VM_STATES } from '../../src/control-plane/vms/model.ts';
 import { spreadsOf } from '../../src/host/calls/minute-log.ts';

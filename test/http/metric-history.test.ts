@@ -1,7 +1,7 @@
 /** The history of what an instance used: reported by the minute, kept 30 days across boots. test/guest has the measurement. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { downsampleMetrics } from '../../src/control-plane/vms/downsample-metrics.ts';
+import { downsampleMetrics } from '../../src/control-plane/vms/metric-history.ts';
 import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
 import { METRICS, type Spread, type Spreads, type UsedMinute } from '../../src/protocol/metric-types.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { sql } from 'kysely';
-import { deleteServiceAccount } from '../../src/control-plane/api-keys/service-account-store.ts';
+import { deleteServiceAccount } from '../../src/control-plane/api-keys/store.ts';
 import { type Tx, transaction } from '../../src/control-plane/db/pool.ts';
 import { deleteUser } from '../../src/control-plane/identity/store.ts';
 import {

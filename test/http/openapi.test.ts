@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { Compile } from 'typebox/schema';
-import { OF_PATTERN } from '../../src/control-plane/http/validation-words.ts';
+import { OF_PATTERN } from '../../src/control-plane/http/errors.ts';
 import { OPENAPI_PATH, openApiText } from '../../src/control-plane/write-openapi.ts';
 import { ERROR_CODES } from '../../src/shared/errors.ts';
 import { type Document, type Endpoint, endpointsOf, type Media } from '../support/openapi.ts';

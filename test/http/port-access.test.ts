@@ -8,8 +8,8 @@ import {
   newToken,
   PORT_COOKIE_PREFIX,
 } from '../../src/control-plane/identity/tokens.ts';
-import { deleteExpiredAccess } from '../../src/control-plane/ports/access-store.ts';
 import { authoriseRequest } from '../../src/control-plane/ports/authorise-request.ts';
+import { deleteExpiredAccess } from '../../src/control-plane/ports/store.ts';
 import { type HttpPortId, newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

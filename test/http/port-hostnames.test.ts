@@ -4,7 +4,7 @@ import { Resolver } from 'node:dns/promises';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { checkHostnames } from '../../src/control-plane/ports/check-hostnames.ts';
-import { listDueHostnames } from '../../src/control-plane/ports/hostname-store.ts';
+import { listDueHostnames } from '../../src/control-plane/ports/store.ts';
 import type { HttpPortId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

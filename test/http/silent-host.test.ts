@@ -4,7 +4,7 @@ import { afterEach, test } from 'node:test';
 import { sql } from 'kysely';
 import { HostCalls } from '../../src/control-plane/fleet/host-calls.ts';
 import { HostSilence } from '../../src/control-plane/fleet/host-silence.ts';
-import { noOthers } from '../../src/control-plane/fleet/other-control-planes.ts';
+import { noOthers } from '../../src/control-plane/fleet/peers.ts';
 import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-stream.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeExec } from '../support/execs.ts';

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, type TestContext, test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
-import { freeDeleted } from '../../src/control-plane/disks/free-deleted.ts';
+import { freeDeleted } from '../../src/control-plane/disks/remove-objects.ts';
 import { offerAddresses } from '../../src/control-plane/instances/ssh-address-store.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';

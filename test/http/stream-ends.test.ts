@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { after, describe, test } from 'node:test';
 import { WebSocket } from 'ws';
-import { freeDeleted } from '../../src/control-plane/disks/free-deleted.ts';
+import { freeDeleted } from '../../src/control-plane/disks/remove-objects.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-stream.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';

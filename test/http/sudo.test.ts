@@ -1,8 +1,8 @@
 /** Sudo: a password entered again opens the destructive routes to one session, for five minutes by our own clock. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { setPassword } from '../../src/control-plane/identity/passwords.ts';
 import type { Principal } from '../../src/control-plane/identity/principal.ts';
-import { setPassword } from '../../src/control-plane/identity/set-password.ts';
 import { lockUser } from '../../src/control-plane/identity/store.ts';
 import { grantSudo } from '../../src/control-plane/identity/sudo.ts';
 import { newToken, SUDO_PREFIX } from '../../src/control-plane/identity/tokens.ts';

@@ -1,7 +1,7 @@
 /** A request's trace and its id on their way to the host and back. The host is a test double; test/guest/traces.test.ts has the real one. */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
-import { stopIdle } from '../../src/control-plane/vms/stop-idle.ts';
+import { stopIdle } from '../../src/control-plane/vms/stop-vm.ts';
 import { sendTraces, type TraceSending } from '../../src/launcher/send-traces.ts';
 import type { ExecResult } from '../../src/protocol/host-calls.ts';
 import { inWork } from '../../src/shared/tracing.ts';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { describe, type TestContext, test } from 'node:test';
 import type { Topic } from '../../src/control-plane/db/notify.ts';
-import type { FlushReceipt } from '../../src/control-plane/vms/flush-receipt.ts';
+import type { FlushReceipt } from '../../src/control-plane/vms/flush-vm.ts';
 import type { FlushId, InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, startApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

@@ -2,8 +2,12 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { DeadlineMonitor, GRACE_MS } from '../../src/control-plane/vms/deadline-monitor.ts';
-import { applyDeadlines, enforceDeadlines } from '../../src/control-plane/vms/enforce-deadlines.ts';
+import {
+  applyDeadlines,
+  DeadlineMonitor,
+  enforceDeadlines,
+  GRACE_MS,
+} from '../../src/control-plane/vms/deadline-monitor.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

@@ -13,11 +13,11 @@ import { type AppContext, keyedParts } from '../../src/control-plane/context.ts'
 import { NotifyHub } from '../../src/control-plane/db/notify.ts';
 import { type Db, openPool, transaction } from '../../src/control-plane/db/pool.ts';
 import { diskKeys } from '../../src/control-plane/disks/data-keys.ts';
+import { upsertLocalIngress } from '../../src/control-plane/fleet/control-plane-store.ts';
 import { HostCalls } from '../../src/control-plane/fleet/host-calls.ts';
 import { HostSilence } from '../../src/control-plane/fleet/host-silence.ts';
 import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
-import { upsertLocalIngress } from '../../src/control-plane/fleet/ingress-store.ts';
-import { noOthers } from '../../src/control-plane/fleet/other-control-planes.ts';
+import { noOthers } from '../../src/control-plane/fleet/peers.ts';
 import { claimRootKey } from '../../src/control-plane/fleet/root-key.ts';
 import type { InstanceBody, Vm } from '../../src/control-plane/http/schemas.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';

@@ -2,7 +2,7 @@
 
 import type { Role } from '../../src/control-plane/db/tables.ts';
 import type { Scope } from '../../src/control-plane/identity/permissions.ts';
-import { newSecret } from '../../src/control-plane/webhooks/sign.ts';
+import { newSecret } from '../../src/control-plane/webhooks/message.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { newName, type TestApi } from './api.ts';
 import { makeGenerations } from './generations.ts';

@@ -1,4 +1,4 @@
-import { insertHostname } from '../../src/control-plane/ports/hostname-store.ts';
+import { insertHostname } from '../../src/control-plane/ports/store.ts';
 import { newPlaceholder } from '../../src/control-plane/secrets/model.ts';
 import { upsertSecret } from '../../src/control-plane/secrets/store.ts';
 import { newName, type TestApi } from './api.ts';

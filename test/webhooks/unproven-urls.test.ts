@@ -1,7 +1,7 @@
 /** A URL that has never answered 2xx gets few requests, until it does. */
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
-import { listDueWebhooks } from '../../src/control-plane/webhooks/lease-store.ts';
+import { listDueWebhooks } from '../../src/control-plane/webhooks/sender-store.ts';
 import { UNPROVEN_REQUESTS, UnprovenRequests } from '../../src/control-plane/webhooks/unproven.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Person } from '../support/people.ts';

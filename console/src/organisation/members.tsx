@@ -93,7 +93,7 @@ interface Fixed {
   readonly leave?: string;
 }
 
-/** The server's rules are in src/control-plane/organisations/owners.ts. */
+/** The server's rules are in src/control-plane/organisations/members.ts. */
 function fixed(
   { role: of, by_groups }: Member,
   { members, are_all }: { readonly members: readonly Member[]; readonly are_all: boolean },

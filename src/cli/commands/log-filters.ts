@@ -1,5 +1,4 @@
 /** The filters of events and audit entries, and why a list of them is empty: no such actor, or no such action. */
-
 import { AUDIT_ACTIONS } from '../../../client/src/audit-words.ts';
 import { nearest } from '../../shared/nearest.ts';
 import type { Call } from '../command.ts';

@@ -1,5 +1,4 @@
 /** `berth events`. */
-
 import { type Berth, BerthError, type Event } from '../../../client/src/berth.ts';
 import { eventSentence } from '../../../client/src/event-words.ts';
 import type { Call, Command } from '../command.ts';

@@ -3,14 +3,17 @@ import { newId, type ServiceAccountId } from '../../shared/ids.ts';
 import { canonicalCidrs } from '../../shared/networks.ts';
 import { isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
-import { parseScope, type Scope } from '../identity/permissions.ts';
+import {
+  canonicalScope,
+  parseScope,
+  requireWithinOwn,
+  type Scope,
+  scopeWithin,
+} from '../identity/permissions.ts';
 import { actorOf, type Principal, userOf } from '../identity/principal.ts';
-import { canonicalScope, requireWithinOwn, scopeWithin } from '../identity/scope-within.ts';
 import { API_KEY_PREFIX, hashToken, newToken } from '../identity/tokens.ts';
-import { boundsWithin } from './bounds.ts';
+import { apiKeyView, boundsWithin, refuseServiceAccount, requireKeysOf } from './model.ts';
 import { type ApiKeyRow, findServiceAccountScope, insertApiKey, type PlainKey } from './store.ts';
-import { apiKeyView } from './view.ts';
-import { refuseServiceAccount, requireKeysOf } from './viewer.ts';
 
 export interface ApiKeyRequest {
   readonly name: string;

@@ -1,7 +1,7 @@
 import { type Db, transaction } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
+import { apiKeyView } from './model.ts';
 import { takeExpiring } from './store.ts';
-import { apiKeyView } from './view.ts';
 
 const TOLD_BEFORE_DAYS = 7;
 const BATCH = 100;

@@ -3,6 +3,7 @@ import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../../shared/ids
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { actorOf, isAdmin, type Principal } from '../identity/principal.ts';
+import { apiKeyView, refuseServiceAccount, viewerOf } from './model.ts';
 import {
   type ApiKeyRow,
   deleteApiKey,
@@ -11,8 +12,6 @@ import {
   lockApiKey,
   lockMadeBy,
 } from './store.ts';
-import { apiKeyView } from './view.ts';
-import { refuseServiceAccount, viewerOf } from './viewer.ts';
 
 /** Throws if the key has changed since the caller read it. */
 type Check = (before: ApiKeyRow) => void;

@@ -4,9 +4,8 @@ import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
 import { newPlainKey } from './create-api-key.ts';
+import { apiKeyView, refuseServiceAccount, viewerOf } from './model.ts';
 import { type ApiKeyRow, lockApiKey, replaceSecret } from './store.ts';
-import { apiKeyView } from './view.ts';
-import { refuseServiceAccount, viewerOf } from './viewer.ts';
 
 export const MAX_GRACE_S = 7 * 86_400;
 

@@ -7,9 +7,9 @@ import { MAX_NETWORKS } from '../../shared/networks.ts';
 import type { AppContext } from '../context.ts';
 import type { Tx } from '../db/pool.ts';
 import { principalOf } from '../http/access.ts';
-import { appendAudit } from '../http/append-audit.ts';
+import { SERVICE_ACCOUNT_ID_PATTERN } from '../http/errors.ts';
 import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { appendAudit, mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { peek } from '../http/path-organisation.ts';
 import {
@@ -29,17 +29,15 @@ import {
   Time,
 } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
-import { SERVICE_ACCOUNT_ID_PATTERN } from '../http/validation-words.ts';
+import { refuseEscalation } from '../identity/permissions.ts';
 import type { Principal } from '../identity/principal.ts';
-import { refuseEscalation } from '../identity/scope-within.ts';
 import { checkQuota } from '../organisations/quotas.ts';
 import { revokeRegisteredBy } from '../ssh-keys/account-keys.ts';
 import { createApiKey } from './create-api-key.ts';
+import { apiKeyView, requireKeysOf, viewerOf } from './model.ts';
 import { holdLineage, revokeApiKey, revokeApiKeys } from './revoke-api-key.ts';
 import { MAX_GRACE_S, rotateApiKey } from './rotate-api-key.ts';
 import { type ApiKeyRow, findApiKey, listApiKeys } from './store.ts';
-import { apiKeyView } from './view.ts';
-import { requireKeysOf, viewerOf } from './viewer.ts';
 
 const MAX_LIFETIME_S = 10 * 365 * 86_400;
 const ServiceAccountIdSchema = Type.Unsafe<ServiceAccountId>({

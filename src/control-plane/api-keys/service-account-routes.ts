@@ -22,12 +22,10 @@ import {
   Time,
 } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
-import { refuseEscalation } from '../identity/scope-within.ts';
+import { refuseEscalation } from '../identity/permissions.ts';
 import { checkQuota } from '../organisations/quotas.ts';
-import { createServiceAccount } from './create-service-account.ts';
-import { removeServiceAccount } from './remove-service-account.ts';
-import { findServiceAccount, listServiceAccounts } from './service-account-store.ts';
-import { serviceAccountView } from './service-account-view.ts';
+import { createServiceAccount, removeServiceAccount, serviceAccountView } from './service-accounts.ts';
+import { findServiceAccount, listServiceAccounts } from './store.ts';
 
 const ServiceAccount = named('ServiceAccount', {
   id: idOf('sa'),

@@ -10,12 +10,11 @@
  *
  * Invariants: one sealer at a time; each organisation's numbers have no gap. Formulas: macs.ts.
  */
-
 import { rfc3339 } from '../../shared/clock.ts';
 import { type AuditId, newId, type OrgId } from '../../shared/ids.ts';
+import { Signal } from '../../shared/signal.ts';
 import { afterCommit, type Db, type Tx, transaction } from '../db/pool.ts';
-import { type AuditEntry, AuditMacs, NO_MAC } from './macs.ts';
-import { shortened } from './shortened.ts';
+import { type AuditEntry, AuditMacs, NO_MAC } from './seal-audit.ts';
 import {
   findHead,
   type Head,
@@ -27,7 +26,43 @@ import {
   lockSealer,
   writeSeals,
 } from './store.ts';
-import { wakeSealer } from './wake.ts';
+
+/** In JSON. */
+const VALUE_MAX_CHARACTERS = 2_000;
+
+/**
+ * An entry's data, with the length in place of each value that is too long: entries are kept for good. Of an object, such as the
+ * fields that were changed, each value is judged apart.
+ */
+export function shortened(data: Record<string, unknown>): Record<string, unknown> {
+  return mapped(data, (value) =>
+    isObject(value) && isLong(value) ? mapped(value, lengthIfLong) : lengthIfLong(value),
+  );
+}
+
+function lengthIfLong(value: unknown): unknown {
+  return isLong(value) ? `(${JSON.stringify(value).length} characters)` : value;
+}
+
+function isLong(value: unknown): boolean {
+  return (JSON.stringify(value)?.length ?? 0) > VALUE_MAX_CHARACTERS;
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function mapped(data: Record<string, unknown>, change: (value: unknown) => unknown): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(data).map(([key, value]) => [key, change(value)]));
+}
+
+/** Wakes this process's sealer after the commit of an audit entry, as `control-plane/events/append.ts` wakes the dispatcher. */
+
+const committed = new Signal();
+const wakeSealer = committed.notify;
+
+/** Calls `wake` after each commit of an audit entry in this process. Returns the function that unsubscribes. */
+export const onAuditCommitted = committed.subscribe;
 
 export interface Verdict {
   /** How many entries of the chain fit, from its beginning. */

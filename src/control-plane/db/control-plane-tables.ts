@@ -23,6 +23,6 @@ export interface ControlPlaneTables {
   };
   /** `control-plane/db/shared-limit.ts`. `expire`: milliseconds since 1970. */
   request_counts: { key: string; points: number; expire: number | null };
-  /** `control-plane/organisations/open-stream-store.ts` */
+  /** `control-plane/organisations/store.ts` */
   open_streams: { org_id: OrgId; control_plane: string; count: number; seen_at: Generated<Date> };
 }

@@ -3,7 +3,7 @@ import type { Generated } from 'kysely';
 import type { HostId, IngressId, InstanceId } from '../../shared/ids.ts';
 
 export interface IngressTables {
-  /** `control-plane/fleet/ingress-store.ts` */
+  /** `control-plane/fleet/control-plane-store.ts` */
   ingresses: {
     id: IngressId;
     name: string;
@@ -17,6 +17,6 @@ export interface IngressTables {
   };
   /** `control-plane/instances/ssh-address-store.ts` */
   free_ssh_ports: { host: Generated<string>; port: number; quarantined_at: Date | null };
-  /** `control-plane/fleet/slot-store.ts` */
+  /** `control-plane/fleet/host-store.ts` */
   host_slots: { host_id: HostId; slot: number; instance_id: InstanceId };
 }

@@ -7,13 +7,13 @@
  * alone (writer-store.ts). Unused objects are removed by their writer or, after a kill, by the sweep. Released objects stay
  * for a while (`free-segments`).
  */
-
 import { type Chain, chainMaps } from '../../disk-format/chain-maps.ts';
 import { CompressPool } from '../../disk-format/compress-pool.ts';
 import { diffSteps, wholeMap } from '../../disk-format/diff-maps.ts';
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { KeyRing } from '../../disk-format/key-ring.ts';
 import { LiveBlocks } from '../../disk-format/live-blocks.ts';
+import { loadMap } from '../../disk-format/load-map.ts';
 import type { MapChange } from '../../disk-format/map-format.ts';
 import { writeMap } from '../../disk-format/map-object.ts';
 import { Relocations, SegmentRewriter } from '../../disk-format/rewrite-segments.ts';
@@ -21,19 +21,25 @@ import type { ObjectStore } from '../../object-store/object-store.ts';
 import type { MapRef } from '../../protocol/types.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import { inSlices } from '../../shared/in-slices.ts';
+import type { Log } from '../../shared/log.ts';
 import type { Db } from '../db/pool.ts';
 import {
+  claimDisk,
   type DiskLinks,
   type Link,
   layersOf,
+  listLongChains,
+  listWasteful,
   type NewObject,
   type PlacedMap,
+  placeCheckpoint,
   placeCompaction,
   readLinks,
+  releaseDisk,
 } from './compaction-store.ts';
 import { markKeyUsed } from './data-key-store.ts';
 import { type DiskKeys, type InstanceKeys, openDataKeys } from './data-keys.ts';
-import { type WriterId, writeObjects } from './writer-store.ts';
+import { type WriterId, writeObjects } from './segment-store.ts';
 
 /** Longest run of deltas on a full map; deltas larger than half of it end the run too, as in the head's chain. */
 const DELTAS_MAX = 32;
@@ -228,4 +234,74 @@ function* relocated(
 /** Best effort: the sweep removes the rest. */
 export async function discard(store: ObjectStore, made: readonly NewObject[]): Promise<void> {
   await Promise.allSettled(made.map(({ key }) => store.delete(key)));
+}
+
+/** Disks of one run; the rest waits for the next. */
+export const DISKS_MAX = 1_000;
+
+/** Compacts the disks that hold objects which no retained generation needs. Begins no disk after `signal` aborts. */
+export async function compactDisks(options: CompactOptions, log: Log, signal: AbortSignal): Promise<void> {
+  const due = await listWasteful(options.db, DISKS_MAX);
+  await eachClaimed(options, due, { log, signal }, async (instance_id) => {
+    if (await compactDisk(options, instance_id)) log.info({ instance_id }, 'disk compacted');
+  });
+}
+
+/**
+ * Works on one disk after another; one process at a time claims a disk. A disk that fails keeps its claim until the claim
+ * expires, so it is not retried at once, and the others go on.
+ */
+async function eachClaimed(
+  { db }: CompactOptions,
+  due: readonly InstanceId[],
+  { log, signal }: { readonly log: Log; readonly signal: AbortSignal },
+  work: (instance_id: InstanceId) => Promise<void>,
+): Promise<void> {
+  for (const instance_id of due) {
+    if (signal.aborted) return;
+    if (!(await claimDisk(db, instance_id))) continue;
+    try {
+      await work(instance_id);
+      await releaseDisk(db, instance_id);
+    } catch (error) {
+      log.warn({ err: error, instance_id }, 'a disk could not be compacted; it is tried again later');
+    }
+  }
+}
+
+/** Writes a full map for each head with a long chain, so that a start or a restore need not read the chain. */
+export async function checkpointDisks(options: CompactOptions, log: Log, signal: AbortSignal): Promise<void> {
+  const due = await listLongChains(options.db, DISKS_MAX);
+  await eachClaimed(options, due, { log, signal }, async (instance_id) => {
+    await checkpointDisk(options, instance_id);
+  });
+}
+
+/** False if the chain changed meanwhile. A kill at any point leaves at most an orphaned object, which the sweep removes. */
+export async function checkpointDisk(options: CompactOptions, instance_id: InstanceId): Promise<boolean> {
+  const placed = await writeObjects(options.db, instance_id, (writer) =>
+    checkpoint(options, instance_id, writer),
+  );
+  return placed ?? false;
+}
+
+async function checkpoint(
+  { db, store, disk_keys }: CompactOptions,
+  instance_id: InstanceId,
+  writer: WriterId,
+): Promise<boolean> {
+  const disk = await readLinks(db, instance_id);
+  const opened = disk && (await openDataKeys(db, disk_keys, instance_id));
+  if (!disk || !opened) return false;
+  if (disk_keys.encryption) await markKeyUsed(db, instance_id, opened.own.key_id);
+  const { generation, size_bytes } = disk;
+  const layers = layersOf(disk.links, generation);
+  const map = await loadMap({ store, keys: new KeyRing(opened.keys), layers });
+  const written = await writeMap({
+    ...{ store, key_prefix: diskPrefix(instance_id), disk_id: instance_id, disk_bytes: size_bytes },
+    ...{ generation, full: true, changes: wholeMap(map), data_key: disk_keys.encryption ? opened.own : null },
+  });
+  if (await placeCheckpoint(db, disk, writer, written)) return true;
+  await discard(store, [written]);
+  return false;
 }

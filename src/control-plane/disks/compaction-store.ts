@@ -8,9 +8,8 @@ import type { MapRef, SegmentRef } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { insertObjects } from './segment-store.ts';
+import { endWriting, insertObjects, type WriterId } from './segment-store.ts';
 import { findPresentDisk, lockDisk } from './store.ts';
-import { endWriting, type WriterId } from './writer-store.ts';
 
 /** A longer chain gets a full map; so does one whose deltas exceed half of the last full map, and this minimum. */
 const LINKS_MAX = 32;

@@ -1,10 +1,10 @@
 /** What a host learns of a disk: everything while its VM may write, nothing once the instance is placed elsewhere. */
-import type { DataKeysRequest, DataKeysResponse, HeadResponse } from '../../protocol/types.ts';
+import type { CommitRequest, DataKeysRequest, DataKeysResponse, HeadResponse } from '../../protocol/types.ts';
+import { invalid } from '../../shared/errors.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import type { Db } from '../db/pool.ts';
 import { type DiskKeys, ensureDataKeys, sentKeys } from './data-keys.ts';
-import { findPlacement, mayWrite } from './placement-store.ts';
-import { isDeleted, readDisk } from './store.ts';
+import { findPlacement, isDeleted, mayWrite, readDisk } from './store.ts';
 
 /** The durable state of a disk, for the host of the instance's newest VM; the keys only while that VM may write. */
 export async function readHead(
@@ -37,4 +37,31 @@ export async function readDataKeys(
   const keys = await ensureDataKeys(db, disk_keys, instance_id);
   if (!keys) return { outcome: 'fenced' };
   return { outcome: 'keys', keys: sentKeys(keys), encryption: disk_keys.encryption };
+}
+
+/** A commit may name only objects that its host wrote for this disk, epoch and generation. */
+
+const BLOCK_BYTES = 65_536;
+/** A flush resends a block that the guest overwrote meanwhile, but never this often. */
+const TIMES_A_BLOCK = 4;
+
+/** @throws AppError INVALID_REQUEST */
+export function checkCommit(
+  { instance_id, epoch, generation, segments }: CommitRequest,
+  disk_bytes: number,
+): void {
+  const prefix = `disks/${instance_id}/seg/${epoch}/${generation}-`;
+  const keys = new Set<string>();
+  let blocks = 0;
+  for (const [i, { key, entries }] of segments.entries()) {
+    if (!key.startsWith(prefix)) {
+      throw invalid(`segments.${i}.key`, 'is not an object of this disk, epoch and generation');
+    }
+    if (keys.has(key)) throw invalid(`segments.${i}.key`, 'is listed twice');
+    keys.add(key);
+    blocks += entries;
+  }
+  if (blocks > TIMES_A_BLOCK * Math.ceil(disk_bytes / BLOCK_BYTES)) {
+    throw invalid('segments', 'hold more blocks than the disk has');
+  }
 }

@@ -24,9 +24,8 @@ import {
   Time,
 } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
-import { changeGeneration } from '../instances/change-generation.ts';
 import { forkInstance } from '../instances/fork-instance.ts';
-import { restoreInstance } from '../instances/restore-instance.ts';
+import { changeGeneration, restoreInstance } from '../instances/restore-instance.ts';
 import { DnsLabel, instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
 import { generationView, instanceView } from '../instances/view.ts';

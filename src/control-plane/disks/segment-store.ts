@@ -2,8 +2,9 @@
  * The known objects (segments and maps) and their holders. Every instance with a generation that needs an object holds it: a
  * commit holds its new objects, a fork the shared ones, compaction those it writes. An object without a holder is removed.
  */
+import { randomUUID } from 'node:crypto';
 import { sql } from 'kysely';
-import type { InstanceId } from '../../shared/ids.ts';
+import type { HostId, InstanceId, VmId } from '../../shared/ids.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 
 /** Inserts new objects, held by the instance. */
@@ -129,4 +130,113 @@ export async function sumStored(tx: Tx): Promise<number> {
   const { rows } = await sql<{ bytes: number }>`
     select coalesce(sum(size_bytes), 0)::bigint as bytes from segments`.execute(tx);
   return rows[0]?.bytes ?? 0;
+}
+
+/** What decides which objects a host may use now: where instances are placed, and which objects they hold. */
+
+export interface WritablePlacement {
+  readonly vm_id: VmId;
+  readonly epoch: number;
+  readonly generation: number;
+}
+
+/** Those of `ids` whose newest VM is on that host and may write, with the state of their disks. */
+export async function writableHere(
+  tx: Tx,
+  host_id: HostId,
+  ids: readonly InstanceId[],
+): Promise<ReadonlyMap<InstanceId, WritablePlacement>> {
+  if (ids.length === 0) return new Map();
+  const { rows } = await sql<WritablePlacement & { instance_id: InstanceId }>`
+    select i.id as instance_id, v.id as vm_id, d.epoch, d.generation
+    from instances i join disks d on d.instance_id = i.id
+    join lateral (
+      select id, host_id, state, released from vms where instance_id = i.id order by boot desc limit 1
+    ) v on v.host_id = ${host_id} and not v.released and v.state not in ('stopped', 'suspended')
+    where i.id = any(${[...ids]}::text[]) and not i.deleting`.execute(tx);
+  return new Map(rows.map(({ instance_id, ...placement }) => [instance_id, placement]));
+}
+
+/** Which of `keys` are held by instances whose newest VM is on the host and may write. */
+export async function heldHere(
+  tx: Tx,
+  host_id: HostId,
+  keys: readonly string[],
+): Promise<ReadonlySet<string>> {
+  if (keys.length === 0) return new Set();
+  // Laterally, so that each object is looked up for the host's few instances, and not among the forks of a popular one.
+  const { rows } = await sql<{ key: string }>`
+    with mine as materialized (
+      select v.instance_id from vms v join instances i on i.id = v.instance_id
+      where v.host_id = ${host_id} and v.state not in ('stopped', 'suspended') and not v.released and not i.deleting
+        and not exists (select from vms newer where newer.instance_id = v.instance_id and newer.boot > v.boot))
+    select k.key from unnest(${[...keys]}::text[]) as k (key)
+    where exists (
+      select from mine cross join lateral (
+        select from segment_holders h where h.key = k.key and h.instance_id = mine.instance_id limit 1) h)`.execute(
+    tx,
+  );
+  return new Set(rows.map(({ key }) => key));
+}
+
+/** Those of `vms` and keys of memory that belong together: the VM resumes from it, or may have to. */
+export async function memoryOf(
+  tx: Tx,
+  wanted: readonly { readonly key: string; readonly vm_id: VmId }[],
+): Promise<ReadonlySet<string>> {
+  if (wanted.length === 0) return new Set();
+  const { rows } = await sql<{ key: string }>`
+    select m.key from memory_images m
+    join unnest(${wanted.map(({ key }) => key)}::text[], ${wanted.map(({ vm_id }) => vm_id)}::text[]) as w (key, vm_id)
+      on m.key = w.key and m.vm_id = w.vm_id`.execute(tx);
+  return new Set(rows.map(({ key }) => key));
+}
+
+/**
+ * Says who writes objects that no row names yet: a compaction, a checkpoint, an import.
+ *
+ * Such a writer first inserts a row, then writes its objects, then names them in a transaction that also deletes the row. The
+ * sweep leaves the orphans of an instance with such a row alone. It deletes rows of writers that have taken longer than a day
+ * first, and a writer whose row is gone names nothing. So a writer that slept, or whose clock or store's clock jumped, never
+ * names an object that was removed. (A flush needs no row: its objects have the number of the next generation. The VM's state
+ * `suspending` protects the memory that a suspend writes.)
+ */
+
+/** Longer than any writer takes. By the database's clock. */
+const WRITER_MAX = sql`interval '1 day'`;
+
+/** Of {@link beginWriting}. */
+export type WriterId = string & { readonly __writer: never };
+
+/**
+ * Runs `write` with a row that says that it writes objects for the instance. Null when the instance is being deleted. A killed
+ * writer leaves its row for a day.
+ */
+export async function writeObjects<T>(
+  db: Db,
+  instance_id: InstanceId,
+  write: (writer: WriterId) => Promise<T>,
+): Promise<T | null> {
+  const id = randomUUID() as WriterId;
+  const { numAffectedRows } = await sql`
+    insert into object_writers (id, instance_id)
+    select ${id}, id from instances where id = ${instance_id} and not deleting`.execute(db);
+  if (numAffectedRows !== 1n) return null;
+  try {
+    return await write(id);
+  } finally {
+    // Deleted already if the objects were named. Otherwise they are orphans from now on.
+    await endWriting(db, id).catch(() => undefined);
+  }
+}
+
+/** In the transaction that names the objects. False: they may be gone, and must not be named. */
+export async function endWriting(tx: Tx, id: WriterId): Promise<boolean> {
+  const { numDeletedRows } = await tx.deleteFrom('object_writers').where('id', '=', id).executeTakeFirst();
+  return numDeletedRows === 1n;
+}
+
+/** From now on, those that have taken too long can name nothing. */
+export async function expireWriters(db: Db): Promise<void> {
+  await sql`delete from object_writers where since < now() - ${WRITER_MAX}`.execute(db);
 }

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { type ExpressionBuilder, sql } from 'kysely';
+import type { MarkedStore } from '../../object-store/store-mark.ts';
 import type {
   BootOrderReport,
   CommitRequest,
@@ -12,8 +13,8 @@ import type {
 } from '../../protocol/types.ts';
 import { assert, present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';
-import type { HostId, InstanceId } from '../../shared/ids.ts';
-import type { Tx } from '../db/pool.ts';
+import type { HostId, InstanceId, VmId } from '../../shared/ids.ts';
+import type { Db, Tx } from '../db/pool.ts';
 import type { Database, GenerationTrigger } from '../db/tables.ts';
 import { markKeyUsed } from './data-key-store.ts';
 import { insertObjects } from './segment-store.ts';
@@ -305,4 +306,85 @@ export async function markNearlyFull(
 /** Deletes the user_data script once the disk that has run it is durable. */
 export async function eraseGivenUserData(tx: Tx, instance_id: InstanceId): Promise<void> {
   await tx.deleteFrom('user_data').where('instance_id', '=', instance_id).where('given', '=', true).execute();
+}
+
+/** An instance's disk is placed on the host of its newest VM, and on no other. */
+
+export interface Placement {
+  readonly deleting: boolean;
+  readonly disk_epoch: number;
+  /** Of the newest VM; null when there was none, or its host has released a deleted instance. */
+  readonly vm_id: VmId | null;
+  readonly host_id: HostId | null;
+  readonly state: string | null;
+}
+
+/** Undefined when there is no such instance. */
+export async function findPlacement(tx: Tx, instance_id: InstanceId): Promise<Placement | undefined> {
+  const { rows } = await sql<Placement>`
+    select i.deleting, d.epoch as disk_epoch, v.id as vm_id, v.host_id, v.state
+    from instances i join disks d on d.instance_id = i.id
+    left join lateral (
+      select id, host_id, state, released from vms where instance_id = i.id order by boot desc limit 1
+    ) v on not v.released
+    where i.id = ${instance_id}`.execute(tx);
+  return rows[0];
+}
+
+/** Whether its VM may write, or has unsaved writes. */
+export function mayWrite({ deleting, state }: Pick<Placement, 'deleting' | 'state'>): boolean {
+  return !deleting && state !== null && state !== 'stopped' && state !== 'suspended';
+}
+
+/** Those of `ids` whose newest VM is on that host. */
+export async function placedOn(
+  tx: Tx,
+  host_id: HostId,
+  ids: readonly InstanceId[],
+): Promise<ReadonlySet<InstanceId>> {
+  if (ids.length === 0) return new Set();
+  const { rows } = await sql<{ id: InstanceId }>`
+    select i.id from unnest(${[...ids]}::text[]) as i (id)
+    join lateral (select host_id from vms where instance_id = i.id order by boot desc limit 1) v
+      on v.host_id = ${host_id}`.execute(tx);
+  return new Set(rows.map(({ id }) => id));
+}
+
+/** The mark of this installation's object store (object-store/claim-store.ts). */
+
+/** Null until the mark is written. */
+export async function findStoreMark(tx: Tx): Promise<string | null> {
+  const row = await tx
+    .selectFrom('object_stores')
+    .select('id')
+    .where('marked_at', 'is not', null)
+    .executeTakeFirst();
+  return row?.id ?? null;
+}
+
+export function knownMarks(db: Db) {
+  return {
+    /** Of several processes that start at once, the first one's id counts. */
+    async intend(id: string): Promise<{ readonly id: string; readonly marked: boolean }> {
+      const { rows } = await sql<{ id: string; marked: boolean }>`
+        insert into object_stores (id) values (${id})
+        on conflict (only_one) do update set only_one = true
+        returning id, marked_at is not null as marked`.execute(db);
+      return rows[0] ?? { id, marked: false };
+    },
+    async record(id: string): Promise<void> {
+      await db.updateTable('object_stores').set({ marked_at: new Date() }).where('id', '=', id).execute();
+    },
+  };
+}
+
+/** The next store that is used gets a new mark. */
+export async function deleteStoreMark(tx: Tx): Promise<void> {
+  await tx.deleteFrom('object_stores').execute();
+}
+
+/** Claims an object store that was away when the control plane started. Until then nothing in it is used. */
+
+export async function claimStore(store: MarkedStore): Promise<void> {
+  await store.verified();
 }

@@ -1,13 +1,32 @@
 /** Records what a host reports of denied attempts. A host is believed about instances whose newest VM it has or had. */
 import type { DeniedDestination, DeniedReport } from '../../protocol/egress-types.ts';
 import { present } from '../../shared/assert.ts';
+import { rfc3339 } from '../../shared/clock.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { getInstance } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
-import { addDenied, claimEvents, listOn, type NewDenied, trimDenied } from './denied-store.ts';
-import { deniedView } from './view.ts';
+import {
+  addDenied,
+  claimEvents,
+  type DeniedRow,
+  listOn,
+  type NewDenied,
+  trimDenied,
+} from './denied-store.ts';
+
+/** A denied destination as the API shows it. */
+
+export function deniedView({ at, name, address, port, attempts }: DeniedRow) {
+  return {
+    at: rfc3339(at),
+    ...(name === null ? {} : { name }),
+    ...(address === null ? {} : { address }),
+    ...(port === 0 ? {} : { port }),
+    count: attempts,
+  };
+}
 
 /** Events of one instance in ten minutes: a guest that scans addresses must not fill the organisation's events. */
 const EVENTS_MAX = 10;

@@ -8,7 +8,7 @@ import type { App } from '../http/typed-app.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
 import { listDenied } from './denied-store.ts';
-import { deniedView } from './view.ts';
+import { deniedView } from './record-denied.ts';
 
 const DeniedDestination = named('DeniedDestination', {
   at: Time,

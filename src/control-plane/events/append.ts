@@ -2,12 +2,23 @@
  * The outbox's producer side. An event is inserted in the transaction that makes it true, and never otherwise. The
  * dispatcher gives it a position and hands it to the consumers. `sequence` is the order of one instance's events.
  */
-
 import { type EventId, type InstanceId, newId, type OrgId, type UserId } from '../../shared/ids.ts';
+import { Signal } from '../../shared/signal.ts';
 import { afterCommit, type Tx } from '../db/pool.ts';
 import type { EventType, PrivateEventType } from './model.ts';
 import { insertEvent, nextSequence } from './store.ts';
-import { wakeDispatcher } from './wake.ts';
+
+/**
+ * Wakes this process's dispatcher after the commit of an event. This is no NOTIFY: commits that notify take one lock of
+ * the whole server in turn. Each process that commits events has a dispatcher, and a timer finds what a process that
+ * died left behind.
+ */
+
+const committed = new Signal();
+const wakeDispatcher = committed.notify;
+
+/** Calls `wake` after each commit of an event in this process. Returns the function that unsubscribes. */
+export const onCommitted = committed.subscribe;
 
 interface EventContent {
   readonly data: Record<string, unknown>;

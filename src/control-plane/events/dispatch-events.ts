@@ -2,7 +2,6 @@
  * Reads the outbox: numbers the committed events and hands them to the consumers, in the order of their positions, one
  * transaction a batch. One dispatcher works at a time; another one that runs meanwhile does nothing.
  */
-
 import type { OrgId } from '../../shared/ids.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';

@@ -22,7 +22,7 @@ import { principalOf, reauthorise } from '../http/access.ts';
 import { disconnectSignal } from '../http/server/disconnect.ts';
 import type { Principal } from '../identity/principal.ts';
 import type { OpenStreams } from '../organisations/open-streams.ts';
-import { headPosition, positionOf } from './read-store.ts';
+import { headPosition, positionOf } from './store.ts';
 
 const HEARTBEAT_MS = 15_000;
 const STALLED_MS = 60_000;

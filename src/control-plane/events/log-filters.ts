@@ -4,8 +4,8 @@ import { invalid } from '../../shared/errors.ts';
 import type { OrgId } from '../../shared/ids.ts';
 import { parseTime } from '../../shared/rfc3339.ts';
 import type { Tx } from '../db/pool.ts';
-import { PRINTABLE_PATTERN } from '../http/validation-words.ts';
-import { findActor } from '../identity/actor-store.ts';
+import { PRINTABLE_PATTERN } from '../http/errors.ts';
+import { findActor } from '../identity/account-store.ts';
 
 const time = (description: string) =>
   Type.Optional(

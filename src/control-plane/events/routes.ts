@@ -5,6 +5,7 @@ import { invalid } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
 import type { Tx } from '../db/pool.ts';
 import { principalOf } from '../http/access.ts';
+import { RESOURCE_ID_PATTERN } from '../http/errors.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
   closed,
@@ -19,16 +20,20 @@ import {
   Time,
 } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
-import { RESOURCE_ID_PATTERN } from '../http/validation-words.ts';
-import { actorNames } from '../identity/actor-store.ts';
+import { actorNames } from '../identity/account-store.ts';
 import type { Scope } from '../identity/permissions.ts';
 import type { Principal } from '../identity/principal.ts';
 import type { EventStreams, StreamSource } from './event-stream.ts';
 import { LOG_FILTERS, type LogQuery, logFilter } from './log-filters.ts';
-import { EVENT_TYPES, type EventType } from './model.ts';
-import { type EventFilter, isResource, listEvents, listEventsSince, mayConcern } from './read-store.ts';
-import type { NumberedEvent } from './store.ts';
-import { type EventView, eventView } from './view.ts';
+import { EVENT_TYPES, type EventType, type EventView, eventView } from './model.ts';
+import {
+  type EventFilter,
+  isResource,
+  listEvents,
+  listEventsSince,
+  mayConcern,
+  type NumberedEvent,
+} from './store.ts';
 
 const EventTypeSchema = oneOf(EVENT_TYPES, { title: 'EventType', examples: ['vm.started'] });
 const Event = named('Event', {

@@ -18,10 +18,9 @@ import { consumeTicket } from '../vms/console.ts';
 import { placeOf } from '../vms/exec-command.ts';
 import { knownCredential, principalOfUpgrade } from '../vms/forward-stream.ts';
 import type { AdmitContext, StreamHolder, StreamKind } from '../vms/guest-streams.ts';
-import { OutputFrames, OutputLostError } from './output-frames.ts';
+import { OutputFrames, OutputLostError } from './output-routes.ts';
 import { type ExecRow, findExec } from './store.ts';
-import { execForHolder, recordExec } from './use-exec.ts';
-import { execView } from './view.ts';
+import { execForHolder, execView, recordExec } from './use-exec.ts';
 
 const PATH = /^\/v1\/instances\/([^/?]{1,64})\/execs\/([^/?]{1,64})\/stream(?:\?|$)/;
 const BUFFER_BYTES = 256 * 1024;

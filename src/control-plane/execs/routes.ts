@@ -8,6 +8,7 @@ import { SIGNAL_NAMES, signalNumber } from '../../shared/signal-names.ts';
 import type { AppContext } from '../context.ts';
 import { EXEC_STATES } from '../db/exec-tables.ts';
 import { principalOf } from '../http/access.ts';
+import { NO_NUL_PATTERN } from '../http/errors.ts';
 import { mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
@@ -26,7 +27,6 @@ import {
 } from '../http/schemas.ts';
 import { disconnectSignal } from '../http/server/disconnect.ts';
 import type { App } from '../http/typed-app.ts';
-import { NO_NUL_PATTERN } from '../http/validation-words.ts';
 import { EXEC_TICKET_PREFIX } from '../identity/tokens.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
@@ -35,8 +35,7 @@ import { TICKET_SECONDS } from '../vms/console-ticket-store.ts';
 import { CWD_BYTES, checkWords, WORD_BYTES } from '../vms/exec-command.ts';
 import { beginExec, startExec } from './start-exec.ts';
 import { type ExecRow, findExec, listExecs } from './store.ts';
-import { controlExec, type ExecPlace, execOf, runningExec } from './use-exec.ts';
-import { execView } from './view.ts';
+import { controlExec, type ExecPlace, execOf, execView, runningExec } from './use-exec.ts';
 
 /** All words of a command, with room for escapes. */
 const BODY_LIMIT_BYTES = 8 * 1024 * 1024;

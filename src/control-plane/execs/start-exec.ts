@@ -8,7 +8,7 @@ import { type ExecId, type InstanceId, newId, type VmId } from '../../shared/ids
 import type { Db, Tx } from '../db/pool.ts';
 import { type HostCalls, NotBegunError } from '../fleet/host-calls.ts';
 import type { Principal } from '../identity/principal.ts';
-import { lockInstanceOf } from '../instances/lock-instance.ts';
+import { lockInstanceOf } from '../instances/change-instance.ts';
 import { placeOf } from '../vms/exec-command.ts';
 import { ruleOrThrow } from '../vms/request-change.ts';
 import { markUsed } from '../vms/store.ts';

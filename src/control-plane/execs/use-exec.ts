@@ -2,8 +2,11 @@
 import type { Duplex } from 'node:stream';
 import type { ExecControlResult, ReportedExec } from '../../protocol/exec-types.ts';
 import type { HostCall } from '../../protocol/host-calls.ts';
+import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { ExecId, HostId, InstanceId, OrgId } from '../../shared/ids.ts';
+import { signalName } from '../../shared/signal-names.ts';
+import type { ExecState } from '../db/exec-tables.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { HostCalls } from '../fleet/host-calls.ts';
@@ -125,4 +128,20 @@ export async function execForHolder(
   const row = await execOf(db, org_id, { instance_id, id: exec_id });
   if (row.state === 'running') await markUsed(db, instance_id);
   return { row, may_write: scopes.has('vm:write') };
+}
+
+export function execView(row: ExecRow) {
+  return {
+    id: row.id,
+    instance_id: row.instance_id,
+    command: [...row.command],
+    state: (row.state === 'starting' ? 'running' : row.state) as ExecState,
+    exit_code: row.exit_code,
+    signal: row.signal === null ? null : signalName(row.signal),
+    timed_out: row.timed_out,
+    lost_with: row.lost_with,
+    started_at: rfc3339(row.started_at),
+    ended_at: row.ended_at && rfc3339(row.ended_at),
+    output_bytes: row.output_bytes,
+  };
 }

@@ -7,8 +7,8 @@ import { rfc3339 } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';
 import { decodePath, encodePath } from '../../shared/path-bytes.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
+import { FILE_MODE_PATTERN, NO_NUL_PATTERN } from '../http/errors.ts';
 import { named, nullable, oneOf, Time } from '../http/schemas.ts';
-import { FILE_MODE_PATTERN, NO_NUL_PATTERN } from '../http/validation-words.ts';
 
 const PATH_WORDS =
   'An absolute path in the guest. Any byte but NUL may be in it: bytes that are no text, and `%`, are percent-encoded';

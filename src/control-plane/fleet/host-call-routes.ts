@@ -1,5 +1,4 @@
 /** Internal API: calls to an agent while a caller waits, their answers, and the streams of consoles and SSH tunnels. */
-
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
@@ -16,7 +15,7 @@ import { disconnectSignal } from '../http/server/disconnect.ts';
 import type { CallingHost, CallingIngress } from '../internal/admit.ts';
 import type { InternalContext } from '../internal/context.ts';
 import { accepted, serve } from '../internal/serve.ts';
-import { runningPlace } from '../vms/tunnel.ts';
+import { runningPlace } from '../vms/forward-stream.ts';
 import { peerStream } from './peer-routes.ts';
 
 /** The ingress waits as long. */

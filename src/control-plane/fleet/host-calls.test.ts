@@ -5,7 +5,7 @@ import { CALLS_MAX, type HostCall } from '../../protocol/host-calls.ts';
 import { AGENT_PROTOCOL } from '../../protocol/protocol.ts';
 import { type HostId, newId } from '../../shared/ids.ts';
 import { HostCalls } from './host-calls.ts';
-import { askerOf, newCallId, noOthers } from './other-control-planes.ts';
+import { askerOf, newCallId, noOthers } from './peers.ts';
 
 const HOST: HostId = newId('host');
 const never = new AbortController().signal;

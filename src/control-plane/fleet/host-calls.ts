@@ -27,7 +27,7 @@ import { AppError, type ErrorCode, RETRY_LATER_S } from '../../shared/errors.ts'
 import type { HostId } from '../../shared/ids.ts';
 import { traceContext, traced } from '../../shared/tracing.ts';
 import { type HostWatch, NO_WATCH, STANDS_STILL } from './host-silence.ts';
-import { askerOf, newCallId, noOthers, type OtherControlPlanes } from './other-control-planes.ts';
+import { askerOf, newCallId, noOthers, type OtherControlPlanes } from './peers.ts';
 
 /** A connected agent takes a call at once. */
 const TAKEN_WITHIN_MS = 5_000;

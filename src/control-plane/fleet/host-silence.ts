@@ -4,7 +4,6 @@
  *
  * Invariant: one statement a tick for all hosts that anybody waits for, and none while nobody does.
  */
-
 import type { HostId } from '../../shared/ids.ts';
 import type { Db } from '../db/pool.ts';
 import { HOST_FRESH_SECONDS, listSilent } from './host-store.ts';

@@ -18,7 +18,7 @@ import {
   keepNextCertificate,
   noteCertificateTold,
   replaceCertificate,
-} from './installation-store.ts';
+} from './control-plane-store.ts';
 
 const BOUND_TO = 'hosts certificate';
 /** Hosts and ingresses report every few seconds, and learn of a new certificate then. */

@@ -13,13 +13,13 @@ import type { App } from '../http/typed-app.ts';
 import { listStoredVersions, type StoredVersion } from '../images/store.ts';
 import { countMailsByState } from '../mail/store.ts';
 import { readiness } from '../monitoring/health.ts';
-import { countDigests } from '../notifications/mail-store.ts';
+import { countDigests } from '../notifications/store.ts';
 import { listUse, type OrganisationUse } from '../organisations/quota-store.ts';
 import { quotaStates } from '../organisations/quotas.ts';
 import { OrgQuota } from '../organisations/routes.ts';
 import { type FleetHost, listFleet } from './fleet-store.ts';
-import { HOST_STATES, hostState, isOfFleet } from './host-state.ts';
 import { capacityOf } from './host-store.ts';
+import { HOST_STATES, hostState, isOfFleet } from './place.ts';
 import { findWeaknesses } from './weaknesses.ts';
 
 const EXAMPLE_VERSION = '5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef';

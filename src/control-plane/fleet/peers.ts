@@ -7,21 +7,150 @@
  * A control plane proves itself to another by a token that is derived from the root key and the other's id. Hints are kept
  * until a pull finds nothing, so a host that comes to poll here a moment later gets the call, too.
  */
-import { createHmac, timingSafeEqual } from 'node:crypto';
+import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 import type { Duplex } from 'node:stream';
-import type { CallAnswer, PendingCall } from '../../protocol/host-calls.ts';
+import type { TSchema } from 'typebox';
+import { Agent, request, upgrade } from 'undici';
+import { problemOfAnswer } from '../../protocol/check.ts';
+import { type CallAnswer, CONSOLE_PROTOCOL, type PendingCall } from '../../protocol/host-calls.ts';
 import { joinStreams } from '../../protocol/join-streams.ts';
 import { type ControlPlanePlace, peerStreamPath } from '../../protocol/peer-types.ts';
-import { ROUTES } from '../../protocol/routes.ts';
+import { pinnedConnector } from '../../protocol/pinned-connector.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../protocol/protocol.ts';
+import { type AgentRoute, ROUTES } from '../../protocol/routes.ts';
+import type { Of } from '../../protocol/schemas.ts';
+import { AppError } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
 import { deriveKey } from '../../shared/seal.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
+import type { ControlPlane } from './control-plane-store.ts';
 import type { Membership } from './membership.ts';
-import { askerOf, type OtherControlPlanes } from './other-control-planes.ts';
-import { PeerClient } from './peer-client.ts';
+
+/** What calls to hosts need of the installation's other control planes. `control-plane/fleet/peers.ts` has it; alone there are none. */
+
+export interface OtherControlPlanes {
+  /** This control plane's own id, 12 hexadecimal digits: ids of its calls begin with it. */
+  readonly id: string;
+  /** Tells the others that a call for the host waits here. */
+  tell(host_id: HostId): void;
+  /** Calls `listener` when another tells so. */
+  onTold(listener: (host_id: HostId) => void): void;
+  /** Takes the calls that wait at the others, of which they have told. */
+  take(host_id: HostId, protocol: number): Promise<PendingCall[]>;
+  /** Confirms that the host got calls of the others. */
+  confirm(host_id: HostId, call_ids: readonly string[]): Promise<void>;
+  /** Passes on the answer to another's call; false: its caller no longer waits. */
+  answer(host_id: HostId, call_id: string, answer: CallAnswer): Promise<boolean>;
+  /** The same with a stream. It is accepted once the other's caller has it: the host's answer may follow at once. */
+  connect(host_id: HostId, call_id: string, accept: () => Duplex): Promise<boolean>;
+  /** The host's agent was restarted: it will not answer calls that it had taken. */
+  failTaken(host_id: HostId): Promise<void>;
+}
+
+/** The id of the control plane that a call's id names. */
+export function askerOf(call_id: string): string {
+  return call_id.slice(0, 8) + call_id.slice(9, 13);
+}
+
+/** A new id for a call: a UUID that begins with the control plane's id. */
+export function newCallId(control_plane_id: string, random: string): string {
+  return `${control_plane_id.slice(0, 8)}-${control_plane_id.slice(8)}${random.slice(13)}`;
+}
+
+/** For a control plane without others. */
+export function noOthers(): OtherControlPlanes {
+  return {
+    id: randomBytes(6).toString('hex'),
+    tell: () => undefined,
+    onTold: () => undefined,
+    take: async () => [],
+    confirm: async () => undefined,
+    answer: async () => false,
+    connect: async () => false,
+    failTaken: async () => undefined,
+  };
+}
+
+/** Calls to another control plane's internal API: JSON over TLS, to the certificate of its row, with a token for it alone. */
+
+/** Less than a call waits to be taken. */
+const ANSWER_MS = 4_000;
+
+class PeerClient {
+  readonly #url: string;
+  readonly #token: string;
+  readonly #agent: Agent;
+  readonly #streams: Agent;
+
+  constructor({ url, fingerprint }: ControlPlane, token: string) {
+    const connect = pinnedConnector(fingerprint);
+    this.#url = url;
+    this.#token = token;
+    this.#agent = new Agent({ connect, connections: 16 });
+    // Each upgrade keeps its connection.
+    this.#streams = new Agent({ connect });
+  }
+
+  /** @throws AppError UNAVAILABLE */
+  async post<Request extends TSchema, Response extends TSchema>(
+    { path, response: schema }: AgentRoute<Request, Response>,
+    body: Of<Request>,
+  ): Promise<Of<Response>> {
+    try {
+      const response = await request(this.#url + path, {
+        method: 'POST',
+        dispatcher: this.#agent,
+        headers: { ...this.#headers(), 'content-type': 'application/json' },
+        body: JSON.stringify(body),
+        signal: AbortSignal.timeout(ANSWER_MS),
+      });
+      const text = await response.body.text();
+      if (response.statusCode !== 200)
+        throw new Error(`status ${response.statusCode}: ${text.slice(0, 300)}`);
+      const answer: unknown = JSON.parse(text);
+      const problem = problemOfAnswer(schema, answer);
+      if (problem !== null) throw new Error(`its answer cannot be read: ${problem}`);
+      return answer as Of<Response>;
+    } catch (cause) {
+      throw unavailable(cause);
+    }
+  }
+
+  /** The caller must end it. @throws AppError UNAVAILABLE */
+  async openStream(path: string): Promise<Duplex> {
+    try {
+      const { socket } = await upgrade(this.#url + path, {
+        dispatcher: this.#streams,
+        headers: this.#headers(),
+        protocol: CONSOLE_PROTOCOL,
+        signal: AbortSignal.timeout(ANSWER_MS),
+      });
+      return socket;
+    } catch (cause) {
+      throw unavailable(cause);
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#streams.destroy();
+    await this.#agent.destroy();
+  }
+
+  #headers() {
+    return { authorization: `Bearer ${this.#token}`, [PROTOCOL_HEADER]: String(AGENT_PROTOCOL) };
+  }
+}
+
+function unavailable(cause: unknown): AppError {
+  return new AppError('UNAVAILABLE', {
+    message: 'Another control plane does not answer.',
+    retry_after_seconds: 2,
+    cause,
+  });
+}
 
 export interface PeersOptions {
   readonly membership: Membership;

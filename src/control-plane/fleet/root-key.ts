@@ -18,7 +18,7 @@ import {
   lockRootKeyCopies,
   type RootKeyCopies,
   updateRootKeyCopies,
-} from './installation-store.ts';
+} from './control-plane-store.ts';
 
 const BOUND_TO = 'root key';
 

@@ -1,13 +1,18 @@
 /** Weaknesses of the installation, for `berth doctor` on the server and for the operator: from settings, database and files. */
+import type { FastifyInstance } from 'fastify';
+import { ROUTES } from '../../protocol/routes.ts';
 import type { Weakness } from '../../protocol/weaknesses.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
 import type { Db } from '../db/pool.ts';
+import { sumUnheld } from '../disks/segment-store.ts';
 import type { OidcProvider } from '../identity/oidc/provider.ts';
+import type { InternalContext } from '../internal/context.ts';
+import { serve } from '../internal/serve.ts';
 import { listUnlimited } from '../organisations/quota-store.ts';
 import { findOrganisation } from '../organisations/store.ts';
+import { findCertificates, findRootKeyCopies } from './control-plane-store.ts';
 import { listHostFacts } from './host-store.ts';
-import { findCertificates, findRootKeyCopies } from './installation-store.ts';
 
 /** What the process knows of the installation beside the database. No secrets. */
 export interface Installation {
@@ -114,4 +119,16 @@ async function weakCertificates(db: Db): Promise<Weakness[]> {
   if (next === null) return [];
   const found = 'that hosts pin: it is being replaced, and a control plane still shows the old one';
   return [{ check: 'certificate', found, next: 'berth certificate show says which, and what to do' }];
+}
+
+/** Weaknesses of the installation, for `berth doctor`. */
+
+/** On the unix socket only, so that no other machine can read them. */
+export function registerWeaknesses(app: FastifyInstance, context: InternalContext): void {
+  serve(app, ROUTES.weaknesses, async () => ({
+    origins: [...context.installation.origins],
+    weaknesses: await findWeaknesses(context),
+    awaiting_removal_bytes: await sumUnheld(context.db),
+    removal_delay_seconds: context.installation.removal_delay_ms / 1_000,
+  }));
 }

@@ -1,10 +1,12 @@
-/** Reads the header Idempotency-Key. `control-plane/http/idempotency-claim.ts` implements it. */
+/** Reads the header Idempotency-Key. `control-plane/http/idempotency.ts` implements it. */
 import { createHash } from 'node:crypto';
 import type { FastifyRequest } from 'fastify';
 import { canonicalJson } from '../../shared/canonical-json.ts';
-import { invalid } from '../../shared/errors.ts';
+import { AppError, invalid } from '../../shared/errors.ts';
+import type { Sealer } from '../../shared/seal.ts';
+import type { Tx } from '../db/pool.ts';
 import type { Principal } from '../identity/principal.ts';
-import type { Claim } from './idempotency-claim.ts';
+import { findResponse, type KeyName, tryLockKey, upsertResponse } from './idempotency-store.ts';
 
 /** The header's key, bare or quoted; null if it is absent, empty or `null`. */
 export function readIdempotencyKey(request: FastifyRequest): string | null {
@@ -29,4 +31,64 @@ export function claimOf(request: FastifyRequest, principal: Principal, key: stri
     key,
     fingerprint: createHash('sha256').update(canonical).digest(),
   };
+}
+
+/**
+ * Idempotency keys. One transaction claims the key, does the work and stores the response, so a request happened with its
+ * response, or did not happen. While a request runs, others with its key fail at once (an advisory lock of the
+ * transaction, never a wait); later ones get its response. Only successes are stored, for a day, sealed under a
+ * key of the server.
+ */
+
+export interface StoredResponse {
+  readonly status: number;
+  readonly body: unknown;
+}
+
+export interface Claim extends KeyName {
+  /** Of the request: a replay must be the same. */
+  readonly fingerprint: Buffer;
+}
+
+function nameOf(claim: Claim): string {
+  return JSON.stringify([claim.org_id, claim.principal, claim.route, claim.key]);
+}
+
+/** @throws AppError IDEMPOTENCY_KEY_REUSED */
+async function storedResponse(tx: Tx, sealer: Sealer, wanted: Claim): Promise<StoredResponse | null> {
+  const found = await findResponse(tx, wanted);
+  if (!found) return null;
+  if (!found.fingerprint.equals(wanted.fingerprint)) throw new AppError('IDEMPOTENCY_KEY_REUSED');
+  const text = sealer.open(found.response, nameOf(wanted));
+  if (text === null) throw new Error('a stored response does not open with the root key');
+  return { status: found.status, body: JSON.parse(text) as unknown };
+}
+
+/**
+ * Claims the key for this transaction. Returns the stored response if it still holds; on null, do the work and call
+ * `storeResponse`. Replays need no claim: any number of them get the response at once.
+ * @throws AppError IDEMPOTENCY_IN_PROGRESS, IDEMPOTENCY_KEY_REUSED
+ */
+export async function claim(
+  tx: Tx,
+  sealer: Sealer,
+  wanted: Claim,
+  holds: (tx: Tx, stored: unknown) => Promise<boolean>,
+): Promise<StoredResponse | null> {
+  const digest = createHash('sha256').update(nameOf(wanted)).digest();
+  const locked = await tryLockKey(tx, digest);
+  const stored = await storedResponse(tx, sealer, wanted);
+  if (stored && (await holds(tx, stored.body))) return stored;
+  if (!locked) throw new AppError('IDEMPOTENCY_IN_PROGRESS', { retry_after_seconds: 1 });
+  return null;
+}
+
+export async function storeResponse(
+  tx: Tx,
+  sealer: Sealer,
+  wanted: Claim,
+  { status, body }: StoredResponse,
+): Promise<void> {
+  const response = sealer.seal(JSON.stringify(body), nameOf(wanted));
+  await upsertResponse(tx, wanted, { fingerprint: wanted.fingerprint, status, response });
 }

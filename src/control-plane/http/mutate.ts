@@ -3,7 +3,7 @@
  * do the handler's work, store the response for replays, write the audit entry.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
-import type { OrgId } from '../../shared/ids.ts';
+import type { OrgId, ServiceAccountId, UserId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import { Turns } from '../../shared/turns.ts';
 import type { AuditLog } from '../audit/append.ts';
@@ -11,8 +11,7 @@ import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
 import { holdSession } from '../identity/store.ts';
 import { principalOf } from './access.ts';
-import { claimOf, readIdempotencyKey } from './idempotency.ts';
-import { claim, storeResponse } from './idempotency-claim.ts';
+import { claim, claimOf, readIdempotencyKey, storeResponse } from './idempotency.ts';
 import { ChangeCounts, type RequestLimits } from './rate-limits.ts';
 
 declare module 'fastify' {
@@ -109,4 +108,38 @@ export async function mutate<Status extends number, Body>(
     if (counts && is_new) changes.add(actor);
     return outcome;
   });
+}
+
+/** Writes an audit entry in another organisation than the request's: one just created or joined. */
+export async function appendAudit(
+  { audit }: Pick<MutationContext, 'audit'>,
+  tx: Tx,
+  request: FastifyRequest,
+  org_id: OrgId,
+  entry: {
+    readonly action: string;
+    readonly target: string | null;
+    readonly data?: Record<string, unknown>;
+  },
+): Promise<void> {
+  const principal = principalOf(request);
+  const data = { credential: principal.credential.id, ...entry.data };
+  await appendAuditOf({ audit }, tx, request, org_id, { actor: actorOf(principal), ...entry, data });
+}
+
+/** Writes an audit entry for a caller without a credential, who uses a mailed token. */
+export async function appendAuditOf(
+  { audit }: Pick<MutationContext, 'audit'>,
+  tx: Tx,
+  request: FastifyRequest,
+  org_id: OrgId,
+  entry: {
+    readonly actor: UserId | ServiceAccountId;
+    readonly action: string;
+    readonly target: string | null;
+    readonly data?: Record<string, unknown>;
+  },
+): Promise<void> {
+  const { actor, action, target, data = {} } = entry;
+  await audit.append(tx, org_id, { actor, action, target, ip: request.ip, request_id: request.id, data });
 }

@@ -14,7 +14,7 @@ import {
   NAME_PATTERN,
   PRINTABLE_PATTERN,
   WHOLE_NUMBER_PATTERN,
-} from './validation-words.ts';
+} from './errors.ts';
 
 export function closed<P extends Record<string, TSchema>>(properties: P) {
   return Type.Object(properties, { additionalProperties: false });

@@ -1,5 +1,4 @@
 /** Looks up the principal of a request's credential in the database, for each request. Nothing is cached. */
-
 import { AppError } from '../../shared/errors.ts';
 import { type ApiKeyId, isId, type OrgId, type SessionId } from '../../shared/ids.ts';
 import { addressAllowed } from '../../shared/networks.ts';

@@ -1,21 +1,21 @@
 /** Registers an account, changes its password, and deletes it. */
-
+import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
-import type { OrgId, UserId } from '../../shared/ids.ts';
+import { newId, type OrgId, type UserId } from '../../shared/ids.ts';
+import { revokeKeysOf } from '../api-keys/revoke-api-key.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { Mailbox } from '../mail/mailbox.ts';
 import { acceptInvitation, findInvitation } from '../organisations/invitations.ts';
+import { organisationsOf } from '../organisations/member-store.ts';
 import { type LeftOrganisation, leaveAllOrganisations } from '../organisations/members.ts';
-import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
-import { vmsOfUserKeys } from '../ssh-keys/store.ts';
-import { insertAccount } from './account-store.ts';
+import { type ChangedKey, notifyKeyChange, revokeSshKey } from '../ssh-keys/account-keys.ts';
+import { sshKeyIdsOf, vmsOfUserKeys } from '../ssh-keys/store.ts';
+import { countWaysIn, insertAccount, type WaysIn } from './account-store.ts';
 import { postConfirmation } from './change-email.ts';
-import { refuseGuessable } from './guessable-passwords.ts';
-import { hashPassword } from './passwords.ts';
-import type { Principal } from './principal.ts';
-import { userOf } from './principal.ts';
-import { setPassword } from './set-password.ts';
-import { deleteUser, findUser, lockUserForDeletion } from './store.ts';
+import { removeAllFactors } from './mfa/factors.ts';
+import { hashPassword, refuseGuessable, setPassword } from './passwords.ts';
+import { type Principal, userOf } from './principal.ts';
+import { deleteUser, findUser, firstOrganisation, lockUserForDeletion } from './store.ts';
 import { holdProved, verifyAccountPassword } from './verify-account.ts';
 
 export interface Registration {
@@ -132,4 +132,32 @@ export async function deleteAccount(
   await deleteUser(tx, user_id);
   await notifyKeyChange(tx, vms);
   return left;
+}
+
+export interface RemovedWaysIn {
+  readonly count: WaysIn;
+  /** For the audit logs of the organisations to which the keys give access. */
+  readonly ssh_keys: readonly ChangedKey[];
+}
+
+/** Removes every API key, SSH key and second factor of an account. Keys that it made for service accounts remain. */
+export async function removeWaysIn(tx: Tx, user_id: UserId): Promise<RemovedWaysIn> {
+  const count = await countWaysIn(tx, user_id);
+  for (const org_id of await organisationsOf(tx, user_id))
+    await revokeKeysOf(tx, org_id, { user_id }, user_id);
+  const principal = await asInASession(tx, user_id);
+  const ssh_keys: ChangedKey[] = [];
+  for (const id of await sshKeyIdsOf(tx, user_id)) ssh_keys.push(await revokeSshKey(tx, principal, id));
+  await removeAllFactors(tx, user_id, user_id);
+  return { count, ssh_keys };
+}
+
+/** The account's owner, verified by the address and without a session. */
+async function asInASession(tx: Tx, user_id: UserId): Promise<Principal> {
+  return {
+    credential: { kind: 'session', id: newId('sess'), user_id, email_confirmed: true },
+    org_id: present(await firstOrganisation(tx, user_id), 'an organisation of every account'),
+    role: null,
+    scopes: new Set(),
+  };
 }

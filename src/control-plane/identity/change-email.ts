@@ -2,17 +2,11 @@
  * The address of an account. A user may register somebody else's address, so each address counts only after a token that
  * was mailed there has come back.
  */
-
 import { AppError, invalid } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
-import {
-  consumeMailToken,
-  issueMailToken,
-  MAIL_TOKEN_LIFETIME_S,
-  voidMailTokens,
-} from './mail-token-store.ts';
+import { consumeMailToken, issueMailToken, MAIL_TOKEN_LIFETIME_S, voidMailTokens } from './account-store.ts';
 import { type Principal, userOf } from './principal.ts';
 import { updateEmail } from './store.ts';
 import { hashToken } from './tokens.ts';

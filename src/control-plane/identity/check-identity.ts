@@ -3,12 +3,12 @@
  * user's sessions. Without a usable answer nothing changes. The caller has claimed the identity, because most refresh tokens
  * may be used only once.
  */
-
 import type { UserId } from '../../shared/ids.ts';
+import type { Log } from '../../shared/log.ts';
 import { transaction } from '../db/pool.ts';
 import type { GroupChange } from '../organisations/follow-groups.ts';
 import { organisationsOf } from '../organisations/member-store.ts';
-import { applyGroups } from './apply-groups.ts';
+import { applyGroups } from './login-at-provider.ts';
 import {
   claimDueIdentity,
   claimIdentityOf,
@@ -17,8 +17,7 @@ import {
   replaceRefreshToken,
   sealRefreshToken,
 } from './oidc/identity-store.ts';
-import { type Proof, ProviderError } from './oidc/provider.ts';
-import type { OidcContext } from './oidc-context.ts';
+import { type OidcContext, type Proof, ProviderError } from './oidc/provider.ts';
 import { deleteOtherSessions } from './store.ts';
 
 export type Checked =
@@ -28,7 +27,7 @@ export type Checked =
   | { readonly outcome: 'busy' };
 
 /** Of the user whose turn it is; null: no user's. @throws ProviderError without a usable answer */
-export async function checkDueIdentity(context: OidcContext): Promise<Checked | null> {
+async function checkDueIdentity(context: OidcContext): Promise<Checked | null> {
   const identity = await claimDueIdentity(context.db, context.provider.issuer);
   return identity === undefined ? null : checkIdentity(context, identity);
 }
@@ -76,4 +75,29 @@ async function endSessions(
     }
     return { outcome: 'sessions_ended', because, count };
   });
+}
+
+/** Asks the OpenID provider about each user whose last answer is getting old. */
+
+/** A provider that fails so often is left alone until the next run. */
+const MOST_FAILURES = 3;
+
+export async function checkIdentities(context: OidcContext, log: Log, signal: AbortSignal): Promise<void> {
+  let failures = 0;
+  while (!signal.aborted && failures < MOST_FAILURES) {
+    try {
+      const checked = await checkDueIdentity(context);
+      if (checked === null) return;
+      if (checked.outcome === 'followed' && !checked.groups_known) {
+        log.warn({ provider: context.provider.name }, 'a provider does not tell the groups of a user');
+      }
+    } catch (error) {
+      if (!(error instanceof ProviderError)) throw error;
+      failures += 1;
+      log.warn(
+        { provider: context.provider.name, kind: error.kind, problem: error.message },
+        'no check of a user at the provider',
+      );
+    }
+  }
 }

@@ -13,7 +13,7 @@ import { closed, EmptyBody, NoContent, named, pathParameter, Time } from '../htt
 import type { App } from '../http/typed-app.ts';
 import { callerOf, SessionResponse, sessionAnswer } from './auth-routes.ts';
 import { askForDeviceLogin, DEVICE_INTERVAL_S, takeDeviceLogin, USER_CODE_PATTERN } from './device-login.ts';
-import { confirmAsked, deleteAsked, findAsked } from './device-login-store.ts';
+import { confirmAsked, deleteAsked, findAsked } from './login-store.ts';
 import { requireSudo, sessionOf } from './sudo.ts';
 
 const EXAMPLE_CODE = 'BCDF-GHJK';

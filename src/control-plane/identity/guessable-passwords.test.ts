@@ -2,8 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { guessableBecause } from './guessable-passwords.ts';
-import { PASSWORD_MIN_LENGTH } from './passwords.ts';
+import { guessableBecause, PASSWORD_MIN_LENGTH } from './passwords.ts';
 
 const LIST = readFileSync(join(import.meta.dirname, 'common-passwords.txt'), 'utf8');
 const listed = LIST.trimEnd().split('\n');

@@ -6,23 +6,19 @@
  *   else, an account has the address ── may be linked ───▶ that account, from now on
  *   else, sign-ups open, or a mapped group, or invited ──▶ a new account without password
  */
-
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
 import { type Tx, transaction } from '../db/pool.ts';
-import type { Mailbox } from '../mail/mailbox.ts';
-import { TOLD_FOR_S } from '../mail/mailbox.ts';
+import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
+import { followGroups, type GroupChange } from '../organisations/follow-groups.ts';
 import { isInvited } from '../organisations/invitation-store.ts';
-import { insertUser } from './account-store.ts';
-import { applyGroups } from './apply-groups.ts';
+import { insertUser, voidMailTokens } from './account-store.ts';
+import { removeWaysIn } from './change-account.ts';
 import { finishLogin } from './login.ts';
-import { voidMailTokens } from './mail-token-store.ts';
 import { type Claimed, wantedRoles } from './oidc/claims.ts';
 import { findIdentity, findIdentityOf, insertIdentity, noteChecked } from './oidc/identity-store.ts';
-import type { Proof } from './oidc/provider.ts';
-import type { OidcContext } from './oidc-context.ts';
-import { removeWaysIn } from './remove-ways-in.ts';
+import type { OidcContext, Proof } from './oidc/provider.ts';
 import type { Caller } from './sessions.ts';
 import {
   deleteOtherSessions,
@@ -32,6 +28,41 @@ import {
   lockUser,
   updateUser,
 } from './store.ts';
+
+/** Applies what the provider says about a person's groups, and audits what changes. */
+
+const ACTIONS: Record<GroupChange['change'], string> = {
+  added: 'member.add_by_group',
+  changed: 'member.change_role_by_group',
+  removed: 'member.remove_by_group',
+  last_owner_kept: 'member.keep_last_owner',
+};
+
+/** `from`: of the request; null: a check in the background. */
+export async function applyGroups(
+  tx: Tx,
+  { audit, quotas, signups, provider }: Pick<OidcContext, 'audit' | 'quotas' | 'signups' | 'provider'>,
+  user_id: UserId,
+  { groups }: Pick<Claimed, 'groups'>,
+  from: { readonly ip: string; readonly request_id: string } | null,
+): Promise<GroupChange[]> {
+  // Unknown groups change nothing, and an account without any organisation gets an empty one.
+  const mapping = groups === null ? null : wantedRoles(provider.settings.groups, groups);
+  // While sign-ups are closed, a person without a group gets an organisation in which nothing can be created.
+  const own = signups === 'open' ? quotas : { ...quotas, organisations: 0 };
+  const changes = await followGroups(tx, own, user_id, mapping);
+  for (const { org_id, change, role, previous_role } of changes) {
+    await audit.append(tx, org_id, {
+      actor: 'system',
+      action: ACTIONS[change],
+      target: user_id,
+      ip: from?.ip ?? null,
+      request_id: from?.request_id ?? null,
+      data: { role, ...(previous_role === undefined ? {} : { previous_role }), provider: provider.name },
+    });
+  }
+  return changes;
+}
 
 /** Why the provider's word does not open an account; each has its text in the console. */
 export type Refusal = 'unverified_address' | 'no_account' | 'second_factor' | 'other_identity';

@@ -11,6 +11,7 @@ import { AppError } from '../../shared/errors.ts';
 import { isId, type MfaFactorId, type UserId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
+import { BASE64URL_PATTERN, TOTP_PATTERN } from '../http/errors.ts';
 import { mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { requirePasswordLogin } from '../http/password-login.ts';
@@ -31,7 +32,6 @@ import {
   Time,
 } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
-import { BASE64URL_PATTERN, TOTP_PATTERN } from '../http/validation-words.ts';
 import { User } from './me-routes.ts';
 import { addFactor, confirmFactor, proveFactor, removeFactor } from './mfa/factors.ts';
 import { FACTOR_TYPES, type FactorType } from './mfa/model.ts';

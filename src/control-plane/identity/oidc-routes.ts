@@ -10,7 +10,6 @@ import type { Sealer } from '../../shared/seal.ts';
 import type { AppContext } from '../context.ts';
 import { transaction } from '../db/pool.ts';
 import { principalOf } from '../http/access.ts';
-import { appendAuditOf } from '../http/append-audit.ts';
 import {
   clearFlowCookie,
   FLOW_COOKIE,
@@ -19,6 +18,7 @@ import {
   setRefreshCookie,
   setSudoCookie,
 } from '../http/cookies.ts';
+import { appendAuditOf } from '../http/mutate.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
 import { closed, named } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';

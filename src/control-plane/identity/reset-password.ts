@@ -4,21 +4,17 @@
  * them. For an account with an unconfirmed address they are always removed: the address's owner never used it, and
  * somebody else's second factor would lock the owner out.
  */
-
 import { AppError, invalid } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { Mailbox, Post } from '../mail/mailbox.ts';
 import type { ChangedKey } from '../ssh-keys/account-keys.ts';
-import { refuseGuessable } from './guessable-passwords.ts';
+import { consumeMailToken, issueMailToken, MAIL_TOKEN_LIFETIME_S, type WaysIn } from './account-store.ts';
+import { removeWaysIn } from './change-account.ts';
 import { unlock } from './lockout.ts';
-import { consumeMailToken, issueMailToken, MAIL_TOKEN_LIFETIME_S } from './mail-token-store.ts';
-import { hashPassword } from './passwords.ts';
-import { removeWaysIn } from './remove-ways-in.ts';
-import { setPassword } from './set-password.ts';
+import { hashPassword, refuseGuessable, setPassword } from './passwords.ts';
 import { findUser, findUserByEmail, lockUser, updateUser } from './store.ts';
 import { hashToken } from './tokens.ts';
-import type { WaysIn } from './ways-in-store.ts';
 
 /** Sends a reset link if the account exists and has not got too many. The caller cannot tell whether it was sent. */
 export async function requestPasswordReset(

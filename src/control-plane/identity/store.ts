@@ -2,7 +2,7 @@ import { sql } from 'kysely';
 import { AppError } from '../../shared/errors.ts';
 import type { OrgId, SessionId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
-import { deleteLongReplaced } from './refresh-store.ts';
+import { deleteLongReplaced } from './login-store.ts';
 
 export async function findUserByEmail(tx: Tx, email: string) {
   return tx.selectFrom('users').selectAll().where('email_key', '=', email.toLowerCase()).executeTakeFirst();

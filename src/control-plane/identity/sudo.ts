@@ -1,5 +1,4 @@
 /** Sudo: a recent password re-verification of one session, five minutes by the database's clock. */
-
 import { AppError } from '../../shared/errors.ts';
 import type { SessionId, UserId } from '../../shared/ids.ts';
 import { type Db, isForeignKeyOf, type Tx } from '../db/pool.ts';

@@ -5,8 +5,7 @@ import { ROUTES } from '../../protocol/routes.ts';
 import type { AppContext } from '../context.ts';
 import { transaction } from '../db/pool.ts';
 import { accepted, serve } from '../internal/serve.ts';
-import { judgeOffer } from './judge-offer.ts';
-import { registerImage } from './register-image.ts';
+import { judgeOffer, registerImage } from './register-image.ts';
 import { findImage } from './store.ts';
 
 /** Only this machine's host offers images for new disks; other hosts register those that their disks are based on. */

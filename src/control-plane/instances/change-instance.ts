@@ -1,24 +1,41 @@
 import { present } from '../../shared/assert.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
-import type { HostId, InstanceId } from '../../shared/ids.ts';
+import { type HostId, type InstanceId, isId, type OrgId, type SshKeyId } from '../../shared/ids.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
-import { notify } from '../db/notify.ts';
-import { type Tx, violates } from '../db/pool.ts';
+import { type NotifyHub, notify } from '../db/notify.ts';
+import { type Db, type Tx, violates } from '../db/pool.ts';
 import { destroyDataKeys } from '../disks/data-keys.ts';
 import { append } from '../events/append.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
 import { checkQuota } from '../organisations/quotas.ts';
-import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
+import { notifyKeyChange } from '../ssh-keys/account-keys.ts';
+import { allowedKeys, holdMemberKeys, replaceKeySet } from '../ssh-keys/store.ts';
 import {
   enforcesEgress,
   findInstance,
   growDisk,
   type InstanceChange,
   type InstanceRow,
+  lockInstance,
   markDeleting,
   updateInstance,
 } from './store.ts';
 import { instanceView } from './view.ts';
+
+/** How a verb on an instance begins: find it for the caller, lock it, and refuse one that is being deleted. */
+
+/** An instance of the caller's organisation, locked until the transaction's end. @throws AppError NOT_FOUND */
+export async function lockInstanceOf(tx: Tx, principal: Principal, id: InstanceId): Promise<InstanceRow> {
+  await lockInstance(tx, id, principal.org_id);
+  const row = await findInstance(tx, principal.org_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  return row;
+}
+
+/** @throws AppError CONFLICT */
+export function refuseDeleting({ deleting }: Pick<InstanceRow, 'deleting'>): void {
+  if (deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+}
 
 /** QEMU gets them at its start, so they change only while the VM is stopped. */
 const SIZES = ['cpus', 'memory_mib'] as const;
@@ -105,4 +122,88 @@ export async function deleteInstance(
   await notify(tx, 'routes', id);
   await notify(tx, 'deleting');
   return after;
+}
+
+export interface KeySet {
+  readonly mode: 'account' | 'explicit';
+  readonly data: readonly {
+    id: SshKeyId;
+    name: string;
+    type: string;
+    fingerprint: string;
+    owner_id: string;
+  }[];
+  readonly version: number;
+}
+
+/** The SSH keys that an instance allows. @throws AppError NOT_FOUND */
+export async function readKeySet(tx: Tx, principal: Principal, id: InstanceId): Promise<KeySet> {
+  const row = await findInstance(tx, principal.org_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  const keys = await allowedKeys(tx, [id]).execute();
+  const data = keys.map(({ id, name, type, fingerprint, owner_id }) => ({
+    id,
+    name,
+    type,
+    fingerprint,
+    owner_id,
+  }));
+  return { mode: row.ssh_key_mode, data, version: row.version };
+}
+
+/** Replaces the whole set, or returns to mode `account` (ids null). Takes effect at once. */
+export async function replaceKeys(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  ids: readonly string[] | null,
+  /** Gets the set found under the lock; throws to refuse. */
+  check: (present: KeySet) => void,
+): Promise<KeySet> {
+  const wanted = [...new Set(ids ?? [])];
+  const malformed = wanted.find((each) => !isId('key', each));
+  if (malformed !== undefined) throw notUsable(malformed.slice(0, 60));
+  const row = await lockInstanceOf(tx, principal, id);
+  refuseDeleting(row);
+  check(await readKeySet(tx, principal, id));
+  const known = await holdMemberKeys(tx, principal.org_id, wanted as SshKeyId[]);
+  const foreign = wanted.find((each) => !known.has(each));
+  if (foreign !== undefined) throw notUsable(foreign);
+  await replaceKeySet(tx, id, ids === null ? 'account' : 'explicit', wanted as SshKeyId[]);
+  const set = await readKeySet(tx, principal, id);
+  const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
+  await append(tx, {
+    org_id: principal.org_id,
+    instance_id: id,
+    type: 'instance.ssh_keys_replaced',
+    data: { instance: instanceView(after), ssh_keys: { mode: set.mode, data: set.data } },
+    actor: actorOf(principal),
+  });
+  await notifyKeyChange(tx, row.host_id === null ? [] : [{ instance_id: id, host_id: row.host_id }]);
+  return set;
+}
+
+function notUsable(id: string): AppError {
+  return invalid('ssh_key_ids', `"${id}" is not an SSH key of a member that this organisation may use`);
+}
+
+/** Longer than a host takes that is not busy with a flush. */
+const WAIT_MS = 15_000;
+
+/**
+ * The instance once its running guest's root file system has the disk's new size, or as it is when the VM does not run, after a
+ * while, or when `signal` aborts: the host goes on, and a guest that boots has the new size.
+ */
+export async function awaitGrowth(
+  { db, hub }: { readonly db: Db; readonly hub: NotifyHub },
+  org_id: OrgId,
+  id: InstanceId,
+  signal: AbortSignal,
+): Promise<InstanceRow | undefined> {
+  const look = async () => {
+    const row = await hub.shared(`${org_id} ${id}`, () => findInstance(db, org_id, id));
+    return row?.growth === 'next_boot' && row.state === 'running' ? undefined : { row };
+  };
+  const settled = await hub.waitFor('instance', id, WAIT_MS, look, signal);
+  return settled ? settled.row : findInstance(db, org_id, id);
 }

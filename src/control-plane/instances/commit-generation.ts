@@ -4,12 +4,18 @@ import { invalid } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
-import { checkCommit } from '../disks/check-commit.ts';
 import { mayWriteWith } from '../disks/data-keys.ts';
-import { mayWrite } from '../disks/placement-store.ts';
-import { advanceHead, eraseGivenUserData, findGeneration, keysOf, totalBytes } from '../disks/store.ts';
+import { checkCommit } from '../disks/read-head.ts';
+import {
+  advanceHead,
+  eraseGivenUserData,
+  findGeneration,
+  keysOf,
+  mayWrite,
+  totalBytes,
+} from '../disks/store.ts';
 import { append } from '../events/append.ts';
-import { addUse } from '../usage/count-store.ts';
+import { addUse } from '../usage/store.ts';
 import { flushCause } from './flush-cause.ts';
 import { getInstance, lockInstance } from './store.ts';
 import { instanceView } from './view.ts';

@@ -1,7 +1,6 @@
 import type { HostId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
-import { findFlushRequester } from './flush-cause-store.ts';
-import type { InstanceRow } from './store.ts';
+import { findFlushRequester, type InstanceRow } from './store.ts';
 
 /** Why a flush was made. */
 const FLUSH_TRIGGERS = ['request', 'auto', 'stop', 'suspend'] as const;

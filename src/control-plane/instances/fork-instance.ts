@@ -5,8 +5,8 @@ import { shareDataKeys } from '../disks/data-keys.ts';
 import { copyDisk, findRetained } from '../disks/generation-store.ts';
 import type { Principal } from '../identity/principal.ts';
 import { checkQuota } from '../organisations/quotas.ts';
+import { lockInstanceOf, refuseDeleting } from './change-instance.ts';
 import { announce, type CreationContext, insertNew } from './create-instance.ts';
-import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
 import { noSuchGeneration } from './restore-instance.ts';
 import type { InstanceRow } from './store.ts';
 

@@ -1,5 +1,4 @@
 /** What a command on the server needs to read a generation of a disk. */
-
 import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
 import type { MapRef, SegmentRef } from '../../protocol/types.ts';
 import { AppError } from '../../shared/errors.ts';

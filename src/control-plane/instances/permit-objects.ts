@@ -11,7 +11,7 @@ import { createHash } from 'node:crypto';
 import type { ObjectRequest } from '../../protocol/object-permissions.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
-import { heldHere, memoryOf, type WritablePlacement, writableHere } from '../disks/permission-store.ts';
+import { heldHere, memoryOf, type WritablePlacement, writableHere } from '../disks/segment-store.ts';
 import { diskNeeds } from '../images/store.ts';
 import { type NamedObject, objectNamed } from './name-object.ts';
 

@@ -3,10 +3,17 @@ import { AppError } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
-import { findRetained, insertRestored } from '../disks/generation-store.ts';
+import {
+  countPinned,
+  findRetained,
+  type GenerationChange,
+  type GenerationRow,
+  insertRestored,
+  updateGeneration,
+} from '../disks/generation-store.ts';
 import { append } from '../events/append.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
-import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
+import { lockInstanceOf, refuseDeleting } from './change-instance.ts';
 import { findInstance, type InstanceRow, setHostKeys, updateInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
@@ -52,4 +59,30 @@ export function noSuchGeneration(generation: number): AppError {
   return new AppError('NOT_FOUND', {
     message: `The instance has no generation ${generation}: it never existed, or was dropped.`,
   });
+}
+
+const PINNED_MAX = 100;
+
+/** Names a generation, or pins it against the instance's retention rules. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
+export async function changeGeneration(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  generation: number,
+  change: GenerationChange,
+): Promise<GenerationRow> {
+  const row = await lockInstanceOf(tx, principal, id);
+  const before = await findRetained(tx, id, generation);
+  if (!before) throw noSuchGeneration(generation);
+  refuseDeleting(row);
+  if (change.pinned === true && !before.pinned && (await countPinned(tx, id)) >= PINNED_MAX) {
+    const message = `An instance can pin at most ${PINNED_MAX} generations. Unpin one first.`;
+    throw new AppError('QUOTA_EXCEEDED', { message });
+  }
+  if (change.name !== undefined || change.pinned !== undefined)
+    await updateGeneration(tx, id, generation, change);
+  const after = await findRetained(tx, id, generation);
+  // Retention dropped it between the two.
+  if (!after) throw noSuchGeneration(generation);
+  return after;
 }

@@ -4,6 +4,13 @@ import { AppError, invalid } from '../../shared/errors.ts';
 import { type InstanceId, isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
+import {
+  DNS_LABEL_PATTERN,
+  IMAGE_PATTERN,
+  LABEL_FILTER_PATTERN,
+  NO_NUL_PATTERN,
+  PRINTABLE_PATTERN,
+} from '../http/errors.ts';
 import { requireMatch, setEtag } from '../http/etag.ts';
 import { mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
@@ -26,16 +33,8 @@ import {
 } from '../http/schemas.ts';
 import { disconnectSignal } from '../http/server/disconnect.ts';
 import type { App } from '../http/typed-app.ts';
-import {
-  DNS_LABEL_PATTERN,
-  IMAGE_PATTERN,
-  LABEL_FILTER_PATTERN,
-  NO_NUL_PATTERN,
-  PRINTABLE_PATTERN,
-} from '../http/validation-words.ts';
 import { deleteSecrets } from '../secrets/store.ts';
-import { awaitGrowth } from './await-growth.ts';
-import { changeInstance, deleteInstance } from './change-instance.ts';
+import { awaitGrowth, changeInstance, deleteInstance } from './change-instance.ts';
 import { createInstance } from './create-instance.ts';
 import { findInstance, type InstanceChange, listInstances } from './store.ts';
 import { diskView, instanceView, vmView } from './view.ts';

@@ -1,4 +1,5 @@
 import { CompiledQuery, sql } from 'kysely';
+import { assert, present } from '../../shared/assert.ts';
 import type { EgressMode } from '../../shared/egress-policy.ts';
 import type { HostId, InstanceId, OrgId } from '../../shared/ids.ts';
 import type { RestartPolicy } from '../../shared/restart-policy.ts';
@@ -307,4 +308,48 @@ export async function listFreed(tx: Tx): Promise<{ id: InstanceId; org_id: OrgId
       ),
     )
     .execute();
+}
+
+/** Who asked for the flush that runs now; undefined: none that was asked for runs. */
+export async function findFlushRequester(tx: Tx, instance_id: InstanceId): Promise<string | undefined> {
+  const running = await tx
+    .selectFrom('flushes')
+    .select('requested_by')
+    .where('instance_id', '=', instance_id)
+    .where('state', '=', 'running')
+    .executeTakeFirst();
+  return running?.requested_by;
+}
+
+/** The head of a disk as proof: receipts and ends of stops are made of nothing else. */
+
+/** A disk's head as the database has it: all of it is durable. Only {@link SavedHead.read} makes one. */
+export class SavedHead {
+  readonly commit_id: string;
+  readonly generation: number;
+  /** null: the image, which was never written to. */
+  readonly durable_at: Date | null;
+  /** Makes the type nominal: no other object passes for one. */
+  readonly #read = true;
+
+  private constructor(row: { commit_id: string; generation: number; durable_at: Date | null }) {
+    this.commit_id = row.commit_id;
+    this.generation = row.generation;
+    this.durable_at = row.durable_at;
+    assert(this.#read, 'it was read');
+  }
+
+  /** Undefined when there is no such disk. */
+  static async find(tx: Tx, instance_id: InstanceId): Promise<SavedHead | undefined> {
+    const row = await tx
+      .selectFrom('disks')
+      .select(['commit_id', 'generation', 'durable_at'])
+      .where('instance_id', '=', instance_id)
+      .executeTakeFirst();
+    return row && new SavedHead(row);
+  }
+
+  static async read(tx: Tx, instance_id: InstanceId): Promise<SavedHead> {
+    return present(await SavedHead.find(tx, instance_id), 'disk of an instance');
+  }
 }

@@ -4,9 +4,9 @@ import { protocolOf, refusalOf } from '../../protocol/protocol.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { HostId, IngressId } from '../../shared/ids.ts';
 import type { Db } from '../db/pool.ts';
+import { findIngressByToken, setIngressProtocol } from '../fleet/control-plane-store.ts';
 import { findHostByJoinToken, findHostByToken } from '../fleet/credential-store.ts';
 import { setProtocol } from '../fleet/host-store.ts';
-import { findIngressByToken, setIngressProtocol } from '../fleet/ingress-store.ts';
 import { hashToken } from '../identity/tokens.ts';
 
 export interface CallingHost {

@@ -2,15 +2,13 @@
  * The outbox of all mails. A change inserts its mail in its own transaction, so no committed change loses its mail and
  * no mail tells of a change that was rolled back. Mails are sealed while they wait: most contain a token.
  */
-
 import { AppError } from '../../shared/errors.ts';
 import { type MailId, newId, type OrgId, type UserId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import { Signal } from '../../shared/signal.ts';
 import { afterCommit, type Tx } from '../db/pool.ts';
-import { countMail, countSent, MAX_MAILS, MAX_SENT, WINDOW_S } from './count-store.ts';
 import type { Mail } from './mailer.ts';
-import { insertMail } from './store.ts';
+import { countMail, countSent, insertMail, MAX_MAILS, MAX_SENT, WINDOW_S } from './store.ts';
 
 /** How long a mail without a token is tried: longer than an outage of a mail server. */
 export const TOLD_FOR_S = 7 * 86_400;

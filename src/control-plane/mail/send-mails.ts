@@ -7,15 +7,13 @@
  *
  * A process that dies while sending leaves the mail to the next lease, which sends it again under the same Message-ID.
  */
-
 import { backoffMs, pause } from '../../shared/backoff.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import type { Db } from '../db/pool.ts';
-import { recountMail } from './count-store.ts';
 import { type Letter, type Mailbox, onPosted } from './mailbox.ts';
 import type { Deliver } from './mailer.ts';
-import { deleteMail, isTokenGood, postponeMail, takeMails, type WaitingMail } from './store.ts';
+import { deleteMail, isTokenGood, postponeMail, recountMail, takeMails, type WaitingMail } from './store.ts';
 
 export interface SendingParts {
   readonly db: Db;

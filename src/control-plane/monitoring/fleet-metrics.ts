@@ -2,9 +2,9 @@
 import { Gauge, type Registry } from 'prom-client';
 import type { Db } from '../db/pool.ts';
 import { listFleet } from '../fleet/fleet-store.ts';
-import { HOST_STATES, hostState, isOfFleet } from '../fleet/host-state.ts';
 import { capacityOf } from '../fleet/host-store.ts';
-import { maxUnsavedSeconds } from '../vms/count-store.ts';
+import { HOST_STATES, hostState, isOfFleet } from '../fleet/place.ts';
+import { maxUnsavedSeconds } from '../vms/store.ts';
 import { readiness } from './health.ts';
 
 const BYTES_A_MIB = 2 ** 20;

@@ -15,10 +15,9 @@ import type { RequestMetrics } from '../http/request-metrics.ts';
 import { endConnectionsAtClose } from '../http/server/end-connections.ts';
 import { KnownHosts, registerKnownHosts } from '../http/server/known-hosts.ts';
 import { countMails } from '../mail/store.ts';
-import { countDigests } from '../notifications/mail-store.ts';
-import { countOpenFlushes, countVmStates } from '../vms/count-store.ts';
-import { listActive } from '../vms/store.ts';
-import { countPendingDeliveries } from '../webhooks/delivery-store.ts';
+import { countDigests } from '../notifications/store.ts';
+import { countOpenFlushes, countVmStates, listActive } from '../vms/store.ts';
+import { countPendingDeliveries } from '../webhooks/store.ts';
 import { FleetMetrics } from './fleet-metrics.ts';
 
 const USAGE_WITHIN_MS = 2_000;

@@ -3,12 +3,11 @@
  * is one mail of bounded size; a critical notification that cannot be muted has a mail of its own. An address gets at
  * most five mails of a kind in a quarter of an hour; further notifications wait, and go together as the next one.
  */
-
 import { rfc3339 } from '../../shared/clock.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { countMail } from '../mail/count-store.ts';
 import type { Mailbox } from '../mail/mailbox.ts';
 import type { Mail } from '../mail/mailer.ts';
+import { countMail } from '../mail/store.ts';
 import {
   type Digest,
   holdBack,
@@ -16,7 +15,7 @@ import {
   lockAddressee,
   type MailedNotification,
   takeDigest,
-} from './mail-store.ts';
+} from './store.ts';
 
 export interface ComposeParts {
   readonly db: Db;

@@ -1,3 +1,6 @@
+import { rfc3339 } from '../../shared/clock.ts';
+import type { NotificationRow } from './store.ts';
+
 /** The kinds of notifications: severity, mail, and their rows in docs/notifications.md. Their texts are in `compose.ts`. */
 
 export const SEVERITIES = ['info', 'warning', 'critical'] as const;
@@ -143,3 +146,20 @@ export const RAISED_ONCE = 'api_key.created' satisfies Kind;
 export const REPEATS_WITHIN_S = 3_600;
 /** How long notifications are kept. */
 export const KEPT_DAYS = 90;
+
+/** A notification as the API shows it. */
+export function notificationView(row: NotificationRow) {
+  const { resource_type, resource_id } = row;
+  return {
+    id: row.id,
+    kind: row.kind,
+    severity: KINDS[row.kind].severity,
+    title: row.title,
+    body: row.body,
+    resource: resource_type === null ? null : { type: resource_type, id: resource_id ?? '' },
+    data: row.data,
+    count: row.count,
+    created_at: rfc3339(row.created_at),
+    read_at: row.read_at === null ? null : rfc3339(row.read_at),
+  };
+}

@@ -2,7 +2,6 @@
  * A consumer of the outbox: raises one notification for each user or service account that an event concerns. It runs in
  * the dispatcher's transaction, so it handles each event exactly once, in the order of positions.
  */
-
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { isId, newId, type UserId } from '../../shared/ids.ts';

@@ -27,11 +27,16 @@ import {
 import type { App } from '../http/typed-app.ts';
 import { actorOf, type Principal, userOf } from '../identity/principal.ts';
 import { lockUser } from '../identity/store.ts';
-import { markAllRead, markRead, readUpTo } from './mark-read.ts';
-import { KIND_NAMES, KINDS, type Kind, SEVERITIES } from './model.ts';
-import { type Preferences as Chosen, readPreferences, setPreferences } from './preferences.ts';
+import {
+  type Preferences as Chosen,
+  markAllRead,
+  markRead,
+  readPreferences,
+  readUpTo,
+  setPreferences,
+} from './change-notifications.ts';
+import { KIND_NAMES, KINDS, type Kind, notificationView, SEVERITIES } from './model.ts';
 import { countUnread, listNotifications, listRaisedSince, type Reader } from './store.ts';
-import { notificationView } from './view.ts';
 
 const MAX_LIMIT = 100;
 

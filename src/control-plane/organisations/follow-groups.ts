@@ -2,20 +2,18 @@
  * Memberships that a provider's groups give. They begin, change and end with the groups. Memberships given by hand stay as
  * they are, and so does the last owner of an organisation.
  */
-
 import { present } from '../../shared/assert.ts';
 import type { OrgId, UserId } from '../../shared/ids.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
 import { append } from '../events/append.ts';
-import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
+import { notifyKeyChange } from '../ssh-keys/account-keys.ts';
 import { vmsOfUserKeys } from '../ssh-keys/store.ts';
-import { ensureOrganisation } from './create-organisation.ts';
+import { ensureOrganisation } from './change-organisation.ts';
 import { deleteInvitationsBeyond } from './invitation-store.ts';
 import { findMember, insertMembership, type MemberRow, membershipsOf, updateRole } from './member-store.ts';
-import { endMembership } from './members.ts';
-import { isLastOwner } from './owners.ts';
+import { endMembership, isLastOwner } from './members.ts';
 import { lockOrganisation } from './store.ts';
 import { memberView } from './view.ts';
 

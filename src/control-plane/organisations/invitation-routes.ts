@@ -4,8 +4,7 @@ import { AppError } from '../../shared/errors.ts';
 import { isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
-import { appendAudit } from '../http/append-audit.ts';
-import { mutate } from '../http/mutate.ts';
+import { appendAudit, mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../http/path-organisation.ts';
 import {

@@ -1,5 +1,4 @@
 /** Owners and administrators send invitations by mail; the account with that address accepts one, once. */
-
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
@@ -11,7 +10,7 @@ import { type Principal, userOf } from '../identity/principal.ts';
 import { findUser, findUserByEmail } from '../identity/store.ts';
 import { hashToken, MAIL_PREFIX, newToken, tokenPrefix } from '../identity/tokens.ts';
 import type { Mailbox, Post } from '../mail/mailbox.ts';
-import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
+import { notifyKeyChange } from '../ssh-keys/account-keys.ts';
 import { vmsOfUserKeys } from '../ssh-keys/store.ts';
 import {
   countInvitations,
@@ -23,7 +22,7 @@ import {
   takeInvitation,
 } from './invitation-store.ts';
 import { findMember, findRole, hasMemberWithEmail, insertMembership } from './member-store.ts';
-import { OWNERS_ONLY, presentAdmin } from './owners.ts';
+import { OWNERS_ONLY, presentAdmin } from './members.ts';
 import { lockOrganisation, type OrganisationRow } from './store.ts';
 import { memberView } from './view.ts';
 

@@ -23,8 +23,7 @@ import {
 import type { App } from '../http/typed-app.ts';
 import { isAdmin, type Principal, userOf } from '../identity/principal.ts';
 import { findMember, listMembers, type MemberRow } from './member-store.ts';
-import { changeRole, removeMember } from './members.ts';
-import { OWNERS_ONLY } from './owners.ts';
+import { changeRole, OWNERS_ONLY, removeMember } from './members.ts';
 import { memberView } from './view.ts';
 
 export const RoleSchema = Type.Unsafe<(typeof ROLES)[number]>({

@@ -1,5 +1,4 @@
 /** Changes members' roles and removes members. Every change first locks the organisation. */
-
 import { AppError } from '../../shared/errors.ts';
 import type { OrgId, UserId } from '../../shared/ids.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
@@ -8,23 +7,69 @@ import type { Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
 import { append } from '../events/append.ts';
 import { actorOf, type Principal, userOf } from '../identity/principal.ts';
-import { revokeKeysOfMember } from '../ssh-keys/account-keys.ts';
-import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
+import { notifyKeyChange, revokeKeysOfMember } from '../ssh-keys/account-keys.ts';
 import { vmsOfUserKeys } from '../ssh-keys/store.ts';
-import { ensureOrganisation } from './create-organisation.ts';
+import { ensureOrganisation } from './change-organisation.ts';
 import { deleteInvitationsBeyond } from './invitation-store.ts';
 import {
+  countMembers,
   deleteMembership,
   dropFromKeySets,
   findMember,
+  findRole,
   lockMembership,
   type MemberRow,
   organisationsOf,
   updateRole,
 } from './member-store.ts';
-import { isInUse, isLastOwner, lastOwnerStays, OWNERS_ONLY, presentAdmin, presentRole } from './owners.ts';
-import { deleteOrganisation, lockOrganisation } from './store.ts';
+import { countInstances, deleteOrganisation, lockOrganisation } from './store.ts';
 import { memberView } from './view.ts';
+
+/**
+ * The rules about owners, checked while the organisation is locked: only owners appoint and demote owners, and an
+ * organisation with other members or instances keeps its last owner.
+ */
+
+export const OWNERS_ONLY = 'Only an owner makes or unmakes owners.';
+
+/**
+ * The caller's role while the organisation is locked; it may have changed since the request was authenticated.
+ * @throws AppError FORBIDDEN
+ */
+async function presentRole(tx: Tx, principal: Principal): Promise<Role> {
+  const role = await findRole(tx, principal.org_id, userOf(principal));
+  if (role === undefined) {
+    throw new AppError('FORBIDDEN', { message: 'You are no longer a member of the organisation.' });
+  }
+  return role;
+}
+
+/** As {@link presentRole}, for owners and administrators. @throws AppError FORBIDDEN */
+export async function presentAdmin(tx: Tx, principal: Principal): Promise<'owner' | 'admin'> {
+  const role = await presentRole(tx, principal);
+  if (role !== 'owner' && role !== 'admin') throw new AppError('FORBIDDEN');
+  return role;
+}
+
+/** Whether this owner is the only one. */
+export async function isLastOwner(tx: Tx, org_id: OrgId): Promise<boolean> {
+  return (await countMembers(tx, org_id)).owners <= 1;
+}
+
+/** Whether the organisation has another member or an instance. */
+async function isInUse(tx: Tx, org_id: OrgId): Promise<boolean> {
+  return (await countMembers(tx, org_id)).members > 1 || (await countInstances(tx, org_id)) > 0;
+}
+
+/** `what`: the forbidden action, `leave`, `be demoted`, … */
+function lastOwnerStays(what: string, name?: string): AppError {
+  const of = name === undefined ? 'the organisation' : `the organisation "${name}"`;
+  // Only an owner can appoint one, so a demotion is rejected even where leaving would be allowed.
+  const or = what === 'be demoted' ? '' : ', or remove its other members and delete its instances';
+  return new AppError('CONFLICT', {
+    message: `The last owner of ${of} cannot ${what}. Make another member owner first${or}.`,
+  });
+}
 
 /** Throws if the membership has changed since the caller read it. */
 type Check = (before: MemberRow) => void;

@@ -11,8 +11,8 @@ import type { Log } from '../../shared/log.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
 import { Turns } from '../../shared/turns.ts';
 import { type Db, transaction } from '../db/pool.ts';
-import { addStreams, deleteStreamsOf, hasSilentStreams, renewStreams } from './open-stream-store.ts';
 import { checkQuota } from './quotas.ts';
+import { addStreams, deleteStreamsOf, hasSilentStreams, renewStreams } from './store.ts';
 
 const MAX_OPEN = 10_000;
 const RETRY_S = 15;

@@ -8,7 +8,7 @@ import {
   type QuotaLimits,
 } from '../../shared/quotas.ts';
 import type { Tx } from '../db/pool.ts';
-import { isSeen } from './open-stream-store.ts';
+import { isSeen } from './store.ts';
 
 /** The limits set for the organisation; undefined if it does not exist. */
 export async function findQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | undefined> {

@@ -1,5 +1,4 @@
 /** The quotas of organisations: their limits (set or default), their use, and the check before something is created. */
-
 import { AppError } from '../../shared/errors.ts';
 import type { OrgId } from '../../shared/ids.ts';
 import {

@@ -4,9 +4,8 @@ import { AppError } from '../../shared/errors.ts';
 import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../shared/quotas.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
-import { appendAudit } from '../http/append-audit.ts';
 import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { appendAudit, mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../http/path-organisation.ts';
 import {
@@ -24,8 +23,7 @@ import {
 } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
 import { actorOf, userOf } from '../identity/principal.ts';
-import { changeBillingEmail, renameOrganisation } from './change-organisation.ts';
-import { createOrganisation } from './create-organisation.ts';
+import { changeBillingEmail, createOrganisation, renameOrganisation } from './change-organisation.ts';
 import { readQuota } from './quotas.ts';
 import { findOrganisation, listOrganisations, type OrganisationRow } from './store.ts';
 import { organisationView } from './view.ts';

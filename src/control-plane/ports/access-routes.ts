@@ -8,10 +8,9 @@ import { mutate } from '../http/mutate.ts';
 import { EmptyBody, NoContent, named, pathIds, Time } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
 import { addHostname, removeHostname } from './change-hostnames.ts';
-import { COOKIE_SECONDS, readHostname, TICKET_SECONDS } from './model.ts';
+import { COOKIE_SECONDS, hostnameView, readHostname, TICKET_SECONDS } from './model.ts';
 import { openPort } from './open-port.ts';
 import { CustomHostname, EXAMPLE_CUSTOM, PortParams, portPlace } from './routes.ts';
-import { hostnameView } from './view.ts';
 
 const Hostname = Type.String({ minLength: 1, maxLength: 253, examples: [EXAMPLE_CUSTOM] });
 const OpenPortRequest = named('OpenPortRequest', {

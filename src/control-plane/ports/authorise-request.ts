@@ -6,9 +6,8 @@ import type { Db } from '../db/pool.ts';
 import { authenticate, isCredential, reauthenticate } from '../identity/authenticate.ts';
 import type { Principal } from '../identity/principal.ts';
 import { hashToken, PORT_COOKIE_PREFIX, tokenPrefix } from '../identity/tokens.ts';
-import { findCookie, findServed } from './access-store.ts';
-import { activeOwner } from './hostname-store.ts';
 import { type HttpEndpoint, hostnameOf } from './model.ts';
+import { activeOwner, findCookie, findServed } from './store.ts';
 
 /** Of every token of Berth. Any other bearer is the guest's. */
 const OURS = 'berth_';

@@ -6,9 +6,15 @@ import { AppError } from '../../shared/errors.ts';
 import type { Tx } from '../db/pool.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
 import { announcePort, lockedPort, type PortPlace } from './change-ports.ts';
-import { deleteHostname, insertHostname } from './hostname-store.ts';
 import type { HttpEndpoint } from './model.ts';
-import { findPort, type HostnameRow, markChanged, type PortRow } from './store.ts';
+import {
+  deleteHostname,
+  findPort,
+  type HostnameRow,
+  insertHostname,
+  markChanged,
+  type PortRow,
+} from './store.ts';
 
 /** @param hostname as `readHostname` returns it. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
 export async function addHostname(

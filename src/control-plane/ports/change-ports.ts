@@ -8,10 +8,10 @@ import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
-import { lockInstanceOf, refuseDeleting } from '../instances/lock-instance.ts';
+import { lockInstanceOf, refuseDeleting } from '../instances/change-instance.ts';
 import { findInstance } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
-import { type HttpEndpoint, newLabel, PORTS_AN_INSTANCE } from './model.ts';
+import { type HttpEndpoint, newLabel, PORTS_AN_INSTANCE, portRecord } from './model.ts';
 import {
   claimLabel,
   countPorts,
@@ -21,7 +21,6 @@ import {
   type PortRow,
   setAccess,
 } from './store.ts';
-import { portRecord } from './view.ts';
 
 /** Called with the locked row; throws to refuse the change. */
 export type Check = (before: PortRow) => void;

@@ -6,22 +6,23 @@
  *
  * A name server that does not answer changes nothing: the check is repeated.
  */
-
+import { Resolver } from 'node:dns/promises';
 import { errnoOf } from '../../shared/errors.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { lockInstance } from '../instances/store.ts';
 import { announcePort } from './change-ports.ts';
+import { type HttpEndpoint, nextCheckS, txtRecord } from './model.ts';
 import {
   activeOwner,
   type DueHostname,
   findPlace,
+  findPort,
   hurryCheck,
   listDueHostnames,
+  markChanged,
   recordCheck,
   setActive,
-} from './hostname-store.ts';
-import { type HttpEndpoint, nextCheckS, txtRecord } from './model.ts';
-import { findPort, markChanged } from './store.ts';
+} from './store.ts';
 
 /** As `Resolver.resolveTxt` of Node's dns/promises. */
 export type ResolveTxt = (name: string) => Promise<string[][]>;
@@ -101,4 +102,13 @@ async function becomes(
   if (!row) return;
   const change = { hostname: due.hostname, is: active ? 'active' : 'pending' } as const;
   await announcePort(tx, endpoint, row, { type: 'port.changed', change, org_id, actor: 'system' });
+}
+
+/** Longer than the task's interval would hold up the next run. */
+const LOOK_UP = { timeout: 2_000, tries: 2 };
+
+/** Looks up the TXT records of custom hostnames that are due, by the machine's own name servers. */
+export async function checkHostnamesByDns(db: Db, endpoint: HttpEndpoint): Promise<void> {
+  const resolver = new Resolver(LOOK_UP);
+  await checkHostnames(db, endpoint, (name) => resolver.resolveTxt(name));
 }

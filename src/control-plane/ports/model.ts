@@ -1,6 +1,8 @@
 /** HTTP ports: names, limits and rates. Pure. */
 import { isIP } from 'node:net';
+import { rfc3339 } from '../../shared/clock.ts';
 import { idnaName } from '../../shared/egress-policy.ts';
+import type { HostnameRow, PortRow } from './store.ts';
 
 export const PORTS_AN_INSTANCE = 20;
 export const TICKET_SECONDS = 60;
@@ -88,4 +90,40 @@ export function requestsPerMinute(counts: RequestCounts | null, now_ms: number):
     Math.round(count * Math.min(1, Math.max(0, of_ms / MINUTE_MS)));
   if (into_ms < MINUTE_MS) return counts.requests + share(counts.previous_requests, MINUTE_MS - into_ms);
   return share(counts.requests, 2 * MINUTE_MS - into_ms);
+}
+
+export function hostnameView({ hostname, proof, active, checked_at, problem }: HostnameRow) {
+  return {
+    hostname,
+    status: active ? ('active' as const) : ('pending' as const),
+    txt: txtRecord(hostname, proof),
+    checked_at: checked_at && rfc3339(new Date(checked_at)),
+    problem,
+  };
+}
+
+export function portView(endpoint: HttpEndpoint, row: PortRow) {
+  const hostname = hostnameOf(endpoint, row.label);
+  const { minute, requests, previous_requests } = row;
+  const counts =
+    minute === null ? null : { minute, requests: requests ?? 0, previous_requests: previous_requests ?? 0 };
+  return {
+    id: row.id,
+    instance_id: row.instance_id,
+    port: row.port,
+    access: row.access,
+    hostname,
+    url: urlOf(endpoint, hostname),
+    hostnames: row.hostnames.map(hostnameView),
+    requests_per_minute: requestsPerMinute(counts, Date.now()),
+    last_error: row.last_error,
+    created_at: rfc3339(row.created_at),
+    updated_at: rfc3339(row.updated_at),
+  };
+}
+
+/** For events and the audit log: without what changes by itself. */
+export function portRecord(endpoint: HttpEndpoint, row: PortRow) {
+  const { requests_per_minute: _rate, last_error: _error, ...record } = portView(endpoint, row);
+  return record;
 }

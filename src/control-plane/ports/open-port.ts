@@ -2,7 +2,6 @@
  * A browser's way to a private port. A ticket, for a session, becomes a cookie of one hostname. The cookie stands for the
  * session: it ends with it, and with the member's access to the instance.
  */
-
 import { AppError, invalid } from '../../shared/errors.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Principal } from '../identity/principal.ts';
@@ -13,9 +12,9 @@ import {
   PORT_TICKET_PREFIX,
   tokenPrefix,
 } from '../identity/tokens.ts';
-import { insertCookie, insertTicket, takeTicket } from './access-store.ts';
 import { lockedPort, type PortPlace } from './change-ports.ts';
 import { COOKIE_SECONDS, type HttpEndpoint, hostnameOf, urlOf } from './model.ts';
+import { insertCookie, insertTicket, takeTicket } from './store.ts';
 
 /** Where the ingress redeems a ticket. */
 const OPEN_PATH = '/.berth/open';

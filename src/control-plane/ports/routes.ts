@@ -28,9 +28,8 @@ import type { App } from '../http/typed-app.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
 import { changeAccess, createPort, type PortPlace, removePort } from './change-ports.ts';
-import { PORTS_AN_INSTANCE } from './model.ts';
+import { PORTS_AN_INSTANCE, portRecord, portView } from './model.ts';
 import { findPort, listPorts, type PortRow } from './store.ts';
-import { portRecord, portView } from './view.ts';
 
 const EXAMPLE_HOSTNAME = 'web-1-7hq2m9xk.apps.example.org';
 export const EXAMPLE_CUSTOM = 'app.example.com';

@@ -6,7 +6,7 @@ import type { Sealer } from '../../shared/seal.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Principal } from '../identity/principal.ts';
-import { lockInstanceOf, refuseDeleting } from '../instances/lock-instance.ts';
+import { lockInstanceOf, refuseDeleting } from '../instances/change-instance.ts';
 import { ensureAuthority } from './authority.ts';
 import { checkedHosts, checkName, checkValue, isName, newPlaceholder } from './model.ts';
 import { openValue, sealValue } from './seal-value.ts';

@@ -1,11 +1,11 @@
 import { AppError } from '../../shared/errors.ts';
 import { type ApiKeyId, newId, type OrgId, type SshKeyId, type UserId } from '../../shared/ids.ts';
 import { type QuotaLimits, requireWithin } from '../../shared/quotas.ts';
+import { notifyAll } from '../db/notify.ts';
 import { isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { actorOf, type Principal, userOf } from '../identity/principal.ts';
 import { lockUser } from '../identity/store.ts';
-import { notifyKeyChange } from './notify-key-change.ts';
 import { parsePublicKey } from './public-key.ts';
 import {
   countSshKeys,
@@ -22,6 +22,17 @@ import {
   vmsOfUserKeys,
 } from './store.ts';
 import { sshKeyView } from './view.ts';
+
+/** Wakes hosts to push changed keys to these VMs, and ingresses to hold connections until the guests confirm. */
+export async function notifyKeyChange(tx: Tx, vms: readonly VmPlace[]): Promise<void> {
+  const hosts = new Set(vms.map(({ host_id }) => host_id));
+  await notifyAll(tx, 'host', [...hosts]);
+  await notifyAll(
+    tx,
+    'routes',
+    vms.map(({ instance_id }) => instance_id),
+  );
+}
 
 /** A key that was added or revoked, and the organisations concerned: each gets an event, and must get an audit entry. */
 export interface ChangedKey {

@@ -21,7 +21,7 @@ import {
   SshAddress,
 } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
-import { type KeySet, readKeySet, replaceKeys } from '../instances/replace-ssh-keys.ts';
+import { type KeySet, readKeySet, replaceKeys } from '../instances/change-instance.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
 import { connectionDetails } from '../vms/connection-details.ts';

@@ -1,5 +1,5 @@
 import { type Db, transaction } from '../db/pool.ts';
-import { countUsage as count } from './count-store.ts';
+import { countUsage as count } from './store.ts';
 
 /** Counts what instances have used since the last run. */
 export async function countUsage(db: Db): Promise<void> {

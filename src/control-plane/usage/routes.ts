@@ -5,11 +5,11 @@ import { type InstanceId, isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { readTime } from '../events/log-filters.ts';
 import { principalOf } from '../http/access.ts';
+import { PRINTABLE_PATTERN } from '../http/errors.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { idOf, named, oneOf, pageOf, pageQuery } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
-import { PRINTABLE_PATTERN } from '../http/validation-words.ts';
-import { INTERVALS, listUsage, type UsageRow } from './usage-store.ts';
+import { INTERVALS, listUsage, type UsageRow } from './store.ts';
 
 const DEFAULT_DAYS = 30;
 const DAY_MS = 86_400_000;

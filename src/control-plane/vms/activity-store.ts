@@ -3,7 +3,7 @@ import { sql } from 'kysely';
 import type { ActivityReport } from '../../protocol/ingress-types.ts';
 import type { IngressId, InstanceId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
-import { INGRESS_DEAD_S, INGRESS_SILENT_S, recordWatch } from '../fleet/ingress-store.ts';
+import { INGRESS_DEAD_S, INGRESS_SILENT_S, recordWatch } from '../fleet/control-plane-store.ts';
 
 /** `active` is written first: the time of the report must not be newer than what it contained. */
 export async function recordActivity(

@@ -1,23 +1,42 @@
 /** Applies what a host's agent reports of its VMs. A report of another host, boot or epoch is fenced. */
-import type { HostKey, KeysReport, MemoryRef, Report, ReportResponse } from '../../protocol/types.ts';
+import type {
+  HostKey,
+  KeysReport,
+  LoginsReport,
+  MemoryRef,
+  Report,
+  ReportResponse,
+  UnknownVmReport,
+} from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import { invalid } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { SavedHead } from '../instances/saved-head-store.ts';
-import { getInstance, type InstanceRow, lockInstance, markGrown, setHostKeys } from '../instances/store.ts';
-import { announce } from './announce.ts';
-import { changeFor } from './change-for.ts';
-import { announceFlushFailure, answerFlushes, failFlushes } from './flushes.ts';
-import { loseExecs } from './lose-execs-store.ts';
+import { append } from '../events/append.ts';
+import { wasAppendedLately } from '../events/store.ts';
+import {
+  getInstance,
+  type InstanceRow,
+  lockInstance,
+  markGrown,
+  SavedHead,
+  setHostKeys,
+} from '../instances/store.ts';
+import { instanceView } from '../instances/view.ts';
+import { markKeysUsed } from '../ssh-keys/store.ts';
+import { announce, changeFor } from './change-for.ts';
+import { announceFlushFailure, answerFlushes, failFlushes } from './flush-vm.ts';
 import { hasMemory, isMemoryKey, orphanMemory, recordMemory } from './memory-store.ts';
 import { observe, type StateObservation, TROUBLE_CODES, type VmState } from './model.ts';
 import { noteProblem } from './move-store.ts';
 import {
   clearDirtyBytes,
   findVm,
+  hostNameOf,
+  loseExecs,
   markReleased,
+  newestVm,
   reasonOf,
   setAppliedKeys,
   updateVm,
@@ -198,4 +217,53 @@ function hasNewHostKey(vm: VmRow, { host_keys }: InstanceRow, seen: StateObserva
   if (seen.kind !== 'running' || seen.resumed || vm.state === 'running') return false;
   const keysOf = (list: readonly HostKey[]) => list.map((key) => key.public_key).join('\n');
   return host_keys !== null && seen.host_keys.length > 0 && keysOf(host_keys) !== keysOf(seen.host_keys);
+}
+
+/** Sets `last_used_at` of keys that logged in. A guest is believed only about keys that its instance allows. */
+export async function recordLogins(
+  db: Db,
+  host_id: HostId,
+  { vm_id, epoch, fingerprints }: LoginsReport,
+): Promise<'accepted' | 'fenced'> {
+  return transaction(db, async (tx) => {
+    const vm = await findVm(tx, vm_id);
+    if (!vm || vm.host_id !== host_id || vm.epoch !== epoch) return 'fenced';
+    if ((await newestVm(tx, vm.instance_id))?.id !== vm_id) return 'fenced';
+    await markKeysUsed(tx, vm.instance_id, fingerprints);
+    return 'accepted';
+  });
+}
+
+/**
+ * A host has an overlay of a VM that the database does not know: the database was set back to an earlier time, and the instance has
+ * continued without what that VM wrote. Its owner is told.
+ */
+
+/** `ignored`: the VM is known, or its host's next start tells of it. `fenced`: there is no such instance. */
+export async function tellOfUnknownVm(
+  db: Db,
+  host_id: HostId,
+  { instance_id, vm_id }: UnknownVmReport,
+): Promise<ReportResponse['outcome']> {
+  return transaction(db, async (tx) => {
+    await lockInstance(tx, instance_id);
+    const row = await getInstance(tx, instance_id);
+    if (!row || row.deleting) return 'fenced';
+    if (await findVm(tx, vm_id)) return 'ignored';
+    // The next start there finds the overlay, and reports what is lost.
+    if (row.host_id === host_id) return 'ignored';
+    // A host that makes up VMs cannot flood an owner.
+    if (await wasAppendedLately(tx, instance_id, 'vm.recovered', host_id)) return 'ignored';
+    const message = `The database was set back to an earlier time. A VM of this instance ran after that time on host ${await hostNameOf(tx, host_id)}; what it wrote is not on the instance's disk. That host keeps a copy: ask the operator.`;
+    const instance = instanceView(row);
+    const reason = { code: 'recovered' as const, message, actor: host_id };
+    await append(tx, {
+      org_id: row.org_id,
+      instance_id,
+      type: 'vm.recovered',
+      data: { instance: { ...instance, vm: { ...instance.vm, reason } } },
+      actor: host_id,
+    });
+    return 'accepted';
+  });
 }

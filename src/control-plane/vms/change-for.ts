@@ -1,6 +1,13 @@
 /** The row change that an observation causes. Pure. */
 import type { VmReasonCode } from '../../protocol/reasons.ts';
-import type { HostId } from '../../shared/ids.ts';
+import type { Observation } from '../../protocol/types.ts';
+import { present } from '../../shared/assert.ts';
+import { type HostId, isId } from '../../shared/ids.ts';
+import type { Tx } from '../db/pool.ts';
+import { append } from '../events/append.ts';
+import type { EventType } from '../events/model.ts';
+import { getInstance } from '../instances/store.ts';
+import { instanceView } from '../instances/view.ts';
 import type { StateObservation, VmState } from './model.ts';
 import { reasonOf, type VmChange, type VmReason, type VmRow } from './store.ts';
 
@@ -118,5 +125,85 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
         // A restart by the instance's setting: it was wanted running.
         move: vm.move,
       };
+  }
+}
+
+/** What a VM's change was made for, and by whom, for the event of its completion. Pure. */
+
+export const CAUSES = [
+  'start_requested',
+  'woken',
+  'restart_on_failure',
+  'restart_requested',
+  'guest_reboot',
+  'suspend_requested',
+  'stop_requested',
+  'idle',
+  'host_drain',
+  'guest_poweroff',
+] as const satisfies readonly VmReasonCode[];
+export type CauseCode = (typeof CAUSES)[number];
+
+export interface Cause {
+  readonly code: CauseCode;
+  /** The person or service account that asked for it; else the host or `system`. */
+  readonly actor: string;
+}
+
+/** @param vm as it was before the change @returns null: unknown */
+export function causeOf({
+  state,
+  reason_code,
+  reason_actor,
+  move,
+}: Pick<VmRow, 'state' | 'reason_code' | 'reason_actor' | 'move'>): Cause | null {
+  const code = CAUSES.find((each) => each === reason_code);
+  if (reason_actor === null) return null;
+  if (code !== undefined) return { code, actor: reason_actor };
+  // A stop whose final flush fails says so as its reason, and keeps its actor.
+  if (state !== 'stopping') return null;
+  return { code: move === null ? stopBy(reason_actor) : 'host_drain', actor: reason_actor };
+}
+
+function stopBy(actor: string): CauseCode {
+  if (isId('host', actor)) return 'guest_poweroff';
+  return actor === 'system' ? 'idle' : 'stop_requested';
+}
+
+/** These complete what somebody asked for: their actor is who asked. The others are the host's observations. */
+const COMPLETIONS: readonly EventType[] = ['vm.started', 'vm.restarted', 'vm.stopped', 'vm.suspended'];
+
+/**
+ * Appends the events of a state change. The row is changed already.
+ * @param vm the row before its change @param actor who reported it
+ */
+export async function announce(
+  tx: Tx,
+  vm: VmRow,
+  next: VmState,
+  seen: Observation,
+  actor: string,
+): Promise<void> {
+  const types: EventType[] = [];
+  if (next === vm.state) return;
+  if (next === 'running' && seen.kind === 'running')
+    types.push(vm.state === 'restarting' ? 'vm.restarted' : 'vm.started');
+  if (next === 'stopped') types.push('vm.stopped');
+  if ((seen.kind === 'running' || seen.kind === 'stopped') && seen.recovered) types.push('vm.recovered');
+  if (next === 'suspended') types.push('vm.suspended');
+  if (next === 'failed') types.push('vm.failed');
+  const row = present(await getInstance(tx, vm.instance_id), 'instance of a VM');
+  // The deletion has its own event, and it ends the VM: that is not a failure.
+  if (row.deleting) return;
+  for (const type of types) {
+    const completes = COMPLETIONS.includes(type) && seen.kind !== 'resume_failed';
+    const cause = completes ? causeOf(vm) : null;
+    await append(tx, {
+      org_id: row.org_id,
+      instance_id: row.id,
+      type,
+      data: { instance: instanceView(row), ...(cause ? { cause: cause.code } : {}) },
+      actor: cause?.actor ?? actor,
+    });
   }
 }

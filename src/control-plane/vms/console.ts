@@ -10,10 +10,11 @@ import type { HostCalls } from '../fleet/host-calls.ts';
 import { type KnownCredential, reauthenticate } from '../identity/authenticate.ts';
 import type { Principal } from '../identity/principal.ts';
 import { CONSOLE_PREFIX, hashToken, newToken, type TokenPrefix, tokenPrefix } from '../identity/tokens.ts';
-import { lockInstanceOf, refuseDeleting } from '../instances/lock-instance.ts';
+import { lockInstanceOf, refuseDeleting } from '../instances/change-instance.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { insertTicket, takeTicket } from './console-ticket-store.ts';
 import { type CommandPlace, placeOf } from './exec-command.ts';
+import type { StreamKind } from './guest-streams.ts';
 import { remedy, type VmState } from './model.ts';
 import { markUsed } from './store.ts';
 
@@ -83,7 +84,7 @@ export interface ConsoleHolder {
 }
 
 /** Consumes a ticket of this instance. @throws AppError UNAUTHENTICATED */
-export function consumeConsoleTicket(tx: Tx, id: string, ticket: string): Promise<ConsoleHolder> {
+function consumeConsoleTicket(tx: Tx, id: string, ticket: string): Promise<ConsoleHolder> {
   return consumeTicket(tx, ticket, {
     prefix: CONSOLE_PREFIX,
     instance_id: id as InstanceId,
@@ -117,7 +118,7 @@ export async function consumeTicket(
  * VM as used.
  * @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING
  */
-export async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
+async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
   const { scopes } = await reauthenticate(db, holder.credential, holder.org_id, ip);
   if (!scopes.has('vm:write')) throw new AppError('FORBIDDEN');
   const row = await findInstance(db, holder.org_id, holder.instance_id);
@@ -133,3 +134,18 @@ export function requireMachine(row: InstanceRow): void {
   const state = row.state ?? 'stopped';
   if (!WITH_MACHINE.includes(state)) throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
 }
+
+/** The live serial console. A browser's WebSocket cannot send a credential, so a ticket admits it. */
+
+export const consoleStream: StreamKind = {
+  name: 'console',
+  path: /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/,
+  reauthorise_ms: 15_000,
+  half_open: false,
+  admit: async ({ db }, request, id) => {
+    const query = new URL(request.url ?? '', 'http://console').searchParams;
+    const holder = await consumeConsoleTicket(db, id, query.get('ticket') ?? '');
+    return { holder, call: ({ instance_id, vm_id }) => ({ kind: 'console', instance_id, vm_id }) };
+  },
+  place: consolePlace,
+};

@@ -6,7 +6,7 @@ import type { HostId, InstanceId, VmId } from '../../shared/ids.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import type { HostCalls } from '../fleet/host-calls.ts';
 import type { Principal } from '../identity/principal.ts';
-import { lockInstanceOf } from '../instances/lock-instance.ts';
+import { lockInstanceOf } from '../instances/change-instance.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { ruleOrThrow } from './request-change.ts';
 import { markUsed } from './store.ts';

@@ -4,7 +4,7 @@ import type { FlushFailureCode } from '../../protocol/reasons.ts';
 import type { Reason } from '../../protocol/types.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
-import type { FlushReceipt } from './flush-receipt.ts';
+import type { FlushReceipt } from './flush-vm.ts';
 import type { VmState } from './model.ts';
 import { presentContext } from './store.ts';
 

@@ -1,10 +1,36 @@
 /** A connection to a TCP port of a guest, for `berth forward`: one WebSocket each, with a credential that has `vm:write`. */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { AppError, invalid } from '../../shared/errors.ts';
-import { authenticate, type KnownCredential } from '../identity/authenticate.ts';
+import type { HostId, InstanceId, OrgId, VmId } from '../../shared/ids.ts';
+import type { Db, Tx } from '../db/pool.ts';
+import { authenticate, type KnownCredential, reauthenticate } from '../identity/authenticate.ts';
 import type { Principal } from '../identity/principal.ts';
-import { forwardPlace } from './forward.ts';
+import { findInstance } from '../instances/store.ts';
+import { type CommandPlace, placeOf } from './exec-command.ts';
 import type { AdmitContext, StreamKind } from './guest-streams.ts';
+import { ruleOrThrow } from './request-change.ts';
+import { markUsed, newestVm } from './store.ts';
+
+/** Connections of API callers to TCP ports of a guest. */
+
+/**
+ * Reauthorises the holder and finds the host of the VM. Called periodically while a connection is open, which also marks the
+ * VM as used.
+ * @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING
+ */
+async function forwardPlace(
+  db: Db,
+  holder: { readonly credential: KnownCredential; readonly org_id: OrgId; readonly instance_id: InstanceId },
+  ip: string,
+): Promise<CommandPlace> {
+  const { scopes } = await reauthenticate(db, holder.credential, holder.org_id, ip);
+  if (!scopes.has('vm:write')) throw new AppError('FORBIDDEN');
+  const row = await findInstance(db, holder.org_id, holder.instance_id);
+  if (!row) throw new AppError('NOT_FOUND');
+  ruleOrThrow(row, 'exec');
+  await markUsed(db, row.id);
+  return placeOf(row);
+}
 
 export const forwardStream: StreamKind = {
   name: 'forwarded connection',
@@ -51,4 +77,16 @@ export function knownCredential({ credential }: Principal): KnownCredential {
   return credential.kind === 'session'
     ? { kind: 'session', id: credential.id }
     : { kind: 'key', id: credential.id, secret_hash: credential.secret_hash };
+}
+
+/** Finds a running VM for the ingress, which reaches it through its host's agent. */
+
+/** Null when it is not running. */
+export async function runningPlace(
+  tx: Tx,
+  instance_id: InstanceId,
+): Promise<{ host_id: HostId; vm_id: VmId } | null> {
+  const vm = await newestVm(tx, instance_id);
+  if (!vm || (vm.state !== 'running' && vm.state !== 'restarting')) return null;
+  return { host_id: vm.host_id, vm_id: vm.id };
 }

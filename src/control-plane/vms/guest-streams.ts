@@ -7,7 +7,6 @@
  * - An open stream counts as use of the VM: the idle timeout begins when it closes.
  * - Streams are bounded for each organisation and for the process.
  */
-
 import type { IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
@@ -26,7 +25,7 @@ import type { RateLimits } from '../http/rate-limits.ts';
 import type { KnownHosts } from '../http/server/known-hosts.ts';
 import type { KnownCredential } from '../identity/authenticate.ts';
 import type { OpenStreams } from '../organisations/open-streams.ts';
-import { consoleStream } from './console-stream.ts';
+import { consoleStream } from './console.ts';
 import type { CommandPlace } from './exec-command.ts';
 import { forwardStream } from './forward-stream.ts';
 

@@ -1,9 +1,62 @@
 /** What an instance's VMs used over a range of time, also while none runs now. */
+import {
+  METRICS,
+  type Metric,
+  type MinutesReport,
+  type Spread,
+  type Spreads,
+} from '../../protocol/metric-types.ts';
+import type { HostId, InstanceId } from '../../shared/ids.ts';
+import { type Db, transaction } from '../db/pool.ts';
+import { eachInTurn } from '../tasks/each-in-turn.ts';
+import { addUse } from '../usage/store.ts';
+import {
+  deleteSamples,
+  insertSamples,
+  listCpusOn,
+  listSampled,
+  readSamples,
+  takeMinutes,
+} from './metric-store.ts';
 
-import type { InstanceId } from '../../shared/ids.ts';
-import type { Db } from '../db/pool.ts';
-import { downsample, type MetricSample } from './downsample.ts';
-import { readSamples } from './metric-store.ts';
+/** Longer periods of a metric history from shorter ones. Pure. */
+
+export interface MetricSample {
+  /** The beginning of the period. */
+  readonly at_ms: number;
+  /** The measured minutes of the period. */
+  readonly minutes: number;
+  readonly spreads: Spreads;
+}
+
+/**
+ * One sample for each period of `step_ms` in which something was measured, oldest first. Each mean is weighted by the measured
+ * minutes, and the extremes are kept.
+ */
+export function downsample(samples: readonly MetricSample[], step_ms: number): MetricSample[] {
+  const periods = Map.groupBy(samples, ({ at_ms }) => at_ms - (at_ms % step_ms));
+  return [...periods]
+    .sort(([one], [other]) => one - other)
+    .map(([at_ms, parts]) => ({
+      at_ms,
+      minutes: parts.reduce((sum, { minutes }) => sum + minutes, 0),
+      spreads: Object.fromEntries(METRICS.map((metric) => [metric, joined(parts, metric)])) as Spreads,
+    }));
+}
+
+function joined(parts: readonly MetricSample[], metric: Metric): Spread | null {
+  const known = parts.flatMap(({ minutes, spreads }) => {
+    const spread = spreads[metric];
+    return spread === null ? [] : [{ minutes, ...spread }];
+  });
+  if (known.length === 0) return null;
+  const weight = known.reduce((sum, { minutes }) => sum + minutes, 0);
+  const min = Math.min(...known.map((each) => each.min));
+  const max = Math.max(...known.map((each) => each.max));
+  const mean = known.reduce((sum, each) => sum + each.mean * (each.minutes / weight), 0);
+  // Rounding may move the mean of equal values past them.
+  return { mean: Math.min(max, Math.max(min, mean)), min, max };
+}
 
 const MINUTE_S = 60;
 const HOUR_S = 60 * MINUTE_S;
@@ -37,4 +90,69 @@ export async function readMetricHistory(db: Db, id: InstanceId, range: Range): P
   const from = new Date(from_ms);
   const samples = downsample(await readSamples(db, id, from), step_ms);
   return { from, to: new Date(to_ms), step_seconds, samples };
+}
+
+const HOUR_MS = 3_600_000;
+/** A day, and an hour so that a day can be read by the minute at any time. */
+const MINUTES_FOR_MS = 25 * HOUR_MS;
+const HOURS_FOR_MS = 30 * 24 * HOUR_MS;
+
+/** Replaces the minutes of metric histories by hours after a day, and deletes the hours after 30 days. */
+export async function downsampleMetrics(db: Db, now_ms = Date.now()): Promise<void> {
+  // Whole hours, so that no hour is replaced twice.
+  const minutes_until = new Date(Math.floor((now_ms - MINUTES_FOR_MS) / HOUR_MS) * HOUR_MS);
+  const hours_until = new Date(now_ms - HOURS_FOR_MS);
+  await eachInTurn(await listSampled(db), (instance_id) =>
+    transaction(db, async (tx) => {
+      const minutes = await takeMinutes(tx, instance_id, minutes_until);
+      const hours = downsample(minutes, HOUR_MS).map((hour) => ({ instance_id, ...hour }));
+      await insertSamples(tx, 3600, hours);
+      await deleteSamples(tx, instance_id, hours_until);
+    }),
+  );
+}
+
+/** Records what a host reports of past minutes, and counts the processor time. A host is believed about instances whose newest VM it has or had. */
+
+const MINUTE_MS = 60_000;
+/** A host keeps minutes for about an hour while the control plane is away. */
+const OLDEST_MS = 2 * 60 * MINUTE_MS;
+/** Clocks differ. */
+const AHEAD_MS = 5 * MINUTE_MS;
+
+export async function recordMinutes(
+  db: Db,
+  host_id: HostId,
+  { minutes }: MinutesReport,
+): Promise<'accepted' | 'fenced'> {
+  const now_ms = Date.now();
+  const cpus = await listCpusOn(db, host_id, [...new Set(minutes.map(({ instance_id }) => instance_id))]);
+  const samples = minutes.flatMap(({ instance_id, at, spreads }) => {
+    const at_ms = Date.parse(at);
+    const count = cpus.get(instance_id);
+    if (count === undefined || at_ms < now_ms - OLDEST_MS || at_ms > now_ms + AHEAD_MS) return [];
+    const whole_ms = at_ms - (at_ms % MINUTE_MS);
+    return [
+      { instance_id, at_ms: whole_ms, minutes: 1, spreads: ofAll(spreads, count), cpus: spreads.cpu?.mean },
+    ];
+  });
+  await transaction(db, async (tx) => {
+    const stored = await insertSamples(tx, 60, samples);
+    const places = new Set(stored.map(({ instance_id, at }) => placeOf(instance_id, at.getTime())));
+    const fresh = samples.filter(({ instance_id, at_ms }) => places.has(placeOf(instance_id, at_ms)));
+    const uses = fresh.map(({ instance_id, at_ms, cpus: mean = 0 }) => {
+      return { instance_id, at: new Date(at_ms), cpu_seconds: mean * 60 };
+    });
+    await addUse(tx, uses);
+  });
+  return minutes.length > 0 && cpus.size === 0 ? 'fenced' : 'accepted';
+}
+
+const placeOf = (instance_id: string, at_ms: number) => `${instance_id} ${at_ms}`;
+
+/** QEMU also emulates devices, so the process may exceed its virtual CPUs: the share is capped at 1. */
+function ofAll({ cpu, ...others }: Spreads, count: number): Spreads {
+  const share = (cpus: number) => Math.min(1, cpus / count);
+  const shares: Spread | null = cpu && { mean: share(cpu.mean), min: share(cpu.min), max: share(cpu.max) };
+  return { ...others, cpu: shares };
 }

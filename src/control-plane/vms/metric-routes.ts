@@ -1,12 +1,15 @@
 import { Type } from 'typebox';
+import type { Metric, Spreads } from '../../protocol/metric-types.ts';
+import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
-import { closed, InstanceParams, named, nullable, Time } from '../http/schemas.ts';
+import { closed, InstanceParams, named, nullable, oneOf, Time } from '../http/schemas.ts';
 import { disconnectSignal } from '../http/server/disconnect.ts';
 import type { App } from '../http/typed-app.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
+import { MAX_SAMPLES, type MetricSample, RANGES, readMetricHistory } from './metric-history.ts';
 import { readMetrics } from './metrics.ts';
 
 const Count = Type.Integer({ minimum: 0 });
@@ -75,4 +78,84 @@ export function registerVmMetrics(app: App, { db, host_calls }: AppContext): voi
       return { ...metrics, samples: [...metrics.samples] };
     },
   });
+}
+
+const DEFAULT_RANGE = '1h';
+
+const Amount = Type.Number({ minimum: 0 });
+const MetricSpread = nullable(named('MetricSpread', { mean: Amount, min: Amount, max: Amount }));
+const HistorySample = named('MetricHistorySample', {
+  at: Type.String({ format: 'date-time', description: 'The beginning of the period' }),
+  measured_minutes: Type.Integer({
+    minimum: 1,
+    description: 'How many minutes of the period a VM ran and was measured',
+    examples: [5],
+  }),
+  cpu_share: MetricSpread,
+  memory: closed({ used_bytes: MetricSpread, host_bytes: MetricSpread }),
+  disk: closed({ read_bytes_per_second: MetricSpread, written_bytes_per_second: MetricSpread }),
+  network: closed({ received_bytes_per_second: MetricSpread, sent_bytes_per_second: MetricSpread }),
+  dirty_bytes: MetricSpread,
+});
+const MetricHistory = named('MetricHistory', {
+  range: oneOf(RANGES),
+  from: Time,
+  to: Time,
+  step_seconds: Type.Integer({ minimum: 60, description: 'The length of a period', examples: [300] }),
+  samples: Type.Array(HistorySample, {
+    maxItems: MAX_SAMPLES,
+    description: 'Oldest first; a period in which no VM was measured has none',
+  }),
+});
+
+export function registerInstanceMetrics(app: App, { db }: AppContext): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/instances/:id/metrics',
+    config: { access: 'vm:read' },
+    schema: {
+      operationId: 'getMetricHistory',
+      summary: "Get the history of the instance's resource usage",
+      description:
+        "What the instance's VMs used, up to 30 days back and across boots, also while none runs. Each period of a step has its mean, minimum and maximum. A value is null where only the guest knows it and it did not answer. The step is 1 minute for 1h and 6h, 5 minutes for 24h, 1 hour for 7d and 3 hours for 30d. A minute appears some 15 seconds after its end; use `GET /v1/instances/{id}/vm/metrics` for the usage now.",
+      tags: ['VM'],
+      params: InstanceParams,
+      querystring: closed({
+        range: Type.Optional(
+          oneOf(RANGES, { default: DEFAULT_RANGE, description: 'How far back, from now' }),
+        ),
+      }),
+      response: { 200: MetricHistory },
+    },
+    handler: async (request) => {
+      const row = await findInstance(db, principalOf(request).org_id, instanceId(request.params));
+      if (!row) throw new AppError('NOT_FOUND');
+      const range = request.query.range ?? DEFAULT_RANGE;
+      const { from, to, step_seconds, samples } = await readMetricHistory(db, row.id, range);
+      return { range, from: rfc3339(from), to: rfc3339(to), step_seconds, samples: samples.map(shown) };
+    },
+  });
+}
+
+function shown({ at_ms, minutes, spreads }: MetricSample) {
+  const whole = (metric: Metric) => rounded(spreads, metric, 1);
+  return {
+    at: rfc3339(new Date(at_ms)),
+    measured_minutes: minutes,
+    cpu_share: rounded(spreads, 'cpu', 1000),
+    memory: { used_bytes: whole('memory_used'), host_bytes: whole('memory_host') },
+    disk: { read_bytes_per_second: whole('disk_read'), written_bytes_per_second: whole('disk_written') },
+    network: {
+      received_bytes_per_second: whole('network_received'),
+      sent_bytes_per_second: whole('network_sent'),
+    },
+    dirty_bytes: whole('dirty'),
+  };
+}
+
+/** To parts of `one`: 1000 keeps three digits. */
+function rounded(spreads: Spreads, metric: Metric, one: number) {
+  const spread = spreads[metric];
+  const to = (value: number) => Math.round(value * one) / one;
+  return spread && { mean: to(spread.mean), min: to(spread.min), max: to(spread.max) };
 }

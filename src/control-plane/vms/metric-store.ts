@@ -4,7 +4,7 @@ import { METRICS, type Metric, type Spread, type Spreads } from '../../protocol/
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
-import type { MetricSample } from './downsample.ts';
+import type { MetricSample } from './metric-history.ts';
 
 type Row = Database['metric_samples'];
 

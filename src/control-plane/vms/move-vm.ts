@@ -10,16 +10,25 @@
  * The wish is in the VM's row (`move`). Any other change of the VM, such as a user's stop, ends it (`updateVm`). Both steps look
  * again under the instance's lock, so that any number of control planes may take them, and any of them may die in between.
  */
-
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
+import type { Log } from '../../shared/log.ts';
+import { inWork } from '../../shared/tracing.ts';
 import { notify } from '../db/notify.ts';
-import type { Tx } from '../db/pool.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { previewPlacement } from '../fleet/place.ts';
 import { currentImage } from '../images/store.ts';
 import { getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
-import { findDraining, noteProblem } from './move-store.ts';
+import { eachInTurn } from '../tasks/each-in-turn.ts';
+import {
+  countLeaving,
+  findDraining,
+  listDraining,
+  listLeft,
+  listMovable,
+  noteProblem,
+} from './move-store.ts';
 import { notifyChange } from './request-change.ts';
 import { insertBoot, wantedBy } from './start-vm.ts';
 import { newestVm, updateVm, type VmRow } from './store.ts';
@@ -30,7 +39,7 @@ const AGAIN_S = 15;
 export type Begun = 'suspend' | 'stop' | 'waits' | 'not_wanted';
 
 /** Suspends the VM of a draining host if another one has room for it; stops it where its memory cannot go along. */
-export async function beginMove(tx: Tx, id: InstanceId): Promise<Begun> {
+async function beginMove(tx: Tx, id: InstanceId): Promise<Begun> {
   await lockInstance(tx, id);
   const row = await getInstance(tx, id);
   const vm = await newestVm(tx, id);
@@ -79,7 +88,7 @@ async function destinationOf(tx: Tx, row: InstanceRow) {
  * Starts a VM that has left its host on another one. If every other host has filled up meanwhile, it returns to its own: a
  * running VM there is better than none. False: it is not wanted any more, or waits.
  */
-export async function finishMove(tx: Tx, id: InstanceId): Promise<boolean> {
+async function finishMove(tx: Tx, id: InstanceId): Promise<boolean> {
   await lockInstance(tx, id);
   const row = await getInstance(tx, id);
   if (!row || row.deleting || row.move === null) return false;
@@ -96,5 +105,31 @@ export async function finishMove(tx: Tx, id: InstanceId): Promise<boolean> {
     await noteProblem(tx, vm.id, error.message, 2);
     await notify(tx, 'instance', id);
     return false;
+  }
+}
+
+/** So many VMs of a host move at once: each sends its memory to the object store. */
+export const MOVES_A_HOST = 4;
+
+/** Moves the running VMs of draining hosts to others. */
+export async function moveVms(db: Db, log: Log): Promise<void> {
+  await eachInTurn(await listLeft(db), ({ instance_id, trace_context }) => {
+    const attributes = { 'berth.instance_id': instance_id };
+    // The same trace as its beginning.
+    return inWork({ name: 'task finish move', attributes, context: trace_context }, async () => {
+      const started = await transaction(db, (tx) => finishMove(tx, instance_id));
+      if (started) log.info({ instance_id }, 'a VM of a draining host continues on another');
+    });
+  });
+  for (const host_id of await listDraining(db)) {
+    const free = MOVES_A_HOST - (await countLeaving(db, host_id));
+    if (free <= 0) continue;
+    await eachInTurn(await listMovable(db, host_id, free), (instance_id) => {
+      const attributes = { 'berth.instance_id': instance_id, 'berth.host_id': host_id };
+      return inWork({ name: 'task begin move', attributes, context: null }, async () => {
+        const begun = await transaction(db, (tx) => beginMove(tx, instance_id));
+        if (begun !== 'not_wanted') log.info({ instance_id, host_id, begun }, 'a VM is to leave its host');
+      });
+    });
   }
 }

@@ -9,7 +9,7 @@ import type { InstanceId, VmId } from '../../shared/ids.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
-import { lockInstanceOf, refuseDeleting } from '../instances/lock-instance.ts';
+import { lockInstanceOf, refuseDeleting } from '../instances/change-instance.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
 import { markUsed, updateVm, type VmReason } from './store.ts';

@@ -24,10 +24,8 @@ import { vmView } from '../instances/view.ts';
 import { awaitReceipt, type BegunFlush, beginFlush, stillHolds } from './flush-vm.ts';
 import { resumeFailed } from './model.ts';
 import type { CallResult } from './request-change.ts';
-import { restartVm } from './restart-vm.ts';
 import { startVm } from './start-vm.ts';
-import { stopVm } from './stop-vm.ts';
-import { suspendVm } from './suspend-vm.ts';
+import { restartVm, stopVm, suspendVm } from './stop-vm.ts';
 
 const FlushReceipt = named('FlushReceipt', {
   generation: Type.Integer({ examples: [42] }),

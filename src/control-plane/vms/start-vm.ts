@@ -1,15 +1,17 @@
+import type { WakeResponse } from '../../protocol/ingress-types.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type HostId, type InstanceId, newId } from '../../shared/ids.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
-import type { Tx } from '../db/pool.ts';
+import { notify } from '../db/notify.ts';
+import { databaseTime, type Tx } from '../db/pool.ts';
 import { placeVm, type Wanted } from '../fleet/place.ts';
 import type { Principal } from '../identity/principal.ts';
 import { currentImage } from '../images/store.ts';
-import type { InstanceRow } from '../instances/store.ts';
+import { getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
 import { checkQuota } from '../organisations/quotas.ts';
-import { failFlushes } from './flushes.ts';
+import { failFlushes } from './flush-vm.ts';
 import { memorySavedOn, reassignMemory } from './memory-store.ts';
-import { resumeFailed } from './model.ts';
+import { isMoving, resumeFailed, ruleFor } from './model.ts';
 import { endMove } from './move-store.ts';
 import { type CallCheck, type CallResult, newestVmOf, requestChange } from './request-change.ts';
 import { beginEpoch, hostOfUnsaved, insertVm, type VmReason } from './store.ts';
@@ -82,4 +84,32 @@ export async function insertBoot(
   // The host of a failed VM no longer gets its flushes, and new callers must not join them.
   await failFlushes(tx, previous.id, 'The VM was started again.');
   return host_id;
+}
+
+/** After a failed resume, connections start the VM no more often than that. */
+const RESUME_PAUSE_MS = 30_000;
+
+const stoppedMs = ({ stopped_at }: InstanceRow) => stopped_at?.getTime() ?? 0;
+
+/**
+ * Starts the VM because a connection waits at its port: under the same rules as a requested start, as `system`.
+ * @throws AppError QUOTA_EXCEEDED, UNAVAILABLE, CONFLICT
+ */
+export async function wakeVm(tx: Tx, quotas: QuotaLimits, id: InstanceId): Promise<WakeResponse> {
+  await lockInstance(tx, id);
+  const row = await getInstance(tx, id);
+  if (!row || row.deleting) return { outcome: 'refused', why: 'there is no such instance' };
+  // The task `move-vms` starts it.
+  if (isMoving(row)) return { outcome: 'coming' };
+  if (!row.wake_on_connect) return { outcome: 'refused', why: 'wake_on_connect is off' };
+  const state = row.state ?? 'stopped';
+  if (state === 'failed') return { outcome: 'refused', why: 'the VM has failed' };
+  if (ruleFor(state, 'start') !== 'accepted') return { outcome: 'coming' };
+  if (resumeFailed(row) && (await databaseTime(tx)).getTime() - stoppedMs(row) < RESUME_PAUSE_MS)
+    return { outcome: 'refused', why: `it could not be resumed a moment ago: ${row.reason_message}` };
+  const message = 'A connection came to its SSH port.';
+  const host_id = await insertBoot(tx, quotas, row, { code: 'woken', message, actor: 'system' });
+  await notify(tx, 'host', host_id);
+  await notify(tx, 'instance', id);
+  return { outcome: 'coming' };
 }

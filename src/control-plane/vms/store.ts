@@ -1,11 +1,13 @@
 import { sql } from 'kysely';
 import type { Reason } from '../../protocol/types.ts';
 import { assert } from '../../shared/assert.ts';
-import type { HostId, InstanceId, VmId } from '../../shared/ids.ts';
+import type { ExecId, HostId, InstanceId, VmId } from '../../shared/ids.ts';
+import { RESTARTS_WINDOW_MS } from '../../shared/restart-policy.ts';
 import { traceContext } from '../../shared/tracing.ts';
+import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
-import { countUse } from '../fleet/use-store.ts';
-import { deadlineMs, type VmState } from './model.ts';
+import { countUse } from '../fleet/host-store.ts';
+import { deadlineMs, VM_STATES, type VmState } from './model.ts';
 
 /** Bounds one round of a lost host, so that the other hosts are checked in between. */
 const ON_HOSTS_MAX = 200;
@@ -308,4 +310,158 @@ export async function markReleased(tx: Tx, instance_id: InstanceId, host_id: Hos
     .where('instance_id', '=', instance_id)
     .where('host_id', '=', host_id)
     .execute();
+}
+
+/** Which failed VMs their instance's `restart` starts again, and the starts that it made. */
+
+export interface FailedVm {
+  readonly vm_id: VmId;
+  readonly instance_id: InstanceId;
+  readonly failed_at: Date;
+  /** Those of the ten minutes before it failed. */
+  readonly restarted_at: readonly Date[];
+}
+
+/**
+ * The newest boots that failed while they were wanted, of instances with `restart: on_failure`, and that were not postponed beyond
+ * `now`. Whoever waits longest comes first, so that nobody's failures hide another's.
+ */
+export async function listFailed(tx: Tx, now: Date): Promise<FailedVm[]> {
+  return failed(
+    tx,
+    sql`and (v.restart_after is null or v.restart_after <= ${now})
+      order by v.restart_after nulls first, v.stopped_at limit 100`,
+  );
+}
+
+/** Until the next look at the failed VM; null: it is not started again by itself. */
+export async function postponeRestart(tx: Tx, { vm_id }: FailedVm, until: Date | null): Promise<void> {
+  const restart_after = until?.toISOString() ?? 'infinity';
+  await tx.updateTable('vms').set({ restart_after }).where('id', '=', vm_id).execute();
+}
+
+/** The same of one instance, which the caller has locked. */
+export async function findFailed(tx: Tx, id: InstanceId): Promise<FailedVm | undefined> {
+  return (await failed(tx, sql`and i.id = ${id}`))[0];
+}
+
+async function failed(tx: Tx, rest: ReturnType<typeof sql>): Promise<FailedVm[]> {
+  const { rows } = await sql<FailedVm>`
+    select v.id as vm_id, i.id as instance_id, v.stopped_at as failed_at, coalesce(r.restarted_at, '{}') as restarted_at
+    from vms v
+    join instances i on i.id = v.instance_id
+    cross join lateral (
+      select array_agg(earlier.restarted_at) as restarted_at from vms earlier
+      where earlier.instance_id = i.id
+        and earlier.restarted_at > v.stopped_at - make_interval(secs => ${RESTARTS_WINDOW_MS / 1000})
+    ) r
+    where i.restart <> 'never' and not i.deleting
+      and not exists (select from vms newer where newer.instance_id = v.instance_id and newer.boot > v.boot)
+      and v.state = 'failed' and (v.desired = 'running' or v.move is not null) and v.stopped_at is not null ${rest}`.execute(
+    tx,
+  );
+  return rows;
+}
+
+export async function markRestarted(tx: Tx, id: VmId): Promise<void> {
+  await tx.updateTable('vms').set({ restarted_at: sql`now()` }).where('id', '=', id).execute();
+}
+
+/** Execs end with the boot that they run in. */
+
+/** The instance's running execs are `lost`: no boot that they ran in exists any more. */
+export async function loseExecs(tx: Tx, instance_id: InstanceId): Promise<void> {
+  const lost = await tx
+    .updateTable('execs')
+    .set({ state: 'lost', lost_with: 'boot', ended_at: sql<Date>`date_trunc('milliseconds', now())` })
+    .where('instance_id', '=', instance_id)
+    .where('state', '=', 'running')
+    .returning('id')
+    .execute();
+  for (const { id } of lost) await notify(tx, 'exec', id satisfies ExecId);
+}
+
+/**
+ * The user_data script for an instance's first boot. The disk records that it has run there. The database keeps the script
+ * until that disk is durable, so that a first boot whose disk was lost can run it again, and then erases it.
+ */
+
+/** For the host of the instance's newest VM while that may write; null when the script was erased or never given. */
+export async function readUserData(tx: Tx, host_id: HostId, vm_id: VmId): Promise<string | null> {
+  const { rows } = await sql<{ script: string }>`
+    select u.script from user_data u join (${writingVm(host_id, vm_id)}) v using (instance_id)`.execute(tx);
+  return rows[0]?.script ?? null;
+}
+
+/** The guest has stored it on its disk. False when the VM is not, or no longer, that host's. */
+export async function markUserDataGiven(tx: Tx, host_id: HostId, vm_id: VmId): Promise<boolean> {
+  const { rows } = await sql`${writingVm(host_id, vm_id)}`.execute(tx);
+  await sql`
+    update user_data set given = true
+    where instance_id in (${writingVm(host_id, vm_id)})`.execute(tx);
+  return rows.length > 0;
+}
+
+function writingVm(host_id: HostId, vm_id: VmId) {
+  return sql`
+    select v.instance_id from vms v
+    where v.id = ${vm_id} and v.host_id = ${host_id} and v.state not in ('stopped', 'suspended')
+      and not exists (select from vms newer where newer.instance_id = v.instance_id and newer.boot > v.boot)`;
+}
+
+/** Counts for the operators' metrics. */
+
+/** Instances by the state of their newest VM; every state has a count. */
+export async function countVmStates(tx: Tx): Promise<ReadonlyMap<VmState, number>> {
+  const rows = await tx
+    .selectFrom('instances as i')
+    .leftJoinLateral(
+      (eb) =>
+        eb
+          .selectFrom('vms')
+          .select('vms.state')
+          .whereRef('vms.instance_id', '=', 'i.id')
+          .orderBy('vms.boot', 'desc')
+          .limit(1)
+          .as('v'),
+      (join) => join.onTrue(),
+    )
+    .select((eb) => ['v.state', eb.fn.countAll<number>().as('count')])
+    .groupBy('v.state')
+    .execute();
+  const counts = new Map<VmState, number>(VM_STATES.map((state) => [state, 0]));
+  for (const { state, count } of rows) {
+    const key = state ?? 'stopped';
+    counts.set(key, (counts.get(key) ?? 0) + Number(count));
+  }
+  return counts;
+}
+
+/** Requested flushes that have not ended. */
+export async function countOpenFlushes(tx: Tx): Promise<number> {
+  const row = await tx
+    .selectFrom('flushes')
+    .select((eb) => eb.fn.countAll<number>().as('count'))
+    .where('state', 'in', ['queued', 'running'])
+    .executeTakeFirstOrThrow();
+  return Number(row.count);
+}
+
+/** A longer interval between automatic flushes tells nothing of a flush that fails. */
+const LONGEST_INTERVAL_SECONDS = 300;
+
+/**
+ * How long the oldest unsaved data may have waited, in seconds: since the last durable generation or the boot, of running VMs with
+ * unsaved data and an automatic flush at least every 5 minutes. 0: nothing waits.
+ */
+export async function maxUnsavedSeconds(tx: Tx): Promise<number> {
+  const { rows } = await sql<{ seconds: number }>`
+    select coalesce(max(extract(epoch from now() - greatest(d.durable_at, v.started_at))), 0)::float8 as seconds
+    from vms v
+    join disks d on d.instance_id = v.instance_id and d.epoch = v.epoch
+    join instances i on i.id = v.instance_id
+    where v.state = 'running' and d.dirty_bytes > 0 and i.auto_flush_seconds <= ${LONGEST_INTERVAL_SECONDS} and not i.deleting`.execute(
+    tx,
+  );
+  return Math.max(0, rows[0]?.seconds ?? 0);
 }

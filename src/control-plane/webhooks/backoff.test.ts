@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { MAX_DELAY_MS, MAX_TRIES, retryDelayMs } from './backoff.ts';
+import { MAX_DELAY_MS, MAX_TRIES, retryDelayMs } from './record-outcomes.ts';
 
 /** Published in the interface, before attempts 2 to 10. */
 const PUBLISHED_S = [5, 30, 120, 600, 1_800, 7_200, 21_600, 43_200, 86_400];

@@ -1,17 +1,22 @@
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
-import type { WebhookId } from '../../shared/ids.ts';
+import { type EventId, newId, type WebhookId } from '../../shared/ids.ts';
+import type { QuotaLimits } from '../../shared/quotas.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { Tx } from '../db/pool.ts';
+import { append } from '../events/append.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
-import { presentAdmin } from '../organisations/owners.ts';
+import { presentAdmin } from '../organisations/members.ts';
+import { checkQuota } from '../organisations/quotas.ts';
 import { lockOrganisation } from '../organisations/store.ts';
-import { disable } from './disable.ts';
-import type { WebhookStatus } from './model.ts';
-import { newSecret } from './sign.ts';
+import { notifyChanged } from './fan-out.ts';
+import { newSecret } from './message.ts';
+import { type DisabledReason, type Wanted, type WebhookStatus, webhookView } from './model.ts';
 import {
+  disableWebhook,
   enableWebhook,
   findWebhook,
+  insertWebhook,
   lockWebhook,
   markWebhookDeleted,
   replaceWebhookSecret,
@@ -19,7 +24,28 @@ import {
   type WebhookChange,
   type WebhookRow,
 } from './store.ts';
-import { notifyChanged } from './wake.ts';
+
+/**
+ * Disables a webhook: its pending deliveries fail, and it gets no new ones; a replay sends them later. Does nothing if it is
+ * already disabled, or if its URL is not one of `addresses`.
+ */
+export async function disable(
+  tx: Tx,
+  id: WebhookId,
+  reason: DisabledReason,
+  actor: string,
+  addresses?: readonly string[],
+): Promise<void> {
+  const row = await disableWebhook(tx, id, reason, addresses);
+  if (!row || row.org_id === null) return;
+  await notifyChanged(tx, id);
+  await append(tx, {
+    org_id: row.org_id,
+    type: 'webhook.disabled',
+    data: { webhook: webhookView(row) },
+    actor,
+  });
+}
 
 /** Called with the locked row; throws to refuse the change. */
 export type Check = (before: WebhookRow) => void;
@@ -92,4 +118,51 @@ export async function rotateSecret(
   const row = await replaceWebhookSecret(tx, id, secrets.seal(secret, id), grace_seconds);
   await notifyChanged(tx, id);
   return { ...row, secret };
+}
+
+export interface WebhookRequest {
+  readonly name: string;
+  /** Has passed `Outbound.checkUrl`. */
+  readonly url: string;
+  readonly events: readonly Wanted[];
+}
+
+/**
+ * Sends nothing. The row keeps the secret sealed. @throws AppError QUOTA_EXCEEDED, FORBIDDEN when the caller was removed
+ * during the check of the URL
+ */
+export async function createWebhook(
+  tx: Tx,
+  quotas: QuotaLimits,
+  principal: Principal,
+  secrets: Sealer,
+  { name, url, events }: WebhookRequest,
+): Promise<WebhookRow & { secret: string }> {
+  const { org_id } = principal;
+  await lockOrganisation(tx, org_id);
+  await presentAdmin(tx, principal);
+  await checkQuota(tx, quotas, org_id, { webhooks: 1 });
+  const id = newId('wh');
+  const secret = newSecret();
+  const row = await insertWebhook(tx, {
+    id,
+    org_id,
+    name,
+    url,
+    events: [...events],
+    secret: secrets.seal(secret, id),
+    created_by: actorOf(principal),
+  });
+  return { ...row, secret };
+}
+
+/** Sends a `webhook.ping` to this webhook alone, whatever its `events`. @throws AppError NOT_FOUND, CONFLICT */
+export async function pingWebhook(tx: Tx, principal: Principal, id: WebhookId): Promise<EventId> {
+  const row = await enabledWebhook(tx, principal, id);
+  return append(tx, {
+    org_id: principal.org_id,
+    type: 'webhook.ping',
+    data: { webhook: webhookView(row) },
+    actor: actorOf(principal),
+  });
 }

@@ -18,15 +18,11 @@ import {
   Time,
 } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
-import { listDeliveries } from './delivery-store.ts';
-import { DELIVERY_STATES } from './model.ts';
-import { pingWebhook } from './ping.ts';
-import { redeliverDelivery } from './redeliver.ts';
-import { replaySince } from './replay.ts';
+import { pingWebhook } from './change-webhook.ts';
+import { redeliverDelivery, replaySince, showDelivery } from './deliveries.ts';
+import { DELIVERY_STATES, deliveryDetailView, deliveryView } from './model.ts';
 import { ADMINS, WebhookParams, webhookId } from './routes.ts';
-import { showDelivery } from './show-delivery.ts';
-import { findWebhook } from './store.ts';
-import { deliveryDetailView, deliveryView } from './view.ts';
+import { findWebhook, listDeliveries } from './store.ts';
 
 const READ = { access: 'webhooks:read', ...ADMINS } as const;
 const WRITE = { access: 'webhooks:write', ...ADMINS, idempotent: true } as const;

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { newId } from '../../shared/ids.ts';
 import type { Answer } from './outbound/outbound.ts';
-import { outcomeOf } from './outcome.ts';
+import { outcomeOf } from './record-outcomes.ts';
 
 const AT = new Date('2026-01-15T09:30:00Z');
 const delivery = {

@@ -21,11 +21,9 @@ import {
   Time,
 } from '../http/schemas.ts';
 import type { App } from '../http/typed-app.ts';
-import { changeWebhook, deleteWebhook, rotateSecret } from './change-webhook.ts';
-import { createWebhook } from './create-webhook.ts';
-import { DEFAULT_GRACE_S, MAX_GRACE_S, MAX_WANTED, WANTED, WEBHOOK_STATUSES } from './model.ts';
+import { changeWebhook, createWebhook, deleteWebhook, rotateSecret } from './change-webhook.ts';
+import { DEFAULT_GRACE_S, MAX_GRACE_S, MAX_WANTED, WANTED, WEBHOOK_STATUSES, webhookView } from './model.ts';
 import { findWebhook, listWebhooks, type WebhookRow } from './store.ts';
-import { webhookView } from './view.ts';
 
 /** Never a service account: it has no role in the organisation. */
 export const ADMINS = { roles: ['owner', 'admin'], people_only: true } as const;

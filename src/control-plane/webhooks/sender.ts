@@ -9,20 +9,16 @@
  *      └─ lease held elsewhere ─▶ released
  *   any state ─end()─▶ draining ─every request in flight is answered and recorded─▶ released
  */
-
 import { backoffMs, pause } from '../../shared/backoff.ts';
 import type { WebhookId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import { type Db, isUnavailable } from '../db/pool.ts';
 import { DeliveryQueue, type Parallel } from './delivery-queue.ts';
-import { releaseLease, takeLease } from './lease-store.ts';
-import { messageBody, messageHeaders } from './message.ts';
+import { messageBody, messageHeaders, type Target, targetOf } from './message.ts';
 import type { Outbound } from './outbound/outbound.ts';
-import { GONE, type Outcome, outcomeOf } from './outcome.ts';
-import { record } from './record-outcomes.ts';
-import { type DueDelivery, findReceiver, listDue } from './sender-store.ts';
+import { GONE, type Outcome, outcomeOf, record } from './record-outcomes.ts';
+import { type DueDelivery, findReceiver, listDue, releaseLease, takeLease } from './sender-store.ts';
 import { failLeftBehind } from './store.ts';
-import { type Target, targetOf } from './target.ts';
 import { type UnprovenRequests, UrlProof } from './unproven.ts';
 
 export interface SenderParts {

@@ -13,11 +13,11 @@ import type { Log } from '../../shared/log.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
-import { listDueWebhooks, renewLeases } from './lease-store.ts';
+import { changeOf, onDue } from './fan-out.ts';
 import type { Outbound } from './outbound/outbound.ts';
 import { Sender, type SenderParts } from './sender.ts';
+import { listDueWebhooks, renewLeases } from './sender-store.ts';
 import { UnprovenRequests } from './unproven.ts';
-import { changeOf, onDue } from './wake.ts';
 
 export interface SendersParts {
   readonly db: Db;

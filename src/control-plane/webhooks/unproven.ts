@@ -3,11 +3,10 @@
  * webhooks of an organisation share 100 such requests in ten minutes; beyond these, each webhook may send one in that
  * time, so that a new receiver can prove itself beside others that do not; of these, too, there are at most 100.
  */
-
 import type { OrgId, WebhookId } from '../../shared/ids.ts';
 import type { Db } from '../db/pool.ts';
 import { SharedLimit } from '../db/shared-limit.ts';
-import type { Outcome } from './outcome.ts';
+import type { Outcome } from './record-outcomes.ts';
 
 export const UNPROVEN_REQUESTS = 100;
 const WINDOW_S = 600;

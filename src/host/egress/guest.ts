@@ -3,7 +3,6 @@
  * Invariants: after a change of them, only connections that they permit are open; the kernel lets its first packets pass to an address
  * of an allowed name before the guest has the address from here.
  */
-
 import { isIPv4 } from 'node:net';
 import {
   activeEntries,

@@ -9,7 +9,6 @@
  * the assignments are read before any VM is resumed, and VMs that were given up are ended. A refused host may have been removed, and
  * its VMs started elsewhere: it needs a lease even if it had none.
  */
-
 import type { Paths } from '../../config/paths.ts';
 import {
   type ControlPlaneClient,

@@ -2,7 +2,6 @@
  * The reconciler's part in a suspend: the attempt, its report, and its cancellation. A machine whose memory is durable ends only
  * after the control plane has accepted the memory, or no longer wants the machine. If the suspend is unwanted, the guest continues.
  */
-
 import { discardMemory } from '../../disk-format/memory-format.ts';
 import type { Assignment, Observation, Reason } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';

@@ -8,7 +8,6 @@
  * leaves no process, and no overlay that it made. Where there is saved memory, no guest runs, from it or without it, before this
  * boot has consumed it.
  */
-
 import { consumeMemory, MemoryConsumedError } from '../../disk-format/memory-format.ts';
 import type { Assignment, DiskHead, MemoryRef, Reason } from '../../protocol/types.ts';
 import { messageOf } from '../../shared/errors.ts';

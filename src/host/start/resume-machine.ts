@@ -8,7 +8,6 @@
  *
  * Invariant: memory is loaded before the machine's first instruction. A boot whose guest has run never loads it again.
  */
-
 import { consumerOf, MemoryConsumedError, MemoryDamagedError } from '../../disk-format/memory-format.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { ControlPlaneUnavailable } from '../../protocol/client.ts';

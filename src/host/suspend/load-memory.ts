@@ -1,5 +1,4 @@
 /** Loads saved memory into a QEMU that waits for it, if hardware and disk generation match. */
-
 import { readMemory } from '../../disk-format/memory-format.ts';
 import type { MemoryRef } from '../../protocol/types.ts';
 import { type HostContext, networkKind } from '../host-context.ts';

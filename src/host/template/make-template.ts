@@ -6,7 +6,6 @@
  * - all its files are in `templates/making`: after a crash the next agent ends a QEMU found there and removes the folder;
  * - it runs at the lowest priority, because no user waits for it.
  */
-
 import { readdirSync } from 'node:fs';
 import { chmod, mkdir, rm } from 'node:fs/promises';
 import { setPriority } from 'node:os';

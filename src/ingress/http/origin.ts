@@ -1,5 +1,4 @@
 /** A browser sends the cookie of a private port also with requests that another site's page makes: those may only read. */
-
 import { valuesOf } from '../../shared/http-request.ts';
 import type { Incoming } from './incoming.ts';
 import { Refusal } from './refusal.ts';

@@ -5,7 +5,7 @@ create table object_readers (
   until timestamptz not null
 );
 
--- Who writes objects that no row names yet (src/control-plane/disks/writer-store.ts). The sweep leaves objects of the instance alone meanwhile.
+-- Who writes objects that no row names yet (src/control-plane/disks/segment-store.ts). The sweep leaves objects of the instance alone meanwhile.
 create table object_writers (
   id          uuid primary key,
   instance_id text not null references instances on delete cascade,

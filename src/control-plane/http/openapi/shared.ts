@@ -1,6 +1,6 @@
 /** Components of the API document that operations refer to: headers, parameters, error responses. */
 import { ERROR_CODES, type ErrorCode } from '../../../shared/errors.ts';
-import { PROBLEM_TYPE } from '../problem-details.ts';
+import { PROBLEM_TYPE } from '../errors.ts';
 import {
   type HeaderObject,
   JSON_TYPE,

@@ -8,8 +8,8 @@ import { type MfaFactorId, newId, type UserId } from '../../../shared/ids.ts';
 import { requireWithin } from '../../../shared/quotas.ts';
 import { type Db, type Tx, violates } from '../../db/pool.ts';
 import { appendPrivate } from '../../events/append.ts';
+import { hashRecoveryCode, matchingStep, newRecoveryCodes, newTotpSecret, otpauthUrl } from './codes.ts';
 import { type FactorType, MAX_WRONG_CODES, type MfaContext } from './model.ts';
-import { hashRecoveryCode, newRecoveryCodes } from './recovery-codes.ts';
 import { openSecret } from './second-factor.ts';
 import {
   type Confirmation,
@@ -28,7 +28,6 @@ import {
   lockAccount,
   sweepUnconfirmedFactors,
 } from './store.ts';
-import { matchingStep, newTotpSecret, otpauthUrl } from './totp.ts';
 import { registrationOptions, verifyRegistration } from './webauthn.ts';
 
 interface AddedNames {

@@ -16,9 +16,8 @@ import { deriveKey } from '../../../shared/seal.ts';
 import type { Db, Tx } from '../../db/pool.ts';
 import type { StoredCredential } from '../../db/tables.ts';
 import { CHALLENGE_LIFETIME_S, type MfaContext } from './model.ts';
-import { requireRelyingParty } from './relying-party.ts';
 import { findCredentialsByEmail, findFactorByCredential, insertChallenge } from './store.ts';
-import { descriptor, takeAnswered, userHandle, verifyAssertion } from './webauthn.ts';
+import { descriptor, requireRelyingParty, takeAnswered, userHandle, verifyAssertion } from './webauthn.ts';
 
 /** The options for `navigator.credentials.get()`. @throws AppError CONFLICT where WebAuthn cannot work */
 export async function passkeyOptions(

@@ -4,11 +4,10 @@ import { AppError } from '../../../shared/errors.ts';
 import type { MfaFactorId, UserId } from '../../../shared/ids.ts';
 import type { Tx } from '../../db/pool.ts';
 import type { FactorVerdict } from '../login.ts';
+import { hashRecoveryCode, matchingStep } from './codes.ts';
 import type { MfaContext } from './model.ts';
 import { isSecondFactor } from './passkey-login.ts';
-import { hashRecoveryCode } from './recovery-codes.ts';
 import { confirmedFactors, takeRecoveryCode, useStep } from './store.ts';
-import { matchingStep } from './totp.ts';
 
 /** At most one of them. */
 export interface GivenFactor {

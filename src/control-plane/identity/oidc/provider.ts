@@ -5,7 +5,11 @@
  */
 import type { Configuration, IDToken } from 'openid-client';
 import type { OrgId } from '../../../shared/ids.ts';
+import type { QuotaLimits } from '../../../shared/quotas.ts';
 import type { Role } from '../../../shared/roles.ts';
+import type { Sealer } from '../../../shared/seal.ts';
+import type { AuditLog } from '../../audit/append.ts';
+import type { Db } from '../../db/pool.ts';
 import { type Claimed, readClaims } from './claims.ts';
 
 export interface ProviderSettings {
@@ -215,4 +219,15 @@ function providerError({
   const unreachable = (no_answer && !(name === 'TypeError' && code !== undefined)) || status === 404;
   const why = cause instanceof Error ? `: ${cause.message}` : '';
   return new ProviderError(unreachable ? 'unreachable' : 'invalid', text + (unreachable ? why : ''));
+}
+
+/** What a login at the provider, and the checks after it, need. */
+export interface OidcContext {
+  readonly db: Db;
+  readonly audit: AuditLog;
+  readonly quotas: QuotaLimits;
+  readonly signups: 'open' | 'closed';
+  readonly provider: OidcProvider;
+  /** Seals refresh tokens. */
+  readonly identities: Sealer;
 }

@@ -1,7 +1,7 @@
 /** A schema in words: its type, its limits, and the fields of an object. */
+import { OF_PATTERN } from '../../http/errors.ts';
 import { MAX_ANSWER_ITEMS, MAX_ANSWER_TEXT } from '../../http/openapi/schemas.ts';
 import type { SchemaObject } from '../../http/openapi/types.ts';
-import { OF_PATTERN } from '../../http/validation-words.ts';
 import { type Child, html, inline, joined, type Markup } from './markup.ts';
 
 /** The schemas that the page shows in a section of their own; others are shown where they are used. */
